@@ -1,0 +1,32 @@
+# Two commands for a newcomer: `make demo` and `make test`.  Both create .venv and install what they need.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+DEMO   := models/bert.dynamo.onnx models/llama.ts.onnx models/convnext.ts.onnx
+
+.PHONY: demo test lint models clean
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev]'
+	touch $@
+
+demo: $(VENV)/installed
+	@for model in $(DEMO); do echo "\n\$$ onnxfuse report $$model"; $(BIN)/onnxfuse report $$model; done
+	@echo "\n\$$ onnxfuse optimize $(DEMO) -o demo"
+	@$(BIN)/onnxfuse optimize $(DEMO) -o demo
+
+test: $(VENV)/installed lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+models: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev,models]'
+	$(BIN)/python -m models.make
+
+clean:
+	rm -rf $(VENV) demo

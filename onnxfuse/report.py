@@ -1,0 +1,95 @@
+"""What onnxfuse found, did, and measured: plain data with one JSON form (the schema stands in docs of `Report`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+
+Verdict = Literal["equal", "mismatch", "not validated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """One subgraph that became (or can become) one node."""
+
+    rule: str
+    """Name of the rule, e.g. ``LayerNormalization``."""
+    op: str
+    """``domain.op_type`` of the fused node, e.g. ``onnxfuse.LayerNormalization``; the domain ai.onnx is left out."""
+    scope: str
+    """Module path of the site, e.g. ``/encoder/layer.0/attention``: what survives a rename of nodes by an exporter."""
+    node: str
+    """Name of the fused node in the output model."""
+    replaced: tuple[str, ...]
+    """Names of the nodes it replaces, in topological order."""
+    launches_saved: int
+    """Kernel launches that are no longer made."""
+    bytes_saved: int | None
+    """Bytes that no longer travel to and from memory at the given shapes; None where a dimension is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class NearMiss:
+    """A subgraph that almost matched, and why it did not."""
+
+    rule: str
+    source: str
+    """Where in which rule file the failing step stands: ``2_norm/layer_normalization.rule:6``."""
+    scope: str
+    node: str
+    """Name of the graph node at which the match stopped."""
+    reason: str
+    """One clause, such as ``Pow exponent wants 2, saw 3``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A fusion that bisection found guilty of a mismatch, and that is therefore not in the output."""
+
+    fusion: Fusion
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Original against fused model, in onnxruntime."""
+
+    verdict: Verdict
+    max_error: float | None = None
+    """Largest |fused - original| / max|original| over outputs and cases; None if not validated."""
+    rtol: float | None = None
+    atol: float | None = None
+    cases: int = 0
+    """Number of input sets that both models ran."""
+    note: str = ""
+    """Why nothing was validated, or which output differs most."""
+    reference_error: tuple[float, float] | None = None
+    """(original, fused) error against float64, with ``--validate reference``."""
+
+
+@dataclass(slots=True)
+class Report:
+    """All there is to say about one model.  `to_json` is the stable form; tests/test_report.py checks its schema."""
+
+    model: str
+    output: str | None = None
+    target: str = "onnxfuse"
+    nodes_before: int = 0
+    nodes_after: int = 0
+    fusions: list[Fusion] = field(default_factory=list)
+    near_misses: list[NearMiss] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    validation: Validation = field(default_factory=lambda: Validation("not validated"))
+    seconds: float = 0.0
+
+    @property
+    def census(self) -> Counter[str]:
+        """How often each rule fired."""
+        return Counter(fusion.rule for fusion in self.fusions)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON-ready data; a key never changes its meaning within a `schema` version."""
+        return {"schema": SCHEMA_VERSION} | asdict(self)
