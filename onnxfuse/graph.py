@@ -1,0 +1,220 @@
+"""A model as nested scopes with an index; the protos themselves stay what they are and are edited in place.
+
+A `Graph` is one scope: the main graph, the body of an If, Loop or Scan, or the body of a local function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+)
+from onnx import helper as onnx_helper
+
+from .symbolic import Dim, Shape, symbol
+
+STANDARD = ("", "ai.onnx")
+DOMAIN = "onnxfuse"
+
+
+def opset_of(proto: ModelProto | FunctionProto, domain: str = "") -> int:
+    """Version of a domain's operator set that the model imports; 0 if it does not."""
+    wanted = STANDARD if domain in STANDARD else (domain,)
+    return max((entry.version for entry in proto.opset_import if entry.domain in wanted), default=0)
+
+
+def attribute_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
+    """The bodies of a control-flow node, with a name for the scope path."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.name, attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            for i, graph in enumerate(attribute.graphs):
+                yield f"{attribute.name}[{i}]", graph
+
+
+class Graph:
+    """One scope of a model.
+
+    `nodes` are in topological order, as ONNX demands.  `uses` counts the consumers of a value: node inputs, captures by
+    inner scopes, and graph outputs.
+    """
+
+    def __init__(
+        self,
+        proto: GraphProto | FunctionProto,
+        model: ModelProto,
+        opset: int,
+        parent: Graph | None = None,
+        path: str = "",
+    ) -> None:
+        self.proto, self.model, self.opset, self.parent, self.path = proto, model, opset, parent, path
+        self.nodes: list[NodeProto] = list(proto.node)
+        self.initializers: dict[str, TensorProto] = {}
+        self.types: dict[str, TypeProto] = {}
+        if isinstance(proto, GraphProto):
+            self.initializers = {t.name: t for t in proto.initializer}
+            self.inputs = [i.name for i in proto.input]
+            self.outputs = [o.name for o in proto.output]
+            for info in (*proto.value_info, *proto.output, *proto.input):
+                self.types[info.name] = info.type
+        else:
+            self.inputs, self.outputs = list(proto.input), list(proto.output)
+            for info in proto.value_info:
+                self.types[info.name] = info.type
+        self.producer: dict[str, int] = {}
+        self.uses: dict[str, int] = {}
+        self.captures: dict[int, set[str]] = {}
+        for index, node in enumerate(self.nodes):
+            for name in node.output:
+                self.producer[name] = index
+            for name in node.input:
+                self.uses[name] = self.uses.get(name, 0) + 1
+            for attribute in node.attribute:
+                if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+                    captured = captured_names(node)
+                    self.captures[index] = captured
+                    for name in captured:
+                        self.uses[name] = self.uses.get(name, 0) + 1
+                    break
+        for name in self.outputs:
+            self.uses[name] = self.uses.get(name, 0) + 1
+        self._inferred: dict[str, TypeProto] | None = None
+
+    @property
+    def is_function(self) -> bool:
+        return isinstance(self.proto, FunctionProto)
+
+    def constant_tensor(self, name: str) -> TensorProto | None:
+        """The initializer or Constant tensor of a name, here or in an enclosing scope."""
+        graph: Graph | None = self
+        while graph is not None:
+            if name in graph.initializers:
+                return graph.initializers[name]
+            if name in graph.producer or name in graph.inputs:
+                return None
+            graph = graph.parent
+        return None
+
+    def type_of(self, name: str) -> tuple[int, Shape | None]:
+        """(element type, shape) as declared or as onnx infers it; (0, None) where neither says anything."""
+        found = self.types.get(name)
+        if found is None and not self.is_function:
+            if self._inferred is None:
+                self._inferred = _infer(self)
+            found = self._inferred.get(name)
+        if found is None or not found.HasField("tensor_type"):
+            return 0, None
+        return declared(found, name)
+
+    def scopes(self) -> Iterator[Graph]:
+        """This scope and all inside it, outermost first."""
+        stack = [self]
+        while stack:
+            graph = stack.pop()
+            yield graph
+            inner = []
+            for index in graph.captures:
+                node = graph.nodes[index]
+                for name, body in attribute_graphs(node):
+                    label = node.name or f"{node.op_type}_{index}"
+                    inner.append(Graph(body, graph.model, graph.opset, graph, f"{graph.path}/{label}.{name}"))
+            stack.extend(reversed(inner))
+
+
+def roots(model: ModelProto) -> Iterator[Graph]:
+    """The main graph and the body of every local function that is not onnxfuse's own."""
+    yield Graph(model.graph, model, opset_of(model))
+    for function in model.functions:
+        if function.domain != DOMAIN:
+            name = f"{function.domain}.{function.name}" if function.domain else function.name
+            yield Graph(function, model, opset_of(function), None, f"/{name}")
+
+
+def declared(kind: TypeProto, name: str) -> tuple[int, Shape | None]:
+    """(element type, shape) of a tensor type; a dimension without a name is a symbol of its own."""
+    tensor = kind.tensor_type
+    if not tensor.HasField("shape"):
+        return tensor.elem_type, None
+    dims: list[Dim] = []
+    for axis, dim in enumerate(tensor.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            dims.append(dim.dim_value)
+        else:
+            dims.append(symbol(dim.dim_param or f"{name}.{axis}"))
+    return tensor.elem_type, tuple(dims)
+
+
+def captured_names(node: NodeProto) -> set[str]:
+    """Values of outer scopes that the bodies of a control-flow node use, without recursion."""
+    captured: set[str] = set()
+    stack: list[tuple[GraphProto, frozenset[str]]] = [(body, frozenset()) for _, body in attribute_graphs(node)]
+    while stack:
+        graph, outer = stack.pop()
+        local = set(outer) | {i.name for i in graph.input} | {t.name for t in graph.initializer}
+        local |= {t.values.name for t in graph.sparse_initializer}
+        for inner in graph.node:
+            local.update(inner.output)
+        frozen = frozenset(local)
+        for inner in graph.node:
+            captured.update(name for name in inner.input if name and name not in frozen)
+            stack.extend((body, frozen) for _, body in attribute_graphs(inner))
+        captured.update(o.name for o in graph.output if o.name not in frozen)
+    return captured
+
+
+def skeleton(model: ModelProto, keep: int = 1024) -> ModelProto:
+    """The model without its large weights: each becomes an input of the same type.  Cheap to infer and to check."""
+    bare = ModelProto()
+    for field, value in model.ListFields():
+        if field.name == "graph":
+            continue
+        _copy_field(bare, field, value)
+    _strip(model.graph, bare.graph, keep)
+    return bare
+
+
+def _copy_field(target: Any, field: Any, value: Any) -> None:
+    if isinstance(value, str | bytes | int | float):
+        setattr(target, field.name, value)
+    else:
+        getattr(target, field.name).MergeFrom(value)
+
+
+def _strip(source: GraphProto, target: GraphProto, keep: int) -> None:
+    for field, value in source.ListFields():
+        if field.name != "initializer":
+            _copy_field(target, field, value)
+    given = {i.name for i in source.input}
+    for tensor in source.initializer:
+        size = 1
+        for d in tensor.dims:
+            size *= d
+        if size <= keep and tensor.data_location != TensorProto.EXTERNAL:
+            target.initializer.append(tensor)
+        elif tensor.name not in given:
+            info = ValueInfoProto(name=tensor.name)
+            info.type.CopyFrom(onnx_helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)))
+            target.input.append(info)
+
+
+def _infer(graph: Graph) -> dict[str, TypeProto]:
+    """onnx's own shape inference over the main graph; nothing where it fails, since it is only a help."""
+    from onnx import shape_inference
+
+    if graph.parent is not None:
+        return {}
+    try:
+        inferred = shape_inference.infer_shapes(skeleton(graph.model), data_prop=True)
+    except Exception:  # onnx raises its own C++ errors, RuntimeError and ValueError for models that it cannot infer
+        return {}
+    return {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}

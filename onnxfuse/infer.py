@@ -1,0 +1,541 @@
+"""Shape, dtype and shape data of canonical ops over terms (ONNX operator specification, symbolic dimensions).
+
+An unknown rank is None and an unknown dimension a fresh symbol: neither stops anything.  onnx's own shape inference
+is the fall-back for ops that are not listed here; it does not carry symbolic arithmetic, which matching needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx import TensorProto
+
+from .symbolic import (
+    Dim,
+    Shape,
+    Sym,
+    at_least,
+    broadcast,
+    equal,
+    exact,
+    floor_divide,
+    maximum,
+    minimum,
+    product,
+)
+from .terms import INTEGER, Array, Term, Terms
+
+Attributes: TypeAlias = Mapping[str, Any]
+Inferred: TypeAlias = list[tuple[Shape | None, int]]
+BOOL, INT64, FLOAT = int(TensorProto.BOOL), int(TensorProto.INT64), int(TensorProto.FLOAT)
+END = 2**31 - 1
+"""A Slice that stops here or later means the end of the axis."""
+
+LIKE_FIRST = frozenset(
+    """Neg Sqrt Reciprocal Tanh Sigmoid Erf Relu Abs Sign Log Exp Cos Sin Ceil Floor Round Clip Gelu Softmax LogSoftmax
+    LayerNormalization Identity CumSum BatchNormalization InstanceNormalization GroupNormalization LeakyRelu HardSigmoid
+    HardSwish Softplus Softsign Elu Selu Celu Mish ThresholdedRelu PRelu Trilu ScatterND ScatterElements
+    RMSNormalization Dropout Cast Not IsNaN IsInf Swish Tan Atan Sinh Cosh RotaryEmbedding QuickGelu FastGelu
+    BiasGelu Hardmax Shrink LRN LpNormalization MeanVarianceNormalization SkipLayerNormalization
+    SkipSimplifiedLayerNormalization""".split()
+)
+BROADCAST = frozenset(
+    """Add Sub Mul Div Pow Equal And Or Xor Greater Less GreaterOrEqual LessOrEqual Where Min Max Mod Sum Mean
+    BitShift BitwiseAnd BitwiseOr""".split()
+)
+BOOLEAN = frozenset("Equal And Or Xor Greater Less GreaterOrEqual LessOrEqual Not IsNaN IsInf".split())
+
+_RULES: dict[str, Callable[[Terms, list[Term], Attributes, int], Inferred]] = {}
+
+
+def infer(terms: Terms, op: str, args: list[Term], attrs: Attributes, outputs: int = 1) -> Inferred:
+    """(shape, dtype) of every output; dtype 0 and shape None where unknown."""
+    dtype = BOOL if op in BOOLEAN else args[0].dtype if args else 0
+    if op in BROADCAST:
+        if op == "Where":
+            dtype = args[1].dtype
+        shapes = [a.shape for a in args]
+        return [(None if None in shapes else broadcast(*[s for s in shapes if s is not None]), dtype)]
+    if op in LIKE_FIRST:
+        if op == "Cast":
+            dtype = int(attrs["to"])
+        return [(args[0].shape, dtype)] + [(None, dtype)] * (outputs - 1)
+    rule = _RULES.get(op)
+    if rule is not None:
+        known = rule(terms, args, attrs, outputs)
+        return known + [(None, dtype)] * (outputs - len(known))
+    if op.startswith("Reduce"):
+        return _reduce(args, attrs)
+    return [(None, 0)] * outputs
+
+
+def _rule(*ops: str) -> Callable[[Any], Any]:
+    def register(function: Any) -> Any:
+        for op in ops:
+            _RULES[op] = function
+        return function
+
+    return register
+
+
+def unknown_rank(terms: Terms, like: Term) -> Shape | None:
+    return None if like.shape is None else terms.fresh_shape(len(like.shape))
+
+
+def normal_axis(axis: int, rank: int) -> int:
+    return axis + rank if axis < 0 else axis
+
+
+def _reduce(args: list[Term], attrs: Attributes) -> Inferred:
+    x = args[0]
+    if x.shape is None:
+        return [(None, x.dtype)]
+    rank, axes = len(x.shape), attrs.get("axes")
+    if not axes and attrs.get("noop_with_empty_axes"):
+        return [(x.shape, x.dtype)]
+    reduced = {normal_axis(a, rank) for a in axes} if axes else set(range(rank))
+    keep = attrs.get("keepdims", 1)
+    return [(tuple(1 if i in reduced else d for i, d in enumerate(x.shape) if keep or i not in reduced), x.dtype)]
+
+
+@_rule("MatMul")
+def _matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, y = args[0].shape, args[1].shape
+    if x is None or y is None:
+        return [(None, args[0].dtype)]
+    if len(y) == 1:
+        return [(x[:-1], args[0].dtype)]
+    if len(x) == 1:
+        return [(y[:-2] + y[-1:], args[0].dtype)]
+    return [((*broadcast(x[:-2], y[:-2]), x[-2], y[-1]), args[0].dtype)]
+
+
+@_rule("Gemm")
+def _gemm(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, y = args[0].shape, args[1].shape
+    rows = x[1 if attrs.get("transA") else 0] if x is not None else terms.fresh_dim()
+    columns = y[0 if attrs.get("transB") else 1] if y is not None else terms.fresh_dim()
+    return [((rows, columns), args[0].dtype)]
+
+
+@_rule("Transpose")
+def _transpose(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x = args[0]
+    if x.shape is None:
+        return [(terms.fresh_shape(len(attrs["perm"])) if "perm" in attrs else None, x.dtype)]
+    perm = attrs.get("perm") or tuple(range(len(x.shape)))[::-1]
+    return [(tuple(x.shape[i] for i in perm), x.dtype)]
+
+
+@_rule("Shape")
+def _shape(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    if args[0].shape is None:
+        return [(terms.fresh_shape(1), INT64)]
+    return [((len(args[0].shape[attrs.get("start", 0) : attrs.get("end")]),), INT64)]
+
+
+@_rule("Size")
+def _size(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    return [((), INT64)]
+
+
+@_rule("Concat")
+def _concat(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    shapes = [a.shape for a in args if a.shape is not None]
+    if len(shapes) < len(args):
+        return [(terms.fresh_shape(len(shapes[0])) if shapes else None, args[0].dtype)]
+    axis = normal_axis(attrs["axis"], len(shapes[0]))
+    total: Dim = 0
+    for shape in shapes:
+        total = total + shape[axis]
+    # Dims off the axis are equal in every run: take the most specific spelling.
+    result = [next((s[i] for s in shapes if isinstance(s[i], int)), shapes[0][i]) for i in range(len(shapes[0]))]
+    result[axis] = total
+    return [(tuple(result), args[0].dtype)]
+
+
+@_rule("Gather")
+def _gather(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, i = args[0].shape, args[1].shape
+    if x is None or i is None:
+        return [(None, args[0].dtype)]
+    axis = normal_axis(attrs.get("axis", 0), len(x))
+    return [(x[:axis] + i + x[axis + 1 :], args[0].dtype)]
+
+
+@_rule("GatherElements")
+def _gather_elements(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    return [(args[1].shape, args[0].dtype)]
+
+
+@_rule("GatherND")
+def _gather_nd(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, i = args[0].shape, args[1].shape
+    if x is None or i is None or not isinstance(i[-1], int):
+        return [(None, args[0].dtype)]
+    return [(i[:-1] + x[i[-1] + attrs.get("batch_dims", 0) :], args[0].dtype)]
+
+
+@_rule("Squeeze")
+def _squeeze(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x = args[0].shape
+    if x is None:
+        return [(None, args[0].dtype)]
+    axes = attrs.get("axes")
+    gone = {normal_axis(a, len(x)) for a in axes} if axes is not None else {i for i, d in enumerate(x) if d == 1}
+    return [(tuple(d for i, d in enumerate(x) if i not in gone), args[0].dtype)]
+
+
+@_rule("Unsqueeze")
+def _unsqueeze(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, axes = args[0].shape, attrs.get("axes")
+    if x is None or axes is None:
+        return [(None, args[0].dtype)]
+    rank = len(x) + len(axes)
+    new, rest = {normal_axis(a, rank) for a in axes}, iter(x)
+    return [(tuple(1 if i in new else next(rest) for i in range(rank)), args[0].dtype)]
+
+
+@_rule("Flatten")
+def _flatten(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x = args[0].shape
+    if x is None:
+        return [(terms.fresh_shape(2), args[0].dtype)]
+    axis = normal_axis(attrs.get("axis", 1), len(x))
+    return [((product(x[:axis]), product(x[axis:])), args[0].dtype)]
+
+
+def _length(term: Term) -> int | None:
+    """Number of elements of a rank-1 tensor, if known."""
+    return term.shape[0] if term.shape and isinstance(term.shape[0], int) else None
+
+
+@_rule("Reshape")
+def _reshape(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, data = args[0], args[1].data
+    if data is None:
+        rank = _length(args[1])
+        return [(None if rank is None else terms.fresh_shape(rank), x.dtype)]
+    zero_copies = not attrs.get("allowzero")
+    if x.shape is None:
+        known = [terms.fresh_dim() if d == -1 or (d == 0 and zero_copies) else d for d in data]
+        return [(tuple(known), x.dtype)]
+    if any(d == 0 and zero_copies and i >= len(x.shape) for i, d in enumerate(data)):
+        return [(terms.fresh_shape(len(data)), x.dtype)]
+    result: list[Dim] = [x.shape[i] if d == 0 and zero_copies else d for i, d in enumerate(data)]
+    if -1 in result:
+        i = result.index(-1)
+        # Equal factors cancel before the division, so that an empty tensor does not hide the rest.
+        result[i] = floor_divide(product(x.shape), product(result[:i] + result[i + 1 :]))
+    return [(tuple(result), x.dtype)]
+
+
+@_rule("Expand")
+def _expand(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, data = args[0], args[1].data
+    if data is None or x.shape is None:
+        rank = _length(args[1])
+        return [(None if rank is None or x.shape is None else terms.fresh_shape(max(rank, len(x.shape))), x.dtype)]
+    return [(broadcast(x.shape, tuple(data)), x.dtype)]
+
+
+@_rule("ConstantOfShape")
+def _constant_of_shape(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    value = attrs.get("value")
+    dtype = FLOAT if value is None else int(TensorProto.FromString(value[1]).data_type)
+    if args[0].data is not None:
+        return [(tuple(args[0].data), dtype)]
+    rank = _length(args[0])
+    return [(None if rank is None else terms.fresh_shape(rank), dtype)]
+
+
+@_rule("Range")
+def _range(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    start, stop, step = (a.data for a in args)
+    if start is not None and stop is not None and step is not None and step.item() == 1:
+        return [((maximum(stop.item() - start.item(), 0),), args[0].dtype)]
+    return [(terms.fresh_shape(1), args[0].dtype)]
+
+
+@_rule("Slice")
+def _slice(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x = args[0]
+    if x.shape is None:
+        return [(None, x.dtype)]
+    bounds = slice_bounds(args)
+    if bounds is None:
+        return [(terms.fresh_shape(len(x.shape)), x.dtype)]
+    result = list(x.shape)
+    for axis, start, stop, step in bounds:
+        axis = normal_axis(axis, len(result))
+        result[axis] = slice_length(terms, result[axis], start, stop, step)
+    return [(tuple(result), x.dtype)]
+
+
+@_rule("Split")
+def _split(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x = args[0]
+    if x.shape is None:
+        return [(None, x.dtype)] * outputs
+    axis = normal_axis(attrs.get("axis", 0), len(x.shape))
+    dim = x.shape[axis]
+    sizes: Sequence[Dim] | None = attrs.get("split")
+    if sizes is None:
+        part: Dim | None = exact(dim, outputs)
+        if part is None and isinstance(dim, int):
+            size = -(-dim // outputs)
+            sizes = [size] * (outputs - 1) + [dim - size * (outputs - 1)]
+        else:
+            sizes = [part if part is not None else terms.fresh_dim() for _ in range(outputs)]
+    return [((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype) for size in sizes]
+
+
+@_rule("Conv", "MaxPool", "AveragePool", "LpPool")
+def _window(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, w = args[0], args[1] if len(args) > 1 else None
+    kernel = attrs.get("kernel_shape") or (w.shape[2:] if w is not None and w.shape is not None else None)
+    if x.shape is None or kernel is None or (w is not None and w.shape is None):
+        return [(unknown_rank(terms, x), x.dtype)]
+    channels = x.shape[1] if w is None or w.shape is None else w.shape[0]
+    n = len(kernel)
+    if attrs.get("ceil_mode") or "auto_pad" in attrs:
+        return [((x.shape[0], channels, *terms.fresh_shape(n)), x.dtype)]
+    strides, dilations = attrs.get("strides", (1,) * n), attrs.get("dilations", (1,) * n)
+    pads = attrs.get("pads", (0,) * 2 * n)
+    dims: list[Dim] = []
+    for i in range(n):
+        span = dilations[i] * (kernel[i] - 1) + 1
+        dims.append(floor_divide(x.shape[2 + i] + pads[i] + pads[i + n] - span, strides[i]) + 1)
+    return [((x.shape[0], channels, *dims), x.dtype)]
+
+
+@_rule("ConvTranspose")
+def _conv_transpose(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, w = args[0], args[1]
+    if x.shape is None or w.shape is None:
+        return [(unknown_rank(terms, x), x.dtype)]
+    n, channels = len(x.shape) - 2, w.shape[1] * attrs.get("group", 1)
+    if "output_shape" in attrs or "auto_pad" in attrs:
+        return [((x.shape[0], channels, *terms.fresh_shape(n)), x.dtype)]
+    strides, dilations = attrs.get("strides", (1,) * n), attrs.get("dilations", (1,) * n)
+    pads, extra = attrs.get("pads", (0,) * 2 * n), attrs.get("output_padding", (0,) * n)
+    dims: list[Dim] = []
+    for i in range(n):
+        span = (w.shape[2 + i] - 1) * dilations[i] + 1
+        dims.append((x.shape[2 + i] - 1) * strides[i] + extra[i] + span - pads[i] - pads[i + n])
+    return [((x.shape[0], channels, *dims), x.dtype)]
+
+
+@_rule("GlobalAveragePool", "GlobalMaxPool")
+def _global_pool(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x = args[0].shape
+    return [(None if x is None else x[:2] + (1,) * (len(x) - 2), args[0].dtype)]
+
+
+@_rule("Tile")
+def _tile(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, data = args[0].shape, args[1].data
+    if x is None or data is None:
+        return [(unknown_rank(terms, args[0]), args[0].dtype)]
+    return [(tuple(d * n for d, n in zip(x, data, strict=True)), args[0].dtype)]
+
+
+@_rule("Pad")
+def _pad(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, data = args[0].shape, args[1].data if len(args) > 1 else None
+    axes = args[3].data if len(args) > 3 and args[3].op != "Absent" else None
+    if x is None or data is None or (len(args) > 3 and args[3].op != "Absent" and axes is None):
+        return [(unknown_rank(terms, args[0]), args[0].dtype)]
+    padded = [normal_axis(a, len(x)) for a in axes] if axes is not None else list(range(len(x)))
+    result = list(x)
+    for i, axis in enumerate(padded):
+        result[axis] = result[axis] + data[i] + data[i + len(padded)]
+    return [(tuple(result), args[0].dtype)]
+
+
+@_rule("TopK")
+def _top_k(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    shape = unknown_rank(terms, args[0])
+    return [(shape, args[0].dtype), (shape, INT64)]
+
+
+@_rule("ArgMax", "ArgMin")
+def _arg(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x = args[0].shape
+    if x is None:
+        return [(None, INT64)]
+    axis, keep = normal_axis(attrs.get("axis", 0), len(x)), attrs.get("keepdims", 1)
+    return [(tuple(1 if i == axis else d for i, d in enumerate(x) if keep or i != axis), INT64)]
+
+
+@_rule("NonZero")
+def _non_zero(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    rank = args[0].rank
+    return [(None if rank is None else (rank, terms.fresh_dim()), INT64)]
+
+
+@_rule("OneHot")
+def _one_hot(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    return [(None, args[2].dtype)]
+
+
+@_rule("RandomNormalLike", "RandomUniformLike", "EyeLike")
+def _like(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    return [(args[0].shape, int(attrs.get("dtype", args[0].dtype)))]
+
+
+@_rule("Attention")
+def _attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """ai.onnx Attention-23: Y like Q with the head size of V; present key and value grow along the sequence."""
+    q, v, dtype = args[0].shape, args[2].shape, args[0].dtype
+    if q is None or v is None:
+        return [(None, dtype)]
+    if len(q) == 4:
+        y: Shape = (*q[:3], v[3])
+    else:
+        size = exact(v[2], attrs.get("kv_num_heads", 1))
+        y = (q[0], q[1], size * attrs.get("q_num_heads", 1) if size is not None else terms.fresh_dim())
+    return [(y, dtype)]
+
+
+# ------------------------------------------------------------------------------------------------ slices
+
+
+def slice_bounds(args: list[Term]) -> list[tuple[int, Dim, Dim, int]] | None:
+    """(axis, start, stop, step) per sliced axis of a canonical Slice, or None where one is not known."""
+    operands = [a.data if a.op != "Absent" else None for a in args[1:]]
+    starts, stops = operands[0], operands[1]
+    axes = operands[2] if len(operands) > 2 else None
+    steps = operands[3] if len(operands) > 3 else None
+    if starts is None or stops is None:
+        return None
+    if (axes is None and len(args) > 3 and args[3].op != "Absent") or (
+        steps is None and len(args) > 4 and args[4].op != "Absent"
+    ):
+        return None
+    axis_list = list(range(starts.size)) if axes is None else [int(a) for a in axes.ravel()]
+    step_list = [1] * starts.size if steps is None else list(steps.ravel())
+    if any(isinstance(s, Sym) for s in step_list):
+        return None
+    return list(zip(axis_list, starts.ravel(), stops.ravel(), step_list, strict=True))
+
+
+def position(index: Dim, dim: Dim) -> Dim | None:
+    """A Slice bound as a position in [0, dim], or None where undecided."""
+    if isinstance(index, int):
+        if index >= END:
+            return dim
+        if index < 0:
+            shifted = dim + index
+            return shifted if isinstance(shifted, Sym) else max(shifted, 0)
+        if isinstance(dim, int):
+            return min(index, dim)
+        if index == 0:
+            return 0
+    return index if equal(index, dim) or at_least(dim, index) else None
+
+
+def slice_length(terms: Terms, dim: Dim, start: Dim, stop: Dim, step: int) -> Dim:
+    if step == 1:
+        first, last = position(start, dim), position(stop, dim)
+        if first is not None and last is not None:
+            return maximum(last - first, 0) if not isinstance(last - first, Sym) else last - first
+        if first == 0 and isinstance(stop, Sym):
+            return minimum(dim, stop)
+    elif isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int):
+        return len(range(dim)[slice(start, None if stop <= -END else stop, step)])
+    return terms.fresh_dim()
+
+
+# ------------------------------------------------------------------------------------------------ shape data
+
+def _at_least(a: Dim, b: Dim) -> bool | None:
+    return True if at_least(a, b) else False if at_least(b, a + 1) else None
+
+
+def _not(truth: bool | None) -> bool | None:
+    return None if truth is None else not truth
+
+
+_ARITHMETIC: dict[str, Callable[[Dim, Dim], Any]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: a * b,
+    "Div": floor_divide,
+    "Min": minimum,
+    "Max": maximum,
+    "Equal": equal,
+    "Greater": lambda a, b: _not(_at_least(b, a)),
+    "Less": lambda a, b: _not(_at_least(a, b)),
+    "GreaterOrEqual": lambda a, b: _at_least(a, b),
+    "LessOrEqual": lambda a, b: _at_least(b, a),
+}
+
+
+def shape_data(terms: Terms, op: str, args: list[Term], attrs: Attributes, shape: Shape | None) -> Array | None:
+    """The (symbolic) integers an op computes from shapes, or None: what folds TorchScript's shape arithmetic."""
+    if op == "Shape":
+        source = args[0].shape
+        return None if source is None else _array(source[attrs.get("start", 0) : attrs.get("end")])
+    if op == "Size":
+        return None if args[0].shape is None else np.array(product(args[0].shape), object)
+    if not args or args[0].data is None:
+        return None
+    data = [a.data for a in args]
+    first = data[0]
+    assert first is not None
+    if op == "Identity" or (op == "Cast" and attrs["to"] in INTEGER and args[0].dtype in INTEGER):
+        return first
+    if op in _ARITHMETIC and len(data) == 2 and data[1] is not None and args[0].dtype in INTEGER:
+        function = _ARITHMETIC[op]
+        results = [function(p, q) for p, q in zip(*_flat(first, data[1]), strict=True)]
+        return None if None in results else _array(results, np.broadcast_shapes(first.shape, data[1].shape))
+    if op in ("Unsqueeze", "Squeeze", "Reshape", "Flatten") and shape is not None:
+        dims = [d for d in shape if isinstance(d, int)]
+        return first.reshape(dims) if len(dims) == len(shape) else None
+    if any(d is None for d in data):
+        return None
+    arrays = [d for d in data if d is not None]
+    if op == "Gather" and all(isinstance(i, int) for i in arrays[1].ravel()):
+        indices = np.array(arrays[1].tolist(), np.int64).reshape(arrays[1].shape)
+        axis = attrs.get("axis", 0)
+        if first.ndim and (indices >= -first.shape[axis]).all() and (indices < first.shape[axis]).all():
+            return np.asarray(np.take(first, indices, axis=axis), object)
+    elif op == "Concat" and all(a.ndim for a in arrays):
+        return np.concatenate(arrays, axis=attrs["axis"])
+    elif op == "Slice" and first.ndim == 1:
+        bounds = slice_bounds(args)
+        if bounds and len(bounds) == 1 and not any(isinstance(b, Sym) for b in bounds[0][1:3]):
+            _, start, stop, step = bounds[0]
+            return first[slice(start, None if step < 0 and int(stop) <= -END else stop, step)]  # type: ignore[arg-type]
+    elif op == "Where" and all(isinstance(c, bool | np.bool_) for c in first.ravel()):
+        chosen = [x if c else y for c, x, y in zip(*_flat(*arrays), strict=True)]
+        return _array(chosen, np.broadcast_shapes(*[a.shape for a in arrays]))
+    elif op == "Expand" and shape is not None and all(isinstance(d, int) for d in shape):
+        dims = [d for d in shape if isinstance(d, int)]
+        return np.broadcast_to(first, dims) if product(dims) <= 64 else None
+    elif op == "ConstantOfShape" and all(isinstance(d, int) for d in first) and product(first.tolist()) <= 64:
+        from onnx import numpy_helper
+
+        value = attrs.get("value")
+        if value is not None:
+            filler = numpy_helper.to_array(TensorProto.FromString(value[1]))
+            if filler.dtype == np.int64:
+                return np.full(tuple(first), filler.item(), object)
+    elif op == "ReduceProd" and shape is not None and not attrs.get("axes", ()) and first.ndim <= 1:
+        return _array([product(first.ravel())], tuple(d for d in shape if isinstance(d, int)))
+    elif op == "Neg":
+        return _array([-x for x in first.ravel()], first.shape)
+    return None
+
+
+def _array(items: Sequence[Any], shape: tuple[int, ...] | None = None) -> Array:
+    array = np.empty(len(items), object)
+    array[:] = list(items)
+    return array if shape is None else array.reshape(shape)
+
+
+def _flat(*arrays: Array) -> list[list[Any]]:
+    return [list(a.ravel()) for a in np.broadcast_arrays(*arrays)]

@@ -1,0 +1,271 @@
+"""Graph → terms: each value of a scope gets the term it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto, numpy_helper
+
+from .canonical import AXES_INPUT, attribute_value, attributes_of, old_bounds
+from .graph import STANDARD, Graph, attribute_graphs
+from .infer import infer, normal_axis, shape_data
+from .normal import fold, make, reshape, slice_axis
+from .symbolic import Shape, product
+from .terms import FOLDABLE, SMALL, Array, Term, Terms, numpy_dtype
+
+RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
+NUMERIC = frozenset(
+    {
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+        TensorProto.BFLOAT16,
+        TensorProto.DOUBLE,
+        TensorProto.INT8,
+        TensorProto.INT16,
+        TensorProto.INT32,
+        TensorProto.INT64,
+        TensorProto.UINT8,
+        TensorProto.UINT16,
+        TensorProto.UINT32,
+        TensorProto.UINT64,
+        TensorProto.BOOL,
+    }
+)
+"""Element types whose values may be read; all others (strings, float8, int4, ...) are only ever passed on."""
+
+
+@dataclass
+class View:
+    """What each value of one scope computes.  `terms_of` maps names to terms, `dtypes` to element types."""
+
+    graph: Graph
+    terms: Terms
+    base_dir: Path | None
+    parent: View | None = None
+    terms_of: dict[str, Term] = field(default_factory=dict)
+    dtypes: dict[str, int] = field(default_factory=dict)
+
+    def term(self, name: str) -> Term:
+        """The term of a value of this scope or of one around it."""
+        if not name:
+            return self.terms.absent
+        term = self.terms_of.get(name)
+        if term is None:
+            term = self.terms_of[name] = self._outer(name)
+            self.dtypes[name] = term.dtype
+        return term
+
+    def _outer(self, name: str) -> Term:
+        view = self.parent
+        while view is not None:
+            if name in view.terms_of:
+                outer = view.terms_of[name]
+                if outer.op == "Constant" and outer._load is not None:
+                    shape = outer.shape or ()
+                    if outer.scalar is not None or (outer.data is not None):
+                        return self.terms.constant(outer._load(), outer.dtype)
+                    return self.terms.stored(name, shape, outer.dtype, outer._load)
+                return self.terms.input(name, outer.shape, view.dtypes.get(name, outer.dtype))
+            view = view.parent
+        dtype, shape = self.graph.type_of(name)
+        return self.terms.input(name, shape, dtype)
+
+
+def lift(graph: Graph, base_dir: Path | None, parent: View | None = None) -> View:
+    """The terms of every value of a scope, in one pass over its nodes."""
+    view = View(graph, Terms(), base_dir, parent)
+    for name, tensor in graph.initializers.items():
+        _define(view, name, constant_term(view, name, tensor), tensor.data_type)
+    for name in graph.inputs:
+        if name not in view.terms_of:
+            dtype, shape = graph.type_of(name)
+            _define(view, name, view.terms.input(name, shape, dtype), dtype)
+    for node in graph.nodes:
+        for name, (term, dtype) in zip(node.output, _lift_node(view, node), strict=True):
+            if name:
+                _define(view, name, term, dtype)
+    return view
+
+
+def _define(view: View, name: str, term: Term, dtype: int) -> None:
+    view.terms_of[name] = term
+    view.dtypes[name] = dtype or term.dtype
+    if term.op in ("Add", "Mul") and view.graph.uses.get(name, 0) > 1:
+        view.terms.shared.add(term.id)
+
+
+def constant_term(view: View, name: str, tensor: TensorProto) -> Term:
+    """The term of an initializer; elements of a large or external one are read only on demand."""
+    dims = tuple(tensor.dims)
+    small = int(np.prod(dims, dtype=np.int64)) <= SMALL
+    if tensor.data_type not in NUMERIC:
+        return view.terms.input(name, dims, tensor.data_type)
+    load = reader(tensor, view.base_dir)
+    if small and tensor.data_location != TensorProto.EXTERNAL:
+        return view.terms.constant(load(), tensor.data_type)
+    return view.terms.stored(name, dims, tensor.data_type, load)
+
+
+def reader(tensor: TensorProto, base_dir: Path | None) -> Callable[[], Array]:
+    """Reads a tensor's elements; bfloat16 comes as float32, which holds it exactly."""
+
+    def load() -> Array:
+        array = numpy_helper.to_array(tensor, str(base_dir) if base_dir is not None else "")
+        return array.astype(np.float32) if tensor.data_type == TensorProto.BFLOAT16 else array
+
+    return load
+
+
+def _opaque(view: View, node: NodeProto) -> list[tuple[Term, int]]:
+    """Outputs as leaves: what the node does is not looked into."""
+    result = []
+    for name in node.output:
+        dtype, shape = view.graph.type_of(name) if name else (0, None)
+        result.append((view.terms.input(name, shape, dtype), dtype))
+    return result
+
+
+def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
+    terms, graph, op = view.terms, view.graph, node.op_type
+    if node.domain not in STANDARD:
+        return _foreign(view, node)
+    if op == "Constant":
+        return [_constant_node(view, node)]
+    if op in RANDOM or any(True for _ in attribute_graphs(node)):
+        return _opaque(view, node)
+    if graph.is_function and any(a.ref_attr_name for a in node.attribute):
+        return _opaque(view, node)
+    args = [view.term(name) for name in node.input]
+    while args and args[-1].op == "Absent":
+        args.pop()
+    attrs = attributes_of(node, graph.opset)
+    count = len(node.output)
+    if op == "Dropout" and (graph.opset < 12 or len(args) < 3 or args[2].op == "Absent"):
+        args, op = args[:1], "Identity" if count == 1 else op
+    _to_canonical(view, op, args, attrs)
+    inferred = infer(terms, op, args, attrs, count)
+    for i, (shape, dtype) in enumerate(inferred):
+        if shape is None or not dtype:
+            known_dtype, known_shape = graph.type_of(node.output[i]) if node.output[i] else (0, None)
+            inferred[i] = (shape if shape is not None else known_shape, dtype or known_dtype)
+    if count == 1:
+        shape, dtype = inferred[0]
+        return [(_normal(view, op, args, attrs, shape, dtype), dtype)]
+    if op == "Split" and args[0].shape is not None and len(args) == 1:
+        return _split(terms, args[0], attrs, inferred)
+    whole = terms.raw(op, args, _frozen(attrs), shape=None, dtype=inferred[0][1])
+    if op == "Dropout":
+        return _opaque(view, node)
+    return [
+        (terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype), dtype)
+        for i, (shape, dtype) in enumerate(inferred)
+    ]
+
+
+def _frozen(attrs: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(attrs.items()))
+
+
+def _normal(view: View, op: str, args: list[Term], attrs: dict[str, Any], shape: Shape | None, dtype: int) -> Term:
+    terms = view.terms
+    data = shape_data(terms, op, args, attrs, shape)
+    if data is not None and data.size <= 64 and dtype in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL):
+        return terms.integers(data, dtype)
+    if args and all(a.constant for a in args) and op in FOLDABLE:
+        size = product(shape) if shape is not None else None
+        if isinstance(size, int) and size <= SMALL:
+            folded = fold(terms, op, args, attrs, shape, dtype)
+            if folded is not None:
+                return folded
+    if view.graph.opset < 13 and op in ("Softmax", "LogSoftmax", "Hardmax"):
+        return _old_softmax(terms, op, args[0], attrs.get("axis", 1))
+    return make(terms, op, args, attrs, shape, dtype)
+
+
+def _old_softmax(terms: Terms, op: str, x: Term, axis: int) -> Term:
+    """Before opset 13 Softmax works on the input flattened to two dimensions at `axis`."""
+    if x.shape is None:
+        return terms.raw(f"{op}-1", [x], (("axis", axis),), shape=None, dtype=x.dtype)
+    axis = normal_axis(axis, len(x.shape))
+    if all(d == 1 for d in x.shape[axis + 1 :]):
+        return make(terms, op, [x], {"axis": axis - len(x.shape)})
+    flat = reshape(terms, x, (product(x.shape[:axis]), product(x.shape[axis:])))
+    return reshape(terms, make(terms, op, [flat], {"axis": -1}), x.shape)
+
+
+def _split(
+    terms: Terms, x: Term, attrs: dict[str, Any], inferred: list[tuple[Shape | None, int]]
+) -> list[tuple[Term, int]]:
+    assert x.shape is not None
+    axis, start, parts = normal_axis(attrs.get("axis", 0), len(x.shape)), 0, []
+    for shape, dtype in inferred:
+        assert shape is not None
+        stop = start + shape[axis]
+        parts.append((slice_axis(terms, x, axis, start, stop), dtype))
+        start = stop  # type: ignore[assignment]
+    return parts
+
+
+def _to_canonical(view: View, op: str, args: list[Term], attrs: dict[str, Any]) -> None:
+    """Edit inputs and attributes into the canonical form: small integers as attributes, bounds as inputs."""
+    if op in AXES_INPUT:
+        position, name, _ = AXES_INPUT[op]
+        if len(args) > position and args[position].op == "Constant" and args[position].data is not None:
+            attrs[name] = tuple(int(i) for i in args[position].data.ravel())  # type: ignore[union-attr]
+            del args[position:]
+    bounds = old_bounds(op, attrs)
+    for name, value in bounds:
+        if value is None:
+            args.append(view.terms.absent)
+        elif isinstance(value, float):
+            args.append(view.terms.number(value, args[0].dtype))
+        elif op == "TopK":
+            args.append(view.terms.constant(np.array([value], np.int64), TensorProto.INT64))
+        else:
+            args.append(view.terms.constant(np.array(value, np.int64), TensorProto.INT64))
+        del name
+    while args and args[-1].op == "Absent":
+        args.pop()
+
+
+def _constant_node(view: View, node: NodeProto) -> tuple[Term, int]:
+    attribute, name = node.attribute[0], node.output[0]
+    if attribute.ref_attr_name:
+        dtype = {"value_float": TensorProto.FLOAT, "value_int": TensorProto.INT64}.get(attribute.name, 0)
+        return view.terms.input(name, () if dtype else None, dtype), dtype
+    if attribute.name == "value":
+        return constant_term(view, name, attribute.t), attribute.t.data_type
+    value = attribute_value(attribute)
+    if attribute.name in ("value_float", "value_floats"):
+        return view.terms.constant(np.array(value, np.float32), TensorProto.FLOAT), TensorProto.FLOAT
+    if attribute.name in ("value_int", "value_ints"):
+        return view.terms.constant(np.array(value, np.int64), TensorProto.INT64), TensorProto.INT64
+    dtype, shape = view.graph.type_of(name)
+    return view.terms.input(name, shape, dtype), dtype
+
+
+def _foreign(view: View, node: NodeProto) -> list[tuple[Term, int]]:
+    """A node of another domain: rules may match it by its full name; nothing else is known of it."""
+    if any(True for _ in attribute_graphs(node)) or any(a.ref_attr_name for a in node.attribute):
+        return _opaque(view, node)
+    args = [view.term(name) for name in node.input]
+    while args and args[-1].op == "Absent":
+        args.pop()
+    attrs = {a.name: attribute_value(a) for a in node.attribute}
+    name = f"{node.domain}.{node.op_type}"
+    types = [view.graph.type_of(output) if output else (0, None) for output in node.output]
+    if len(types) == 1:
+        dtype, shape = types[0]
+        return [(view.terms.raw(name, args, _frozen(attrs), shape=shape, dtype=dtype, key=node.overload), dtype)]
+    whole = view.terms.raw(name, args, _frozen(attrs), shape=None, dtype=types[0][0], key=node.overload)
+    return [
+        (view.terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype), dtype)
+        for i, (dtype, shape) in enumerate(types)
+    ]
+
+
+__all__ = ["NUMERIC", "View", "constant_term", "lift", "numpy_dtype", "reader"]

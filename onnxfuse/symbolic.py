@@ -1,0 +1,232 @@
+"""Dimensions that may be unknown: integer polynomials over named symbols, each symbol at least 0.
+
+A dimension is an `int` or a `Sym`; arithmetic returns an `int` whenever the value is known, so equal polynomials are
+equal objects in the sense of ``==`` and shapes compare as tuples.  What has no polynomial form (a floor division that
+may not be exact, the larger of two unknowns) becomes a new symbol named after its operands: equal operands, equal name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+Monomial: TypeAlias = tuple[str, ...]
+
+
+class Sym:
+    """A polynomial that is not a plain integer: ((monomial, coefficient), ...) in sorted order."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Sym) and self.terms == other.terms)
+
+    def __add__(self, other: Dim) -> Dim:
+        return _sum(self, other)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Dim) -> Dim:
+        return _product(self, other)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Dim:
+        return _product(self, -1)
+
+    def __sub__(self, other: Dim) -> Dim:
+        return _sum(self, _product(other, -1))
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return _sum(other, _product(self, -1))
+
+    def __repr__(self) -> str:
+        def monomial(symbols: Monomial, coefficient: int) -> str:
+            factors = [str(coefficient)] if coefficient != 1 or not symbols else []
+            return "*".join([*factors, *symbols])
+
+        return "+".join(monomial(*term) for term in self.terms).replace("+-", "-")
+
+    @property
+    def symbols(self) -> set[str]:
+        return {name for monomial, _ in self.terms for name in monomial}
+
+
+Dim: TypeAlias = int | Sym
+Shape: TypeAlias = tuple[Dim, ...]
+
+
+def symbol(name: str) -> Sym:
+    return Sym((((name,), 1),))
+
+
+def _table(x: Dim) -> dict[Monomial, int]:
+    if isinstance(x, Sym):
+        return dict(x.terms)
+    return {(): int(x)} if x else {}
+
+
+def _canonical(table: dict[Monomial, int]) -> Dim:
+    terms = tuple(sorted((m, c) for m, c in table.items() if c))
+    if not terms:
+        return 0
+    if len(terms) == 1 and terms[0][0] == ():
+        return terms[0][1]
+    return Sym(terms)
+
+
+def _sum(a: Dim, b: Dim) -> Dim:
+    table = _table(a)
+    for monomial, coefficient in _table(b).items():
+        table[monomial] = table.get(monomial, 0) + coefficient
+    return _canonical(table)
+
+
+def _product(a: Dim, b: Dim) -> Dim:
+    table: dict[Monomial, int] = {}
+    for m, c in _table(a).items():
+        for n, e in _table(b).items():
+            key = tuple(sorted(m + n))
+            table[key] = table.get(key, 0) + c * e
+    return _canonical(table)
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The number of elements of a shape."""
+    result: Dim = 1
+    for dim in dims:
+        result = result * dim
+    return result
+
+
+def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:
+    rest = list(monomial)
+    for name in factor:
+        if name not in rest:
+            return None
+        rest.remove(name)
+    return tuple(rest)
+
+
+def exact(a: Dim, b: Dim) -> Dim | None:
+    """a / b if b divides a as a polynomial, else None."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b and a % b == 0 else None
+    if a == b:
+        return 1
+    rest, divisor, quotient = _table(a), _table(b), dict[Monomial, int]()
+    if not divisor:
+        return None
+
+    def rank(m: Monomial) -> tuple[int, Monomial]:
+        return (len(m), m)
+
+    lead = max(divisor, key=rank)
+    while rest:
+        head = max(rest, key=rank)
+        monomial = _without(head, lead)
+        if monomial is None or rest[head] % divisor[lead]:
+            return None
+        coefficient = rest[head] // divisor[lead]
+        quotient[monomial] = quotient.get(monomial, 0) + coefficient
+        for n, e in divisor.items():
+            key = tuple(sorted(monomial + n))
+            rest[key] = rest.get(key, 0) - coefficient * e
+            if not rest[key]:
+                del rest[key]
+    return _canonical(quotient)
+
+
+def floor_divide(a: Dim, b: Dim) -> Dim:
+    """ONNX integer Div (truncation); a fresh symbol where it may not be exact."""
+    quotient = exact(a, b)
+    if quotient is not None:
+        return quotient
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
+    return symbol(f"({a!r})//({b!r})")
+
+
+def minimum(a: Dim, b: Dim) -> Dim:
+    """The smaller of the two, as a symbol where undecided."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    if at_least(a, b):
+        return b
+    if at_least(b, a):
+        return a
+    return symbol("min(" + ",".join(sorted((repr(a), repr(b)))) + ")")
+
+
+def maximum(a: Dim, b: Dim) -> Dim:
+    """The larger of the two, as a symbol where undecided."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    if at_least(a, b):
+        return a
+    if at_least(b, a):
+        return b
+    return symbol("max(" + ",".join(sorted((repr(a), repr(b)))) + ")")
+
+
+def at_least(a: Dim, b: Dim) -> bool:
+    """Is a >= b for certain?  A symbol may be 0 (an empty cache), never negative."""
+    difference = _sum(a, _product(b, -1))
+    if isinstance(difference, int):
+        return difference >= 0
+    terms = dict(difference.terms)
+    constant = terms.pop((), 0)
+    return constant >= 0 and all(c > 0 for c in terms.values())
+
+
+def equal(a: Dim, b: Dim) -> bool | None:
+    """True, False, or None where it depends on what the symbols stand for."""
+    if a == b:
+        return True
+    if at_least(a, b + 1) or at_least(b, a + 1):
+        return False
+    return None
+
+
+def broadcast_dim(a: Dim, b: Dim) -> Dim:
+    """One dimension of numpy broadcasting; of two unknowns a symbol that names both."""
+    if a == b or b == 1:
+        return a
+    if a == 1:
+        return b
+    if isinstance(a, int):
+        return a
+    if isinstance(b, int):
+        return b
+    # A run that does not fail has equal dims here unless one of them is 1, so the broadcast is their maximum; and
+    # min(c, n) against n can only be n.
+    names = set[str]()
+    for dim, other in ((a, b), (b, a)):
+        text = repr(dim)
+        if text.startswith("min(") and repr(other) in text[4:-1].split(","):
+            return other
+        if text.startswith("bcast("):
+            names |= set(text[6:-1].split("|"))
+        else:
+            names.add(text)
+    for dim in (a, b):
+        if repr(dim).startswith("bcast(") and names == set(repr(dim)[6:-1].split("|")):
+            return dim
+    return symbol("bcast(" + "|".join(sorted(names)) + ")")
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The shape that numpy broadcasting gives."""
+    rank = max(map(len, shapes), default=0)
+    result: list[Dim] = [1] * rank
+    for shape in shapes:
+        for axis, dim in enumerate(shape, start=rank - len(shape)):
+            result[axis] = broadcast_dim(result[axis], dim)
+    return tuple(result)

@@ -1,0 +1,242 @@
+"""Hash-consed terms: the normal-form view of a graph, used to search it and never written back.
+
+A term is a mathematical expression over the graph's inputs and constants.  Two values of a graph that are equal in the
+normal form share one term, however the exporter spelled them.  Floating-point terms stand for real numbers: a Cast
+between float types is the identity here, and which dtype a *value* has is remembered beside the graph, not in the term.
+So a float32 island in a float16 model looks like the same mathematics, and a fused op may keep more precision, never
+less.
+
+Terms are created in topological order: an argument's `id` is smaller than its user's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from onnx import TensorProto
+
+from .symbolic import Dim, Shape, Sym, symbol
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+REAL = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
+INTEGER = frozenset({TensorProto.INT64, TensorProto.INT32})
+SMALL = 1024
+"""Constants up to so many elements are compared and folded by content when the graph is read, larger ones on demand."""
+MASK_DEPTH = 8
+
+Attrs: TypeAlias = tuple[tuple[str, Any], ...]
+Array: TypeAlias = "NDArray[Any]"
+
+
+class Term:
+    """One expression.  `scalar` is its number if it is a constant with one element; `data` are the (symbolic) integers
+    it holds if it computes with shapes."""
+
+    __slots__ = ("_load", "args", "attrs", "constant", "data", "dtype", "id", "masks", "op", "scalar", "shape")
+
+    op: str
+    args: tuple[Term, ...]
+    attrs: Attrs
+    id: int
+    shape: Shape | None
+    dtype: int
+    scalar: float | None
+    data: Array | None
+    constant: bool
+    masks: tuple[int, ...]
+    _load: Callable[[], Array] | None
+
+    def __repr__(self) -> str:
+        if self.scalar is not None:
+            return f"{self.scalar:.6g}"
+        attrs = "".join(f", {k}={v}" for k, v in self.attrs) if self.op not in ("Constant", "Input") else ""
+        return f"{self.op}#{self.id}({', '.join(f'#{a.id}' for a in self.args)}{attrs})"
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        return default
+
+    @property
+    def real(self) -> bool:
+        return self.dtype in REAL
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+
+class Terms:
+    """The table that makes equal expressions the same object."""
+
+    def __init__(self) -> None:
+        self._table: dict[tuple[Any, ...], Term] = {}
+        self._bits: dict[str, int] = {}
+        self._fresh = 0
+        self.shared: set[int] = set()
+        """Ids of sums and products that several nodes use: they stay closed when a chain is flattened."""
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def bit(self, op: str) -> int:
+        """The bit that stands for an op in `Term.masks`."""
+        bit = self._bits.get(op)
+        if bit is None:
+            bit = self._bits[op] = 1 << len(self._bits)
+        return bit
+
+    def fresh_dim(self) -> Sym:
+        self._fresh += 1
+        return symbol(f"?{self._fresh}")
+
+    def fresh_shape(self, rank: int) -> Shape:
+        return tuple(self.fresh_dim() for _ in range(rank))
+
+    def raw(
+        self,
+        op: str,
+        args: Iterable[Term] = (),
+        attrs: Attrs = (),
+        *,
+        shape: Shape | None,
+        dtype: int,
+        key: object = None,
+        data: Array | None = None,
+        scalar: float | None = None,
+        load: Callable[[], Array] | None = None,
+    ) -> Term:
+        """Intern a term as it is, with no rewriting; `key` tells leaves apart that have no arguments."""
+        args = tuple(args)
+        identity = (op, tuple([a.id for a in args]), attrs, key)
+        term = self._table.get(identity)
+        if term is not None:
+            return term
+        term = Term()
+        term.op, term.args, term.attrs, term.id = op, args, attrs, len(self._table)
+        term.shape, term.dtype, term.data, term.scalar, term._load = shape, dtype, data, scalar, load
+        term.constant = load is not None or (bool(args) and all(a.constant for a in args) and op in FOLDABLE)
+        bit = self.bit(op)
+        if not args:
+            term.masks = (bit,) * MASK_DEPTH
+        else:
+            # masks[k]: the ops within k steps below; lets a matcher refuse a root without walking it.
+            masks = [bit]
+            for depth in range(MASK_DEPTH - 1):
+                mask = bit
+                for a in args:
+                    mask |= a.masks[depth]
+                masks.append(mask)
+            term.masks = tuple(masks)
+        self._table[identity] = term
+        return term
+
+    def input(self, name: str, shape: Shape | None, dtype: int) -> Term:
+        """A leaf: a value that this graph does not compute, or computes in a way that no rule understands."""
+        return self.raw("Input", shape=shape, dtype=dtype, key=name)
+
+    @property
+    def absent(self) -> Term:
+        """An optional input that is not given."""
+        return self.raw("Absent", shape=None, dtype=0)
+
+    def constant(self, array: Array, dtype: int, key: object = None) -> Term:
+        """A constant by content; floats of one element by their real value, whatever their dtype."""
+        if key is None:
+            if dtype in REAL:
+                values = (
+                    struct.pack("<d", float(array.reshape(()))) if array.size == 1 else array.astype("f8").tobytes()
+                )
+                key = ("real", array.shape, values)
+            else:
+                key = (dtype, array.shape, array.tobytes() if array.dtype != object else repr(array.tolist()))
+        scalar = None
+        if array.size == 1 and array.dtype != object:
+            scalar = float(array.reshape(()))
+        data = array.astype(object) if dtype in (*INTEGER, TensorProto.BOOL) and array.size <= 64 else None
+        shape = tuple(array.shape)
+        return self.raw("Constant", shape=shape, dtype=dtype, key=key, scalar=scalar, data=data, load=lambda: array)
+
+    def stored(self, name: object, shape: Shape, dtype: int, load: Callable[[], Array]) -> Term:
+        """A constant known by name, whose elements are read only when somebody asks for them."""
+        return self.raw("Constant", shape=shape, dtype=dtype, key=("stored", name), load=load)
+
+    def number(self, value: float, dtype: int, rank: int = 0) -> Term:
+        """A constant of one element and the given rank."""
+        return self.constant(np.full((1,) * rank, value, np.float64 if dtype in REAL else numpy_dtype(dtype)), dtype)
+
+    def integers(self, data: Array, dtype: int = TensorProto.INT64) -> Term:
+        """A tensor of integers that may be symbolic, such as the result of Shape."""
+        if all(not isinstance(x, Sym) for x in data.ravel()):
+            return self.constant(np.array(data.tolist(), numpy_dtype(dtype)).reshape(data.shape), dtype)
+        key = (dtype, data.shape, tuple(data.ravel()))
+        return self.raw("Integers", shape=tuple(data.shape), dtype=dtype, key=key, data=data)
+
+
+def numpy_dtype(dtype: int) -> np.dtype[Any]:
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    return np.dtype(tensor_dtype_to_np_dtype(dtype))
+
+
+def value_of(term: Term) -> Array:
+    """The elements of a constant term, folded on demand; floats in float64.
+
+    Raises ValueError for a term that is not `constant`."""
+    if term._load is None:
+        from .fold import evaluate
+
+        if not term.constant:
+            raise ValueError(f"{term!r} is not a constant")
+        array = evaluate(
+            term.op, [value_of(a) if a.op != "Absent" else None for a in term.args], dict(term.attrs), term
+        )
+        term._load = lambda: array
+    return term._load()
+
+
+def same_shape(a: Shape | None, b: Shape | None) -> bool:
+    """Are the shapes known and equal for every input?"""
+    return a is not None and b is not None and a == b
+
+
+def is_number(term: Term) -> bool:
+    return term.scalar is not None and term.dtype in REAL
+
+
+def live(roots: Iterable[Term]) -> list[Term]:
+    """All terms below the roots, arguments before users."""
+    seen: dict[int, Term] = {}
+    stack = list(roots)
+    while stack:
+        term = stack.pop()
+        if term.id not in seen:
+            seen[term.id] = term
+            stack.extend(term.args)
+    return [seen[i] for i in sorted(seen)]
+
+
+def static(shape: Shape | None) -> tuple[int, ...] | None:
+    """The shape as integers, or None where a dimension is unknown."""
+    if shape is None or any(isinstance(d, Sym) for d in shape):
+        return None
+    return tuple(int(d) for d in shape if not isinstance(d, Sym))
+
+
+def known(dim: Dim) -> bool:
+    return not isinstance(dim, Sym)
+
+
+FOLDABLE = frozenset(
+    """Add Mul Reciprocal Sqrt Exp Log Erf Tanh Sigmoid Abs Pow Sub Div Neg Reshape Transpose Slice Concat Expand Cast
+    Repeat ReduceMean ReduceSum ReduceProd ReduceMax ReduceMin MatMul Gather Where Equal Not And Or Greater Less
+    GreaterOrEqual LessOrEqual Range ConstantOfShape Full Min Max Ceil Floor Sin Cos Relu Trilu Tile Mod CumSum Sign
+    Pad Xor ScatterND GatherND GatherElements Shape Size Identity Squeeze Unsqueeze Round Sum Mean IsNaN Clip""".split()
+)
+"""Ops that onnxfuse.fold evaluates."""
