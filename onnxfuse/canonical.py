@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, defs, helper, numpy_helper
@@ -100,11 +100,11 @@ def freeze(attrs: dict[str, Any]) -> Attrs:
 def make_attribute(name: str, value: Any) -> AttributeProto:
     """The inverse of `attribute_value`."""
     if isinstance(value, tuple) and value and value[0] == "tensor":
-        return helper.make_attribute(name, TensorProto.FromString(value[1]))
+        value = TensorProto.FromString(value[1])
     if isinstance(value, tuple) and value and value[0] == "proto":
-        return AttributeProto.FromString(value[1])
+        return cast(AttributeProto, AttributeProto.FromString(value[1]))
     if isinstance(value, tuple) and not value:
-        return helper.make_attribute(name, [], attr_type=AttributeProto.INTS)
+        return AttributeProto(name=name, type=AttributeProto.INTS)
     if isinstance(value, np.generic):
         value = value.item()
     return helper.make_attribute(name, list(value) if isinstance(value, tuple) else value)

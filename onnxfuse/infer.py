@@ -451,6 +451,7 @@ def slice_length(terms: Terms, dim: Dim, start: Dim, stop: Dim, step: int) -> Di
 
 # ------------------------------------------------------------------------------------------------ shape data
 
+
 def _at_least(a: Dim, b: Dim) -> bool | None:
     return True if at_least(a, b) else False if at_least(b, a + 1) else None
 
@@ -514,16 +515,17 @@ def shape_data(terms: Terms, op: str, args: list[Term], attrs: Attributes, shape
         chosen = [x if c else y for c, x, y in zip(*_flat(*arrays), strict=True)]
         return _array(chosen, np.broadcast_shapes(*[a.shape for a in arrays]))
     elif op == "Expand" and shape is not None and all(isinstance(d, int) for d in shape):
-        dims = [d for d in shape if isinstance(d, int)]
-        return np.broadcast_to(first, dims) if product(dims) <= 64 else None
-    elif op == "ConstantOfShape" and all(isinstance(d, int) for d in first) and product(first.tolist()) <= 64:
+        target = [d for d in shape if isinstance(d, int)]
+        return np.broadcast_to(first, target) if np.prod(target, dtype=np.int64) <= 64 else None
+    elif op == "ConstantOfShape" and all(isinstance(d, int) for d in first) and first.size <= 8:
         from onnx import numpy_helper
 
         value = attrs.get("value")
         if value is not None:
             filler = numpy_helper.to_array(TensorProto.FromString(value[1]))
-            if filler.dtype == np.int64:
-                return np.full(tuple(first), filler.item(), object)
+            sizes = tuple(int(d) for d in first)
+            if filler.dtype == np.int64 and np.prod(sizes, dtype=np.int64) <= 64:
+                return np.full(sizes, filler.item(), object)
     elif op == "ReduceProd" and shape is not None and not attrs.get("axes", ()) and first.ndim <= 1:
         return _array([product(first.ravel())], tuple(d for d in shape if isinstance(d, int)))
     elif op == "Neg":

@@ -14,8 +14,8 @@ from .canonical import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from .graph import STANDARD, Graph, attribute_graphs
 from .infer import infer, normal_axis, shape_data
 from .normal import fold, make, reshape, slice_axis
-from .symbolic import Shape, product
-from .terms import FOLDABLE, SMALL, Array, Term, Terms, numpy_dtype
+from .symbolic import Dim, Shape, product
+from .terms import FOLDABLE, SMALL, Array, Term, Terms
 
 RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
 NUMERIC = frozenset(
@@ -65,10 +65,9 @@ class View:
             if name in view.terms_of:
                 outer = view.terms_of[name]
                 if outer.op == "Constant" and outer._load is not None:
-                    shape = outer.shape or ()
-                    if outer.scalar is not None or (outer.data is not None):
+                    if outer.scalar is not None or outer.data is not None:
                         return self.terms.constant(outer._load(), outer.dtype)
-                    return self.terms.stored(name, shape, outer.dtype, outer._load)
+                    return self.terms.stored(name, outer.shape or (), outer.dtype, outer._load)
                 return self.terms.input(name, outer.shape, view.dtypes.get(name, outer.dtype))
             view = view.parent
         dtype, shape = self.graph.type_of(name)
@@ -201,12 +200,13 @@ def _split(
     terms: Terms, x: Term, attrs: dict[str, Any], inferred: list[tuple[Shape | None, int]]
 ) -> list[tuple[Term, int]]:
     assert x.shape is not None
-    axis, start, parts = normal_axis(attrs.get("axis", 0), len(x.shape)), 0, []
+    axis, parts = normal_axis(attrs.get("axis", 0), len(x.shape)), list[tuple[Term, int]]()
+    start: Dim = 0
     for shape, dtype in inferred:
         assert shape is not None
         stop = start + shape[axis]
         parts.append((slice_axis(terms, x, axis, start, stop), dtype))
-        start = stop  # type: ignore[assignment]
+        start = stop
     return parts
 
 
@@ -214,11 +214,12 @@ def _to_canonical(view: View, op: str, args: list[Term], attrs: dict[str, Any]) 
     """Edit inputs and attributes into the canonical form: small integers as attributes, bounds as inputs."""
     if op in AXES_INPUT:
         position, name, _ = AXES_INPUT[op]
-        if len(args) > position and args[position].op == "Constant" and args[position].data is not None:
-            attrs[name] = tuple(int(i) for i in args[position].data.ravel())  # type: ignore[union-attr]
+        data = args[position].data if len(args) > position and args[position].op == "Constant" else None
+        if data is not None:
+            attrs[name] = tuple(int(i) for i in data.ravel())
             del args[position:]
     bounds = old_bounds(op, attrs)
-    for name, value in bounds:
+    for _, value in bounds:
         if value is None:
             args.append(view.terms.absent)
         elif isinstance(value, float):
@@ -227,7 +228,6 @@ def _to_canonical(view: View, op: str, args: list[Term], attrs: dict[str, Any]) 
             args.append(view.terms.constant(np.array([value], np.int64), TensorProto.INT64))
         else:
             args.append(view.terms.constant(np.array(value, np.int64), TensorProto.INT64))
-        del name
     while args and args[-1].op == "Absent":
         args.pop()
 
@@ -266,6 +266,3 @@ def _foreign(view: View, node: NodeProto) -> list[tuple[Term, int]]:
         (view.terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype), dtype)
         for i, (dtype, shape) in enumerate(types)
     ]
-
-
-__all__ = ["NUMERIC", "View", "constant_term", "lift", "numpy_dtype", "reader"]

@@ -62,7 +62,8 @@ def fold(
 
 
 def _large(term: Term) -> bool:
-    return term.op != "Absent" and (term.shape is None or int(product(static(term.shape) or (SMALL + 1,))) > SMALL)  # type: ignore[arg-type]
+    dims = static(term.shape)
+    return term.op != "Absent" and (dims is None or int(np.prod(dims)) > SMALL)
 
 
 # ------------------------------------------------------------------------------------------------ algebra
@@ -309,13 +310,23 @@ def _gemm(terms: Terms, args: list[Term], attrs: Mapping[str, Any], shape: Shape
 
 def _softmax(terms: Terms, args: list[Term], attrs: Mapping[str, Any], shape: Shape | None, dtype: int) -> Term | None:
     x = args[0]
-    if x.shape is None:
-        return None
-    axis = attrs.get("axis", -1)
-    axis = axis - len(x.shape) if axis >= 0 else axis
-    if axis == -1 and leading_merge(x) is not None:
-        return reshape(terms, make(terms, "Softmax", [unmerge(terms, x)], {"axis": -1}), x.shape)
-    return terms.raw("Softmax", args, (("axis", axis),), shape=shape, dtype=dtype)
+    if x.shape is not None and attrs.get("axis", -1) in (-1, len(x.shape) - 1) and leading_merge(x) is not None:
+        return reshape(terms, make(terms, "Softmax", [unmerge(terms, x)], {}), x.shape)
+    return _from_the_end("Softmax", -1)(terms, args, attrs, shape, dtype)
+
+
+def _from_the_end(op: str, default: int) -> Callable[[Terms, list[Term], Any, Shape | None, int], Term | None]:
+    """Axes count from the end, so that rules need not know a rank; the default is left out."""
+
+    def negative(terms: Terms, args: list[Term], attrs: Any, shape: Shape | None, dtype: int) -> Term | None:
+        attrs = dict(attrs)
+        axis, rank = attrs.pop("axis", default), args[0].rank
+        axis = axis - rank if rank is not None and axis >= 0 else axis
+        if axis != default:
+            attrs["axis"] = axis
+        return terms.raw(op, args, freeze(attrs), shape=shape, dtype=dtype)
+
+    return negative
 
 
 def _reduce(op: str) -> Callable[[Terms, list[Term], Any, Shape | None, int], Term | None]:
@@ -755,6 +766,9 @@ _FORMS: dict[str, Callable[[Terms, list[Term], Any, Shape | None, int], Term | N
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Softmax": _softmax,
+    "LogSoftmax": _from_the_end("LogSoftmax", -1),
+    "LayerNormalization": _from_the_end("LayerNormalization", -1),
+    "RMSNormalization": _from_the_end("RMSNormalization", -1),
     "GlobalAveragePool": _global_average_pool,
     "Identity": _identity,
     "Dropout": _dropout,

@@ -1,0 +1,351 @@
+"""Evaluates `let`, `where` and `emit` of a rule over the bindings of a match: expressions to terms, numbers and truths.
+
+The only functions a rule can call are those defined here and ops; see `FUNCTIONS` for the former.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from . import symbolic
+from .canonical import defaults
+from .infer import normal_axis
+from .language import Catalogue, Rule, op_name, standard_ops
+from .normal import expand, make, repeat, reshape, slice_axis, transpose
+from .pattern import BINARY
+from .symbolic import Dim, Shape, Sym, broadcast, exact, product
+from .terms import Term, Terms, is_number, same_shape
+
+Value: TypeAlias = Any
+"""What a name in a rule may stand for: Term, int, float, Sym, str, bool, tuple of these, or None (not given)."""
+
+Bindings: TypeAlias = dict[str, Value]
+
+
+class UndecidedError(Exception):
+    """A condition that depends on something unknown, or a step that does not apply; says which."""
+
+
+class Scope:
+    """Evaluates expressions of one rule under the bindings of one match."""
+
+    def __init__(self, terms: Terms, rule: Rule, bindings: Bindings, like: Term, opset: int, ops: Catalogue) -> None:
+        self.terms, self.rule, self.bindings = terms, rule, bindings
+        self.like, self.opset, self.ops = like, opset, ops
+
+    # ------------------------------------------------------------------------------------- values and truths
+
+    def value(self, node: ast.expr) -> Value:
+        """Any expression.  Raises UndecidedError."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self.name(node.id)
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            return tuple(self.value(e) for e in node.elts)
+        if isinstance(node, ast.UnaryOp):
+            operand = self.value(node.operand)
+            if isinstance(node.op, ast.Not):
+                return not self.truth(operand, node.operand)
+            if isinstance(operand, Term):
+                return make(self.terms, "Neg", [operand], {})
+            return -operand
+        if isinstance(node, ast.BinOp):
+            return self.binary(node)
+        if isinstance(node, ast.Compare):
+            return self.compare(node)
+        if isinstance(node, ast.BoolOp):
+            conjunction = isinstance(node.op, ast.And)
+            for operand in node.values:
+                if self.truth(self.value(operand), operand) != conjunction:
+                    return not conjunction
+            return conjunction
+        if isinstance(node, ast.IfExp):
+            return self.value(node.body if self.truth(self.value(node.test), node.test) else node.orelse)
+        if isinstance(node, ast.Subscript):
+            return self.subscript(node)
+        if isinstance(node, ast.Call):
+            return self.call(node)
+        raise UndecidedError(f"{ast.unparse(node)} has no value")
+
+    def name(self, name: str) -> Value:
+        if name in self.bindings:
+            return self.bindings[name]
+        raise UndecidedError(f"{name} is not bound")
+
+    def truth(self, value: Value, node: ast.expr) -> bool:
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        if value is None:
+            return False
+        if isinstance(value, Term | Sym):
+            raise UndecidedError(f"{ast.unparse(node)} is not decided")
+        return bool(value)
+
+    def number(self, value: Value) -> Value:
+        """A constant of one element as a number; everything else as it is."""
+        return value.scalar if isinstance(value, Term) and value.scalar is not None else value
+
+    def compare(self, node: ast.Compare) -> bool:
+        left = self.number(self.value(node.left))
+        for op, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self.number(self.value(right_node))
+            if not _COMPARE[type(op)](left, right):
+                return False
+            left = right
+        return True
+
+    def subscript(self, node: ast.Subscript) -> Value:
+        base = self.value(node.value)
+        if not isinstance(base, tuple):
+            raise UndecidedError(f"{ast.unparse(node.value)} is no list")
+        if isinstance(node.slice, ast.Slice):
+            low = self.value(node.slice.lower) if node.slice.lower else None
+            high = self.value(node.slice.upper) if node.slice.upper else None
+            return base[low:high]
+        index = self.value(node.slice)
+        if not isinstance(index, int) or not -len(base) <= index < len(base):
+            raise UndecidedError(f"{ast.unparse(node)} is outside the list")
+        return base[index]
+
+    def binary(self, node: ast.BinOp) -> Value:
+        if type(node.op) not in BINARY and not isinstance(node.op, ast.FloorDiv | ast.BitOr):
+            raise UndecidedError(f"{ast.unparse(node)} has no value")
+        if isinstance(node.op, ast.BitOr):
+            return self.value(node.left)
+        a, b = self.value(node.left), self.value(node.right)
+        if isinstance(a, Term) or isinstance(b, Term):
+            op = BINARY[type(node.op)]
+            return make(self.terms, op, [self.term(a), self.term(b)], {})
+        if a is None or b is None:
+            raise UndecidedError(f"{ast.unparse(node)} has an absent operand")
+        if isinstance(node.op, ast.Div | ast.FloorDiv) and not isinstance(a, float) and not isinstance(b, float):
+            quotient = exact(a, b)
+            if quotient is None and isinstance(node.op, ast.Div) and isinstance(a, int) and isinstance(b, int) and b:
+                return a / b
+            if quotient is None:
+                raise UndecidedError(f"{a} is not a multiple of {b}")
+            return quotient
+        return _ARITHMETIC[type(node.op)](a, b)
+
+    # ------------------------------------------------------------------------------------- terms
+
+    def term(self, value: Value) -> Term:
+        """A value as a term: a number becomes a constant of the result's dtype."""
+        if isinstance(value, Term):
+            return value
+        if value is None:
+            return self.terms.absent
+        if isinstance(value, bool | int | float):
+            return self.terms.number(float(value), self.like.dtype)
+        raise UndecidedError(f"{value} is no tensor")
+
+    def call(self, node: ast.Call) -> Value:
+        op = op_name(node)
+        if op in FUNCTIONS:
+            return FUNCTIONS[op](self, *[self.value(a) for a in node.args])
+        args = [self.value(a) for a in node.args]
+        attrs: dict[str, Any] = {}
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                assert isinstance(keyword.value, ast.Name)
+                attrs.update(self.bindings.get(keyword.value.id) or ())
+            else:
+                value = self.number(self.value(keyword.value))
+                if value is not None:
+                    attrs[keyword.arg] = value
+        # A parameter that the match left out is an absent input of an op, not its neutral number.
+        for i, argument in enumerate(node.args):
+            if isinstance(argument, ast.Name) and argument.id in self.bindings.get("", ()):
+                args[i] = None
+        return self.apply(op, args, attrs)
+
+    def apply(self, op: str, args: list[Value], attrs: dict[str, Any]) -> Term:
+        """The term of an op; views and algebra in normal form, everything else as it is."""
+        operands = [self.term(a) for a in args]
+        while operands and operands[-1].op == "Absent":
+            operands.pop()
+        x = operands[0] if operands else self.terms.absent
+        if op == "Reshape" and len(operands) == 1:
+            if x.shape is None or product(x.shape) != product(attrs["shape"]):
+                raise UndecidedError(f"{x!r} does not have {product(attrs['shape'])!r} elements")
+            return reshape(self.terms, x, tuple(attrs["shape"]))
+        if op == "Transpose":
+            return transpose(self.terms, x, attrs["perm"])
+        if op == "Repeat":
+            return repeat(self.terms, x, attrs["axis"], attrs["n"])
+        if op == "Expand" and "shape" in attrs:
+            return expand(self.terms, x, tuple(attrs["shape"]))
+        if op == "Slice" and x.shape is not None:
+            axis = normal_axis(attrs["axis"], len(x.shape))
+            return slice_axis(self.terms, x, axis, attrs["start"], attrs["stop"], attrs.get("step", 1))
+        standard = attribute_defaults(op, self.ops)
+        attrs = {k: v for k, v in attrs.items() if k not in standard or standard[k] != v}
+        if op in standard_ops() and op not in self.ops.definitions:
+            return make(self.terms, op, operands, attrs)
+        return make(self.terms, op, operands, attrs, *self.shape_of(op, operands, attrs))
+
+    def shape_of(self, op: str, args: list[Term], attrs: Mapping[str, Any]) -> tuple[Shape | None, int]:
+        """Shape and dtype of a fused op: by inference where there is a rule for it, else as what it replaces."""
+        from .infer import infer
+
+        shape, dtype = infer(self.terms, op, args, attrs)[0]
+        if shape is None or not dtype:
+            return self.like.shape, self.like.dtype
+        return shape, dtype
+
+
+@cache
+def _schema_defaults(op: str) -> dict[str, Any]:
+    from onnx import defs
+
+    return defaults(op, "", defs.onnx_opset_version())
+
+
+def attribute_defaults(op: str, ops: Catalogue) -> Mapping[str, Any]:
+    """Defaults of an op's attributes: of the ONNX schema, or of the head that defines it."""
+    found = dict(_schema_defaults(op))
+    definition = ops.definitions.get(op)
+    if definition is not None and not found:
+        for p in definition.constants:
+            if p.default is not None:
+                found[p.name] = literal(p.default)
+    return found
+
+
+def literal(node: ast.expr) -> Any:
+    """A literal, lists as tuples."""
+    value = ast.literal_eval(node)
+    return tuple(value) if isinstance(value, list) else value
+
+
+# ------------------------------------------------------------------------------------------------ functions of rules
+
+
+def _shape(scope: Scope, x: Value) -> Shape:
+    if x is None:
+        return ()
+    if isinstance(x, int | float):
+        return ()
+    if not isinstance(x, Term) or x.shape is None:
+        raise UndecidedError(f"the shape of {x!r} is unknown")
+    return x.shape
+
+
+def _rank(scope: Scope, x: Value) -> int:
+    if x is None or isinstance(x, int | float):
+        return 0
+    if not isinstance(x, Term) or x.shape is None:
+        raise UndecidedError(f"the rank of {x!r} is unknown")
+    return len(x.shape)
+
+
+def _dim(scope: Scope, x: Value, axis: int) -> Dim:
+    shape = _shape(scope, x)
+    return shape[axis] if -len(shape) <= axis < len(shape) else 1
+
+
+def _size(scope: Scope, x: Value, axes: Value = None) -> Dim:
+    shape = _shape(scope, x)
+    return product(shape if axes is None else [shape[a] for a in axes])
+
+
+def _free(scope: Scope, x: Value) -> bool:
+    """Is no data moved on top of x (no Transpose, Expand or Repeat left after views cancelled)?"""
+    while isinstance(x, Term) and x.op in ("Reshape", "Slice"):
+        x = x.args[0]
+    return isinstance(x, Term) and x.op not in ("Transpose", "Expand", "Repeat")
+
+
+def _trailing(scope: Scope, axis: Value) -> tuple[int, ...]:
+    """The axes from `axis` (negative) to the last."""
+    if not isinstance(axis, int) or axis >= 0:
+        raise UndecidedError(f"axis {axis} does not count from the end")
+    return tuple(range(axis, 0))
+
+
+def _filled(scope: Scope, value: Value, x: Value, axes: Value) -> Value:
+    """`value` if it is a tensor, else a constant of x's dims along `axes`: for ops whose input is not optional."""
+    if isinstance(value, Term) and value.op != "Absent" and not (is_number(value) and not value.rank):
+        return value
+    number = value.scalar if isinstance(value, Term) else value
+    dims = [_dim(scope, x, a) for a in axes]
+    if number is None or any(isinstance(d, Sym) for d in dims):
+        raise UndecidedError(f"the size of {x!r} along {axes} is unknown")
+    return scope.terms.constant(np.full([int(d) for d in dims if isinstance(d, int)], float(number)), scope.like.dtype)
+
+
+def _broadcasts(scope: Scope, x: Value, shape: Value) -> bool:
+    """Does x broadcast to `shape` without widening it?"""
+    return same_shape(broadcast(_shape(scope, x), tuple(shape)), tuple(shape))
+
+
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "rank": _rank,
+    "dim": _dim,
+    "shape": _shape,
+    "size": _size,
+    "isconst": lambda scope, x: not isinstance(x, Term) or x.constant,
+    "isnumber": lambda scope, x: not isinstance(x, Term) or x.scalar is not None,
+    "isinput": lambda scope, x: isinstance(x, Term) and x.op == "Input",
+    "given": lambda scope, x: x is not None and not (isinstance(x, Term) and x.op == "Absent"),
+    "free": _free,
+    "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
+    "len": lambda scope, x: len(x),
+    "abs": lambda scope, x: abs(scope.number(x)),
+    "min": lambda scope, *x: min(x),
+    "max": lambda scope, *x: max(x),
+    "trailing": _trailing,
+    "filled": _filled,
+    "opset": lambda scope: scope.opset,
+    "broadcasts": _broadcasts,
+}
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b,
+    ast.Pow: lambda a, b: a**b,
+}
+
+
+def _equal(a: Value, b: Value) -> bool:
+    if isinstance(a, Sym) or isinstance(b, Sym):
+        decided = symbolic.equal(a, b) if isinstance(a, int | Sym) and isinstance(b, int | Sym) else False
+        if decided is None:
+            raise UndecidedError(f"whether {a} equals {b} depends on the input")
+        return decided
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, Term) or isinstance(b, Term):
+        return a is b
+    return bool(a == b)
+
+
+def _order(compare: Callable[[Any, Any], bool]) -> Callable[[Value, Value], bool]:
+    def ordered(a: Value, b: Value) -> bool:
+        if any(v is None or isinstance(v, Term | Sym | tuple | str) for v in (a, b)):
+            raise UndecidedError(f"{a} and {b} cannot be compared")
+        return compare(a, b)
+
+    return ordered
+
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
+    ast.Eq: _equal,
+    ast.NotEq: lambda a, b: not _equal(a, b),
+    ast.Is: lambda a, b: a is b or (b is None and isinstance(a, Term) and a.op == "Absent"),
+    ast.IsNot: lambda a, b: not (a is b or (b is None and isinstance(a, Term) and a.op == "Absent")),
+    ast.In: lambda a, b: any(_equal(a, x) for x in b),
+    ast.NotIn: lambda a, b: not any(_equal(a, x) for x in b),
+    ast.Lt: _order(lambda a, b: a < b),
+    ast.LtE: _order(lambda a, b: a <= b),
+    ast.Gt: _order(lambda a, b: a > b),
+    ast.GtE: _order(lambda a, b: a >= b),
+}

@@ -1,0 +1,583 @@
+"""Rule × term → `Match` or `NearMiss`: matching modulo the normal form, with backtracking.
+
+Sums and products are matched as multisets.  What a pattern's root leaves of a longer chain stays outside; a parameter
+of kind `sum` takes what is left of an inner one.  Conditions are checked inside the backtracking, so that an ambiguous
+binding is tried again until one satisfies them.  A failed match remembers how far it got and why it stopped there.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from . import symbolic
+from .equations import Bindings, Scope, UndecidedError, attribute_defaults, literal
+from .language import Catalogue, Rule, targets
+from .normal import NEUTRAL, combine
+from .pattern import Pattern, Variant, variants
+from .symbolic import Sym, exact
+from .terms import MASK_DEPTH, REAL, Term, Terms, is_number, same_shape
+
+BUDGET = 4000
+"""Steps one rule may take at one term; more is a near miss, not a hang."""
+
+COMMUTATIVE = frozenset("And Or Xor Equal Max Min".split())
+OPENINGS = 3
+"""How many shared sums or products inside a chain may be opened at once."""
+
+
+@dataclass(eq=False)
+class Match:
+    """A rule that fits at a term.
+
+    `emitted` replaces `root`; `exposed` maps further matched terms to the outputs that replace them; `cover` are the
+    terms that the fused op computes inside.
+    """
+
+    rule: Rule
+    root: Term
+    bindings: Bindings
+    cover: tuple[Term, ...]
+    emitted: Term
+    exposed: dict[Term, Term]
+
+
+@dataclass(eq=False)
+class Failure:
+    """The furthest that a rule got at a term: where and why it stopped.  `reason` is formatted only when printed."""
+
+    rule: Rule
+    root: Term
+    at: Term
+    line: int
+    matched: int
+    size: int
+    reason: Callable[[], str]
+
+
+class Index:
+    """The variants of a stratum's rules by the op of their root, with what every match must contain."""
+
+    def __init__(self, terms: Terms, rules: Sequence[Rule]) -> None:
+        self.by_op: dict[str, list[tuple[Variant, int]]] = {}
+        for rule in rules:
+            for variant in compiled(rule):
+                need = 0
+                for op in variant.ops:
+                    need |= terms.bit(op)
+                self.by_op.setdefault(variant.root.op, []).append((variant, need))
+
+    def candidates(self, term: Term) -> list[Variant]:
+        mask = term.masks[MASK_DEPTH - 1]
+        return [variant for variant, need in self.by_op.get(term.op, ()) if not need & ~mask]
+
+
+_COMPILED: dict[Rule, list[Variant]] = {}
+
+
+def compiled(rule: Rule) -> list[Variant]:
+    """The rule's variants, built once, those that cover most first."""
+    if rule not in _COMPILED:
+        _COMPILED[rule] = sorted(variants(rule), key=lambda v: -v.size)
+    return _COMPILED[rule]
+
+
+class Matcher:
+    """Tries variants at terms of one scope."""
+
+    def __init__(self, terms: Terms, catalogue: Catalogue, opset: int) -> None:
+        self.terms, self.catalogue, self.opset = terms, catalogue, opset
+        self.failures: dict[tuple[int, int], Failure] = {}
+        self.env: Bindings = {}
+        self.cover: list[Term] = []
+
+    def match(self, variant: Variant, root: Term) -> Match | None:
+        """The first binding that satisfies the pattern, the conditions and `emit`."""
+        self.variant, self.rule, self.root = variant, variant.rule, root
+        self.env, self.cover, self.steps = {}, [], 0
+        for rest in self._root(variant.root, root):
+            found = self._finish(rest)
+            if found is not None:
+                return found
+        return None
+
+    # ------------------------------------------------------------------------------------- failures
+
+    def _fail(self, p: Pattern, t: Term, reason: Callable[[], str]) -> None:
+        matched, key = len(self.cover), (id(self.rule), self.root.id)
+        known = self.failures.get(key)
+        if known is None or matched / self.variant.size > known.matched / known.size:
+            self.failures[key] = Failure(self.rule, self.root, t, p.line, matched, self.variant.size, reason)
+
+    # ------------------------------------------------------------------------------------- patterns
+
+    def _root(self, p: Pattern, t: Term) -> Iterator[list[Term]]:
+        """Matches of the whole pattern; yields the operands of a longer chain that stay outside."""
+        if p.op in NEUTRAL and t.dtype in REAL and p.kind == "op" and t.op == p.op:
+            self.cover.append(t)
+            yield from self._chain(p, t, at_root=True)
+            self.cover.pop()
+        else:
+            for _ in self._match(p, t):
+                yield []
+
+    def _match(self, p: Pattern, t: Term) -> Iterator[None]:
+        self.steps += 1
+        if self.steps > BUDGET:
+            if self.steps == BUDGET + 1:
+                self._fail(p, t, lambda: "too many ways to match; the search was given up")
+            return
+        if p.kind == "variable":
+            yield from self._variable(p, t)
+        elif p.scalar:
+            yield from self._number(p, t)
+        elif p.kind == "absent":
+            if t.op == "Absent":
+                yield
+        elif p.label and p.label in self.env:
+            if self.env[p.label] is t:
+                yield
+        elif p.op != t.op:
+            self._fail(p, t, lambda: f"wants {p.op}, saw {describe(t)}")
+        else:
+            yield from self._op(p, t)
+
+    def _variable(self, p: Pattern, t: Term) -> Iterator[None]:
+        bound = self.env.get(p.name)
+        if bound is not None:
+            if bound is t:
+                yield
+            else:
+                self._fail(p, t, lambda: f"{p.name} is {describe(bound)} elsewhere, saw {describe(t)}")
+        elif t.op == "Absent":
+            self._fail(p, t, lambda: f"{p.name} is not given")
+        elif not _kind_fits(p.op, t):
+            self._fail(p, t, lambda: f"{p.name} wants {_KIND_TEXT[p.op]}, saw {describe(t)}")
+        else:
+            self.env[p.name] = t
+            yield
+            del self.env[p.name]
+
+    def _number(self, p: Pattern, t: Term) -> Iterator[None]:
+        if t.scalar is None or t.dtype == TensorProto.BOOL:
+            self._fail(p, t, lambda: f"wants a number, saw {describe(t)}")
+            return
+        yield from self._scalar(p, t.scalar, t)
+
+    def _scalar(self, p: Pattern, value: float, t: Term) -> Iterator[None]:
+        """Solve a scalar pattern with at most one unbound name for a number."""
+        if p.kind == "number":
+            if close(p.value, value, t.dtype):
+                yield
+            else:
+                self._fail(p, t, lambda: f"wants {p.value:.7g}, saw {value:.7g}")
+        elif p.kind == "constant":
+            bound = self.env.get(p.name)
+            if bound is None:
+                self.env[p.name] = value
+                yield
+                del self.env[p.name]
+            elif close(bound, value, t.dtype):
+                yield
+        elif p.op == "Reciprocal" and value:
+            yield from self._scalar(p.args[0], 1 / value, t)
+        elif p.op == "Sqrt" and value >= 0:
+            yield from self._scalar(p.args[0], value * value, t)
+        elif p.op in NEUTRAL:
+            known = [self._known(a) for a in p.args]
+            unknown = [a for a, k in zip(p.args, known, strict=True) if k is None]
+            total = [k for k in known if k is not None]
+            if p.op == "Add":
+                rest = value - sum(total)
+            else:
+                factor = math.prod(total)
+                if not factor:
+                    return
+                rest = value / factor
+            if not unknown:
+                if close(NEUTRAL[p.op], rest, t.dtype):
+                    yield
+            elif len(unknown) == 1:
+                yield from self._scalar(unknown[0], rest, t)
+
+    def _known(self, p: Pattern) -> float | None:
+        if p.kind == "number":
+            return p.value
+        if p.kind == "constant":
+            bound = self.env.get(p.name)
+            return float(bound) if isinstance(bound, int | float) else None
+        parts = [self._known(a) for a in p.args]
+        if any(x is None for x in parts):
+            return None
+        values = [x for x in parts if x is not None]
+        if p.op == "Add":
+            return sum(values)
+        if p.op == "Mul":
+            return math.prod(values)
+        if p.op == "Reciprocal":
+            return 1 / values[0] if values[0] else None
+        return math.sqrt(values[0]) if values[0] >= 0 else None
+
+    def _op(self, p: Pattern, t: Term) -> Iterator[None]:
+        if p.op in NEUTRAL and t.dtype in REAL:
+            self.cover.append(t)
+            for _ in self._chain(p, t, at_root=False):
+                yield from self._labelled(p, t)
+            self.cover.pop()
+            return
+        undo = self._attributes(p, t)
+        if undo is None:
+            return
+        self.cover.append(t)
+        for _ in self._arguments(p, t):
+            yield from self._labelled(p, t)
+        self.cover.pop()
+        for name in undo:
+            del self.env[name]
+
+    def _labelled(self, p: Pattern, t: Term) -> Iterator[None]:
+        if not p.label or p.label in self.env:
+            yield
+            return
+        self.env[p.label] = t
+        yield
+        del self.env[p.label]
+
+    def _arguments(self, p: Pattern, t: Term) -> Iterator[None]:
+        wanted, found = list(p.args), list(t.args)
+        while len(found) < len(wanted) and wanted[-1].kind == "absent":
+            wanted.pop()
+        if len(wanted) != len(found):
+            self._fail(p, t, lambda: f"{p.op} wants {len(wanted)} inputs, saw {len(found)}")
+            return
+        yield from self._sequence(wanted, found)
+        if p.op in COMMUTATIVE and len(wanted) == 2 and found[0] is not found[1]:
+            yield from self._sequence(wanted, found[::-1])
+
+    def _sequence(self, ps: Sequence[Pattern], ts: Sequence[Term]) -> Iterator[None]:
+        if not ps:
+            yield
+            return
+        for _ in self._match(ps[0], ts[0]):
+            yield from self._sequence(ps[1:], ts[1:])
+
+    # ------------------------------------------------------------------------------------- sums and products
+
+    def _chain(self, p: Pattern, t: Term, *, at_root: bool) -> Iterator[list[Term]]:
+        scalars = [a for a in p.args if a.scalar]
+        rest = [a for a in p.args if a.kind == "variable" and a.op == "sum" and a.name not in self.env]
+        others = [a for a in p.args if not a.scalar and a not in rest]
+        others.sort(key=lambda a: (a.kind == "variable" and a.name not in self.env, -_weight(a)))
+        scalar = None
+        if scalars:
+            scalar = scalars[0] if len(scalars) == 1 else Pattern("op", p.op, tuple(scalars), line=p.line)
+        for operands in self._openings(p.op, list(t.args), OPENINGS):
+            numbers = [o for o in operands if is_number(o)]
+            terms = [o for o in operands if not is_number(o)]
+            if len(terms) < len(others) + len(rest) and not numbers:
+                continue
+            for outside in self._with_number(p, t, scalar, numbers, at_root):
+                for _ in self._assign(p, t, others, terms + outside[1], rest, at_root):
+                    yield [*self._left, *outside[0]]
+
+    _left: list[Term]
+
+    def _with_number(
+        self, p: Pattern, t: Term, scalar: Pattern | None, numbers: list[Term], at_root: bool
+    ) -> Iterator[tuple[list[Term], list[Term]]]:
+        """Match the chain's number; yields (operands left outside, numbers still to be assigned)."""
+        if scalar is None:
+            if at_root:
+                yield numbers, []
+                if numbers:
+                    yield [], numbers
+            else:
+                yield [], numbers
+            return
+        if not numbers:
+            if at_root and p.op == "Mul" and scalar.kind == "number" and scalar.value:
+                # 2 * gelu(x) has no number left: the missing factor stays outside.
+                yield [self.terms.number(1 / scalar.value, t.dtype)], []
+            else:
+                self._fail(p, t, lambda: f"{p.op} wants a number beside its other operands")
+            return
+        matched = False
+        for i, n in enumerate(numbers):
+            assert n.scalar is not None
+            for _ in self._scalar(scalar, n.scalar, n):
+                matched = True
+                yield [], numbers[:i] + numbers[i + 1 :]
+        if not matched and at_root and p.op == "Mul" and scalar.kind == "number" and scalar.value:
+            n = numbers[0]
+            assert n.scalar is not None
+            yield [self.terms.number(n.scalar / scalar.value, t.dtype, n.rank or 0)], numbers[1:]
+
+    def _openings(self, op: str, operands: list[Term], depth: int) -> Iterator[list[Term]]:
+        """The operands as they are, then with shared inner chains opened."""
+        yield operands
+        if not depth:
+            return
+        for i, inner in enumerate(operands):
+            if inner.op == op and inner.dtype in REAL:
+                opened = [*operands[:i], *inner.args, *operands[i + 1 :]]
+                self.cover.append(inner)
+                yield from self._openings(op, opened, depth - 1)
+                self.cover.pop()
+
+    def _assign(
+        self, p: Pattern, t: Term, ps: list[Pattern], ts: list[Term], rest: list[Pattern], at_root: bool
+    ) -> Iterator[None]:
+        if not ps:
+            if rest and ts:
+                self.env[rest[0].name] = ts[0] if len(ts) == 1 else combine(self.terms, p.op, ts)
+                self._left = []
+                yield
+                del self.env[rest[0].name]
+            elif not rest and (at_root or not ts):
+                self._left = ts
+                yield
+            elif not rest:
+                self._fail(p, t, lambda: f"{p.op} has {describe(ts[0])} as a further operand")
+            return
+        seen = set()
+        wanted = ps[0]
+        candidates = 0
+        for i, operand in enumerate(ts):
+            if operand.id in seen or (wanted.kind == "op" and wanted.op != operand.op):
+                continue
+            candidates += 1
+            seen.add(operand.id)
+            for _ in self._match(wanted, operand):
+                yield from self._assign(p, t, ps[1:], ts[:i] + ts[i + 1 :], rest, at_root)
+        if not candidates and ts:
+            self._fail(
+                p,
+                t,
+                lambda: (
+                    f"{p.op} wants {wanted.op or wanted.name} among its operands, saw "
+                    + ", ".join(describe(o) for o in ts)
+                ),
+            )
+
+    # ------------------------------------------------------------------------------------- attributes
+
+    def _attributes(self, p: Pattern, t: Term) -> list[str] | None:
+        """Bind attribute names; returns the names bound, or None if an attribute does not fit."""
+        standard = attribute_defaults(p.op, self.catalogue)
+        bound: list[str] = []
+        given = dict(t.attrs)
+        for name, wanted in p.attrs.items():
+            value = given.pop(name, standard.get(name, _MISSING))
+            if value is _MISSING or not self._unify(wanted, value, bound):
+                self._fail(p, t, _attribute_reason(p.op, name, wanted, value))
+                for n in bound:
+                    del self.env[n]
+                return None
+        if p.star:
+            self.env[p.star] = tuple(given.items())
+            bound.append(p.star)
+        elif given and any(standard.get(k, _MISSING) != v for k, v in given.items()):
+            self._fail(p, t, lambda: f"{p.op} has {', '.join(f'{k}={v}' for k, v in given.items())}")
+            for n in bound:
+                del self.env[n]
+            return None
+        return bound
+
+    def _unify(self, wanted: ast.expr, value: Any, bound: list[str]) -> bool:
+        if isinstance(wanted, ast.Name):
+            if wanted.id == "_":
+                return True
+            if wanted.id in self.env:
+                return _same(self.env[wanted.id], value)
+            self.env[wanted.id] = value
+            bound.append(wanted.id)
+            return True
+        if isinstance(wanted, ast.List | ast.Tuple):
+            return (
+                isinstance(value, tuple)
+                and len(value) == len(wanted.elts)
+                and all(self._unify(w, v, bound) for w, v in zip(wanted.elts, value, strict=True))
+            )
+        if isinstance(wanted, ast.Call) and ast.unparse(wanted.func) == "trailing":
+            trails = isinstance(value, tuple) and value == tuple(range(-len(value), 0))
+            return bool(value) and trails and self._unify(wanted.args[0], -len(value), bound)
+        if isinstance(wanted, ast.BinOp) and isinstance(wanted.op, ast.Mult):
+            for known, unknown in ((wanted.left, wanted.right), (wanted.right, wanted.left)):
+                factor = self._dim(known)
+                if factor is not None:
+                    quotient = exact(value, factor) if isinstance(value, int | Sym) else None
+                    return quotient is not None and self._unify(unknown, quotient, bound)
+            return False
+        known_value = self._dim(wanted)
+        if known_value is None:
+            try:
+                known_value = literal(wanted)
+            except (ValueError, TypeError):
+                return False
+        return _same(known_value, value)
+
+    def _dim(self, node: ast.expr) -> Any:
+        """A dimension expression whose names are bound, else None."""
+        names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+        if not all(n in self.env for n in names):
+            return None
+        try:
+            return Scope(self.terms, self.rule, self.env, self.root, self.opset, self.catalogue).value(node)
+        except UndecidedError:
+            return None
+
+    # ------------------------------------------------------------------------------------- conditions and emit
+
+    def _finish(self, outside: list[Term]) -> Match | None:
+        rule, root = self.rule, self.root
+        bindings = dict(self.env)
+        bindings[""] = frozenset(self.variant.dropped)
+        for name, default in self.variant.dropped.items():
+            bindings.setdefault(name, literal(default))
+        like = root
+        if outside:
+            inside = [a for a in root.args if not any(a is o for o in outside)]
+            like = combine(self.terms, root.op, inside) if inside else root
+        scope = Scope(self.terms, rule, bindings, like, self.opset, self.catalogue)
+        line = rule.emit[0].lineno
+        try:
+            for statement in self.rule.blocks[self.variant.block]:
+                self._inline(scope, statement)
+            for statement in rule.let:
+                line = statement.lineno
+                self._let(scope, statement)
+            for condition in rule.where:
+                line = condition.lineno
+                if not scope.truth(scope.value(condition), condition):
+                    self._fail(Pattern("where", line=line), root, _condition(condition, bindings))
+                    return None
+            line = rule.emit[0].lineno
+            emitted, exposed = self._emit(scope)
+        except UndecidedError as reason:
+            text = str(reason)
+            self._fail(Pattern("where", line=line), root, lambda: text)
+            return None
+        if outside:
+            emitted = combine(self.terms, root.op, [emitted, *outside])
+        if emitted is root:
+            return None
+        if root.shape is not None and emitted.shape is not None and not same_shape(root.shape, emitted.shape):
+            before, after = root.shape, emitted.shape
+            self._fail(Pattern("where", line=line), root, lambda: f"the shape would change from {before} to {after}")
+            return None
+        if (root.dtype in REAL) != (emitted.dtype in REAL):
+            self._fail(Pattern("where", line=line), root, lambda: "the element type would change")
+            return None
+        return Match(rule, root, bindings, tuple(self.cover), emitted, exposed)
+
+    def _inline(self, scope: Scope, statement: ast.Assign) -> None:
+        """A name of `match:` that was dissolved into a longer chain gets its value back when `emit` asks for it."""
+        name = targets(statement)[0]
+        wanted = {n.id for s in (*self.rule.emit, *self.rule.let) for n in ast.walk(s.value) if isinstance(n, ast.Name)}
+        wanted |= {n.id for c in self.rule.where for n in ast.walk(c) if isinstance(n, ast.Name)}
+        if name in wanted and name not in scope.bindings:
+            scope.bindings[name] = scope.term(scope.value(statement.value))
+
+    def _let(self, scope: Scope, statement: ast.Assign) -> None:
+        names, value = targets(statement), scope.value(statement.value)
+        if len(names) == 1 and not isinstance(statement.targets[0], ast.Tuple):
+            scope.bindings[names[0]] = value
+            return
+        if not isinstance(value, tuple) or len(value) != len(names):
+            raise UndecidedError(f"{ast.unparse(statement.value)} does not have {len(names)} parts")
+        scope.bindings.update(zip(names, value, strict=True))
+
+    def _emit(self, scope: Scope) -> tuple[Term, dict[Term, Term]]:
+        exposed: dict[Term, Term] = {}
+        result = scope.like
+        for statement in self.rule.emit:
+            result = scope.term(scope.value(statement.value))
+            names = targets(statement)
+            if isinstance(statement.targets[0], ast.Tuple):
+                whole, like = result, scope.like
+                for i, name in enumerate(names):
+                    old = scope.bindings.get(name) if i else like
+                    if isinstance(old, Term):
+                        output = self.terms.raw("Output", [whole], (("index", i),), shape=old.shape, dtype=old.dtype)
+                        if i:
+                            exposed[old] = output
+                        else:
+                            result = output
+            scope.bindings[names[0]] = result
+        return result, exposed
+
+
+_MISSING = object()
+
+
+def _attribute_reason(op: str, name: str, wanted: ast.expr, value: Any) -> Callable[[], str]:
+    return lambda: f"{op} wants {name}={ast.unparse(wanted)}, saw {'none' if value is _MISSING else value}"
+
+
+_KIND_TEXT = {"const": "a constant", "bool": "booleans", "real": "real numbers", "int": "integers"}
+
+
+def _kind_fits(kind: str, t: Term) -> bool:
+    if kind == "const":
+        return t.constant
+    if kind == "bool":
+        return t.dtype == TensorProto.BOOL
+    if kind == "real":
+        return t.dtype in REAL
+    if kind == "int":
+        return t.dtype in (TensorProto.INT64, TensorProto.INT32)
+    return True
+
+
+def _weight(p: Pattern) -> int:
+    return sum(1 for _ in p.walk())
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-6)
+    if isinstance(a, int | Sym) and isinstance(b, int | Sym):
+        return symbolic.equal(a, b) is True
+    return bool(a == b)
+
+
+def close(wanted: float, seen: float, dtype: int) -> bool:
+    """Is `seen` the literal `wanted`, within 2 ulp of the dtype or 5e-4, whichever is larger?"""
+    if wanted == seen:
+        return True
+    ulp = 2.0**-10 if dtype == TensorProto.FLOAT16 else 2.0**-7 if dtype == TensorProto.BFLOAT16 else 0.0
+    return bool(np.isfinite(seen)) and math.isclose(wanted, seen, rel_tol=max(5e-4, 2 * ulp), abs_tol=1e-12)
+
+
+def describe(value: Any) -> str:
+    """A term in a few words, for a reason."""
+    if not isinstance(value, Term):
+        return str(value)
+    if value.scalar is not None:
+        return f"{value.scalar:.6g}"
+    if value.op == "Input":
+        return "an input"
+    if value.op == "Constant":
+        return f"a constant of shape {list(value.shape or ())}"
+    return value.op
+
+
+def _condition(condition: ast.expr, bindings: Bindings) -> Callable[[], str]:
+    def text() -> str:
+        names = sorted({n.id for n in ast.walk(condition) if isinstance(n, ast.Name) and n.id in bindings})
+        seen = ", ".join(f"{n} is {_shown(bindings[n])}" for n in names)
+        return f"wants {ast.unparse(condition)}" + (f"; {seen}" if seen else "")
+
+    return text
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Term) and value.scalar is None:
+        return f"{describe(value)} of shape {list(value.shape) if value.shape is not None else 'unknown'}"
+    return describe(value) if isinstance(value, Term) else str(value)

@@ -1,0 +1,167 @@
+"""Rules to a fixed point over the terms of one scope: match, plan, substitute, stratum after stratum."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from .language import Catalogue, Rule
+from .lift import View
+from .match import Failure, Index, Match, Matcher
+from .normal import VIEWS, rebuild
+from .plan import Candidate, choose, weigh
+from .terms import Term, live
+
+ROUNDS = 30
+"""Rounds per stratum; a rule set that needs more does not end."""
+
+
+@dataclass
+class Found:
+    """What the search made of a scope.
+
+    `current` is the term that each value computes now; a value in `touched` must be computed anew, every other keeps
+    its node.  `origins` gives the matches behind a term that a rule made.
+    """
+
+    current: dict[str, Term]
+    touched: set[str] = field(default_factory=set)
+    origins: dict[int, tuple[Match, ...]] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    unprofitable: list[Candidate] = field(default_factory=list)
+
+
+def search(
+    view: View, catalogue: Catalogue, strata: Sequence[Sequence[Rule]], banned: Collection[tuple[str, str]] = ()
+) -> Found:
+    """Apply the strata in order.  `banned` names (rule, value) pairs that must not be fused."""
+    found = Found(dict(view.terms_of))
+    matcher = Matcher(view.terms, catalogue, view.graph.opset)
+    order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
+    for rules in strata:
+        index = Index(view.terms, rules)
+        barren: set[int] = set()
+        for _ in range(ROUNDS):
+            if not _round(view, found, matcher, index, order, barren, banned):
+                break
+    found.failures = list(matcher.failures.values())
+    return found
+
+
+def _round(
+    view: View,
+    found: Found,
+    matcher: Matcher,
+    index: Index,
+    order: dict[int, int],
+    barren: set[int],
+    banned: Collection[tuple[str, str]],
+) -> bool:
+    """One round: match everything that is new, choose, substitute.  Was anything chosen?"""
+    names: dict[int, list[str]] = {}
+    for name, term in found.current.items():
+        names.setdefault(term.id, []).append(name)
+    alive = live(found.current.values())
+    users: dict[int, list[Term]] = {}
+    for term in alive:
+        for arg in term.args:
+            users.setdefault(arg.id, []).append(term)
+    outputs = set(view.graph.outputs)
+    for captured in view.graph.captures.values():
+        outputs |= captured
+    needed = {found.current[name].id for name in outputs if name in found.current}
+    candidates = []
+    for term in alive:
+        if term.id in barren:
+            continue
+        matches = _matches(matcher, index, term)
+        if banned:
+            carried = set(names.get(term.id, ()))
+            matches = [m for m in matches if not any((m.rule.name, name) in banned for name in carried)]
+        if not matches:
+            barren.add(term.id)
+        for match in matches:
+            candidate = weigh(match, users, needed)
+            if candidate.launches >= 0:
+                candidates.append(candidate)
+            else:
+                found.unprofitable.append(candidate)
+    chosen = choose(candidates, order)
+    if not chosen:
+        return False
+    _substitute(view, found, [c.match for c in chosen], names, users)
+    return True
+
+
+def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
+    """The first match of each rule at a term."""
+    matches: list[Match] = []
+    for variant in index.candidates(term):
+        if any(m.rule is variant.rule for m in matches):
+            continue
+        match = matcher.match(variant, term)
+        if match is not None:
+            matches.append(match)
+    return matches
+
+
+def _substitute(
+    view: View, found: Found, matches: Sequence[Match], names: dict[int, list[str]], users: dict[int, list[Term]]
+) -> None:
+    """Replace the roots everywhere, and note which values can no longer keep their node."""
+    replacement: dict[int, Term] = {}
+    for match in matches:
+        replacement[match.root.id] = match.emitted
+        for old, new in match.exposed.items():
+            replacement[old.id] = new
+        _trace(found, match)
+    for start in replacement:
+        stack, seen = [start], set[int]()
+        while stack:
+            i = stack.pop()
+            if i in seen:
+                continue
+            seen.add(i)
+            if i in names:
+                found.touched.update(names[i])
+            else:
+                stack.extend(user.id for user in users.get(i, ()))
+    done: dict[int, Term] = {}
+    for name, term in found.current.items():
+        found.current[name] = _resolve(view, found, term, replacement, done)
+
+
+def _trace(found: Found, match: Match) -> None:
+    """Remember which matches made a term: its own, and those behind the terms it covers."""
+    behind: list[Match] = []
+    for term in match.cover:
+        behind += [m for m in found.origins.get(term.id, ()) if m not in behind]
+    cover = {t.id for t in match.cover}
+    made = [t for t in live([match.emitted]) if t.op == match.rule.op and t.id not in cover and t.id > match.root.id]
+    for term in made or [match.emitted]:
+        if term.op not in VIEWS:
+            found.origins[term.id] = (*behind, match)
+
+
+def _resolve(view: View, found: Found, root: Term, replacement: dict[int, Term], done: dict[int, Term]) -> Term:
+    """The term with all replacements below it made; iterative, since models are deep."""
+    stack = [root]
+    while stack:
+        term = stack[-1]
+        if term.id in done:
+            stack.pop()
+            continue
+        below = (replacement[term.id],) if term.id in replacement else term.args
+        missing = [t for t in below if t.id not in done]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if term.id in replacement:
+            done[term.id] = done[below[0].id]
+            continue
+        result = rebuild(view.terms, term, [done[a.id] for a in term.args]) if term.args else term
+        if term.id in found.origins and result.id not in found.origins:
+            found.origins[result.id] = found.origins[term.id]
+        done[term.id] = result
+    return done[root.id]
