@@ -38,14 +38,29 @@ def search(
     found = Found(dict(view.terms_of))
     matcher = Matcher(view.terms, catalogue, view.graph.opset)
     order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
+    wanted = _wanted(view)
     for rules in strata:
         index = Index(view.terms, rules)
         barren: set[int] = set()
         for _ in range(ROUNDS):
-            if not _round(view, found, matcher, index, order, barren, banned):
+            if not _round(view, found, matcher, index, order, barren, banned, wanted):
                 break
     found.failures = list(matcher.failures.values())
     return found
+
+
+def _wanted(view: View) -> list[str]:
+    """Values that must exist whatever the terms say: outputs, captures of inner scopes, inputs of opaque nodes.
+
+    Only what these need is searched.  The steps of a chain that was flattened are values too, but nobody's: a match
+    there would compute what no one asks for, and expose its intermediates in the way of the match that counts."""
+    names = dict.fromkeys(view.graph.outputs)
+    for captured in view.graph.captures.values():
+        names |= dict.fromkeys(sorted(captured))
+    for node in view.graph.nodes:
+        if any(view.terms_of[name].op == "Input" for name in node.output if name):
+            names |= dict.fromkeys(node.input)
+    return [name for name in names if name]
 
 
 def _round(
@@ -56,20 +71,18 @@ def _round(
     order: dict[int, int],
     barren: set[int],
     banned: Collection[tuple[str, str]],
+    wanted: Collection[str],
 ) -> bool:
     """One round: match everything that is new, choose, substitute.  Was anything chosen?"""
     names: dict[int, list[str]] = {}
     for name, term in found.current.items():
         names.setdefault(term.id, []).append(name)
-    alive = live(found.current.values())
+    needed = {found.current[name].id for name in wanted if name in found.current}
+    alive = live(found.current[name] for name in wanted if name in found.current)
     users: dict[int, list[Term]] = {}
     for term in alive:
         for arg in term.args:
             users.setdefault(arg.id, []).append(term)
-    outputs = set(view.graph.outputs)
-    for captured in view.graph.captures.values():
-        outputs |= captured
-    needed = {found.current[name].id for name in outputs if name in found.current}
     candidates = []
     for term in alive:
         if term.id in barren:
