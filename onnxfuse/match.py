@@ -100,7 +100,7 @@ class Matcher:
     def match(self, variant: Variant, root: Term) -> Match | None:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
         self.variant, self.rule, self.root = variant, variant.rule, root
-        self.env, self.cover, self.steps = {}, [], 0
+        self.env, self.cover, self.steps = dict(variant.operators), [], 0
         for rest in self._root(variant.root, root):
             found = self._finish(rest)
             if found is not None:

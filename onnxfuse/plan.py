@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from .cost import launches, traffic
+from .cost import HEAVY, launches, traffic
 from .match import Match
 from .terms import Term, live
 
@@ -38,6 +38,8 @@ def weigh(match: Match, users: Mapping[int, Sequence[Term]], needed: Collection[
     fresh = [t for t in live([match.emitted]) if t.id > newest and t.id not in cover]
     made = sum(launches(t) for t in fresh if not t.constant and t.op != "Transpose" and not users.get(t.id))
     saved = sum(launches(t) for t in dead) - made
+    if any(cover[i].op in HEAVY for i in kept):
+        saved = -1
     return Candidate(match, saved, traffic(t for t in dead if t is not match.root) or 0, tuple(cover[i] for i in kept))
 
 
