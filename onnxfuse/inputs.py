@@ -112,14 +112,11 @@ class _Search:
     first_error: str = ""
 
     def attempt(self, rung: dict[str, int], split: frozenset[str] = frozenset(), kind: str = "") -> bool:
-        """Runs the model at the sizes of `rung`, and the inputs in `split` one step higher in axes of `kind`."""
-        shapes = {
-            item.name: self._sizes(item, rung | {kind: rung[kind] + 1} if item.name in split else rung)
-            for item in self.inputs
-        }
+        """Runs the model at the sizes of `rung`, inputs or symbols in `split` one step on in axes of `kind`."""
+        shapes = {item.name: self._sizes(item, rung, split, kind) for item in self.inputs}
         if self.covers_past:
             _cover_past(self.inputs, self.fixed, shapes)
-        if split and shapes in self.tried:
+        if kind and shapes in self.tried:
             return False
         self.tried.append(shapes)
         case = _case(self.inputs, shapes, self.seed, len(self.cases), self.careful)
@@ -129,9 +126,12 @@ class _Search:
             self.cases.append(case)
         return not error
 
-    def _sizes(self, item: _Input, rung: dict[str, int]) -> Sizes:
+    def _sizes(self, item: _Input, rung: dict[str, int], split: frozenset[str], kind: str) -> Sizes:
         """The size of each dynamic dim of `item`."""
-        symbols = {symbol: LADDERS[kind][rung[kind] % len(LADDERS[kind])] for symbol, kind in self.kinds.items()}
+        symbols = {}
+        for symbol, own_kind in self.kinds.items():
+            step = rung[own_kind] + (own_kind == kind and (item.name in split or symbol in split))
+            symbols[symbol] = LADDERS[own_kind][step % len(LADDERS[own_kind])]
         sizes = {}
         for dim in item.dims:
             if isinstance(dim, str):
@@ -162,7 +162,10 @@ def _search(search: _Search) -> tuple[list[Case], str]:
 
 
 def _splits(inputs: list[_Input], kinds: dict[str, str], kind: str) -> Iterator[frozenset[str]]:
-    """Sets of inputs that could take another size than the rest, though exporters gave both one symbol."""
+    """Sets of inputs, or symbols, that may take another size than the rest: inputs can share a symbol by mistake."""
+    if kind == "image":
+        widths = (symbol for item in inputs for dim in item.dims[-1:] for symbol in _symbols(dim))
+        yield frozenset(symbol for symbol in widths if kinds.get(symbol) == kind)
     groups: dict[tuple[Any, ...], list[str]] = {}
     for item in inputs:
         if any(kinds.get(symbol) == kind for dim in item.dims for symbol in _symbols(dim)):
@@ -303,7 +306,9 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _expression(dim: str) -> ast.expr | None:
-    """The arithmetic in a dim_param; None where it is just a label."""
+    """The arithmetic in a dim_param; None where it is just a label, such as ``batch-size``."""
+    if re.search(r"\w-[A-Za-z_]", dim):
+        return None
     try:
         tree = ast.parse(dim.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError):

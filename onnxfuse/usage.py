@@ -137,6 +137,7 @@ class _Index:
                 inner = self._scope(function)
                 for outer, formal in zip(node.input, function.input, strict=False):
                     self.aliases[scope, outer].append((inner, formal))
+                    self.dims.setdefault((inner, formal), self.dims.get((scope, outer), ()))
                 for formal, outer in zip(function.output, node.output, strict=False):
                     self.aliases[inner, formal].append((scope, outer))
 

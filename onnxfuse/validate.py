@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from onnxfuse import float64, inputs, numerics
+from onnxfuse import float64, inputs, numerics, sites
 from onnxfuse.errors import DependencyError
 from onnxfuse.inputs import Case
 from onnxfuse.report import Validation
@@ -183,6 +183,61 @@ class Oracle:
                     )
         result = replace(result, reference_error=worst)
         return replace(result, verdict="mismatch", note=lost) if lost else result
+
+
+def compare_sites(
+    original: onnx.ModelProto,
+    fused: onnx.ModelProto,
+    case: Case,
+    *,
+    base_dir: Path | None = None,
+    seed: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> tuple[int, dict[str, str]]:
+    """Compares the values that the two models compute differently, one by one, on unit normals (`sites`).
+
+    `case` is one of the oracle's: a run of `original` on it gives the shapes.  Returns how many values were compared,
+    and by name of value why it differs; (0, {}) where nothing could be cut out, or the cuttings do not run.
+    """
+    found = sites.find(original, fused)
+    if not found:
+        return 0, {}
+    try:
+        real = _observe(original, found, case, base_dir)
+        found = [s for s in found if all(isinstance(real[name], np.ndarray) for name in (*s.stops, *s.observed))]
+        feeds = sites.feed(found, real, seed)
+        before = sites.cut(original, found, [site.original for site in found], feeds)
+        wanted = Session(before, base_dir, optimize=False).run(feeds)
+        found = [replace(site, observed=()) for site in found]
+        feeds = {f"{i}/{name}": feeds[f"{i}/{name}"] for i, site in enumerate(found) for name in site.stops}
+        after = sites.cut(fused, found, [site.fused for site in found], feeds)
+        got = Session(after, base_dir, optimize=True).run(feeds)
+    except SessionError:
+        return 0, {}
+    differences = {
+        site.output: numerics.compare(a, b, rtol, atol) for site, a, b in zip(found, got, wanted, strict=True)
+    }
+    return len(found), {name: d.reason for name, d in differences.items() if d.reason}
+
+
+def _observe(
+    original: onnx.ModelProto, found: Sequence[sites.Site], case: Case, base_dir: Path | None
+) -> dict[str, Any]:
+    """The values of the original on `case` that the sites rest on."""
+    wanted = sorted({name for site in found for name in (*site.stops, *site.observed)} - case.inputs.keys())
+    outputs = {output.name: index for index, output in enumerate(original.graph.output)}
+    extra = [name for name in wanted if name not in outputs]
+    count = len(outputs)
+    try:
+        # The outputs are added in place, for the time of serializing: a copy would hold all weights twice.
+        original.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
+        session = Session(original, base_dir, optimize=False)
+    finally:
+        del original.graph.output[count:]
+    values = session.run(case.inputs)
+    order = outputs | {name: count + index for index, name in enumerate(extra)}
+    return dict(case.inputs) | {name: values[order[name]] for name in wanted}
 
 
 def bisect(candidates: Sequence[int], is_good: Callable[[frozenset[int]], bool], most: int = 200) -> frozenset[int]:

@@ -105,6 +105,11 @@ def test_inputs_with_one_symbol_differ_where_the_model_lets_them() -> None:
     assert third["k"].shape == (3, 13, 4)
 
 
+def test_an_image_need_not_be_square() -> None:
+    found = cases(parse("g (float[b, 3, h, w] x) => (y) { y = GlobalAveragePool(x) }"))
+    assert [case.inputs["x"].shape[2:] for case in found] == [(37, 37), (64, 64), (37, 64)]
+
+
 def test_inputs_that_must_agree_get_no_third_case() -> None:
     assert len(cases(parse("g (float[b, s, 4] q, float[b, s, 4] k) => (y) { y = Add(q, k) }"))) == 2
 
@@ -136,6 +141,17 @@ def test_dims_without_a_name_are_symbols_of_their_own() -> None:
 
 def test_a_declared_size_of_zero_is_taken_at_its_word() -> None:
     assert cases(parse("g (float[0, 4] x) => (y) { y = Relu(x) }"))[0].inputs["x"].shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("dim", "size"),
+    [("2*n", 6), ("n + 1", 4), ("(n + 5) // 2", 4), ("batch-size", 3), ("None", 3), ("n.m", 3), ("a b", 3)],
+)
+def test_a_symbol_may_be_arithmetic_or_just_a_label(dim: str, size: int) -> None:
+    model = parse("g (float[n, 4] x, float[m, 4] z) => (y) { a = Shape(x) y = Shape(z) }")
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = dim
+    first = cases(model)[0].inputs
+    assert (first["x"].shape[0], first["z"].shape[0]) == (3, size)
 
 
 def test_position_ids_count_up_within_their_table() -> None:
