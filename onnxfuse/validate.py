@@ -30,6 +30,8 @@ _RANDOM = frozenset(
 _THREADS = 2
 _SILENT = 4
 """onnxruntime's severity "fatal": what goes wrong is said once, in the verdict's note."""
+_SITES = 250
+"""Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
 _LOSS = 4.0
 """A fused model may be this many times farther from float64 than the original: summing in another order can be."""
 
@@ -198,27 +200,45 @@ def compare_sites(
     """Compares the values that the two models compute differently, one by one, on unit normals (`sites`).
 
     `case` is one of the oracle's: a run of `original` on it gives the shapes.  Returns how many values were compared,
-    and by name of value why it differs; (0, {}) where nothing could be cut out, or the cuttings do not run.
+    and by name of value why it differs; (0, {}) where nothing could be cut out, or no cutting runs.
     """
     found = sites.find(original, fused)
-    if not found:
-        return 0, {}
     try:
-        real = _observe(original, found, case, base_dir)
-        found = [s for s in found if all(isinstance(real[name], np.ndarray) for name in (*s.stops, *s.observed))]
-        feeds = sites.feed(found, real, seed)
-        before = sites.cut(original, found, [site.original for site in found], feeds)
-        wanted = Session(before, base_dir, optimize=False).run(feeds)
-        found = [replace(site, observed=()) for site in found]
-        feeds = {f"{i}/{name}": feeds[f"{i}/{name}"] for i, site in enumerate(found) for name in site.stops}
-        after = sites.cut(fused, found, [site.fused for site in found], feeds)
-        got = Session(after, base_dir, optimize=True).run(feeds)
+        real = _observe(original, found, case, base_dir) if found else {}
     except SessionError:
         return 0, {}
-    differences = {
-        site.output: numerics.compare(a, b, rtol, atol) for site, a, b in zip(found, got, wanted, strict=True)
-    }
-    return len(found), {name: d.reason for name, d in differences.items() if d.reason}
+    found = [s for s in found if all(isinstance(real[name], np.ndarray) for name in (*s.stops, *s.observed))]
+    pending = [found[start : start + _SITES] for start in range(0, len(found), _SITES)]
+    differences: dict[str, numerics.Difference] = {}
+    while pending:
+        part = pending.pop()
+        try:
+            wanted, got = _run_sites(original, fused, part, sites.feed(part, real, seed), base_dir)
+        except SessionError:
+            # One that does not run alone must not silence the others.
+            middle = len(part) // 2
+            pending += [part[middle:], part[:middle]] if middle else []
+            continue
+        for site, a, b in zip(part, got, wanted, strict=True):
+            differences[site.output] = numerics.compare(a, b, rtol, atol)
+    wrong = {s.output: d.reason for s in found if (d := differences.get(s.output)) and d.reason}
+    return len(differences), wrong
+
+
+def _run_sites(
+    original: onnx.ModelProto,
+    fused: onnx.ModelProto,
+    part: list[sites.Site],
+    feeds: dict[str, Any],
+    base_dir: Path | None,
+) -> tuple[list[Any], list[Any]]:
+    """The outputs of the sites, as the original computes them and as the fused model does."""
+    before = sites.cut(original, part, [site.original for site in part], feeds)
+    wanted = Session(before, base_dir, optimize=False).run(feeds)
+    bare = [replace(site, observed=()) for site in part]
+    feeds = {f"{i}/{name}": feeds[f"{i}/{name}"] for i, site in enumerate(bare) for name in site.stops}
+    after = sites.cut(fused, bare, [site.fused for site in bare], feeds)
+    return wanted, Session(after, base_dir, optimize=True).run(feeds)
 
 
 def _observe(
