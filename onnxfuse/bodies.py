@@ -9,6 +9,7 @@ kernels do.
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -30,9 +31,10 @@ PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
 
 @dataclass(frozen=True)
 class Ref:
-    """A tensor of the body."""
+    """A tensor of the body; its shape where it is an input and the meaning asks for it."""
 
     name: str
+    shape: tuple[int | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Use:
     """One way in which a fused op is used: what its function is specialised for.
 
     `inputs` tells which positional inputs are given, `outputs` how many the node lists, `dtype` is the real element
-    type of the result.
+    type of the result.  `shapes` (None for what is not static) stand there only if the meaning asks for them.
     """
 
     op: str
@@ -48,6 +50,7 @@ class Use:
     attrs: tuple[tuple[str, Any], ...]
     outputs: int
     dtype: int
+    shapes: tuple[tuple[int | None, ...] | None, ...] = ()
 
 
 @cache
@@ -150,16 +153,19 @@ class Body:
         if isinstance(node.ops[0], ast.IsNot | ast.NotEq):
             return not (left is right or left == right)
         if isinstance(node.ops[0], ast.In):
-            return left in right
+            return bool(left in right)
         return bool(left < right if isinstance(node.ops[0], ast.Lt) else left > right)
 
     def _binary(self, node: ast.BinOp, env: Mapping[str, Any], base: str) -> Any:
-        op = BINARY[type(node.op)]
         a, b = self.value(node.left, env), self.value(node.right, env)
         if not isinstance(a, Ref) and not isinstance(b, Ref):
+            if isinstance(node.op, ast.FloorDiv):
+                return a // b
+            op = BINARY[type(node.op)]
             return {"Add": lambda: a + b, "Sub": lambda: a - b, "Mul": lambda: a * b, "Div": lambda: a / b}.get(
                 op, lambda: a**b
             )()
+        op = BINARY[type(node.op)]
         if op in ("Add", "Sub") and not isinstance(b, Ref) and not b:
             return a
         if op == "Add" and not isinstance(a, Ref) and not a:
@@ -186,6 +192,12 @@ class Body:
             return args[0]
         if op == "len":
             return len(args[0])
+        if op == "rank":
+            return len(args[0].shape)
+        if op == "dim":
+            return args[0].shape[args[1]]
+        if op == "Sqrt" and isinstance(args[0], int | float):
+            return math.sqrt(args[0])
         attrs = {k.arg: self.value(k.value, env) for k in node.keywords if k.arg}
         for keyword in node.keywords:
             if keyword.arg is None and isinstance(keyword.value, ast.Name):
@@ -202,6 +214,10 @@ class Body:
         inputs = [self.ref(a) for a in args]
         if op in ("Reshape", "Expand") and "shape" in attrs:
             inputs.append(self.constant(attrs.pop("shape"), TensorProto.INT64, "shape").name)
+        if op == "Repeat":  # along an axis of known size, a Gather does it without a single shape
+            indices = np.repeat(np.arange(attrs["size"]), attrs["n"])
+            inputs.append(self.constant(indices, TensorProto.INT64, "heads").name)
+            return self.node("Gather", inputs, {"axis": attrs["axis"]}, base)
         if op == "Slice" and "start" in attrs:
             bounds = [attrs.pop("start"), attrs.pop("stop"), attrs.pop("axis"), attrs.pop("step", 1)]
             inputs += [self.constant([b], TensorProto.INT64).name for b in bounds]
@@ -250,7 +266,10 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
     made.attribute.extend(sorted(attrs))
     made.opset_import.append(helper.make_opsetid("", opset))
     body = Body(catalogue, opset, use.dtype, taken=set(names))
-    args: list[Any] = [Ref(name) if given else None for name, given in zip(names, use.inputs, strict=True)]
+    shapes = use.shapes or (None,) * len(names)
+    args: list[Any] = [
+        Ref(name, shape) if given else None for name, given, shape in zip(names, use.inputs, shapes, strict=True)
+    ]
     equations = meaning(definition)
     if is_standard(use.op, attrs, opset):
         outputs = [body.node(use.op, [a.name if a else "" for a in args], attrs, "y").name]
@@ -262,8 +281,10 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
             args = [body.node("Cast", [a.name], {"to": TensorProto.FLOAT}) if a else None for a in args]
         env = environment(definition, args, attrs, catalogue)
         result = body.equations(equations, env)
-        wanted = _output_names(definition)[: use.outputs] if use.outputs > 1 else []
-        values = [env[name] for name in wanted] or [result]
+        if isinstance(result, tuple):
+            values = list(result[: use.outputs])
+        else:
+            values = [env[name] for name in _output_names(definition)[: use.outputs]] if use.outputs > 1 else [result]
         if island:
             values = [body.node("Cast", [body.ref(v)], {"to": use.dtype}, "y") for v in values]
         # A body may not return an input of its own under its own name.
@@ -274,9 +295,16 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
     return made
 
 
+@cache
+def asks_for_shapes(definition: Rule) -> bool:
+    """Does the meaning depend on a rank or a dimension of its inputs?"""
+    calls = {op_name(n) for s in meaning(definition) for n in ast.walk(s.value) if isinstance(n, ast.Call)}
+    return bool(calls & {"rank", "dim"})
+
+
 def _output_names(definition: Rule) -> list[str]:
     """The outputs of an op in order: the left side of the last equation that `emit` or `meaning` ends in."""
-    return targets(definition.emit[-1]) if definition.emit else targets(definition.meaning[-1])
+    return targets((definition.emit or definition.meaning)[-1])
 
 
 def output_count(catalogue: Catalogue, op: str) -> int:

@@ -30,7 +30,7 @@ KINDS = ("const", "bool", "sum", "real", "int")
 """What an annotation in a rule's head may demand of a tensor: constant, of booleans, the rest of a sum, ..."""
 
 PREDICATES = frozenset(
-    """rank dim shape size isconst isnumber isinput given free lowest len abs min max trailing filled opset
+    """rank dim shape size isconst isnumber isinput isint given free lowest len abs min max trailing filled opset
     broadcasts""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
@@ -208,7 +208,7 @@ def load(directories: Iterable[Path] = ()) -> Catalogue:
             raise UsageError(f"{directory} holds no .rule file; `onnxfuse rules new NAME` writes a first one")
         rules += [parse(path, directory) for path in found]
     catalogue = Catalogue(rules, define(rules))
-    known = standard_ops() | set(catalogue.definitions)
+    known = standard_ops() | set(catalogue.definitions) | {"Repeat"}  # numpy.repeat along an axis
     for rule in rules:
         _check_ops(rule, known)
     return catalogue
@@ -403,7 +403,7 @@ def _check_names(rule: Rule) -> None:
                 known.add(name)
             _check_expression(rule, statement.value, known)
             known.update(targets(statement))
-        bound_everywhere |= known
+        bound_everywhere |= known | _starred(block)
         used = {n.id for s in block for n in ast.walk(s.value) if isinstance(n, ast.Name)}
         for p in rule.parameters:
             if p.name not in used and not p.optional:
@@ -421,6 +421,12 @@ def _check_names(rule: Rule) -> None:
     for statement in rule.meaning:
         _check_expression(rule, statement.value, known)
         known.update(targets(statement))
+
+
+def _starred(block: Sequence[Statement]) -> set[str]:
+    """Names of captured attributes, `**name`."""
+    keywords = [k for s in block for n in ast.walk(s.value) if isinstance(n, ast.Call) for k in n.keywords]
+    return {k.value.id for k in keywords if k.arg is None and isinstance(k.value, ast.Name)}
 
 
 def _attribute_names(expression: ast.expr) -> Iterator[str]:

@@ -438,8 +438,10 @@ class Matcher:
         rule, root = self.rule, self.root
         bindings = dict(self.env)
         bindings[""] = frozenset(self.variant.dropped)
+        stated = {name for s in rule.blocks[self.variant.block] for name in targets(s)}
         for name, default in self.variant.dropped.items():
-            bindings.setdefault(name, literal(default))
+            if name not in stated:
+                bindings.setdefault(name, literal(default))
         like = root
         if outside:
             inside = [a for a in root.args if not any(a is o for o in outside)]
@@ -482,7 +484,7 @@ class Matcher:
         wanted = {n.id for s in (*self.rule.emit, *self.rule.let) for n in ast.walk(s.value) if isinstance(n, ast.Name)}
         wanted |= {n.id for c in self.rule.where for n in ast.walk(c) if isinstance(n, ast.Name)}
         if name in wanted and name not in scope.bindings:
-            scope.bindings[name] = scope.term(scope.value(statement.value))
+            scope.bindings[name] = scope.value(statement.value)
 
     def _let(self, scope: Scope, statement: ast.Assign) -> None:
         names, value = targets(statement), scope.value(statement.value)

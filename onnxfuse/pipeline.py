@@ -299,11 +299,11 @@ def near_misses(view: View, found: Found, sites: Sequence[Site]) -> list[NearMis
         if known is None or share > known.matched / known.size:
             best[key] = failure
     result = []
-    for (rule, value), failure in best.items():
+    for (name, value), failure in best.items():
         node = view.graph.nodes[view.graph.producer[value]]
         scope = f"{view.graph.path}{module_scope(node)}"
         source = f"{failure.rule.path}:{failure.line}"
-        result.append(NearMiss(rule, source, scope, node.name or value, failure.reason()))
+        result.append(NearMiss(name, source, scope, node.name or value, failure.reason()))
     for candidate in found.unprofitable:
         root = candidate.match.root
         if root.id in names and root.id not in covered and candidate.survivors:

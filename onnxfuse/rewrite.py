@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from .bodies import Use, function, is_standard, output_count, real_dtype
+from .bodies import Use, asks_for_shapes, function, is_standard, output_count, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
 from .graph import DOMAIN, STANDARD, Graph, captured_names
 from .infer import END
@@ -325,7 +325,10 @@ class Writer:
             output = self._node(term.op, inputs, attrs, limit, name, DOMAIN)
             node = self.nodes[-1][2]
             kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
-            use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds)
+            shapes: tuple[tuple[int | None, ...] | None, ...] = ()
+            if asks_for_shapes(self.functions.catalogue.definitions[term.op]):
+                shapes = tuple(_static_dims(a) for a in term.args)
+            use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds, shapes)
             node.overload = self.functions.overload(use, self.opset)
         self.sites.append((matches, node, output, term))
         return output
@@ -624,6 +627,10 @@ def _negated(term: Term) -> Term | None:
     if term.op == "Mul" and len(term.args) == 2 and is_number(term.args[1]) and term.args[1].scalar == -1:
         return term.args[0]
     return None
+
+
+def _static_dims(term: Term) -> tuple[int | None, ...] | None:
+    return None if term.shape is None else tuple(None if isinstance(d, Sym) else d for d in term.shape)
 
 
 def _element_count(term: Term) -> int:
