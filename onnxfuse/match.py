@@ -100,7 +100,7 @@ class Matcher:
     def match(self, variant: Variant, root: Term) -> Match | None:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
         self.variant, self.rule, self.root = variant, variant.rule, root
-        self.env, self.cover, self.steps = {}, [], 0
+        self.env, self.cover, self.steps, self.opened = {}, [], 0, 0
         for rest in self._root(variant.root, root):
             found = self._finish(rest)
             if found is not None:
@@ -110,7 +110,7 @@ class Matcher:
     # ------------------------------------------------------------------------------------- failures
 
     def _fail(self, p: Pattern, t: Term, reason: Callable[[], str]) -> None:
-        matched, key = len(self.cover), (id(self.rule), self.root.id)
+        matched, key = len(self.cover) - self.opened, (id(self.rule), self.root.id)
         known = self.failures.get(key)
         if known is None or matched / self.variant.size > known.matched / known.size:
             self.failures[key] = Failure(self.rule, self.root, t, p.line, matched, self.variant.size, reason)
@@ -327,7 +327,9 @@ class Matcher:
             if inner.op == op and inner.dtype in REAL:
                 opened = [*operands[:i], *inner.args, *operands[i + 1 :]]
                 self.cover.append(inner)
+                self.opened += 1
                 yield from self._openings(op, opened, depth - 1)
+                self.opened -= 1
                 self.cover.pop()
 
     def _assign(
