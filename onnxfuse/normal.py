@@ -118,7 +118,9 @@ def _mean(terms: Terms, operands: list[Term], number: float) -> float:
             continue
         count = product(term.args[0].shape[a] for a in term.attr("axes"))
         if isinstance(count, int):
-            if number != 1 and count and abs(number * count - 1) < 1e-6:
+            # A factor stored in half precision is 1/N rounded: half an ulp is 2**-11 of it.
+            tolerance = {TensorProto.FLOAT16: 2.0**-11, TensorProto.BFLOAT16: 2.0**-8}.get(term.dtype, 1e-6)
+            if number != 1 and count and abs(number * count - 1) <= tolerance:
                 operands[i] = make(terms, "ReduceMean", term.args, dict(term.attrs))
                 return 1.0
             continue
@@ -357,9 +359,10 @@ def _reduce(op: str) -> Callable[[Terms, list[Term], Any, Shape | None, int], Te
             inner = make(terms, "Exp", [x], {}) if op == "ReduceLogSumExp" else x
             if op in ("ReduceSumSquare", "ReduceL2"):
                 inner = make(terms, "Pow", [x, terms.number(2, dtype)], {})
-            total = make(terms, "ReduceSum", [inner], {"axes": axes, "keepdims": attrs.get("keepdims", 1)})
+            total = make(terms, "ReduceSum", [inner], {"axes": axes})
             last = {"ReduceL2": "Sqrt", "ReduceLogSum": "Log", "ReduceLogSumExp": "Log"}.get(op)
-            return total if last is None else make(terms, last, [total], {})
+            result = total if last is None else make(terms, last, [total], {})
+            return result if attrs.get("keepdims", 1) or shape is None else reshape(terms, result, shape)
         kept = tuple(1 if i - rank in axes else d for i, d in enumerate(x.shape))
         inner = terms.raw(op, args, (("axes", axes),), shape=kept, dtype=dtype)
         if x.constant:
