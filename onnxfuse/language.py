@@ -225,8 +225,10 @@ def define(rules: Sequence[Rule]) -> dict[str, Rule]:
         call = rule.call
         if call is None or op_name(call) != rule.name or rule.name in definitions or not rule.blocks:
             continue
-        positional = [a.id for a in call.args if isinstance(a, ast.Name)]
-        if len(positional) == len(call.args) and positional == [p.name for p in rule.tensors][: len(positional)]:
+        # filled(Scale, ...) is the parameter Scale, or a constant in its place.
+        arguments = [a.args[0] if isinstance(a, ast.Call) and op_name(a) == "filled" else a for a in call.args]
+        positional = [a.id for a in arguments if isinstance(a, ast.Name)]
+        if len(positional) == len(arguments) and positional == [p.name for p in rule.tensors][: len(positional)]:
             definitions[rule.name] = rule
     return definitions
 

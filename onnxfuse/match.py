@@ -46,6 +46,19 @@ class Match:
     cover: tuple[Term, ...]
     emitted: Term
     exposed: dict[Term, Term]
+    matched: frozenset[int]
+    """Ids of the terms that the pattern bound: where what was there ends and what `emit` made begins."""
+
+    def made(self) -> list[Term]:
+        """The terms that `emit` built on top of what was matched, arguments before users."""
+        found: dict[int, Term] = {}
+        stack = [self.emitted, *self.exposed.values()]
+        while stack:
+            term = stack.pop()
+            if term.id not in self.matched and term.id not in found:
+                found[term.id] = term
+                stack.extend(term.args)
+        return [found[i] for i in sorted(found)]
 
 
 @dataclass(eq=False)
@@ -439,6 +452,7 @@ class Matcher:
     def _finish(self, outside: list[Term]) -> Match | None:
         rule, root = self.rule, self.root
         bindings = dict(self.env)
+        matched = frozenset(t.id for t in (*bindings.values(), *outside) if isinstance(t, Term))
         bindings[""] = frozenset(self.variant.dropped)
         stated = {name for s in rule.blocks[self.variant.block] for name in targets(s)}
         for name, default in self.variant.dropped.items():
@@ -478,7 +492,7 @@ class Matcher:
         if (root.dtype in REAL) != (emitted.dtype in REAL):
             self._fail(Pattern("where", line=line), root, lambda: "the element type would change")
             return None
-        return Match(rule, root, bindings, tuple(self.cover), emitted, exposed)
+        return Match(rule, root, bindings, tuple(self.cover), emitted, exposed, matched)
 
     def _inline(self, scope: Scope, statement: ast.Assign) -> None:
         """A name of `match:` that was dissolved into a longer chain gets its value back when `emit` asks for it."""
