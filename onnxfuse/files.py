@@ -6,11 +6,13 @@ import errno
 import glob
 import os
 import shutil
+import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
@@ -24,18 +26,6 @@ _PROTOBUF_LIMIT = 2 * _GIB - 1
 _SPILL_BYTES = 1024
 # Runtimes map external data into memory, which needs offsets at page boundaries.
 _PAGE = 4096
-
-_Attribute = onnx.AttributeProto
-_HOLDS_TENSORS = frozenset(
-    (
-        _Attribute.TENSOR,
-        _Attribute.TENSORS,
-        _Attribute.SPARSE_TENSOR,
-        _Attribute.SPARSE_TENSORS,
-        _Attribute.GRAPH,
-        _Attribute.GRAPHS,
-    )
-)
 
 
 def read(path: Path) -> onnx.ModelProto:
@@ -119,30 +109,56 @@ def replace(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor in `model`: initializers and attributes, of the graph, of the bodies in it and of its functions."""
+def bodies(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """The graph of `model`, the graphs in its nodes' attributes, its functions and its training graphs."""
     training = (graph for info in model.training_info for graph in (info.initialization, info.algorithm))
-    todo: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions, *training]
+    todo: list[onnx.GraphProto | onnx.FunctionProto] = [*training, *model.functions, model.graph]
     while todo:
         body = todo.pop()
+        yield body
+        for node in body.node:
+            for attribute in node.attribute:
+                if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+                    todo += [attribute.g, *attribute.graphs]
+
+
+def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor in `model`: the initializers and the attributes of all its `bodies`."""
+    for body in bodies(model):
         if isinstance(body, onnx.GraphProto):
             yield from body.initializer
             for sparse in body.sparse_initializer:
                 yield from (sparse.values, sparse.indices)
         for node in body.node:
             for attribute in node.attribute:
-                if attribute.type in _HOLDS_TENSORS:
-                    if attribute.HasField("t"):
+                match attribute.type:
+                    case onnx.AttributeProto.TENSOR:
                         yield attribute.t
-                    yield from attribute.tensors
-                    for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                        yield from (sparse.values, sparse.indices)
-                    todo += [attribute.g, *attribute.graphs]
+                    case onnx.AttributeProto.TENSORS:
+                        yield from attribute.tensors
+                    case onnx.AttributeProto.SPARSE_TENSOR | onnx.AttributeProto.SPARSE_TENSORS:
+                        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                            yield from (sparse.values, sparse.indices)
 
 
 def external_data(model: onnx.ModelProto) -> list[str]:
     """The files that hold tensors of `model`, as it names them: paths relative to its folder, sorted."""
     return sorted({_entries(tensor).get("location", "") for tensor in tensors(model) if _is_external(tensor)})
+
+
+def read_inputs(path: Path) -> dict[str, np.ndarray]:
+    """The arrays in the .npz file `path`, by name; nothing in it is executed.
+
+    Raises:
+        ModelError: there is no such file, or it is not an .npz file of plain arrays.
+    """
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays.items())
+    except FileNotFoundError:
+        raise ModelError(f"--inputs {path}: no such file: check the name") from None
+    except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
+        raise ModelError(f"--inputs {path} is not an .npz file of plain arrays: write it with numpy.savez") from None
 
 
 def expand(patterns: Sequence[str]) -> list[Path]:
@@ -163,12 +179,12 @@ def expand(patterns: Sequence[str]) -> list[Path]:
     return list(found)
 
 
-def destinations(models: Sequence[Path], output: str | None) -> list[Path]:
+def destinations(models: Sequence[Path], output: str | None, *, make_folder: bool = True) -> list[Path]:
     """Where each model's fused form goes.
 
     Without `output`, NAME.onnx becomes NAME.fused.onnx beside it.  A folder is what `output` means if it exists as one,
     ends with a separator, or has to take several models: models keep their names there (but NAME.fused.onnx if that
-    were the model itself), and it is made if need be.
+    were the model itself), and it is made if need be, unless `make_folder` is false.
 
     Raises:
         UsageError: two models would go to one file, or several to something that is a file.
@@ -180,8 +196,9 @@ def destinations(models: Sequence[Path], output: str | None) -> list[Path]:
         folder = Path(output)
         if folder.is_file():
             raise UsageError(f"-o {output} is a file, and there are {len(models)} models: name a folder")
-        with _explained(folder, writing=True):
-            folder.mkdir(parents=True, exist_ok=True)
+        if make_folder:
+            with _explained(folder, writing=True):
+                folder.mkdir(parents=True, exist_ok=True)
         places = [folder / path.name if not _same_folder(folder / "_", path) else _fused(path) for path in models]
     else:
         places = [Path(output)]
