@@ -167,7 +167,7 @@ def optimize(
       onnxfuse optimize exports/*.onnx -o fused/        write fused/NAME.onnx for each
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
     """
-    from onnxfuse import display, files, names, pipeline
+    from onnxfuse import display, files, names, paths, pipeline
 
     if validate and no_validate:
         raise UsageError("--validate and --no-validate exclude each other: give one")
@@ -177,8 +177,8 @@ def optimize(
     options |= {"shapes": shapes or None, "inputs": files.read_inputs(inputs) if inputs else None}
     options["validate"] = "off" if no_validate else validate or "onnxruntime"
     out = display.console()
-    paths = files.expand(models)
-    places = dict(zip(paths, files.destinations(paths, output, make_folder=not dry_run), strict=True))
+    sources = paths.expand(models)
+    places = dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True))
     for path, place in list(places.items()):
         if place != path and place in places:
             # A glob finds the files that a former run of the same command wrote.
@@ -205,7 +205,7 @@ def optimize(
 
     reports, code = _each(places, one)
     if report_file:
-        files.replace(report_file, _json(_one_or_many(reports, len(paths))).encode())
+        files.replace(report_file, _json(_one_or_many(reports, len(sources))).encode())
     return code
 
 
@@ -237,7 +237,7 @@ def report(
       onnxfuse report bert.onnx --explain /encoder/layer.3/Div
       onnxfuse report bert.onnx --format json | jq .census
     """
-    from onnxfuse import display, files, names, pipeline
+    from onnxfuse import display, files, names, paths, pipeline
 
     names.check_rules((*options["select"], *options["ignore"], *filter(None, [why])), options["rules"])
     out = display.console()
@@ -263,10 +263,10 @@ def report(
             display.print_report(out, found, verbose=verbose)
         return found
 
-    paths = files.expand(models)
-    reports, code = _each(paths, one)
+    sources = paths.expand(models)
+    reports, code = _each(sources, one)
     if style == "json":
-        _print_json(_one_or_many(reports, len(paths)))
+        _print_json(_one_or_many(reports, len(sources)))
     return code
 
 
@@ -300,17 +300,17 @@ def check(
       onnxfuse check exports/*.onnx --baseline fusions.json
     """
     from onnxfuse import check as demands
-    from onnxfuse import display, files, names, pipeline
+    from onnxfuse import display, files, names, paths, pipeline
 
     if update_baseline and not baseline:
         raise UsageError("--update-baseline needs --baseline FILE")
     expectations = [demands.parse(text) for text in expect]
     names.check_rules((*options["select"], *options["ignore"]), options["rules"])
     names.check_rules([expected.name for expected in expectations], options["rules"], or_ops=True)
-    paths = files.expand(models)
+    sources = paths.expand(models)
     before: dict[str, demands.Sites] = {}
     if baseline:
-        demands.refuse_namesakes(paths)
+        demands.refuse_namesakes(sources)
         if not update_baseline or baseline.exists():
             before = demands.read_baseline(baseline)
     elif not expectations and not quiet:
@@ -336,7 +336,7 @@ def check(
             display.print_findings(out, findings)
         return found, findings
 
-    results, code = _each(paths, one)
+    results, code = _each(sources, one)
     if baseline and update_baseline:
         files.replace(baseline, demands.baseline_text(before).encode())
     elif baseline and new and not quiet:

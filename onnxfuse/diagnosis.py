@@ -6,11 +6,11 @@ Nothing here runs for a good file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
-if TYPE_CHECKING:
-    import onnx
+import onnx
+
+from onnxfuse import wire
 
 # What people hand over by mistake, told by its first bytes: (offset, bytes, what it is and what to do).
 _SIGNATURES = (
@@ -29,9 +29,8 @@ _PROTOBUF_DEPTH = 100
 
 # Field numbers of onnx.proto: the highest of ModelProto, and the way from a graph to the graphs inside it.
 _MODEL_FIELDS = 26
-_MODEL_GRAPH, _MODEL_FUNCTION = 7, 25
 _INNER: Mapping[str, Mapping[int, str]] = {
-    "model": {_MODEL_GRAPH: "graph", _MODEL_FUNCTION: "function"},
+    "model": {7: "graph", 25: "function"},
     "graph": {1: "node"},
     "function": {7: "node"},
     "node": {5: "attribute"},
@@ -58,42 +57,11 @@ def unreadable(data: bytes) -> str:
     return "is not an ONNX model: give a file that onnx.save or an exporter wrote"
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that starts at `at`, and where the next thing starts; IndexError at the end of `data`."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-
-
-def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(field number, start, end) of each field of the message in data[at:end], as its headers claim."""
-    while at < end:
-        tag, start = _varint(data, at)
-        match tag & 7:
-            case 0:
-                _, stop = _varint(data, start)
-            case 1:
-                stop = start + 8
-            case 2:
-                length, start = _varint(data, start)
-                stop = start + length
-            case 5:
-                stop = start + 4
-            case _:
-                return
-        yield tag >> 3, start, stop
-        at = stop
-
-
 def _cut_off(data: bytes) -> int | None:
     """How many bytes are missing at the end if `data` is the beginning of a ModelProto; None if it is not."""
     missing, known = None, 0
     try:
-        for number, _, stop in _fields(data, 0, len(data)):
+        for number, _, stop in wire.fields(data, 0, len(data)):
             if not 1 <= number <= _MODEL_FIELDS:
                 return None
             known += 1
@@ -112,7 +80,7 @@ def _depth(data: bytes) -> int:
         kind, at, end, depth = stack.pop()
         deepest = max(deepest, depth)
         try:
-            for number, start, stop in _fields(data, at, end):
+            for number, start, stop in wire.fields(data, at, end):
                 if (inner := _INNER[kind].get(number)) and stop <= end:
                     stack.append((inner, start, stop, depth + 1))
         except IndexError:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import glob
+import math
 import os
 import shutil
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from onnxfuse import diagnosis
-from onnxfuse.errors import ModelError, OutputError, UsageError
+from onnxfuse import diagnosis, wire
+from onnxfuse.errors import ModelError, OutputError
 
 _GIB = 2**30
 _PROTOBUF_LIMIT = 2 * _GIB - 1
@@ -26,6 +26,18 @@ _PROTOBUF_LIMIT = 2 * _GIB - 1
 _SPILL_BYTES = 1024
 # Runtimes map external data into memory, which needs offsets at page boundaries.
 _PAGE = 4096
+
+
+# The checker sees smaller weights, and weights of other types, as they are; of these only the size is compared.
+_LARGE = 2**16
+_Types = onnx.TensorProto
+_ITEM_BYTES = {_Types.FLOAT: 4, _Types.FLOAT16: 2, _Types.BFLOAT16: 2, _Types.DOUBLE: 8}
+_ITEM_BYTES |= {_Types.INT8: 1, _Types.UINT8: 1, _Types.INT32: 4, _Types.INT64: 8}
+
+
+_Attribute = onnx.AttributeProto
+_HOLDS_GRAPHS = (_Attribute.GRAPH, _Attribute.GRAPHS)
+_HOLDS_TENSORS = (_Attribute.TENSOR, _Attribute.TENSORS, _Attribute.SPARSE_TENSOR, _Attribute.SPARSE_TENSORS)
 
 
 def read(path: Path) -> onnx.ModelProto:
@@ -53,11 +65,10 @@ def read(path: Path) -> onnx.ModelProto:
         raise ModelError(f"{path} {diagnosis.unreadable(data)}")
     del data
     _check_versions(model, path)
-    outside = _check_external_data(model, path)
+    external = _check_external_data(model, path)
+    _check_sizes(model, path)
     try:
-        # By path, the checker need not get 2 GiB of weights serialised once more.  But it refuses symbolic links to
-        # external data, which is how download caches keep models.
-        onnx.checker.check_model(_without_external_data(model) if outside else str(path))
+        onnx.checker.check_model(_without_weights(model, external=external))
     except (onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"{path} is not valid: {diagnosis.invalid(model, str(error))}") from None
     return model
@@ -88,12 +99,13 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> 
         elif source is not None:
             copies = {place: _copy_beside(path, source.parent / place, place, made) for place in places}
         with _relocated(model, copies):
-            try:
-                data = model.SerializeToString(deterministic=True)
-            except EncodeError:
+            pieces = _pieces(model)
+            if pieces is None:
                 made.append(_spill(model, path, taken={*places, *copies.values()}))
-                data = _serialise_small(model, path)
-        replace(path, data)
+                pieces = _pieces(model)
+            if pieces is None:
+                raise OutputError(f"{path} would have more than 2 GiB even without its weights: split the model")
+            _replace(path, pieces)
         return list(dict.fromkeys((path, *(beside / copies.get(place, place) for place in places), *made)))
 
 
@@ -103,8 +115,12 @@ def replace(path: Path, data: bytes) -> None:
     Raises:
         OutputError: `path` cannot be written.
     """
+    _replace(path, (data,))
+
+
+def _replace(path: Path, pieces: Iterable[bytes]) -> None:
     with _explained(path, writing=True), _renamed_to(path) as temporary, open(temporary, "xb") as file:
-        file.write(data)
+        file.writelines(pieces)
         file.flush()
         os.fsync(file.fileno())
 
@@ -118,7 +134,7 @@ def bodies(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionPr
         yield body
         for node in body.node:
             for attribute in node.attribute:
-                if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+                if attribute.type in _HOLDS_GRAPHS:
                     todo += [attribute.g, *attribute.graphs]
 
 
@@ -131,14 +147,14 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 yield from (sparse.values, sparse.indices)
         for node in body.node:
             for attribute in node.attribute:
-                match attribute.type:
-                    case onnx.AttributeProto.TENSOR:
-                        yield attribute.t
-                    case onnx.AttributeProto.TENSORS:
-                        yield from attribute.tensors
-                    case onnx.AttributeProto.SPARSE_TENSOR | onnx.AttributeProto.SPARSE_TENSORS:
-                        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                            yield from (sparse.values, sparse.indices)
+                if attribute.type not in _HOLDS_TENSORS:
+                    continue
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+                sparse_tensors = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+                for sparse in (*sparse_tensors, *attribute.sparse_tensors):
+                    yield from (sparse.values, sparse.indices)
 
 
 def external_data(model: onnx.ModelProto) -> list[str]:
@@ -159,58 +175,6 @@ def read_inputs(path: Path) -> dict[str, np.ndarray]:
         raise ModelError(f"--inputs {path}: no such file: check the name") from None
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
         raise ModelError(f"--inputs {path} is not an .npz file of plain arrays: write it with numpy.savez") from None
-
-
-def expand(patterns: Sequence[str]) -> list[Path]:
-    """The files that `patterns` name, globs expanded and sorted, each file once.
-
-    Raises:
-        UsageError: no file matches a glob.
-    """
-    found: dict[Path, None] = {}
-    for pattern in patterns:
-        if glob.has_magic(pattern) and not os.path.lexists(pattern):
-            matches = sorted(glob.glob(pattern, recursive=True))
-            if not matches:
-                raise UsageError(f"no file matches {pattern}")
-        else:
-            matches = [pattern]
-        found |= dict.fromkeys(map(Path, matches))
-    return list(found)
-
-
-def destinations(models: Sequence[Path], output: str | None, *, make_folder: bool = True) -> list[Path]:
-    """Where each model's fused form goes.
-
-    Without `output`, NAME.onnx becomes NAME.fused.onnx beside it.  A folder is what `output` means if it exists as one,
-    ends with a separator, or has to take several models: models keep their names there (but NAME.fused.onnx if that
-    were the model itself), and it is made if need be, unless `make_folder` is false.
-
-    Raises:
-        UsageError: two models would go to one file, or several to something that is a file.
-        OutputError: the folder cannot be made.
-    """
-    if output is None:
-        places = [_fused(path) for path in models]
-    elif len(models) > 1 or output.endswith(("/", os.sep)) or os.path.isdir(output):
-        folder = Path(output)
-        if folder.is_file():
-            raise UsageError(f"-o {output} is a file, and there are {len(models)} models: name a folder")
-        if make_folder:
-            with _explained(folder, writing=True):
-                folder.mkdir(parents=True, exist_ok=True)
-        places = [folder / path.name if not _same_folder(folder / "_", path) else _fused(path) for path in models]
-    else:
-        places = [Path(output)]
-    first: dict[Path, Path] = {}
-    for path, place in zip(models, places, strict=True):
-        if (other := first.setdefault(place.absolute(), path)) != path:
-            raise UsageError(f"{other} and {path} would both become {place}: give them a folder each")
-    return places
-
-
-def _fused(path: Path) -> Path:
-    return path.with_name(f"{path.stem}.fused.onnx")
 
 
 def _same_folder(one: Path, other: Path) -> bool:
@@ -284,11 +248,35 @@ def _external_size(path: Path, place: str, tensor: str) -> int:
     return file.stat().st_size
 
 
-def _without_external_data(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which tensors with external data are empty, so that the checker looks at no file."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for tensor in tensors(copy):
+def _is_large(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_type in _ITEM_BYTES and tensor.HasField("raw_data") and tensor.ByteSize() > _LARGE
+
+
+def _check_sizes(model: onnx.ModelProto, path: Path) -> None:
+    """ModelError if an initializer that `_without_weights` hides from the checker has fewer bytes than its shape."""
+    for tensor in filter(_is_large, model.graph.initializer):
+        needed = math.prod(tensor.dims) * _ITEM_BYTES[tensor.data_type]
+        # Not len(tensor.raw_data), which would copy all weights.
+        rest = wire.part(tensor, lambda field: field != wire.RAW_DATA).ByteSize()
+        if tensor.ByteSize() < rest + wire.field_size(wire.RAW_DATA, needed):
+            shape = list(tensor.dims)
+            raise ModelError(f"{path} is not valid: {tensor.name!r} has too few bytes for {shape}: export it again")
+
+
+def _without_weights(model: onnx.ModelProto, *, external: bool) -> onnx.ModelProto:
+    """A copy in which large initializers are empty, and the tensors with external data, if there are any.
+
+    The checker would serialise and parse all weights once more, and it refuses symbolic links to external data, which
+    is how download caches keep models.
+    """
+    copy = wire.part(model, lambda field: field != wire.GRAPH)
+    wire.part(model.graph, lambda field: field != wire.INITIALIZER, into=copy.graph)
+    for tensor in model.graph.initializer:
+        if _is_large(tensor):
+            copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
+        else:
+            copy.graph.initializer.append(tensor)
+    for tensor in tensors(copy) if external else ():
         if _is_external(tensor):
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
@@ -332,17 +320,36 @@ def _is_copy(target: Path, data: Path) -> bool:
 
 
 def _copy(data: Path, target: Path) -> None:
-    """Copies inside the kernel, sharing the blocks where the file system can."""
+    """Copies inside the kernel: blocks are shared where the file system can, and holes stay holes."""
     try:
         with open(data, "rb") as source, open(target, "xb") as copy:
-            while os.copy_file_range(source.fileno(), copy.fileno(), _GIB):
-                pass
+            size = os.fstat(source.fileno()).st_size
+            os.truncate(copy.fileno(), size)
+            for at, end in _extents(source.fileno(), size):
+                while at < end:
+                    if not (copied := os.copy_file_range(source.fileno(), copy.fileno(), end - at, at, at)):
+                        raise OSError(errno.EIO, f"{data} shrank while it was copied")
+                    at += copied
             os.fsync(copy.fileno())
     except (AttributeError, OSError) as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         shutil.copyfile(data, target)
     shutil.copystat(data, target)
+
+
+def _extents(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where an open file has data: (start, end) in bytes."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole is left
+                return
+            raise
+        end = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, end
 
 
 @contextmanager
@@ -380,14 +387,13 @@ def _spill(model: onnx.ModelProto, path: Path, taken: Collection[str]) -> Path:
     return target
 
 
-def _serialise_small(model: onnx.ModelProto, path: Path) -> bytes:
+def _pieces(model: onnx.ModelProto) -> Iterator[bytes] | None:
+    """The serialised `model` in pieces; None if they are together more than protobuf can read."""
     try:
-        data: bytes = model.SerializeToString(deterministic=True)
+        size, pieces = wire.pieces(model)
     except EncodeError:
-        raise OutputError(
-            f"{path} would be more than 2 GiB even without its weights, more than protobuf can write: split the model"
-        ) from None
-    return data
+        return None
+    return pieces if size <= _PROTOBUF_LIMIT else None
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnxfuse import files
-from onnxfuse.errors import OutputError, UsageError
+from onnxfuse.errors import ModelError, OutputError
 from tests import broken
 
 
@@ -130,6 +130,16 @@ def test_data_is_copied_where_the_kernel_cannot_do_it(
     assert (weight(tmp_path / "fused.onnx") == np.eye(8)).all()
 
 
+def test_a_sparse_file_stays_sparse(external: Path, tmp_path: Path) -> None:
+    """6 GiB of zeros: copied byte by byte they would fill a disk."""
+    os.truncate(external.with_name("weights.bin"), 6 * 2**30)
+    files.write(files.read(external), tmp_path / "fused.onnx", source=external)
+    copy = (tmp_path / "weights.bin").stat()
+    assert copy.st_size == 6 * 2**30
+    assert copy.st_blocks * 512 < 2**20
+    assert (weight(tmp_path / "fused.onnx") == np.eye(8)).all()
+
+
 def test_an_interrupt_leaves_the_old_output_and_nothing_else(
     external: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,70 +214,16 @@ def test_tensors_are_found_everywhere() -> None:
     assert names == sorted([*twice, *twice, "two", "eps", "gamma", "beta", "in graph", "in function"])
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("a.onnx", "b.onnx", "sub/a.onnx", "[1].onnx"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("patterns", "found"),
-    [
-        (["b.onnx", "a.onnx"], ["b.onnx", "a.onnx"]),
-        (["?.onnx", "a.onnx"], ["a.onnx", "b.onnx"]),
-        (["**/a.onnx"], ["a.onnx", "sub/a.onnx"]),
-        (["[1].onnx"], ["[1].onnx"]),
-        (["gone.onnx"], ["gone.onnx"]),
-    ],
-)
-def test_globs(patterns: list[str], found: list[str]) -> None:
-    assert files.expand(patterns) == [Path(name) for name in found]
-
-
-def test_a_glob_that_nothing_matches() -> None:
-    with pytest.raises(UsageError, match=r"no file matches nothing\*\.onnx"):
-        files.expand(["nothing*.onnx"])
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("models", "output", "places"),
-    [
-        (["a.onnx", "sub/a.onnx"], None, ["a.fused.onnx", "sub/a.fused.onnx"]),
-        (["a.onnx"], "out.onnx", ["out.onnx"]),
-        (["a.onnx"], "out/", ["out/a.onnx"]),
-        (["a.onnx"], "sub", ["sub/a.onnx"]),
-        (["a.onnx", "b.onnx"], "out/deep", ["out/deep/a.onnx", "out/deep/b.onnx"]),
-        (["a.onnx", "b.onnx"], ".", ["a.fused.onnx", "b.fused.onnx"]),
-    ],
-)
-def test_destinations(models: list[str], output: str | None, places: list[str]) -> None:
-    found = files.destinations([Path(name) for name in models], output)
-    assert found == [Path(name) for name in places]
-    assert all(place.parent.is_dir() for place in found)
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("models", "output", "message"),
-    [
-        (
-            ["a.onnx", "sub/a.onnx"],
-            "out/",
-            "a.onnx and sub/a.onnx would both become out/a.onnx: give them a folder each",
-        ),
-        (["a.onnx", "b.onnx"], "[1].onnx", r"-o \[1\].onnx is a file, and there are 2 models: name a folder"),
-    ],
-)
-def test_destinations_that_collide(models: list[str], output: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        files.destinations([Path(name) for name in models], output)
-
-
-def test_no_folder_is_made_for_a_dry_run(folder: Path) -> None:
-    files.destinations([Path("a.onnx")], "out/", make_folder=False)
-    assert not (folder / "out").exists()
+@pytest.mark.parametrize("missing", [1, 4, 4096])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.int64])
+def test_a_large_weight_that_is_too_short(missing: int, dtype: type, tmp_path: Path) -> None:
+    """The checker does not get to see large weights."""
+    model, path = broken.good(), tmp_path / "model.onnx"
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((400, 400), dtype), "large"))
+    onnx.save(model, path)
+    assert files.read(path) == model
+    large = model.graph.initializer[1]
+    large.raw_data = large.raw_data[:-missing]
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match=r"'large' has too few bytes for \[400, 400\]: export it again"):
+        files.read(path)
