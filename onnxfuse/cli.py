@@ -340,7 +340,7 @@ def check(
     if baseline and update_baseline:
         files.replace(baseline, demands.baseline_text(before).encode())
     elif baseline and new and not quiet:
-        click.echo(f"onnxfuse: {new} fusions are new: keep them with --update-baseline", err=True)
+        click.echo(f"onnxfuse: {new} new since the baseline: keep with --update-baseline", err=True)
     if style == "json":
         checked = [
             {

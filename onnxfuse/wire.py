@@ -29,12 +29,12 @@ def part(message: _Proto, keep: Callable[[int], bool], into: _Proto | None = Non
     for descriptor, value in message.ListFields():
         if not keep(descriptor.number):
             continue
-        if descriptor.is_repeated:
-            getattr(copy, descriptor.name).extend(value)
-        elif isinstance(value, Message):
+        if isinstance(value, Message):
             getattr(copy, descriptor.name).CopyFrom(value)
-        else:
+        elif isinstance(value, (int, float, str, bytes)):
             setattr(copy, descriptor.name, value)
+        else:
+            getattr(copy, descriptor.name).extend(value)
     return copy
 
 
