@@ -14,7 +14,6 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
-RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 
 _LENGTH_DELIMITED = 2
 _Proto = TypeVar("_Proto", bound=Message)
@@ -53,7 +52,7 @@ def pieces(model: onnx.ModelProto) -> tuple[int, Iterator[bytes]]:
     before, after = _around(model, GRAPH)
     graph_before, graph_after = _around(model.graph, INITIALIZER)
     sizes = [tensor.ByteSize() for tensor in model.graph.initializer]
-    weights = sum(field_size(INITIALIZER, size) for size in sizes)
+    weights = sum(len(_header(INITIALIZER, size)) + size for size in sizes)
     graph = len(graph_before) + weights + len(graph_after)
     start = before + _header(GRAPH, graph)
 
@@ -65,11 +64,6 @@ def pieces(model: onnx.ModelProto) -> tuple[int, Iterator[bytes]]:
         yield graph_after + after
 
     return len(start) + graph + len(after), written()
-
-
-def field_size(number: int, length: int) -> int:
-    """The bytes that a string, bytes or message of `length` bytes takes as field `number`."""
-    return len(_header(number, length)) + length
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
