@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -49,8 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(code or 0)
 
 
-def _complain(error: OnnxfuseError) -> int:
-    click.echo(f"onnxfuse: error: {error}", err=True)
+def _complain(error: OnnxfuseError, path: Path | None = None) -> int:
+    """Prints the error, with the model's `path` in front if it does not name it, and returns its exit code."""
+    lead = f"{path}: " if path and str(path) not in str(error) else ""
+    click.echo(f"onnxfuse: error: {lead}{error}", err=True)
     return error.exit_code
 
 
@@ -383,7 +386,8 @@ def list_rules(rules: tuple[Path, ...]) -> None:
         if rule.stratum != stratum:
             stratum = rule.stratum
             click.echo(f"{stratum}")
-        click.echo(f"  {rule.name:{width}}  {rule.doc}".rstrip())
+        line = f"  {rule.name:{width}}  {' '.join(rule.doc.split())}".rstrip()
+        click.echo(line if not sys.stdout.isatty() else line[: shutil.get_terminal_size().columns])
 
 
 @rules.command(name="show")
@@ -456,7 +460,7 @@ def _each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[
         try:
             results.append(work(path))
         except OnnxfuseError as error:
-            code = max(code, _complain(error))
+            code = max(code, _complain(error, path))
     return results, code
 
 

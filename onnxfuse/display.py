@@ -134,15 +134,15 @@ def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool
     """Near misses, those of one rule and reason together: how many, the first, and where the others are."""
     groups: dict[tuple[str, str, str], list[NearMiss]] = defaultdict(list)
     for miss in misses:
-        groups[miss.rule, miss.source, miss.reason].append(miss)
+        groups[miss.rule, miss.source, _reason_pattern(miss.reason)].append(miss)
     if not groups:
         return
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="yellow", no_wrap=True)
     table.add_column(overflow="fold")
-    for (rule, source, reason), group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+    for (rule, source, _), group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
         first, others = group[0], group[1:]
-        table.add_row(f"{len(group)} ×", Text.assemble((rule, "bold"), f" at {first.node}: {reason}"))
+        table.add_row(f"{len(group)} ×", Text.assemble((rule, "bold"), f" at {first.node}: {first.reason}"))
         shown = others if verbose else others[:_EXAMPLES]
         if others:
             more = f" and {len(others) - len(shown)} more" if len(others) > len(shown) else ""
@@ -233,6 +233,11 @@ def _fusion_at(fusion: Fusion) -> str:
 def _pattern(scope: str) -> str:
     """`scope` with its numbers left open, so that the layers of a model fall together."""
     return re.sub(r"\d+", "*", scope) or "(top)"
+
+
+def _reason_pattern(reason: str) -> str:
+    """`reason` with the numbers in the names of nodes and values left open, but not those that it is about."""
+    return re.sub(r"\S*/\S*", lambda name: _pattern(name[0]), reason)
 
 
 def _listed(names: Sequence[str]) -> str:

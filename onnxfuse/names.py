@@ -22,7 +22,7 @@ _OPERATORS = frozenset(("Add", "Div", "Mul", "Neg", "Pow", "Reciprocal", "Sub", 
 
 def catalogue(folders: Sequence[Path]) -> Iterable[Rule]:
     """The rules that come with onnxfuse and those in `folders`; RuleError if one has a mistake."""
-    return language.load([language.CATALOGUE, *folders])
+    return language.load(folders)
 
 
 def rules_named(name: str, folders: Sequence[Path]) -> list[Rule]:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from onnxfuse import display
-from onnxfuse.report import LeftOut, Report, Validation
+from onnxfuse.report import LeftOut, NearMiss, Report, Validation
 from tests.fake_engine import fusion, near_miss
 
 
@@ -101,6 +101,21 @@ def test_bytes_for_humans(count: float, text: str) -> None:
 def test_verdicts(validation: Validation, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     display.print_optimized(display.console(), Report("m.onnx", validation=validation), written=[], verbose=False)
     assert f"  {text}" in capsys.readouterr().out
+
+
+def test_one_reason_in_many_layers_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def miss(layer: int, reason: str) -> NearMiss:
+        return NearMiss("Gelu", "gelu.rule:4", "", f"/enc/{layer}/Mul", reason)
+
+    layers = [miss(layer, f"/enc/{layer}/Div:0 is needed elsewhere") for layer in (1, 2)]
+    numbers = [miss(layer, f"the constant wants 0.5, saw 0.{layer}") for layer in (1, 2)]
+    display.print_near_misses(display.console(), [*layers, *numbers], verbose=False)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  2 × Gelu at /enc/1/Mul: /enc/1/Div:0 is needed elsewhere",
+        "      also at /enc/2/Mul",
+        "  1 × Gelu at /enc/1/Mul: the constant wants 0.5, saw 0.1",
+        "  1 × Gelu at /enc/2/Mul: the constant wants 0.5, saw 0.2",
+    ]
 
 
 def test_superfluous_nodes_are_not_called_fused(capsys: pytest.CaptureFixture[str]) -> None:
