@@ -20,7 +20,9 @@ from tests.spellings.build import Spelling
 
 FAMILIES: dict[str, Callable[[int], Iterator[Spelling]]] = {
     "layer_norm": layer_norm.spellings,
+    "skip_layer_norm": layer_norm.skip_spellings,
     "rms_norm": rms_norm.spellings,
+    "skip_rms_norm": rms_norm.skip_spellings,
     "gelu_erf": gelu.erf_spellings,
     "gelu_tanh": gelu.tanh_spellings,
     "gelu_quick": gelu.quick_spellings,
@@ -33,7 +35,9 @@ FAMILIES: dict[str, Callable[[int], Iterator[Spelling]]] = {
 
 LEAST = {
     "layer_norm": 250,
+    "skip_layer_norm": 150,
     "rms_norm": 100,
+    "skip_rms_norm": 80,
     "gelu_erf": 48,
     "gelu_tanh": 70,
     "gelu_quick": 20,

@@ -26,11 +26,16 @@ CHOICES: Choices = {
     "rank": ("3", "4", "2"),
     "epsilon": ("1e-5", "1e-12", "1e-3"),
     "precision": ("float32", "float16", "float16 parameters", "float16 affine", "float32 variance"),
-    "residual": ("none", "x+skip", "skip+x", "sum kept", "(x+b)+skip", "skip+(b+x)", "(x+skip)+third"),
+    "residual": ("none",),
     "dims": ("static", "dynamic"),
     **STYLE_CHOICES,
 }
 """k is scale / std and r is 1 / std: with them TensorFlow writes the affine part without the difference d."""
+
+SKIP_CHOICES: Choices = {
+    **CHOICES,
+    "residual": ("x+skip", "skip+x", "sum kept", "(x+b)+skip", "skip+(b+x)", "(x+skip)+third"),
+}
 
 SHAPES = {"2": (6, 16), "3": (2, 5, 16), "4": (2, 3, 4, 16)}
 
@@ -43,9 +48,15 @@ def layer_norm(x: Array, scale: Array | float, bias: Array | float, axes: Sequen
     return centred / std * scale + bias
 
 
-def spellings(opset: int = 17, count: int = 320) -> Iterator[Spelling]:
-    """`count` spellings of LayerNormalization and SkipLayerNormalization."""
+def spellings(opset: int = 17, count: int = 280) -> Iterator[Spelling]:
+    """`count` spellings of LayerNormalization."""
     for name, case in covering(CHOICES, count, _valid):
+        yield _spelling(name, case, opset)
+
+
+def skip_spellings(opset: int = 17, count: int = 180) -> Iterator[Spelling]:
+    """`count` spellings of a residual sum and its LayerNormalization (com.microsoft SkipLayerNormalization)."""
+    for name, case in covering(SKIP_CHOICES, count, _valid):
         yield _spelling(name, case, opset)
 
 

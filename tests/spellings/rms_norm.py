@@ -20,11 +20,13 @@ CHOICES: Choices = {
     "rank": ("3", "4", "2"),
     "epsilon": ("1e-6", "1e-5"),
     "precision": ("float32", "llama", "gemma", "t5"),
-    "residual": ("none", "x+skip", "skip+x", "sum kept", "(x+skip)+third"),
+    "residual": ("none",),
     "dims": ("static", "dynamic"),
     **STYLE_CHOICES,
 }
 """The half-precision ones: llama weighs after casting back, gemma before it, t5 upcasts nothing but the mean square."""
+
+SKIP_CHOICES: Choices = {**CHOICES, "residual": ("x+skip", "skip+x", "sum kept", "(x+skip)+third")}
 
 SHAPES = {"2": (6, 16), "3": (2, 5, 16), "4": (2, 3, 4, 16)}
 SKIP = "SkipSimplifiedLayerNormalization"
@@ -38,9 +40,15 @@ def rms_norm(x: Array, scale: Array | float, epsilon: float) -> Array:
     return x / rms * scale
 
 
-def spellings(opset: int = 17, count: int = 180) -> Iterator[Spelling]:
-    """`count` spellings of RMSNormalization and SkipSimplifiedLayerNormalization."""
+def spellings(opset: int = 17, count: int = 140) -> Iterator[Spelling]:
+    """`count` spellings of RMSNormalization."""
     for name, case in covering(CHOICES, count, _valid):
+        yield _spelling(name, case, opset)
+
+
+def skip_spellings(opset: int = 17, count: int = 100) -> Iterator[Spelling]:
+    """`count` spellings of a residual sum and its RMSNormalization (`SKIP`)."""
+    for name, case in covering(SKIP_CHOICES, count, _valid):
         yield _spelling(name, case, opset)
 
 
