@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import signal
@@ -16,6 +17,7 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,7 +57,7 @@ class Measurement:
     peak_bytes: int
     """Largest resident set of the process."""
     outcome: str
-    """``done``, ``over N s``, or ``failed:`` with the last line of its standard error."""
+    """``done``, ``over N s``, ``over N GB``, or ``failed:`` with the last line of its standard error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,11 @@ class Row:
     peak_bytes: int | None = None
     nodes_before: int | None = None
     nodes_after: int | None = None
+    date: str = ""
 
 
-def measure(command: list[str], timeout: float) -> Measurement:
-    """Run `command` and measure it; after `timeout` seconds it and what it started are killed.
+def measure(command: list[str], timeout: float, memory_limit: float = math.inf) -> Measurement:
+    """Run `command` and measure it; over `timeout` seconds or `memory_limit` bytes, it and what it started are killed.
 
     The kernel lets a child begin with its parent's peak memory, so this process must stay small: it imports no onnx,
     and models are made by child processes.
@@ -81,22 +84,32 @@ def measure(command: list[str], timeout: float) -> Measurement:
     with tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, cwd=ROOT)
-        expired = threading.Event()
+        exited, excess = threading.Event(), ""
 
-        def kill() -> None:
-            expired.set()
-            os.killpg(process.pid, signal.SIGKILL)
+        def watch() -> None:
+            nonlocal excess
+            while not exited.wait(0.05):
+                if time.perf_counter() - start > timeout:
+                    excess = f"over {timeout:g} s"
+                elif resident_bytes(process.pid) > memory_limit:
+                    excess = f"over {memory_limit / 1e9:g} GB"
+                if excess:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    return
 
-        timer = threading.Timer(timeout, kill)
-        timer.start()
-        _, status, usage = os.wait4(process.pid, 0)
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        # Waited for without being reaped: until the watcher is gone, the process id must not become another's.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         seconds = time.perf_counter() - start
-        timer.cancel()
+        exited.set()
+        watcher.join()
+        _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         errors.seek(0)
         lines = errors.read().decode(errors="replace").split("\n")
-    if expired.is_set():
-        outcome = f"over {timeout:g} s"
+    if excess:
+        outcome = excess
     elif process.returncode:
         last = next((line.strip() for line in reversed(lines) if line.strip()), f"exit {process.returncode}")
         outcome = f"failed: {last[:160]}"
@@ -104,6 +117,15 @@ def measure(command: list[str], timeout: float) -> Measurement:
         outcome = "done"
     unit = 1 if sys.platform == "darwin" else 1024
     return Measurement(seconds, usage.ru_maxrss * unit, outcome)
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that a process holds now; 0 where there is no /proc."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def command_for(tool: str, python: Path, source: Path, target: Path) -> list[str] | None:
@@ -126,14 +148,14 @@ def version_of(tool: str, python: Path) -> str:
     return _output([str(python), "-c", VERSION, tool])
 
 
-def benchmark(tool: str, python: Path, model: str, source: Path, timeout: float) -> Row:
+def benchmark(tool: str, python: Path, model: str, source: Path, timeout: float, memory_limit: float = math.inf) -> Row:
     """`tool` on one model; what it wrote is deleted again."""
     # Beside the source, so that a tool that can leave external data where it is may do so.
     target = source.with_name(f"{source.stem}.{tool}.onnx")
     command = command_for(tool, python, source, target)
     if command is None:
         return Row(model, tool, "", "not installed")
-    measured = measure(command, timeout)
+    measured = measure(command, timeout, memory_limit)
     done = measured.outcome == "done"
     row = Row(
         model,
@@ -144,6 +166,7 @@ def benchmark(tool: str, python: Path, model: str, source: Path, timeout: float)
         measured.peak_bytes,
         count_nodes(source),
         count_nodes(target) if done else None,
+        _today(),
     )
     for written in source.parent.glob(f"{target.stem}*"):
         written.unlink()
@@ -163,6 +186,7 @@ def benchmark_help(python: Path) -> Row:
         runs[-1].outcome,
         round(statistics.median(run.seconds for run in runs), 3),
         max(run.peak_bytes for run in runs),
+        date=_today(),
     )
 
 
@@ -186,12 +210,25 @@ def table(rows: list[Row]) -> str:
 def environment() -> dict[str, str | int]:
     """What the figures depend on besides the versions."""
     return {
-        "date": datetime.now(UTC).date().isoformat(),
         "cpus": os.cpu_count() or 0,
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "processor": _processor(),
         "python": platform.python_version(),
     }
+
+
+def merged(path: Path, rows: list[Row]) -> dict[str, Any]:
+    """`rows` and those of the results in `path` that were measured on this machine and not again."""
+    fresh = {(row.model, row.tool) for row in rows}
+    old = json.loads(path.read_text()) if path.exists() else {}
+    kept = old["rows"] if old.get("environment") == environment() else []
+    kept = [row for row in kept if (row["model"], row["tool"]) not in fresh]
+    every = sorted(kept + [asdict(row) for row in rows], key=lambda row: (row["model"], row["tool"]))
+    return {"environment": environment(), "rows": every}
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
 
 
 def _processor() -> str:
@@ -218,6 +255,7 @@ def main() -> None:
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="the Python that onnxfuse is in")
     parser.add_argument("--peers-python", type=Path, help="the Python that the other tools are in (default: --python)")
     parser.add_argument("--timeout", type=float, default=120, metavar="SECONDS", help="for each run (default: 120)")
+    parser.add_argument("--memory-limit", type=float, default=16, metavar="GB", help="for each run (default: 16)")
     parser.add_argument("--work", type=Path, help="where models are written (default: a temporary folder)")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results/scale.json", metavar="FILE")
     arguments = parser.parse_args()
@@ -235,14 +273,15 @@ def main() -> None:
             print(f"{model}: {MODELS[model]}", file=sys.stderr)
             subprocess.run([sys.executable, "-m", "benchmarks.synthetic", model, str(source)], cwd=ROOT, check=True)
             for tool in arguments.tools:
-                row = benchmark(tool, python if tool == "onnxfuse" else peers, model, source, arguments.timeout)
+                beside = python if tool == "onnxfuse" else peers
+                row = benchmark(tool, beside, model, source, arguments.timeout, arguments.memory_limit * 1e9)
                 print(f"  {tool}: {row.outcome}", file=sys.stderr)
                 rows.append(row)
             for written in Path(folder).iterdir():
                 written.unlink()
-    print(table(rows))
+    results = merged(arguments.output, rows)
+    print(table([Row(**row) for row in results["rows"]]))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    results = {"environment": environment(), "rows": [asdict(row) for row in rows]}
     arguments.output.write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.scale import ROOT, Row, benchmark, benchmark_help, count_nodes, measure, table
+from benchmarks.scale import ROOT, Row, benchmark, benchmark_help, count_nodes, measure, merged, table
 from benchmarks.synthetic import blocks
 
 
@@ -24,6 +25,13 @@ def test_measure_kills_what_takes_too_long() -> None:
     measured = measure([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.5)
     assert measured.outcome == "over 0.5 s"
     assert 0.5 <= measured.seconds < 30
+
+
+def test_measure_kills_what_takes_too_much_memory() -> None:
+    hog = "import time; block = b'x' * 300_000_000; time.sleep(60)"
+    measured = measure([sys.executable, "-c", hog], timeout=60, memory_limit=2e8)
+    assert measured.outcome == "over 0.2 GB"
+    assert measured.peak_bytes > 2e8
 
 
 def test_measure_quotes_the_last_line_of_an_error() -> None:
@@ -67,6 +75,24 @@ def test_a_python_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_count_nodes_of_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert count_nodes(tmp_path / "none.onnx") is None
+
+
+def test_rows_measured_again_replace_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "scale.json"
+    first = [Row("blocks", "onnxsim", "1.0", "done", 9.0), Row("blocks", "onnxslim", "1.0", "done", 8.0)]
+    path.write_text(json.dumps(merged(path, first)))
+    again = merged(path, [Row("blocks", "onnxsim", "1.1", "done", 7.0)])
+    assert [(row["tool"], row["seconds"]) for row in again["rows"]] == [("onnxsim", 7.0), ("onnxslim", 8.0)]
+
+
+def test_rows_from_another_machine_are_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "scale.json"
+    elsewhere = merged(path, [Row("blocks", "onnxsim", "1.0", "done", 9.0)])
+    elsewhere["environment"]["processor"] = "another"
+    path.write_text(json.dumps(elsewhere))
+    assert [row["tool"] for row in merged(path, [Row("blocks", "onnxslim", "1.0", "done", 8.0)])["rows"]] == [
+        "onnxslim"
+    ]
 
 
 def test_the_table_leaves_blank_what_was_not_measured() -> None:

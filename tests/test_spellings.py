@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import islice
+from itertools import combinations, islice
 
 import numpy as np
 import onnx
 import pytest
 
-from tests.spellings import FAMILIES, LEAST
-from tests.spellings.build import Spelling
+from tests.spellings import FAMILIES, LEAST, gelu
+from tests.spellings.build import Case, Spelling, covering, everything
 from tests.spellings.mutants import feeds, mutants, run
 
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 2e-3}
@@ -72,6 +72,17 @@ def test_no_spelling_has_the_operator_already(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_spellings_are_the_same_every_time(family: str) -> None:
     assert [s.model for s in FAMILIES[family](17)] == [s.model for s in spellings(family)]
+
+
+def test_a_covering_selection_starts_plain_and_has_every_pair_of_choices() -> None:
+    selected = list(covering(gelu.QUICK, 32))
+    assert selected[0][0] == "plain"
+    assert len({name for name, _ in selected}) == 32
+
+    def pairs(cases: Iterable[tuple[str, Case]]) -> set[tuple[tuple[str, str], ...]]:
+        return {pair for _, case in cases for pair in combinations(vars(case).items(), 2)}
+
+    assert pairs(selected) == pairs(everything(gelu.QUICK))
 
 
 def some_mutants() -> Iterator[tuple[str, Spelling, str, onnx.ModelProto]]:

@@ -219,7 +219,7 @@ def covering(
 
     steps = (case for case in single if valid(case))
     while len(seen) < count:
-        case = next(steps, None) or max((draw() for _ in range(20)), key=lambda case: len(pairs_of(case) - pairs))
+        case = next(steps, None) or max((draw() for _ in range(40)), key=lambda case: len(pairs_of(case) - pairs))
         pairs |= pairs_of(case)
         if (name := _name(choices, case)) not in seen:
             seen.add(name)
