@@ -20,7 +20,7 @@ CHOICES: Choices = {
         *("add (1-m)*fill", "add int mask"),
     ),
     "fill": ("-inf", "min", "-1e9", "-1e4"),
-    "mask shape": ("b11t", "11st", "b1st", "bhst"),
+    "mask_shape": ("b11t", "11st", "b1st", "bhst"),
     "guard": ("none", "isnan"),
     "axis": ("-1", "positive"),
     "precision": ("float32", "no-op casts", "float16", "float16 softmax in float32"),
@@ -56,15 +56,14 @@ def spellings(opset: int = 17, count: int = 300) -> Iterator[Spelling]:
 
 
 def _valid(case: Case) -> bool:
-    masked = vars(case)["mask shape"]
     filled = case.mask.startswith(("where", "add where", "add (", "add int"))
     refused = (
         # A case that nothing distinguishes from a plainer one.
         not filled and case.fill != "-inf",
-        case.mask == "none" and masked != "b11t",
+        case.mask == "none" and case.mask_shape != "b11t",
         case.scale == "none" and case.times != "div",
         case.layout in ("heads", "one head") and case.reshape != "static",
-        case.layout == "one head" and (case.merge != "none" or masked == "bhst" or case.kt != "0132"),
+        case.layout == "one head" and (case.merge != "none" or case.mask_shape == "bhst" or case.kt != "0132"),
         # Keys that arrive split have no head-split Transpose to merge the other one into.
         case.layout in ("heads", "qkv gather", "qkv unbind", "bmm") and case.kt == "0231",
         case.layout == "bmm" and case.kt == "021",
@@ -226,7 +225,7 @@ class _Attention:
 
     def _masked(self, scores: str) -> tuple[str, Array]:
         g, case = self.g, self.case
-        letters = vars(case)["mask shape"]
+        letters = case.mask_shape
         shape = tuple({"b": B, "h": H, "s": S, "t": self.size["T"], "1": 1}[letter] for letter in letters)
         keep = self.rng.random(shape) < 0.7
         keep[..., 0] = True  # A row that is masked altogether has no softmax.
