@@ -212,10 +212,9 @@ def attribute_defaults(op: str, ops: Catalogue) -> Mapping[str, Any]:
     """Defaults of an op's attributes: of the ONNX schema, or of the head that defines it."""
     found = dict(_schema_defaults(op))
     definition = ops.definitions.get(op)
-    if definition is not None and not found:
-        for p in definition.constants:
-            if p.default is not None:
-                found[p.name] = literal(p.default)
+    for p in definition.constants if definition is not None else ():
+        if p.default is not None:
+            found.setdefault(p.name, literal(p.default))
     return found
 
 
@@ -298,6 +297,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "size": _size,
     "isconst": lambda scope, x: not isinstance(x, Term) or x.constant,
     "isnumber": lambda scope, x: not isinstance(x, Term) or x.scalar is not None,
+    "isint": lambda scope, x: isinstance(x, int),
     "isinput": lambda scope, x: isinstance(x, Term) and x.op == "Input",
     "given": lambda scope, x: x is not None and not (isinstance(x, Term) and x.op == "Absent"),
     "free": _free,

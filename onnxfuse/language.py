@@ -30,7 +30,7 @@ KINDS = ("const", "bool", "sum", "real", "int")
 """What an annotation in a rule's head may demand of a tensor: constant, of booleans, the rest of a sum, ..."""
 
 PREDICATES = frozenset(
-    """rank dim shape size isconst isnumber isinput given free lowest len abs min max trailing filled opset
+    """rank dim shape size isconst isnumber isinput isint given free lowest len abs min max trailing filled opset
     broadcasts attribute""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
@@ -117,7 +117,7 @@ class Rule:
         """The op this rule emits; empty if it emits plain algebra."""
         calls = [node for s in reversed(self.emit) for node in ast.walk(s.value) if isinstance(node, ast.Call)]
         names = [op_name(c) for c in calls]
-        return next((n for n in names if n == self.name), op_name(self.call) if self.call else self.name)
+        return next((n for n in names if n == self.name), op_name(self.call) if self.call else [*names, self.name][0])
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ def load(directories: Iterable[Path] = ()) -> Catalogue:
             raise UsageError(f"{directory} holds no .rule file; `onnxfuse rules new NAME` writes a first one")
         rules += [parse(path, directory) for path in found]
     catalogue = Catalogue(rules, define(rules))
-    known = standard_ops() | set(catalogue.definitions)
+    known = standard_ops() | set(catalogue.definitions) | {"Repeat"}  # numpy.repeat along an axis
     for rule in rules:
         _check_ops(rule, known)
     return catalogue
@@ -227,8 +227,10 @@ def define(rules: Sequence[Rule]) -> dict[str, Rule]:
         call = rule.call
         if call is None or op_name(call) != rule.name or rule.name in definitions or not rule.blocks:
             continue
-        positional = [a.id for a in call.args if isinstance(a, ast.Name)]
-        if len(positional) == len(call.args) and positional == [p.name for p in rule.tensors][: len(positional)]:
+        # filled(Scale, ...) is the parameter Scale, or a constant in its place.
+        arguments = [a.args[0] if isinstance(a, ast.Call) and op_name(a) == "filled" else a for a in call.args]
+        positional = [a.id for a in arguments if isinstance(a, ast.Name)]
+        if len(positional) == len(arguments) and positional == [p.name for p in rule.tensors][: len(positional)]:
             definitions[rule.name] = rule
     return definitions
 
@@ -418,7 +420,7 @@ def _check_names(rule: Rule) -> None:
                 known.add(name)
             _check_expression(rule, statement.value, known)
             known.update(targets(statement))
-        bound_everywhere |= known
+        bound_everywhere |= known | _starred(block)
         used = {n.id for s in block for n in ast.walk(s.value) if isinstance(n, ast.Name)}
         for p in rule.parameters:
             if p.name not in used and not p.optional:
@@ -436,6 +438,12 @@ def _check_names(rule: Rule) -> None:
     for statement in rule.meaning:
         _check_expression(rule, statement.value, known)
         known.update(targets(statement))
+
+
+def _starred(block: Sequence[Statement]) -> set[str]:
+    """Names of captured attributes, `**name`."""
+    keywords = [k for s in block for n in ast.walk(s.value) if isinstance(n, ast.Call) for k in n.keywords]
+    return {k.value.id for k in keywords if k.arg is None and isinstance(k.value, ast.Name)}
 
 
 def _attribute_names(expression: ast.expr) -> Iterator[str]:

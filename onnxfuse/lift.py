@@ -11,7 +11,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from .canonical import AXES_INPUT, attribute_value, attributes_of, old_bounds
-from .graph import STANDARD, Graph, attribute_graphs
+from .graph import STANDARD, Graph, attribute_graphs, captured_names
 from .infer import infer, normal_axis, shape_data
 from .normal import fold, make, reshape, slice_axis
 from .symbolic import Dim, Shape, product
@@ -40,7 +40,11 @@ NUMERIC = frozenset(
 
 @dataclass
 class View:
-    """What each value of one scope computes.  `terms_of` maps names to terms, `dtypes` to element types."""
+    """What each value of one scope computes.
+
+    `terms_of` maps names to terms, `dtypes` to element types; `hidden` gives the values that an opaque leaf is computed
+    from, which its term does not show.
+    """
 
     graph: Graph
     terms: Terms
@@ -48,6 +52,7 @@ class View:
     parent: View | None = None
     terms_of: dict[str, Term] = field(default_factory=dict)
     dtypes: dict[str, int] = field(default_factory=dict)
+    hidden: dict[int, list[str]] = field(default_factory=dict)
 
     def term(self, name: str) -> Term:
         """The term of a value of this scope or of one around it."""
@@ -121,10 +126,15 @@ def reader(tensor: TensorProto, base_dir: Path | None) -> Callable[[], Array]:
 
 def _opaque(view: View, node: NodeProto) -> list[tuple[Term, int]]:
     """Outputs as leaves: what the node does is not looked into."""
+    sources = [name for name in node.input if name] + sorted(captured_names(node))
+    for name in sources:
+        view.term(name)
     result = []
     for name in node.output:
         dtype, shape = view.graph.type_of(name) if name else (0, None)
-        result.append((view.terms.input(name, shape, dtype), dtype))
+        leaf = view.terms.input(name, shape, dtype)
+        view.hidden[leaf.id] = sources
+        result.append((leaf, dtype))
     return result
 
 

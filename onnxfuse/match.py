@@ -46,6 +46,19 @@ class Match:
     cover: tuple[Term, ...]
     emitted: Term
     exposed: dict[Term, Term]
+    matched: frozenset[int]
+    """Ids of the terms that the pattern bound: where what was there ends and what `emit` made begins."""
+
+    def made(self) -> list[Term]:
+        """The terms that `emit` built on top of what was matched, arguments before users."""
+        found: dict[int, Term] = {}
+        stack = [self.emitted, *self.exposed.values()]
+        while stack:
+            term = stack.pop()
+            if term.id not in self.matched and term.id not in found:
+                found[term.id] = term
+                stack.extend(term.args)
+        return [found[i] for i in sorted(found)]
 
 
 @dataclass(eq=False)
@@ -100,7 +113,7 @@ class Matcher:
     def match(self, variant: Variant, root: Term) -> Match | None:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
         self.variant, self.rule, self.root = variant, variant.rule, root
-        self.env, self.cover, self.steps = dict(variant.operators), [], 0
+        self.env, self.cover, self.steps, self.opened = dict(variant.operators), [], 0, 0
         for rest in self._root(variant.root, root):
             found = self._finish(rest)
             if found is not None:
@@ -110,7 +123,7 @@ class Matcher:
     # ------------------------------------------------------------------------------------- failures
 
     def _fail(self, p: Pattern, t: Term, reason: Callable[[], str]) -> None:
-        matched, key = len(self.cover), (id(self.rule), self.root.id)
+        matched, key = len(self.cover) - self.opened, (id(self.rule), self.root.id)
         known = self.failures.get(key)
         if known is None or matched / self.variant.size > known.matched / known.size:
             self.failures[key] = Failure(self.rule, self.root, t, p.line, matched, self.variant.size, reason)
@@ -327,7 +340,9 @@ class Matcher:
             if inner.op == op and inner.dtype in REAL:
                 opened = [*operands[:i], *inner.args, *operands[i + 1 :]]
                 self.cover.append(inner)
+                self.opened += 1
                 yield from self._openings(op, opened, depth - 1)
+                self.opened -= 1
                 self.cover.pop()
 
     def _assign(
@@ -437,9 +452,12 @@ class Matcher:
     def _finish(self, outside: list[Term]) -> Match | None:
         rule, root = self.rule, self.root
         bindings = dict(self.env)
+        matched = frozenset(t.id for t in (*bindings.values(), *outside) if isinstance(t, Term))
         bindings[""] = frozenset(self.variant.dropped)
+        stated = {name for s in rule.blocks[self.variant.block] for name in targets(s)}
         for name, default in self.variant.dropped.items():
-            bindings.setdefault(name, literal(default))
+            if name not in stated:
+                bindings.setdefault(name, literal(default))
         like = root
         if outside:
             inside = [a for a in root.args if not any(a is o for o in outside)]
@@ -474,7 +492,7 @@ class Matcher:
         if (root.dtype in REAL) != (emitted.dtype in REAL):
             self._fail(Pattern("where", line=line), root, lambda: "the element type would change")
             return None
-        return Match(rule, root, bindings, tuple(self.cover), emitted, exposed)
+        return Match(rule, root, bindings, tuple(self.cover), emitted, exposed, matched)
 
     def _inline(self, scope: Scope, statement: ast.Assign) -> None:
         """A name of `match:` that was dissolved into a longer chain gets its value back when `emit` asks for it."""
@@ -482,7 +500,7 @@ class Matcher:
         wanted = {n.id for s in (*self.rule.emit, *self.rule.let) for n in ast.walk(s.value) if isinstance(n, ast.Name)}
         wanted |= {n.id for c in self.rule.where for n in ast.walk(c) if isinstance(n, ast.Name)}
         if name in wanted and name not in scope.bindings:
-            scope.bindings[name] = scope.term(scope.value(statement.value))
+            scope.bindings[name] = scope.value(statement.value)
 
     def _let(self, scope: Scope, statement: ast.Assign) -> None:
         names, value = targets(statement), scope.value(statement.value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .cost import HEAVY, launches, traffic
 from .match import Match
-from .terms import Term, live
+from .terms import Term
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +34,7 @@ def weigh(match: Match, users: Mapping[int, Sequence[Term]], needed: Collection[
         if outside or any(u.id in kept for u in users.get(i, ()) if u.id in cover):
             kept.add(i)
     dead = [t for i, t in cover.items() if i not in kept]
-    newest = max(cover)
-    fresh = [t for t in live([match.emitted]) if t.id > newest and t.id not in cover]
-    made = sum(launches(t) for t in fresh if not t.constant and t.op != "Transpose" and not users.get(t.id))
+    made = sum(launches(t) for t in match.made() if t.op != "Transpose" and t.id not in users)
     saved = sum(launches(t) for t in dead) - made
     if any(cover[i].op in HEAVY for i in kept):
         saved = -1

@@ -1,9 +1,11 @@
-"""What onnxfuse found, did, and measured: plain data with one JSON form (the schema stands in docs of `Report`)."""
+"""What onnxfuse found, did, and measured: plain data with one JSON form, which report.schema.json describes."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1
@@ -72,10 +74,16 @@ class Validation:
 
 @dataclass(slots=True)
 class Report:
-    """All there is to say about one model.  `to_json` is the stable form; tests/test_report.py checks its schema."""
+    """All there is to say about one model.
+
+    `to_json` is the stable form.  report.schema.json, a JSON Schema (draft 2020-12) beside this file, says what each
+    key means; tests/test_report.py checks that they agree.
+    """
 
     model: str
+    """The file, as the user named it."""
     output: str | None = None
+    """The file written; None if none was."""
     target: str = "onnxfuse"
     nodes_before: int = 0
     nodes_after: int = 0
@@ -84,12 +92,49 @@ class Report:
     left_out: list[LeftOut] = field(default_factory=list)
     validation: Validation = field(default_factory=lambda: Validation("not validated"))
     seconds: float = 0.0
+    """Wall-clock time from reading to writing."""
 
     @property
     def census(self) -> Counter[str]:
         """How often each rule fired."""
         return Counter(fusion.rule for fusion in self.fusions)
 
+    @property
+    def launches_saved(self) -> int:
+        """Kernel launches that all the fusions together save."""
+        return sum(fusion.launches_saved for fusion in self.fusions)
+
+    def narrowed(self, keep: Callable[[Fusion | NearMiss], bool]) -> Report:
+        """The same report with only those fusions, near misses and fusions left out that `keep` wants."""
+        return replace(
+            self,
+            fusions=[fusion for fusion in self.fusions if keep(fusion)],
+            near_misses=[miss for miss in self.near_misses if keep(miss)],
+            left_out=[left for left in self.left_out if keep(left.fusion)],
+        )
+
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON-ready data; a key never changes its meaning within a `schema` version."""
-        return {"schema": SCHEMA_VERSION} | asdict(self)
+        """The report as JSON-ready data; a key never changes its meaning within a `schema` version.
+
+        Numbers that JSON cannot write (NaN and infinity, as errors of a mismatch may be) become null.
+        """
+        plain: dict[str, Any] = _plain({"schema": SCHEMA_VERSION} | asdict(self) | {"census": dict(self.census)})
+        return plain
+
+
+def known_bytes(fusions: Iterable[Fusion]) -> tuple[int, bool]:
+    """The bytes that `fusions` save as far as known, and whether that is all of it."""
+    sizes = [fusion.bytes_saved for fusion in fusions]
+    return sum(size for size in sizes if size is not None), None not in sizes
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case float():
+            return value if math.isfinite(value) else None
+        case _:
+            return value

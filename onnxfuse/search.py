@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .language import Catalogue, Rule
@@ -10,7 +10,7 @@ from .lift import View
 from .match import Failure, Index, Match, Matcher
 from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
-from .terms import Term, live
+from .terms import Term
 
 ROUNDS = 30
 """Rounds per stratum; a rule set that needs more does not end."""
@@ -38,29 +38,14 @@ def search(
     found = Found(dict(view.terms_of))
     matcher = Matcher(view.terms, catalogue, view.graph.opset)
     order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
-    wanted = _wanted(view)
     for rules in strata:
         index = Index(view.terms, rules)
         barren: set[int] = set()
         for _ in range(ROUNDS):
-            if not _round(view, found, matcher, index, order, barren, banned, wanted):
+            if not _round(view, found, matcher, index, order, barren, banned):
                 break
     found.failures = list(matcher.failures.values())
     return found
-
-
-def _wanted(view: View) -> list[str]:
-    """Values that must exist whatever the terms say: outputs, captures of inner scopes, inputs of opaque nodes.
-
-    Only what these need is searched.  The steps of a chain that was flattened are values too, but nobody's: a match
-    there would compute what no one asks for, and expose its intermediates in the way of the match that counts."""
-    names = dict.fromkeys(view.graph.outputs)
-    for captured in view.graph.captures.values():
-        names |= dict.fromkeys(sorted(captured))
-    for node in view.graph.nodes:
-        if any(view.terms_of[name].op == "Input" for name in node.output if name):
-            names |= dict.fromkeys(node.input)
-    return [name for name in names if name]
 
 
 def _round(
@@ -71,14 +56,12 @@ def _round(
     order: dict[int, int],
     barren: set[int],
     banned: Collection[tuple[str, str]],
-    wanted: Collection[str],
 ) -> bool:
     """One round: match everything that is new, choose, substitute.  Was anything chosen?"""
+    alive, needed = reachable(view, found.current)
     names: dict[int, list[str]] = {}
     for name, term in found.current.items():
         names.setdefault(term.id, []).append(name)
-    needed = {found.current[name].id for name in wanted if name in found.current}
-    alive = live(found.current[name] for name in wanted if name in found.current)
     users: dict[int, list[Term]] = {}
     for term in alive:
         for arg in term.args:
@@ -104,6 +87,24 @@ def _round(
         return False
     _substitute(view, found, [c.match for c in chosen], names, users)
     return True
+
+
+def reachable(view: View, current: Mapping[str, Term]) -> tuple[list[Term], set[int]]:
+    """The terms that the scope's outputs depend on, arguments first, and the ids of those that must exist as values:
+    outputs, and what opaque nodes read."""
+    seen: dict[int, Term] = {}
+    stack = [current[name] for name in view.graph.outputs if name in current]
+    needed = {term.id for term in stack}
+    while stack:
+        term = stack.pop()
+        if term.id in seen:
+            continue
+        seen[term.id] = term
+        stack.extend(term.args)
+        for name in view.hidden.get(term.id, ()):
+            needed.add(current[name].id)
+            stack.append(current[name])
+    return [seen[i] for i in sorted(seen)], needed
 
 
 def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
@@ -149,8 +150,7 @@ def _trace(found: Found, match: Match) -> None:
     behind: list[Match] = []
     for term in match.cover:
         behind += [m for m in found.origins.get(term.id, ()) if m not in behind]
-    cover = {t.id for t in match.cover}
-    made = [t for t in live([match.emitted]) if t.op == match.rule.op and t.id not in cover and t.id > match.root.id]
+    made = [t for t in match.made() if t.op == match.rule.op]
     for term in made or [match.emitted]:
         if term.op not in VIEWS:
             found.origins[term.id] = (*behind, match)

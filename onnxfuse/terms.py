@@ -121,7 +121,9 @@ class Terms:
         term = Term()
         term.op, term.args, term.attrs, term.id = op, args, attrs, len(self._table)
         term.shape, term.dtype, term.data, term.scalar, term._load = shape, dtype, data, scalar, load
-        term.constant = load is not None or (bool(args) and all(a.constant for a in args) and op in FOLDABLE)
+        term.constant = load is not None or (
+            op in FOLDABLE and bool(args) and all(a.constant for a in args) and static(shape) is not None
+        )
         bit = self.bit(op)
         if not args:
             term.masks = (bit,) * MASK_DEPTH

@@ -1,0 +1,224 @@
+"""Models for measuring scale, made locally from random weights.
+
+python -m benchmarks.synthetic blocks blocks.onnx    58,800 nodes, small shared weights
+python -m benchmarks.synthetic huge huge.onnx        6.4 GB of external weights, which take no room on disk
+python -m benchmarks.synthetic bert bert.onnx        BERT-base: 109 million parameters in one file
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+NODES_PER_BLOCK = 49
+
+
+@dataclass(slots=True)
+class _Writer:
+    """A graph under construction; names carry the module path, as exporters write them."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initializers: list[onnx.TensorProto] = field(default_factory=list)
+    scope: str = ""
+
+    def node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{self.scope}/{op_type}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, inputs, [f"{name}_output_0"], name=name, **attributes))
+        return f"{name}_output_0"
+
+    def weight(self, name: str, value: NDArray[Any]) -> str:
+        self.initializers.append(numpy_helper.from_array(value, name))
+        return name
+
+    def scalar(self, name: str, value: float) -> str:
+        return self.weight(name, np.array(value, np.float32))
+
+    def layer_norm(self, x: str, scale: str, bias: str) -> str:
+        """Nine nodes."""
+        centred = self.node("Sub", x, self.node("ReduceMean", x, axes=[-1]))
+        variance = self.node("ReduceMean", self.node("Pow", centred, "two"), axes=[-1])
+        normal = self.node("Div", centred, self.node("Sqrt", self.node("Add", variance, "epsilon")))
+        return self.node("Add", self.node("Mul", normal, scale), bias)
+
+    def gelu(self, x: str) -> str:
+        """Five nodes."""
+        erf = self.node("Erf", self.node("Div", x, "sqrt_two"))
+        return self.node("Mul", self.node("Mul", x, self.node("Add", erf, "one")), "half")
+
+    def linear(self, x: str, weight: str, bias: str) -> str:
+        """Two nodes."""
+        return self.node("Add", self.node("MatMul", x, weight), bias)
+
+    def save(self, path: Path, inputs: list[onnx.ValueInfoProto], output: onnx.ValueInfoProto) -> None:
+        opsets = [helper.make_opsetid("", OPSET)]
+        graph = helper.make_graph(self.nodes, path.stem, inputs, [output], self.initializers)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets))
+        path.write_bytes(model.SerializeToString())
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Sizes of a transformer."""
+
+    hidden: int
+    heads: int
+    inner: int
+
+
+def blocks(path: Path, count: int = 1200) -> None:
+    """`count` transformer blocks of 49 nodes each, every block with the same weights: 1,200 make 58,800 nodes.
+
+    Normalisation and GELU are decomposed, attention runs over 4-D heads; input and output are float32
+    ["batch", "seq", 16].
+    """
+    shape = _Shape(hidden=16, heads=2, inner=32)
+    writer = _Writer()
+    _constants(writer, shape)
+    weights = _block_weights(writer, shape, "shared", np.random.default_rng(0))
+    x = "x"
+    for layer in range(count):
+        x = _block(writer, x, weights, f"/encoder/layer.{layer}")
+    dims = ["batch", "seq", shape.hidden]
+    _name_output(writer, "y")
+    writer.save(path, [_float("x", dims)], _float("y", dims))
+
+
+def bert_base(path: Path) -> None:
+    """BERT-base: 12 layers, hidden 768, 12 heads, vocabulary 30,522; 109 million random parameters, 0.44 GB.
+
+    Inputs: int64 `input_ids` and `attention_mask`, each ["batch", 128].  Output: float32 ["batch", 128, 768].
+    """
+    shape, length, vocabulary = _Shape(hidden=768, heads=12, inner=3072), 128, 30522
+    writer, rng = _Writer(), np.random.default_rng(0)
+    _constants(writer, shape)
+    writer.scope = "/embeddings"
+    words = writer.weight("word_embeddings", _random(rng, vocabulary, shape.hidden))
+    positions = writer.weight("position_embeddings", _random(rng, length, shape.hidden))
+    embedded = writer.node("Add", writer.node("Gather", words, "input_ids"), positions)
+    scale, bias = _norm_weights(writer, shape, "embeddings.norm")
+    x = writer.layer_norm(embedded, scale, bias)
+    axes = writer.weight("mask_axes", np.array([1, 2], np.int64))
+    mask = writer.node("Cast", writer.node("Unsqueeze", "attention_mask", axes), to=TensorProto.FLOAT)
+    lowest = writer.scalar("lowest", float(np.finfo(np.float32).min))
+    mask = writer.node("Mul", writer.node("Sub", "one", mask), lowest)
+    for layer in range(12):
+        weights = _block_weights(writer, shape, f"encoder.layer.{layer}", rng)
+        x = _block(writer, x, weights, f"/encoder/layer.{layer}", mask)
+    _name_output(writer, "last_hidden_state")
+    ids = [
+        helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", length]) for n in ("input_ids", "attention_mask")
+    ]
+    writer.save(path, ids, _float("last_hidden_state", ["batch", length, shape.hidden]))
+
+
+def huge(path: Path, layers: int = 24, hidden: int = 8192) -> None:
+    """`layers` times MatMul and a decomposed LayerNormalization: 24 square matrices of 8192 make 6.4 GB.
+
+    The weights are `path` + ".data", a sparse file of zeros: its length is real, its blocks are never written.
+    """
+    writer = _Writer()
+    shape = _Shape(hidden, 1, hidden)
+    _constants(writer, shape)
+    scale, bias = _norm_weights(writer, shape, "norm")
+    data, size = path.with_name(path.name + ".data"), hidden * hidden * 4
+    x = "x"
+    for layer in range(layers):
+        writer.scope = f"/layers.{layer}"
+        weight = TensorProto(name=f"layers.{layer}.weight", data_type=TensorProto.FLOAT, dims=[hidden, hidden])
+        weight.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", data.name), ("offset", layer * size), ("length", size)):
+            weight.external_data.add(key=key, value=str(value))
+        writer.initializers.append(weight)
+        x = writer.layer_norm(writer.node("MatMul", x, weight.name), scale, bias)
+    with data.open("wb") as file:
+        file.truncate(layers * size)
+    _name_output(writer, "y")
+    dims = ["batch", hidden]
+    writer.save(path, [_float("x", dims)], _float("y", dims))
+
+
+def _constants(writer: _Writer, shape: _Shape) -> None:
+    head = shape.hidden // shape.heads
+    for name, value in (("one", 1.0), ("two", 2.0), ("half", 0.5), ("epsilon", 1e-5), ("sqrt_two", math.sqrt(2))):
+        writer.scalar(name, value)
+    writer.scalar("sqrt_head", math.sqrt(head))
+    writer.weight("split_heads", np.array([0, 0, shape.heads, head], np.int64))
+    writer.weight("merge_heads", np.array([0, 0, shape.hidden], np.int64))
+
+
+def _random(rng: np.random.Generator, *dims: int) -> NDArray[np.float32]:
+    return rng.standard_normal(dims, np.float32) * np.float32(0.02)
+
+
+def _norm_weights(writer: _Writer, shape: _Shape, prefix: str) -> tuple[str, str]:
+    scale = writer.weight(f"{prefix}.weight", np.ones(shape.hidden, np.float32))
+    return scale, writer.weight(f"{prefix}.bias", np.zeros(shape.hidden, np.float32))
+
+
+def _block_weights(writer: _Writer, shape: _Shape, prefix: str, rng: np.random.Generator) -> dict[str, tuple[str, str]]:
+    """Names of the weight and bias of each part of a block."""
+    square, wide = (shape.hidden, shape.hidden), (shape.hidden, shape.inner)
+    sizes = {"query": square, "key": square, "value": square, "output": square, "up": wide, "down": wide[::-1]}
+    names = {}
+    for part, (rows, columns) in sizes.items():
+        weight = writer.weight(f"{prefix}.{part}.weight", _random(rng, rows, columns))
+        names[part] = weight, writer.weight(f"{prefix}.{part}.bias", _random(rng, columns))
+    for part in ("attention.norm", "mlp.norm"):
+        names[part] = _norm_weights(writer, shape, f"{prefix}.{part}")
+    return names
+
+
+def _block(writer: _Writer, x: str, weights: dict[str, tuple[str, str]], scope: str, mask: str | None = None) -> str:
+    """A post-norm transformer block: 49 nodes, and one more with a mask."""
+    writer.scope = f"{scope}/attention"
+
+    def heads(part: str, perm: list[int]) -> str:
+        split = writer.node("Reshape", writer.linear(x, *weights[part]), "split_heads")
+        return writer.node("Transpose", split, perm=perm)
+
+    query, key, value = heads("query", [0, 2, 1, 3]), heads("key", [0, 2, 3, 1]), heads("value", [0, 2, 1, 3])
+    scores = writer.node("Div", writer.node("MatMul", query, key), "sqrt_head")
+    if mask is not None:
+        scores = writer.node("Add", scores, mask)
+    context = writer.node("MatMul", writer.node("Softmax", scores, axis=-1), value)
+    merged = writer.node("Reshape", writer.node("Transpose", context, perm=[0, 2, 1, 3]), "merge_heads")
+    x = writer.node("Add", writer.linear(merged, *weights["output"]), x)
+    x = writer.layer_norm(x, *weights["attention.norm"])
+    writer.scope = f"{scope}/mlp"
+    inner = writer.gelu(writer.linear(x, *weights["up"]))
+    x = writer.node("Add", writer.linear(inner, *weights["down"]), x)
+    return writer.layer_norm(x, *weights["mlp.norm"])
+
+
+def _name_output(writer: _Writer, name: str) -> None:
+    writer.nodes[-1].output[0] = name
+
+
+def _float(name: str, dims: list[Any]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+
+
+MODELS: dict[str, Callable[[Path], None]] = {"blocks": blocks, "huge": huge, "bert": bert_base}
+
+
+def main() -> None:
+    """Write one of the models."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("path", type=Path)
+    arguments = parser.parse_args()
+    MODELS[arguments.model](arguments.path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,318 @@
+"""Function bodies: the meaning of a fused op in standard ops, so that its node runs in every runtime.
+
+A body is written for the model's own opset and specialised for one use: which inputs are given, the attribute values,
+the element type.  Where that opset has the fused op as a standard op, the body is that one node; where not, it is the
+defining equations of the rule.  In half precision, bodies without a matrix product compute in float32, as the fused
+kernels do.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from onnx import FunctionProto, NodeProto, TensorProto, defs, helper
+
+from .canonical import integers_as_input, make_attribute, tensor
+from .equations import attribute_defaults, literal
+from .graph import DOMAIN
+from .language import Catalogue, Rule, op_name, targets
+from .pattern import BINARY
+from .terms import REAL
+
+HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A tensor of the body; its shape where it is an input and the meaning asks for it."""
+
+    name: str
+    shape: tuple[int | None, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Use:
+    """One way in which a fused op is used: what its function is specialised for.
+
+    `inputs` tells which positional inputs are given, `outputs` how many the node lists, `dtype` is the real element
+    type of the result.  `shapes` (None for what is not static) stand there only if the meaning asks for them.
+    """
+
+    op: str
+    inputs: tuple[bool, ...]
+    attrs: tuple[tuple[str, Any], ...]
+    outputs: int
+    dtype: int
+    shapes: tuple[tuple[int | None, ...] | None, ...] = ()
+
+
+@cache
+def standard_since(op: str) -> tuple[int, frozenset[str]]:
+    """(first opset with this ai.onnx op, its attributes today); opset 0 if there is none."""
+    versions = [s for s in defs.get_all_schemas_with_history() if s.name == op and s.domain == ""]
+    if not versions:
+        return 0, frozenset()
+    newest = max(versions, key=lambda s: s.since_version)
+    return min(s.since_version for s in versions), frozenset(newest.attributes)
+
+
+def is_standard(op: str, attrs: Mapping[str, Any], opset: int) -> bool:
+    """Does ai.onnx have this op, with these attributes, at this opset?"""
+    since, known = standard_since(op)
+    return 0 < since <= opset and set(attrs) <= known
+
+
+@dataclass
+class Body:
+    """Lowers equations to nodes of one function."""
+
+    catalogue: Catalogue
+    opset: int
+    dtype: int
+    nodes: list[NodeProto] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+
+    def fresh(self, base: str) -> str:
+        name, n = base, 1
+        while name in self.taken:
+            n += 1
+            name = f"{base}_{n}"
+        self.taken.add(name)
+        return name
+
+    def node(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any], base: str = "", outputs: int = 1) -> Ref:
+        names = [self.fresh(base or op.lower()) for _ in range(outputs)]
+        made = NodeProto(op_type=op, input=inputs, output=names)
+        made.attribute.extend(make_attribute(k, v) for k, v in sorted(attrs.items()))
+        self.nodes.append(made)
+        return Ref(names[0])
+
+    def constant(self, array: Any, dtype: int, base: str = "constant") -> Ref:
+        value = tensor(np.asarray(array), "", dtype)
+        return self.node("Constant", [], {"value": ("tensor", value.SerializeToString(deterministic=True))}, base)
+
+    def ref(self, value: Any) -> str:
+        """The name of a value as an operand; numbers become constants, an absent input the empty name."""
+        if value is None:
+            return ""
+        if isinstance(value, Ref):
+            return value.name
+        return self.constant(float(value), self.dtype).name
+
+    # ------------------------------------------------------------------------------------- equations
+
+    def equations(self, statements: Sequence[ast.Assign], env: dict[str, Any]) -> Any:
+        """Evaluate equations in order; returns the value of the last."""
+        result: Any = None
+        for statement in statements:
+            names = targets(statement)
+            result = self.value(statement.value, env, names[0])
+            env[names[0]] = result
+        return result
+
+    def value(self, node: ast.expr, env: Mapping[str, Any], base: str = "") -> Any:
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return env[node.id]
+        if isinstance(node, ast.List | ast.Tuple):
+            return tuple(self.value(e, env) for e in node.elts)
+        if isinstance(node, ast.IfExp):
+            return self.value(node.body if self.value(node.test, env) else node.orelse, env, base)
+        if isinstance(node, ast.UnaryOp):
+            operand = self.value(node.operand, env)
+            if isinstance(node.op, ast.Not):
+                return not operand
+            return self.node("Neg", [operand.name], {}, base) if isinstance(operand, Ref) else -operand
+        if isinstance(node, ast.BoolOp):
+            values = [bool(self.value(v, env)) for v in node.values]
+            return all(values) if isinstance(node.op, ast.And) else any(values)
+        if isinstance(node, ast.Compare):
+            return self._compare(node, env)
+        if isinstance(node, ast.BinOp):
+            if isinstance(node.op, ast.BitOr):
+                return self.value(node.left, env, base)
+            return self._binary(node, env, base)
+        if isinstance(node, ast.Subscript):
+            sequence, index = self.value(node.value, env), self.value(node.slice, env)
+            return sequence[index]
+        assert isinstance(node, ast.Call), ast.dump(node)
+        return self._call(node, env, base)
+
+    def _compare(self, node: ast.Compare, env: Mapping[str, Any]) -> bool:
+        left, right = self.value(node.left, env), self.value(node.comparators[0], env)
+        if isinstance(node.ops[0], ast.Is | ast.Eq):
+            return bool(left is right or left == right)
+        if isinstance(node.ops[0], ast.IsNot | ast.NotEq):
+            return not (left is right or left == right)
+        if isinstance(node.ops[0], ast.In):
+            return bool(left in right)
+        return bool(left < right if isinstance(node.ops[0], ast.Lt) else left > right)
+
+    def _binary(self, node: ast.BinOp, env: Mapping[str, Any], base: str) -> Any:
+        a, b = self.value(node.left, env), self.value(node.right, env)
+        if not isinstance(a, Ref) and not isinstance(b, Ref):
+            if isinstance(node.op, ast.FloorDiv):
+                return a // b
+            op = BINARY[type(node.op)]
+            return {"Add": lambda: a + b, "Sub": lambda: a - b, "Mul": lambda: a * b, "Div": lambda: a / b}.get(
+                op, lambda: a**b
+            )()
+        op = BINARY[type(node.op)]
+        if op in ("Add", "Sub") and not isinstance(b, Ref) and not b:
+            return a
+        if op == "Add" and not isinstance(a, Ref) and not a:
+            return b
+        if op in ("Mul", "Div") and not isinstance(b, Ref) and b == 1:
+            return a
+        if op == "Mul" and not isinstance(a, Ref) and a == 1:
+            return b
+        if op == "Pow" and b in (2, 3):
+            square = self.node("Mul", [a.name, a.name], {}, base)
+            return square if b == 2 else self.node("Mul", [square.name, a.name], {}, base)
+        return self.node(op, [self.ref(a), self.ref(b)], {}, base)
+
+    def _call(self, node: ast.Call, env: Mapping[str, Any], base: str) -> Any:
+        op = op_name(node)
+        if op in env:  # an op bound to a name, such as an activation
+            op = env[op]
+        args = [self.value(a, env) for a in node.args]
+        if op == "given":
+            return args[0] is not None
+        if op == "trailing":
+            return tuple(range(int(args[0]), 0))
+        if op == "filled":
+            return args[0]
+        if op == "len":
+            return len(args[0])
+        if op == "rank":
+            return len(args[0].shape)
+        if op == "dim":
+            return args[0].shape[args[1]]
+        if op == "Sqrt" and isinstance(args[0], int | float):
+            return math.sqrt(args[0])
+        attrs = {k.arg: self.value(k.value, env) for k in node.keywords if k.arg}
+        for keyword in node.keywords:
+            if keyword.arg is None and isinstance(keyword.value, ast.Name):
+                attrs.update(env.get(keyword.value.id) or {})
+        return self.apply(op, args, {k: v for k, v in attrs.items() if v is not None}, base)
+
+    def apply(self, op: str, args: list[Any], attrs: dict[str, Any], base: str = "") -> Any:
+        """One op over values: a standard node if the opset has it, else the equations that define it."""
+        definition = self.catalogue.definitions.get(op)
+        if definition is not None and not is_standard(op, attrs, self.opset):
+            return self.define(definition, args, attrs)
+        while args and args[-1] is None:
+            args.pop()
+        inputs = [self.ref(a) for a in args]
+        if op in ("Reshape", "Expand") and "shape" in attrs:
+            inputs.append(self.constant(attrs.pop("shape"), TensorProto.INT64, "shape").name)
+        if op == "Repeat":  # along an axis of known size, a Gather does it without a single shape
+            indices = np.repeat(np.arange(attrs["size"]), attrs["n"])
+            inputs.append(self.constant(indices, TensorProto.INT64, "heads").name)
+            return self.node("Gather", inputs, {"axis": attrs["axis"]}, base)
+        if op == "Slice" and "start" in attrs:
+            bounds = [attrs.pop("start"), attrs.pop("stop"), attrs.pop("axis"), attrs.pop("step", 1)]
+            inputs += [self.constant([b], TensorProto.INT64).name for b in bounds]
+        moved = integers_as_input(op, self.opset)
+        if moved and moved[1] in attrs:
+            inputs.append(self.constant(attrs.pop(moved[1]), TensorProto.INT64, moved[1]).name)
+        if op.startswith("Reduce"):
+            attrs.setdefault("keepdims", 1)
+        return self.node(op, inputs, attrs, base)
+
+    def define(self, definition: Rule, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """The equations of an op's definition over values."""
+        return self.equations(meaning(definition), environment(definition, args, attrs, self.catalogue))
+
+
+def meaning(definition: Rule) -> tuple[ast.Assign, ...]:
+    """The equations that define an op: its `meaning:`, or its first `match:` block in its first spelling."""
+    return definition.meaning or definition.blocks[0]
+
+
+def environment(
+    definition: Rule, args: Sequence[Any], attrs: Mapping[str, Any], catalogue: Catalogue
+) -> dict[str, Any]:
+    """Parameter names → values, defaults where nothing is given."""
+    env: dict[str, Any] = {}
+    for i, p in enumerate(definition.tensors):
+        given = args[i] if i < len(args) else None
+        env[p.name] = given if given is not None or p.default is None else literal(p.default)
+    standard = attribute_defaults(definition.name, catalogue)
+    for p in definition.constants:
+        if p.name in attrs:
+            env[p.name] = attrs[p.name]
+        elif p.name in standard:
+            env[p.name] = standard[p.name]
+        else:
+            env[p.name] = literal(p.default) if p.default is not None else None
+    return env
+
+
+def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> FunctionProto:
+    """The model-local function for one use of a fused op."""
+    definition = catalogue.definitions[use.op]
+    names = [p.name for p in definition.tensors][: len(use.inputs)]
+    made = FunctionProto(domain=DOMAIN, name=use.op, overload=overload, input=names)
+    attrs = dict(use.attrs)
+    made.attribute.extend(sorted(attrs))
+    made.opset_import.append(helper.make_opsetid("", opset))
+    body = Body(catalogue, opset, use.dtype, taken=set(names))
+    shapes = use.shapes or (None,) * len(names)
+    args: list[Any] = [
+        Ref(name, shape) if given else None for name, given, shape in zip(names, use.inputs, shapes, strict=True)
+    ]
+    equations = meaning(definition)
+    if is_standard(use.op, attrs, opset):
+        outputs = [body.node(use.op, [a.name if a else "" for a in args], attrs, "y").name]
+    else:
+        calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
+        island = use.dtype in HALF and not calls & PRODUCTS
+        if island:
+            body.dtype = TensorProto.FLOAT
+            args = [body.node("Cast", [a.name], {"to": TensorProto.FLOAT}) if a else None for a in args]
+        env = environment(definition, args, attrs, catalogue)
+        result = body.equations(equations, env)
+        if isinstance(result, tuple):
+            values = list(result[: use.outputs])
+        else:
+            values = [env[name] for name in _output_names(definition)[: use.outputs]] if use.outputs > 1 else [result]
+        if island:
+            values = [body.node("Cast", [body.ref(v)], {"to": use.dtype}, "y") for v in values]
+        # A body may not return an input of its own under its own name.
+        outputs = [v.name if v.name not in names else body.node("Identity", [v.name], {}).name for v in values]
+    made.output.extend(outputs)
+    made.node.extend(body.nodes)
+    made.doc_string = definition.doc
+    return made
+
+
+@cache
+def asks_for_shapes(definition: Rule) -> bool:
+    """Does the meaning depend on a rank or a dimension of its inputs?"""
+    calls = {op_name(n) for s in meaning(definition) for n in ast.walk(s.value) if isinstance(n, ast.Call)}
+    return bool(calls & {"rank", "dim"})
+
+
+def _output_names(definition: Rule) -> list[str]:
+    """The outputs of an op in order: the left side of the last equation that `emit` or `meaning` ends in."""
+    return targets((definition.emit or definition.meaning)[-1])
+
+
+def output_count(catalogue: Catalogue, op: str) -> int:
+    """How many outputs the definition of an op names."""
+    definition = catalogue.definitions.get(op)
+    return len(_output_names(definition)) if definition is not None else 1
+
+
+def real_dtype(dtypes: Sequence[int]) -> int:
+    """The first real element type among some, float32 if there is none."""
+    return next((d for d in dtypes if d in REAL), int(TensorProto.FLOAT))

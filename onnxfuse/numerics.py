@@ -1,0 +1,129 @@
+"""Whether two arrays are the same numbers, up to the rounding that their dtype makes unavoidable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+_TOLERANCES = {"float64": (1e-8, 1e-14), "float32": (1e-4, 1e-9), "float16": (1e-2, 1e-6), "bfloat16": (5e-2, 1e-6)}
+"""dtype → (rtol, atol).
+
+A fused kernel may add in another order.  A few eps in each of some hundred layers grow to 1e3 eps at worst, which is
+1e-4 in float32 (eps 1.2e-7); a tanh in place of an erf, the smallest wrong thing seen in practice, is 5e-4.  float64
+has room to spare.  float16 (eps 9.8e-4) and bfloat16 (7.8e-3) round every intermediate, and real models in them stay
+within about ten eps by their own normalizations.  atol only serves outputs that are zero.
+"""
+_COARSE = (0.25, 1e-6)
+"""For floats of 8 bits and fewer, whose neighbours lie a quarter apart."""
+
+
+def tolerance(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """(rtol, atol) for outputs of `dtype`: relative to the largest element, and absolute; exact types get (0, 0)."""
+    return _TOLERANCES.get(dtype.name, _COARSE) if is_float(dtype) else (0.0, 0.0)
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """True for float and complex dtypes, those of ml_dtypes among them."""
+    if dtype.kind in "fc":
+        return True
+    try:
+        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return False
+    return True
+
+
+def epsilon(dtype: np.dtype[Any]) -> float:
+    """The distance from 1.0 to the next number of a float dtype."""
+    return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far an array is from the one it should equal."""
+
+    error: float | None
+    """max|actual - expected| / max|expected| over finite elements; absolute where all expected are 0.
+
+    None where no number says how far: another shape, another dtype, NaN at another place."""
+    reason: str = ""
+    """Why the two do not count as equal; "" if they do."""
+    nans: int = 0
+    """NaN elements that both have."""
+    proves: bool = True
+    """False where there is no finite element: equal, but NaN is no evidence."""
+
+
+def compare(actual: Any, expected: Any, rtol: float | None = None, atol: float | None = None) -> Difference:
+    """Compares two outputs: arrays, lists of arrays, or None for an empty optional.
+
+    Floats pass when max|actual - expected| <= max(atol, rtol · max|expected|) and NaN and infinities stand at the same
+    places; everything else passes when it is identical.  Shapes and dtypes must agree.  `rtol` and `atol` default to
+    `tolerance`.
+    """
+    if isinstance(actual, list) and isinstance(expected, list):
+        if len(actual) != len(expected):
+            return Difference(None, f"has {len(actual)} elements instead of {len(expected)}")
+        parts = [compare(a, e, rtol, atol) for a, e in zip(actual, expected, strict=True)]
+        errors = [part.error for part in parts if part.error is not None]
+        reason = next((part.reason for part in parts if part.reason), "")
+        proves = any(part.proves for part in parts) or not parts
+        return Difference(max(errors, default=None), reason, sum(part.nans for part in parts), proves)
+    if not (isinstance(actual, np.ndarray) and isinstance(expected, np.ndarray)):
+        return Difference(0.0) if actual == expected else Difference(None, f"is {actual!r} instead of {expected!r}")
+    if actual.dtype != expected.dtype:
+        return Difference(None, f"is {actual.dtype} instead of {expected.dtype}")
+    if actual.shape != expected.shape:
+        return Difference(None, f"has shape {list(actual.shape)} instead of {list(expected.shape)}")
+    if not is_float(expected.dtype):
+        return _exact(actual, expected)
+    default_rtol, default_atol = tolerance(expected.dtype)
+    rtol, atol = default_rtol if rtol is None else rtol, default_atol if atol is None else atol
+    return _close(_widen(actual), _widen(expected), rtol, atol)
+
+
+def _widen(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _exact(actual: np.ndarray, expected: np.ndarray) -> Difference:
+    wrong = int(np.count_nonzero(actual != expected))
+    if not wrong:
+        return Difference(0.0)
+    reason = f"differs in {wrong} of {expected.size} elements of {expected.dtype}, which must be identical"
+    if expected.dtype.kind not in "iu":
+        return Difference(None, reason)
+    distance = np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max()
+    return Difference(float(distance / (np.abs(expected.astype(np.float64)).max() or 1.0)), reason)
+
+
+def _close(actual: np.ndarray, expected: np.ndarray, rtol: float, atol: float) -> Difference:
+    nan = np.isnan(expected)
+    count = int(nan.sum())
+    if strange := int((np.isnan(actual) != nan).sum()):
+        return Difference(None, f"has NaN at {strange} of {expected.size} elements where the other has none", count)
+    infinite = np.isinf(expected)
+    if ((np.isinf(actual) != infinite) | (infinite & (actual != expected))).any():
+        return Difference(None, "has infinities at other places", count)
+    finite = np.isfinite(expected)
+    if not finite.any():
+        return Difference(0.0, nans=count, proves=expected.size == 0)
+    distance = float(np.abs(actual[finite] - expected[finite]).max())
+    scale = float(np.abs(expected[finite]).max())
+    error = distance / scale if scale else distance
+    if distance <= max(atol, rtol * scale):
+        return Difference(error, nans=count)
+    return Difference(error, f"differs by {error:.1e} ({rtol:.0e} allowed)", count)
+
+
+def relative_error(actual: np.ndarray, exact: np.ndarray) -> float:
+    """max|actual - exact| / max|exact| over the elements where both are finite; 0.0 where none is."""
+    actual, exact = _widen(actual), _widen(exact)
+    finite = np.isfinite(actual) & np.isfinite(exact)
+    if not finite.any():
+        return 0.0
+    distance, scale = np.abs(actual[finite] - exact[finite]).max(), np.abs(exact[finite]).max()
+    return float(distance / scale if scale else distance)

@@ -1,0 +1,322 @@
+"""The way through, as one straight line: lift → search → write → validate → report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from onnx import ModelProto, NodeProto
+
+from .bodies import standard_since
+from .cost import launches, traffic
+from .errors import NumericsError, UsageError
+from .graph import STANDARD, Graph, attribute_graphs, opset_of, roots
+from .language import Catalogue, Rule, load
+from .lift import View, lift
+from .match import Failure
+from .report import Fusion, LeftOut, NearMiss, Report, Validation
+from .rewrite import Functions, Names, Site, UnrealisableError, Writer
+from .search import Found, search
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with (step, done, total)."""
+
+NEAR = 0.6
+"""A failed match is worth telling from this share of its pattern on."""
+
+Banned: TypeAlias = frozenset[tuple[str, str, str]]
+"""(scope, rule, value) of fusions that must not be made."""
+
+
+@dataclass
+class Optimized:
+    """A fused model and all there is to say about it."""
+
+    model: ModelProto
+    report: Report
+
+
+@dataclass
+class Fused:
+    """A model with fusions, before it is proved."""
+
+    model: ModelProto
+    sites: list[Site]
+    near_misses: list[NearMiss]
+
+
+def optimize(
+    model: ModelProto,
+    *,
+    target: str = "onnxfuse",
+    opset: int | None = None,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    rules: Sequence[Path] = (),
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    inputs: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    seed: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
+    on_mismatch: Literal["bisect", "fail"] = "bisect",
+    validate: Literal["onnxruntime", "reference", "off"] = "onnxruntime",
+    base_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Optimized:
+    """Fuse a model and prove that it computes the same.  The model given is not changed.
+
+    `target` is "onnxfuse" (fused ops with function bodies) or "onnx" (standard ops of the model's opset, or of `opset`
+    if that is given).  `base_dir` is where external data lies.  Raises NumericsError if the fused model differs and
+    `on_mismatch` is "fail"; otherwise the fusions that are guilty are left out and named in the report.
+    """
+    started = time.perf_counter()
+    catalogue = load(rules).choose(select, ignore)
+    source = model if opset is None else _convert(model, opset)
+    fused = fuse(source, catalogue, target=target, base_dir=base_dir, shapes=shapes, progress=progress)
+    left_out: list[LeftOut] = []
+    validation = Validation("not validated", note="validation is off")
+    if validate != "off":
+        from .prove import prove
+
+        fused, validation, left_out = prove(
+            model,
+            fused,
+            lambda banned: fuse(source, catalogue, target=target, base_dir=base_dir, shapes=shapes, banned=banned),
+            bisecting=on_mismatch == "bisect",
+            reference=validate == "reference",
+            options={"seed": seed, "shapes": shapes, "given": inputs, "rtol": rtol, "atol": atol},
+            base_dir=base_dir,
+            progress=progress,
+        )
+        if validation.verdict == "mismatch":
+            raise NumericsError(f"the fused model computes something else: {validation.note}")
+    report = _report(model, fused, target)
+    report.left_out, report.validation = left_out, validation
+    report.seconds = time.perf_counter() - started
+    return Optimized(fused.model, report)
+
+
+def report(
+    model: ModelProto,
+    *,
+    target: str = "onnxfuse",
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    rules: Sequence[Path] = (),
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    base_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """What can be fused, what it saves, and what almost can.  Nothing is run."""
+    started = time.perf_counter()
+    catalogue = load(rules).choose(select, ignore)
+    fused = fuse(model, catalogue, target=target, base_dir=base_dir, shapes=shapes, progress=progress)
+    result = _report(model, fused, target)
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def fuse(
+    model: ModelProto,
+    catalogue: Catalogue,
+    *,
+    target: str = "onnxfuse",
+    base_dir: Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    banned: Banned = frozenset(),
+    progress: Progress | None = None,
+) -> Fused:
+    """Apply the catalogue to every scope of a copy of the model."""
+    try:
+        return _fuse(model, catalogue, target, base_dir, shapes, banned, progress)
+    except UnrealisableError:
+        # Only a fused op with several outputs can make nodes wait for each other: do without those.
+        single = Catalogue([r for r in catalogue.rules if not r.labels], catalogue.definitions)
+        return _fuse(model, single, target, base_dir, shapes, banned, progress)
+
+
+def _fuse(
+    model: ModelProto,
+    catalogue: Catalogue,
+    target: str,
+    base_dir: Path | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    banned: Banned,
+    progress: Progress | None,
+) -> Fused:
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    functions, names = Functions(catalogue), Names.of(copy)
+    scopes = [graph for root in roots(copy) for graph in root.scopes()]
+    views: dict[int, View] = {}
+    results: list[tuple[View, Found]] = []
+    for done, graph in enumerate(scopes):
+        if progress is not None:
+            progress("match", done, len(scopes))
+        if shapes and graph.parent is None and not graph.is_function:
+            _fix_shapes(graph, shapes)
+        parent = views.get(id(graph.parent)) if graph.parent is not None else None
+        view = views[id(graph)] = lift(graph, base_dir, parent)
+        strata = [_usable(rules, target, graph.opset) for rules in catalogue.strata()]
+        forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
+        results.append((view, search(view, catalogue, strata, forbidden)))
+    sites: list[Site] = []
+    near: list[NearMiss] = []
+    for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
+        own = Writer(view, found, names, functions, target).write()
+        near = near_misses(view, found, own) + near
+        sites = own + sites
+    functions.attach(copy)
+    return Fused(copy, sites, near)
+
+
+def _usable(rules: Sequence[Rule], target: str, opset: int) -> list[Rule]:
+    """The rules that a target allows: for standard ops, those that emit an op of the model's opset."""
+    if target == "onnxfuse":
+        return list(rules)
+    return [r for r in rules if r.stratum < "2" or 0 < standard_since(r.op)[0] <= opset]
+
+
+def _fix_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Given dimensions of inputs replace symbolic ones in the index (never in the model)."""
+    for name, dims in shapes.items():
+        if name not in graph.inputs:
+            raise UsageError(f"--shape {name}: the model has no such input; it has {', '.join(graph.inputs)}")
+        kind = graph.types[name]
+        copied = type(kind)()
+        copied.CopyFrom(kind)
+        rank = len(copied.tensor_type.shape.dim)
+        if rank != len(dims):
+            raise UsageError(f"--shape {name}: the input has {rank} dimensions, {len(dims)} are given")
+        for dim, size in zip(copied.tensor_type.shape.dim, dims, strict=True):
+            dim.dim_value = size
+        graph.types[name] = copied
+
+
+def _convert(model: ModelProto, opset: int) -> ModelProto:
+    """The model at another opset, with the metadata that onnx's converter drops put back."""
+    from onnx import version_converter
+
+    if opset_of(model) == opset:
+        return model
+    try:
+        converted: ModelProto = version_converter.convert_version(model, opset)
+    except Exception as error:  # the converter raises RuntimeError and its own C++ errors
+        line = str(error).strip().splitlines()[0]
+        raise UsageError(f"the model cannot be converted to opset {opset}: {line}") from error
+    by_output = {node.output[0]: node for node in model.graph.node if node.output}
+    for node in converted.graph.node:
+        original = by_output.get(node.output[0]) if node.output else None
+        if original is not None:
+            del node.metadata_props[:]
+            node.metadata_props.extend(original.metadata_props)
+            node.name, node.doc_string = original.name, original.doc_string
+    known = {info.name for info in converted.graph.value_info}
+    converted.graph.value_info.extend(i for i in model.graph.value_info if i.name not in known)
+    del converted.metadata_props[:]
+    converted.metadata_props.extend(model.metadata_props)
+    return converted
+
+
+# ------------------------------------------------------------------------------------------------ what to say
+
+
+def _report(model: ModelProto, fused: Fused, target: str) -> Report:
+    return Report(
+        model="",
+        target=target,
+        nodes_before=count_nodes(model),
+        nodes_after=count_nodes(fused.model),
+        fusions=[fusion(site) for site in fused.sites],
+        near_misses=fused.near_misses,
+    )
+
+
+def count_nodes(model: ModelProto) -> int:
+    """Nodes of all scopes; a Constant is no node to run."""
+    total = 0
+    stack: list[Any] = [model.graph, *(f for f in model.functions if f.domain != "onnxfuse")]
+    while stack:
+        graph = stack.pop()
+        for node in graph.node:
+            total += node.op_type != "Constant"
+            stack.extend(body for _, body in attribute_graphs(node))
+    return total
+
+
+def fusion(site: Site) -> Fusion:
+    """A site as plain data."""
+    domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
+    saved = sum(launches(t) for t in site.dead) - 1
+    return Fusion(
+        rule=site.matches[-1].rule.name,
+        op=f"{domain}{site.node.op_type}",
+        scope=f"{site.scope}{module_scope(site.node, site.replaced)}",
+        node=site.node.name,
+        replaced=site.replaced,
+        launches_saved=max(saved, 0),
+        bytes_saved=traffic(t for t in site.dead if t is not site.term),
+    )
+
+
+def module_scope(node: NodeProto, replaced: Sequence[str] = ()) -> str:
+    """The module path an exporter gave: from metadata (`pkg.torch.onnx.name_scopes`), else from the node names."""
+    for entry in node.metadata_props:
+        if entry.key == "pkg.torch.onnx.name_scopes":
+            parts = [p.strip(" '\"") for p in entry.value.strip("[]").split(",")]
+            return "/" + parts[-2].replace(".", "/") if len(parts) > 1 else "/"
+    paths = [name.split("/")[:-1] for name in replaced or (node.name,) if "/" in name]
+    if not paths:
+        return "/"
+    common = paths[-1]
+    for path in paths:
+        while path[: len(common)] != common:
+            common = common[:-1]
+    return "/".join(common) or "/"
+
+
+def near_misses(view: View, found: Found, sites: Sequence[Site]) -> list[NearMiss]:
+    """Failed matches that got far, at places that no fusion covers, the furthest of each place and rule."""
+    covered = {t.id for site in sites for t in site.dead} | {site.term.id for site in sites}
+    names: dict[int, str] = {}
+    for name, term in view.terms_of.items():
+        if name in view.graph.producer:
+            names.setdefault(term.id, name)
+    best: dict[tuple[str, str], Failure] = {}
+    for failure in found.failures:
+        share = failure.matched / failure.size
+        if failure.size < 2 or share < NEAR or failure.root.id in covered or failure.root.id not in names:
+            continue
+        place = names.get(failure.at.id) or names[failure.root.id]
+        key = (failure.rule.name, place)
+        known = best.get(key)
+        if known is None or share > known.matched / known.size:
+            best[key] = failure
+    result = []
+    for (name, value), failure in best.items():
+        node = view.graph.nodes[view.graph.producer[value]]
+        scope = f"{view.graph.path}{module_scope(node)}"
+        source = f"{failure.rule.path}:{failure.line}"
+        result.append(NearMiss(name, source, scope, node.name or value, failure.reason()))
+    for candidate in found.unprofitable:
+        root = candidate.match.root
+        if root.id in names and root.id not in covered and candidate.survivors:
+            kept = next((names[t.id] for t in candidate.survivors if t.id in names), "an intermediate")
+            node = view.graph.nodes[view.graph.producer[names[root.id]]]
+            rule = candidate.match.rule
+            reason = f"fusing saves nothing: {kept} is needed elsewhere as well"
+            source = f"{rule.path}:{rule.emit[0].lineno}"
+            result.append(
+                NearMiss(rule.name, source, f"{view.graph.path}{module_scope(node)}", node.name or kept, reason)
+            )
+    return sorted(set(result), key=lambda m: (m.rule, m.scope, m.node, m.reason))
+
+
+def with_paths(found: Report, model: str, output: str | None) -> Report:
+    return replace(found, model=model, output=output)

@@ -1,0 +1,261 @@
+"""What a model does with each of its inputs: which tables it indexes, whether it is a mask, whether it counts.
+
+Random integers make most models fail or say nothing: a token id must lie inside the embedding table, a mask must be
+0 or 1, a trip count must be small.  `trace` follows every graph input forward, through whatever leaves its values
+recognisable (casts, views, constant offsets), to the operators that give the values their meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+Value = tuple[str, str]
+"""A scope and a name in it; the scope is "" for the graph and the bodies nested in it, else the function's."""
+Dims = tuple[int | str, ...]
+
+_MASK_NAME = re.compile(r"(^|[_./])masks?($|[_./\d])")
+_VIEWS = frozenset(
+    {"Identity", "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Expand", "Transpose", "Slice"}
+    | {"Tile", "Split", "Pad", "Gather", "GatherElements", "GatherND"}
+)
+_CARRIERS = {"Concat": None, "Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "Max": None}
+"""Operators that pass on values of the inputs at these positions (None: of all), as views pass on those of input 0."""
+_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_TABLES = {
+    ("", "Gather"): {1: 0},
+    ("", "GatherElements"): {1: 0},
+    ("", "GatherND"): {1: 0},
+    ("", "RotaryEmbedding"): {3: 1},
+    ("com.microsoft", "RotaryEmbedding"): {1: 2},
+    ("com.microsoft", "GatherBlockQuantized"): {1: 0},
+    ("com.microsoft", "EmbedLayerNormalization"): {0: 2, 1: 4},
+}
+"""Input position of the indices → input position of the table they index."""
+_COUNTS = {
+    "Loop": (0,),
+    "Range": (0, 1, 2),
+    "TopK": (1,),
+    "ConstantOfShape": (0,),
+    "Reshape": (1,),
+    "Expand": (1,),
+    "Tile": (1,),
+    "Slice": (1, 2),
+    "OneHot": (1,),
+    "Resize": (3,),
+    "Div": (1,),
+    "Mod": (1,),
+}
+"""Input positions that want a small positive integer: a trip count, a size, a divisor."""
+_INFERABLE = 1 << 29
+"""Shape inference serializes the model: above this size in bytes it costs more than the tables it would reveal."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """What the graph does with one input."""
+
+    limits: list[tuple[int, int, int | str]] = field(default_factory=list)
+    """``(factor, offset, size)``: factor · input + offset indexes an axis of `size` (a symbol where it is dynamic)."""
+    mask: bool = False
+    count: bool = False
+    positive: bool = False
+    """The input goes into a Log or a Sqrt."""
+
+    def bound(self, sizes: dict[str, int]) -> int | None:
+        """The number of values 0, 1, … that stay inside every table; None where no table is indexed."""
+        bounds = []
+        for factor, offset, size in self.limits:
+            known = sizes.get(size, 1) if isinstance(size, str) else size
+            room = (known - 1 - offset) // factor + 1
+            # A path that leaves no room is the idiom `Where(i < 0, i + size, i)`: it is not taken for i >= 0.
+            if room >= 1:
+                bounds.append(room)
+        return min(bounds, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A value that is factor · input + offset, and at most `cap`."""
+
+    factor: int = 1
+    offset: int = 0
+    cap: float = float("inf")
+
+
+class _Index:
+    """Consumers, constants and dims of every value of a model, in bodies and functions too."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.consumers: dict[Value, list[tuple[onnx.NodeProto, int]]] = defaultdict(list)
+        self.aliases: dict[Value, list[Value]] = defaultdict(list)
+        self.constants: dict[Value, onnx.TensorProto] = {}
+        self.dims: dict[Value, Dims] = {}
+        self.functions = {(f.domain, f.name): f for f in model.functions}
+        self._graph(model.graph, "")
+        for function in model.functions:
+            self._nodes(function.node, self._scope(function))
+
+    def _scope(self, function: onnx.FunctionProto) -> str:
+        return f"{function.domain}::{function.name}"
+
+    def _graph(self, graph: onnx.GraphProto, scope: str) -> None:
+        for tensor in graph.initializer:
+            self.constants[scope, tensor.name] = tensor
+            self.dims[scope, tensor.name] = tuple(tensor.dims)
+        for info in (*graph.input, *graph.value_info):
+            self.note_dims(info, scope)
+        self._nodes(graph.node, scope)
+
+    def note_dims(self, info: onnx.ValueInfoProto, scope: str) -> None:
+        if info.type.tensor_type.HasField("shape"):
+            dims = info.type.tensor_type.shape.dim
+            # 0 is unknown here; an axis that really has no elements cannot be indexed at all.
+            self.dims.setdefault((scope, info.name), tuple(dim.dim_param or dim.dim_value for dim in dims))
+
+    def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: str) -> None:
+        for node in nodes:
+            for position, name in enumerate(node.input):
+                self.consumers[scope, name].append((node, position))
+            for attribute in node.attribute:
+                if node.op_type == "Constant" and attribute.HasField("t"):
+                    self.constants[scope, node.output[0]] = attribute.t
+                    self.dims[scope, node.output[0]] = tuple(attribute.t.dims)
+                elif node.op_type == "Constant" and attribute.type in (1, 2):
+                    number = attribute.f if attribute.type == 1 else attribute.i
+                    self.constants[scope, node.output[0]] = numpy_helper.from_array(np.asarray(number))
+                for body in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
+                    self._graph(body, scope)
+                    self._flow(node, body, scope)
+            if function := self.functions.get((node.domain, node.op_type)):
+                inner = self._scope(function)
+                for outer, formal in zip(node.input, function.input, strict=False):
+                    self.aliases[scope, outer].append((inner, formal))
+                    self.dims.setdefault((inner, formal), self.dims.get((scope, outer), ()))
+                for formal, outer in zip(function.output, node.output, strict=False):
+                    self.aliases[inner, formal].append((scope, outer))
+
+    def _flow(self, node: onnx.NodeProto, body: onnx.GraphProto, scope: str) -> None:
+        """The values that a body takes from its node's inputs and gives to its outputs (spec: If, Loop, Scan)."""
+        loop = node.op_type == "Loop"
+        into = zip(node.input[2:], body.input[2:], strict=False) if loop else zip(node.input, body.input, strict=False)
+        for outer, formal in into:
+            self.aliases[scope, outer].append((scope, formal.name))
+        for result, outer in zip(body.output[1:] if loop else body.output, node.output, strict=False):
+            self.aliases[scope, result.name].append((scope, outer))
+
+    def constant(self, value: Value) -> np.ndarray | None:
+        """A small constant's elements as float64; None for anything else, infinities, and data outside the file."""
+        tensor = self.constants.get(value)
+        if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL or np.prod(tensor.dims) > 64:
+            return None
+        try:
+            array = numpy_helper.to_array(tensor).astype(np.float64)
+        except (TypeError, ValueError):  # strings, and raw data of the wrong length
+            return None
+        return array if array.size and np.isfinite(array).all() else None
+
+
+def trace(model: onnx.ModelProto) -> dict[str, Usage]:
+    """How each graph input is used, by name; initializers are not inputs here.  No weight is read."""
+    index = _Index(model)
+    if model.ByteSize() < _INFERABLE:
+        try:
+            inferred = onnx.shape_inference.infer_shapes(model)
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+            inferred = model
+        for info in inferred.graph.value_info:
+            index.note_dims(info, "")
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    return {info.name: _follow(index, info) for info in model.graph.input if info.name not in initializers}
+
+
+def _follow(index: _Index, info: onnx.ValueInfoProto) -> Usage:
+    usage = Usage()
+    pending: list[tuple[Value, _Path]] = [(("", info.name), _Path())]
+    seen: dict[Value, set[_Path]] = defaultdict(set)
+    while pending:
+        value, path = pending.pop()
+        # Counters in loops would grow for ever; four paths to one value say all there is to say.
+        if path in seen[value] or len(seen[value]) >= 4:
+            continue
+        seen[value].add(path)
+        pending += ((alias, path) for alias in index.aliases[value])
+        for node, position in index.consumers[value]:
+            _note(usage, index, node, value[0], position, path)
+            after = list(_step(index, node, value[0], position, path))
+            pending += (((value[0], output), step) for output in node.output for step in after)
+    indexes = any(not isinstance(size, int) or size > 2 for _, _, size in usage.limits)
+    # A padding id is compared with a constant, too: what indexes a table of more than two rows is an id.
+    usage.mask = not indexes and (usage.mask or bool(_MASK_NAME.search(info.name.lower())))
+    return usage
+
+
+def _note(usage: Usage, index: _Index, node: onnx.NodeProto, scope: str, position: int, path: _Path) -> None:
+    """Records what `node` demands of a value that arrives at `position` by `path`."""
+    table = _TABLES.get((node.domain, node.op_type), {}).get(position)
+    if table is not None and table < len(node.input):
+        for size in _axes(node, index.dims.get((scope, node.input[table]), ())):
+            if not isinstance(size, int) or path.cap >= size:
+                usage.limits.append((path.factor, path.offset, size))
+    usage.count |= position in _COUNTS.get(node.op_type, ())
+    usage.positive |= node.op_type in ("Log", "Sqrt")
+    if path.factor == 1 and path.offset == 0:
+        other = None
+        if node.op_type in _COMPARISONS or (node.op_type == "Sub" and position == 1):
+            other = index.constant((scope, node.input[1 - position]))
+        flags = (1,) if node.op_type == "Sub" else (0, 1)
+        to_bool = node.op_type == "Cast" and _attribute(node, "to") == onnx.TensorProto.BOOL
+        usage.mask |= to_bool or (other is not None and bool(np.isin(other, flags).all()))
+
+
+def _axes(node: onnx.NodeProto, dims: Dims) -> Iterator[int | str]:
+    """The sizes of the axes of a table of `dims` that the indices of `node` run over; 0, unknown, is left out."""
+    if node.op_type == "GatherND":
+        # How many axes one index tuple names depends on another shape; the smallest of all is always safe.
+        yield from (size for size in dims[_attribute(node, "batch_dims") :] if size)
+    else:
+        name = "gather_axis" if node.op_type == "GatherBlockQuantized" else "axis"
+        axis = _attribute(node, name)
+        if -len(dims) <= axis < len(dims) and dims[axis]:
+            yield dims[axis]
+
+
+def _step(index: _Index, node: onnx.NodeProto, scope: str, position: int, path: _Path) -> Iterator[_Path]:
+    """The path of the outputs of `node`, if the input can still be recognised in them."""
+    kind = node.op_type
+    if kind in _VIEWS:
+        if position == 0:
+            yield path
+        return
+    if kind in _CARRIERS:
+        positions = _CARRIERS[kind]
+        if positions is None or position in positions:
+            yield path
+        return
+    if kind in ("Clip", "Min") and (kind == "Min" or position == 0):
+        limits = [index.constant((scope, name)) for k, name in enumerate(node.input) if k != position and name]
+        high = limits[1:] if kind == "Clip" and len(limits) == 2 else limits if kind == "Min" else []
+        yield replace(path, cap=min([path.cap, *(float(c.max()) for c in high if c is not None)]))
+    elif kind in ("Add", "Sub", "Mul") and len(node.input) == 2:
+        other = index.constant((scope, node.input[1 - position]))
+        if other is None:
+            if kind == "Add":
+                yield path
+        elif kind == "Add":
+            yield replace(path, offset=path.offset + int(other.max()))
+        elif kind == "Sub" and position == 0:
+            yield replace(path, offset=path.offset - int(other.min()))
+        elif kind == "Mul" and other.max() >= 1 and other.min() >= 0:
+            scale = int(other.max())
+            yield replace(path, factor=path.factor * scale, offset=path.offset * scale)
+
+
+def _attribute(node: onnx.NodeProto, name: str) -> int:
+    return next((attribute.i for attribute in node.attribute if attribute.name == name), 0)

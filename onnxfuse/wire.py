@@ -1,0 +1,120 @@
+"""Protobuf's wire format, as far as large models need it: writing one in pieces, and looking into a broken one.
+
+Source: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import onnx
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
+INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+
+_LENGTH_DELIMITED = 2
+_Proto = TypeVar("_Proto", bound=Message)
+
+
+def part(message: _Proto, keep: Callable[[int], bool], into: _Proto | None = None) -> _Proto:
+    """A copy of `message` with only the fields whose numbers `keep` wants; fields that protobuf does not know go.
+
+    The copy is made in the empty message `into` if there is one.
+    """
+    copy: _Proto = type(message)() if into is None else into
+    for descriptor, value in message.ListFields():
+        if not keep(descriptor.number):
+            continue
+        if isinstance(value, Message):
+            getattr(copy, descriptor.name).CopyFrom(value)
+        elif isinstance(value, (int, float, str, bytes)):
+            setattr(copy, descriptor.name, value)
+        else:
+            getattr(copy, descriptor.name).extend(value)
+    return copy
+
+
+def pieces(model: onnx.ModelProto) -> tuple[int, Iterator[bytes]]:
+    """The size in bytes of the serialised `model`, and its bytes in pieces of one initializer at most.
+
+    Together they are what ``model.SerializeToString(deterministic=True)`` is, without all weights in memory once more.
+
+    Raises:
+        google.protobuf.message.EncodeError: an initializer has more than 2 GiB.
+    """
+    if len(UnknownFieldSet(model)) or len(UnknownFieldSet(model.graph)) or not model.HasField("graph"):
+        # Where a field that this protobuf does not know belongs, only protobuf can say.
+        whole: bytes = model.SerializeToString(deterministic=True)
+        return len(whole), iter((whole,))
+    before, after = _around(model, GRAPH)
+    graph_before, graph_after = _around(model.graph, INITIALIZER)
+    sizes = [tensor.ByteSize() for tensor in model.graph.initializer]
+    weights = sum(len(_header(INITIALIZER, size)) + size for size in sizes)
+    graph = len(graph_before) + weights + len(graph_after)
+    start = before + _header(GRAPH, graph)
+
+    def written() -> Iterator[bytes]:
+        yield start + graph_before
+        for tensor, size in zip(model.graph.initializer, sizes, strict=True):
+            yield _header(INITIALIZER, size)
+            yield tensor.SerializeToString(deterministic=True)
+        yield graph_after + after
+
+    return len(start) + graph + len(after), written()
+
+
+def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """(field number, start, end) of each field of the message in data[at:end], as its headers claim.
+
+    Raises:
+        IndexError: `data` ends within a header.
+    """
+    while at < end:
+        tag, start = _read_varint(data, at)
+        match tag & 7:
+            case 0:
+                _, stop = _read_varint(data, start)
+            case 1:
+                stop = start + 8
+            case 2:
+                length, start = _read_varint(data, start)
+                stop = start + length
+            case 5:
+                stop = start + 4
+            case _:
+                return
+        yield tag >> 3, start, stop
+        at = stop
+
+
+def _around(message: Message, number: int) -> tuple[bytes, bytes]:
+    """`message` serialised in two: the fields below `number`, and those above it."""
+    below = part(message, lambda field: field < number).SerializeToString(deterministic=True)
+    above = part(message, lambda field: field > number).SerializeToString(deterministic=True)
+    return below, above
+
+
+def _header(number: int, length: int) -> bytes:
+    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(length)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*out, number))
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number that starts at `at`, and where the next thing starts."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at

@@ -1,0 +1,128 @@
+"""A stand-in for the engine: tests of files, options and exit codes then say themselves what was found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import onnx
+import pytest
+
+import onnxfuse
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.report import Fusion, NearMiss, Report, Validation
+
+
+def fusion(rule: str = "LayerNormalization", scope: str = "/enc/layer.0", **changes: Any) -> Fusion:
+    """One site where nine nodes become one."""
+    replaced = tuple(f"{scope}/n{index}" for index in range(9))
+    values: dict[str, Any] = {
+        "rule": rule,
+        "op": f"onnxfuse.{rule}",
+        "scope": scope,
+        "node": f"{scope}/{rule}",
+        "replaced": replaced,
+        "launches_saved": 8,
+        "bytes_saved": 1000,
+    }
+    return Fusion(**values | changes)
+
+
+def near_miss(rule: str = "LayerNormalization", scope: str = "/enc/layer.3", node: str = "Div") -> NearMiss:
+    source = "2_norm/layer_normalization.rule:6"
+    return NearMiss(rule, source, scope, f"{scope}/{node}", "Pow exponent wants 2, saw 3")
+
+
+@dataclass
+class Rule:
+    name: str
+    op: str
+    path: str
+    doc: str
+    stratum: str
+    text: str
+
+
+@dataclass
+class Result:
+    passed: bool
+    text: str
+
+
+RULES = [
+    Rule("Gelu", "Gelu", "rules/1_act/gelu.rule", "GELU, exact.", "1_act", "Gelu(x)\nmatch:\n    y = x * Erf(x)\n"),
+    Rule(
+        "LayerNormalization",
+        "onnxfuse.LayerNormalization",
+        "rules/2_norm/layer_normalization.rule",
+        "Nine nodes become one.",
+        "2_norm",
+        "LayerNormalization(x)\nmatch:\n    mean = ReduceMean(x, axes=axes)\n",
+    ),
+]
+
+
+@dataclass
+class Optimized:
+    model: onnx.ModelProto
+    report: Report
+
+
+@dataclass
+class Engine:
+    """What the next models yield, and with which options they were asked for."""
+
+    fusions: list[Fusion] = field(default_factory=list)
+    near_misses: list[NearMiss] = field(default_factory=list)
+    validation: Validation = field(default_factory=lambda: Validation("equal", 1e-7, 1e-4, 1e-5, 2))
+    error: OnnxfuseError | BaseException | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    edit: Callable[[onnx.ModelProto], None] = lambda model: None
+
+    def report(self, model: onnx.ModelProto, **options: Any) -> Report:
+        self.calls.append(options)
+        if self.error:
+            raise self.error
+        before = len(model.graph.node) + sum(len(found.replaced) for found in self.fusions)
+        after = len(model.graph.node) + len(self.fusions)
+        return Report(
+            "",
+            nodes_before=before,
+            nodes_after=after,
+            fusions=list(self.fusions),
+            near_misses=list(self.near_misses),
+            validation=self.validation,
+        )
+
+    def optimize(self, model: onnx.ModelProto, **options: Any) -> Optimized:
+        report = self.report(model, **options)
+        self.edit(model)
+        return Optimized(model, report)
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """Puts an Engine and two rules where the command line looks for them."""
+    engine = Engine()
+    monkeypatch.setattr("onnxfuse.pipeline.optimize", engine.optimize)
+    monkeypatch.setattr("onnxfuse.pipeline.report", engine.report)
+    monkeypatch.setattr("onnxfuse.language.load", _load)
+    tester = ModuleType("onnxfuse.rule_test")
+    tester.test = _test  # type: ignore[attr-defined]
+    tester.template = "# {0} to begin with.\n{0}(x)\n".format  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "onnxfuse.rule_test", tester)
+    monkeypatch.setattr(onnxfuse, "rule_test", tester, raising=False)
+    return engine
+
+
+def _load(directories: Sequence[Path] = ()) -> list[Rule]:
+    files = [file for folder in directories for file in sorted(folder.glob("*.rule"))]
+    return [*RULES, *(Rule(file.stem, file.stem, str(file), "", "9_user", file.read_text()) for file in files)]
+
+
+def _test(rule: Rule) -> Iterator[Result]:
+    yield Result(True, f"{rule.name}: 4 spellings")
+    yield Result(rule.name != "Gelu", f"{rule.name}: float16")

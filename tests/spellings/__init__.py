@@ -1,0 +1,50 @@
+"""Every way to write an operator out: generators of small models that all mean the same.
+
+Each module has the numpy float64 definition of its operators and yields `build.Spelling`s of them.  `FAMILIES` names
+them all; tests/test_spellings.py proves that each spelling really is its operator.
+
+    for spelling in FAMILIES["layer_norm"](opset=17):
+        spelling.model, spelling.inputs      # run it
+        spelling.outputs                     # what it must compute, in float64
+        spelling.expect                      # what must stand there after fusing: {"LayerNormalization": 1}
+
+`expect` speaks of the finished model: a LayerNormalization that went into a SkipLayerNormalization is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tests.spellings import activations, attention, conv_bn, gelu, layer_norm, rms_norm, softmax
+from tests.spellings.build import Spelling
+
+FAMILIES: dict[str, Callable[[int], Iterator[Spelling]]] = {
+    "layer_norm": layer_norm.spellings,
+    "skip_layer_norm": layer_norm.skip_spellings,
+    "rms_norm": rms_norm.spellings,
+    "skip_rms_norm": rms_norm.skip_spellings,
+    "gelu_erf": gelu.erf_spellings,
+    "gelu_tanh": gelu.tanh_spellings,
+    "gelu_quick": gelu.quick_spellings,
+    "activations": activations.spellings,
+    "softmax": softmax.spellings,
+    "attention": attention.spellings,
+    "conv_bn": conv_bn.spellings,
+    "epilogues": conv_bn.epilogue_spellings,
+}
+
+LEAST = {
+    "layer_norm": 250,
+    "skip_layer_norm": 150,
+    "rms_norm": 100,
+    "skip_rms_norm": 80,
+    "gelu_erf": 48,
+    "gelu_tanh": 70,
+    "gelu_quick": 20,
+    "activations": 40,
+    "softmax": 30,
+    "attention": 240,
+    "conv_bn": 30,
+    "epilogues": 30,
+}
+"""How many distinct spellings each family has at the very least."""

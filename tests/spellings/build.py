@@ -1,0 +1,244 @@
+"""Authors small graphs: a builder, the styles that exporters differ in everywhere, and the selection of cases."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+Array = NDArray[Any]
+Operand = str | float | Array
+"""A value's name, a number (a constant of the neighbouring operand's dtype, shaped by the style), or a constant."""
+
+Choices = dict[str, tuple[str, ...]]
+
+PREDICATES = {"And", "Equal", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "Not", "Or"}
+AXES_AS_INPUT_FROM_18 = {"ReduceMean", "ReduceMax", "ReduceSumSquare", "ReduceLogSumExp", "ReduceL2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """One way to write an operator, and what it stands for."""
+
+    name: str
+    """The choices that differ from the family's plainest spelling, e.g. ``mean=sum/n,root=pow``."""
+    model: onnx.ModelProto
+    expect: dict[str, int]
+    """Fused operators in the finished model, by op_type."""
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+    """The operator's float64 definition, applied to `inputs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What exporters do differently everywhere, whatever the operator."""
+
+    constant: str = "initializer"
+    """``initializer`` or ``node``: where constants live."""
+    scalar: str = "[]"
+    """``[]``, ``[1]`` or ``[1,1,1]``: the shape of one-element constants."""
+    noise: str = "none"
+    """``identity`` or ``cast``: a no-op behind every third float node."""
+
+
+STYLE_CHOICES: Choices = {
+    "constant": ("initializer", "node"),
+    "scalar": ("[]", "[1]", "[1,1,1]"),
+    "noise": ("none", "identity", "cast"),
+}
+"""The choices of `Style`, for a family to include among its own."""
+
+
+@dataclass(slots=True)
+class Graph:
+    """A graph under construction: ``g.Add(x, 1.0)`` appends a node and returns the name of its output."""
+
+    opset: int = 17
+    style: Style = field(default_factory=Style)
+    inputs: dict[str, Array] = field(default_factory=dict)
+    outputs: dict[str, Array] = field(default_factory=dict)
+    _nodes: list[onnx.NodeProto] = field(default_factory=list)
+    _initializers: list[onnx.TensorProto] = field(default_factory=list)
+    _dtypes: dict[str, np.dtype[Any]] = field(default_factory=dict)
+    _signature: tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]] = field(default_factory=lambda: ([], []))
+
+    def input(self, name: str, value: Array, dims: Sequence[int | str] | None = None) -> str:
+        """Declare a graph input that is fed `value`; `dims` where the declared shape is symbolic."""
+        self.inputs[name] = value
+        self._dtypes[name] = value.dtype
+        self._signature[0].append(_value_info(name, value.dtype, value.shape if dims is None else dims))
+        return name
+
+    def output(self, name: str, truth: Array, dims: Sequence[int | str] | None = None) -> None:
+        """Declare a graph output whose float64 value is `truth`."""
+        self.outputs[name] = truth
+        self._signature[1].append(_value_info(name, self._dtypes[name], truth.shape if dims is None else dims))
+
+    def constant(self, value: Array) -> str:
+        """A constant tensor, as the style wants it."""
+        name = f"c{len(self._dtypes)}"
+        self._dtypes[name] = value.dtype
+        tensor = numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
+        if self.style.constant == "initializer":
+            self._initializers.append(tensor)
+        else:
+            self._nodes.append(helper.make_node("Constant", [], [name], name=f"Constant_{name}", value=tensor))
+        return name
+
+    def scalar(self, value: float, dtype: np.dtype[Any]) -> str:
+        """A one-element constant in the style's shape."""
+        shape = tuple(1 for _ in self.style.scalar.strip("[]").split(",") if _)
+        return self.constant(np.full(shape, value, dtype))
+
+    def dtype(self, value: str) -> np.dtype[Any]:
+        """Dtype of a value that stands in the graph already."""
+        return self._dtypes[value]
+
+    def cast(self, x: str, dtype: type[np.generic] | np.dtype[Any]) -> str:
+        """Cast `x`; writes the node even if `x` has that dtype already."""
+        return self.node("Cast", x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def reduce(self, op_type: str, x: str, axes: Sequence[int], *, keep: str = "keepdims") -> str:
+        """Reduce over `axes`, leaving size-1 axes by `keepdims` or, with keep="unsqueeze", by an Unsqueeze."""
+        attributes: dict[str, Any] = {"keepdims": int(keep == "keepdims")}
+        operands: list[Operand] = [x]
+        if op_type in AXES_AS_INPUT_FROM_18 and self.opset < 18:
+            attributes["axes"] = list(axes)
+        else:
+            operands.append(np.array(axes, np.int64))
+        reduced = self.node(op_type, *operands, **attributes)
+        return reduced if keep == "keepdims" else self.node("Unsqueeze", reduced, np.array(axes, np.int64))
+
+    def split(self, x: str, parts: int, axis: int, size: int) -> list[str]:
+        """Split `x` into `parts` pieces of `size` along `axis`."""
+        sizes = self.constant(np.full(parts, size, np.int64))
+        names = [f"v{len(self._dtypes)}_{part}" for part in range(parts)]
+        self._dtypes |= dict.fromkeys(names, self.dtype(x))
+        self._nodes.append(helper.make_node("Split", [x, sizes], names, name=f"Split_{names[0]}", axis=axis))
+        return names
+
+    def node(self, op_type: str, *operands: Operand, **attributes: Any) -> str:
+        """Append a node with one output."""
+        typed = [self._dtypes[operand] for operand in operands if isinstance(operand, str)]
+        neighbour = next((dtype for dtype in typed if dtype != np.bool_), np.dtype(np.float32))
+        names = [self._operand(operand, neighbour) for operand in operands]
+        match op_type:
+            case "Cast":
+                dtype = helper.tensor_dtype_to_np_dtype(attributes["to"])
+            case "Shape":
+                dtype = np.dtype(np.int64)
+            case "Where":
+                dtype = self._dtypes[names[1]]
+            case _:
+                dtype = np.dtype(np.bool_) if op_type in PREDICATES else self._dtypes[names[0]]
+        name = f"v{len(self._dtypes)}"
+        self._dtypes[name] = dtype
+        self._nodes.append(helper.make_node(op_type, names, [name], name=f"{op_type}_{name}", **attributes))
+        return self._noise(name)
+
+    def __getattr__(self, op_type: str) -> Callable[..., str]:
+        if not op_type[:1].isupper():
+            raise AttributeError(op_type)
+        return lambda *operands, **attributes: self.node(op_type, *operands, **attributes)
+
+    def spelling(self, name: str, expect: dict[str, int]) -> Spelling:
+        """The finished model."""
+        opsets = [helper.make_opsetid("", self.opset)]
+        graph = helper.make_graph(self._nodes, "spelling", *self._signature, self._initializers)
+        version = helper.find_min_ir_version_for(opsets)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=version, producer_name="spelling")
+        return Spelling(name, model, expect, self.inputs, self.outputs)
+
+    def _operand(self, operand: Operand, dtype: np.dtype[Any]) -> str:
+        match operand:
+            case str():
+                return operand
+            case np.ndarray():
+                return self.constant(operand)
+            case _:
+                return self.scalar(operand, dtype)
+
+    def _noise(self, name: str) -> str:
+        dtype = self._dtypes[name]
+        if self.style.noise == "none" or dtype.kind != "f" or len(self._nodes) % 3:
+            return name
+        noisy = f"v{len(self._dtypes)}"
+        self._dtypes[noisy] = dtype
+        to: dict[str, Any] = {"to": helper.np_dtype_to_tensor_dtype(dtype)} if self.style.noise == "cast" else {}
+        self._nodes.append(helper.make_node(self.style.noise.capitalize(), [name], [noisy], name=f"Noop_{noisy}", **to))
+        return noisy
+
+
+class Case(SimpleNamespace):
+    """One selection from `Choices`: the attributes are the choices' names, the values the chosen words."""
+
+    def style(self) -> Style:
+        """The part of the selection that `STYLE_CHOICES` describes."""
+        return Style(self.constant, self.scalar, self.noise)
+
+
+def everything(choices: Choices, valid: Callable[[Case], bool] = lambda case: True) -> Iterator[tuple[str, Case]]:
+    """Every selection that `valid` allows, with its name."""
+    for words in product(*choices.values()):
+        if valid(case := Case(**dict(zip(choices, words, strict=True)))):
+            yield _name(choices, case), case
+
+
+def covering(
+    choices: Choices, count: int, valid: Callable[[Case], bool] = lambda case: True
+) -> Iterator[tuple[str, Case]]:
+    """`count` selections with their names: the plainest, every single step away from it, then whatever pairs best.
+
+    The plainest selection takes every first word.  The rest greedily covers pairs of words that no earlier selection
+    had together (Cohen et al., "The AETG System", IEEE TSE 23(7), 1997), since it is in pairs that spellings interact.
+    The same arguments always give the same selections; there must be more than `count` of them.
+    """
+    plain = {choice: words[0] for choice, words in choices.items()}
+    single = (Case(**plain | {choice: word}) for choice, words in choices.items() for word in words)
+    seen: set[str] = set()
+    pairs: set[tuple[tuple[str, str], ...]] = set()
+    rng = random.Random(0)
+
+    def draw() -> Case:
+        while True:
+            case = Case(**{choice: rng.choice(words) for choice, words in choices.items()})
+            if valid(case) and _name(choices, case) not in seen:
+                return case
+
+    def pairs_of(case: Case) -> set[tuple[tuple[str, str], ...]]:
+        return set(combinations(vars(case).items(), 2))
+
+    steps = (case for case in single if valid(case))
+    while len(seen) < count:
+        case = next(steps, None) or max((draw() for _ in range(40)), key=lambda case: len(pairs_of(case) - pairs))
+        pairs |= pairs_of(case)
+        if (name := _name(choices, case)) not in seen:
+            seen.add(name)
+            yield name, case
+
+
+def distinct(spellings: Iterable[Spelling]) -> Iterator[Spelling]:
+    """`spellings` without those whose model is the same as an earlier one's."""
+    seen: set[bytes] = set()
+    for spelling in spellings:
+        if (model := spelling.model.SerializeToString(deterministic=True)) not in seen:
+            seen.add(model)
+            yield spelling
+
+
+def _name(choices: Choices, case: Case) -> str:
+    unusual = (f"{choice}={word}" for choice, word in vars(case).items() if word != choices[choice][0])
+    return ",".join(unusual) or "plain"
+
+
+def _value_info(name: str, dtype: np.dtype[Any], dims: Sequence[int | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), list(dims))

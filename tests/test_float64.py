@@ -1,0 +1,69 @@
+"""The float64 twin of a model: every narrow float becomes a double, nothing else changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import TensorProto
+
+from onnxfuse.float64 import NARROW, evaluate, to_float64
+from onnxfuse.validate import Session
+
+
+def parse(graph: str, tail: str = "") -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18, "own": 1]>\n{graph}\n{tail}')
+
+
+def test_the_twin_computes_with_doubles_throughout() -> None:
+    graph = """g (float[2] x, bool c) => (float[2] y, int64[2] i) <float[2] w = {0.1, 3.0}> {
+        k = Constant<value_float = 0.5>()
+        z = ConstantOfShape(n)
+        h = Cast<to = 10>(x)
+        f = Cast<to = 1>(h)
+        a = Mul(f, w)
+        b = If(c) <then_branch = t () => (float[2] p) { s = Constant<value = float {2.0}>() p = Mul(a, s) },
+                   else_branch = e () => (float[2] q) { q = own.Half(a) }>
+        d = Add(b, z)
+        y = Mul(d, k)
+        i = Cast<to = 7>(x)
+    }"""
+    half = """<domain: "own", opset_import: ["": 18]> Half (a) => (b) {
+        two = Constant<value_floats = [2.0, 2.0]>() b = Div(a, two) }"""
+    model = parse(graph.replace("{0.1, 3.0}>", "{0.1, 3.0}, int64[1] n = {2}>"), half)
+    wide = to_float64(model)
+    onnx.checker.check_model(wide)
+    x = np.array([1.0 + 2.0**-40, -7.0])
+    for flag, factor in ((True, 1.0), (False, 0.25)):
+        y, i = Session(wide, None, optimize=False).run({"x": x, "c": np.array(flag)})
+        assert y.dtype == np.float64
+        np.testing.assert_array_equal(y, x * np.array([0.1, 3.0], np.float32).astype(np.float64) * factor)
+        np.testing.assert_array_equal(i, [1, -7])
+    assert model.graph.initializer[0].data_type == TensorProto.FLOAT
+
+
+def test_the_scales_of_a_resize_stay_float32() -> None:
+    graph = "g (float[1, 1, 2, 2] x) => (y) <float[4] s = {1, 1, 2, 2}> { y = Resize(x, , s) }"
+    wide = to_float64(parse(graph))
+    x = np.arange(4.0).reshape(1, 1, 2, 2)
+    (y,) = evaluate(wide, [{"x": x}])[0]
+    np.testing.assert_array_equal(y, np.kron(x[0, 0], np.ones((2, 2)))[None, None])
+
+
+def test_typed_containers_are_widened() -> None:
+    wide = to_float64(
+        parse("g (seq(float[2]) s, optional(float16[2]) o) => (y) { y = ConcatFromSequence<axis = 0>(s) }")
+    )
+    kinds = [wide.graph.input[0].type.sequence_type.elem_type, wide.graph.input[1].type.optional_type.elem_type]
+    assert not NARROW & {kind.tensor_type.elem_type for kind in kinds}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_evaluator_gathers_elements_as_onnxruntime_does(axis: int) -> None:
+    model = parse(
+        f"g (double[3, 4] x, int64[2, 2] i) => (double[2, 2] y) {{ y = GatherElements<axis = {axis}>(x, i) }}"
+    )
+    feed = {"x": np.arange(12.0).reshape(3, 4), "i": np.array([[2, 0], [-1, 1]])}
+    (expected,) = Session(model, None, optimize=False).run(feed)
+    np.testing.assert_array_equal(evaluate(model, [feed])[0][0], expected)

@@ -1,0 +1,147 @@
+"""Each changed value on its own: what the outputs of a whole model hide is plain there."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+
+from onnxfuse import sites
+from onnxfuse.validate import Oracle, compare_sites
+
+
+def parse(graph: str, tail: str = "") -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18, "own": 1]>\n{graph}\n{tail}')
+
+
+def compare(original: onnx.ModelProto, fused: onnx.ModelProto) -> tuple[int, dict[str, str]]:
+    return compare_sites(original, fused, Oracle(original).cases[0])
+
+
+RESIDUAL = """g (float[n, 8] x) => (float[n, 8] y)
+    <float small = {1e-6}, float half = {0.5}, float one = {1}, float r = {1.4142135}> {
+    s = Mul(x, small)
+    a = Div(s, r)
+    b = Erf(a)
+    c = Add(b, one)
+    d = Mul(s, c)
+    g = Mul(d, half)
+    y = Add(x, g)
+}"""
+FUSED = """g (float[n, 8] x) => (float[n, 8] y) <float small = {1e-6}> {
+    s = Mul(x, small)
+    g = own.Gelu(s)
+    y = Add(x, g)
+}"""
+GELU = """<domain: "own", opset_import: ["": 18]> Gelu (x) => (y) {
+    half = Constant<value_float = 0.5>() one = Constant<value_float = 1.0>() r = Constant<value_float = 1.4142135>()
+    a = Div(x, r) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half)
+}"""
+
+
+def test_a_wrong_constant_that_the_residual_hides_is_seen_at_its_site() -> None:
+    original, wrong = parse(RESIDUAL), parse(FUSED, GELU.replace("0.5", "0.6"))
+    assert Oracle(original).compare(wrong).verdict == "equal"
+    assert compare(original, parse(FUSED, GELU)) == (1, {})
+    count, reasons = compare(original, wrong)
+    assert count == 1
+    assert reasons["g"].startswith("differs by 2.0e-01")
+
+
+def test_neither_model_is_changed() -> None:
+    original, fused = parse(RESIDUAL), parse(FUSED, GELU)
+    before = original.SerializeToString(), fused.SerializeToString()
+    compare(original, fused)
+    assert (original.SerializeToString(), fused.SerializeToString()) == before
+
+
+def test_a_site_rests_on_the_nearest_values_that_both_models_have() -> None:
+    original = parse("g (float[4] x) => (float[4] y) { a = Neg(x) b = Exp(a) c = Tanh(b) y = Sqrt(c) }")
+    fused = parse("g (float[4] x) => (float[4] y) { a = Neg(x) t = own.Some(a) c = own.More(t) y = Sqrt(c) }")
+    (site,) = sites.find(original, fused)
+    assert (site.output, site.stops, site.original, site.fused) == ("c", ("a",), (1, 2), (1, 2))
+
+
+def test_equal_models_have_no_sites() -> None:
+    assert sites.find(parse(RESIDUAL), parse(RESIDUAL)) == []
+    assert compare(parse(RESIDUAL), parse(RESIDUAL)) == (0, {})
+
+
+def test_sites_may_overlap_and_follow_each_other() -> None:
+    original = parse("g (float[4] x) => (float[4] y, float[4] z) { a = Neg(x) b = Exp(a) y = Tanh(b) z = Mul(b, y) }")
+    fused = parse(
+        "g (float[4] x) => (float[4] y, float[4] z) { y = own.TanhExpNeg(x) b = own.ExpNeg(x) z = own.Times(b, y) }",
+        '<domain: "own", opset_import: ["": 18]> TanhExpNeg (x) => (y) { a = Neg(x) b = Exp(a) y = Tanh(b) }\n'
+        '<domain: "own", opset_import: ["": 18]> ExpNeg (x) => (y) { a = Neg(x) y = Exp(a) }\n'
+        '<domain: "own", opset_import: ["": 18]> Times (x, y) => (z) { z = Sub(x, y) }',
+    )
+    count, reasons = compare(original, fused)
+    assert count == 3
+    assert list(reasons) == ["z"]
+
+
+def test_an_output_may_be_fed_though_its_node_is_in_the_cone() -> None:
+    original = parse("""g (float[4] x, float[4] z) => (float[4] w, float[4] s) {
+        s = Add(x, z) p = Mul(x, z) e = Exp(p) w = Mul(e, s) }""")
+    body = '<domain: "own", opset_import: ["": 18]> Both (x, z) => (s, p) { s = Add(x, z) p = Mul(x, z) }'
+    text = "g (float[4] x, float[4] z) => (float[4] w, float[4] s) { s, t = own.Both(x, z) u = Exp(t) w = Mul(u, s) }"
+    fused = parse(text, body)
+    assert {site.output: site.stops for site in sites.find(original, fused)}["w"] == ("s", "x", "z")
+    assert compare(original, fused) == (2, {})
+    wrong = parse(text.replace("Mul(u, s)", "Div(u, s)"), body)
+    assert list(compare(original, wrong)[1]) == ["w"]
+
+
+def test_shapes_that_only_the_original_takes_are_the_real_ones() -> None:
+    original = parse("""g (float[n, 8] x, float[n, 8] z) => (y) {
+        s = Shape(z) a = Neg(x) b = Reshape(a, s) y = Abs(b) }""")
+    fused = parse("g (float[n, 8] x, float[n, 8] z) => (y) { y = Abs(x) }")
+    (site,) = sites.find(original, fused)
+    assert site.observed == ("s",)
+    assert compare(original, fused) == (1, {})
+
+
+def test_values_that_are_equal_by_nature_are_not_told_apart_by_noise() -> None:
+    original = parse("g (float[4] x) => (y) { a = Exp(x) b = Exp(x) y = Sub(a, b) }")
+    merged = parse("g (float[4] x) => (y) { a = Exp(x) y = Sub(a, a) }")
+    assert compare(original, merged) == (0, {})
+
+
+def test_what_rests_on_more_in_the_original_cannot_be_cut() -> None:
+    original = parse("g (float[4] x, float[4] z) => (y) { a = Exp(x) b = Add(a, z) y = Neg(b) }")
+    fused = parse("g (float[4] x, float[4] z) => (y) { a = Exp(x) y = Neg(a) }")
+    assert sites.find(original, fused) == []
+
+
+def test_nodes_with_bodies_are_left_to_the_whole_model() -> None:
+    original = parse("""g (bool c, float[4] x) => (y) {
+        a = If(c) <then_branch = t () => (float[4] p) { p = Neg(x) }, else_branch = e () => (float[4] q) { q = Abs(x) }>
+        y = Exp(a) }""")
+    fused = parse("g (bool c, float[4] x) => (y) { a = Neg(x) y = Exp(a) }")
+    assert sites.find(original, fused) == []
+
+
+def test_masks_and_integers_keep_their_content() -> None:
+    real = {
+        "ids": np.array([3, 1]),
+        "bits": np.array([0, 1, 1], np.float32),
+        "fill": np.array([0, -3.4e38], np.float32),
+        "variance": np.array([0.5, 2.5], np.float32),
+        "x": np.array([0.5, -2.5], np.float16),
+    }
+    fed = sites.feed([sites.Site("y", tuple(real), (), (), ())], real, seed=0)
+    for name in ("ids", "bits", "fill"):
+        np.testing.assert_array_equal(fed[f"0/{name}"], real[name])
+    assert (fed["0/variance"] >= 0).all()
+    assert (fed["0/variance"] != real["variance"]).all()
+    assert (fed["0/x"] != real["x"]).all()
+    assert fed["0/x"].dtype == np.float16
+
+
+def test_a_site_that_does_not_run_does_not_silence_the_others() -> None:
+    graph = "g (float[4] x) => (a, b, c, d) { a = Neg(x) b = Abs(x) c = Exp(x) d = Tanh(x) }"
+    original, fused = parse(graph), parse(graph.replace("Exp", "own.Unheard").replace("Tanh", "Sin"))
+    count, reasons = compare(original, fused)
+    assert count == 1
+    assert list(reasons) == ["d"]
+    assert compare(original, parse(graph.replace("Exp", "own.Unheard"))) == (0, {})

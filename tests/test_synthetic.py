@@ -1,0 +1,43 @@
+"""The benchmark models are what their descriptions say, at sizes that a test can afford."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from benchmarks.synthetic import NODES_PER_BLOCK, blocks, huge
+
+
+def test_a_block_has_49_nodes_and_keeps_its_shape_at_any_size(tmp_path: Path) -> None:
+    path = tmp_path / "blocks.onnx"
+    blocks(path, count=3)
+    assert len(onnx.load(path).graph.node) == 3 * NODES_PER_BLOCK == 3 * 49
+    onnx.checker.check_model(str(path), full_check=True)
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for batch, seq in ((1, 3), (2, 7)):
+        x = np.random.default_rng(0).standard_normal((batch, seq, 16)).astype(np.float32)
+        (y,) = session.run(None, {"x": x})
+        assert y.shape == x.shape
+        assert np.abs(y.mean(axis=-1)).max() < 1e-5  # The last node is a normalisation's.
+
+
+def test_more_blocks_share_their_weights(tmp_path: Path) -> None:
+    few, many = tmp_path / "few.onnx", tmp_path / "many.onnx"
+    blocks(few, count=1)
+    blocks(many, count=5)
+    assert onnx.load(few).graph.initializer == onnx.load(many).graph.initializer
+
+
+def test_huge_is_long_but_empty(tmp_path: Path) -> None:
+    path = tmp_path / "huge.onnx"
+    huge(path, layers=3, hidden=2048)
+    data = tmp_path / "huge.onnx.data"
+    assert data.stat().st_size == 3 * 2048 * 2048 * 4
+    assert data.stat().st_blocks * 512 < data.stat().st_size / 100
+    onnx.checker.check_model(str(path), full_check=True)
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.ones((2, 2048), np.float32)})
+    assert np.array_equal(y, np.zeros((2, 2048)))

@@ -1,0 +1,78 @@
+"""What a model does with its inputs: the tables they index, followed through views, offsets, functions and bodies."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from onnxfuse.usage import trace
+
+
+def parse(graph: str, opset: int = 18, functions: str = "", domains: str = "") -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}{domains}]>\n{graph}\n{functions}')
+
+
+def table(model: onnx.ModelProto, **shapes: tuple[int, ...]) -> onnx.ModelProto:
+    """Adds float initializers of these shapes."""
+    for name, shape in shapes.items():
+        values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    return model
+
+
+def bound(graph: str, **tables: tuple[int, ...]) -> int | None:
+    return trace(table(parse(graph), **tables))["ids"].bound({})
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "limit"),
+    [
+        ("y = Gather(w, ids)", (50, 8), 50),
+        ("y = Gather<axis = 1>(w, ids)", (50, 8), 8),
+        ("a = Cast<to = 6>(ids) b = Unsqueeze(a, zero) c = Reshape(b, flat) y = Gather(w, c)", (50, 8), 50),
+        ("a = Add(ids, two) y = Gather(w, a)", (50, 8), 48),
+        ("a = Sub(ids, two) y = Gather(w, a)", (50, 8), 52),
+        ("a = Mul(ids, two) b = Add(a, two) y = Gather(w, b)", (51, 8), 25),
+        ("a = Clip(ids, zero0, two) y = Gather(w, a)", (50, 8), None),
+        ("a = Clip(ids, zero0, two) y = Gather(w, a)", (2, 8), 2),
+        ("a = Transpose(w) b = Gather<axis = 1>(a, ids) y = Identity(b)", (50, 8), 50),
+        ("n = Less(ids, zero0) a = Add(ids, fifty) b = Where(n, a, ids) y = Gather(w, b)", (50, 8), 50),
+        ("y = Add(ids, two)", (50, 8), None),
+    ],
+)
+def test_indices_are_traced_to_their_table(body: str, shape: tuple[int, ...], limit: int | None) -> None:
+    constants = "<int64 two = {2}, int64 zero0 = {0}, int64 fifty = {50}, int64[1] zero = {0}, int64[1] flat = {-1}>"
+    assert bound(f"g (int64[3] ids) => (y) {constants} {{ {body} }}", w=shape) == limit
+
+
+def test_the_smallest_of_several_tables_bounds_an_index() -> None:
+    assert (
+        bound("g (int64[3] ids) => (y) { a = Gather(w, ids) b = Gather(v, ids) y = Add(a, b) }", w=(9, 4), v=(5, 4))
+        == 5
+    )
+
+
+def test_indices_are_traced_into_functions_and_bodies() -> None:
+    graph = """g (int64[3] ids, bool c) => (y) {
+        y = If(c) <then_branch = t () => (float[3, 8] a) { a = Gather(w, ids) },
+                   else_branch = e () => (float[3, 8] b) { b = own.Look(v, ids) }> }"""
+    look = '<domain: "own", opset_import: ["": 18]> Look (data, where) => (rows) { rows = Gather(data, where) }'
+    model = table(parse(graph, functions=look, domains=', "own": 1'), w=(40, 8), v=(30, 8))
+    assert sorted(trace(model)["ids"].limits) == [(1, 0, 30), (1, 0, 40)]
+
+
+def test_a_loop_that_counts_on_does_not_trap_the_trace() -> None:
+    graph = """g (int64 ids, int64 trips, bool go) => (y) <int64 one = {1}> {
+        y = Loop(trips, go, ids) <body = b (int64 i, bool c, int64 n) => (bool d, int64 m)
+            { d = Identity(c) m = Add(n, one) }> }"""
+    usages = trace(parse(graph))
+    assert usages["trips"].count
+    assert usages["ids"].bound({}) is None
+
+
+def test_a_dynamic_table_bounds_by_its_size() -> None:
+    usage = trace(parse("g (float[n, 4] x, int64[2] ids) => (y) { y = Gather(x, ids) }"))["ids"]
+    assert usage.bound({"n": 7}) == 7
+    assert usage.bound({}) == 1

@@ -1,0 +1,73 @@
+"""Pieces of a model add up to what protobuf writes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxfuse import wire
+from tests import broken
+
+
+def full() -> onnx.ModelProto:
+    """A model that uses the fields on both sides of graph and initializer."""
+    model = broken.custom_op_in_the_middle()
+    model.producer_name = "exporter"
+    model.doc_string = "ünïcode"
+    model.graph.doc_string = "a graph"
+    helper.set_model_props(model, {"key": "value"})
+    model.graph.metadata_props.add(key="k", value="v")
+    model.graph.value_info.append(broken.value("a", ("batch", 8)))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(70_000, np.float16), "large"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(["text"], object), "string"))
+    annotation = onnx.TensorAnnotation(tensor_name="a")
+    annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="gamma")
+    model.graph.quantization_annotation.append(annotation)
+    relu = helper.make_node("Relu", ["p"], ["q"])
+    model.functions.append(helper.make_function("d", "F", ["p"], ["q"], [relu], [helper.make_opsetid("", 17)]))
+    return model
+
+
+def with_unknown_fields() -> onnx.ModelProto:
+    """Fields that a later version of ONNX might have, in the model and in the graph."""
+    unknown = b"\xfa\x3f\x03new"  # field 1023, "new"
+    graph = full().graph.SerializeToString() + unknown
+    model = full()
+    model.graph.ParseFromString(graph)
+    return onnx.ModelProto.FromString(model.SerializeToString() + unknown)
+
+
+@pytest.mark.parametrize(
+    "build", [full, with_unknown_fields, broken.good, broken.external, onnx.ModelProto], ids=lambda f: f.__name__
+)
+def test_pieces_are_what_protobuf_writes(build: object) -> None:
+    model: onnx.ModelProto = build()  # type: ignore[operator]
+    whole = model.SerializeToString(deterministic=True)
+    size, pieces = wire.pieces(model)
+    assert b"".join(pieces) == whole
+    assert size == len(whole)
+
+
+def test_unknown_fields_are_a_case_of_their_own() -> None:
+    assert with_unknown_fields().SerializeToString().count(b"new") == 2
+
+
+@pytest.mark.parametrize("build", [full, broken.good], ids=lambda f: f.__name__)
+def test_part_of_everything_is_everything(build: object) -> None:
+    model: onnx.ModelProto = build()  # type: ignore[operator]
+    assert wire.part(model, lambda field: True) == model
+
+
+def test_part_leaves_the_original_alone() -> None:
+    model = full()
+    assert not wire.part(model.graph, lambda field: field != wire.INITIALIZER).initializer
+    assert model == full()
+
+
+def test_fields_are_those_of_the_file() -> None:
+    data = full().SerializeToString()
+    spans = {number: data[start:end] for number, start, end in wire.fields(data, 0, len(data))}
+    assert spans[2] == b"exporter"
+    assert onnx.GraphProto.FromString(spans[wire.GRAPH]) == full().graph
