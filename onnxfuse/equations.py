@@ -299,7 +299,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "isnumber": lambda scope, x: not isinstance(x, Term) or x.scalar is not None,
     "isint": lambda scope, x: isinstance(x, int),
     "isinput": lambda scope, x: isinstance(x, Term) and x.op == "Input",
-    "given": lambda scope, x: x is not None and not (isinstance(x, Term) and x.op == "Absent"),
+    "given": lambda scope, x: isinstance(x, Term) and x.op != "Absent",
     "free": _free,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),

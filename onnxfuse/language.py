@@ -179,6 +179,12 @@ def op_name(call: ast.expr) -> str:
     return ast.unparse(call.func) if isinstance(call, ast.Call) else ""
 
 
+def captured(statements: Iterable[Statement]) -> set[str]:
+    """The names that stand for further attributes, as in ``Conv(x, w, **conv)``."""
+    calls = [n for s in statements for n in ast.walk(s.value) if isinstance(n, ast.Call)]
+    return {k.value.id for call in calls for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name)}
+
+
 def alternatives(expression: ast.expr) -> list[ast.expr]:
     """The equal spellings `A | B | ...`; the first is the meaning."""
     if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.BitOr):
@@ -434,7 +440,7 @@ def _check_names(rule: Rule) -> None:
     for statement in rule.emit:
         _check_expression(rule, statement.value, known)
         known.update(targets(statement))
-    known = set(parameters)
+    known = parameters | captured(rule.meaning)
     for statement in rule.meaning:
         _check_expression(rule, statement.value, known)
         known.update(targets(statement))
