@@ -86,6 +86,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
             else:
                 operands.append(operand)
     if op == "Mul":
+        operands = _one_factor(terms, operands, dtype)
         number = _mean(terms, operands, number)
     if not operands:
         dims = static(shape) or ()
@@ -103,6 +104,20 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         if folded is not None:
             return folded
     return terms.raw(op, operands, shape=shape, dtype=dtype)
+
+
+def _one_factor(terms: Terms, operands: list[Term], dtype: int) -> list[Term]:
+    """Constant factors multiplied together, where that makes no larger constant.
+
+    Not so for sums: two masks of finfo.min would add up to -inf."""
+    constants = [t for t in operands if t.constant and t.shape is not None]
+    if len(constants) < 2 or len(constants) == len(operands):
+        return operands
+    shape = broadcast(*[t.shape for t in constants if t.shape is not None])
+    if all(t.shape != shape for t in constants):
+        return operands
+    product_ = fold(terms, "Mul", constants, {}, shape, dtype) or terms.raw("Mul", constants, shape=shape, dtype=dtype)
+    return [t for t in operands if t not in constants] + [product_]
 
 
 def _never_widens(number: Term, args: Sequence[Term]) -> bool:
