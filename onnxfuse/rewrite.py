@@ -32,6 +32,8 @@ MOVEMENT = frozenset(
 )
 """Ops that may turn out to do nothing."""
 
+VIEW_OPS = frozenset("Identity Reshape Squeeze Unsqueeze Flatten Transpose Expand Slice".split())
+
 RULE_KEY, VERSION_KEY, REPLACED_KEY = "onnxfuse.rule", "onnxfuse.version", "onnxfuse.replaced"
 
 
@@ -122,6 +124,7 @@ class Writer:
         self.sites: list[tuple[tuple[Match, ...], NodeProto, str, Term]] = []
         self._dims: dict[Dim, tuple[float, str, int]] = {}
         self._seen: dict[tuple[Any, ...], NodeProto] = {}
+        self._read_by_kept: set[str] = set()
 
     # ------------------------------------------------------------------------------------- the scope
 
@@ -132,6 +135,12 @@ class Writer:
         for node in graph.nodes:
             captured = captured_names(node) if any(a.HasField("g") or a.graphs for a in node.attribute) else ()
             pinned.update(captured)
+            # A view of what is computed anew may have cancelled against it.
+            if node.op_type in VIEW_OPS and len(node.output) == 1 and node.input[0] in self.found.touched:
+                self.found.touched.add(node.output[0])
+        self._read_by_kept = pinned | {
+            name for node in graph.nodes if not self._all_touched(node) for name in node.input
+        }
         for name, term in current.items():
             if name not in graph.producer:
                 self._register(term, -1.0, name, self.view.dtypes[name])
@@ -144,14 +153,15 @@ class Writer:
             if not self._replaced(node, index, pinned, anchors):
                 self.nodes.append((index, 0, node))
             for name in node.output:
-                if name and name not in self.alias:
+                if name and name not in self.alias and (name in self._read_by_kept or not self._all_touched(node)):
                     self._register(current[name], index, name, self.view.dtypes[name])
         return self._assemble()
 
     def _replaced(self, node: NodeProto, index: int, pinned: set[str], anchors: Mapping[int, int]) -> bool:
         """Deal with a node that does not stay: computed anew, constant, nothing to do, or a duplicate."""
         outputs = [name for name in node.output if name]
-        if outputs and all(name in self.found.touched for name in outputs):
+        if outputs and self._all_touched(node):
+            outputs = [name for name in outputs if name in self._read_by_kept]
             renewed = [self._renew(name, index, pinned, anchors) for name in outputs]
             return all(renewed)
         if len(outputs) != 1 or node.op_type == "Constant":
@@ -169,6 +179,9 @@ class Writer:
                 self.alias[name] = same
                 return True
         return False
+
+    def _all_touched(self, node: NodeProto) -> bool:
+        return any(node.output) and all(name in self.found.touched for name in node.output if name)
 
     def _renew(self, name: str, index: int, pinned: set[str], anchors: Mapping[int, int]) -> bool:
         """Compute a touched value from its new term.  False if that cannot be done here: then its node stays."""
@@ -358,7 +371,7 @@ class Writer:
             if name:
                 part = self.view.terms.raw("Output", [whole], (("index", i),), shape=None, dtype=dtype)
                 self._register(part, limit - 0.5, name, dtype)
-        return names[index]
+        return str(names[index])
 
     def _chain(self, term: Term, dtype: int, limit: float, name: str) -> str:
         """A flat sum or product as binary nodes; differences and quotients as Sub and Div."""
