@@ -21,7 +21,7 @@ from onnx import FunctionProto, NodeProto, TensorProto, defs, helper
 from .canonical import integers_as_input, make_attribute, tensor
 from .equations import attribute_defaults, literal
 from .graph import DOMAIN
-from .language import Catalogue, Rule, op_name, targets
+from .language import Catalogue, Rule, captured, op_name, targets
 from .pattern import BINARY
 from .terms import REAL
 
@@ -185,7 +185,7 @@ class Body:
             op = env[op]
         args = [self.value(a, env) for a in node.args]
         if op == "given":
-            return args[0] is not None
+            return isinstance(args[0], Ref)
         if op == "trailing":
             return tuple(range(int(args[0]), 0))
         if op == "filled":
@@ -254,6 +254,8 @@ def environment(
             env[p.name] = standard[p.name]
         else:
             env[p.name] = literal(p.default) if p.default is not None else None
+    rest = {name: value for name, value in attrs.items() if definition.parameter(name) is None}
+    env.update(dict.fromkeys(captured(meaning(definition)), rest))
     return env
 
 

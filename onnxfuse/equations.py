@@ -147,6 +147,7 @@ class Scope:
 
     def call(self, node: ast.Call) -> Value:
         op = op_name(node)
+        op = self.bindings.get(op, op) if self.rule.parameter(op) else op
         if op in FUNCTIONS:
             return FUNCTIONS[op](self, *[self.value(a) for a in node.args])
         args = [self.value(a) for a in node.args]
@@ -284,6 +285,11 @@ def _broadcasts(scope: Scope, x: Value, shape: Value) -> bool:
     return same_shape(broadcast(_shape(scope, x), tuple(shape)), tuple(shape))
 
 
+def _attribute(scope: Scope, captured: Value, name: str, default: Value) -> Value:
+    """An attribute among those that `**name` captured; `default` where the node does not give it."""
+    return dict(captured).get(name, default)
+
+
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     "rank": _rank,
     "dim": _dim,
@@ -293,7 +299,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "isnumber": lambda scope, x: not isinstance(x, Term) or x.scalar is not None,
     "isint": lambda scope, x: isinstance(x, int),
     "isinput": lambda scope, x: isinstance(x, Term) and x.op == "Input",
-    "given": lambda scope, x: x is not None and not (isinstance(x, Term) and x.op == "Absent"),
+    "given": lambda scope, x: isinstance(x, Term) and x.op != "Absent",
     "free": _free,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),
@@ -304,6 +310,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "filled": _filled,
     "opset": lambda scope: scope.opset,
     "broadcasts": _broadcasts,
+    "attribute": _attribute,
 }
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

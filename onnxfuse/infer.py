@@ -300,9 +300,12 @@ def _window(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> 
         return [(unknown_rank(terms, x), x.dtype)]
     channels = x.shape[1] if w is None or w.shape is None else w.shape[0]
     n = len(kernel)
-    if attrs.get("ceil_mode") or "auto_pad" in attrs:
+    if attrs.get("ceil_mode"):
         return [((x.shape[0], channels, *terms.fresh_shape(n)), x.dtype)]
     strides, dilations = attrs.get("strides", (1,) * n), attrs.get("dilations", (1,) * n)
+    if attrs.get("auto_pad", "NOTSET").startswith("SAME"):
+        same = [floor_divide(x.shape[2 + i] + strides[i] - 1, strides[i]) for i in range(n)]
+        return [((x.shape[0], channels, *same), x.dtype)]
     pads = attrs.get("pads", (0,) * 2 * n)
     dims: list[Dim] = []
     for i in range(n):

@@ -31,7 +31,7 @@ KINDS = ("const", "bool", "sum", "real", "int")
 
 PREDICATES = frozenset(
     """rank dim shape size isconst isnumber isinput isint given free lowest len abs min max trailing filled opset
-    broadcasts""".split()
+    broadcasts attribute""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
 
@@ -46,6 +46,8 @@ class Parameter:
     kind: str | None
     default: ast.expr | None
     constant: bool
+    ops: tuple[str, ...] = ()
+    """``activation: Relu | Tanh``: the name stands for one of these ops, and for its name as a string."""
 
     @property
     def optional(self) -> bool:
@@ -115,7 +117,7 @@ class Rule:
         """The op this rule emits; empty if it emits plain algebra."""
         calls = [node for s in reversed(self.emit) for node in ast.walk(s.value) if isinstance(node, ast.Call)]
         names = [op_name(c) for c in calls]
-        return next((n for n in names if n == self.name), op_name(self.call) if self.call else self.name)
+        return next((n for n in names if n == self.name), op_name(self.call) if self.call else [*names, self.name][0])
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -175,6 +177,12 @@ def targets(statement: Statement) -> list[str]:
 def op_name(call: ast.expr) -> str:
     """``Softmax`` or ``com.microsoft.QuickGelu`` of a call."""
     return ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+
+
+def captured(statements: Iterable[Statement]) -> set[str]:
+    """The names that stand for further attributes, as in ``Conv(x, w, **conv)``."""
+    calls = [n for s in statements for n in ast.walk(s.value) if isinstance(n, ast.Call)]
+    return {k.value.id for call in calls for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name)}
 
 
 def alternatives(expression: ast.expr) -> list[ast.expr]:
@@ -309,13 +317,26 @@ def _head(source: Source, end: int) -> tuple[str, tuple[Parameter, ...]]:
         *((a, d, False) for a, d in zip(shared, defaults, strict=True)),
         *((a, d, True) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True)),
     ]:
-        kind = None
+        kind, ops = None, ()
         if argument.annotation is not None:
             kind = ast.unparse(argument.annotation)
-            if kind not in KINDS:
+            if constant:
+                kind, ops = None, _ops(source, argument.annotation)
+            elif kind not in KINDS:
                 _unknown(source, "kind", kind, KINDS, argument.annotation)
-        parameters.append(Parameter(argument.arg, kind, default, constant))
+        parameters.append(Parameter(argument.arg, kind, default, constant, ops))
     return function.name, tuple(parameters)
+
+
+def _ops(source: Source, annotation: ast.expr) -> tuple[str, ...]:
+    """The ops of ``Relu | Tanh``."""
+    names = alternatives(annotation)
+    for name in names:
+        if not isinstance(name, ast.Name):
+            raise source.error("behind a constant stand the ops it may be", name, "such as  activation: Relu | Tanh")
+        if name.id not in standard_ops():
+            _unknown(source, "op", name.id, sorted(standard_ops()), name)
+    return tuple(name.id for name in names if isinstance(name, ast.Name))
 
 
 def _body(source: Source, start: int, end: int, after: int) -> tuple[ast.stmt, ...]:
@@ -419,7 +440,7 @@ def _check_names(rule: Rule) -> None:
     for statement in rule.emit:
         _check_expression(rule, statement.value, known)
         known.update(targets(statement))
-    known = set(parameters)
+    known = parameters | captured(rule.meaning)
     for statement in rule.meaning:
         _check_expression(rule, statement.value, known)
         known.update(targets(statement))

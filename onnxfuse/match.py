@@ -113,7 +113,7 @@ class Matcher:
     def match(self, variant: Variant, root: Term) -> Match | None:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
         self.variant, self.rule, self.root = variant, variant.rule, root
-        self.env, self.cover, self.steps, self.opened = {}, [], 0, 0
+        self.env, self.cover, self.steps, self.opened = dict(variant.operators), [], 0, 0
         for rest in self._root(variant.root, root):
             found = self._finish(rest)
             if found is not None:

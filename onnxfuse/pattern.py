@@ -82,6 +82,8 @@ class Variant:
     dropped: Mapping[str, ast.expr]
     root: Pattern
     spelling: tuple[int, ...]
+    operators: Mapping[str, str] = field(default_factory=dict)
+    """Which op each parameter stands for that may be one of several."""
 
     @property
     def size(self) -> int:
@@ -107,7 +109,7 @@ def variants(rule: Rule) -> list[Variant]:
         for drops in itertools.product((False, True), repeat=len(optional)):
             dropped = {p.name: p.default for p, drop in zip(optional, drops, strict=True) if drop and p.default}
             constants_dropped = any(p.constant for p, drop in zip(optional, drops, strict=True) if drop)
-            for spelling, root in _spellings(rule, block, dropped):
+            for spelling, root, operators in _spellings(rule, block, dropped):
                 if root.kind != "op":
                     continue
                 key = root.key()
@@ -116,7 +118,7 @@ def variants(rule: Rule) -> list[Variant]:
                     continue
                 seen.add(key)
                 skeletons.add(root.key(numbers=False))
-                found.append(Variant(rule, block, _dropped_in(rule, root, dropped), root, spelling))
+                found.append(Variant(rule, block, _dropped_in(rule, root, dropped), root, spelling, operators))
     return found
 
 
@@ -131,7 +133,9 @@ def _dropped_in(rule: Rule, root: Pattern, dropped: Mapping[str, ast.expr]) -> d
     return result
 
 
-def _spellings(rule: Rule, block: int, dropped: Mapping[str, ast.expr]) -> Iterator[tuple[tuple[int, ...], Pattern]]:
+def _spellings(
+    rule: Rule, block: int, dropped: Mapping[str, ast.expr]
+) -> Iterator[tuple[tuple[int, ...], Pattern, dict[str, str]]]:
     """Every combination of `|` choices, by replaying the choices made so far and branching at the next."""
     todo: list[tuple[int, ...]] = [()]
     while todo:
@@ -146,8 +150,9 @@ def _spellings(rule: Rule, block: int, dropped: Mapping[str, ast.expr]) -> Itera
             used.append(pick)
             return pick
 
-        root = _Builder(rule, dropped, choose).build(block)
-        yield tuple(used), root
+        builder = _Builder(rule, dropped, choose)
+        root = builder.build(block)
+        yield tuple(used), root, builder.operators
 
 
 class _Builder:
@@ -156,6 +161,7 @@ class _Builder:
     def __init__(self, rule: Rule, dropped: Mapping[str, ast.expr], choose: Callable[[int], int]) -> None:
         self.rule, self.choose = rule, choose
         self.names: dict[str, Pattern] = {}
+        self.operators: dict[str, str] = {}
         for p in rule.parameters:
             default = dropped.get(p.name)
             self.names[p.name] = _literal(p, default) if default is not None else self._parameter(p)
@@ -193,8 +199,17 @@ class _Builder:
             args = [self.expression(a) for a in node.args]
             attrs = {k.arg: k.value for k in node.keywords if k.arg}
             star = next((k.value.id for k in node.keywords if not k.arg and isinstance(k.value, ast.Name)), "")
-            return self.make(op_name(node), args, node, attrs, star)
+            return self.make(self.operator(op_name(node)), args, node, attrs, star)
         raise self.rule.source.error("this cannot be matched", node)
+
+    def operator(self, name: str) -> str:
+        """The op of a call: what it says, or the choice for a parameter that may be one of several."""
+        parameter = self.rule.parameter(name)
+        if parameter is None or not parameter.ops:
+            return name
+        if name not in self.operators:
+            self.operators[name] = parameter.ops[self.choose(len(parameter.ops))]
+        return self.operators[name]
 
     def make(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from .cost import launches, traffic
+from .cost import HEAVY, launches, traffic
 from .match import Match
 from .terms import Term
 
@@ -36,6 +36,8 @@ def weigh(match: Match, users: Mapping[int, Sequence[Term]], needed: Collection[
     dead = [t for i, t in cover.items() if i not in kept]
     made = sum(launches(t) for t in match.made() if t.op != "Transpose" and t.id not in users)
     saved = sum(launches(t) for t in dead) - made
+    if any(cover[i].op in HEAVY for i in kept):
+        saved = -1
     return Candidate(match, saved, traffic(t for t in dead if t is not match.root) or 0, tuple(cover[i] for i in kept))
 
 
