@@ -134,7 +134,8 @@ def _mean(terms: Terms, operands: list[Term], number: float) -> float:
         count = product(term.args[0].shape[a] for a in term.attr("axes"))
         if isinstance(count, int):
             # A factor stored in half precision is 1/N rounded: half an ulp is 2**-11 of it.
-            tolerance = {TensorProto.FLOAT16: 2.0**-11, TensorProto.BFLOAT16: 2.0**-8}.get(term.dtype, 1e-6)
+            half, brain = term.dtype == TensorProto.FLOAT16, term.dtype == TensorProto.BFLOAT16
+            tolerance = 2.0**-11 if half else 2.0**-8 if brain else 1e-6
             if number != 1 and count and abs(number * count - 1) <= tolerance:
                 operands[i] = make(terms, "ReduceMean", term.args, dict(term.attrs))
                 return 1.0

@@ -82,7 +82,7 @@ def optimize(
     left_out: list[LeftOut] = []
     validation = Validation("not validated", note="validation is off")
     if validate != "off":
-        from .prove import prove
+        from .prove import prove  # onnxruntime is needed only here
 
         fused, validation, left_out = prove(
             model,
@@ -92,7 +92,7 @@ def optimize(
             reference=validate == "reference",
             options={"seed": seed, "shapes": shapes, "given": inputs, "rtol": rtol, "atol": atol},
             base_dir=base_dir,
-            progress=progress,
+            progress=progress or (lambda step, done, total: None),
         )
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")

@@ -1,17 +1,28 @@
-"""Proof of a fused model, and the search for the fusions that break it."""
+"""Proof of a fused model, and the search for the fusions that break it.
+
+Two tests, since each sees what the other does not: the outputs of the whole model on generated inputs, and every value
+that is computed anew, cut out with its neighbourhood and fed with unit normals.  A fusion that fails the second is left
+out by name; what only the first sees is found by bisection.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
 from .report import LeftOut, Validation
+from .validate import Oracle, bisect, compare_sites
 
 if TYPE_CHECKING:
     from .pipeline import Banned, Fused, Progress
+    from .rewrite import Site
+
+ATTEMPTS = 3
+"""Times that guilty sites are left out and the rest is tried again, before bisection takes over."""
 
 
 def prove(
@@ -23,42 +34,68 @@ def prove(
     reference: bool,
     options: Mapping[str, Any],
     base_dir: Path | None,
-    progress: Progress | None,
+    progress: Progress,
 ) -> tuple[Fused, Validation, list[LeftOut]]:
-    """Compare the fused model with the original; on a mismatch leave out the guilty fusions, if `bisecting`."""
-    from .inputs import generate
-    from .pipeline import fusion
-    from .validate import bisect, compare
+    """Compare the fused model with the original; leave out the guilty fusions if `bisecting`.
 
-    def check(candidate: Fused) -> Validation:
-        return compare(
-            original,
-            candidate.model,
-            cases,
-            rtol=options["rtol"],
-            atol=options["atol"],
-            base_dir=base_dir,
-            reference=reference,
-        )
-
-    cases = generate(
-        original, seed=options["seed"], shapes=options["shapes"], given=options["given"], base_dir=base_dir
+    Returns the model that passed (or the last one that did not), the verdict on it, and what was left out.
+    """
+    progress("run the original", 0, 3)
+    tolerances = {"rtol": options["rtol"], "atol": options["atol"]}
+    oracle = Oracle(
+        original,
+        seed=options["seed"],
+        shapes=options["shapes"],
+        given=options["given"],
+        base_dir=base_dir,
+        reference=reference,
     )
-    if progress is not None:
-        progress("validate", 0, 1)
-    verdict = check(fused)
-    if verdict.verdict != "mismatch" or not bisecting or not fused.sites:
-        return fused, verdict, []
-    first = verdict
-    keys = [(s.scope, s.matches[-1].rule.name, s.value) for s in fused.sites]
+    left_out: list[LeftOut] = []
+    banned: Banned = frozenset()
+    candidate = fused
+    for attempt in range(ATTEMPTS):
+        progress("run the fused model", 1, 3)
+        verdict = oracle.compare(candidate.model, **tolerances)
+        if not oracle.cases:
+            return candidate, verdict, []
+        progress("compare site by site", 2, 3)
+        _, wrong = compare_sites(
+            original, candidate.model, oracle.cases[0], base_dir=base_dir, seed=options["seed"], **tolerances
+        )
+        guilty = [site for site in candidate.sites if site.value in wrong]
+        if not guilty:
+            break
+        if not bisecting:
+            reason = f"{guilty[0].matches[-1].rule.name} at {guilty[0].node.name}: {wrong[guilty[0].value]}"
+            return candidate, replace(verdict, verdict="mismatch", note=reason), []
+        left_out += [_left_out(site, verdict) for site in guilty]
+        banned |= frozenset(key for site in guilty for key in keys(site))
+        candidate = rebuild(banned)
+        del attempt
+    if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
+        return candidate, verdict, left_out
+    suspects, held = candidate, banned
+
+    def without(sites: frozenset[int]) -> Fused:
+        return rebuild(held | frozenset(key for i in sites for key in keys(suspects.sites[i])))
 
     def good(kept: frozenset[int]) -> bool:
-        if progress is not None:
-            progress("bisect", len(kept), len(keys))
-        banned = frozenset(k for i, k in enumerate(keys) if i not in kept)
-        return check(rebuild(banned)).verdict != "mismatch"
+        progress("bisect", len(kept), len(suspects.sites))
+        rest = frozenset(range(len(suspects.sites))) - kept
+        return oracle.compare(without(rest).model, **tolerances).verdict != "mismatch"
 
-    guilty = bisect(range(len(keys)), good)
-    repaired = rebuild(frozenset(keys[i] for i in guilty))
-    left_out = [LeftOut(fusion(fused.sites[i]), first.max_error or 0.0) for i in sorted(guilty)]
-    return repaired, check(repaired), left_out
+    found = bisect(range(len(suspects.sites)), good)
+    left_out += [_left_out(suspects.sites[i], verdict) for i in sorted(found)]
+    candidate = without(found)
+    return candidate, oracle.compare(candidate.model, **tolerances), left_out
+
+
+def keys(site: Site) -> list[tuple[str, str, str]]:
+    """What must be banned for a site not to come back: every rule that had a part in it, at the value it computes."""
+    return [(site.scope, match.rule.name, site.value) for match in site.matches]
+
+
+def _left_out(site: Site, verdict: Validation) -> LeftOut:
+    from .pipeline import fusion
+
+    return LeftOut(fusion(site), verdict.max_error or 0.0)

@@ -32,6 +32,8 @@ MOVEMENT = frozenset(
 )
 """Ops that may turn out to do nothing."""
 
+VIEW_OPS = frozenset("Identity Reshape Squeeze Unsqueeze Flatten Transpose Expand Slice".split())
+
 RULE_KEY, VERSION_KEY, REPLACED_KEY = "onnxfuse.rule", "onnxfuse.version", "onnxfuse.replaced"
 
 
@@ -122,37 +124,95 @@ class Writer:
         self.sites: list[tuple[tuple[Match, ...], NodeProto, str, Term]] = []
         self._dims: dict[Dim, tuple[float, str, int]] = {}
         self._seen: dict[tuple[Any, ...], NodeProto] = {}
+        self.pinned: set[str] = set()
+        """Values that must keep their name: outputs, and what bodies of control flow read."""
+        self.read: set[str] = set()
+        """Values that something reads by name; other touched values are built only if a term needs them."""
+        self.visited: set[int] = set()
+        self.anchors: dict[int, int] = {}
+        """Fused ops with several outputs → position of the last value they compute."""
 
     # ------------------------------------------------------------------------------------- the scope
 
     def write(self) -> list[Site]:
         """Rewrite the scope; returns the fused nodes that are live."""
         graph, current = self.graph, self.found.current
-        pinned = set(graph.outputs)
         for node in graph.nodes:
-            captured = captured_names(node) if any(a.HasField("g") or a.graphs for a in node.attribute) else ()
-            pinned.update(captured)
+            # A view of what is computed anew may have cancelled against it.
+            if node.op_type in VIEW_OPS and len(node.output) == 1 and node.input[0] in self.found.touched:
+                self.found.touched.add(node.output[0])
+        self.pinned = set(graph.outputs)
+        live_nodes = self._demand()
+        for index in live_nodes:
+            node = graph.nodes[index]
+            captured = captured_names(node) if has_bodies(node) else set()
+            self.pinned |= captured
+            if not self._all_touched(node):
+                self.read.update(name for name in node.input)
+        self.read |= self.pinned
         for name, term in current.items():
             if name not in graph.producer:
                 self._register(term, -1.0, name, self.view.dtypes[name])
-        anchors: dict[int, int] = {}
         for name, index in graph.producer.items():
             bound = current.get(name)
             if bound is not None and bound.op == "Output" and name in self.found.touched:
-                anchors[bound.args[0].id] = max(index, anchors.get(bound.args[0].id, -1))
-        for index, node in enumerate(graph.nodes):
-            if not self._replaced(node, index, pinned, anchors):
-                self.nodes.append((index, 0, node))
-            for name in node.output:
-                if name and name not in self.alias:
-                    self._register(current[name], index, name, self.view.dtypes[name])
+                whole = bound.args[0].id
+                self.anchors[whole] = max(index, self.anchors.get(whole, -1))
+        for index in sorted(live_nodes):
+            self._visit(index)
         return self._assemble()
 
-    def _replaced(self, node: NodeProto, index: int, pinned: set[str], anchors: Mapping[int, int]) -> bool:
+    def _demand(self) -> set[int]:
+        """The nodes that the scope's outputs need: of a touched value, what its new term is built from."""
+        graph, current = self.graph, self.found.current
+        first: dict[int, str] = {}
+        for name in sorted(current, key=lambda name: graph.producer.get(name, -1)):
+            first.setdefault(current[name].id, name)
+        wanted: set[int] = set()
+        stack = [name for name in graph.outputs if name in graph.producer]
+        while stack:
+            index = graph.producer.get(stack.pop())
+            if index is None or index in wanted:
+                continue
+            wanted.add(index)
+            node = graph.nodes[index]
+            if not self._all_touched(node):
+                stack.extend(name for name in node.input if name)
+                stack.extend(captured_names(node) if has_bodies(node) else ())
+                continue
+            terms = [a for name in node.output if name for a in current[name].args]
+            while terms:
+                term = terms.pop()
+                if term.id in first:
+                    stack.append(first[term.id])
+                else:
+                    terms.extend(term.args)
+        return wanted
+
+    def _visit(self, index: int) -> None:
+        """Deal with one node of the original, and make its values known."""
+        node = self.graph.nodes[index]
+        self.visited.add(index)
+        lazy = self._all_touched(node) and not any(name in self.read for name in node.output)
+        if lazy:
+            self.visited.discard(index)
+            return
+        if not self._replaced(node, index):
+            for name in node.input:
+                source = self.graph.producer.get(name)
+                if source is not None and source not in self.visited:
+                    self.read.add(name)
+                    self._visit(source)
+            self.nodes.append((index, 0, node))
+        for name in node.output:
+            if name and name not in self.alias:
+                self._register(self.found.current[name], index, name, self.view.dtypes[name])
+
+    def _replaced(self, node: NodeProto, index: int) -> bool:
         """Deal with a node that does not stay: computed anew, constant, nothing to do, or a duplicate."""
         outputs = [name for name in node.output if name]
-        if outputs and all(name in self.found.touched for name in outputs):
-            renewed = [self._renew(name, index, pinned, anchors) for name in outputs]
+        if outputs and self._all_touched(node):
+            renewed = [self._renew(name, index) for name in outputs if name in self.read]
             return all(renewed)
         if len(outputs) != 1 or node.op_type == "Constant":
             return False
@@ -160,26 +220,29 @@ class Writer:
         term = self.found.current[name]
         if node.domain not in STANDARD:
             return False
-        if term.op == "Constant" and name not in pinned and _element_count(term) <= SMALL:
+        if term.op == "Constant" and name not in self.pinned and _element_count(term) <= SMALL:
             self._constant(term, self.view.dtypes[name], name)
             return True
-        if name not in pinned:
+        if name not in self.pinned:
             same = self._unchanged(node, term, name) or self._duplicate(node)
             if same is not None:
                 self.alias[name] = same
                 return True
         return False
 
-    def _renew(self, name: str, index: int, pinned: set[str], anchors: Mapping[int, int]) -> bool:
+    def _all_touched(self, node: NodeProto) -> bool:
+        return any(node.output) and all(name in self.found.touched for name in node.output if name)
+
+    def _renew(self, name: str, index: int) -> bool:
         """Compute a touched value from its new term.  False if that cannot be done here: then its node stays."""
         term, dtype = self.found.current[name], self.view.dtypes[name]
-        limit = anchors.get(term.args[0].id, index) if term.op == "Output" else index
+        limit = self.anchors.get(term.args[0].id, index) if term.op == "Output" else index
         try:
             source = self._realise(term, dtype, limit, "" if term.constant else name)
         except UnrealisableError:
             return False
         if source != name:
-            if name in pinned:
+            if name in self.pinned:
                 self._node("Identity", [source], {}, limit, name)
             else:
                 self.alias[name] = source
@@ -197,7 +260,7 @@ class Writer:
 
     def _duplicate(self, node: NodeProto) -> str | None:
         """The output of an earlier node that computes the same from the same inputs."""
-        if node.op_type in RANDOM or node.op_type == "Dropout" or any(a.HasField("g") for a in node.attribute):
+        if node.op_type in RANDOM or node.op_type == "Dropout" or has_bodies(node):
             return None
         inputs = tuple(self.alias.get(i, i) for i in node.input)
         attrs = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
@@ -358,7 +421,7 @@ class Writer:
             if name:
                 part = self.view.terms.raw("Output", [whole], (("index", i),), shape=None, dtype=dtype)
                 self._register(part, limit - 0.5, name, dtype)
-        return names[index]
+        return str(names[index])
 
     def _chain(self, term: Term, dtype: int, limit: float, name: str) -> str:
         """A flat sum or product as binary nodes; differences and quotients as Sub and Div."""
@@ -522,7 +585,7 @@ class Writer:
 
     def _reads(self, node: NodeProto) -> set[str]:
         names = {self.alias.get(name, name) for name in node.input if name}
-        if any(a.HasField("g") or a.graphs for a in node.attribute):
+        if has_bodies(node):
             names |= captured_names(node)
         return names
 
@@ -591,6 +654,10 @@ class Writer:
 
 class UnrealisableError(Exception):
     """A term that cannot be computed from the values at hand; the fusion behind it is left out."""
+
+
+def has_bodies(node: NodeProto) -> bool:
+    return any(a.HasField("g") or a.graphs for a in node.attribute)
 
 
 def _sort(

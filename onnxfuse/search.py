@@ -72,8 +72,7 @@ def _round(
             continue
         matches = _matches(matcher, index, term)
         if banned:
-            carried = set(names.get(term.id, ()))
-            matches = [m for m in matches if not any((m.rule.name, name) in banned for name in carried)]
+            matches = [m for m in matches if not _forbidden(m, banned, names, users)]
         if not matches:
             barren.add(term.id)
         for match in matches:
@@ -130,19 +129,37 @@ def _substitute(
             replacement[old.id] = new
         _trace(found, match)
     for start in replacement:
-        stack, seen = [start], set[int]()
-        while stack:
-            i = stack.pop()
-            if i in seen:
-                continue
-            seen.add(i)
-            if i in names:
-                found.touched.update(names[i])
-            else:
-                stack.extend(user.id for user in users.get(i, ()))
+        found.touched |= _values_above(start, names, users)
     done: dict[int, Term] = {}
     for name, term in found.current.items():
         found.current[name] = _resolve(view, found, term, replacement, done)
+
+
+def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:
+    """The nearest values whose terms contain this one: those that must be computed anew if it is replaced."""
+    stack, seen, above = [term], set[int](), set[str]()
+    while stack:
+        i = stack.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        if i in names:
+            above.update(names[i])
+        else:
+            stack.extend(user.id for user in users.get(i, ()))
+    return above
+
+
+def _forbidden(
+    match: Match,
+    banned: Collection[tuple[str, str]],
+    names: Mapping[int, list[str]],
+    users: Mapping[int, list[Term]],
+) -> bool:
+    values = _values_above(match.root.id, names, users)
+    for exposed in match.exposed:
+        values |= _values_above(exposed.id, names, users)
+    return any((match.rule.name, value) in banned for value in values)
 
 
 def _trace(found: Found, match: Match) -> None:
