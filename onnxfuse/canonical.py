@@ -112,9 +112,9 @@ def make_attribute(name: str, value: Any) -> AttributeProto:
 
 def tensor(array: Array, name: str, dtype: int) -> TensorProto:
     """An initializer of the given dtype."""
-    return numpy_helper.from_array(
-        np.ascontiguousarray(array).astype(helper.tensor_dtype_to_np_dtype(dtype)).reshape(array.shape), name
-    )
+    with np.errstate(over="ignore"):  # a mask's -3.4e38 is -inf in half precision
+        values = np.ascontiguousarray(array).astype(helper.tensor_dtype_to_np_dtype(dtype))
+    return numpy_helper.from_array(values.reshape(array.shape), name)
 
 
 def integers_as_input(op: str, opset: int) -> tuple[int, str] | None:

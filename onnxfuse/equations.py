@@ -160,8 +160,8 @@ class Scope:
                 value = self.number(self.value(keyword.value))
                 if value is not None:
                     attrs[keyword.arg] = value
-        # A parameter that the match left out is an absent input of an op, not its neutral number.
-        for i, argument in enumerate(node.args):
+        # A parameter that the match left out is an absent input of a fused op, not its neutral number.
+        for i, argument in enumerate(node.args if op in self.ops.definitions else ()):
             if isinstance(argument, ast.Name) and argument.id in self.bindings.get("", ()):
                 args[i] = None
         return self.apply(op, args, attrs)

@@ -116,7 +116,7 @@ class Rule:
     def op(self) -> str:
         """The op this rule emits; empty if it emits plain algebra."""
         calls = [node for s in reversed(self.emit) for node in ast.walk(s.value) if isinstance(node, ast.Call)]
-        names = [op_name(c) for c in calls]
+        names = [n for c in calls if (n := op_name(c)) not in PREDICATES]
         return next((n for n in names if n == self.name), op_name(self.call) if self.call else [*names, self.name][0])
 
     @property
@@ -317,13 +317,15 @@ def _head(source: Source, end: int) -> tuple[str, tuple[Parameter, ...]]:
         *((a, d, False) for a, d in zip(shared, defaults, strict=True)),
         *((a, d, True) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True)),
     ]:
-        kind, ops = None, ()
+        kind, ops = None, tuple[str, ...]()
         if argument.annotation is not None:
             kind = ast.unparse(argument.annotation)
             if constant:
                 kind, ops = None, _ops(source, argument.annotation)
             elif kind not in KINDS:
                 _unknown(source, "kind", kind, KINDS, argument.annotation)
+        if default is not None:
+            _literal(source, default)
         parameters.append(Parameter(argument.arg, kind, default, constant, ops))
     return function.name, tuple(parameters)
 
@@ -381,32 +383,28 @@ def _expressions(source: Source, body: Sequence[ast.stmt]) -> tuple[ast.expr, ..
 
 
 def _test(source: Source, body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
-    return {s.targets[0].id: s.value for s in _assignments(source, body) if isinstance(s.targets[0], ast.Name)}
+    test = {s.targets[0].id: s.value for s in _assignments(source, body) if isinstance(s.targets[0], ast.Name)}
+    for value in test.values():
+        positive = isinstance(value, ast.Call) and op_name(value) == "positive" and len(value.args) == 1
+        _literal(source, value.args[0] if isinstance(value, ast.Call) and positive else value)
+    return test
+
+
+def _literal(source: Source, node: ast.expr) -> None:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise source.error(
+            "here stands a literal: a number, a string or a list", node, "such as  x=[2, 7, 64]"
+        ) from error
 
 
 # ------------------------------------------------------------------------------------------------ checking
 
-ALLOWED = (
-    ast.Name,
-    ast.Constant,
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.Call,
-    ast.keyword,
-    ast.List,
-    ast.Tuple,
-    ast.Set,
-    ast.Compare,
-    ast.BoolOp,
-    ast.IfExp,
-    ast.Subscript,
-    ast.Attribute,
-    ast.operator,
-    ast.unaryop,
-    ast.cmpop,
-    ast.boolop,
-    ast.expr_context,
-    ast.Slice,
+ALLOWED: tuple[type[ast.AST], ...] = tuple(
+    getattr(ast, name)
+    for name in """Name Constant BinOp UnaryOp Call keyword List Tuple Set Compare BoolOp IfExp Subscript Attribute
+    operator unaryop cmpop boolop expr_context Slice""".split()
 )
 """What may stand in a rule."""
 
@@ -467,6 +465,8 @@ def _check_expression(rule: Rule, expression: ast.expr, known: set[str]) -> None
             kind = type(node).__name__
             raise rule.source.error(f"{kind} has no place in a rule", node if hasattr(node, "lineno") else expression)
         if isinstance(node, ast.Call):
+            if not re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", op_name(node)):
+                raise rule.source.error("only ops and the functions of rules can be called", node, "such as  Cos(x)")
             functions.update(id(n) for n in ast.walk(node.func))
         elif isinstance(node, ast.Attribute) and id(node) not in functions:
             raise rule.source.error("a dot stands only in the name of an op's domain", node)

@@ -1,0 +1,186 @@
+"""Every rule of the catalogue, in every combination of its optional steps, blocks and spellings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from onnxfuse import language, rule_test
+from onnxfuse.pattern import variants
+from onnxfuse.pipeline import fuse
+
+CATALOGUE = language.load()
+TESTED = [rule for rule in CATALOGUE if rule.test and rule.blocks]
+
+
+@pytest.mark.parametrize("rule", TESTED, ids=lambda rule: rule.path)
+def test_every_spelling_is_matched_and_means_the_fused_op(rule: language.Rule) -> None:
+    outcomes = list(rule_test.check(rule, CATALOGUE))
+    assert len(outcomes) >= 2 * len(variants(rule)), "every variant is matched, and its body run"
+    assert not [outcome.text for outcome in outcomes if not outcome.passed]
+
+
+@pytest.mark.parametrize("rule", CATALOGUE.rules, ids=lambda rule: rule.path)
+def test_every_rule_says_what_it_is(rule: language.Rule) -> None:
+    assert len(rule.doc) > 20
+    absorbs_what_a_rule_emitted = rule.stratum == "5_absorb"
+    assert absorbs_what_a_rule_emitted or rule.test, "a rule that can be written out has a `test:` line"
+    assert absorbs_what_a_rule_emitted or rule.cost
+
+
+@pytest.mark.parametrize("name", sorted({rule.op for rule in CATALOGUE if rule.stratum >= "2" and rule.call}))
+def test_every_op_that_is_no_standard_op_has_a_meaning(name: str) -> None:
+    assert name in CATALOGUE.definitions or name in language.standard_ops()
+
+
+def test_a_wrong_rule_is_found_out(tmp_path: Path) -> None:
+    """The meaning says cosine where the second spelling says sine."""
+    (tmp_path / "wrong.rule").write_text(
+        "# Wrong.\nWrong(X)\n\nmatch:  Y = X * Cos(X) | X * Sin(X)\nemit:   Y = Wrong(X)\ntest:   X=[3,4]\n"
+    )
+    catalogue = language.load([tmp_path])
+    failed = [o for o in rule_test.check(catalogue.named("Wrong")[0], catalogue) if not o.passed]
+    assert {outcome.claim for outcome in failed} == {"spellings agree", "float32 body"}
+
+
+def test_a_rule_that_matches_nothing_is_found_out(tmp_path: Path) -> None:
+    (tmp_path / "never.rule").write_text(
+        "# Never.\nNever(X)\n\nmatch:  Y = X * Cos(X)\nwhere:  rank(X) == 7\nemit:   Y = Never(X)\ntest:   X=[3,4]\n"
+    )
+    catalogue = language.load([tmp_path])
+    failed = [o for o in rule_test.check(catalogue.named("Never")[0], catalogue) if not o.passed]
+    assert [outcome.claim for outcome in failed] == ["matched"]
+    assert "rank(X) == 7" in failed[0].detail
+
+
+def test_the_template_passes_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "my_norm.rule").write_text(rule_test.template("MyNorm"))
+    catalogue = language.load([tmp_path])
+    outcomes = list(rule_test.check(catalogue.named("MyNorm")[0], catalogue))
+    assert outcomes
+    assert all(outcome.passed for outcome in outcomes), [o.text for o in outcomes if not o.passed]
+
+
+# ------------------------------------------------------------------------------------------------ what must not match
+
+
+def model(nodes: list[tuple[str, list[str], str, dict[str, object]]], **tensors: np.ndarray) -> ModelProto:
+    """(op, inputs, output, attributes) in order; X is the input [2, 6, 8], the last output is the graph's."""
+    made = [helper.make_node(op, inputs, [output], **attrs) for op, inputs, output, attrs in nodes]
+    graph = helper.make_graph(
+        made,
+        "g",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [2, 6, 8])],
+        [helper.make_tensor_value_info(nodes[-1][2], TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def ops(m: ModelProto) -> list[str]:
+    return [node.op_type for node in fuse(m, CATALOGUE).model.graph.node]
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values if len(values) > 1 else values[0], np.float32)
+
+
+@pytest.mark.parametrize(("shape", "fused"), [((6, 8), True), ((2, 6, 8), True), ((3, 1, 6, 8), False)])
+def test_a_skip_that_broadcasts_is_no_skip(shape: tuple[int, ...], fused: bool) -> None:
+    """A full-sized skip is fused; one that broadcasts or widens the sum stays an Add."""
+    rng = np.random.default_rng(0)
+    found = ops(
+        model(
+            [
+                ("Add", ["X", "S"], "sum", {}),
+                ("LayerNormalization", ["sum", "g", "b"], "Y", {"axis": -1}),
+            ],
+            S=rng.standard_normal(shape).astype(np.float32),
+            g=np.ones(8, np.float32),
+            b=np.zeros(8, np.float32),
+        )
+    )
+    assert ("SkipLayerNormalization" in found) == (shape == (2, 6, 8)), (fused, found)
+
+
+def test_epsilon_0_is_no_layer_normalization() -> None:
+    """0 / 0 is NaN where a row is constant; LayerNormalization's epsilon exists to prevent that."""
+    nodes = [
+        ("ReduceMean", ["X"], "m", {"axes": [-1]}),
+        ("Sub", ["X", "m"], "d", {}),
+        ("Mul", ["d", "d"], "dd", {}),
+        ("ReduceMean", ["dd"], "v", {"axes": [-1]}),
+        ("Sqrt", ["v"], "s", {}),
+        ("Div", ["d", "s"], "Y", {}),
+    ]
+    assert "LayerNormalization" not in ops(model(nodes))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_a_constant_1_percent_off_is_another_function(factor: float) -> None:
+    nodes = [
+        ("Mul", ["X", "c"], "u", {}),
+        ("Erf", ["u"], "e", {}),
+        ("Add", ["e", "one"], "f", {}),
+        ("Mul", ["X", "f"], "g", {}),
+        ("Mul", ["g", "half"], "Y", {}),
+    ]
+    found = ops(model(nodes, c=f32(0.70710678 * factor), one=f32(1), half=f32(0.5)))
+    assert ("Gelu" in found) == (factor == 1.0)
+
+
+def test_layer_normalization_wins_over_the_rms_normalization_inside_it() -> None:
+    nodes = [
+        ("ReduceMean", ["X"], "m", {"axes": [-1]}),
+        ("Sub", ["X", "m"], "d", {}),
+        ("Mul", ["d", "d"], "dd", {}),
+        ("ReduceMean", ["dd"], "v", {"axes": [-1]}),
+        ("Add", ["v", "eps"], "ve", {}),
+        ("Sqrt", ["ve"], "s", {}),
+        ("Div", ["d", "s"], "Y", {}),
+    ]
+    assert ops(model(nodes, eps=f32(1e-5))) == ["LayerNormalization"]
+
+
+def test_a_product_needed_elsewhere_is_not_computed_twice() -> None:
+    """Folding the factor would leave both the old MatMul and a new one."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        ("MatMul", ["X", "W"], "y", {}),
+        ("Mul", ["y", "k"], "scaled", {}),
+        ("Cos", ["y"], "other", {}),
+        ("Add", ["scaled", "other"], "Y", {}),
+    ]
+    w, k = rng.standard_normal((8, 5)).astype(np.float32), rng.standard_normal(5).astype(np.float32)
+    assert ops(model(nodes, W=w, k=k)).count("MatMul") == 1
+
+
+def convolution(place: str, pads: int, mode: int = 0) -> ModelProto:
+    rng = np.random.default_rng(0)
+
+    def vector(n: int) -> np.ndarray:
+        return (rng.random(n) + 0.5).astype(np.float32)
+
+    conv = {"pads": [pads, pads]}
+    norm = {"training_mode": mode}
+    parameters = ["s", "b", "m", "v"]
+    first, second = [("Conv", ["X", "W"], "h", conv), ("BatchNormalization", ["h", *parameters], "Y", norm)]
+    if place == "before":
+        first, second = (
+            ("BatchNormalization", ["X", *parameters], "h", norm),
+            ("Conv", ["h", "W"], "Y", conv),
+        )
+    return model(
+        [first, second],
+        W=rng.standard_normal((6, 6, 3)).astype(np.float32),
+        **{name: vector(6) for name in parameters},
+    )
+
+
+@pytest.mark.parametrize(("place", "pads", "folded"), [("after", 1, True), ("before", 0, True), ("before", 1, False)])
+def test_batch_normalization_before_a_padded_convolution_stays(place: str, pads: int, folded: bool) -> None:
+    """Padding adds zeros behind the shift: folding it would pad with something else."""
+    assert ops(convolution(place, pads)) == (["Conv"] if folded else ["BatchNormalization", "Conv"])
