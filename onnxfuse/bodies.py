@@ -69,11 +69,12 @@ def is_standard(op: str, attrs: Mapping[str, Any], opset: int) -> bool:
     return 0 < since <= opset and set(attrs) <= known
 
 
-def takes(op: str, dtype: int, opset: int) -> bool:
-    """Does the op of ai.onnx take this element type?  Celu, for one, knows only float32."""
-    schema = defs.get_schema(op, opset)
-    wanted = f"tensor({TensorProto.DataType.Name(dtype).lower()})"
-    return wanted in schema.inputs[0].types
+@cache
+def allows(op: str, opset: int, dtype: int) -> bool:
+    """Does the schema of the standard op take this element type as its first input?"""
+    schema = defs.get_schema(op, opset, "")
+    kind = f"tensor({TensorProto.DataType.Name(dtype).lower()})"
+    return kind in schema.inputs[0].types
 
 
 @dataclass
@@ -280,7 +281,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         Ref(name, shape) if given else None for name, given, shape in zip(names, use.inputs, shapes, strict=True)
     ]
     equations = meaning(definition)
-    if is_standard(use.op, attrs, opset) and takes(use.op, use.dtype, opset):
+    if is_standard(use.op, attrs, opset) and allows(use.op, opset, use.dtype):
         outputs = [body.node(use.op, [a.name if a else "" for a in args], attrs, "y").name]
     else:
         calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}

@@ -160,9 +160,10 @@ class Scope:
                 value = self.number(self.value(keyword.value))
                 if value is not None:
                     attrs[keyword.arg] = value
-        # A parameter that the match left out is an absent input of a fused op, not its neutral number.
-        for i, argument in enumerate(node.args if op in self.ops.definitions else ()):
-            if isinstance(argument, ast.Name) and argument.id in self.bindings.get("", ()):
+        # A parameter that the match left out is an absent input of an op, not its neutral number.
+        for i, argument in enumerate(node.args):
+            left_out = isinstance(argument, ast.Name) and argument.id in self.bindings.get("", ())
+            if left_out and (op in self.ops.definitions or i in _optional_inputs(op)):
                 args[i] = None
         return self.apply(op, args, attrs)
 
@@ -176,6 +177,8 @@ class Scope:
             if x.shape is None or product(x.shape) != product(attrs["shape"]):
                 raise UndecidedError(f"{x!r} does not have {product(attrs['shape'])!r} elements")
             return reshape(self.terms, x, tuple(attrs["shape"]))
+        if op in ("Unsqueeze", "Squeeze"):
+            return make(self.terms, op, [x], attrs)
         if op == "Transpose":
             return transpose(self.terms, x, attrs["perm"])
         if op == "Repeat":
@@ -206,6 +209,16 @@ def _schema_defaults(op: str) -> dict[str, Any]:
     from onnx import defs
 
     return defaults(op, "", defs.onnx_opset_version())
+
+
+@cache
+def _optional_inputs(op: str) -> frozenset[int]:
+    from onnx import defs
+
+    if op not in standard_ops():
+        return frozenset()
+    inputs = defs.get_schema(op, defs.onnx_opset_version(), "").inputs
+    return frozenset(i for i, p in enumerate(inputs) if p.option == defs.OpSchema.FormalParameterOption.Optional)
 
 
 def attribute_defaults(op: str, ops: Catalogue) -> Mapping[str, Any]:

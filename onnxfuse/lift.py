@@ -15,9 +15,12 @@ from .graph import STANDARD, Graph, attribute_graphs, captured_names
 from .infer import infer, normal_axis, shape_data
 from .normal import fold, make, reshape, slice_axis
 from .symbolic import Dim, Shape, product
-from .terms import FOLDABLE, SMALL, Array, Term, Terms
+from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms
 
 RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
+DECLARES_DTYPE = frozenset("Cast ConstantOfShape EyeLike RandomNormalLike RandomUniformLike OneHot Constant".split())
+"""Ops whose result has the element type of an attribute, or of another input than the first real one."""
+
 NUMERIC = frozenset(
     {
         TensorProto.FLOAT,
@@ -158,6 +161,8 @@ def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
     _to_canonical(view, op, args, attrs)
     inferred = infer(terms, op, args, attrs, count)
     for i, (shape, dtype) in enumerate(inferred):
+        dtype = _value_dtype(view, node, dtype)
+        inferred[i] = (shape, dtype)
         if shape is None or not dtype:
             known_dtype, known_shape = graph.type_of(node.output[i]) if node.output[i] else (0, None)
             inferred[i] = (shape if shape is not None else known_shape, dtype or known_dtype)
@@ -173,6 +178,14 @@ def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
         (terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype), dtype)
         for i, (shape, dtype) in enumerate(inferred)
     ]
+
+
+def _value_dtype(view: View, node: NodeProto, dtype: int) -> int:
+    """The element type of a real result: that of the operand's value, since terms do not tell real types apart."""
+    if dtype not in REAL or node.op_type in DECLARES_DTYPE:
+        return dtype
+    operands = node.input[1:] if node.op_type == "Where" else node.input
+    return next((view.dtypes[name] for name in operands if name and view.dtypes[name] in REAL), dtype)
 
 
 def _frozen(attrs: dict[str, Any]) -> tuple[tuple[str, Any], ...]:

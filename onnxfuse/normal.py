@@ -25,6 +25,7 @@ from .symbolic import Dim, Shape, Sym, broadcast, exact, product
 from .terms import FOLDABLE, REAL, SMALL, Term, Terms, is_number, same_shape, static, value_of
 
 NEUTRAL = {"Add": 0.0, "Mul": 1.0}
+SCORE_OPS = frozenset("Mul Add Softmax SafeSoftmax Where Tanh Reshape IsNaN".split())
 VIEWS = frozenset({"Reshape", "Transpose", "Slice", "Expand", "Repeat"})
 
 
@@ -265,7 +266,14 @@ def _where(terms: Terms, args: list[Term], attrs: Any, shape: Shape | None, dtyp
             return x
         if not any(condition.data.ravel()) and same_shape(y.shape, shape):
             return y
-    return None
+    return _lift_merge(terms, "Where", args, shape)
+
+
+def _elementwise(op: str) -> Callable[[Terms, list[Term], Any, Shape | None, int], Term | None]:
+    def lifted(terms: Terms, args: list[Term], attrs: Any, shape: Shape | None, dtype: int) -> Term | None:
+        return _lift_merge(terms, op, args, args[0].shape)
+
+    return lifted
 
 
 def _flip(other: str) -> Callable[[Terms, list[Term], Any, Shape | None, int], Term | None]:
@@ -327,9 +335,9 @@ def _gemm(terms: Terms, args: list[Term], attrs: Mapping[str, Any], shape: Shape
 
 
 def _softmax(terms: Terms, args: list[Term], attrs: Mapping[str, Any], shape: Shape | None, dtype: int) -> Term | None:
-    x = args[0]
+    x, factor = _hoist(args[0])
     if x.shape is not None and attrs.get("axis", -1) in (-1, len(x.shape) - 1) and leading_merge(x) is not None:
-        return reshape(terms, make(terms, "Softmax", [unmerge(terms, x)], {}), x.shape)
+        return reshape(terms, make(terms, "Softmax", [scaled(terms, unmerge(terms, x), factor)], {}), x.shape)
     return _from_the_end("Softmax", -1)(terms, args, attrs, shape, dtype)
 
 
@@ -444,8 +452,8 @@ def leading_merge(term: Term) -> Shape | None:
     lead = [b for b in blocks if b[2] < len(term.shape) - 2]
     if not lead or lead[-1][3] != len(term.shape) - 2 or any(j1 - j0 != 1 or i1 == i0 for i0, i1, j0, j1 in lead):
         return None
-    if all(i1 - i0 == 1 for i0, i1, _, _ in lead):
-        return None
+    if all(sum(d != 1 for d in source[i0:i1]) < 2 for i0, i1, _, _ in lead):
+        return None  # dims of 1 come and go
     return source[: lead[-1][1]]
 
 
@@ -458,35 +466,46 @@ def unmerge(terms: Terms, term: Term) -> Term:
 
 
 def _lift_merge(terms: Terms, op: str, operands: list[Term], shape: Shape | None) -> Term | None:
-    """op(merge(x), y, ...) as merge(op(x, unmerge(y), ...)), where x comes from a MatMul: scores in rank 3."""
-    if shape is None or sum(not is_number(t) for t in operands) < 2:
+    """op(merge(x), y, ...) as merge(op(x, unmerge(y), ...)) for an elementwise op over attention scores in rank 3."""
+    if shape is None or (op in NEUTRAL and sum(not is_number(t) for t in operands) < 2):
         return None
-    for k, operand in enumerate(operands):
-        term, factor = _hoist(operand)
-        if term.op != "Reshape" or leading_merge(term) is None or not same_shape(term.shape, shape):
+    for operand in operands:
+        term, _ = _hoist(operand)
+        if term.op != "Reshape" or not same_shape(term.shape, shape):
             continue
-        core = term.args[0]
-        while core.op in ("Mul", "Add"):
-            core = core.args[0]
-        if core.op != "MatMul" and not any(a.op == "MatMul" for a in term.args[0].args):
+        if leading_merge(term) is None or not _is_scores(term.args[0]):
             continue
-        inner = unmerge(terms, term)
-        assert inner.shape is not None
-        blocks = blocks_of(inner.shape, shape)
-        lifted = [scaled(terms, inner, factor)]
-        for j, other in enumerate(operands):
-            if j == k:
-                continue
-            if is_number(other):
-                lifted.append(other)
-                continue
-            target = _unmerged_shape(other.shape, inner.shape, shape, blocks)
-            if target is None:
-                break
-            lifted.append(reshape(terms, other, target))
-        else:
+        inner = unmerge(terms, term).shape
+        assert inner is not None
+        lifted = _unmerged(terms, operands, inner, shape)
+        if lifted is None:
+            continue
+        if op in NEUTRAL:
             return reshape(terms, combine(terms, op, lifted), shape)
+        return reshape(terms, make(terms, op, lifted, {}), shape)
     return None
+
+
+def _is_scores(term: Term, depth: int = 6) -> bool:
+    """Does a product of matrices lie below, with only score arithmetic in between?"""
+    if term.op == "MatMul":
+        return True
+    return depth > 0 and term.op in SCORE_OPS and any(_is_scores(a, depth - 1) for a in term.args)
+
+
+def _unmerged(terms: Terms, operands: Sequence[Term], inner: Shape, outer: Shape) -> list[Term] | None:
+    """The operands in the shape that they have before the merge; None where one does not split that way."""
+    blocks = blocks_of(inner, outer)
+    lifted = []
+    for operand in operands:
+        if operand.scalar is not None:
+            lifted.append(operand)
+            continue
+        target = _unmerged_shape(operand.shape, inner, outer, blocks)
+        if target is None:
+            return None
+        lifted.append(reshape(terms, operand, target))
+    return lifted
 
 
 def _unmerged_shape(
@@ -777,6 +796,8 @@ _FORMS: dict[str, Callable[[Terms, list[Term], Any, Shape | None, int], Term | N
     "Clip": _clip,
     "Where": _where,
     "Not": _not,
+    "Tanh": _elementwise("Tanh"),
+    "IsNaN": _elementwise("IsNaN"),
     "Less": _flip("Greater"),
     "LessOrEqual": _flip("GreaterOrEqual"),
     "And": _commutative("And"),

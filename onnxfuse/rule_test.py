@@ -19,7 +19,7 @@ from .bodies import Body, Ref
 from .canonical import tensor
 from .equations import literal
 from .graph import DOMAIN
-from .language import Catalogue, Parameter, Rule, Statement, alternatives, captured, op_name
+from .language import Catalogue, Parameter, Rule, Statement, alternatives, captured, op_name, targets
 from .numerics import compare
 from .pattern import Variant, variants
 from .terms import Array
@@ -168,11 +168,8 @@ def write(rule: Rule, variant: Variant, catalogue: Catalogue, dtype: int) -> Cas
                 inputs.append(helper.make_tensor_value_info(p.name, kind, array.shape))
                 feeds[p.name] = array
     block = spelled(rule, variant)
-    setting = {k: v for k, v in env.items() if not isinstance(v, Ref)} | {
-        s.targets[0].id: s.value.value  # type: ignore[attr-defined]
-        for s in block
-        if isinstance(s.value, ast.Constant)
-    }
+    setting = sorted((name, repr(value)) for name, value in env.items() if not isinstance(value, Ref))
+    setting += [("", side) for side in _sides(block)]
     result = body.equations(_typed(block, dtype), env)
     graph = helper.make_graph(
         body.nodes, "rule", inputs, [helper.make_tensor_value_info(result.name, dtype, None)], initializers
@@ -180,7 +177,13 @@ def write(rule: Rule, variant: Variant, catalogue: Catalogue, dtype: int) -> Cas
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)], ir_version=10
     )
-    return Case(_name(rule, variant), repr(sorted(setting.items(), key=lambda item: item[0])), model, feeds)
+    return Case(_name(rule, variant), repr(setting), model, feeds)
+
+
+def _sides(block: Sequence[Statement]) -> list[str]:
+    """Equations beside those that lead to the root: what `emit` is told of this block, so that it may mean another."""
+    used = {n.id for s in block for n in ast.walk(s.value) if isinstance(n, ast.Name)}
+    return [ast.unparse(s) for s in block[:-1] if not used & set(targets(s))]
 
 
 def _name(rule: Rule, variant: Variant) -> str:
