@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
@@ -93,37 +93,43 @@ class Rule:
     test: dict[str, ast.expr]
     source: Source
 
-    @property
+    @cached_property
     def version(self) -> str:
         """Changes whenever the text does."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:12]
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if not p.constant)
 
-    @property
+    @cached_property
     def constants(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.constant)
 
-    @property
+    @cached_property
     def call(self) -> ast.Call | None:
         """The op that `emit` ends in, if it ends in one."""
         value = self.emit[-1].value if self.emit else None
         return value if isinstance(value, ast.Call) else None
 
-    @property
+    @cached_property
     def op(self) -> str:
         """The op this rule emits; empty if it emits plain algebra."""
         calls = [node for s in reversed(self.emit) for node in ast.walk(s.value) if isinstance(node, ast.Call)]
         names = [n for c in calls if (n := op_name(c)) not in PREDICATES]
         return next((n for n in names if n == self.name), op_name(self.call) if self.call else [*names, self.name][0])
 
-    @property
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         """Names of matched intermediates that `emit` exposes beside the result."""
         matched = {name for block in self.blocks for s in block for name in targets(s)}
         return tuple(n for s in self.emit for n in targets(s)[1:] if n in matched)
+
+    @cached_property
+    def asked(self) -> frozenset[str]:
+        """Names that `let`, `where` and `emit` mention."""
+        expressions = [*(s.value for s in (*self.let, *self.emit)), *self.where]
+        return frozenset(n.id for e in expressions for n in ast.walk(e) if isinstance(n, ast.Name))
 
     def parameter(self, name: str) -> Parameter | None:
         return next((p for p in self.parameters if p.name == name), None)

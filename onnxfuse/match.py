@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +49,13 @@ class Match:
     matched: frozenset[int]
     """Ids of the terms that the pattern bound: where what was there ends and what `emit` made begins."""
 
-    def made(self) -> list[Term]:
-        """The terms that `emit` built on top of what was matched, arguments before users."""
+    def made(self, existing: Container[int]) -> list[Term]:
+        """The terms that `emit` built on top of what was matched and of `existing` ones, arguments before users."""
         found: dict[int, Term] = {}
         stack = [self.emitted, *self.exposed.values()]
         while stack:
             term = stack.pop()
-            if term.id not in self.matched and term.id not in found:
+            if term.id not in self.matched and term.id not in found and term.id not in existing:
                 found[term.id] = term
                 stack.extend(term.args)
         return [found[i] for i in sorted(found)]
@@ -283,13 +283,14 @@ class Matcher:
     # ------------------------------------------------------------------------------------- sums and products
 
     def _chain(self, p: Pattern, t: Term, *, at_root: bool) -> Iterator[list[Term]]:
-        scalars = [a for a in p.args if a.scalar]
-        rest = [a for a in p.args if a.kind == "variable" and a.op == "sum" and a.name not in self.env]
-        others = [a for a in p.args if not a.scalar and a not in rest]
-        others.sort(key=lambda a: (a.kind == "variable" and a.name not in self.env, -_weight(a)))
-        scalar = None
-        if scalars:
-            scalar = scalars[0] if len(scalars) == 1 else Pattern("op", p.op, tuple(scalars), line=p.line)
+        missing = p.heads - _heads(t)
+        if missing:
+            self._fail(p, t, lambda: f"{p.op} wants {min(missing)} among its operands, saw {_listed(t.args)}")
+            return
+        scalar = p.number
+        rest = [a for a in p.rest if a.name not in self.env]
+        bound = [a for a in (*p.variables, *p.rest) if a.name in self.env]
+        others = [*p.parts, *bound, *(a for a in p.variables if a.name not in self.env)]
         for operands in self._openings(p.op, list(t.args), OPENINGS):
             numbers = [o for o in operands if is_number(o)]
             terms = [o for o in operands if not is_number(o)]
@@ -371,14 +372,7 @@ class Matcher:
             for _ in self._match(wanted, operand):
                 yield from self._assign(p, t, ps[1:], ts[:i] + ts[i + 1 :], rest, at_root)
         if not candidates and ts:
-            self._fail(
-                p,
-                t,
-                lambda: (
-                    f"{p.op} wants {wanted.op or wanted.name} among its operands, saw "
-                    + ", ".join(describe(o) for o in ts)
-                ),
-            )
+            self._fail(p, t, lambda: f"{p.op} wants {wanted.op or wanted.name} among its operands, saw {_listed(ts)}")
 
     # ------------------------------------------------------------------------------------- attributes
 
@@ -497,9 +491,7 @@ class Matcher:
     def _inline(self, scope: Scope, statement: ast.Assign) -> None:
         """A name of `match:` that was dissolved into a longer chain gets its value back when `emit` asks for it."""
         name = targets(statement)[0]
-        wanted = {n.id for s in (*self.rule.emit, *self.rule.let) for n in ast.walk(s.value) if isinstance(n, ast.Name)}
-        wanted |= {n.id for c in self.rule.where for n in ast.walk(c) if isinstance(n, ast.Name)}
-        if name in wanted and name not in scope.bindings:
+        if name in self.rule.asked and name not in scope.bindings:
             scope.bindings[name] = scope.value(statement.value)
 
     def _let(self, scope: Scope, statement: ast.Assign) -> None:
@@ -553,8 +545,18 @@ def _kind_fits(kind: str, t: Term) -> bool:
     return True
 
 
-def _weight(p: Pattern) -> int:
-    return sum(1 for _ in p.walk())
+def _heads(t: Term, depth: int = OPENINGS) -> set[str]:
+    """Ops of the operands of a chain, and of shared chains inside it that may be opened."""
+    heads = {a.op for a in t.args}
+    if depth and t.op in heads:
+        for inner in t.args:
+            if inner.op == t.op:
+                heads |= _heads(inner, depth - 1)
+    return heads
+
+
+def _listed(operands: Sequence[Term]) -> str:
+    return ", ".join(describe(o) for o in operands)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -10,6 +10,7 @@ import ast
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from dataclasses import dataclass, field, replace
 
 from .language import Parameter, Rule, alternatives, op_name, targets
@@ -46,12 +47,43 @@ class Pattern:
     label: str = ""
     line: int = 0
 
-    @property
+    @cached_property
     def scalar(self) -> bool:
         """Does it stand for one number?"""
         if self.kind == "op":
             return self.op in SCALAR_OPS and all(a.scalar for a in self.args)
         return self.kind in ("number", "constant")
+
+    @cached_property
+    def weight(self) -> int:
+        """Number of nodes."""
+        return 1 + sum(a.weight for a in self.args)
+
+    @cached_property
+    def number(self) -> Pattern | None:
+        """All scalars of a sum or product as one."""
+        scalars = tuple(a for a in self.args if a.scalar)
+        return scalars[0] if len(scalars) == 1 else Pattern("op", self.op, scalars, line=self.line) if scalars else None
+
+    @cached_property
+    def parts(self) -> tuple[Pattern, ...]:
+        """The operands of a sum or product that are ops, the largest first, since they match least often."""
+        return tuple(sorted((a for a in self.args if a.kind == "op" and not a.scalar), key=lambda a: -a.weight))
+
+    @cached_property
+    def variables(self) -> tuple[Pattern, ...]:
+        """The other operands of a sum or product, without the one that takes the rest."""
+        return tuple(a for a in self.args if a.kind != "op" and not a.scalar and a.op != "sum")
+
+    @cached_property
+    def rest(self) -> tuple[Pattern, ...]:
+        """Operands of kind `sum`: each takes what is left."""
+        return tuple(a for a in self.args if a.kind == "variable" and a.op == "sum")
+
+    @cached_property
+    def heads(self) -> frozenset[str]:
+        """Ops that must be among the operands of a matching sum or product."""
+        return frozenset(a.op for a in self.parts)
 
     def walk(self) -> Iterator[Pattern]:
         yield self
@@ -85,11 +117,11 @@ class Variant:
     operators: Mapping[str, str] = field(default_factory=dict)
     """Which op each parameter stands for that may be one of several."""
 
-    @property
+    @cached_property
     def size(self) -> int:
         return sum(p.kind == "op" for p in self.root.walk())
 
-    @property
+    @cached_property
     def ops(self) -> frozenset[str]:
         """Ops that any match must contain."""
         return frozenset(p.op for p in self.root.walk() if p.kind == "op" and not p.scalar)

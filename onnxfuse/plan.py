@@ -34,7 +34,7 @@ def weigh(match: Match, users: Mapping[int, Sequence[Term]], needed: Collection[
         if outside or any(u.id in kept for u in users.get(i, ()) if u.id in cover):
             kept.add(i)
     dead = [t for i, t in cover.items() if i not in kept]
-    made = sum(launches(t) for t in match.made() if t.op != "Transpose" and t.id not in users)
+    made = sum(launches(t) for t in match.made(users) if t.op != "Transpose")
     saved = sum(launches(t) for t in dead) - made
     if any(cover[i].op in HEAVY for i in kept):
         saved = -1

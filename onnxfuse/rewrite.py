@@ -55,6 +55,7 @@ class Names:
     """Hands out names that nothing in the model has."""
 
     taken: set[str]
+    last: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(model: ModelProto) -> Names:
@@ -75,10 +76,11 @@ class Names:
         return Names(taken)
 
     def unique(self, base: str) -> str:
-        name, n = base, 1
+        name, n = base, self.last.get(base, 1)
         while name in self.taken:
             n += 1
             name = f"{base}_{n}"
+        self.last[base] = n
         self.taken.add(name)
         return name
 
@@ -572,7 +574,8 @@ class Writer:
                 live_nodes.add(i)
                 stack.extend(producer[r] for r in reads[i] if r in producer)
         ordered = _sort(entries, live_nodes, reads, producer)
-        sites = self._provenance({id(entries[i][2]) for i in live_nodes})
+        made = {name for i in live_nodes for name in entries[i][2].output}
+        sites = self._provenance({id(entries[i][2]) for i in live_nodes}, made)
         for i in ordered:
             node = entries[i][2]
             if any(name in self.alias for name in node.input):
@@ -616,24 +619,21 @@ class Writer:
             if any(node.domain == DOMAIN for node in nodes) and all(o.domain != DOMAIN for o in proto.opset_import):
                 proto.opset_import.add(domain=DOMAIN, version=1)
 
-    def _provenance(self, alive: set[int]) -> list[Site]:
-        """Which original nodes each live fused node stands for: those between its inputs and outputs that are gone."""
+    def _provenance(self, alive: set[int], made: set[str]) -> list[Site]:
+        """Which original nodes each live fused node stands for: those behind its outputs, as far as values are gone.
+
+        `alive` are the nodes that are written (by id), `made` the values that they compute."""
         result = []
         for matches, node, output, term in self.sites:
             if id(node) not in alive:
                 continue
-            stop = {name for name in node.input if name}
             stack = [name for name in node.output if name in self.graph.producer]
             seen: set[int] = set()
             while stack:
                 index = self.graph.producer.get(stack.pop())
-                if index is None or index in seen:
-                    continue
-                origin = self.graph.nodes[index]
-                if id(origin) in alive and index not in {self.graph.producer.get(o) for o in node.output}:
-                    continue
-                seen.add(index)
-                stack.extend(name for name in origin.input if name and name not in stop)
+                if index is not None and index not in seen:
+                    seen.add(index)
+                    stack.extend(name for name in self.graph.nodes[index].input if name not in made)
             replaced = [self.graph.nodes[i] for i in sorted(seen) if self.graph.nodes[i].op_type != "Constant"]
             names = tuple(n.name or n.output[0] for n in replaced)
             rule = matches[-1].rule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .language import Catalogue, Rule
@@ -127,7 +127,7 @@ def _substitute(
         replacement[match.root.id] = match.emitted
         for old, new in match.exposed.items():
             replacement[old.id] = new
-        _trace(found, match)
+        _trace(found, match, users)
     for start in replacement:
         found.touched |= _values_above(start, names, users)
     done: dict[int, Term] = {}
@@ -162,12 +162,12 @@ def _forbidden(
     return any((match.rule.name, value) in banned for value in values)
 
 
-def _trace(found: Found, match: Match) -> None:
+def _trace(found: Found, match: Match, users: Container[int]) -> None:
     """Remember which matches made a term: its own, and those behind the terms it covers."""
     behind: list[Match] = []
     for term in match.cover:
         behind += [m for m in found.origins.get(term.id, ()) if m not in behind]
-    made = [t for t in match.made() if t.op == match.rule.op]
+    made = [t for t in match.made(users) if t.op == match.rule.op]
     for term in made or [match.emitted]:
         if term.op not in VIEWS:
             found.origins[term.id] = (*behind, match)
