@@ -99,6 +99,12 @@ class Rule:
         return hashlib.sha256(self.text.encode()).hexdigest()[:12]
 
     @cached_property
+    def rank(self) -> int:
+        """The number of the stratum: rules of all folders with one number run together, to a fixed point."""
+        found = re.match(r"\d+", self.stratum)
+        return int(found[0]) if found else 9
+
+    @cached_property
     def tensors(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if not p.constant)
 
@@ -153,8 +159,9 @@ class Catalogue:
         return sorted({rule.name for rule in self.rules})
 
     def strata(self) -> list[list[Rule]]:
-        order = sorted({rule.stratum for rule in self.rules})
-        return [[rule for rule in self.rules if rule.stratum == stratum] for stratum in order]
+        """The rules by the number that their folder begins with: folders of one number run together."""
+        order = sorted({rule.rank for rule in self.rules})
+        return [[rule for rule in self.rules if rule.rank == rank] for rank in order]
 
     def named(self, name: str) -> list[Rule]:
         """The rules of a name. Raises UsageError, with a suggestion, if there are none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -133,12 +134,18 @@ def fuse(
     progress: Progress | None = None,
 ) -> Fused:
     """Apply the catalogue to every scope of a copy of the model."""
+    # Terms are many and live long: the cycle collector would look at them all again and again, and find nothing.
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         return _fuse(model, catalogue, target, base_dir, shapes, banned, progress)
     except UnrealisableError:
         # Only a fused op with several outputs can make nodes wait for each other: do without those.
         single = Catalogue([r for r in catalogue.rules if not r.labels], catalogue.definitions)
         return _fuse(model, single, target, base_dir, shapes, banned, progress)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _fuse(
@@ -180,7 +187,7 @@ def _usable(rules: Sequence[Rule], target: str, opset: int) -> list[Rule]:
     """The rules that a target allows: for standard ops, those that emit an op of the model's opset."""
     if target == "onnxfuse":
         return list(rules)
-    return [r for r in rules if r.stratum < "2" or 0 < standard_since(r.op)[0] <= opset]
+    return [r for r in rules if r.rank < 2 or 0 < standard_since(r.op)[0] <= opset]
 
 
 def _fix_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:

@@ -131,6 +131,8 @@ class Writer:
         self.read: set[str] = set()
         """Values that something reads by name; other touched values are built only if a term needs them."""
         self.visited: set[int] = set()
+        self.outputs_of: dict[int, list[str]] = {}
+        """Fused ops with several outputs → the values that are such an output, in order."""
         self.anchors: dict[int, int] = {}
         """Fused ops with several outputs → position of the last value they compute."""
 
@@ -139,10 +141,12 @@ class Writer:
     def write(self) -> list[Site]:
         """Rewrite the scope; returns the fused nodes that are live."""
         graph, current = self.graph, self.found.current
+        moved = set(self.found.touched)
         for node in graph.nodes:
             # A view of what is computed anew may have cancelled against it.
-            if node.op_type in VIEW_OPS and len(node.output) == 1 and node.input[0] in self.found.touched:
-                self.found.touched.add(node.output[0])
+            if node.op_type in VIEW_OPS and len(node.output) == 1 and node.input[0] in moved:
+                moved.add(node.output[0])
+        self.found.touched |= moved - self.found.stale
         self.pinned = set(graph.outputs)
         live_nodes = self._demand()
         for index in live_nodes:
@@ -160,6 +164,7 @@ class Writer:
             if bound is not None and bound.op == "Output" and name in self.found.touched:
                 whole = bound.args[0].id
                 self.anchors[whole] = max(index, self.anchors.get(whole, -1))
+                self.outputs_of.setdefault(whole, []).append(name)
         for index in sorted(live_nodes):
             self._visit(index)
         return self._assemble()
@@ -304,6 +309,10 @@ class Writer:
         self._register(term, limit - 0.5, made, dtype)
         return made
 
+    def _operand(self, term: Term, dtype: int, limit: float) -> str:
+        """An operand of an op with a result of this dtype: of the same real type, or of its own where one is not real."""
+        return self._realise(term, dtype if dtype in REAL and term.dtype in REAL else term.dtype, limit)
+
     def _constant(self, term: Term, dtype: int, name: str = "", base: str = "") -> str:
         if term.dtype not in REAL:
             dtype = term.dtype
@@ -350,7 +359,7 @@ class Writer:
         if op == "Integers":
             assert term.data is not None
             return self._shape_vector(term, limit, name)
-        inputs = [self._realise(a, dtype if a.dtype in REAL else a.dtype, limit) for a in term.args]
+        inputs = [self._operand(a, dtype, limit) for a in term.args]
         attrs = dict(term.attrs)
         if term.id in self.found.origins:
             return self._fused(term, inputs, attrs, dtype, limit, name)
@@ -382,7 +391,7 @@ class Writer:
     ) -> str:
         matches = self.found.origins[term.id]
         rule = matches[-1].rule
-        plain = term.op not in self.functions.catalogue.definitions or rule.stratum < "2"
+        plain = term.op not in self.functions.catalogue.definitions or rule.rank < 2
         if plain or (self.target == "onnx" and is_standard(term.op, attrs, self.opset)):
             output = self._plain(term.op, inputs, attrs, dtype, limit, name)
             node = self.nodes[-1][2]
@@ -402,15 +411,11 @@ class Writer:
         """One output of a fused op with several: the node is written once, with every output that a value waits for."""
         whole, current = term.args[0], self.found.current
         wanted: dict[int, str] = {}
-        for name in self.found.touched:
-            bound = current[name]
-            if bound.op == "Output" and bound.args[0] is whole and name in self.graph.producer:
-                index = bound.attr("index")
-                if index not in wanted or self.graph.producer[name] < self.graph.producer[wanted[index]]:
-                    wanted[index] = name
+        for name in self.outputs_of.get(whole.id, ()):
+            wanted.setdefault(current[name].attr("index"), name)
         index = term.attr("index")
         wanted.setdefault(index, "")
-        inputs = [self._realise(a, dtype if a.dtype in REAL else a.dtype, limit) for a in whole.args]
+        inputs = [self._operand(a, dtype, limit) for a in whole.args]
         last = max(wanted)
         total = output_count(self.functions.catalogue, whole.op)
         first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), max(total, last + 1))

@@ -21,11 +21,12 @@ class Found:
     """What the search made of a scope.
 
     `current` is the term that each value computes now; a value in `touched` must be computed anew, every other keeps
-    its node.  `origins` gives the matches behind a term that a rule made.
+    its node.  `stale` values are those that no output depended on, whose terms were not kept up to date.  `origins` gives the matches behind a term that a rule made.
     """
 
     current: dict[str, Term]
     touched: set[str] = field(default_factory=set)
+    stale: set[str] = field(default_factory=set)
     origins: dict[int, tuple[Match, ...]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     unprofitable: list[Candidate] = field(default_factory=list)
@@ -61,7 +62,8 @@ def _round(
     alive, needed = reachable(view, found.current)
     names: dict[int, list[str]] = {}
     for name, term in found.current.items():
-        names.setdefault(term.id, []).append(name)
+        if name not in found.stale:
+            names.setdefault(term.id, []).append(name)
     users: dict[int, list[Term]] = {}
     for term in alive:
         for arg in term.args:
@@ -84,7 +86,7 @@ def _round(
     chosen = choose(candidates, order)
     if not chosen:
         return False
-    _substitute(view, found, [c.match for c in chosen], names, users)
+    _substitute(view, found, [c.match for c in chosen], names, users, {t.id for t in alive})
     return True
 
 
@@ -119,9 +121,16 @@ def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
 
 
 def _substitute(
-    view: View, found: Found, matches: Sequence[Match], names: dict[int, list[str]], users: dict[int, list[Term]]
+    view: View,
+    found: Found,
+    matches: Sequence[Match],
+    names: dict[int, list[str]],
+    users: dict[int, list[Term]],
+    alive: Container[int],
 ) -> None:
-    """Replace the roots everywhere, and note which values can no longer keep their node."""
+    """Replace the roots everywhere, and note which values can no longer keep their node.
+
+    A value that no output depends on keeps the term it had, and its node, should an untouched node read it."""
     replacement: dict[int, Term] = {}
     for match in matches:
         replacement[match.root.id] = match.emitted
@@ -132,6 +141,9 @@ def _substitute(
         found.touched |= _values_above(start, names, users)
     done: dict[int, Term] = {}
     for name, term in found.current.items():
+        if name in found.stale or (term.id not in alive and name not in found.touched):
+            found.stale.add(name)
+            continue
         found.current[name] = _resolve(view, found, term, replacement, done)
 
 
