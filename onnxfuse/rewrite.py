@@ -310,7 +310,7 @@ class Writer:
         return made
 
     def _operand(self, term: Term, dtype: int, limit: float) -> str:
-        """An operand of an op with a result of this dtype: of the same real type, or of its own where one is not real."""
+        """An operand of an op with a result of this dtype: of the same real type, or of its own if one is not real."""
         return self._realise(term, dtype if dtype in REAL and term.dtype in REAL else term.dtype, limit)
 
     def _constant(self, term: Term, dtype: int, name: str = "", base: str = "") -> str:

@@ -21,7 +21,8 @@ class Found:
     """What the search made of a scope.
 
     `current` is the term that each value computes now; a value in `touched` must be computed anew, every other keeps
-    its node.  `stale` values are those that no output depended on, whose terms were not kept up to date.  `origins` gives the matches behind a term that a rule made.
+    its node.  `stale` values are those that no output depended on, whose terms were not kept up to date.  `origins`
+    gives the matches behind a term that a rule made.
     """
 
     current: dict[str, Term]
