@@ -126,7 +126,7 @@ class Graph:
             for index in graph.captures:
                 node = graph.nodes[index]
                 for name, body in attribute_graphs(node):
-                    label = node.name or f"{node.op_type}_{index}"
+                    label = node.name.strip("/") or f"{node.op_type}_{index}"
                     inner.append(Graph(body, graph.model, graph.opset, graph, f"{graph.path}/{label}.{name}"))
             stack.extend(reversed(inner))
 
