@@ -137,6 +137,16 @@ class Rule:
         expressions = [*(s.value for s in (*self.let, *self.emit)), *self.where]
         return frozenset(n.id for e in expressions for n in ast.walk(e) if isinstance(n, ast.Name))
 
+    @cached_property
+    def early(self) -> tuple[ast.expr, ...]:
+        """The conditions that do not wait for `let`: cheap refusals come first."""
+        later = {name for s in self.let for name in targets(s)}
+        return tuple(c for c in self.where if not any(isinstance(n, ast.Name) and n.id in later for n in ast.walk(c)))
+
+    @cached_property
+    def late(self) -> tuple[ast.expr, ...]:
+        return tuple(c for c in self.where if c not in self.early)
+
     def parameter(self, name: str) -> Parameter | None:
         return next((p for p in self.parameters if p.name == name), None)
 
