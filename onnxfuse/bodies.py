@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -63,7 +63,7 @@ def standard_since(op: str) -> tuple[int, frozenset[str]]:
     return min(s.since_version for s in versions), frozenset(newest.attributes)
 
 
-def is_standard(op: str, attrs: Mapping[str, Any], opset: int) -> bool:
+def is_standard(op: str, attrs: Iterable[str], opset: int) -> bool:
     """Does ai.onnx have this op, with these attributes, at this opset?"""
     since, known = standard_since(op)
     return 0 < since <= opset and set(attrs) <= known
