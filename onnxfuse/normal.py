@@ -20,7 +20,8 @@ import numpy as np
 from onnx import TensorProto
 
 from .canonical import freeze
-from .infer import END, infer, normal_axis, position, slice_bounds, slice_length
+from .infer import infer, normal_axis
+from .shape_data import END, position, slice_bounds, slice_length
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
 from .terms import FOLDABLE, REAL, SMALL, Term, Terms, is_number, same_shape, static, value_of
 

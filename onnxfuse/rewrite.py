@@ -18,11 +18,11 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from .bodies import Use, asks_for_shapes, function, is_standard, output_count, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
 from .graph import DOMAIN, STANDARD, Graph, captured_names
-from .infer import END
 from .language import Catalogue
 from .lift import RANDOM, View
 from .match import Match
 from .search import Found
+from .shape_data import END
 from .symbolic import Dim, Sym, exact, product
 from .terms import REAL, SMALL, Term, is_number, static, value_of
 
