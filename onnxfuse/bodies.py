@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from onnx import FunctionProto, NodeProto, TensorProto, defs, helper
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, defs, helper
 
 from .canonical import integers_as_input, make_attribute, tensor
 from .equations import attribute_defaults, literal
@@ -51,6 +51,33 @@ class Use:
     outputs: int
     dtype: int
     shapes: tuple[tuple[int | None, ...] | None, ...] = ()
+
+
+@dataclass
+class Functions:
+    """The functions that the fused nodes of one model call, one per use."""
+
+    catalogue: Catalogue
+    overloads: dict[tuple[int, Use], str] = field(default_factory=dict)
+    per_op: dict[str, int] = field(default_factory=dict)
+
+    def overload(self, use: Use, opset: int) -> str:
+        known = self.overloads.get((opset, use))
+        if known is None:
+            self.per_op[use.op] = count = self.per_op.get(use.op, 0) + 1
+            known = self.overloads[opset, use] = "" if count == 1 else str(count)
+        return known
+
+    def attach(self, model: ModelProto) -> None:
+        """Add the functions, the domain's import, and the IR version that allows them (functions 8, overloads 10)."""
+        if not self.overloads:
+            return
+        for (opset, use), overload in self.overloads.items():
+            model.functions.append(function(use, overload, self.catalogue, opset))
+        if all(entry.domain != DOMAIN for entry in model.opset_import):
+            model.opset_import.add(domain=DOMAIN, version=1)
+        least = 10 if any(self.overloads.values()) else 8
+        model.ir_version = max(model.ir_version, least)
 
 
 @cache

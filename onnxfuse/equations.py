@@ -14,7 +14,7 @@ import numpy as np
 
 from . import symbolic
 from .canonical import defaults
-from .infer import normal_axis
+from .infer import infer, normal_axis
 from .language import Catalogue, Rule, op_name, standard_ops
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
 from .pattern import BINARY
@@ -198,8 +198,6 @@ class Scope:
 
     def shape_of(self, op: str, args: list[Term], attrs: Mapping[str, Any]) -> tuple[Shape | None, int]:
         """Shape and dtype of a fused op: by inference where there is a rule for it, else as what it replaces."""
-        from .infer import infer
-
         shape, dtype = infer(self.terms, op, args, attrs)[0]
         if shape is None or not dtype:
             return self.like.shape, self.like.dtype

@@ -12,8 +12,9 @@ from onnx import NodeProto, TensorProto, numpy_helper
 
 from .canonical import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from .graph import STANDARD, Graph, attribute_graphs, captured_names
-from .infer import infer, normal_axis, shape_data
+from .infer import infer, normal_axis
 from .normal import fold, make, reshape, slice_axis
+from .shape_data import shape_data
 from .symbolic import Dim, Shape, product
 from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms
 

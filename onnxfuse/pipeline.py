@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from onnx import ModelProto, NodeProto
 
-from .bodies import is_standard
+from .bodies import Functions, is_standard
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
-from .graph import STANDARD, Graph, attribute_graphs, opset_of, roots
+from .graph import STANDARD, Graph, Names, attribute_graphs, opset_of, roots
 from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
 from .report import Fusion, LeftOut, NearMiss, Report, Validation
-from .rewrite import Functions, Names, Site, UnrealisableError, Writer
+from .rewrite import Site, Writer
 from .search import Found, left_of, search
+from .spell import UnrealisableError
 from .terms import Term
 
 if TYPE_CHECKING:
