@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto
 from .bodies import Functions, is_standard
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
-from .graph import STANDARD, Graph, Names, attribute_graphs, opset_of, roots
+from .graph import DOMAIN, STANDARD, Graph, Names, attribute_graphs, opset_of, roots
 from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
@@ -161,7 +161,8 @@ def _fuse(
 ) -> Fused:
     copy = ModelProto()
     copy.CopyFrom(model)
-    functions, names = Functions(catalogue), Names.of(copy)
+    taken = {(f.name, f.overload) for f in copy.functions if f.domain == DOMAIN}
+    functions, names = Functions(catalogue, taken), Names.of(copy)
     scopes = [graph for root in roots(copy) for graph in root.scopes()]
     views: dict[int, View] = {}
     results: list[tuple[View, Found]] = []
@@ -180,7 +181,7 @@ def _fuse(
         own = Writer(view, found, names, functions, target).write()
         near = near_misses(view, found, own) + near
         sites = own + sites
-    functions.attach(copy)
+    functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain == DOMAIN})
     return Fused(copy, sites, near)
 
 
