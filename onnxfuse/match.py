@@ -115,11 +115,14 @@ class Matcher:
     def __init__(self, terms: Terms, catalogue: Catalogue, opset: int) -> None:
         self.terms, self.catalogue, self.opset = terms, catalogue, opset
         self.failures: dict[tuple[int, int], Failure] = {}
+        self.heads: dict[int, frozenset[str]] = {}
         self.env: Bindings = {}
         self.cover: list[Term] = []
 
     def match(self, variant: Variant, root: Term) -> Match | None:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
+        if not self._plausible(variant.root, root):
+            return None
         self.variant, self.rule, self.root = variant, variant.rule, root
         self.env, self.cover, self.steps, self.opened = dict(variant.operators), [], 0, 0
         for rest in self._root(variant.root, root):
@@ -127,6 +130,29 @@ class Matcher:
             if found is not None:
                 return found
         return None
+
+    def _plausible(self, p: Pattern, t: Term) -> bool:
+        """Could the operands of a chain match, by their ops and those of their own operands?  A look, no search."""
+        if p.op not in NEUTRAL or self._covers(p, t.args):
+            return True
+        inner = [a for a in t.args if a.op == t.op]
+        return _may_open(p, t.args, inner) and (
+            self._covers(p, [*t.args, *(o for a in inner for o in a.args)])
+            or any(o.op == t.op for a in inner for o in a.args)
+        )
+
+    def _covers(self, p: Pattern, operands: Sequence[Term]) -> bool:
+        return all(
+            any(o.op == part.op and (part.op not in NEUTRAL or part.heads <= self._heads(o)) for o in operands)
+            for part in p.parts
+        )
+
+    def _heads(self, t: Term) -> frozenset[str]:
+        """Ops of the operands of a chain, and of shared chains inside it that may be opened."""
+        heads = self.heads.get(t.id)
+        if heads is None:
+            heads = self.heads[t.id] = frozenset(_heads(t))
+        return heads
 
     # ------------------------------------------------------------------------------------- failures
 
@@ -291,7 +317,7 @@ class Matcher:
     # ------------------------------------------------------------------------------------- sums and products
 
     def _chain(self, p: Pattern, t: Term, *, at_root: bool) -> Iterator[list[Term]]:
-        missing = p.heads - _heads(t)
+        missing = p.heads - self._heads(t)
         if missing:
             self._fail(p, t, lambda: f"{p.op} wants {min(missing)} among its operands, saw {_listed(t.args)}")
             return
@@ -300,7 +326,8 @@ class Matcher:
         bound = [a for a in (*p.variables, *p.rest) if a.name in self.env]
         others = [*p.parts, *bound, *(a for a in p.variables if a.name not in self.env)]
         first = list(t.args)
-        for operands in self._openings(p.op, first, OPENINGS):
+        depth = OPENINGS if _may_open(p, first, [a for a in first if a.op == p.op]) else 0
+        for operands in self._openings(p.op, first, depth):
             numbers = [o for o in operands if is_number(o)]
             terms = [o for o in operands if not is_number(o)]
             if len(terms) < len(others) + len(rest) and not numbers:
@@ -559,8 +586,15 @@ def _kind_fits(kind: str, t: Term) -> bool:
     return True
 
 
+def _may_open(p: Pattern, operands: Sequence[Term], inner: Sequence[Term]) -> bool:
+    """Is the chain with a shared inner one opened still short enough?  All its operands must then be matched."""
+    if not inner:
+        return False
+    wanted = len(p.parts) + len(p.variables) + (p.number is not None)
+    return bool(p.rest) or len(operands) - 1 + min(len(a.args) for a in inner) <= wanted
+
+
 def _heads(t: Term, depth: int = OPENINGS) -> set[str]:
-    """Ops of the operands of a chain, and of shared chains inside it that may be opened."""
     heads = {a.op for a in t.args}
     if depth and t.op in heads:
         for inner in t.args:
