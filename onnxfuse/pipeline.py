@@ -15,11 +15,12 @@ from .bodies import Functions, standard_since
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
 from .graph import STANDARD, Graph, Names, attribute_graphs, opset_of, roots
-from .language import Catalogue, Rule, load
+from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
 from .report import Fusion, LeftOut, NearMiss, Report, Validation
 from .rewrite import Site, Writer
+from .rule import Rule
 from .search import Found, search
 from .spell import UnrealisableError
 
