@@ -247,6 +247,8 @@ def test_transposes_compose_and_cancel(t: Space) -> None:
 def test_a_transpose_moves_inside_what_it_commutes_with(t: Space) -> None:
     x = t.input("x", 2, 5, 3, 4)
     assert t.transpose(t.slice(x, 1, 1, 3), 0, 2, 1, 3) is t.slice(t.transpose(x, 0, 2, 1, 3), 2, 1, 3)
+    y = t.input("y", 2, 5, 1, 4)  # only a dim of 1 moves
+    assert t.transpose(t.slice(y, 1, 1, 3), 0, 2, 1, 3) is t.slice(t.reshape(y, 2, 1, 5, 4), 2, 1, 3)
     merged = t.transpose(t.reshape(x, 2, 5, 12), 0, 2, 1)
     assert merged is t.reshape(t.transpose(x, 0, 2, 3, 1), 2, 12, 5)
 
@@ -257,6 +259,7 @@ def test_slices_compose_and_cancel(t: Space) -> None:
     assert t.slice(x, 0, 0, b) is x
     assert t.slice(x, 1, -4, 2**63 - 1) is t.slice(x, 1, 8, 12)
     assert t.slice(t.slice(x, 1, 2, 10), 1, 1, 3) is t.slice(x, 1, 3, 5)
+    assert t.slice(t.slice(x, 1, 2, 10, 2), 1, 1, 3).args == (t.slice(x, 1, 2, 10, 2),)
     assert t.op("Slice", x, t.ints(2), t.ints(5), t.ints(1)) is t.slice(x, 1, 2, 5)
     assert t.op("Gather", x, t.ints(3, 4, 5), axis=1) is t.slice(x, 1, 3, 6)
     assert t.op("Gather", x, t.terms.number(-1, INT64), axis=1) is t.reshape(t.slice(x, 1, 11, 12), b, 8)
@@ -316,6 +319,8 @@ def test_a_merge_of_heads_floats_up_to_the_context(t: Space) -> None:
 def test_rows_merged_for_a_dense_layer_come_apart(t: Space) -> None:
     x, w = t.input("x", b, s, 8), t.input("w", 8, 3)
     assert t.op("MatMul", t.reshape(x, b * s, 8), w) is t.reshape(t.op("MatMul", x, w), b * s, 3)
+    pairs = t.reshape(t.input("pairs", b, 2, 4), b, 8)
+    assert t.op("MatMul", pairs, w).args == (pairs, w)
     bias = t.input("bias", 3)
     gemm = t.op("Gemm", t.reshape(x, b * s, 8), t.transpose(w, 1, 0), bias, transB=1)
     assert gemm is t.op("Add", t.reshape(t.op("MatMul", x, w), b * s, 3), bias)
@@ -328,6 +333,7 @@ def test_an_unknown_rank_stops_views_and_no_algebra(t: Space) -> None:
     x, y = t.unknown("x"), t.unknown("y")
     assert t.op("Add", x, y) is t.op("Add", y, x)
     assert t.op("Sub", t.op("Add", x, y), y).shape is None
+    assert t.op("Mul", t.op("Mul", x, t.number(2)), t.number(3)) is t.op("Mul", x, t.number(6))
     for view in (t.op("Unsqueeze", x, axes=(0,)), t.op("Flatten", x), t.op("Transpose", x)):
         assert view.args == (x,)
     assert t.op("Slice", x, t.ints(0), t.ints(2)).op == "Slice"
