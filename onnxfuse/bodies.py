@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -56,28 +56,34 @@ class Use:
 
 @dataclass
 class Functions:
-    """The functions that the fused nodes of one model call, one per use."""
+    """The functions that the fused nodes of one model call, one per use; `taken` are those that it has already."""
 
     catalogue: Catalogue
+    taken: set[tuple[str, str]] = field(default_factory=set)
     overloads: dict[tuple[int, Use], str] = field(default_factory=dict)
-    per_op: dict[str, int] = field(default_factory=dict)
 
     def overload(self, use: Use, opset: int) -> str:
         known = self.overloads.get((opset, use))
         if known is None:
-            self.per_op[use.op] = count = self.per_op.get(use.op, 0) + 1
-            known = self.overloads[opset, use] = "" if count == 1 else str(count)
+            known, count = "", 1
+            while (use.op, known) in self.taken:
+                count += 1
+                known = str(count)
+            self.taken.add((use.op, known))
+            self.overloads[opset, use] = known
         return known
 
-    def attach(self, model: ModelProto) -> None:
-        """Add the functions, the domain's import, and the IR version that allows them (functions 8, overloads 10)."""
-        if not self.overloads:
+    def attach(self, model: ModelProto, used: Collection[tuple[str, str]]) -> None:
+        """Add the functions that are `used`, as (op, overload), the import of their domain, and the IR version that
+        allows them (functions 8, overloads 10)."""
+        wanted = {key: overload for key, overload in self.overloads.items() if (key[1].op, overload) in used}
+        if not wanted:
             return
-        for (opset, use), overload in self.overloads.items():
+        for (opset, use), overload in wanted.items():
             model.functions.append(function(use, overload, self.catalogue, opset))
         if all(entry.domain != DOMAIN for entry in model.opset_import):
             model.opset_import.add(domain=DOMAIN, version=1)
-        least = 10 if any(self.overloads.values()) else 8
+        least = 10 if any(wanted.values()) else 8
         model.ir_version = max(model.ir_version, least)
 
 
@@ -91,7 +97,7 @@ def standard_since(op: str) -> tuple[int, frozenset[str]]:
     return min(s.since_version for s in versions), frozenset(newest.attributes)
 
 
-def is_standard(op: str, attrs: Mapping[str, Any], opset: int) -> bool:
+def is_standard(op: str, attrs: Iterable[str], opset: int) -> bool:
     """Does ai.onnx have this op, with these attributes, at this opset?"""
     since, known = standard_since(op)
     return 0 < since <= opset and set(attrs) <= known

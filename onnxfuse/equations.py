@@ -190,6 +190,8 @@ class Scope:
         if op == "Slice" and x.shape is not None:
             axis = normal_axis(attrs["axis"], len(x.shape))
             return slice_axis(self.terms, x, axis, attrs["start"], attrs["stop"], attrs.get("step", 1))
+        reals = _real_attributes(op)
+        attrs = {k: float(v) if k in reals and isinstance(v, int) else v for k, v in attrs.items()}
         standard = attribute_defaults(op, self.ops)
         attrs = {k: v for k, v in attrs.items() if k not in standard or standard[k] != v}
         if op in standard_ops() and op not in self.ops.definitions:
@@ -209,6 +211,16 @@ def _schema_defaults(op: str) -> dict[str, Any]:
     from onnx import defs
 
     return defaults(op, "", defs.onnx_opset_version())
+
+
+@cache
+def _real_attributes(op: str) -> frozenset[str]:
+    from onnx import defs
+
+    if op not in standard_ops():
+        return frozenset()
+    attributes = defs.get_schema(op, defs.onnx_opset_version(), "").attributes
+    return frozenset(name for name, a in attributes.items() if a.type == defs.OpSchema.AttrType.FLOAT)
 
 
 @cache

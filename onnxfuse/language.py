@@ -41,9 +41,13 @@ class Catalogue:
         return sorted({rule.name for rule in self.rules})
 
     def strata(self) -> list[list[Rule]]:
-        """The rules by the number that their folder begins with: folders of one number run together."""
-        order = sorted({rule.rank for rule in self.rules})
-        return [[rule for rule in self.rules if rule.rank == rank] for rank in order]
+        """The fusions by the number that their folder begins with: folders of one number run together."""
+        fusions = [rule for rule in self.rules if not rule.target]
+        return [[r for r in fusions if r.rank == rank] for rank in sorted({r.rank for r in fusions})]
+
+    def lowering(self, target: str) -> list[Rule]:
+        """The rules of a target's folder, which run after all fusions."""
+        return [rule for rule in self.rules if rule.target == target]
 
     def named(self, name: str) -> list[Rule]:
         """The rules of a name. Raises UsageError, with a suggestion, if there are none."""

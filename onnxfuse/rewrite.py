@@ -1,7 +1,7 @@
 """Terms → graph: writes what the search found back into the scope it came from.
 
 A value whose term no rule touched keeps the node that computes it, byte for byte.  A touched value is computed anew
-from its term (`spell`).  Then what nobody uses goes, and the rest is put into topological order as close to the
+from its term (`spell`).  Then what nobody uses goes, and the rest is put into topological order, as close to the
 original as possible.  Outputs of the scope, and values that bodies of control flow read, keep their names.
 """
 

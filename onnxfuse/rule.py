@@ -57,6 +57,11 @@ class Rule:
         found = re.match(r"\d+", self.stratum)
         return int(found[0]) if found else 9
 
+    @property
+    def target(self) -> str:
+        """The lowering target that this rule belongs to; empty for a fusion, which every target uses."""
+        return "" if self.stratum[:1].isdigit() else self.stratum
+
     @cached_property
     def tensors(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if not p.constant)
@@ -89,6 +94,16 @@ class Rule:
         """Names that `let`, `where` and `emit` mention."""
         expressions = [*(s.value for s in (*self.let, *self.emit)), *self.where]
         return frozenset(n.id for e in expressions for n in ast.walk(e) if isinstance(n, ast.Name))
+
+    @cached_property
+    def early(self) -> tuple[ast.expr, ...]:
+        """The conditions that do not wait for `let`: cheap refusals come first."""
+        later = {name for s in self.let for name in targets(s)}
+        return tuple(c for c in self.where if not any(isinstance(n, ast.Name) and n.id in later for n in ast.walk(c)))
+
+    @cached_property
+    def late(self) -> tuple[ast.expr, ...]:
+        return tuple(c for c in self.where if c not in self.early)
 
     def parameter(self, name: str) -> Parameter | None:
         return next((p for p in self.parameters if p.name == name), None)
