@@ -95,17 +95,6 @@ class Graph:
     def is_function(self) -> bool:
         return isinstance(self.proto, FunctionProto)
 
-    def constant_tensor(self, name: str) -> TensorProto | None:
-        """The initializer or Constant tensor of a name, here or in an enclosing scope."""
-        graph: Graph | None = self
-        while graph is not None:
-            if name in graph.initializers:
-                return graph.initializers[name]
-            if name in graph.producer or name in graph.inputs:
-                return None
-            graph = graph.parent
-        return None
-
     def type_of(self, name: str) -> tuple[int, Shape | None]:
         """(element type, shape) as declared or as onnx infers it; (0, None) where neither says anything."""
         found = self.types.get(name)

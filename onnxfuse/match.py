@@ -18,9 +18,10 @@ from onnx import TensorProto
 
 from . import symbolic
 from .equations import Bindings, Scope, UndecidedError, attribute_defaults, literal
-from .language import Catalogue, Rule, targets
+from .language import Catalogue
 from .normal import NEUTRAL, combine
 from .pattern import Pattern, Variant, variants
+from .rule import Rule, targets
 from .symbolic import Sym, exact
 from .terms import MASK_DEPTH, REAL, Term, Terms, is_number, same_shape
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .language import Catalogue, Rule
+from .language import Catalogue
 from .lift import View
 from .match import Failure, Index, Match, Matcher
 from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
+from .rule import Rule
 from .terms import Term
 
 ROUNDS = 30
