@@ -10,8 +10,8 @@ import ast
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from .language import Parameter, Rule, alternatives, op_name, targets
 
