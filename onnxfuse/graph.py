@@ -6,6 +6,7 @@ A `Graph` is one scope: the main graph, the body of an If, Loop or Scan, or the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnx import (
@@ -188,25 +189,25 @@ def captured_names(node: NodeProto) -> set[str]:
 def skeleton(model: ModelProto, keep: int = 1024) -> ModelProto:
     """The model without its large weights: each becomes an input of the same type.  Cheap to infer and to check."""
     bare = ModelProto()
-    for field, value in model.ListFields():
-        if field.name == "graph":
+    for descriptor, value in model.ListFields():
+        if descriptor.name == "graph":
             continue
-        _copy_field(bare, field, value)
+        _copy_field(bare, descriptor, value)
     _strip(model.graph, bare.graph, keep)
     return bare
 
 
-def _copy_field(target: Any, field: Any, value: Any) -> None:
+def _copy_field(target: Any, descriptor: Any, value: Any) -> None:
     if isinstance(value, str | bytes | int | float):
-        setattr(target, field.name, value)
+        setattr(target, descriptor.name, value)
     else:
-        getattr(target, field.name).MergeFrom(value)
+        getattr(target, descriptor.name).MergeFrom(value)
 
 
 def _strip(source: GraphProto, target: GraphProto, keep: int) -> None:
-    for field, value in source.ListFields():
-        if field.name != "initializer":
-            _copy_field(target, field, value)
+    for descriptor, value in source.ListFields():
+        if descriptor.name != "initializer":
+            _copy_field(target, descriptor, value)
     given = {i.name for i in source.input}
     for tensor in source.initializer:
         size = 1
@@ -231,3 +232,38 @@ def _infer(graph: Graph) -> dict[str, TypeProto]:
     except Exception:  # onnx raises its own C++ errors, RuntimeError and ValueError for models that it cannot infer
         return {}
     return {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
+
+
+@dataclass
+class Names:
+    """Hands out names that nothing in the model has."""
+
+    taken: set[str]
+    last: dict[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(model: ModelProto) -> Names:
+        taken: set[str] = set()
+        stack: list[Any] = [model.graph, *model.functions]
+        while stack:
+            graph = stack.pop()
+            taken.update(i if isinstance(i, str) else i.name for i in graph.input)
+            if isinstance(graph, GraphProto):
+                taken.update(t.name for t in graph.initializer)
+            for node in graph.node:
+                taken.add(node.name)
+                taken.update(node.output)
+                for attribute in node.attribute:
+                    if attribute.HasField("g"):
+                        stack.append(attribute.g)
+                    stack.extend(attribute.graphs)
+        return Names(taken)
+
+    def unique(self, base: str) -> str:
+        name, n = base, self.last.get(base, 1)
+        while name in self.taken:
+            n += 1
+            name = f"{base}_{n}"
+        self.last[base] = n
+        self.taken.add(name)
+        return name

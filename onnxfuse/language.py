@@ -104,6 +104,11 @@ class Rule:
         found = re.match(r"\d+", self.stratum)
         return int(found[0]) if found else 9
 
+    @property
+    def target(self) -> str:
+        """The lowering target that this rule belongs to; empty for a fusion, which every target uses."""
+        return "" if self.stratum[:1].isdigit() else self.stratum
+
     @cached_property
     def tensors(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if not p.constant)
@@ -137,6 +142,16 @@ class Rule:
         expressions = [*(s.value for s in (*self.let, *self.emit)), *self.where]
         return frozenset(n.id for e in expressions for n in ast.walk(e) if isinstance(n, ast.Name))
 
+    @cached_property
+    def early(self) -> tuple[ast.expr, ...]:
+        """The conditions that do not wait for `let`: cheap refusals come first."""
+        later = {name for s in self.let for name in targets(s)}
+        return tuple(c for c in self.where if not any(isinstance(n, ast.Name) and n.id in later for n in ast.walk(c)))
+
+    @cached_property
+    def late(self) -> tuple[ast.expr, ...]:
+        return tuple(c for c in self.where if c not in self.early)
+
     def parameter(self, name: str) -> Parameter | None:
         return next((p for p in self.parameters if p.name == name), None)
 
@@ -159,9 +174,13 @@ class Catalogue:
         return sorted({rule.name for rule in self.rules})
 
     def strata(self) -> list[list[Rule]]:
-        """The rules by the number that their folder begins with: folders of one number run together."""
-        order = sorted({rule.rank for rule in self.rules})
-        return [[rule for rule in self.rules if rule.rank == rank] for rank in order]
+        """The fusions by the number that their folder begins with: folders of one number run together."""
+        fusions = [rule for rule in self.rules if not rule.target]
+        return [[r for r in fusions if r.rank == rank] for rank in sorted({r.rank for r in fusions})]
+
+    def lowering(self, target: str) -> list[Rule]:
+        """The rules of a target's folder, which run after all fusions."""
+        return [rule for rule in self.rules if rule.target == target]
 
     def named(self, name: str) -> list[Rule]:
         """The rules of a name. Raises UsageError, with a suggestion, if there are none."""

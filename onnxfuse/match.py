@@ -78,17 +78,25 @@ class Index:
     """The variants of a stratum's rules by the op of their root, with what every match must contain."""
 
     def __init__(self, terms: Terms, rules: Sequence[Rule]) -> None:
-        self.by_op: dict[str, list[tuple[Variant, int]]] = {}
+        self.by_op: dict[str, list[tuple[Variant, int, int]]] = {}
         for rule in rules:
             for variant in compiled(rule):
-                need = 0
+                below, beside = 0, 0
                 for op in variant.ops:
-                    need |= terms.bit(op)
-                self.by_op.setdefault(variant.root.op, []).append((variant, need))
+                    below |= terms.bit(op)
+                for op in variant.root.heads if variant.root.op in NEUTRAL else ():
+                    beside |= terms.bit(op)
+                self.by_op.setdefault(variant.root.op, []).append((variant, below, beside))
 
     def candidates(self, term: Term) -> list[Variant]:
-        mask = term.masks[MASK_DEPTH - 1]
-        return [variant for variant, need in self.by_op.get(term.op, ()) if not need & ~mask]
+        """The variants whose ops all occur below the term, the operands of a chain near its root."""
+        variants = self.by_op.get(term.op)
+        if not variants:
+            return []
+        absent = ~term.masks[MASK_DEPTH - 1]
+        nested = term.op in NEUTRAL and any(a.op == term.op for a in term.args)
+        far = ~term.masks[1 + OPENINGS if nested else 1]
+        return [variant for variant, below, beside in variants if not below & absent and not beside & far]
 
 
 _COMPILED: dict[Rule, list[Variant]] = {}
@@ -291,13 +299,19 @@ class Matcher:
         rest = [a for a in p.rest if a.name not in self.env]
         bound = [a for a in (*p.variables, *p.rest) if a.name in self.env]
         others = [*p.parts, *bound, *(a for a in p.variables if a.name not in self.env)]
-        for operands in self._openings(p.op, list(t.args), OPENINGS):
+        first = list(t.args)
+        for operands in self._openings(p.op, first, OPENINGS):
             numbers = [o for o in operands if is_number(o)]
             terms = [o for o in operands if not is_number(o)]
             if len(terms) < len(others) + len(rest) and not numbers:
                 continue
-            for outside in self._with_number(p, t, scalar, numbers, at_root):
-                for _ in self._assign(p, t, others, terms + outside[1], rest, at_root):
+            # What an opened chain leaves over would be computed twice, and its own root matches without it.
+            partial = at_root and operands is first
+            if not partial and not rest and len(operands) != len(others) + (scalar is not None):
+                self._fail(p, t, lambda: f"{p.op} has further operands: {_listed(t.args)}")
+                continue
+            for outside in self._with_number(p, t, scalar, numbers, partial):
+                for _ in self._assign(p, t, others, terms + outside[1], rest, partial):
                     yield [*self._left, *outside[0]]
 
     _left: list[Term]
@@ -461,13 +475,13 @@ class Matcher:
         try:
             for statement in self.rule.blocks[self.variant.block]:
                 self._inline(scope, statement)
-            for statement in rule.let:
-                line = statement.lineno
-                self._let(scope, statement)
-            for condition in rule.where:
-                line = condition.lineno
-                if not scope.truth(scope.value(condition), condition):
-                    self._fail(Pattern("where", line=line), root, _condition(condition, bindings))
+            steps: list[ast.Assign | ast.expr] = [*rule.early, *rule.let, *rule.late]
+            for step in steps:
+                line = step.lineno
+                if isinstance(step, ast.Assign):
+                    self._let(scope, step)
+                elif not scope.truth(scope.value(step), step):
+                    self._fail(Pattern("where", line=line), root, _condition(step, bindings))
                     return None
             line = rule.emit[0].lineno
             emitted, exposed = self._emit(scope)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .language import Catalogue, Rule
@@ -80,7 +80,7 @@ def _round(
             barren.add(term.id)
         for match in matches:
             candidate = weigh(match, users, needed)
-            if candidate.launches >= 0:
+            if candidate.launches >= 0 or match.rule.target:
                 candidates.append(candidate)
             else:
                 found.unprofitable.append(candidate)
@@ -89,6 +89,24 @@ def _round(
         return False
     _substitute(view, found, [c.match for c in chosen], names, users, {t.id for t in alive})
     return True
+
+
+def left_of(view: View, found: Found, allowed: Callable[[Term], bool]) -> set[tuple[str, str]]:
+    """(rule, value) of the last match behind every fused op that is not `allowed`: what to ban to be rid of it."""
+    alive, _ = reachable(view, found.current)
+    users: dict[int, list[Term]] = {}
+    for term in alive:
+        for arg in term.args:
+            users.setdefault(arg.id, []).append(term)
+    names: dict[int, list[str]] = {}
+    for name, term in found.current.items():
+        names.setdefault(term.id, []).append(name)
+    banned = set()
+    for term in alive:
+        matches = found.origins.get(term.id)
+        if matches and not allowed(term):
+            banned |= {(matches[-1].rule.name, value) for value in _values_above(term.id, names, users)}
+    return banned
 
 
 def reachable(view: View, current: Mapping[str, Term]) -> tuple[list[Term], set[int]]:
