@@ -21,6 +21,7 @@ from onnx import (
 )
 from onnx import helper as onnx_helper
 
+from .implied import element_types, parameter_types
 from .symbolic import Dim, Shape, symbol
 
 STANDARD = ("", "ai.onnx")
@@ -90,21 +91,29 @@ class Graph:
         for name in self.outputs:
             self.uses[name] = self.uses.get(name, 0) + 1
         self._inferred: dict[str, TypeProto] | None = None
+        self._implied: dict[str, int] | None = None
 
     @property
     def is_function(self) -> bool:
         return isinstance(self.proto, FunctionProto)
 
     def type_of(self, name: str) -> tuple[int, Shape | None]:
-        """(element type, shape) as declared or as onnx infers it; (0, None) where neither says anything."""
+        """(element type, shape) as declared, as onnx infers it, or as operators imply; (0, None) where nothing does."""
+        found = self.known_type(name)
+        if found is not None and found.HasField("tensor_type"):
+            return declared(found, name)
+        if self._implied is None:
+            self._implied = element_types(self)
+        return self._implied.get(name, 0), None
+
+    def known_type(self, name: str) -> TypeProto | None:
+        """The type that is declared or that onnx infers."""
         found = self.types.get(name)
         if found is None and not self.is_function:
             if self._inferred is None:
                 self._inferred = _infer(self)
             found = self._inferred.get(name)
-        if found is None or not found.HasField("tensor_type"):
-            return 0, None
-        return declared(found, name)
+        return found
 
     def scopes(self) -> Iterator[Graph]:
         """This scope and all inside it, outermost first."""
@@ -123,11 +132,15 @@ class Graph:
 
 def roots(model: ModelProto) -> Iterator[Graph]:
     """The main graph and the body of every local function that is not onnxfuse's own."""
-    yield Graph(model.graph, model, opset_of(model))
+    main = Graph(model.graph, model, opset_of(model))
+    yield main
+    callers = list(main.scopes()) if model.functions else []
     for function in model.functions:
         if function.domain != DOMAIN:
             name = f"{function.domain}.{function.name}" if function.domain else function.name
-            yield Graph(function, model, opset_of(function), None, f"/{name}")
+            graph = Graph(function, model, opset_of(function), None, f"/{name}")
+            graph.types.update(parameter_types(graph, callers))
+            yield graph
 
 
 def declared(kind: TypeProto, name: str) -> tuple[int, Shape | None]:

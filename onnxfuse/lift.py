@@ -19,7 +19,9 @@ from .symbolic import Dim, Shape, product
 from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms
 
 RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
-DECLARES_DTYPE = frozenset("Cast ConstantOfShape EyeLike RandomNormalLike RandomUniformLike OneHot Constant".split())
+DECLARES_DTYPE = frozenset(
+    "Cast CastLike ConstantOfShape EyeLike RandomNormalLike RandomUniformLike OneHot Constant".split()
+)
 """Ops whose result has the element type of an attribute, or of another input than the first real one."""
 
 NUMERIC = frozenset(
@@ -163,6 +165,8 @@ def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
     count = max((i for i, name in enumerate(node.output, 1) if name), default=1)
     if op == "Dropout" and (graph.opset < 12 or len(args) < 3 or args[2].op == "Absent"):
         args, op = args[:1], "Identity" if count == 1 else op
+    if op == "CastLike" and view.dtypes[node.input[1]]:
+        op, args, attrs = "Cast", args[:1], attrs | {"to": view.dtypes[node.input[1]]}
     _to_canonical(view, op, args, attrs)
     inferred = infer(terms, op, args, attrs, count)
     for i, (shape, dtype) in enumerate(inferred):

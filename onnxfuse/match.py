@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ class Match:
     exposed: dict[Term, Term]
     matched: frozenset[int]
     """Ids of the terms that the pattern bound: where what was there ends and what `emit` made begins."""
+    values: set[str] = field(default_factory=set)
+    """The values that were computed anew when the match was made: they name it if it must not be made again."""
 
     def made(self, existing: Container[int]) -> list[Term]:
         """The terms that `emit` built on top of what was matched and of `existing` ones, arguments before users."""

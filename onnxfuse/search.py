@@ -95,19 +95,8 @@ def _round(
 def left_of(view: View, found: Found, allowed: Callable[[Term], bool]) -> set[tuple[str, str]]:
     """(rule, value) of the last match behind every fused op that is not `allowed`: what to ban to be rid of it."""
     alive, _ = reachable(view, found.current)
-    users: dict[int, list[Term]] = {}
-    for term in alive:
-        for arg in term.args:
-            users.setdefault(arg.id, []).append(term)
-    names: dict[int, list[str]] = {}
-    for name, term in found.current.items():
-        names.setdefault(term.id, []).append(name)
-    banned = set()
-    for term in alive:
-        matches = found.origins.get(term.id)
-        if matches and not allowed(term):
-            banned |= {(matches[-1].rule.name, value) for value in _values_above(term.id, names, users)}
-    return banned
+    last = [found.origins[term.id][-1] for term in alive if term.id in found.origins and not allowed(term)]
+    return {(match.rule.name, value) for match in last for value in match.values}
 
 
 def reachable(view: View, current: Mapping[str, Term]) -> tuple[list[Term], set[int]]:
@@ -156,9 +145,9 @@ def _substitute(
         replacement[match.root.id] = match.emitted
         for old, new in match.exposed.items():
             replacement[old.id] = new
+        match.values = _values(match, names, users)
+        found.touched |= match.values
         _trace(found, match, users)
-    for start in replacement:
-        found.touched |= _values_above(start, names, users)
     done: dict[int, Term] = {}
     for name, term in found.current.items():
         if name in found.stale or (term.id not in alive and name not in found.touched):
@@ -188,10 +177,12 @@ def _forbidden(
     names: Mapping[int, list[str]],
     users: Mapping[int, list[Term]],
 ) -> bool:
-    values = _values_above(match.root.id, names, users)
-    for exposed in match.exposed:
-        values |= _values_above(exposed.id, names, users)
-    return any((match.rule.name, value) in banned for value in values)
+    return any((match.rule.name, value) in banned for value in _values(match, names, users))
+
+
+def _values(match: Match, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:
+    """The values that must be computed anew if this match is made."""
+    return set().union(*(_values_above(term.id, names, users) for term in (match.root, *match.exposed)))
 
 
 def _trace(found: Found, match: Match, users: Container[int]) -> None:

@@ -28,9 +28,12 @@ EPILOGUES: Choices = {
 }
 """The activations are those that com.microsoft FusedConv knows."""
 
-FOLDED = {"Conv": {"Conv": 1}, "ConvTranspose": {"ConvTranspose": 1}} | dict.fromkeys(
-    ("Gemm", "MatMul"), {"MatMul": 1, "Add": 1}
-)
+FOLDED = {
+    "Conv": {"Conv": 1},
+    "ConvTranspose": {"ConvTranspose": 1},
+    "Gemm": {"MatMul": 1, "Add": 1},
+    "MatMul": {"MatMul": 1, "Add": 1},
+}
 """All that is left of an operator with an affine map before or after it: a Gemm becomes what it is short for."""
 
 FUSED = {"Conv": "FusedConv", "Gemm": "FusedMatMul", "MatMul": "FusedMatMul"}
