@@ -97,6 +97,17 @@ class Graph:
     def is_function(self) -> bool:
         return isinstance(self.proto, FunctionProto)
 
+    def constant_tensor(self, name: str) -> TensorProto | None:
+        """The initializer of a name, here or in an enclosing scope."""
+        graph: Graph | None = self
+        while graph is not None:
+            if name in graph.initializers:
+                return graph.initializers[name]
+            if name in graph.producer or name in graph.inputs:
+                return None
+            graph = graph.parent
+        return None
+
     def type_of(self, name: str) -> tuple[int, Shape | None]:
         """(element type, shape) as declared, as onnx infers it, or as operators imply; (0, None) where nothing does."""
         found = self.known_type(name)
@@ -125,7 +136,7 @@ class Graph:
             for index in graph.captures:
                 node = graph.nodes[index]
                 for name, body in attribute_graphs(node):
-                    label = node.name or f"{node.op_type}_{index}"
+                    label = node.name.strip("/") or f"{node.op_type}_{index}"
                     inner.append(Graph(body, graph.model, graph.opset, graph, f"{graph.path}/{label}.{name}"))
             stack.extend(reversed(inner))
 

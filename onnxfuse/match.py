@@ -650,5 +650,6 @@ def _condition(condition: ast.expr, bindings: Bindings) -> Callable[[], str]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, Term) and value.scalar is None:
-        return f"{describe(value)} of shape {list(value.shape) if value.shape is not None else 'unknown'}"
+        shape = f" of shape {list(value.shape) if value.shape is not None else 'unknown'}"
+        return describe(value).removesuffix(shape) + shape
     return describe(value) if isinstance(value, Term) else str(value)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto
 
 from .bodies import Functions, is_standard
 from .cost import launches, traffic
@@ -18,8 +18,9 @@ from .graph import DOMAIN, STANDARD, Graph, Names, attribute_graphs, opset_of, r
 from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
-from .report import Fusion, LeftOut, NearMiss, Report, Validation
-from .rewrite import Site, Writer
+from .provenance import Site, module
+from .records import Fusion, LeftOut, NearMiss, Report, Validation
+from .rewrite import Writer
 from .search import Found, left_of, search
 from .spell import UnrealisableError
 from .terms import Term
@@ -32,6 +33,10 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 NEAR = 0.6
 """A failed match is worth telling from this share of its pattern on."""
+SMALL = 4
+"""A pattern of fewer ops says something only where all of them are there and a condition fails."""
+COMMON = frozenset("Add And Cast Div Expand MatMul Mul Neg Not Or Pow Reshape Sub Sum Transpose Where".split())
+"""Ops that every model has: a small pattern with such a root is nearly everywhere, which says nothing."""
 
 Banned: TypeAlias = frozenset[tuple[str, str, str]]
 """(scope, rule, value) of fusions that must not be made."""
@@ -113,13 +118,17 @@ def report(
     ignore: Sequence[str] = (),
     rules: Sequence[Path] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
+    why: str | None = None,
     base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """What can be fused, what it saves, and what almost can.  Nothing is run."""
+    """What can be fused, what it saves, and what almost can.  Nothing is run.
+
+    Near misses of the rule `why` are told even where its pattern is so small that they say little.
+    """
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
-    fused = fuse(model, catalogue, target=target, base_dir=base_dir, shapes=shapes, progress=progress)
+    fused = fuse(model, catalogue, target=target, base_dir=base_dir, shapes=shapes, why=why, progress=progress)
     result = _report(model, fused, target)
     result.seconds = time.perf_counter() - started
     return result
@@ -133,6 +142,7 @@ def fuse(
     base_dir: Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     banned: Banned = frozenset(),
+    why: str | None = None,
     progress: Progress | None = None,
 ) -> Fused:
     """Apply the catalogue to every scope of a copy of the model."""
@@ -140,11 +150,11 @@ def fuse(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _fuse(model, catalogue, target, base_dir, shapes, banned, progress)
+        return _fuse(model, catalogue, target, base_dir, shapes, banned, why, progress)
     except UnrealisableError:
         # Only a fused op with several outputs can make nodes wait for each other: do without those.
         single = Catalogue([r for r in catalogue.rules if not r.labels], catalogue.definitions)
-        return _fuse(model, single, target, base_dir, shapes, banned, progress)
+        return _fuse(model, single, target, base_dir, shapes, banned, why, progress)
     finally:
         if collecting:
             gc.enable()
@@ -157,6 +167,7 @@ def _fuse(
     base_dir: Path | None,
     shapes: Mapping[str, Sequence[int]] | None,
     banned: Banned,
+    why: str | None,
     progress: Progress | None,
 ) -> Fused:
     copy = ModelProto()
@@ -179,7 +190,7 @@ def _fuse(
     near: list[NearMiss] = []
     for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
         own = Writer(view, found, names, functions, target).write()
-        near = near_misses(view, found, own) + near
+        near = near_misses(view, found, own, why) + near
         sites = own + sites
     functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain == DOMAIN})
     return Fused(copy, sites, near)
@@ -275,35 +286,22 @@ def count_nodes(model: ModelProto) -> int:
 def fusion(site: Site) -> Fusion:
     """A site as plain data."""
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
-    saved = sum(launches(t) for t in site.dead) - 1
+    rules = dict.fromkeys(match.rule.name for match in site.matches)
+    rule = site.matches[-1].rule.name
     return Fusion(
-        rule=site.matches[-1].rule.name,
+        rule=rule,
         op=f"{domain}{site.node.op_type}",
-        scope=f"{site.scope}{module_scope(site.node, site.replaced)}",
+        scope=f"{site.scope}{site.module}",
         node=site.node.name,
         replaced=site.replaced,
-        launches_saved=max(saved, 0),
-        bytes_saved=traffic(t for t in site.dead if t is not site.term),
+        absorbed=tuple(name for name in rules if name != rule),
+        # A node is one launch, however many steps its term has.
+        launches_saved=max(sum(min(launches(term), 1) for term in site.dead) - 1, 0),
+        bytes_saved=traffic(site.gone),
     )
 
 
-def module_scope(node: NodeProto, replaced: Sequence[str] = ()) -> str:
-    """The module path an exporter gave: from metadata (`pkg.torch.onnx.name_scopes`), else from the node names."""
-    for entry in node.metadata_props:
-        if entry.key == "pkg.torch.onnx.name_scopes":
-            parts = [p.strip(" '\"") for p in entry.value.strip("[]").split(",")]
-            return "/" + parts[-2].replace(".", "/") if len(parts) > 1 else "/"
-    paths = [name.split("/")[:-1] for name in replaced or (node.name,) if "/" in name]
-    if not paths:
-        return "/"
-    common = paths[-1]
-    for path in paths:
-        while path[: len(common)] != common:
-            common = common[:-1]
-    return "/".join(common) or "/"
-
-
-def near_misses(view: View, found: Found, sites: Sequence[Site]) -> list[NearMiss]:
+def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None) -> list[NearMiss]:
     """Failed matches that got far, at places that no fusion covers, the furthest of each place and rule."""
     covered = {t.id for site in sites for t in site.dead} | {site.term.id for site in sites}
     names: dict[int, str] = {}
@@ -313,7 +311,7 @@ def near_misses(view: View, found: Found, sites: Sequence[Site]) -> list[NearMis
     best: dict[tuple[str, str], Failure] = {}
     for failure in found.failures:
         share = failure.matched / failure.size
-        if failure.size < 2 or share < NEAR or failure.root.id in covered or failure.root.id not in names:
+        if not _telling(failure, why) or failure.root.id in covered or failure.root.id not in names:
             continue
         place = names.get(failure.at.id) or names[failure.root.id]
         key = (failure.rule.name, place)
@@ -323,7 +321,7 @@ def near_misses(view: View, found: Found, sites: Sequence[Site]) -> list[NearMis
     result = []
     for (name, value), failure in best.items():
         node = view.graph.nodes[view.graph.producer[value]]
-        scope = f"{view.graph.path}{module_scope(node)}"
+        scope = f"{view.graph.path}{module([node])}"
         source = f"{failure.rule.path}:{failure.line}"
         result.append(NearMiss(name, source, scope, node.name or value, failure.reason()))
     for candidate in found.unprofitable:
@@ -334,11 +332,14 @@ def near_misses(view: View, found: Found, sites: Sequence[Site]) -> list[NearMis
             rule = candidate.match.rule
             reason = f"fusing saves nothing: {kept} is needed elsewhere as well"
             source = f"{rule.path}:{rule.emit[0].lineno}"
-            result.append(
-                NearMiss(rule.name, source, f"{view.graph.path}{module_scope(node)}", node.name or kept, reason)
-            )
+            result.append(NearMiss(rule.name, source, f"{view.graph.path}{module([node])}", node.name or kept, reason))
     return sorted(set(result), key=lambda m: (m.rule, m.scope, m.node, m.reason))
 
 
-def with_paths(found: Report, model: str, output: str | None) -> Report:
-    return replace(found, model=model, output=output)
+def _telling(failure: Failure, why: str | None) -> bool:
+    """Whether a failed match is worth a user's time."""
+    if failure.rule.name == why:
+        return failure.size > 1 and failure.matched / failure.size >= NEAR
+    if failure.size < SMALL or failure.rule.cost == "fold":
+        return failure.matched == failure.size > 1 and failure.root.op not in COMMON
+    return failure.matched / failure.size >= NEAR

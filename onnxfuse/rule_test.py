@@ -93,7 +93,7 @@ def _fused(rule: Rule, catalogue: Catalogue, case: Case, expected: list[Array], 
     """The rule matches the model, and the fused model computes what the model computes."""
     from .pipeline import count_nodes, fuse
 
-    fused = fuse(case.model, catalogue)
+    fused = fuse(case.model, catalogue, why=rule.name)
     used = sorted({match.rule.name for site in fused.sites for match in site.matches})
     found = rule.name in used or (rule.call is None and count_nodes(fused.model) < count_nodes(case.model))
     kind = "float32" if dtype == TensorProto.FLOAT else "float16"
