@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
-from onnx import FunctionProto, NodeProto, TensorProto, defs, helper
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, defs, helper
 
 from .canonical import integers_as_input, make_attribute, tensor
 from .equations import attribute_defaults, literal
 from .graph import DOMAIN
-from .language import Catalogue, Rule, captured, op_name, targets
+from .language import Catalogue
 from .pattern import BINARY
+from .rule import Rule, captured, op_name, targets
 from .terms import REAL
 
 HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -53,6 +54,39 @@ class Use:
     shapes: tuple[tuple[int | None, ...] | None, ...] = ()
 
 
+@dataclass
+class Functions:
+    """The functions that the fused nodes of one model call, one per use; `taken` are those that it has already."""
+
+    catalogue: Catalogue
+    taken: set[tuple[str, str]] = field(default_factory=set)
+    overloads: dict[tuple[int, Use], str] = field(default_factory=dict)
+
+    def overload(self, use: Use, opset: int) -> str:
+        known = self.overloads.get((opset, use))
+        if known is None:
+            known, count = "", 1
+            while (use.op, known) in self.taken:
+                count += 1
+                known = str(count)
+            self.taken.add((use.op, known))
+            self.overloads[opset, use] = known
+        return known
+
+    def attach(self, model: ModelProto, used: Collection[tuple[str, str]]) -> None:
+        """Add the functions that are `used`, as (op, overload), the import of their domain, and the IR version that
+        allows them (functions 8, overloads 10)."""
+        wanted = {key: overload for key, overload in self.overloads.items() if (key[1].op, overload) in used}
+        if not wanted:
+            return
+        for (opset, use), overload in wanted.items():
+            model.functions.append(function(use, overload, self.catalogue, opset))
+        if all(entry.domain != DOMAIN for entry in model.opset_import):
+            model.opset_import.add(domain=DOMAIN, version=1)
+        least = 10 if any(wanted.values()) else 8
+        model.ir_version = max(model.ir_version, least)
+
+
 @cache
 def standard_since(op: str) -> tuple[int, frozenset[str]]:
     """(first opset with this ai.onnx op, its attributes today); opset 0 if there is none."""
@@ -63,7 +97,7 @@ def standard_since(op: str) -> tuple[int, frozenset[str]]:
     return min(s.since_version for s in versions), frozenset(newest.attributes)
 
 
-def is_standard(op: str, attrs: Mapping[str, Any], opset: int) -> bool:
+def is_standard(op: str, attrs: Iterable[str], opset: int) -> bool:
     """Does ai.onnx have this op, with these attributes, at this opset?"""
     since, known = standard_since(op)
     return 0 < since <= opset and set(attrs) <= known

@@ -14,10 +14,12 @@ import numpy as np
 
 from . import symbolic
 from .canonical import defaults
-from .infer import normal_axis
-from .language import Catalogue, Rule, op_name, standard_ops
+from .infer import infer, normal_axis
+from .language import Catalogue
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
+from .parse import standard_ops
 from .pattern import BINARY
+from .rule import Rule, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
 from .terms import Term, Terms, is_number, same_shape
 
@@ -188,6 +190,8 @@ class Scope:
         if op == "Slice" and x.shape is not None:
             axis = normal_axis(attrs["axis"], len(x.shape))
             return slice_axis(self.terms, x, axis, attrs["start"], attrs["stop"], attrs.get("step", 1))
+        reals = _real_attributes(op)
+        attrs = {k: float(v) if k in reals and isinstance(v, int) else v for k, v in attrs.items()}
         standard = attribute_defaults(op, self.ops)
         attrs = {k: v for k, v in attrs.items() if k not in standard or standard[k] != v}
         if op in standard_ops() and op not in self.ops.definitions:
@@ -196,8 +200,6 @@ class Scope:
 
     def shape_of(self, op: str, args: list[Term], attrs: Mapping[str, Any]) -> tuple[Shape | None, int]:
         """Shape and dtype of a fused op: by inference where there is a rule for it, else as what it replaces."""
-        from .infer import infer
-
         shape, dtype = infer(self.terms, op, args, attrs)[0]
         if shape is None or not dtype:
             return self.like.shape, self.like.dtype
@@ -209,6 +211,16 @@ def _schema_defaults(op: str) -> dict[str, Any]:
     from onnx import defs
 
     return defaults(op, "", defs.onnx_opset_version())
+
+
+@cache
+def _real_attributes(op: str) -> frozenset[str]:
+    from onnx import defs
+
+    if op not in standard_ops():
+        return frozenset()
+    attributes = defs.get_schema(op, defs.onnx_opset_version(), "").attributes
+    return frozenset(name for name, a in attributes.items() if a.type == defs.OpSchema.AttrType.FLOAT)
 
 
 @cache

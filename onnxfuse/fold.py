@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from .infer import END
+from .shape_data import END
 from .terms import REAL, Array, Term, numpy_dtype
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])

@@ -6,6 +6,7 @@ A `Graph` is one scope: the main graph, the body of an If, Loop or Scan, or the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnx import (
@@ -20,6 +21,7 @@ from onnx import (
 )
 from onnx import helper as onnx_helper
 
+from .implied import element_types, parameter_types
 from .symbolic import Dim, Shape, symbol
 
 STANDARD = ("", "ai.onnx")
@@ -89,13 +91,14 @@ class Graph:
         for name in self.outputs:
             self.uses[name] = self.uses.get(name, 0) + 1
         self._inferred: dict[str, TypeProto] | None = None
+        self._implied: dict[str, int] | None = None
 
     @property
     def is_function(self) -> bool:
         return isinstance(self.proto, FunctionProto)
 
     def constant_tensor(self, name: str) -> TensorProto | None:
-        """The initializer or Constant tensor of a name, here or in an enclosing scope."""
+        """The initializer of a name, here or in an enclosing scope."""
         graph: Graph | None = self
         while graph is not None:
             if name in graph.initializers:
@@ -106,15 +109,22 @@ class Graph:
         return None
 
     def type_of(self, name: str) -> tuple[int, Shape | None]:
-        """(element type, shape) as declared or as onnx infers it; (0, None) where neither says anything."""
+        """(element type, shape) as declared, as onnx infers it, or as operators imply; (0, None) where nothing does."""
+        found = self.known_type(name)
+        if found is not None and found.HasField("tensor_type"):
+            return declared(found, name)
+        if self._implied is None:
+            self._implied = element_types(self)
+        return self._implied.get(name, 0), None
+
+    def known_type(self, name: str) -> TypeProto | None:
+        """The type that is declared or that onnx infers."""
         found = self.types.get(name)
         if found is None and not self.is_function:
             if self._inferred is None:
                 self._inferred = _infer(self)
             found = self._inferred.get(name)
-        if found is None or not found.HasField("tensor_type"):
-            return 0, None
-        return declared(found, name)
+        return found
 
     def scopes(self) -> Iterator[Graph]:
         """This scope and all inside it, outermost first."""
@@ -133,11 +143,15 @@ class Graph:
 
 def roots(model: ModelProto) -> Iterator[Graph]:
     """The main graph and the body of every local function that is not onnxfuse's own."""
-    yield Graph(model.graph, model, opset_of(model))
+    main = Graph(model.graph, model, opset_of(model))
+    yield main
+    callers = list(main.scopes()) if model.functions else []
     for function in model.functions:
         if function.domain != DOMAIN:
             name = f"{function.domain}.{function.name}" if function.domain else function.name
-            yield Graph(function, model, opset_of(function), None, f"/{name}")
+            graph = Graph(function, model, opset_of(function), None, f"/{name}")
+            graph.types.update(parameter_types(graph, callers))
+            yield graph
 
 
 def declared(kind: TypeProto, name: str) -> tuple[int, Shape | None]:
@@ -175,25 +189,25 @@ def captured_names(node: NodeProto) -> set[str]:
 def skeleton(model: ModelProto, keep: int = 1024) -> ModelProto:
     """The model without its large weights: each becomes an input of the same type.  Cheap to infer and to check."""
     bare = ModelProto()
-    for field, value in model.ListFields():
-        if field.name == "graph":
+    for descriptor, value in model.ListFields():
+        if descriptor.name == "graph":
             continue
-        _copy_field(bare, field, value)
+        _copy_field(bare, descriptor, value)
     _strip(model.graph, bare.graph, keep)
     return bare
 
 
-def _copy_field(target: Any, field: Any, value: Any) -> None:
+def _copy_field(target: Any, descriptor: Any, value: Any) -> None:
     if isinstance(value, str | bytes | int | float):
-        setattr(target, field.name, value)
+        setattr(target, descriptor.name, value)
     else:
-        getattr(target, field.name).MergeFrom(value)
+        getattr(target, descriptor.name).MergeFrom(value)
 
 
 def _strip(source: GraphProto, target: GraphProto, keep: int) -> None:
-    for field, value in source.ListFields():
-        if field.name != "initializer":
-            _copy_field(target, field, value)
+    for descriptor, value in source.ListFields():
+        if descriptor.name != "initializer":
+            _copy_field(target, descriptor, value)
     given = {i.name for i in source.input}
     for tensor in source.initializer:
         size = 1
@@ -218,3 +232,38 @@ def _infer(graph: Graph) -> dict[str, TypeProto]:
     except Exception:  # onnx raises its own C++ errors, RuntimeError and ValueError for models that it cannot infer
         return {}
     return {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
+
+
+@dataclass
+class Names:
+    """Hands out names that nothing in the model has."""
+
+    taken: set[str]
+    last: dict[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(model: ModelProto) -> Names:
+        taken: set[str] = set()
+        stack: list[Any] = [model.graph, *model.functions]
+        while stack:
+            graph = stack.pop()
+            taken.update(i if isinstance(i, str) else i.name for i in graph.input)
+            if isinstance(graph, GraphProto):
+                taken.update(t.name for t in graph.initializer)
+            for node in graph.node:
+                taken.add(node.name)
+                taken.update(node.output)
+                for attribute in node.attribute:
+                    if attribute.HasField("g"):
+                        stack.append(attribute.g)
+                    stack.extend(attribute.graphs)
+        return Names(taken)
+
+    def unique(self, base: str) -> str:
+        name, n = base, self.last.get(base, 1)
+        while name in self.taken:
+            n += 1
+            name = f"{base}_{n}"
+        self.last[base] = n
+        self.taken.add(name)
+        return name

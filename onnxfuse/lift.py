@@ -12,13 +12,16 @@ from onnx import NodeProto, TensorProto, numpy_helper
 
 from .canonical import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from .graph import STANDARD, Graph, attribute_graphs, captured_names
-from .infer import infer, normal_axis, shape_data
+from .infer import infer, normal_axis
 from .normal import fold, make, reshape, slice_axis
+from .shape_data import shape_data
 from .symbolic import Dim, Shape, product
 from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms
 
 RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
-DECLARES_DTYPE = frozenset("Cast ConstantOfShape EyeLike RandomNormalLike RandomUniformLike OneHot Constant".split())
+DECLARES_DTYPE = frozenset(
+    "Cast CastLike ConstantOfShape EyeLike RandomNormalLike RandomUniformLike OneHot Constant".split()
+)
 """Ops whose result has the element type of an attribute, or of another input than the first real one."""
 
 NUMERIC = frozenset(
@@ -85,14 +88,18 @@ class View:
 def lift(graph: Graph, base_dir: Path | None, parent: View | None = None) -> View:
     """The terms of every value of a scope, in one pass over its nodes."""
     view = View(graph, Terms(), base_dir, parent)
+    # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
+    overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()
     for name, tensor in graph.initializers.items():
+        if name in overridable:
+            continue
         _define(view, name, constant_term(view, name, tensor), tensor.data_type)
     for name in graph.inputs:
         if name not in view.terms_of:
             dtype, shape = graph.type_of(name)
             _define(view, name, view.terms.input(name, shape, dtype), dtype)
     for node in graph.nodes:
-        for name, (term, dtype) in zip(node.output, _lift_node(view, node), strict=True):
+        for name, (term, dtype) in zip(node.output, _lift_node(view, node), strict=False):
             if name:
                 _define(view, name, term, dtype)
     return view
@@ -155,9 +162,11 @@ def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
     while args and args[-1].op == "Absent":
         args.pop()
     attrs = attributes_of(node, graph.opset)
-    count = len(node.output)
+    count = max((i for i, name in enumerate(node.output, 1) if name), default=1)
     if op == "Dropout" and (graph.opset < 12 or len(args) < 3 or args[2].op == "Absent"):
         args, op = args[:1], "Identity" if count == 1 else op
+    if op == "CastLike" and view.dtypes[node.input[1]]:
+        op, args, attrs = "Cast", args[:1], attrs | {"to": view.dtypes[node.input[1]]}
     _to_canonical(view, op, args, attrs)
     inferred = infer(terms, op, args, attrs, count)
     for i, (shape, dtype) in enumerate(inferred):
@@ -194,7 +203,7 @@ def _frozen(attrs: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 def _normal(view: View, op: str, args: list[Term], attrs: dict[str, Any], shape: Shape | None, dtype: int) -> Term:
     terms = view.terms
-    data = shape_data(terms, op, args, attrs, shape)
+    data = shape_data(op, args, attrs, shape)
     if data is not None and data.size <= 64 and dtype in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL):
         return terms.integers(data, dtype)
     if args and all(a.constant for a in args) and op in FOLDABLE:

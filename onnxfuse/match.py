@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from onnx import TensorProto
 
 from . import symbolic
 from .equations import Bindings, Scope, UndecidedError, attribute_defaults, literal
-from .language import Catalogue, Rule, targets
+from .language import Catalogue
 from .normal import NEUTRAL, combine
 from .pattern import Pattern, Variant, variants
+from .rule import Rule, targets
 from .symbolic import Sym, exact
 from .terms import MASK_DEPTH, REAL, Term, Terms, is_number, same_shape
 
@@ -48,6 +49,8 @@ class Match:
     exposed: dict[Term, Term]
     matched: frozenset[int]
     """Ids of the terms that the pattern bound: where what was there ends and what `emit` made begins."""
+    values: set[str] = field(default_factory=set)
+    """The values that were computed anew when the match was made: they name it if it must not be made again."""
 
     def made(self, existing: Container[int]) -> list[Term]:
         """The terms that `emit` built on top of what was matched and of `existing` ones, arguments before users."""
@@ -78,17 +81,25 @@ class Index:
     """The variants of a stratum's rules by the op of their root, with what every match must contain."""
 
     def __init__(self, terms: Terms, rules: Sequence[Rule]) -> None:
-        self.by_op: dict[str, list[tuple[Variant, int]]] = {}
+        self.by_op: dict[str, list[tuple[Variant, int, int]]] = {}
         for rule in rules:
             for variant in compiled(rule):
-                need = 0
+                below, beside = 0, 0
                 for op in variant.ops:
-                    need |= terms.bit(op)
-                self.by_op.setdefault(variant.root.op, []).append((variant, need))
+                    below |= terms.bit(op)
+                for op in variant.root.heads if variant.root.op in NEUTRAL else ():
+                    beside |= terms.bit(op)
+                self.by_op.setdefault(variant.root.op, []).append((variant, below, beside))
 
     def candidates(self, term: Term) -> list[Variant]:
-        mask = term.masks[MASK_DEPTH - 1]
-        return [variant for variant, need in self.by_op.get(term.op, ()) if not need & ~mask]
+        """The variants whose ops all occur below the term, the operands of a chain near its root."""
+        variants = self.by_op.get(term.op)
+        if not variants:
+            return []
+        absent = ~term.masks[MASK_DEPTH - 1]
+        nested = term.op in NEUTRAL and any(a.op == term.op for a in term.args)
+        far = ~term.masks[1 + OPENINGS if nested else 1]
+        return [variant for variant, below, beside in variants if not below & absent and not beside & far]
 
 
 _COMPILED: dict[Rule, list[Variant]] = {}
@@ -107,11 +118,14 @@ class Matcher:
     def __init__(self, terms: Terms, catalogue: Catalogue, opset: int) -> None:
         self.terms, self.catalogue, self.opset = terms, catalogue, opset
         self.failures: dict[tuple[int, int], Failure] = {}
+        self.heads: dict[int, frozenset[str]] = {}
         self.env: Bindings = {}
         self.cover: list[Term] = []
 
     def match(self, variant: Variant, root: Term) -> Match | None:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
+        if not self._plausible(variant.root, root):
+            return None
         self.variant, self.rule, self.root = variant, variant.rule, root
         self.env, self.cover, self.steps, self.opened = dict(variant.operators), [], 0, 0
         for rest in self._root(variant.root, root):
@@ -119,6 +133,29 @@ class Matcher:
             if found is not None:
                 return found
         return None
+
+    def _plausible(self, p: Pattern, t: Term) -> bool:
+        """Could the operands of a chain match, by their ops and those of their own operands?  A look, no search."""
+        if p.op not in NEUTRAL or self._covers(p, t.args):
+            return True
+        inner = [a for a in t.args if a.op == t.op]
+        return _may_open(p, t.args, inner) and (
+            self._covers(p, [*t.args, *(o for a in inner for o in a.args)])
+            or any(o.op == t.op for a in inner for o in a.args)
+        )
+
+    def _covers(self, p: Pattern, operands: Sequence[Term]) -> bool:
+        return all(
+            any(o.op == part.op and (part.op not in NEUTRAL or part.heads <= self._heads(o)) for o in operands)
+            for part in p.parts
+        )
+
+    def _heads(self, t: Term) -> frozenset[str]:
+        """Ops of the operands of a chain, and of shared chains inside it that may be opened."""
+        heads = self.heads.get(t.id)
+        if heads is None:
+            heads = self.heads[t.id] = frozenset(_heads(t))
+        return heads
 
     # ------------------------------------------------------------------------------------- failures
 
@@ -283,7 +320,7 @@ class Matcher:
     # ------------------------------------------------------------------------------------- sums and products
 
     def _chain(self, p: Pattern, t: Term, *, at_root: bool) -> Iterator[list[Term]]:
-        missing = p.heads - _heads(t)
+        missing = p.heads - self._heads(t)
         if missing:
             self._fail(p, t, lambda: f"{p.op} wants {min(missing)} among its operands, saw {_listed(t.args)}")
             return
@@ -291,13 +328,20 @@ class Matcher:
         rest = [a for a in p.rest if a.name not in self.env]
         bound = [a for a in (*p.variables, *p.rest) if a.name in self.env]
         others = [*p.parts, *bound, *(a for a in p.variables if a.name not in self.env)]
-        for operands in self._openings(p.op, list(t.args), OPENINGS):
+        first = list(t.args)
+        depth = OPENINGS if _may_open(p, first, [a for a in first if a.op == p.op]) else 0
+        for operands in self._openings(p.op, first, depth):
             numbers = [o for o in operands if is_number(o)]
             terms = [o for o in operands if not is_number(o)]
             if len(terms) < len(others) + len(rest) and not numbers:
                 continue
-            for outside in self._with_number(p, t, scalar, numbers, at_root):
-                for _ in self._assign(p, t, others, terms + outside[1], rest, at_root):
+            # What an opened chain leaves over would be computed twice, and its own root matches without it.
+            partial = at_root and operands is first
+            if not partial and not rest and len(operands) != len(others) + (scalar is not None):
+                self._fail(p, t, lambda: f"{p.op} has further operands: {_listed(t.args)}")
+                continue
+            for outside in self._with_number(p, t, scalar, numbers, partial):
+                for _ in self._assign(p, t, others, terms + outside[1], rest, partial):
                     yield [*self._left, *outside[0]]
 
     _left: list[Term]
@@ -461,13 +505,13 @@ class Matcher:
         try:
             for statement in self.rule.blocks[self.variant.block]:
                 self._inline(scope, statement)
-            for statement in rule.let:
-                line = statement.lineno
-                self._let(scope, statement)
-            for condition in rule.where:
-                line = condition.lineno
-                if not scope.truth(scope.value(condition), condition):
-                    self._fail(Pattern("where", line=line), root, _condition(condition, bindings))
+            steps: list[ast.Assign | ast.expr] = [*rule.early, *rule.let, *rule.late]
+            for step in steps:
+                line = step.lineno
+                if isinstance(step, ast.Assign):
+                    self._let(scope, step)
+                elif not scope.truth(scope.value(step), step):
+                    self._fail(Pattern("where", line=line), root, _condition(step, bindings))
                     return None
             line = rule.emit[0].lineno
             emitted, exposed = self._emit(scope)
@@ -545,8 +589,15 @@ def _kind_fits(kind: str, t: Term) -> bool:
     return True
 
 
+def _may_open(p: Pattern, operands: Sequence[Term], inner: Sequence[Term]) -> bool:
+    """Is the chain with a shared inner one opened still short enough?  All its operands must then be matched."""
+    if not inner:
+        return False
+    wanted = len(p.parts) + len(p.variables) + (p.number is not None)
+    return bool(p.rest) or len(operands) - 1 + min(len(a.args) for a in inner) <= wanted
+
+
 def _heads(t: Term, depth: int = OPENINGS) -> set[str]:
-    """Ops of the operands of a chain, and of shared chains inside it that may be opened."""
     heads = {a.op for a in t.args}
     if depth and t.op in heads:
         for inner in t.args:

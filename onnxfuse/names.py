@@ -14,7 +14,8 @@ from onnxfuse.errors import UsageError
 if TYPE_CHECKING:
     import onnx
 
-    from onnxfuse.language import Catalogue, Rule
+    from onnxfuse.language import Catalogue
+    from onnxfuse.rule import Rule
 
 
 _OPERATORS = frozenset(("Add", "Div", "Mul", "Neg", "Pow", "Reciprocal", "Sub", "Sum"))

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from onnx import ModelProto
 
-from .bodies import standard_since
+from .bodies import Functions, is_standard
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
-from .graph import STANDARD, attribute_graphs, opset_of, roots
-from .language import Catalogue, Rule, load
+from .graph import DOMAIN, STANDARD, Names, attribute_graphs, opset_of, roots
+from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
 from .provenance import Site, module
 from .records import Fusion, LeftOut, NearMiss, Report, Validation
-from .rewrite import Functions, Names, UnrealisableError, Writer
-from .search import Found, search
+from .rewrite import Writer
+from .search import Found, left_of, search
+from .spell import UnrealisableError
+from .terms import Term
 
 if TYPE_CHECKING:
     import numpy as np
@@ -170,7 +172,8 @@ def _fuse(
 ) -> Fused:
     copy = ModelProto()
     copy.CopyFrom(model)
-    functions, names = Functions(catalogue), Names.of(copy)
+    taken = {(f.name, f.overload) for f in copy.functions if f.domain == DOMAIN}
+    functions, names = Functions(catalogue, taken), Names.of(copy)
     scopes = [graph for root in roots(copy) for graph in root.scopes()]
     views: dict[int, View] = {}
     results: list[tuple[View, Found]] = []
@@ -179,24 +182,36 @@ def _fuse(
             progress("match", done, len(scopes))
         parent = views.get(id(graph.parent)) if graph.parent is not None else None
         view = views[id(graph)] = lift(graph, base_dir, parent)
-        strata = [_usable(rules, target, graph.opset) for rules in catalogue.strata()]
         forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
-        results.append((view, search(view, catalogue, strata, forbidden)))
+        results.append((view, _search(view, catalogue, target, forbidden)))
     sites: list[Site] = []
     near: list[NearMiss] = []
     for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
         own = Writer(view, found, names, functions, target).write()
         near = near_misses(view, found, own, why) + near
         sites = own + sites
-    functions.attach(copy)
+    functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain == DOMAIN})
     return Fused(copy, sites, near)
 
 
-def _usable(rules: Sequence[Rule], target: str, opset: int) -> list[Rule]:
-    """The rules that a target allows: for standard ops, those that emit an op of the model's opset."""
+def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str, str]]) -> Found:
+    """Fusions, then the target's lowerings.  Where a fused op is left that standard ops cannot say, what made it
+    is banned and the search made again."""
+    opset = view.graph.opset
+    strata = [*catalogue.strata(), catalogue.lowering(target)]
     if target == "onnxfuse":
-        return list(rules)
-    return [r for r in rules if r.rank < 2 or 0 < standard_since(r.op)[0] <= opset]
+        return search(view, catalogue, strata, banned)
+
+    def standard(term: Term) -> bool:
+        defined = term.op in catalogue.definitions
+        return not defined or is_standard(term.op, {name for name, _ in term.attrs}, opset)
+
+    while True:
+        found = search(view, catalogue, strata, banned)
+        excess = left_of(view, found, standard) - banned
+        if not excess:
+            return found
+        banned = banned | excess
 
 
 def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

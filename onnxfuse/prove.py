@@ -91,8 +91,10 @@ def prove(
 
 
 def keys(site: Site) -> list[tuple[str, str, str]]:
-    """What must be banned for a site not to come back: every rule that had a part in it, at the value it computes."""
-    return [(site.scope, match.rule.name, site.value) for match in site.matches]
+    """What must be banned for a site not to come back: every rule that had a part in it, at the values it changed.
+
+    Not at the site's own value: where views cancel, that is another than the one at which a rule matched."""
+    return [(site.scope, match.rule.name, value) for match in site.matches for value in match.values]
 
 
 def _left_out(site: Site, verdict: Validation) -> LeftOut:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .language import Catalogue, Rule
+from .language import Catalogue
 from .lift import View
 from .match import Failure, Index, Match, Matcher
 from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
+from .rule import Rule
 from .terms import Term
 
 ROUNDS = 30
@@ -83,7 +84,7 @@ def _round(
             barren.add(term.id)
         for match in matches:
             candidate = weigh(match, users, needed)
-            if candidate.launches >= 0:
+            if candidate.launches >= 0 or match.rule.target:
                 candidates.append(candidate)
             else:
                 found.unprofitable.append(candidate)
@@ -92,6 +93,13 @@ def _round(
         return False
     _substitute(view, found, [c.match for c in chosen], names, users, {t.id for t in alive})
     return True
+
+
+def left_of(view: View, found: Found, allowed: Callable[[Term], bool]) -> set[tuple[str, str]]:
+    """(rule, value) of the last match behind every fused op that is not `allowed`: what to ban to be rid of it."""
+    alive, _ = reachable(view, found.current)
+    last = [found.origins[term.id][-1] for term in alive if term.id in found.origins and not allowed(term)]
+    return {(match.rule.name, value) for match in last for value in match.values}
 
 
 def reachable(view: View, current: Mapping[str, Term]) -> tuple[list[Term], set[int]]:
@@ -140,11 +148,11 @@ def _substitute(
         replacement[match.root.id] = match.emitted
         for old, new in match.exposed.items():
             replacement[old.id] = new
+        match.values = _values(match, names, users)
+        found.touched |= match.values
         found.rooted[match] = tuple(sorted(_values_above(match.root.id, names, users)))
         found.covered[match] = tuple(name for term in match.cover for name in names.get(term.id, ()))
         _trace(found, match, users)
-    for start in replacement:
-        found.touched |= _values_above(start, names, users)
     done: dict[int, Term] = {}
     for name, term in found.current.items():
         if name in found.stale or (term.id not in alive and name not in found.touched):
@@ -174,10 +182,12 @@ def _forbidden(
     names: Mapping[int, list[str]],
     users: Mapping[int, list[Term]],
 ) -> bool:
-    values = _values_above(match.root.id, names, users)
-    for exposed in match.exposed:
-        values |= _values_above(exposed.id, names, users)
-    return any((match.rule.name, value) in banned for value in values)
+    return any((match.rule.name, value) in banned for value in _values(match, names, users))
+
+
+def _values(match: Match, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:
+    """The values that must be computed anew if this match is made."""
+    return set().union(*(_values_above(term.id, names, users) for term in (match.root, *match.exposed)))
 
 
 def _trace(found: Found, match: Match, users: Container[int]) -> None:

@@ -12,13 +12,13 @@ Terms are created in topological order: an argument's `id` is smaller than its u
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from onnx import TensorProto
 
-from .symbolic import Dim, Shape, Sym, symbol
+from .symbolic import Shape, Sym, symbol
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,6 +30,9 @@ SMALL = 1024
 MASK_DEPTH = 8
 
 Attrs: TypeAlias = tuple[tuple[str, Any], ...]
+"""The attributes of a term, sorted by name; hashable, see `canonical.freeze`."""
+Attributes: TypeAlias = Mapping[str, Any]
+"""The attributes of an op that is about to become a term."""
 Array: TypeAlias = "NDArray[Any]"
 
 
@@ -229,10 +232,6 @@ def static(shape: Shape | None) -> tuple[int, ...] | None:
     if shape is None or any(isinstance(d, Sym) for d in shape):
         return None
     return tuple(int(d) for d in shape if not isinstance(d, Sym))
-
-
-def known(dim: Dim) -> bool:
-    return not isinstance(dim, Sym)
 
 
 FOLDABLE = frozenset(

@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxfuse import language
+from onnxfuse.pipeline import fuse
 from tests.spellings import FAMILIES, LEAST, gelu
 from tests.spellings.build import Case, Spelling, covering, everything
 from tests.spellings.mutants import feeds, mutants, run
@@ -20,7 +22,9 @@ TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 2e-3}
 
 MOST_NODES = 40
 FOLDING = {"conv_bn"}
-"""Families whose fused operator is one that the spelling has already."""
+"""Families whose fused operator is one that the spelling has already, and of which nothing else may be left."""
+
+CATALOGUE = language.load()
 
 
 @cache
@@ -33,9 +37,12 @@ def census(model: onnx.ModelProto) -> Counter[str]:
     return Counter(node.op_type for node in model.graph.node if node.op_type != "Constant")
 
 
-def error(spelling: Spelling) -> float:
-    """Largest relative error of onnxruntime's outputs against the definition, in units of the tolerance."""
-    results = run(spelling.model, spelling.inputs)
+def error(spelling: Spelling, model: onnx.ModelProto | None = None) -> float:
+    """Largest relative error of onnxruntime's outputs against the definition, in units of the tolerance.
+
+    `model` stands for the spelling's own where it is given.
+    """
+    results = run(model or spelling.model, spelling.inputs)
     errors = []
     for got, want in zip(results, spelling.outputs.values(), strict=True):
         assert got.shape == want.shape, spelling.name
@@ -72,6 +79,23 @@ def test_no_spelling_has_the_operator_already(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_spellings_are_the_same_every_time(family: str) -> None:
     assert [s.model for s in FAMILIES[family](17)] == [s.model for s in spellings(family)]
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_spelling_is_fused_and_computes_the_same(family: str, opset: int) -> None:
+    chosen = spellings(family, opset)[:: 1 if opset == 17 else 3]
+    assert len(chosen) >= (LEAST[family] if opset == 17 else LEAST[family] // 3)
+    unmatched, wrong = {}, {}
+    for spelling in chosen:
+        fused = fuse(spelling.model, CATALOGUE).model
+        found, expected = census(fused), Counter(spelling.expect)
+        if found != expected if family in FOLDING else Counter({op: found[op] for op in expected}) != expected:
+            unmatched[spelling.name] = dict(found)
+        if (worst := error(spelling, fused)) > 1:
+            wrong[spelling.name] = worst
+    assert unmatched == {}
+    assert wrong == {}
 
 
 def test_a_covering_selection_starts_plain_and_has_every_pair_of_choices() -> None:

@@ -135,10 +135,8 @@ WAYS: dict[str, dict[str, Write]] = {
         "relu-.01*relu(-x)": lambda g, x: g.Sub(g.Relu(x), g.Mul(0.01, g.Relu(g.Neg(x)))),
     },
     "Relu": {
-        "max(x,0)": lambda g, x: g.Max(x, _zero(g, x)),
-        "max(0,x)": lambda g, x: g.Max(_zero(g, x), x),
-        "clip": lambda g, x: g.Clip(x, _zero(g, x)),
         "where": lambda g, x: g.Where(g.Greater(x, 0.0), x, _zero(g, x)),
+        "where(x<0)": lambda g, x: g.Where(g.Less(x, 0.0), _zero(g, x), x),
     },
     "Softsign": {
         "x/(1+abs)": lambda g, x: g.Div(x, g.Add(1.0, g.Abs(x))),

@@ -11,6 +11,8 @@ from tests.spellings.build import Array, Case, Choices, Graph, Spelling, Style, 
 
 LINEAR = ("Conv", "Conv grouped", "Conv depthwise", "Conv 1-D", "ConvTranspose", "Gemm", "MatMul", "MatMul rank 3")
 
+PRODUCTS = ("Gemm", "MatMul", "MatMul rank 3")
+
 FOLDS: Choices = {
     "linear": LINEAR,
     "bias": ("none", "bias", "Add"),
@@ -20,14 +22,22 @@ FOLDS: Choices = {
 }
 
 EPILOGUES: Choices = {
-    "linear": LINEAR,
+    "linear": tuple(linear for linear in LINEAR if linear != "ConvTranspose"),
     "bias": ("bias", "Add", "Add left"),
     "activation": ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "HardSigmoid"),
 }
 """The activations are those that com.microsoft FusedConv knows."""
 
-FUSED = {"Conv": "FusedConv", "ConvTranspose": "FusedConvTranspose", "Gemm": "FusedGemm", "MatMul": "FusedMatMulBias"}
-"""What an operator with its bias and activation is called; the first and third are com.microsoft's names."""
+FOLDED = {
+    "Conv": {"Conv": 1},
+    "ConvTranspose": {"ConvTranspose": 1},
+    "Gemm": {"MatMul": 1, "Add": 1},
+    "MatMul": {"MatMul": 1, "Add": 1},
+}
+"""All that is left of an operator with an affine map before or after it: a Gemm becomes what it is short for."""
+
+FUSED = {"Conv": "FusedConv", "Gemm": "FusedMatMul", "MatMul": "FusedMatMul"}
+"""What an operator with its bias and activation is called; the names are com.microsoft's, which has no third."""
 
 C, M = 4, 8
 """Channels in and out."""
@@ -130,6 +140,11 @@ def _valid_fold(case: Case) -> bool:
         case.linear == "MatMul rank 3" and case.norm == "BatchNormalization",
         # Constants as nodes once, not times everything.
         case.constant == "node" and (case.bias != "none" or case.place != "after"),
+        # A shift before a transposed convolution differs from one output position to the next.
+        case.linear == "ConvTranspose" and case.place == "before",
+        # Written out, only what follows MatMul is folded: before it the same nodes are the end of a normalization.
+        case.linear in PRODUCTS and case.place == "before" and case.norm != "BatchNormalization",
+        case.linear in PRODUCTS and case.bias != "none" and case.norm == "(x-m)/s*g+b",
     )
     return not any(refused)
 
@@ -168,7 +183,7 @@ def _fold(name: str, case: Case, opset: int) -> Spelling:
     if case.place == "after":
         y, truth = norm(y), truth_norm(truth)
     g.output(y, truth)
-    return g.spelling(name, {linear.op_type: 1})
+    return g.spelling(name, FOLDED[linear.op_type])
 
 
 def _epilogue(name: str, case: Case, opset: int) -> Spelling:

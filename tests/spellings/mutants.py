@@ -150,7 +150,7 @@ def _nudge_constant(node: int, model: onnx.ModelProto) -> None:
 
 def _nudge(tensor: onnx.TensorProto) -> None:
     value = numpy_helper.to_array(tensor)
-    nudged = np.where(value == 0, 0.01, value.astype(np.float64) * 1.01).astype(value.dtype)
+    nudged = np.where(value == 0, 0.01, value.astype(np.float64) * 0.99).astype(value.dtype)
     tensor.CopyFrom(numpy_helper.from_array(nudged, tensor.name))
 
 

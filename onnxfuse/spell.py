@@ -1,0 +1,365 @@
+"""Term → nodes: computes a term from values that the graph has already, with new nodes only where there is none.
+
+The inverse of the normal form: a flat sum becomes binary nodes, (-1)x a Sub, Reciprocal a Div, Repeat what it stands
+for, a symbolic dimension a Gather from the Shape of a value that has it.  What is written is valid for the scope's
+opset, has the element type that is asked for, and reads only values that are computed before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from .bodies import Functions, Use, asks_for_shapes, is_standard, output_count, real_dtype
+from .canonical import integers_as_input, make_attribute, tensor
+from .graph import DOMAIN, Names
+from .lift import View
+from .match import Match
+from .search import Found
+from .shape_data import END
+from .symbolic import Dim, Sym, exact, product
+from .terms import REAL, Attributes, Term, is_number, value_of
+
+Spelling: TypeAlias = Callable[[Term, list[str], dict[str, Any], float, str], str]
+"""(term, names of its inputs, attrs, limit, wanted name) → name of the value that new nodes give."""
+
+
+class UnrealisableError(Exception):
+    """A term that cannot be computed from the values at hand; the fusion behind it is left out."""
+
+
+class Speller:
+    """Spells the terms of one scope.
+
+    Positions are indices of the scope's nodes; -1 for inputs and constants.  A value that has to be there at `limit` is
+    computed from values of smaller positions, and its own nodes stand half a position before it."""
+
+    def __init__(self, view: View, found: Found, names: Names, functions: Functions, target: str) -> None:
+        self.view, self.found, self.names, self.functions, self.target = view, found, names, functions, target
+        self.graph = view.graph
+        self.opset = self.graph.opset
+        self.nodes: list[tuple[float, int, NodeProto]] = []
+        """(position, tie-break, node) of everything that is to be in the scope."""
+        self.constants: dict[str, TensorProto] = {}
+        self.alias: dict[str, str] = {}
+        """Values that are gone → the value that stands for each."""
+        self.sites: list[tuple[tuple[Match, ...], NodeProto, str, Term]] = []
+        """(matches, node, output, term) of every fused node."""
+        self.outputs_of: dict[int, list[str]] = {}
+        """Fused ops with several outputs → the values that are such an output, in order."""
+        self._known: dict[int, list[tuple[float, str, int]]] = {}
+        self._dims: dict[Dim, tuple[float, str, int]] = {}
+        self._spellings: dict[str, Spelling] = {
+            "Reshape": self._reshape,
+            "Expand": self._expand,
+            "Transpose": self._transpose,
+            "Slice": self._slice,
+            "Repeat": self._repeat,
+            "Concat": self._concat,
+        }
+
+    # ------------------------------------------------------------------------------------- values
+
+    def realise(self, term: Term, dtype: int, limit: float, name: str = "") -> str:
+        """The name of a value with this term and dtype, made before `limit` if there is none yet.
+
+        Raises UnrealisableError."""
+        if term.op == "Absent":
+            return ""
+        if term.dtype not in REAL:
+            dtype = term.dtype
+        known = self._lookup(term, dtype, limit)
+        if known is not None and (known[1] == dtype or known[1] not in REAL):
+            return known[0]
+        if term.constant:
+            return self.constant(term, dtype, name)
+        if known is not None:
+            return self.node("Cast", [known[0]], {"to": dtype}, limit, name or f"{known[0]}_cast")
+        made = self._build(term, dtype, limit, name)
+        self.register(term, limit - 0.5, made, dtype)
+        return made
+
+    def register(self, term: Term, position: float, name: str, dtype: int) -> None:
+        """A value with this term is computed at this position."""
+        self._known.setdefault(term.id, []).append((position, name, dtype))
+        for axis, dim in enumerate(term.shape or ()):
+            if isinstance(dim, Sym) and dim not in self._dims:
+                self._dims[dim] = (position, name, axis)
+
+    def _lookup(self, term: Term, dtype: int, limit: float) -> tuple[str, int] | None:
+        """A value with this term that is computed before `limit`, of the wanted dtype if there is one."""
+        other = None
+        for position, name, kind in self._known.get(term.id, ()):
+            if position < limit and name not in self.alias:
+                if kind == dtype or dtype not in REAL:
+                    return name, kind
+                other = other or (name, kind)
+        return other
+
+    def _operand(self, term: Term, dtype: int, limit: float) -> str:
+        """An operand of an op with a result of this dtype: of the same real type, or of its own if one is not real."""
+        return self.realise(term, dtype if dtype in REAL and term.dtype in REAL else term.dtype, limit)
+
+    def constant(self, term: Term, dtype: int, name: str = "") -> str:
+        """The name of an initializer with the elements of a constant term."""
+        if term.dtype not in REAL:
+            dtype = term.dtype
+        known = self._lookup(term, dtype, 0) if not name else None
+        if known is not None and known[1] == dtype:
+            return known[0]
+        array = value_of(term)
+        name = name or self.names.unique(f"onnxfuse/constant_{len(self.constants)}")
+        self.constants[name] = tensor(array, name, dtype)
+        self.register(term, -1.0, name, dtype)
+        return name
+
+    def _integers(self, values: Sequence[int]) -> str:
+        array = np.array(list(values), np.int64)
+        return self.constant(self.view.terms.constant(array, TensorProto.INT64), TensorProto.INT64)
+
+    def node(
+        self, op: str, inputs: Sequence[str], attrs: Attributes, limit: float, name: str = "", domain: str = ""
+    ) -> str:
+        """A new node just before `limit`; the name of its output, which is `name` if that is a value of the scope."""
+        output = name if name and name in self.graph.producer else self.names.unique(name or f"onnxfuse/{op}")
+        node = NodeProto(op_type=op, domain=domain, input=inputs, output=[output])
+        node.name = self.names.unique(self._node_name(output, op))
+        node.attribute.extend(make_attribute(k, v) for k, v in sorted(attrs.items()))
+        self.nodes.append((limit - 0.5, len(self.nodes), node))
+        return output
+
+    def _node_name(self, output: str, op: str) -> str:
+        """The module scope of the value's own node, and the op."""
+        index = self.graph.producer.get(output)
+        if index is None:
+            return f"onnxfuse/{op}"
+        own = self.graph.nodes[index].name
+        return f"{own.rsplit('/', 1)[0]}/{op}" if "/" in own else (f"{own}_{op}" if own else op)
+
+    # ------------------------------------------------------------------------------------- nodes
+
+    def _build(self, term: Term, dtype: int, limit: float, name: str) -> str:
+        """New nodes for one term."""
+        op = term.op
+        if op == "Output":
+            return self._outputs(term, dtype, limit)
+        if op in ("Add", "Mul") and dtype in REAL:
+            return self._chain(term, dtype, limit, name)
+        if op == "Integers":
+            assert term.data is not None
+            return self._shape_vector(term, limit, name)
+        inputs = [self._operand(a, dtype, limit) for a in term.args]
+        attrs = dict(term.attrs)
+        if term.id in self.found.origins:
+            return self._fused(term, inputs, attrs, dtype, limit, name)
+        spelling = self._spellings.get(op)
+        if spelling is not None:
+            return spelling(term, inputs, attrs, limit, name)
+        return self._plain(op, inputs, attrs, dtype, limit, name)
+
+    def _plain(self, op: str, inputs: list[str], attrs: dict[str, Any], dtype: int, limit: float, name: str) -> str:
+        domain, _, kind = op.rpartition(".")
+        moved = integers_as_input(op, self.opset)
+        if moved is not None and moved[1] in attrs:
+            inputs = [*inputs, self._integers(attrs.pop(moved[1]))]
+        if op == "Cast":
+            attrs["to"] = dtype
+        if op in ("Softmax", "LogSoftmax"):
+            attrs.setdefault("axis", -1)
+        return self.node(kind, inputs, attrs, limit, name, domain)
+
+    def _fused(
+        self,
+        term: Term,
+        inputs: list[str],
+        attrs: dict[str, Any],
+        dtype: int,
+        limit: float,
+        name: str,
+        outputs: int = 1,
+    ) -> str:
+        matches = self.found.origins[term.id]
+        rule = matches[-1].rule
+        plain = term.op not in self.functions.catalogue.definitions or rule.rank < 2
+        if plain or (self.target == "onnx" and is_standard(term.op, attrs, self.opset)):
+            output = self._plain(term.op, inputs, attrs, dtype, limit, name)
+            node = self.nodes[-1][2]
+        else:
+            output = self.node(term.op, inputs, attrs, limit, name, DOMAIN)
+            node = self.nodes[-1][2]
+            kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
+            shapes: tuple[tuple[int | None, ...] | None, ...] = ()
+            if asks_for_shapes(self.functions.catalogue.definitions[term.op]):
+                shapes = tuple(_static_dims(a) for a in term.args)
+            use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds, shapes)
+            node.overload = self.functions.overload(use, self.opset)
+        self.sites.append((matches, node, output, term))
+        return output
+
+    def _outputs(self, term: Term, dtype: int, limit: float) -> str:
+        """One output of a fused op with several: the node is written once, with every output that a value waits for."""
+        whole, current = term.args[0], self.found.current
+        wanted: dict[int, str] = {}
+        for name in self.outputs_of.get(whole.id, ()):
+            wanted.setdefault(current[name].attr("index"), name)
+        index = term.attr("index")
+        wanted.setdefault(index, "")
+        inputs = [self._operand(a, dtype, limit) for a in whole.args]
+        last = max(wanted)
+        total = output_count(self.functions.catalogue, whole.op)
+        first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), max(total, last + 1))
+        node = self.nodes[-1][2]
+        names = [wanted.get(i, "") for i in range(max(total, last + 1))]
+        names[0] = wanted.get(0) or first
+        del node.output[:]
+        node.output.extend(names)
+        for i, name in enumerate(names):
+            if name:
+                part = self.view.terms.raw("Output", [whole], (("index", i),), shape=None, dtype=dtype)
+                self.register(part, limit - 0.5, name, dtype)
+        return str(names[index])
+
+    def _chain(self, term: Term, dtype: int, limit: float, name: str) -> str:
+        """A flat sum or product as binary nodes; differences and quotients as Sub and Div."""
+        inverse, minus = ("Div", "Reciprocal") if term.op == "Mul" else ("Sub", "")
+        result = ""
+        operands = sorted(term.args, key=lambda a: a.op == "Reciprocal" or _negated(a) is not None)
+        for i, operand in enumerate(operands):
+            last = name if i == len(operands) - 1 else ""
+            if result and minus and operand.op == minus and self._lookup(operand, dtype, limit) is None:
+                below = self.realise(operand.args[0], dtype, limit)
+                result = self.node(inverse, [result, below], {}, limit, last)
+            elif result and not minus and _negated(operand) is not None and self._lookup(operand, dtype, limit) is None:
+                positive = _negated(operand)
+                assert positive is not None
+                result = self.node(inverse, [result, self.realise(positive, dtype, limit)], {}, limit, last)
+            else:
+                value = self.realise(operand, dtype, limit)
+                result = self.node(term.op, [result, value], {}, limit, last) if result else value
+        return result
+
+    # ------------------------------------------------------------------------------------- views
+
+    def _reshape(self, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
+        if len(inputs) > 1:
+            return self._plain("Reshape", inputs, attrs, term.dtype, limit, name)
+        target, source = attrs["shape"], term.args[0].shape or ()
+        dims: list[Dim] = [
+            0 if i < len(source) and d == source[i] and isinstance(d, Sym) else d for i, d in enumerate(target)
+        ]
+        open_dims = [i for i, d in enumerate(dims) if isinstance(d, Sym)]
+        if len(open_dims) == 1:
+            i = open_dims[0]
+            rest = product(d for j, d in enumerate(target) if j != i)
+            if exact(product(source), rest) == target[i]:
+                dims[i] = -1
+                open_dims = []
+        shape = (
+            self._integers([d for d in dims if not isinstance(d, Sym)])
+            if not open_dims
+            else self._dims_of(target, limit)
+        )
+        return self.node("Reshape", [inputs[0], shape], {}, limit, name)
+
+    def _expand(self, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
+        if len(inputs) > 1:
+            return self._plain("Expand", inputs, attrs, term.dtype, limit, name)
+        target, source = attrs["shape"], term.args[0].shape or ()
+        offset = len(target) - len(source)
+        dims = [1 if i >= offset and d == source[i - offset] else d for i, d in enumerate(target)]
+        return self.node("Expand", [inputs[0], self._dims_of(dims, limit)], {}, limit, name)
+
+    def _transpose(self, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
+        return self.node("Transpose", inputs, {"perm": attrs["perm"]} if "perm" in attrs else {}, limit, name)
+
+    def _slice(self, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
+        if "start" not in attrs:
+            return self._plain("Slice", inputs, attrs, term.dtype, limit, name)
+        bounds = [attrs["start"], attrs["stop"]]
+        if self.opset < 10:
+            plain = {"starts": (bounds[0],), "ends": (bounds[1],), "axes": (attrs["axis"],)}
+            return self.node("Slice", inputs, plain, limit, name)
+        vectors = [self._dims_of([END if b is None else b], limit) for b in bounds]
+        steps = [self._integers([attrs["step"]])] if attrs["step"] != 1 else []
+        return self.node("Slice", [*inputs, *vectors, self._integers([attrs["axis"]]), *steps], {}, limit, name)
+
+    def _repeat(self, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
+        x, axis, n = term.args[0], attrs["axis"], attrs["n"]
+        shape = x.shape or ()
+        terms = self.view.terms
+        split = terms.raw(
+            "Reshape",
+            [x],
+            (("shape", (*shape[: axis + 1], 1, *shape[axis + 1 :])),),
+            shape=(*shape[: axis + 1], 1, *shape[axis + 1 :]),
+            dtype=x.dtype,
+        )
+        wide = (*shape[: axis + 1], n, *shape[axis + 1 :])
+        expanded = terms.raw("Expand", [split], (("shape", wide),), shape=wide, dtype=x.dtype)
+        dtype = self.view.dtypes.get(inputs[0], x.dtype)
+        source = self.realise(expanded, dtype, limit)
+        merged = terms.raw("Reshape", [expanded], (("shape", term.shape),), shape=term.shape, dtype=x.dtype)
+        return self._reshape(merged, [source], dict(merged.attrs), limit, name)
+
+    def _concat(self, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
+        axis = attrs["axis"]
+        if axis < 0 and self.opset < 11 and term.shape is not None:
+            axis += len(term.shape)
+        return self.node("Concat", inputs, {"axis": axis}, limit, name)
+
+    # ------------------------------------------------------------------------------------- dimensions
+
+    def _shape_vector(self, term: Term, limit: float, name: str) -> str:
+        assert term.data is not None
+        vector = self._dims_of(list(term.data.ravel()), limit)
+        if term.data.ndim == 0:
+            return self.node("Squeeze", [vector], {}, limit, name)
+        return vector
+
+    def _dims_of(self, dims: Sequence[Dim], limit: float) -> str:
+        """A vector of dimensions: a constant where all are known, else gathered from shapes of existing values."""
+        if not any(isinstance(d, Sym) for d in dims):
+            return self._integers([d for d in dims if not isinstance(d, Sym)])
+        parts = [self._dim(d, limit) for d in dims]
+        return parts[0] if len(parts) == 1 else self.node("Concat", parts, {"axis": 0}, limit)
+
+    def _dim(self, dim: Dim, limit: float) -> str:
+        """One dimension as a vector of length 1."""
+        if not isinstance(dim, Sym):
+            return self._integers([dim])
+        place = self._dims.get(dim)
+        if place is not None and place[0] < limit:
+            _, name, axis = place
+            shape = self.node("Shape", [self.alias.get(name, name)], {}, limit)
+            return self.node("Gather", [shape, self._integers([axis])], {"axis": 0}, limit)
+        total = ""
+        for monomial, coefficient in dim.terms:
+            factors = [self._symbol(s, limit) for s in monomial]
+            if coefficient != 1 or not factors:
+                factors.append(self._integers([coefficient]))
+            value = factors[0]
+            for factor in factors[1:]:
+                value = self.node("Mul", [value, factor], {}, limit)
+            total = self.node("Add", [total, value], {}, limit) if total else value
+        return total
+
+    def _symbol(self, name: str, limit: float) -> str:
+        place = self._dims.get(Sym((((name,), 1),)))
+        if place is None or place[0] >= limit:
+            raise UnrealisableError(f"dimension {name} is not the size of any value at this place")
+        shape = self.node("Shape", [self.alias.get(place[1], place[1])], {}, limit)
+        return self.node("Gather", [shape, self._integers([place[2]])], {"axis": 0}, limit)
+
+
+def _negated(term: Term) -> Term | None:
+    """x of (-1) * x, else None."""
+    if term.op == "Mul" and len(term.args) == 2 and is_number(term.args[1]) and term.args[1].scalar == -1:
+        return term.args[0]
+    return None
+
+
+def _static_dims(term: Term) -> tuple[int | None, ...] | None:
+    return None if term.shape is None else tuple(None if isinstance(d, Sym) else d for d in term.shape)
