@@ -194,7 +194,8 @@ def _print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, sit
         table.add_row(Text(rule, style="bold cyan"), str(len(group)), f"{saved:,}", _bytes(group))
         if sites:
             for fusion in group:
-                where = f"  {fusion.scope or '(top)'}{_with(fusion)}: {fusion.node}, {len(fusion.replaced)} nodes"
+                node = fusion.node.removeprefix(f"{fusion.scope}/")
+                where = f"  {fusion.scope or '(top)'}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
                 table.add_row(Text(where, style="dim"), "", f"{fusion.launches_saved:,}", _bytes([fusion]))
         elif scopes:
             places = Counter(_pattern(fusion.scope) + _with(fusion) for fusion in group)

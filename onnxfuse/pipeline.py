@@ -14,7 +14,7 @@ from onnx import ModelProto
 from .bodies import Functions, is_standard
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
-from .graph import DOMAIN, STANDARD, Graph, Names, attribute_graphs, opset_of, roots
+from .graph import DOMAIN, STANDARD, Names, attribute_graphs, opset_of, roots
 from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
@@ -80,13 +80,15 @@ def optimize(
     """Fuse a model and prove that it computes the same.  The model given is not changed.
 
     `target` is "onnxfuse" (fused ops with function bodies) or "onnx" (standard ops of the model's opset, or of `opset`
-    if that is given).  `base_dir` is where external data lies.  Raises NumericsError if the fused model differs and
+    if that is given).  `shapes` are those of inputs to validate with and to measure traffic at; `base_dir` is where
+    external data lies.  Raises NumericsError if the fused model differs and
     `on_mismatch` is "fail"; otherwise the fusions that are guilty are left out and named in the report.
     """
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
+    known = sizes(model, shapes or {})
     source = model if opset is None else _convert(model, opset)
-    fused = fuse(source, catalogue, target=target, base_dir=base_dir, shapes=shapes, progress=progress)
+    fused = fuse(source, catalogue, target=target, base_dir=base_dir, progress=progress)
     left_out: list[LeftOut] = []
     validation = Validation("not validated", note="validation is off")
     if validate != "off":
@@ -95,7 +97,7 @@ def optimize(
         fused, validation, left_out = prove(
             model,
             fused,
-            lambda banned: fuse(source, catalogue, target=target, base_dir=base_dir, shapes=shapes, banned=banned),
+            lambda banned: fuse(source, catalogue, target=target, base_dir=base_dir, banned=banned),
             bisecting=on_mismatch == "bisect",
             reference=validate == "reference",
             options={"seed": seed, "shapes": shapes, "given": inputs, "rtol": rtol, "atol": atol},
@@ -104,7 +106,7 @@ def optimize(
         )
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")
-    report = _report(model, fused, target)
+    report = _report(model, fused, target, known)
     report.left_out, report.validation = left_out, validation
     report.seconds = time.perf_counter() - started
     return Optimized(fused.model, report)
@@ -128,8 +130,8 @@ def report(
     """
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
-    fused = fuse(model, catalogue, target=target, base_dir=base_dir, shapes=shapes, why=why, progress=progress)
-    result = _report(model, fused, target)
+    fused = fuse(model, catalogue, target=target, base_dir=base_dir, why=why, progress=progress)
+    result = _report(model, fused, target, sizes(model, shapes or {}))
     result.seconds = time.perf_counter() - started
     return result
 
@@ -140,7 +142,6 @@ def fuse(
     *,
     target: str = "onnxfuse",
     base_dir: Path | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
     banned: Banned = frozenset(),
     why: str | None = None,
     progress: Progress | None = None,
@@ -150,11 +151,11 @@ def fuse(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _fuse(model, catalogue, target, base_dir, shapes, banned, why, progress)
+        return _fuse(model, catalogue, target, base_dir, banned, why, progress)
     except UnrealisableError:
         # Only a fused op with several outputs can make nodes wait for each other: do without those.
         single = Catalogue([r for r in catalogue.rules if not r.labels], catalogue.definitions)
-        return _fuse(model, single, target, base_dir, shapes, banned, why, progress)
+        return _fuse(model, single, target, base_dir, banned, why, progress)
     finally:
         if collecting:
             gc.enable()
@@ -165,7 +166,6 @@ def _fuse(
     catalogue: Catalogue,
     target: str,
     base_dir: Path | None,
-    shapes: Mapping[str, Sequence[int]] | None,
     banned: Banned,
     why: str | None,
     progress: Progress | None,
@@ -180,8 +180,6 @@ def _fuse(
     for done, graph in enumerate(scopes):
         if progress is not None:
             progress("match", done, len(scopes))
-        if shapes and graph.parent is None and not graph.is_function:
-            _fix_shapes(graph, shapes)
         parent = views.get(id(graph.parent)) if graph.parent is not None else None
         view = views[id(graph)] = lift(graph, base_dir, parent)
         forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
@@ -216,20 +214,27 @@ def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str
         banned = banned | excess
 
 
-def _fix_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Given dimensions of inputs replace symbolic ones in the index (never in the model)."""
+def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """What the symbolic dimensions are if inputs have these shapes.
+
+    They measure traffic and never decide what is fused, so that the fused model runs at every shape.  Raises UsageError
+    for shapes that the model's inputs cannot have.
+    """
+    graph = next(roots(model))
+    known: dict[str, int] = {}
     for name, dims in shapes.items():
         if name not in graph.inputs:
             raise UsageError(f"--shape {name}: the model has no such input; it has {', '.join(graph.inputs)}")
-        kind = graph.types[name]
-        copied = type(kind)()
-        copied.CopyFrom(kind)
-        rank = len(copied.tensor_type.shape.dim)
-        if rank != len(dims):
-            raise UsageError(f"--shape {name}: the input has {rank} dimensions, {len(dims)} are given")
-        for dim, size in zip(copied.tensor_type.shape.dim, dims, strict=True):
-            dim.dim_value = size
-        graph.types[name] = copied
+        shape = graph.type_of(name)[1]
+        if shape is None:
+            continue
+        if len(shape) != len(dims):
+            raise UsageError(f"--shape {name}: the input has {len(shape)} dimensions, {len(dims)} are given")
+        for dim, size in zip(shape, dims, strict=True):
+            wanted = dim if isinstance(dim, int) else known.setdefault(str(dim), size)
+            if wanted != size:
+                raise UsageError(f"--shape {name}: {dim} is {wanted}, {size} is given")
+    return known
 
 
 def _convert(model: ModelProto, opset: int) -> ModelProto:
@@ -260,13 +265,13 @@ def _convert(model: ModelProto, opset: int) -> ModelProto:
 # ------------------------------------------------------------------------------------------------ what to say
 
 
-def _report(model: ModelProto, fused: Fused, target: str) -> Report:
+def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, int]) -> Report:
     return Report(
         model="",
         target=target,
         nodes_before=count_nodes(model),
         nodes_after=count_nodes(fused.model),
-        fusions=[fusion(site) for site in fused.sites],
+        fusions=[fusion(site, known) for site in fused.sites],
         near_misses=fused.near_misses,
     )
 
@@ -283,8 +288,8 @@ def count_nodes(model: ModelProto) -> int:
     return total
 
 
-def fusion(site: Site) -> Fusion:
-    """A site as plain data."""
+def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
+    """A site as plain data; `known` are sizes of symbolic dimensions."""
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
     rules = dict.fromkeys(match.rule.name for match in site.matches)
     rule = site.matches[-1].rule.name
@@ -297,7 +302,7 @@ def fusion(site: Site) -> Fusion:
         absorbed=tuple(name for name in rules if name != rule),
         # A node is one launch, however many steps its term has.
         launches_saved=max(sum(min(launches(term), 1) for term in site.dead) - 1, 0),
-        bytes_saved=traffic(site.gone),
+        bytes_saved=traffic(site.gone, known),
     )
 
 

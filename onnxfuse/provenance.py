@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -72,7 +72,7 @@ def sites(
             index = graph.producer.get(name)
             if index is not None and index not in survivors:
                 owner.setdefault(index, number)
-    cores = [[i for i in sorted(owner) if owner[i] == number] for number in range(len(written))]
+    cores = _by_owner(owner, len(written))
     for number, core in enumerate(cores):
         stack = [name for i in core for name in graph.nodes[i].input]
         while stack:
@@ -83,8 +83,7 @@ def sites(
             owner[index] = number
             stack.extend(graph.nodes[index].input)
     result = []
-    for number, fused in enumerate(written):
-        indices = [i for i in sorted(owner) if owner[i] == number]
+    for fused, core, indices in zip(written, cores, _by_owner(owner, len(written)), strict=True):
         replaced = [graph.nodes[i] for i in indices if graph.nodes[i].op_type != "Constant"]
         names = tuple(n.name or n.output[0] for n in replaced)
         rule = fused.matches[-1].rule
@@ -98,7 +97,7 @@ def sites(
                 fused.node,
                 fused.value,
                 graph.path,
-                module([graph.nodes[i] for i in cores[number]]),
+                module([graph.nodes[i] for i in core]),
                 names,
                 fused.term,
                 tuple(view.terms_of[value] for value in values),
@@ -106,6 +105,14 @@ def sites(
             )
         )
     return result
+
+
+def _by_owner(owner: Mapping[int, int], count: int) -> list[list[int]]:
+    """The nodes of each site, in the order of the graph."""
+    nodes: list[list[int]] = [[] for _ in range(count)]
+    for index in sorted(owner):
+        nodes[owner[index]].append(index)
+    return nodes
 
 
 def _inherit(node: NodeProto, replaced: Sequence[NodeProto]) -> None:

@@ -81,6 +81,34 @@ def test_report_runs_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
+BERT = MODELS / "bert.ts.onnx"
+
+
+def test_shapes_measure_and_do_not_specialise() -> None:
+    plain, measured = onnxfuse.optimize(BERT), onnxfuse.optimize(BERT, shapes={"input_ids": (2, 16)})
+    assert plain.model.SerializeToString(deterministic=True) == measured.model.SerializeToString(deterministic=True)
+    assert {fusion.bytes_saved for fusion in plain.report.fusions} == {None}
+    wider = onnxfuse.report(BERT, shapes={"input_ids": (2, 32)})
+    for small, large in zip(measured.report.fusions, wider.fusions, strict=True):
+        assert small.bytes_saved is not None
+        assert large.bytes_saved is not None
+        assert small.bytes_saved > 0
+        assert "pooler" in small.scope or small.bytes_saved < large.bytes_saved
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"ids": (1, 8)}, "no such input; it has input_ids, attention_mask"),
+        ({"input_ids": (1, 8, 1)}, "the input has 2 dimensions, 3 are given"),
+        ({"input_ids": (1, 8), "attention_mask": (1, 9)}, "attention_mask: sequence is 8, 9 is given"),
+    ],
+)
+def test_shapes_that_cannot_be(shapes: dict[str, tuple[int, ...]], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        onnxfuse.report(BERT, shapes=shapes)
+
+
 def test_check() -> None:
     assert onnxfuse.check(GELU, expect=["QuickGelu==2", "LayerNormalization>=1"]) == []
     (finding,) = onnxfuse.check(GELU, expect=["QuickGelu==2"], ignore=["QuickGelu"])
