@@ -35,8 +35,8 @@ class Conclusion:
 def conclude(
     terms: Terms, catalogue: Catalogue, opset: int, variant: Variant, root: Term, env: Bindings, outside: Sequence[Term]
 ) -> Conclusion:
-    """Check the conditions of a matched variant and build what it emits; `outside` are operands of the root's chain that
-    the pattern left.  Raises RefusedError.
+    """Check the conditions of a matched variant and build what it emits; `outside` are operands of the root's chain
+    that the pattern left.  Raises RefusedError.
 
     Guarantees: shape and kind of element of the root stay what they are."""
     rule = variant.rule
