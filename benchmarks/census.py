@@ -17,6 +17,7 @@ import onnxruntime
 
 import onnxfuse
 from onnxfuse.files import bodies
+from onnxfuse.graph import DOMAIN
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 
@@ -44,20 +45,25 @@ Census = dict[str, int]
 
 def census(model: onnx.ModelProto, truth: Census) -> Census:
     """How many of the blocks in `truth` the graphs of `model` compute in one node each."""
-    seen = Counter(name for body in bodies(model) for node in body.node for name in _names(body, node))
+    graphs = [body for body in bodies(model) if isinstance(body, onnx.GraphProto) or body.domain != DOMAIN]
+    calls = Counter((node.domain, node.op_type) for body in graphs for node in body.node)
+    seen: Counter[str] = Counter()
+    for body in graphs:
+        # A local function counts once per call.
+        times = calls[body.domain, body.name] if isinstance(body, onnx.FunctionProto) else 1
+        for node in body.node:
+            seen.update(dict.fromkeys(_names(node), times))
     found = {kind: min(sum(seen[op] for op in OPS[kind]), wanted) for kind, wanted in truth.items() if kind in OPS}
     if "batchnorm" in truth:
         found["batchnorm"] = max(truth["batchnorm"] - seen["BatchNormalization"], 0)
     return found
 
 
-def _names(body: onnx.GraphProto | onnx.FunctionProto, node: onnx.NodeProto) -> Iterator[str]:
-    """The ops that a node computes, its own and its activation.  Bodies of onnxfuse's functions are no nodes to run."""
-    if isinstance(body, onnx.FunctionProto) and body.domain == "onnxfuse":
-        return
+def _names(node: onnx.NodeProto) -> Iterator[str]:
+    """The ops that a node computes: its own, and its activation."""
     attributes = {attribute.name: attribute for attribute in node.attribute}
     # com.microsoft's QuickGelu is SiLU where its factor is 1.
-    silu = node.op_type == "QuickGelu" and attributes["alpha"].f == 1.0 if "alpha" in attributes else False
+    silu = node.op_type == "QuickGelu" and "alpha" in attributes and attributes["alpha"].f == 1
     yield "Silu" if silu else node.op_type
     if "activation" in attributes:
         yield attributes["activation"].s.decode()
