@@ -78,6 +78,9 @@ class Writer:
                 whole = bound.args[0].id
                 self.anchors[whole] = max(index, self.anchors.get(whole, -1))
                 self.spell.outputs_of.setdefault(whole, []).append(name)
+        for name, index in graph.producer.items():
+            if name and name not in self.read and self._all_touched(graph.nodes[index]):
+                self.spell.vacant.setdefault(current[name].id, []).append(name)
         for index in sorted(live_nodes):
             self._visit(index)
         return self._assemble()

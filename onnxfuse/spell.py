@@ -50,6 +50,8 @@ class Speller:
         """(matches, node, output, term) of every fused node."""
         self.outputs_of: dict[int, list[str]] = {}
         """Fused ops with several outputs → the values that are such an output, in order."""
+        self.vacant: dict[int, list[str]] = {}
+        """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
         self._dims: dict[Dim, tuple[float, str, int]] = {}
         self._spellings: dict[str, Spelling] = {
@@ -78,9 +80,16 @@ class Speller:
             return self.constant(term, dtype, name)
         if known is not None:
             return self.node("Cast", [known[0]], {"to": dtype}, limit, name or f"{known[0]}_cast")
-        made = self._build(term, dtype, limit, name)
+        made = self._build(term, dtype, limit, name or self._vacant_name(term, dtype))
         self.register(term, limit - 0.5, made, dtype)
         return made
+
+    def _vacant_name(self, term: Term, dtype: int) -> str:
+        names = self.vacant.get(term.id, [])
+        name = next((name for name in names if self.view.dtypes[name] == dtype), "")
+        if name:
+            names.remove(name)
+        return name
 
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:
         """A value with this term is computed at this position."""

@@ -1,0 +1,141 @@
+"""A rule that says something wrong never gets into a file: it is found, named and left out, and the rest stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxfuse.cli import main
+from onnxfuse.errors import NumericsError
+from onnxfuse.pipeline import Optimized, optimize
+from tests import broken
+from tests.spellings.mutants import run
+
+WRONG = {
+    "another constant": """
+# Quick GELU for 1.6, where 1.702 stands.
+Sloppy(X)
+
+match:  Y = X * Sigmoid(1.702 * X)
+emit:   Y = QuickGelu(X, alpha=1.6)
+""",
+    "operands swapped": """
+# A gate whose operands are mixed up.
+Sloppy(A, B)
+
+match:    Y = A * Cos(B)
+emit:     Y = Sloppy(B, A)
+meaning:  Y = A * Cos(B)
+""",
+    "an operand forgotten": """
+# A gate that forgets one side.
+Sloppy(A, B)
+
+match:  Y = Sin(A * Cos(B))
+emit:   Y = Sin(A)
+""",
+    "another result": """
+# Cosine taken for sine.
+Sloppy(X)
+
+match:    Y = X * Cos(X)
+emit:     Y = Sloppy(X)
+meaning:  Y = X * Sin(X)
+""",
+}
+
+MIDDLE = {
+    "another constant": [("Mul", "a", "k", "m"), ("Sigmoid", "m", "s"), ("Mul", "a", "s", "b")],
+    "operands swapped": [("Cos", "x", "c"), ("Mul", "a", "c", "b")],
+    "an operand forgotten": [("Cos", "x", "c"), ("Mul", "a", "c", "s"), ("Sin", "s", "b")],
+    "another result": [("Cos", "a", "c"), ("Mul", "a", "c", "b")],
+}
+"""What each wrong rule matches, from a and x to b."""
+
+
+def between(what: str) -> onnx.ModelProto:
+    """Layer normalization, what the wrong rule matches, layer normalization."""
+    nodes = [helper.make_node(op, names[:-1], [names[-1]], f"/middle/{op}_{names[-1]}") for op, *names in MIDDLE[what]]
+    everything = [*broken.layer_norm("x", "a", "/first/"), *nodes, *broken.layer_norm("b", "y", "/second/")]
+    constant = numpy_helper.from_array(np.array(1.702, np.float32), "k")
+    return broken.model(everything, initializers=[*broken.norm_constants(), constant])
+
+
+@pytest.fixture(params=WRONG)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[onnx.ModelProto, Path]:
+    """A model and a folder with the rule that gets it wrong."""
+    folder = tmp_path / "rules"
+    folder.mkdir()
+    (folder / "sloppy.rule").write_text(WRONG[request.param].lstrip())
+    return between(request.param), folder
+
+
+def fused(model: onnx.ModelProto, folder: Path, **options: str) -> Optimized:
+    return optimize(model, rules=[folder], ignore=["QuickGelu"], **options)  # type: ignore[arg-type]
+
+
+def test_without_proof_the_wrong_rule_is_believed(case: tuple[onnx.ModelProto, Path]) -> None:
+    """What the other tests rest on: the rule does match, and it is wrong."""
+    model, folder = case
+    result = fused(model, folder, validate="off")
+    assert result.report.census == {"LayerNormalization": 2, "Sloppy": 1}
+    assert result.report.validation.verdict == "not validated"
+    x = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)
+    (got,), (want,) = run(result.model, {"x": x}), run(model, {"x": x})
+    assert np.abs(got - want).max() > 1e-3
+
+
+def test_a_wrong_rule_is_left_out_by_name_and_the_rest_stays(case: tuple[onnx.ModelProto, Path]) -> None:
+    model, folder = case
+    report = (result := fused(model, folder)).report
+    assert [left.fusion.rule for left in report.left_out] == ["Sloppy"]
+    assert report.left_out[0].fusion.scope == "/middle"
+    assert report.census == {"LayerNormalization": 2}
+    assert report.validation.verdict == "equal"
+    x = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)
+    (got,), (want,) = run(result.model, {"x": x}), run(model, {"x": x})
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_wrong_rule_is_an_error_if_it_is_to_fail(case: tuple[onnx.ModelProto, Path]) -> None:
+    model, folder = case
+    with pytest.raises(NumericsError, match=r"computes something else: (Sloppy at /middle/|output 'y' differs)"):
+        fused(model, folder, on_mismatch="fail")
+
+
+def test_at_the_command_line_a_mismatch_exits_with_3_and_writes_nothing(
+    case: tuple[onnx.ModelProto, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, folder = case
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    options = ["--rules", str(folder), "--ignore", "QuickGelu"]
+
+    assert main(["optimize", str(path), *options, "--on-mismatch", "fail"]) == 3
+    out, err = capsys.readouterr()
+    assert "computes something else" in err
+    assert len(err.splitlines()) == 1
+    assert "Traceback" not in out + err
+    assert not path.with_name("model.fused.onnx").exists()
+
+    assert main(["optimize", str(path), *options]) == 0
+    assert "Sloppy" in capsys.readouterr().out
+    assert path.with_name("model.fused.onnx").exists()
+
+
+@pytest.mark.parametrize("name", ["bert.ts", "llama.dynamo"])
+def test_a_wrong_attention_is_left_out_wherever_its_views_went(name: str, tmp_path: Path) -> None:
+    """The rule for the core matches before heads and masks are absorbed: what is banned is where it matched."""
+    (tmp_path / "sloppy.rule").write_text(
+        "# Attention without its scale.\nSloppy(Q, K, V, mask=None, *, scale=1, softcap=0, is_causal=0)\n\n"
+        "match:  Y = Attention(Q, K, V, mask, scale=scale, **rest)\n"
+        "emit:   Y = Attention(Q, K, V, mask, scale=scale * 3, **rest)\n"
+    )
+    model = onnx.load(Path(__file__).parents[1] / "models" / f"{name}.onnx")
+    report = optimize(model, rules=[tmp_path]).report
+    assert report.validation.verdict == "equal"
+    assert {left.fusion.rule for left in report.left_out} <= {"Sloppy"}
