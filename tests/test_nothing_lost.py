@@ -1,4 +1,4 @@
-"""What no fusion touches leaves as it came, byte for byte: nodes, metadata, functions, exotic tensors, external data."""
+"""What no fusion touches leaves as it came, byte for byte: nodes, metadata, functions, tensors, external data."""
 
 from __future__ import annotations
 
