@@ -12,8 +12,8 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 demo: $(VENV)/installed
-	@for model in $(DEMO); do echo "\n\$$ onnxfuse report $$model"; $(BIN)/onnxfuse report $$model; done
-	@echo "\n\$$ onnxfuse optimize $(DEMO) -o demo"
+	@for model in $(DEMO); do printf '\n$$ onnxfuse report %s\n' $$model; $(BIN)/onnxfuse report $$model || exit; done
+	@printf '\n$$ onnxfuse optimize %s -o demo\n' '$(DEMO)'
 	@$(BIN)/onnxfuse optimize $(DEMO) -o demo
 
 test: $(VENV)/installed lint

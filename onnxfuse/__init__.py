@@ -1,5 +1,182 @@
-"""onnxfuse finds, fuses and proves: see `optimize`, `report` and `check`."""
+"""Finds every subgraph of an ONNX model that one kernel could run, fuses it, and proves the numbers unchanged.
+
+Example::
+
+    import onnxfuse
+
+    fused = onnxfuse.optimize("bert.onnx", "bert.fused.onnx")
+    print(fused.report.census)  # Counter({'Attention': 12, ...})
+
+    for miss in onnxfuse.report("bert.onnx").near_misses:
+        print(miss.rule, miss.node, miss.reason)
+
+    assert not onnxfuse.check("bert.onnx", expect=["Attention>=12"])
+
+Models are paths, `onnx.ModelProto`s or `onnx_graphsurgeon.Graph`s; none is changed.  Everything raised on purpose is an
+`OnnxfuseError` of onnxfuse.errors.  What is returned is documented in onnxfuse.records.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Literal
+
+from onnxfuse.errors import OnnxfuseError
+
+# onnx and numpy take a while to import, and `onnxfuse --help` imports this file: each function imports what it needs.
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import TypeAlias
+
+    import numpy as np
+    import onnx
+    import onnx_graphsurgeon
+
+    from onnxfuse.demands import Finding
+    from onnxfuse.pipeline import Optimized, Progress
+    from onnxfuse.records import Report
+
+    Source: TypeAlias = str | os.PathLike[str] | onnx.ModelProto | onnx_graphsurgeon.Graph
+
+__all__ = ["OnnxfuseError", "__version__", "check", "optimize", "report"]
 __version__ = "0.1.0"
+
+
+def optimize(
+    model: Source,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    target: Literal["onnxfuse", "onnx"] = "onnxfuse",
+    opset: int | None = None,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    rules: Sequence[Path] = (),
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    inputs: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    seed: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
+    on_mismatch: Literal["bisect", "fail"] = "bisect",
+    validate: Literal["onnxruntime", "reference", "off"] = "onnxruntime",
+    base_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Optimized:
+    """Fuse `model`, prove that it computes the same, and write it to `output` if that is given.
+
+    Args:
+        model: A file, a ModelProto, or a graphsurgeon Graph.
+        output: The file to write, never `model` itself.
+        target: "onnxfuse" for fused ops with function bodies, "onnx" for standard ops only.
+        opset: Convert to this opset of ai.onnx first.
+        select, ignore: Names of the rules to use, and not to use.
+        rules: Folders of further .rule files.
+        shapes: Input name → dimensions, for inputs whose dimensions are symbolic.
+        inputs: Input name → value to validate with; the others are generated from `seed`.
+        rtol, atol: Tolerances; None chooses by dtype.
+        on_mismatch: Leave the guilty fusion out and name it in the report, or raise.
+        validate: Compare in onnxruntime, also with float64 ("reference"), or not at all.
+        base_dir: Where external data lies; None is the folder of `model`, if that is a file.
+        progress: Called with (step, done, total).
+
+    Returns:
+        An object with `.model`, a Graph if `model` is one, else a ModelProto; and `.report`, a Report.
+
+    Raises:
+        NumericsError: The fused model computes something else, and `on_mismatch` is "fail" or no fusion is to blame.
+        DependencyError: Neither onnxruntime nor onnxruntime-gpu is installed, and `validate` is not "off".
+        ModelError, RuleError, UsageError, OutputError: As their names say.
+    """
+    from pathlib import Path
+
+    from onnxfuse import files, pipeline, sources
+
+    source = sources.opened(model)
+    optimized = pipeline.optimize(
+        source.proto,
+        target=target,
+        opset=opset,
+        select=select,
+        ignore=ignore,
+        rules=rules,
+        shapes=shapes,
+        inputs=inputs,
+        seed=seed,
+        rtol=rtol,
+        atol=atol,
+        on_mismatch=on_mismatch,
+        validate=validate,
+        base_dir=base_dir or source.folder,
+        progress=progress,
+    )
+    optimized.report.model = source.name
+    if output is not None:
+        files.write(optimized.model, Path(output), source=source.path)
+        optimized.report.output = str(output)
+    optimized.model = sources.like(model, optimized.model)
+    return optimized
+
+
+def report(
+    model: Source,
+    *,
+    target: Literal["onnxfuse", "onnx"] = "onnxfuse",
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    rules: Sequence[Path] = (),
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    base_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """What can be fused in `model`, what that saves, and why the rest cannot.  Nothing is run or written.
+
+    The arguments are those of `optimize`.
+    """
+    from onnxfuse import pipeline, sources
+
+    source = sources.opened(model)
+    found = pipeline.report(
+        source.proto,
+        target=target,
+        select=select,
+        ignore=ignore,
+        rules=rules,
+        shapes=shapes,
+        base_dir=base_dir or source.folder,
+        progress=progress,
+    )
+    found.model = source.name
+    return found
+
+
+def check(
+    model: Source,
+    *,
+    expect: Sequence[str] = (),
+    baseline: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> list[Finding]:
+    """What `model` lacks of the fusions that it should have; nothing, if all is well.
+
+    Args:
+        model: A file, a ModelProto, or a graphsurgeon Graph.
+        expect: Demands such as "Attention>=12".
+        baseline: File that `onnxfuse check --update-baseline` wrote; it knows models by file name, so that `model` must
+            be a file.
+        options: As for `report`.
+    """
+    from pathlib import Path
+
+    from onnxfuse import demands, names, sources
+    from onnxfuse.errors import UsageError
+
+    expectations = [demands.parse(text) for text in expect]
+    names.check_rules([expected.name for expected in expectations], options.get("rules", ()), or_ops=True)
+    before = demands.read_baseline(Path(baseline)) if baseline is not None else None
+    if before is not None and sources.path_of(model) is None:
+        raise UsageError("a baseline knows models by file name: give the model as a file")
+    found = report(model, **options)
+    findings = demands.disappointed(found, expectations)
+    if before is not None:
+        findings += demands.lost(found, before.get(Path(found.model).name))
+    return findings

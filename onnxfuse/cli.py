@@ -18,7 +18,7 @@ from onnxfuse.errors import NumericsError, OnnxfuseError, OutputError, UsageErro
 
 # onnx and numpy take longer to import than `onnxfuse --help` may take: the commands import what they need.
 if TYPE_CHECKING:
-    from onnxfuse.report import Report
+    from onnxfuse.records import Report
 
 INTERRUPTED = 130
 
@@ -250,7 +250,9 @@ def report(
         model = files.read(path)
         node = names.node_named(explain, model) if explain else None
         with display.progress(path.name) as progress:
-            found = pipeline.report(model, shapes=shapes or None, base_dir=path.parent, progress=progress, **options)
+            found = pipeline.report(
+                model, shapes=shapes or None, why=why, base_dir=path.parent, progress=progress, **options
+            )
         found.model, found.seconds = str(path), time.perf_counter() - start
         known_as = frozenset((node.name, *node.output)) - {""} if node else frozenset[str]()
         if style == "json":
@@ -302,8 +304,7 @@ def check(
       onnxfuse check exports/*.onnx --baseline fusions.json --update-baseline
       onnxfuse check exports/*.onnx --baseline fusions.json
     """
-    from onnxfuse import check as demands
-    from onnxfuse import display, files, names, paths, pipeline
+    from onnxfuse import demands, display, files, names, paths, pipeline
 
     if update_baseline and not baseline:
         raise UsageError("--update-baseline needs --baseline FILE")
@@ -371,7 +372,7 @@ def rules() -> None:
 @rules.command(name="list")
 @_rules
 def list_rules(rules: tuple[Path, ...]) -> None:
-    """List the rules: stratum, name, and what each fuses.
+    """List the rules in the order in which they run: folder, name (and op, where another is emitted), what is fused.
 
     \b
     Example:
@@ -379,14 +380,15 @@ def list_rules(rules: tuple[Path, ...]) -> None:
     """
     from onnxfuse import names
 
-    known = list(names.catalogue(rules))
-    width = max((len(rule.name) for rule in known), default=0)
+    known = [rule for rule in names.catalogue(rules) if rule.blocks]
+    titles = [rule.name if rule.name == rule.op else f"{rule.name} → {rule.op}" for rule in known]
+    width = max(map(len, titles), default=0)
     stratum = None
-    for rule in known:
+    for rule, title in zip(known, titles, strict=True):
         if rule.stratum != stratum:
             stratum = rule.stratum
             click.echo(f"{stratum}")
-        line = f"  {rule.name:{width}}  {' '.join(rule.doc.split())}".rstrip()
+        line = f"  {title:{width}}  {' '.join(rule.doc.split())}".rstrip()
         click.echo(line if not sys.stdout.isatty() else line[: shutil.get_terminal_size().columns])
 
 
@@ -413,22 +415,32 @@ def show_rule(name: str, rules: tuple[Path, ...]) -> None:
 def test_rules(name: str | None, rules: tuple[Path, ...]) -> int:
     """Prove the rule NAME, or all: that every spelling is matched, and computes what the fused op computes.
 
-    Exits 1 if a rule fails.
+    Says each claim about one rule, of all rules how many each makes and which do not hold.  Exits 1 if one does not.
 
     \b
     Example:
       onnxfuse rules test
       onnxfuse rules test MyNorm --rules my_rules/
     """
-    from onnxfuse import names, rule_test
+    from onnxfuse import display, names, rule_test
 
-    failed = 0
-    for rule in names.rules_named(name, rules) if name else names.catalogue(rules):
-        for result in rule_test.test(rule):
-            click.echo(result.text)
-            failed += not result.passed
-    if failed:
-        click.echo(f"onnxfuse: {failed} failed", err=True)
+    known = names.catalogue(rules)
+    chosen = [rule for rule in (names.rules_named(name, rules) if name else known) if rule.blocks]
+    shown = failed = 0
+    for number, rule in enumerate(chosen):
+        with display.progress("testing") as progress:
+            if progress:
+                progress(rule.path, number, len(chosen))
+            outcomes = list(rule_test.check(rule, known))
+        broken = [outcome for outcome in outcomes if not outcome.passed]
+        for outcome in outcomes if name else broken:
+            click.echo(outcome.text)
+        if not outcomes:
+            click.echo(f"-      {rule.name} ({rule.path}): has no `test:` line")
+        elif not name and not broken:
+            click.echo(f"ok     {rule.name} ({rule.path}): {len(outcomes)} claims")
+        shown, failed = shown + len(outcomes), failed + len(broken)
+    click.echo(f"{shown - failed:,} of {shown:,} claims hold")
     return int(failed > 0)
 
 

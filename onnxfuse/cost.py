@@ -6,9 +6,9 @@ in the normal form (the -1 of a difference, the reciprocal of a quotient) is par
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from .symbolic import Dim, Sym, product
+from .symbolic import Dim, Sym, evaluate, product
 from .terms import REAL, Term, is_number
 
 FREE = frozenset({"Reshape", "Output", "Integers", "Constant", "Input", "Absent", "Full"})
@@ -38,14 +38,18 @@ def size(term: Term) -> Dim | None:
     return product(term.shape) * BYTES.get(term.dtype, 4)
 
 
-def traffic(terms: Iterable[Term]) -> int | None:
-    """Bytes written and read once each for intermediates that no longer exist; None where a dimension is unknown."""
+def traffic(terms: Iterable[Term], known: Mapping[str, int] | None = None) -> int | None:
+    """Bytes written and read once each for intermediates that no longer exist; None where a dimension is unknown.
+
+    `known` are the sizes of symbolic dimensions."""
     total = 0
     for term in terms:
         if not launches(term):
             continue
         written = size(term)
-        if written is None or isinstance(written, Sym):
+        if isinstance(written, Sym):
+            written = evaluate(written, known or {})
+        if written is None:
             return None
         total += 2 * written
     return total

@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from onnxfuse.report import Fusion, NearMiss, Report, Validation, known_bytes
+from onnxfuse.records import Fusion, NearMiss, Report, Validation, known_bytes
 
 if TYPE_CHECKING:
-    from onnxfuse.check import Finding
+    from onnxfuse.demands import Finding
 
 _UNWRAPPED = 10_000
 _EXAMPLES = 3
@@ -194,10 +194,12 @@ def _print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, sit
         table.add_row(Text(rule, style="bold cyan"), str(len(group)), f"{saved:,}", _bytes(group))
         if sites:
             for fusion in group:
-                where = f"  {fusion.scope or '(top)'}: {fusion.node}, {len(fusion.replaced)} nodes"
+                node = fusion.node.removeprefix(f"{fusion.scope}/")
+                where = f"  {fusion.scope or '(top)'}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
                 table.add_row(Text(where, style="dim"), "", f"{fusion.launches_saved:,}", _bytes([fusion]))
         elif scopes:
-            for scope, count in sorted(Counter(_pattern(fusion.scope) for fusion in group).items()):
+            places = Counter(_pattern(fusion.scope) + _with(fusion) for fusion in group)
+            for scope, count in sorted(places.items()):
                 table.add_row(Text(f"  {scope}", style="dim"), Text(str(count), style="dim"))
     out.print()
     out.print(Padding.indent(table, 2))
@@ -224,6 +226,10 @@ def _print_verdict(out: Console, validation: Validation) -> None:
     if validation.reference_error is not None:
         original, fused = validation.reference_error
         out.print(Text(f"    against float64: original {original:.1e}, fused {fused:.1e}", style="dim"))
+
+
+def _with(fusion: Fusion) -> str:
+    return f" with {', '.join(fusion.absorbed)}" if fusion.absorbed else ""
 
 
 def _fusion_at(fusion: Fusion) -> str:

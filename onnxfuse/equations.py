@@ -15,9 +15,11 @@ import numpy as np
 from . import symbolic
 from .canonical import defaults
 from .infer import infer, normal_axis
-from .language import Catalogue, Rule, op_name, standard_ops
+from .language import Catalogue
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
+from .parse import standard_ops
 from .pattern import BINARY
+from .rule import Rule, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
 from .terms import Term, Terms, is_number, same_shape
 

@@ -98,7 +98,7 @@ class Graph:
         return isinstance(self.proto, FunctionProto)
 
     def constant_tensor(self, name: str) -> TensorProto | None:
-        """The initializer or Constant tensor of a name, here or in an enclosing scope."""
+        """The initializer of a name, here or in an enclosing scope."""
         graph: Graph | None = self
         while graph is not None:
             if name in graph.initializers:
@@ -136,7 +136,7 @@ class Graph:
             for index in graph.captures:
                 node = graph.nodes[index]
                 for name, body in attribute_graphs(node):
-                    label = node.name or f"{node.op_type}_{index}"
+                    label = node.name.strip("/") or f"{node.op_type}_{index}"
                     inner.append(Graph(body, graph.model, graph.opset, graph, f"{graph.path}/{label}.{name}"))
             stack.extend(reversed(inner))
 

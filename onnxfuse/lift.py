@@ -203,7 +203,7 @@ def _frozen(attrs: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 def _normal(view: View, op: str, args: list[Term], attrs: dict[str, Any], shape: Shape | None, dtype: int) -> Term:
     terms = view.terms
-    data = shape_data(terms, op, args, attrs, shape)
+    data = shape_data(op, args, attrs, shape)
     if data is not None and data.size <= 64 and dtype in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL):
         return terms.integers(data, dtype)
     if args and all(a.constant for a in args) and op in FOLDABLE:

@@ -17,12 +17,15 @@ import numpy as np
 from onnx import TensorProto
 
 from . import symbolic
+from .conclude import RefusedError, conclude
 from .equations import Bindings, Scope, UndecidedError, attribute_defaults, literal
-from .language import Catalogue, Rule, targets
+from .language import Catalogue
 from .normal import NEUTRAL, combine
 from .pattern import Pattern, Variant, variants
+from .reasons import MISSING, attribute, describe, listed
+from .rule import Rule
 from .symbolic import Sym, exact
-from .terms import MASK_DEPTH, REAL, Term, Terms, is_number, same_shape
+from .terms import MASK_DEPTH, REAL, Term, Terms, is_number
 
 BUDGET = 4000
 """Steps one rule may take at one term; more is a near miss, not a hang."""
@@ -117,11 +120,14 @@ class Matcher:
     def __init__(self, terms: Terms, catalogue: Catalogue, opset: int) -> None:
         self.terms, self.catalogue, self.opset = terms, catalogue, opset
         self.failures: dict[tuple[int, int], Failure] = {}
+        self.heads: dict[int, frozenset[str]] = {}
         self.env: Bindings = {}
         self.cover: list[Term] = []
 
     def match(self, variant: Variant, root: Term) -> Match | None:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
+        if not self._plausible(variant.root, root):
+            return None
         self.variant, self.rule, self.root = variant, variant.rule, root
         self.env, self.cover, self.steps, self.opened = dict(variant.operators), [], 0, 0
         for rest in self._root(variant.root, root):
@@ -129,6 +135,29 @@ class Matcher:
             if found is not None:
                 return found
         return None
+
+    def _plausible(self, p: Pattern, t: Term) -> bool:
+        """Could the operands of a chain match, by their ops and those of their own operands?  A look, no search."""
+        if p.op not in NEUTRAL or self._covers(p, t.args):
+            return True
+        inner = [a for a in t.args if a.op == t.op]
+        return _may_open(p, t.args, inner) and (
+            self._covers(p, [*t.args, *(o for a in inner for o in a.args)])
+            or any(o.op == t.op for a in inner for o in a.args)
+        )
+
+    def _covers(self, p: Pattern, operands: Sequence[Term]) -> bool:
+        return all(
+            any(o.op == part.op and (part.op not in NEUTRAL or part.heads <= self._heads(o)) for o in operands)
+            for part in p.parts
+        )
+
+    def _heads(self, t: Term) -> frozenset[str]:
+        """Ops of the operands of a chain, and of shared chains inside it that may be opened."""
+        heads = self.heads.get(t.id)
+        if heads is None:
+            heads = self.heads[t.id] = frozenset(_heads(t))
+        return heads
 
     # ------------------------------------------------------------------------------------- failures
 
@@ -293,16 +322,17 @@ class Matcher:
     # ------------------------------------------------------------------------------------- sums and products
 
     def _chain(self, p: Pattern, t: Term, *, at_root: bool) -> Iterator[list[Term]]:
-        missing = p.heads - _heads(t)
+        missing = p.heads - self._heads(t)
         if missing:
-            self._fail(p, t, lambda: f"{p.op} wants {min(missing)} among its operands, saw {_listed(t.args)}")
+            self._fail(p, t, lambda: f"{p.op} wants {min(missing)} among its operands, saw {listed(t.args)}")
             return
         scalar = p.number
         rest = [a for a in p.rest if a.name not in self.env]
         bound = [a for a in (*p.variables, *p.rest) if a.name in self.env]
         others = [*p.parts, *bound, *(a for a in p.variables if a.name not in self.env)]
         first = list(t.args)
-        for operands in self._openings(p.op, first, OPENINGS):
+        depth = OPENINGS if _may_open(p, first, [a for a in first if a.op == p.op]) else 0
+        for operands in self._openings(p.op, first, depth):
             numbers = [o for o in operands if is_number(o)]
             terms = [o for o in operands if not is_number(o)]
             if len(terms) < len(others) + len(rest) and not numbers:
@@ -310,7 +340,7 @@ class Matcher:
             # What an opened chain leaves over would be computed twice, and its own root matches without it.
             partial = at_root and operands is first
             if not partial and not rest and len(operands) != len(others) + (scalar is not None):
-                self._fail(p, t, lambda: f"{p.op} has further operands: {_listed(t.args)}")
+                self._fail(p, t, lambda: f"{p.op} has further operands: {listed(t.args)}")
                 continue
             for outside in self._with_number(p, t, scalar, numbers, partial):
                 for _ in self._assign(p, t, others, terms + outside[1], rest, partial):
@@ -388,7 +418,7 @@ class Matcher:
             for _ in self._match(wanted, operand):
                 yield from self._assign(p, t, ps[1:], ts[:i] + ts[i + 1 :], rest, at_root)
         if not candidates and ts:
-            self._fail(p, t, lambda: f"{p.op} wants {wanted.op or wanted.name} among its operands, saw {_listed(ts)}")
+            self._fail(p, t, lambda: f"{p.op} wants {wanted.op or wanted.name} among its operands, saw {listed(ts)}")
 
     # ------------------------------------------------------------------------------------- attributes
 
@@ -398,16 +428,16 @@ class Matcher:
         bound: list[str] = []
         given = dict(t.attrs)
         for name, wanted in p.attrs.items():
-            value = given.pop(name, standard.get(name, _MISSING))
-            if value is _MISSING or not self._unify(wanted, value, bound):
-                self._fail(p, t, _attribute_reason(p.op, name, wanted, value))
+            value = given.pop(name, standard.get(name, MISSING))
+            if value is MISSING or not self._unify(wanted, value, bound):
+                self._fail(p, t, attribute(p.op, name, wanted, value))
                 for n in bound:
                     del self.env[n]
                 return None
         if p.star:
             self.env[p.star] = tuple(given.items())
             bound.append(p.star)
-        elif given and any(standard.get(k, _MISSING) != v for k, v in given.items()):
+        elif given and any(standard.get(k, MISSING) != v for k, v in given.items()):
             self._fail(p, t, lambda: f"{p.op} has {', '.join(f'{k}={v}' for k, v in given.items())}")
             for n in bound:
                 del self.env[n]
@@ -457,93 +487,18 @@ class Matcher:
         except UndecidedError:
             return None
 
-    # ------------------------------------------------------------------------------------- conditions and emit
-
     def _finish(self, outside: list[Term]) -> Match | None:
-        rule, root = self.rule, self.root
-        bindings = dict(self.env)
-        matched = frozenset(t.id for t in (*bindings.values(), *outside) if isinstance(t, Term))
-        bindings[""] = frozenset(self.variant.dropped)
-        stated = {name for s in rule.blocks[self.variant.block] for name in targets(s)}
-        for name, default in self.variant.dropped.items():
-            if name not in stated:
-                bindings.setdefault(name, literal(default))
-        like = root
-        if outside:
-            inside = [a for a in root.args if not any(a is o for o in outside)]
-            like = combine(self.terms, root.op, inside) if inside else root
-        scope = Scope(self.terms, rule, bindings, like, self.opset, self.catalogue)
-        line = rule.emit[0].lineno
+        """The match, if its conditions hold."""
+        matched = frozenset(t.id for t in (*self.env.values(), *outside) if isinstance(t, Term))
         try:
-            for statement in self.rule.blocks[self.variant.block]:
-                self._inline(scope, statement)
-            steps: list[ast.Assign | ast.expr] = [*rule.early, *rule.let, *rule.late]
-            for step in steps:
-                line = step.lineno
-                if isinstance(step, ast.Assign):
-                    self._let(scope, step)
-                elif not scope.truth(scope.value(step), step):
-                    self._fail(Pattern("where", line=line), root, _condition(step, bindings))
-                    return None
-            line = rule.emit[0].lineno
-            emitted, exposed = self._emit(scope)
-        except UndecidedError as reason:
-            text = str(reason)
-            self._fail(Pattern("where", line=line), root, lambda: text)
+            found = conclude(self.terms, self.catalogue, self.opset, self.variant, self.root, self.env, outside)
+        except RefusedError as refused:
+            self._fail(Pattern("where", line=refused.line), self.root, refused.reason)
             return None
-        if outside:
-            emitted = combine(self.terms, root.op, [emitted, *outside])
-        if emitted is root:
+        if found.emitted is self.root:
             return None
-        if root.shape is not None and emitted.shape is not None and not same_shape(root.shape, emitted.shape):
-            before, after = root.shape, emitted.shape
-            self._fail(Pattern("where", line=line), root, lambda: f"the shape would change from {before} to {after}")
-            return None
-        if (root.dtype in REAL) != (emitted.dtype in REAL):
-            self._fail(Pattern("where", line=line), root, lambda: "the element type would change")
-            return None
-        return Match(rule, root, bindings, tuple(self.cover), emitted, exposed, matched)
-
-    def _inline(self, scope: Scope, statement: ast.Assign) -> None:
-        """A name of `match:` that was dissolved into a longer chain gets its value back when `emit` asks for it."""
-        name = targets(statement)[0]
-        if name in self.rule.asked and name not in scope.bindings:
-            scope.bindings[name] = scope.value(statement.value)
-
-    def _let(self, scope: Scope, statement: ast.Assign) -> None:
-        names, value = targets(statement), scope.value(statement.value)
-        if len(names) == 1 and not isinstance(statement.targets[0], ast.Tuple):
-            scope.bindings[names[0]] = value
-            return
-        if not isinstance(value, tuple) or len(value) != len(names):
-            raise UndecidedError(f"{ast.unparse(statement.value)} does not have {len(names)} parts")
-        scope.bindings.update(zip(names, value, strict=True))
-
-    def _emit(self, scope: Scope) -> tuple[Term, dict[Term, Term]]:
-        exposed: dict[Term, Term] = {}
-        result = scope.like
-        for statement in self.rule.emit:
-            result = scope.term(scope.value(statement.value))
-            names = targets(statement)
-            if isinstance(statement.targets[0], ast.Tuple):
-                whole, like = result, scope.like
-                for i, name in enumerate(names):
-                    old = scope.bindings.get(name) if i else like
-                    if isinstance(old, Term):
-                        output = self.terms.raw("Output", [whole], (("index", i),), shape=old.shape, dtype=old.dtype)
-                        if i:
-                            exposed[old] = output
-                        else:
-                            result = output
-            scope.bindings[names[0]] = result
-        return result, exposed
-
-
-_MISSING = object()
-
-
-def _attribute_reason(op: str, name: str, wanted: ast.expr, value: Any) -> Callable[[], str]:
-    return lambda: f"{op} wants {name}={ast.unparse(wanted)}, saw {'none' if value is _MISSING else value}"
+        cover = tuple(self.cover)
+        return Match(self.rule, self.root, found.bindings, cover, found.emitted, found.exposed, matched)
 
 
 _KIND_TEXT = {"const": "a constant", "bool": "booleans", "real": "real numbers", "int": "integers"}
@@ -561,18 +516,21 @@ def _kind_fits(kind: str, t: Term) -> bool:
     return True
 
 
+def _may_open(p: Pattern, operands: Sequence[Term], inner: Sequence[Term]) -> bool:
+    """Is the chain with a shared inner one opened still short enough?  All its operands must then be matched."""
+    if not inner:
+        return False
+    wanted = len(p.parts) + len(p.variables) + (p.number is not None)
+    return bool(p.rest) or len(operands) - 1 + min(len(a.args) for a in inner) <= wanted
+
+
 def _heads(t: Term, depth: int = OPENINGS) -> set[str]:
-    """Ops of the operands of a chain, and of shared chains inside it that may be opened."""
     heads = {a.op for a in t.args}
     if depth and t.op in heads:
         for inner in t.args:
             if inner.op == t.op:
                 heads |= _heads(inner, depth - 1)
     return heads
-
-
-def _listed(operands: Sequence[Term]) -> str:
-    return ", ".join(describe(o) for o in operands)
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -589,31 +547,3 @@ def close(wanted: float, seen: float, dtype: int) -> bool:
         return True
     ulp = 2.0**-10 if dtype == TensorProto.FLOAT16 else 2.0**-7 if dtype == TensorProto.BFLOAT16 else 0.0
     return bool(np.isfinite(seen)) and math.isclose(wanted, seen, rel_tol=max(5e-4, 2 * ulp), abs_tol=1e-12)
-
-
-def describe(value: Any) -> str:
-    """A term in a few words, for a reason."""
-    if not isinstance(value, Term):
-        return str(value)
-    if value.scalar is not None:
-        return f"{value.scalar:.6g}"
-    if value.op == "Input":
-        return "an input"
-    if value.op == "Constant":
-        return f"a constant of shape {list(value.shape or ())}"
-    return value.op
-
-
-def _condition(condition: ast.expr, bindings: Bindings) -> Callable[[], str]:
-    def text() -> str:
-        names = sorted({n.id for n in ast.walk(condition) if isinstance(n, ast.Name) and n.id in bindings})
-        seen = ", ".join(f"{n} is {_shown(bindings[n])}" for n in names)
-        return f"wants {ast.unparse(condition)}" + (f"; {seen}" if seen else "")
-
-    return text
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Term) and value.scalar is None:
-        return f"{describe(value)} of shape {list(value.shape) if value.shape is not None else 'unknown'}"
-    return describe(value) if isinstance(value, Term) else str(value)

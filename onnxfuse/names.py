@@ -14,13 +14,14 @@ from onnxfuse.errors import UsageError
 if TYPE_CHECKING:
     import onnx
 
-    from onnxfuse.language import Rule
+    from onnxfuse.language import Catalogue
+    from onnxfuse.rule import Rule
 
 
 _OPERATORS = frozenset(("Add", "Div", "Mul", "Neg", "Pow", "Reciprocal", "Sub", "Sum"))
 
 
-def catalogue(folders: Sequence[Path]) -> Iterable[Rule]:
+def catalogue(folders: Sequence[Path]) -> Catalogue:
     """The rules that come with onnxfuse and those in `folders`; RuleError if one has a mistake."""
     return language.load(folders)
 

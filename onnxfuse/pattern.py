@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from .language import Parameter, Rule, alternatives, op_name, targets
+from .rule import Parameter, Rule, alternatives, op_name, targets
 
 BINARY: dict[type[ast.operator], str] = {
     ast.Add: "Add",

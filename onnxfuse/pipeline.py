@@ -5,21 +5,22 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto
 
 from .bodies import Functions, is_standard
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
-from .graph import DOMAIN, STANDARD, Graph, Names, attribute_graphs, opset_of, roots
+from .graph import DOMAIN, STANDARD, Names, attribute_graphs, opset_of, roots
 from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
-from .report import Fusion, LeftOut, NearMiss, Report, Validation
-from .rewrite import Site, Writer
+from .provenance import Site, module
+from .records import Fusion, LeftOut, NearMiss, Report, Validation
+from .rewrite import Writer
 from .search import Found, left_of, search
 from .spell import UnrealisableError
 from .terms import Term
@@ -32,6 +33,10 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 NEAR = 0.6
 """A failed match is worth telling from this share of its pattern on."""
+SMALL = 4
+"""A pattern of fewer ops says something only where all of them are there and a condition fails."""
+COMMON = frozenset("Add And Cast Div Expand MatMul Mul Neg Not Or Pow Reshape Sub Sum Transpose Where".split())
+"""Ops that every model has: a small pattern with such a root is nearly everywhere, which says nothing."""
 
 Banned: TypeAlias = frozenset[tuple[str, str, str]]
 """(scope, rule, value) of fusions that must not be made."""
@@ -75,13 +80,15 @@ def optimize(
     """Fuse a model and prove that it computes the same.  The model given is not changed.
 
     `target` is "onnxfuse" (fused ops with function bodies) or "onnx" (standard ops of the model's opset, or of `opset`
-    if that is given).  `base_dir` is where external data lies.  Raises NumericsError if the fused model differs and
+    if that is given).  `shapes` are those of inputs to validate with and to measure traffic at; `base_dir` is where
+    external data lies.  Raises NumericsError if the fused model differs and
     `on_mismatch` is "fail"; otherwise the fusions that are guilty are left out and named in the report.
     """
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
+    known = sizes(model, shapes or {})
     source = model if opset is None else _convert(model, opset)
-    fused = fuse(source, catalogue, target=target, base_dir=base_dir, shapes=shapes, progress=progress)
+    fused = fuse(source, catalogue, target=target, base_dir=base_dir, progress=progress)
     left_out: list[LeftOut] = []
     validation = Validation("not validated", note="validation is off")
     if validate != "off":
@@ -90,7 +97,7 @@ def optimize(
         fused, validation, left_out = prove(
             model,
             fused,
-            lambda banned: fuse(source, catalogue, target=target, base_dir=base_dir, shapes=shapes, banned=banned),
+            lambda banned: fuse(source, catalogue, target=target, base_dir=base_dir, banned=banned),
             bisecting=on_mismatch == "bisect",
             reference=validate == "reference",
             options={"seed": seed, "shapes": shapes, "given": inputs, "rtol": rtol, "atol": atol},
@@ -99,7 +106,7 @@ def optimize(
         )
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")
-    report = _report(model, fused, target)
+    report = _report(model, fused, target, known)
     report.left_out, report.validation = left_out, validation
     report.seconds = time.perf_counter() - started
     return Optimized(fused.model, report)
@@ -113,14 +120,18 @@ def report(
     ignore: Sequence[str] = (),
     rules: Sequence[Path] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
+    why: str | None = None,
     base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """What can be fused, what it saves, and what almost can.  Nothing is run."""
+    """What can be fused, what it saves, and what almost can.  Nothing is run.
+
+    Near misses of the rule `why` are told even where its pattern is so small that they say little.
+    """
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
-    fused = fuse(model, catalogue, target=target, base_dir=base_dir, shapes=shapes, progress=progress)
-    result = _report(model, fused, target)
+    fused = fuse(model, catalogue, target=target, base_dir=base_dir, why=why, progress=progress)
+    result = _report(model, fused, target, sizes(model, shapes or {}))
     result.seconds = time.perf_counter() - started
     return result
 
@@ -131,8 +142,8 @@ def fuse(
     *,
     target: str = "onnxfuse",
     base_dir: Path | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
     banned: Banned = frozenset(),
+    why: str | None = None,
     progress: Progress | None = None,
 ) -> Fused:
     """Apply the catalogue to every scope of a copy of the model."""
@@ -140,11 +151,11 @@ def fuse(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _fuse(model, catalogue, target, base_dir, shapes, banned, progress)
+        return _fuse(model, catalogue, target, base_dir, banned, why, progress)
     except UnrealisableError:
         # Only a fused op with several outputs can make nodes wait for each other: do without those.
         single = Catalogue([r for r in catalogue.rules if not r.labels], catalogue.definitions)
-        return _fuse(model, single, target, base_dir, shapes, banned, progress)
+        return _fuse(model, single, target, base_dir, banned, why, progress)
     finally:
         if collecting:
             gc.enable()
@@ -155,8 +166,8 @@ def _fuse(
     catalogue: Catalogue,
     target: str,
     base_dir: Path | None,
-    shapes: Mapping[str, Sequence[int]] | None,
     banned: Banned,
+    why: str | None,
     progress: Progress | None,
 ) -> Fused:
     copy = ModelProto()
@@ -169,8 +180,6 @@ def _fuse(
     for done, graph in enumerate(scopes):
         if progress is not None:
             progress("match", done, len(scopes))
-        if shapes and graph.parent is None and not graph.is_function:
-            _fix_shapes(graph, shapes)
         parent = views.get(id(graph.parent)) if graph.parent is not None else None
         view = views[id(graph)] = lift(graph, base_dir, parent)
         forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
@@ -179,7 +188,7 @@ def _fuse(
     near: list[NearMiss] = []
     for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
         own = Writer(view, found, names, functions, target).write()
-        near = near_misses(view, found, own) + near
+        near = near_misses(view, found, own, why) + near
         sites = own + sites
     functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain == DOMAIN})
     return Fused(copy, sites, near)
@@ -205,20 +214,27 @@ def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str
         banned = banned | excess
 
 
-def _fix_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Given dimensions of inputs replace symbolic ones in the index (never in the model)."""
+def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """What the symbolic dimensions are if inputs have these shapes.
+
+    They measure traffic and never decide what is fused, so that the fused model runs at every shape.  Raises UsageError
+    for shapes that the model's inputs cannot have.
+    """
+    graph = next(roots(model))
+    known: dict[str, int] = {}
     for name, dims in shapes.items():
         if name not in graph.inputs:
             raise UsageError(f"--shape {name}: the model has no such input; it has {', '.join(graph.inputs)}")
-        kind = graph.types[name]
-        copied = type(kind)()
-        copied.CopyFrom(kind)
-        rank = len(copied.tensor_type.shape.dim)
-        if rank != len(dims):
-            raise UsageError(f"--shape {name}: the input has {rank} dimensions, {len(dims)} are given")
-        for dim, size in zip(copied.tensor_type.shape.dim, dims, strict=True):
-            dim.dim_value = size
-        graph.types[name] = copied
+        shape = graph.type_of(name)[1]
+        if shape is None:
+            continue
+        if len(shape) != len(dims):
+            raise UsageError(f"--shape {name}: the input has {len(shape)} dimensions, {len(dims)} are given")
+        for dim, size in zip(shape, dims, strict=True):
+            wanted = dim if isinstance(dim, int) else known.setdefault(str(dim), size)
+            if wanted != size:
+                raise UsageError(f"--shape {name}: {dim} is {wanted}, {size} is given")
+    return known
 
 
 def _convert(model: ModelProto, opset: int) -> ModelProto:
@@ -249,13 +265,13 @@ def _convert(model: ModelProto, opset: int) -> ModelProto:
 # ------------------------------------------------------------------------------------------------ what to say
 
 
-def _report(model: ModelProto, fused: Fused, target: str) -> Report:
+def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, int]) -> Report:
     return Report(
         model="",
         target=target,
         nodes_before=count_nodes(model),
         nodes_after=count_nodes(fused.model),
-        fusions=[fusion(site) for site in fused.sites],
+        fusions=[fusion(site, known) for site in fused.sites],
         near_misses=fused.near_misses,
     )
 
@@ -272,38 +288,25 @@ def count_nodes(model: ModelProto) -> int:
     return total
 
 
-def fusion(site: Site) -> Fusion:
-    """A site as plain data."""
+def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
+    """A site as plain data; `known` are sizes of symbolic dimensions."""
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
-    saved = sum(launches(t) for t in site.dead) - 1
+    rules = dict.fromkeys(match.rule.name for match in site.matches)
+    rule = site.matches[-1].rule.name
     return Fusion(
-        rule=site.matches[-1].rule.name,
+        rule=rule,
         op=f"{domain}{site.node.op_type}",
-        scope=f"{site.scope}{module_scope(site.node, site.replaced)}",
+        scope=f"{site.scope}{site.module}",
         node=site.node.name,
         replaced=site.replaced,
-        launches_saved=max(saved, 0),
-        bytes_saved=traffic(t for t in site.dead if t is not site.term),
+        absorbed=tuple(name for name in rules if name != rule),
+        # A node is one launch, however many steps its term has.
+        launches_saved=max(sum(min(launches(term), 1) for term in site.dead) - 1, 0),
+        bytes_saved=traffic(site.gone, known),
     )
 
 
-def module_scope(node: NodeProto, replaced: Sequence[str] = ()) -> str:
-    """The module path an exporter gave: from metadata (`pkg.torch.onnx.name_scopes`), else from the node names."""
-    for entry in node.metadata_props:
-        if entry.key == "pkg.torch.onnx.name_scopes":
-            parts = [p.strip(" '\"") for p in entry.value.strip("[]").split(",")]
-            return "/" + parts[-2].replace(".", "/") if len(parts) > 1 else "/"
-    paths = [name.split("/")[:-1] for name in replaced or (node.name,) if "/" in name]
-    if not paths:
-        return "/"
-    common = paths[-1]
-    for path in paths:
-        while path[: len(common)] != common:
-            common = common[:-1]
-    return "/".join(common) or "/"
-
-
-def near_misses(view: View, found: Found, sites: Sequence[Site]) -> list[NearMiss]:
+def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None) -> list[NearMiss]:
     """Failed matches that got far, at places that no fusion covers, the furthest of each place and rule."""
     covered = {t.id for site in sites for t in site.dead} | {site.term.id for site in sites}
     names: dict[int, str] = {}
@@ -313,7 +316,7 @@ def near_misses(view: View, found: Found, sites: Sequence[Site]) -> list[NearMis
     best: dict[tuple[str, str], Failure] = {}
     for failure in found.failures:
         share = failure.matched / failure.size
-        if failure.size < 2 or share < NEAR or failure.root.id in covered or failure.root.id not in names:
+        if not _telling(failure, why) or failure.root.id in covered or failure.root.id not in names:
             continue
         place = names.get(failure.at.id) or names[failure.root.id]
         key = (failure.rule.name, place)
@@ -323,7 +326,7 @@ def near_misses(view: View, found: Found, sites: Sequence[Site]) -> list[NearMis
     result = []
     for (name, value), failure in best.items():
         node = view.graph.nodes[view.graph.producer[value]]
-        scope = f"{view.graph.path}{module_scope(node)}"
+        scope = f"{view.graph.path}{module([node])}"
         source = f"{failure.rule.path}:{failure.line}"
         result.append(NearMiss(name, source, scope, node.name or value, failure.reason()))
     for candidate in found.unprofitable:
@@ -334,11 +337,14 @@ def near_misses(view: View, found: Found, sites: Sequence[Site]) -> list[NearMis
             rule = candidate.match.rule
             reason = f"fusing saves nothing: {kept} is needed elsewhere as well"
             source = f"{rule.path}:{rule.emit[0].lineno}"
-            result.append(
-                NearMiss(rule.name, source, f"{view.graph.path}{module_scope(node)}", node.name or kept, reason)
-            )
+            result.append(NearMiss(rule.name, source, f"{view.graph.path}{module([node])}", node.name or kept, reason))
     return sorted(set(result), key=lambda m: (m.rule, m.scope, m.node, m.reason))
 
 
-def with_paths(found: Report, model: str, output: str | None) -> Report:
-    return replace(found, model=model, output=output)
+def _telling(failure: Failure, why: str | None) -> bool:
+    """Whether a failed match is worth a user's time."""
+    if failure.rule.name == why:
+        return failure.size > 1 and failure.matched / failure.size >= NEAR
+    if failure.size < SMALL or failure.rule.cost == "fold":
+        return failure.matched == failure.size > 1 and failure.root.op not in COMMON
+    return failure.matched / failure.size >= NEAR

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
-from .report import LeftOut, Validation
+from .records import LeftOut, Validation
 from .validate import Oracle, bisect, compare_sites
 
 if TYPE_CHECKING:
     from .pipeline import Banned, Fused, Progress
-    from .rewrite import Site
+    from .provenance import Site
 
 ATTEMPTS = 3
 """Times that guilty sites are left out and the rest is tried again, before bisection takes over."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from onnx import GraphProto, NodeProto, helper
 from .bodies import Functions
 from .graph import DOMAIN, STANDARD, Graph, Names, captured_names
 from .lift import RANDOM, View
-from .match import Match
+from .provenance import Site, Written, sites
 from .search import Found
 from .spell import Speller, UnrealisableError
 from .terms import SMALL, Term, static
@@ -31,21 +30,6 @@ MOVEMENT = frozenset(
 
 VIEW_OPS = frozenset("Identity Reshape Squeeze Unsqueeze Flatten Transpose Expand Slice".split())
 """Ops that may cancel against what is computed anew."""
-
-RULE_KEY, VERSION_KEY, REPLACED_KEY = "onnxfuse.rule", "onnxfuse.version", "onnxfuse.replaced"
-
-
-@dataclass(frozen=True)
-class Site:
-    """One fused node that was written: the matches behind it, the node, and the value of the scope it computes."""
-
-    matches: tuple[Match, ...]
-    node: NodeProto
-    value: str
-    scope: str
-    replaced: tuple[str, ...]
-    term: Term
-    dead: tuple[Term, ...]
 
 
 class Writer:
@@ -227,7 +211,10 @@ class Writer:
                 stack.extend(producer[r] for r in reads[i] if r in producer)
         ordered = _sort(entries, live_nodes, reads, producer)
         made = {name for i in live_nodes for name in entries[i][2].output}
-        sites = self._provenance({id(entries[i][2]) for i in live_nodes}, made)
+        alive = {id(entries[i][2]) for i in live_nodes}
+        written = [Written(*site) for site in self.spell.sites if id(site[1]) in alive]
+        survivors = {i for i, node in enumerate(graph.nodes) if id(node) in alive}
+        traced = sites(self.view, self.found, written, survivors, made)
         for i in ordered:
             node = entries[i][2]
             if any(name in self.alias for name in node.input):
@@ -236,7 +223,7 @@ class Writer:
                 node.input.extend(inputs)
         used = {r for i in ordered for r in reads[i]} | set(graph.outputs)
         self._splice([entries[i][2] for i in ordered], used)
-        return sites
+        return traced
 
     def _reads(self, node: NodeProto) -> set[str]:
         names = {self.alias.get(name, name) for name in node.input if name}
@@ -270,38 +257,6 @@ class Writer:
             proto.node.extend([*heads, *nodes])
             if any(node.domain == DOMAIN for node in nodes) and all(o.domain != DOMAIN for o in proto.opset_import):
                 proto.opset_import.add(domain=DOMAIN, version=1)
-
-    def _provenance(self, alive: set[int], made: set[str]) -> list[Site]:
-        """Which original nodes each live fused node stands for: those behind its outputs, as far as values are gone.
-
-        `alive` are the nodes that are written (by id), `made` the values that they compute."""
-        result = []
-        for matches, node, output, term in self.spell.sites:
-            if id(node) not in alive:
-                continue
-            stack = [name for name in node.output if name in self.graph.producer]
-            seen: set[int] = set()
-            while stack:
-                index = self.graph.producer.get(stack.pop())
-                if index is not None and index not in seen:
-                    seen.add(index)
-                    stack.extend(name for name in self.graph.nodes[index].input if name not in made)
-            replaced = [self.graph.nodes[i] for i in sorted(seen) if self.graph.nodes[i].op_type != "Constant"]
-            names = tuple(n.name or n.output[0] for n in replaced)
-            rule = matches[-1].rule
-            for key, value in ((RULE_KEY, rule.name), (VERSION_KEY, rule.version), (REPLACED_KEY, " ".join(names))):
-                node.metadata_props.add(key=key, value=value)
-            self._inherit(node, replaced)
-            dead = tuple(self.view.terms_of[n.output[0]] for n in replaced if n.output and n.output[0])
-            result.append(Site(matches, node, output, self.graph.path, names, term, dead))
-        return result
-
-    @staticmethod
-    def _inherit(node: NodeProto, replaced: Sequence[NodeProto]) -> None:
-        """What an exporter noted on the replaced nodes alike (module path, source line) holds for the fused one."""
-        for entry in replaced[-1].metadata_props if replaced else ():
-            if all(any(e.key == entry.key and e.value == entry.value for e in r.metadata_props) for r in replaced):
-                node.metadata_props.add(key=entry.key, value=entry.value)
 
 
 def has_bodies(node: NodeProto) -> bool:

@@ -19,9 +19,10 @@ from .bodies import Body, Ref
 from .canonical import tensor
 from .equations import literal
 from .graph import DOMAIN
-from .language import Catalogue, Parameter, Rule, Statement, alternatives, captured, op_name, targets
+from .language import Catalogue
 from .numerics import compare
 from .pattern import Variant, variants
+from .rule import Parameter, Rule, Statement, alternatives, captured, op_name, targets
 from .terms import Array
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _fused(rule: Rule, catalogue: Catalogue, case: Case, expected: list[Array], 
     """The rule matches the model, and the fused model computes what the model computes."""
     from .pipeline import count_nodes, fuse
 
-    fused = fuse(case.model, catalogue)
+    fused = fuse(case.model, catalogue, why=rule.name)
     used = sorted({match.rule.name for site in fused.sites for match in site.matches})
     found = rule.name in used or (rule.call is None and count_nodes(fused.model) < count_nodes(case.model))
     kind = "float32" if dtype == TensorProto.FLOAT else "float16"

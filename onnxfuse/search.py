@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .language import Catalogue, Rule
+from .language import Catalogue
 from .lift import View
 from .match import Failure, Index, Match, Matcher
 from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
+from .rule import Rule
 from .terms import Term
 
 ROUNDS = 30
@@ -22,13 +23,16 @@ class Found:
 
     `current` is the term that each value computes now; a value in `touched` must be computed anew, every other keeps
     its node.  `stale` values are those that no output depended on, whose terms were not kept up to date.  `origins`
-    gives the matches behind a term that a rule made.
+    gives the matches behind a term that a rule made; `rooted` and `covered` the values at the root of a match, and all
+    that it covers, as they were called when it was chosen.
     """
 
     current: dict[str, Term]
     touched: set[str] = field(default_factory=set)
     stale: set[str] = field(default_factory=set)
     origins: dict[int, tuple[Match, ...]] = field(default_factory=dict)
+    rooted: dict[Match, tuple[str, ...]] = field(default_factory=dict)
+    covered: dict[Match, tuple[str, ...]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     unprofitable: list[Candidate] = field(default_factory=list)
 
@@ -146,6 +150,8 @@ def _substitute(
             replacement[old.id] = new
         match.values = _values(match, names, users)
         found.touched |= match.values
+        found.rooted[match] = tuple(sorted(_values_above(match.root.id, names, users)))
+        found.covered[match] = tuple(name for term in match.cover for name in names.get(term.id, ()))
         _trace(found, match, users)
     done: dict[int, Term] = {}
     for name, term in found.current.items():

@@ -90,7 +90,7 @@ _ARITHMETIC: dict[str, Callable[[Dim, Dim], Any]] = {
 }
 
 
-def shape_data(terms: Terms, op: str, args: list[Term], attrs: Attributes, shape: Shape | None) -> Array | None:
+def shape_data(op: str, args: list[Term], attrs: Attributes, shape: Shape | None) -> Array | None:
     """The (symbolic) integers an op computes from shapes, or None: what folds TorchScript's shape arithmetic."""
     if op == "Shape":
         source = args[0].shape

@@ -7,7 +7,8 @@ may not be exact, the larger of two unknowns) becomes a new symbol named after i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from math import prod
 from typing import TypeAlias
 
 Monomial: TypeAlias = tuple[str, ...]
@@ -96,6 +97,13 @@ def _product(a: Dim, b: Dim) -> Dim:
             key = tuple(sorted(m + n))
             table[key] = table.get(key, 0) + c * e
     return _canonical(table)
+
+
+def evaluate(dim: Sym, known: Mapping[str, int]) -> int | None:
+    """The size of a dimension if its symbols have these sizes; None if one of them is unknown."""
+    if not dim.symbols <= known.keys():
+        return None
+    return sum(coefficient * prod(known[name] for name in monomial) for monomial, coefficient in dim.terms)
 
 
 def product(dims: Iterable[Dim]) -> Dim:

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 from onnxfuse import float64, inputs, numerics, sites
 from onnxfuse.errors import DependencyError
 from onnxfuse.inputs import Case
-from onnxfuse.report import Validation
+from onnxfuse.records import Validation
 
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")

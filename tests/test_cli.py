@@ -17,10 +17,10 @@ import pytest
 from onnxfuse import __version__, files
 from onnxfuse.cli import INTERRUPTED, main
 from onnxfuse.errors import NumericsError
-from onnxfuse.report import LeftOut, Validation
+from onnxfuse.records import LeftOut, Validation
 from tests import broken
 from tests.fake_engine import Engine, fusion, near_miss
-from tests.test_report import SCHEMA, violations
+from tests.test_records import SCHEMA, violations
 
 COMMANDS = [
     [],
@@ -157,7 +157,7 @@ def test_output_in_a_pipe_has_no_colours_and_no_blanks_at_line_ends(
 def test_verbose_names_every_site_and_quiet_prints_nothing(model: Path, engine: Engine, capsys: Capture) -> None:
     engine.fusions = [fusion(scope="/enc/layer.7")]
     assert main(["optimize", str(model), "-v"]) == 0
-    assert "/enc/layer.7: /enc/layer.7/LayerNormalization, 9 nodes" in capsys.readouterr().out
+    assert "/enc/layer.7: LayerNormalization, 9 nodes" in capsys.readouterr().out
     assert main(["optimize", str(model), "-q"]) == 0
     assert capsys.readouterr() == ("", "")
 
@@ -438,7 +438,10 @@ def test_check_as_json(models: list[str], engine: Engine, capsys: Capture) -> No
 def test_rules_list(capsys: Capture) -> None:
     assert main(["rules", "list"]) == 0
     assert capsys.readouterr().out == (
-        "1_act\n  Gelu                GELU, exact.\n2_norm\n  LayerNormalization  Nine nodes become one.\n"
+        "1_act\n"
+        "  Gelu                                              GELU, exact.\n"
+        "2_norm\n"
+        "  LayerNormalization → onnxfuse.LayerNormalization  Nine nodes become one.\n"
     )
 
 
@@ -451,13 +454,32 @@ def test_rules_show(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_rules_test(capsys: Capture) -> None:
+def test_rules_test_says_every_claim_of_one_rule(capsys: Capture) -> None:
     assert main(["rules", "test", "LayerNormalization"]) == 0
-    assert capsys.readouterr().out == "LayerNormalization: 4 spellings\nLayerNormalization: float16\n"
-    assert main(["rules", "test"]) == 1
-    out, err = capsys.readouterr()
-    assert out.count("\n") == 4
-    assert err == "onnxfuse: 1 failed\n"
+    where = "LayerNormalization (rules/2_norm/layer_normalization.rule)"
+    assert capsys.readouterr().out.splitlines() == [
+        f"ok     {where}: matched: plain",
+        f"ok     {where}: float16 body: plain: error 0.5",
+        "2 of 2 claims hold",
+    ]
+
+
+@pytest.mark.usefixtures("engine")
+def test_rules_test_of_all_says_what_does_not_hold(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "Mine.rule").touch()
+    assert main(["rules", "test", "--rules", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "FAILED Gelu (rules/1_act/gelu.rule): float16 body: plain: error 0.5",
+        "ok     LayerNormalization (rules/2_norm/layer_normalization.rule): 2 claims",
+        f"-      Mine ({tmp_path / 'Mine.rule'}): has no `test:` line",
+        "3 of 4 claims hold",
+    ]
+
+
+def test_a_new_rule_passes_its_test(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["rules", "new", "UnitScale", "--rules", str(tmp_path)]) == 0
+    assert main(["rules", "test", "UnitScale", "--rules", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "6 of 6 claims hold"
 
 
 @pytest.mark.usefixtures("engine", "model")

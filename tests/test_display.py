@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from onnxfuse import display
-from onnxfuse.report import LeftOut, NearMiss, Report, Validation
+from onnxfuse.records import LeftOut, NearMiss, Report, Validation
 from tests.fake_engine import fusion, near_miss
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onnxfuse.errors import ModelError, UsageError
-from onnxfuse.report import NearMiss, Report
+from onnxfuse.records import NearMiss, Report
 
 BASELINE_VERSION = 1
 
@@ -85,7 +85,7 @@ def disappointed(report: Report, expectations: Iterable[Expectation]) -> list[Fi
     """A finding for each of `expectations` that `report` does not meet."""
     findings = []
     for expected in expectations:
-        names = [{fusion.rule, fusion.op, fusion.op.rpartition(".")[2]} for fusion in report.fusions]
+        names = [{*fusion.rules, fusion.op, fusion.op.rpartition(".")[2]} for fusion in report.fusions]
         found = sum(expected.name in known for known in names)
         if not _COMPARISONS[expected.comparison](found, expected.count):
             misses = [miss for miss in report.near_misses if miss.rule == expected.name]
@@ -97,7 +97,7 @@ def disappointed(report: Report, expectations: Iterable[Expectation]) -> list[Fi
 
 def sites(report: Report) -> Sites:
     """Where the fusions of `report` are, as a baseline remembers them."""
-    counts = Counter((fusion.rule, fusion.scope) for fusion in report.fusions)
+    counts = Counter((rule, fusion.scope) for fusion in report.fusions for rule in fusion.rules)
     found: Sites = {}
     for (rule, scope), count in sorted(counts.items()):
         found.setdefault(rule, {})[scope] = count

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse import check
+from onnxfuse import demands
 from onnxfuse.errors import ModelError, UsageError
-from onnxfuse.report import Fusion, NearMiss, Report
+from onnxfuse.records import Fusion, NearMiss, Report
 from tests.fake_engine import fusion, near_miss
 
 
@@ -29,7 +29,7 @@ def report(*fusions: Fusion, misses: Sequence[NearMiss] = ()) -> Report:
     ],
 )
 def test_expectations(text: str, name: str, comparison: str, count: int) -> None:
-    assert check.parse(text) == check.Expectation(name, comparison, count)
+    assert demands.parse(text) == demands.Expectation(name, comparison, count)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_expectations(text: str, name: str, comparison: str, count: int) -> None
 )
 def test_texts_that_are_no_expectation(text: str) -> None:
     with pytest.raises(UsageError, match=r"write RULE, one of >= <= == > <, and a number"):
-        check.parse(text)
+        demands.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -60,23 +60,30 @@ def test_texts_that_are_no_expectation(text: str) -> None:
 )
 def test_whether_an_expectation_is_met(text: str, met: bool) -> None:
     found = report(fusion(scope="/a"), fusion(scope="/b"))
-    assert (check.disappointed(found, [check.parse(text)]) == []) is met
+    assert (demands.disappointed(found, [demands.parse(text)]) == []) is met
 
 
 def test_a_rule_counts_under_the_op_that_it_makes() -> None:
     found = report(fusion("MaskedAttention", op="onnxfuse.Attention"), fusion("Attention"))
-    assert check.disappointed(found, [check.parse("Attention==2"), check.parse("MaskedAttention==1")]) == []
+    assert demands.disappointed(found, [demands.parse("Attention==2"), demands.parse("MaskedAttention==1")]) == []
+
+
+def test_a_rule_counts_inside_a_larger_fusion_as_well() -> None:
+    found = report(fusion("FusedMatMul", absorbed=("Gelu",)), fusion("Gelu"))
+    assert found.census == {"FusedMatMul": 1, "Gelu": 2}
+    assert demands.disappointed(found, [demands.parse("Gelu==2"), demands.parse("FusedMatMul==1")]) == []
+    assert demands.sites(found) == {"FusedMatMul": {"/enc/layer.0": 1}, "Gelu": {"/enc/layer.0": 2}}
 
 
 def test_a_disappointment_comes_with_the_near_misses() -> None:
     misses = [near_miss(), near_miss("Gelu")]
-    (finding,) = check.disappointed(report(fusion(), misses=misses), [check.parse("LayerNormalization>=2")])
+    (finding,) = demands.disappointed(report(fusion(), misses=misses), [demands.parse("LayerNormalization>=2")])
     assert finding.message == "expected LayerNormalization >= 2, found 1"
     assert finding.near_misses == (near_miss(),)
 
 
 def test_near_misses_do_not_explain_why_there_are_too_many() -> None:
-    (finding,) = check.disappointed(report(fusion(), misses=[near_miss()]), [check.parse("LayerNormalization<=0")])
+    (finding,) = demands.disappointed(report(fusion(), misses=[near_miss()]), [demands.parse("LayerNormalization<=0")])
     assert finding.near_misses == ()
 
 
@@ -84,23 +91,23 @@ BEFORE = report(fusion(scope="/enc/3"), fusion(scope="/enc/3"), fusion(scope="/e
 
 
 def test_sites_are_counted_by_rule_and_scope() -> None:
-    assert check.sites(BEFORE) == {"Gelu": {"": 1}, "LayerNormalization": {"/enc/10": 1, "/enc/3": 2}}
+    assert demands.sites(BEFORE) == {"Gelu": {"": 1}, "LayerNormalization": {"/enc/10": 1, "/enc/3": 2}}
 
 
 def test_nothing_is_lost_if_nothing_changed() -> None:
-    assert check.lost(BEFORE, check.sites(BEFORE)) == []
-    assert check.gained(BEFORE, check.sites(BEFORE)) == 0
+    assert demands.lost(BEFORE, demands.sites(BEFORE)) == []
+    assert demands.gained(BEFORE, demands.sites(BEFORE)) == 0
 
 
 def test_nodes_may_be_renamed() -> None:
     renamed = report(*(fusion(f.rule, f.scope, node="other", replaced=("x", "y")) for f in BEFORE.fusions))
-    assert check.lost(renamed, check.sites(BEFORE)) == []
+    assert demands.lost(renamed, demands.sites(BEFORE)) == []
 
 
 def test_a_lost_fusion_is_named_with_the_near_misses_of_its_scope() -> None:
     inside, elsewhere = near_miss(scope="/enc/3/norm"), near_miss(scope="/enc/30")
     now = report(fusion(scope="/enc/3"), fusion(scope="/enc/10"), fusion("Gelu", scope=""), misses=[inside, elsewhere])
-    (finding,) = check.lost(now, check.sites(BEFORE))
+    (finding,) = demands.lost(now, demands.sites(BEFORE))
     assert finding.kind == "lost"
     assert (finding.rule, finding.scope) == ("LayerNormalization", "/enc/3")
     assert finding.message == "LayerNormalization at /enc/3: 2 before, 1 now"
@@ -111,33 +118,33 @@ def test_a_fusion_lost_at_the_top_of_the_graph() -> None:
     now = report(
         *(found for found in BEFORE.fusions if found.rule != "Gelu"), misses=[near_miss("Gelu", scope="/enc/3")]
     )
-    (finding,) = check.lost(now, check.sites(BEFORE))
+    (finding,) = demands.lost(now, demands.sites(BEFORE))
     assert finding.message == "Gelu at the top of the graph: 1 before, 0 now"
     assert finding.near_misses == ()
 
 
 def test_a_larger_fusion_in_its_place_is_mentioned() -> None:
     before = report(fusion(scope="/enc/3"))
-    (finding,) = check.lost(report(fusion("SkipLayerNormalization", scope="/enc/3")), check.sites(before))
+    (finding,) = demands.lost(report(fusion("SkipLayerNormalization", scope="/enc/3")), demands.sites(before))
     assert finding.message.endswith("(SkipLayerNormalization is new there: if that is better, --update-baseline)")
 
 
 def test_new_fusions_are_counted_and_no_finding() -> None:
     now = report(*BEFORE.fusions, fusion(scope="/enc/3"), fusion("Attention", scope="/enc/3"))
-    assert check.lost(now, check.sites(BEFORE)) == []
-    assert check.gained(now, check.sites(BEFORE)) == 2
+    assert demands.lost(now, demands.sites(BEFORE)) == []
+    assert demands.gained(now, demands.sites(BEFORE)) == 2
 
 
 def test_a_model_that_the_baseline_does_not_know() -> None:
-    (finding,) = check.lost(BEFORE, None)
+    (finding,) = demands.lost(BEFORE, None)
     assert finding.kind == "no baseline"
     assert finding.message == "the baseline does not have bert.onnx: add it with --update-baseline"
 
 
 def test_a_baseline_is_sorted_and_stable(tmp_path: Path) -> None:
     turned = Report(BEFORE.model, fusions=BEFORE.fusions[::-1])
-    text = check.baseline_text({"b.onnx": {}, "a.onnx": check.sites(turned)})
-    assert text == check.baseline_text({"a.onnx": check.sites(BEFORE), "b.onnx": {}})
+    text = demands.baseline_text({"b.onnx": {}, "a.onnx": demands.sites(turned)})
+    assert text == demands.baseline_text({"a.onnx": demands.sites(BEFORE), "b.onnx": {}})
     assert text == (
         "{\n"
         '  "models": {\n'
@@ -156,7 +163,7 @@ def test_a_baseline_is_sorted_and_stable(tmp_path: Path) -> None:
         "}\n"
     )
     (tmp_path / "baseline.json").write_text(text)
-    assert check.read_baseline(tmp_path / "baseline.json") == {"a.onnx": check.sites(BEFORE), "b.onnx": {}}
+    assert demands.read_baseline(tmp_path / "baseline.json") == {"a.onnx": demands.sites(BEFORE), "b.onnx": {}}
 
 
 @pytest.mark.parametrize(
@@ -175,23 +182,23 @@ def test_files_that_are_no_baseline(content: str, message: str, tmp_path: Path) 
     path = tmp_path / "baseline.json"
     path.write_text(content, encoding="latin-1")
     with pytest.raises(ModelError, match=message):
-        check.read_baseline(path)
+        demands.read_baseline(path)
 
 
 def test_no_baseline_file(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such baseline: make it with --update-baseline"):
-        check.read_baseline(tmp_path / "gone.json")
+        demands.read_baseline(tmp_path / "gone.json")
     with pytest.raises(ModelError, match="cannot be read"):
-        check.read_baseline(tmp_path)
+        demands.read_baseline(tmp_path)
 
 
 def test_two_models_of_one_name() -> None:
     with pytest.raises(UsageError, match=r"2 models are named m\.onnx"):
-        check.refuse_namesakes([Path("a/m.onnx"), Path("b/m.onnx"), Path("n.onnx")])
+        demands.refuse_namesakes([Path("a/m.onnx"), Path("b/m.onnx"), Path("n.onnx")])
 
 
 def test_findings_are_json() -> None:
-    (finding,) = check.disappointed(report(misses=[near_miss()]), [check.parse("LayerNormalization>=1")])
+    (finding,) = demands.disappointed(report(misses=[near_miss()]), [demands.parse("LayerNormalization>=1")])
     assert json.loads(json.dumps(finding.to_json())) == {
         "kind": "expectation",
         "model": "exports/bert.onnx",

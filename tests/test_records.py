@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onnxfuse.report import SCHEMA_VERSION, LeftOut, Report, Validation, known_bytes
+from onnxfuse.records import SCHEMA_VERSION, LeftOut, Report, Validation, known_bytes
 from tests.fake_engine import fusion, near_miss
 
 SCHEMA: dict[str, Any] = json.loads(files("onnxfuse").joinpath("report.schema.json").read_text(encoding="utf-8"))

@@ -27,10 +27,17 @@ class Fusion:
     """Name of the fused node in the output model."""
     replaced: tuple[str, ...]
     """Names of the nodes it replaces, in topological order."""
+    absorbed: tuple[str, ...]
+    """Rules that fused parts of it first, such as Gelu inside a FusedMatMul; each once, without `rule` itself."""
     launches_saved: int
     """Kernel launches that are no longer made."""
     bytes_saved: int | None
     """Bytes that no longer travel to and from memory at the given shapes; None where a dimension is unknown."""
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """All rules that had a part in it, the last one last."""
+        return (*self.absorbed, self.rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ class Report:
     """All there is to say about one model.
 
     `to_json` is the stable form.  report.schema.json, a JSON Schema (draft 2020-12) beside this file, says what each
-    key means; tests/test_report.py checks that they agree.
+    key means; tests/test_records.py checks that they agree.
     """
 
     model: str
@@ -96,8 +103,8 @@ class Report:
 
     @property
     def census(self) -> Counter[str]:
-        """How often each rule fired."""
-        return Counter(fusion.rule for fusion in self.fusions)
+        """How often each rule fired, inside other fusions as well: a Gelu is a Gelu inside a FusedMatMul too."""
+        return Counter(rule for fusion in self.fusions for rule in fusion.rules)
 
     @property
     def launches_saved(self) -> int:

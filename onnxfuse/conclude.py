@@ -1,0 +1,113 @@
+"""From a binding to what it emits: `let`, `where` and `emit` of a rule, once its pattern has matched."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .equations import Bindings, Scope, UndecidedError, literal
+from .language import Catalogue
+from .normal import combine
+from .pattern import Variant
+from .reasons import Reason, unmet
+from .rule import Rule, targets
+from .terms import REAL, Term, Terms, same_shape
+
+
+class RefusedError(Exception):
+    """The pattern matched, but a condition does not hold, or what would be emitted is not what was there."""
+
+    def __init__(self, line: int, reason: Reason) -> None:
+        super().__init__()
+        self.line, self.reason = line, reason
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a match emits: `emitted` in place of the root, and for each exposed term the output that replaces it."""
+
+    bindings: Bindings
+    emitted: Term
+    exposed: dict[Term, Term]
+
+
+def conclude(
+    terms: Terms, catalogue: Catalogue, opset: int, variant: Variant, root: Term, env: Bindings, outside: Sequence[Term]
+) -> Conclusion:
+    """Check the conditions of a matched variant and build what it emits; `outside` are operands of the root's chain
+    that the pattern left.  Raises RefusedError.
+
+    Guarantees: shape and kind of element of the root stay what they are."""
+    rule = variant.rule
+    bindings = dict(env)
+    bindings[""] = frozenset(variant.dropped)
+    stated = {name for s in rule.blocks[variant.block] for name in targets(s)}
+    for name, default in variant.dropped.items():
+        if name not in stated:
+            bindings.setdefault(name, literal(default))
+    like = root
+    if outside:
+        inside = [a for a in root.args if not any(a is o for o in outside)]
+        like = combine(terms, root.op, inside) if inside else root
+    scope = Scope(terms, rule, bindings, like, opset, catalogue)
+    line = rule.emit[0].lineno
+    try:
+        for statement in rule.blocks[variant.block]:
+            _inline(rule, scope, statement)
+        steps: list[ast.Assign | ast.expr] = [*rule.early, *rule.let, *rule.late]
+        for step in steps:
+            line = step.lineno
+            if isinstance(step, ast.Assign):
+                _let(scope, step)
+            elif not scope.truth(scope.value(step), step):
+                raise RefusedError(line, unmet(step, bindings))
+        line = rule.emit[0].lineno
+        emitted, exposed = _emit(rule, scope)
+    except UndecidedError as reason:
+        text = str(reason)
+        raise RefusedError(line, lambda: text) from None
+    if outside:
+        emitted = combine(terms, root.op, [emitted, *outside])
+    if root.shape is not None and emitted.shape is not None and not same_shape(root.shape, emitted.shape):
+        raise RefusedError(line, lambda: f"the shape would change from {root.shape} to {emitted.shape}")
+    if (root.dtype in REAL) != (emitted.dtype in REAL):
+        raise RefusedError(line, lambda: "the element type would change")
+    return Conclusion(bindings, emitted, exposed)
+
+
+def _inline(rule: Rule, scope: Scope, statement: ast.Assign) -> None:
+    """A name of `match:` that was dissolved into a longer chain gets its value back when `emit` asks for it."""
+    name = targets(statement)[0]
+    if name in rule.asked and name not in scope.bindings:
+        scope.bindings[name] = scope.value(statement.value)
+
+
+def _let(scope: Scope, statement: ast.Assign) -> None:
+    names, value = targets(statement), scope.value(statement.value)
+    if len(names) == 1 and not isinstance(statement.targets[0], ast.Tuple):
+        scope.bindings[names[0]] = value
+        return
+    if not isinstance(value, tuple) or len(value) != len(names):
+        raise UndecidedError(f"{ast.unparse(statement.value)} does not have {len(names)} parts")
+    scope.bindings.update(zip(names, value, strict=True))
+
+
+def _emit(rule: Rule, scope: Scope) -> tuple[Term, dict[Term, Term]]:
+    exposed: dict[Term, Term] = {}
+    result = scope.like
+    for statement in rule.emit:
+        result = scope.term(scope.value(statement.value))
+        names = targets(statement)
+        if isinstance(statement.targets[0], ast.Tuple):
+            whole, like = result, scope.like
+            for i, name in enumerate(names):
+                old = scope.bindings.get(name) if i else like
+                if isinstance(old, Term):
+                    output = scope.terms.raw("Output", [whole], (("index", i),), shape=old.shape, dtype=old.dtype)
+                    if i:
+                        exposed[old] = output
+                    else:
+                        result = output
+        scope.bindings[names[0]] = result
+    return result, exposed

@@ -1,0 +1,165 @@
+"""A rule as data: what a .rule file says, with nothing interpreted, and the small questions asked of its equations."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+from .errors import RuleError
+
+PREDICATES = frozenset(
+    """rank dim shape size isconst isnumber isinput isint given free lowest len abs min max trailing filled opset
+    broadcasts attribute""".split()
+)
+"""Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
+
+Statement: TypeAlias = ast.Assign
+"""An equation; see `targets`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """One .rule file.
+
+    `blocks` holds a list of equations per `match:`; each block's last name is what the rule replaces.  `stratum` orders
+    rules: all of one stratum run to a fixed point before the next begins.
+    """
+
+    name: str
+    path: str
+    stratum: str
+    doc: str
+    text: str
+    parameters: tuple[Parameter, ...]
+    blocks: tuple[tuple[Statement, ...], ...]
+    let: tuple[Statement, ...]
+    where: tuple[ast.expr, ...]
+    emit: tuple[Statement, ...]
+    meaning: tuple[Statement, ...]
+    kernel: str
+    cost: str
+    test: dict[str, ast.expr]
+    source: Source
+
+    @cached_property
+    def version(self) -> str:
+        """Changes whenever the text does."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:12]
+
+    @cached_property
+    def rank(self) -> int:
+        """The number of the stratum: rules of all folders with one number run together, to a fixed point."""
+        found = re.match(r"\d+", self.stratum)
+        return int(found[0]) if found else 9
+
+    @property
+    def target(self) -> str:
+        """The lowering target that this rule belongs to; empty for a fusion, which every target uses."""
+        return "" if self.stratum[:1].isdigit() else self.stratum
+
+    @cached_property
+    def tensors(self) -> tuple[Parameter, ...]:
+        return tuple(p for p in self.parameters if not p.constant)
+
+    @cached_property
+    def constants(self) -> tuple[Parameter, ...]:
+        return tuple(p for p in self.parameters if p.constant)
+
+    @cached_property
+    def call(self) -> ast.Call | None:
+        """The op that `emit` ends in, if it ends in one."""
+        value = self.emit[-1].value if self.emit else None
+        return value if isinstance(value, ast.Call) else None
+
+    @cached_property
+    def op(self) -> str:
+        """The op this rule emits; empty if it emits plain algebra."""
+        calls = [node for s in reversed(self.emit) for node in ast.walk(s.value) if isinstance(node, ast.Call)]
+        names = [n for c in calls if (n := op_name(c)) not in PREDICATES]
+        return next((n for n in names if n == self.name), op_name(self.call) if self.call else [*names, self.name][0])
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Names of matched intermediates that `emit` exposes beside the result."""
+        matched = {name for block in self.blocks for s in block for name in targets(s)}
+        return tuple(n for s in self.emit for n in targets(s)[1:] if n in matched)
+
+    @cached_property
+    def asked(self) -> frozenset[str]:
+        """Names that `let`, `where` and `emit` mention."""
+        expressions = [*(s.value for s in (*self.let, *self.emit)), *self.where]
+        return frozenset(n.id for e in expressions for n in ast.walk(e) if isinstance(n, ast.Name))
+
+    @cached_property
+    def early(self) -> tuple[ast.expr, ...]:
+        """The conditions that do not wait for `let`: cheap refusals come first."""
+        later = {name for s in self.let for name in targets(s)}
+        return tuple(c for c in self.where if not any(isinstance(n, ast.Name) and n.id in later for n in ast.walk(c)))
+
+    @cached_property
+    def late(self) -> tuple[ast.expr, ...]:
+        return tuple(c for c in self.where if c not in self.early)
+
+    def parameter(self, name: str) -> Parameter | None:
+        return next((p for p in self.parameters if p.name == name), None)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A name in a rule's head: a tensor before `*`, a matched constant after it."""
+
+    name: str
+    kind: str | None
+    default: ast.expr | None
+    constant: bool
+    ops: tuple[str, ...] = ()
+    """``activation: Relu | Tanh``: the name stands for one of these ops, and for its name as a string."""
+
+    @property
+    def optional(self) -> bool:
+        return self.default is not None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A rule's text, for messages."""
+
+    file: str
+    lines: tuple[str, ...]
+    shifts: dict[int, int] = field(default_factory=dict)
+
+    def error(self, message: str, node: ast.AST | int, hint: str = "") -> RuleError:
+        line = node if isinstance(node, int) else getattr(node, "lineno", 1)
+        column = 0 if isinstance(node, int) else getattr(node, "col_offset", 0)
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        return RuleError(message, self.file, line, column + self.shifts.get(line, 0) + 1, text, hint)
+
+
+def targets(statement: Statement) -> list[str]:
+    """The names on the left of an equation."""
+    target = statement.targets[0]
+    names = target.elts if isinstance(target, ast.Tuple) else [target]
+    return [n.id for n in names if isinstance(n, ast.Name)]
+
+
+def op_name(call: ast.expr) -> str:
+    """``Softmax`` or ``com.microsoft.QuickGelu`` of a call."""
+    return ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+
+
+def captured(statements: Iterable[Statement]) -> set[str]:
+    """The names that stand for further attributes, as in ``Conv(x, w, **conv)``."""
+    calls = [n for s in statements for n in ast.walk(s.value) if isinstance(n, ast.Call)]
+    return {k.value.id for call in calls for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name)}
+
+
+def alternatives(expression: ast.expr) -> list[ast.expr]:
+    """The equal spellings `A | B | ...`; the first is the meaning."""
+    if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.BitOr):
+        return alternatives(expression.left) + alternatives(expression.right)
+    return [expression]

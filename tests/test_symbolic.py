@@ -1,0 +1,166 @@
+"""Symbolic dimensions: polynomial arithmetic, three-valued comparison, broadcasting.
+
+Random polynomials are checked against integers: whatever is claimed must hold for every value of the symbols."""
+
+from __future__ import annotations
+
+import random
+from itertools import product as assignments
+
+import pytest
+
+from onnxfuse.symbolic import (
+    Dim,
+    Shape,
+    Sym,
+    at_least,
+    broadcast,
+    broadcast_dim,
+    equal,
+    exact,
+    floor_divide,
+    maximum,
+    minimum,
+    product,
+    symbol,
+)
+
+a, b, c = symbol("a"), symbol("b"), symbol("c")
+
+
+def value(dim: Dim, **symbols: int) -> int:
+    """A polynomial where its symbols have these values."""
+    if isinstance(dim, int):
+        return dim
+    return sum(k * int(product(symbols[s] for s in monomial)) for monomial, k in dim.terms)
+
+
+def polynomial(rng: random.Random, terms: int = 3) -> Dim:
+    total: Dim = 0
+    for _ in range(rng.randint(0, terms)):
+        total = total + product(rng.choices((a, b, c), k=rng.randint(0, 2))) * rng.randint(-4, 4)
+    return total
+
+
+EVERYWHERE = [dict(zip("abc", values, strict=True)) for values in assignments((0, 1, 2, 5), repeat=3)]
+
+
+def test_equal_polynomials_are_equal_objects_and_known_ones_are_integers() -> None:
+    assert (a + b) * (a - b) == a * a - b * b
+    assert hash(a * b + 2) == hash(2 + b * a)
+    assert a - a == 0
+    assert isinstance(a + 3 - a, int)
+    assert (5 - a) + a == 5
+    assert -(a - b) == b - a
+    assert a * 0 == 0
+    assert a != b
+    assert (a * b + c).symbols == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_arithmetic_is_that_of_integers(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(40):
+        p, q = polynomial(rng), polynomial(rng)
+        for at in EVERYWHERE:
+            assert value(p + q, **at) == value(p, **at) + value(q, **at)
+            assert value(p - q, **at) == value(p, **at) - value(q, **at)
+            assert value(p * q, **at) == value(p, **at) * value(q, **at)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_exact_division_undoes_multiplication(seed: int) -> None:
+    rng = random.Random(seed)
+    divided = 0
+    for _ in range(60):
+        p, q = polynomial(rng), polynomial(rng)
+        if q != 0:
+            assert exact(p * q, q) == p
+            divided += 1
+        quotient = exact(p, q)
+        assert quotient is None or quotient * q == p
+    assert divided > 20
+
+
+def test_exact_division_answers_none_where_it_is_not_exact() -> None:
+    assert exact(7, 2) is None
+    assert exact(7, 0) is None
+    assert exact(a, 0) is None
+    assert exact(a, b) is None
+    assert exact(a * 3, 2) is None
+    assert exact(a + 1, a) is None
+    assert exact(a * b * 64, b * 8) == a * 8
+    assert exact(0, a) == 0
+
+
+def test_floor_division_is_a_named_symbol_where_it_may_not_be_exact() -> None:
+    assert floor_divide(a * 12, 12) == a
+    assert floor_divide(7, 2) == 3
+    assert floor_divide(-7, 2) == -3  # ONNX truncates
+    half = floor_divide(a, 2)
+    assert isinstance(half, Sym)
+    assert half == floor_divide(a, 2)
+    assert half != floor_divide(b, 2)
+
+
+def test_equality_is_yes_no_or_undecided() -> None:
+    assert equal(a + b, b + a) is True
+    assert equal(3, 4) is False
+    assert equal(a, a + 1) is False
+    assert equal(a, b) is None
+    assert equal(a, 0) is None  # an empty cache
+    assert equal(a + 1, 0) is False  # never negative
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_decided_holds_for_every_value(seed: int) -> None:
+    rng = random.Random(seed)
+    decided = 0
+    for _ in range(80):
+        p, q = polynomial(rng), polynomial(rng)
+        verdict = equal(p, q)
+        for at in EVERYWHERE:
+            left, right = value(p, **at), value(q, **at)
+            assert verdict is None or verdict == (left == right)
+            assert not at_least(p, q) or left >= right
+        decided += verdict is not None
+    assert decided > 5
+
+
+def test_minimum_and_maximum() -> None:
+    assert minimum(3, 5) == 3
+    assert maximum(3, 5) == 5
+    assert minimum(a, a + 2) == a
+    assert maximum(a + 2, a) == a + 2
+    assert minimum(a, b) == minimum(b, a)
+    assert maximum(a, b) == maximum(b, a)
+    assert minimum(a, b) != maximum(a, b)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "wanted"),
+    [
+        ([], ()),
+        ([()], ()),
+        ([(), (2, 3)], (2, 3)),
+        ([(2, 1), (1, 3)], (2, 3)),
+        ([(4,), (2, 1, 1)], (2, 1, 4)),
+        ([(a, 1), (1, b)], (a, b)),
+        ([(a, b), (b,)], (a, b)),
+        ([(a,), (7,)], (7,)),
+        ([(a, 0), (1, 1)], (a, 0)),
+    ],
+)
+def test_broadcasting_is_that_of_numpy(shapes: list[Shape], wanted: Shape) -> None:
+    assert broadcast(*shapes) == wanted
+    assert broadcast(*shapes[::-1]) == wanted
+
+
+def test_two_unknowns_broadcast_to_one_symbol_that_names_both() -> None:
+    both = broadcast_dim(a, b)
+    assert both == broadcast_dim(b, a)
+    assert both not in (a, b)
+    assert broadcast_dim(both, a) == both
+    assert broadcast_dim(b, both) == both
+    assert broadcast_dim(broadcast_dim(a, b), c) == broadcast_dim(a, broadcast_dim(c, b))
+    assert broadcast_dim(minimum(a, b), b) == b
