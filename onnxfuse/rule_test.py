@@ -17,6 +17,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from .bodies import Body, Ref
 from .canonical import tensor
+from .graph import DOMAIN
 from .language import Catalogue
 from .numerics import compare
 from .pattern import Variant, variants

@@ -1,0 +1,301 @@
+"""The main rules, before and after: ONNX text in, the fused op out, and onnxruntime computes the same numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxfuse import language
+from onnxfuse.pipeline import fuse, optimize
+from tests.spellings.mutants import feeds, run
+
+CATALOGUE = language.load()
+HEAD = '<ir_version: 10, opset_import: ["": 17{}]>\n'
+
+LAYER_NORM = """
+    mean = ReduceMean <axes = [-1]> (x)
+    d = Sub (x, mean)
+    square = Pow (d, two)
+    var = ReduceMean <axes = [-1]> (square)
+    shifted = Add (var, eps)
+    std = Sqrt (shifted)
+    unit = Div (d, std)
+    scaled = Mul (unit, gamma)
+    {} = Add (scaled, beta)
+"""
+NORM_CONSTANTS = "float two = {2}, float eps = {0.00001}, float[4] gamma = {1, 2, 3, 4}, float[4] beta = {4, 3, 2, 1}"
+
+CASES: dict[str, tuple[str, list[str]]] = {
+    "LayerNormalization": (
+        "g (float[N, 3, 4] x) => (float[N, 3, 4] y) <" + NORM_CONSTANTS + "> {" + LAYER_NORM.format("y") + "}",
+        ["onnxfuse.LayerNormalization"],
+    ),
+    "LayerNormalization and the residual before it, whose sum is used again": (
+        "g (float[N, 3, 4] a, float[N, 3, 4] b) => (float[N, 3, 4] y, float[N, 3, 4] x) <"
+        + NORM_CONSTANTS
+        + "> { x = Add (a, b)\n"
+        + LAYER_NORM.format("y")
+        + "}",
+        ["onnxfuse.SkipLayerNormalization"],
+    ),
+    "RMSNormalization": (
+        """g (float[N, 4] x) => (float[N, 4] y) <float two = {2}, float eps = {0.000001}, float[4] w = {1, 2, 3, 4}> {
+            square = Pow (x, two)
+            mean = ReduceMean <axes = [-1]> (square)
+            shifted = Add (mean, eps)
+            root = Sqrt (shifted)
+            unit = Div (x, root)
+            y = Mul (w, unit)
+        }""",
+        ["onnxfuse.RMSNormalization"],
+    ),
+    "Gelu": (
+        """g (float[N, 4] x) => (float[N, 4] y) <float r = {1.4142135}, float one = {1}, float half = {0.5}> {
+            z = Div (x, r)
+            e = Erf (z)
+            s = Add (e, one)
+            p = Mul (x, s)
+            y = Mul (p, half)
+        }""",
+        ["onnxfuse.Gelu"],
+    ),
+    "Gelu by tanh": (
+        """g (float[N, 4] x) => (float[N, 4] y)
+        <float k = {0.044715}, float c = {0.7978845}, float one = {1}, float half = {0.5}, float three = {3}> {
+            cube = Pow (x, three)
+            small = Mul (cube, k)
+            inner = Add (x, small)
+            arg = Mul (inner, c)
+            t = Tanh (arg)
+            s = Add (t, one)
+            h = Mul (x, half)
+            y = Mul (h, s)
+        }""",
+        ["onnxfuse.Gelu"],
+    ),
+    "Swish": (
+        "g (float[N, 4] x) => (float[N, 4] y) { s = Sigmoid (x)  y = Mul (x, s) }",
+        ["onnxfuse.Swish"],
+    ),
+    "Softmax": (
+        """g (float[N, 4] x) => (float[N, 4] y) <int64[1] axis = {1}> {
+            m = ReduceMax <axes = [1]> (x)
+            d = Sub (x, m)
+            e = Exp (d)
+            s = ReduceSum (e, axis)
+            y = Div (e, s)
+        }""",
+        ["Softmax"],
+    ),
+    "BatchNormalization folded into Conv": (
+        """g (float[N, 1, 4] x) => (float[N, 2, 4] y)
+        <float[2, 1, 1] w = {2, 3}, float[2] s = {1, 2}, float[2] b = {3, 4}, float[2] m = {5, 6}, float[2] v = {7, 8}>
+        {
+            c = Conv (x, w)
+            y = BatchNormalization (c, s, b, m, v)
+        }""",
+        ["Conv"],
+    ),
+    "Conv, bias and Relu": (
+        """g (float[N, 1, 4] x) => (float[N, 2, 4] y) <float[2, 1, 1] w = {2, 3}, float[2, 1] b = {-1, 1}> {
+            c = Conv (x, w)
+            s = Add (c, b)
+            y = Relu (s)
+        }""",
+        ["onnxfuse.FusedConv"],
+    ),
+    "MatMul, bias and Gelu": (
+        """g (float[N, 2] x) => (float[N, 2] y)
+        <float[2, 2] w = {1, 2, 3, 4}, float[2] b = {1, 2}, float r = {1.4142135}, float one = {1}, float half = {0.5}>
+        {
+            p = MatMul (x, w)
+            l = Add (b, p)
+            z = Div (l, r)
+            e = Erf (z)
+            s = Add (e, one)
+            q = Mul (l, s)
+            y = Mul (q, half)
+        }""",
+        ["onnxfuse.FusedMatMul"],
+    ),
+    "Attention": (
+        """g (float[N, 2, 5, 4] q, float[N, 2, 7, 4] k, float[N, 2, 7, 4] v, float[N, 1, 5, 7] mask)
+        => (float[N, 2, 5, 4] y) <float scale = {0.5}> {
+            kt = Transpose <perm = [0, 1, 3, 2]> (k)
+            scores = MatMul (q, kt)
+            scaled = Mul (scores, scale)
+            masked = Add (scaled, mask)
+            p = Softmax <axis = -1> (masked)
+            y = MatMul (p, v)
+        }""",
+        ["onnxfuse.Attention"],
+    ),
+    "what nothing uses, repeats or does": (
+        """g (float[N, 4] x) => (float[N, 4] y) <int64[2] same = {0, 4}> {
+            a = Tan (x)
+            b = Tan (x)
+            c = Reshape (b, same)
+            unused = Cos (x)
+            d = Identity (c)
+            y = Mul (a, d)
+        }""",
+        ["Tan", "Mul"],
+    ),
+}
+
+
+def model(text: str, functions: str = "", imports: str = "") -> onnx.ModelProto:
+    parsed: onnx.ModelProto = parser.parse_model(HEAD.format(imports) + text + functions)
+    onnx.checker.check_model(parsed, full_check=True)
+    return parsed
+
+
+def ops(nodes: onnx.GraphProto | onnx.FunctionProto) -> list[str]:
+    return [f"{node.domain}.{node.op_type}".lstrip(".") for node in nodes.node if node.op_type != "Constant"]
+
+
+def assert_same_numbers(before: onnx.ModelProto, after: onnx.ModelProto, **given: np.ndarray) -> None:
+    onnx.checker.check_model(after, full_check=True)
+    inputs = feeds(before) | given
+    for got, want in zip(run(after, inputs), run(before, inputs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_before_and_after(name: str) -> None:
+    text, expected = CASES[name]
+    before = model(text)
+    after = fuse(before, CATALOGUE).model
+    assert ops(after.graph) == expected
+    assert_same_numbers(before, after)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, ops) in CASES.items() if "onnxfuse" in ops[0]])
+def test_standard_ops_alone_where_the_target_asks_for_them(name: str) -> None:
+    text, expected = CASES[name]
+    before = model(text)
+    result = optimize(before, target="onnx", opset=24)
+    standard = {"SkipLayerNormalization": "LayerNormalization"}
+    wanted = expected[0].removeprefix("onnxfuse.")
+    wanted = standard.get(wanted, wanted)
+    assert not result.model.functions
+    assert {node.domain for node in result.model.graph.node} == {""}
+    assert result.report.validation.verdict == "equal"
+    if not wanted.startswith("Fused"):
+        assert wanted in ops(result.model.graph)
+
+
+def test_a_value_that_is_needed_elsewhere_stays_and_costs_no_fusion_that_pays() -> None:
+    text = CASES["LayerNormalization"][0].replace("(float[N, 3, 4] y)", "(float[N, 3, 4] y, float[N, 3, 4] d)")
+    before = model(text)
+    after = fuse(before, CATALOGUE).model
+    assert Counter(ops(after.graph)) == {"ReduceMean": 1, "Sub": 1, "onnxfuse.LayerNormalization": 1}
+    assert_same_numbers(before, after)
+
+
+def test_the_larger_cover_wins() -> None:
+    """A layer normalization holds an RMS normalization of the centred values."""
+    fused = fuse(model(CASES["LayerNormalization"][0]), CATALOGUE)
+    assert [site.matches[-1].rule.name for site in fused.sites] == ["LayerNormalization"]
+
+
+def test_a_fused_node_says_what_it_replaced() -> None:
+    (site,) = fuse(model(CASES["Swish"][0]), CATALOGUE).sites
+    props = {entry.key: entry.value for entry in site.node.metadata_props}
+    assert props["onnxfuse.rule"] == "Swish"
+    assert props["onnxfuse.replaced"] == "s y"
+    assert props["onnxfuse.version"] == CATALOGUE.named("Swish")[0].version
+
+
+# ---- Bodies
+
+GELU = """
+    z = Div ({0}, r)
+    e = Erf (z)
+    s = Add (e, one)
+    p = Mul ({0}, s)
+    {1} = Mul (p, half)
+"""
+GELU_CONSTANTS = "float r = {1.4142135}, float one = {1}, float half = {0.5}"
+
+
+def test_inside_both_branches_of_an_if_with_constants_of_the_graph_around() -> None:
+    before = model(
+        f"""g (float[N, 4] x, bool c) => (float[N, 4] y) <{GELU_CONSTANTS}> {{
+            y = If (c) <
+                then_branch = t () => (float[N, 4] a) {{ {GELU.format("x", "a")} }},
+                else_branch = f () => (float[N, 4] b) {{ n = Neg (x) {GELU.format("n", "b")} }}
+            >
+        }}"""
+    )
+    after = fuse(before, CATALOGUE).model
+    branches = {attribute.name: ops(attribute.g) for attribute in after.graph.node[0].attribute}
+    assert branches == {"then_branch": ["onnxfuse.Gelu"], "else_branch": ["Neg", "onnxfuse.Gelu"]}
+    for chosen in (True, False):
+        assert_same_numbers(before, after, c=np.array(chosen))
+
+
+def test_inside_an_if_inside_a_loop() -> None:
+    before = model(
+        f"""g (float[N, 4] x, bool c) => (float[N, 4] y) <{GELU_CONSTANTS}, int64 n = {{3}}, bool on = {{1}}> {{
+            y = Loop (n, on, x) <body = b (int64 i, bool go, float[N, 4] h) => (bool again, float[N, 4] next) {{
+                again = Identity (go)
+                next = If (c) <
+                    then_branch = t () => (float[N, 4] a) {{ {GELU.format("h", "a")} }},
+                    else_branch = f () => (float[N, 4] b) {{ b = Neg (h) }}
+                >
+            }}>
+        }}"""
+    )
+    fused = fuse(before, CATALOGUE)
+    body = fused.model.graph.node[0].attribute[0].g
+    inner = next(node for node in body.node if node.op_type == "If")
+    assert {a.name: ops(a.g) for a in inner.attribute} == {"then_branch": ["onnxfuse.Gelu"], "else_branch": ["Neg"]}
+    assert [site.scope.count("/") for site in fused.sites] == [2]
+    for chosen in (True, False):
+        assert_same_numbers(before, fused.model, c=np.array(chosen))
+
+
+def test_inside_a_local_function() -> None:
+    before = model(
+        "g (float[N, 4] x) => (float[N, 4] y) { h = local.act (x)  y = local.act (h) }",
+        """
+        <domain: "local", opset_import: ["": 17]>
+        act (x) => (y) {
+            r = Constant <value = float {1.4142135}> ()
+            one = Constant <value = float {1}> ()
+            half = Constant <value = float {0.5}> ()
+        """
+        + GELU.format("x", "y")
+        + "}",
+        imports=', "local": 1',
+    )
+    after = fuse(before, CATALOGUE).model
+    function = next(f for f in after.functions if f.domain == "local")
+    assert ops(function) == ["onnxfuse.Gelu"]
+    assert "onnxfuse" in {entry.domain for entry in function.opset_import}
+    assert_same_numbers(before, after)
+
+
+def test_a_function_that_is_called_with_other_ranks_is_fused_only_where_that_does_not_matter() -> None:
+    """LayerNormalization's scale may not have more axes than are normalized, which a call here violates."""
+    before = model(
+        """g (float[2, 3, 4] x, float[4] g1, float[3, 4] g2) => (float[2, 3, 4] y)
+        { h = local.norm (x, g1)  y = local.norm (h, g2) }""",
+        """
+        <domain: "local", opset_import: ["": 17]>
+        norm (x, gamma) => (y) {
+            two = Constant <value = float {2}> ()
+            eps = Constant <value = float {0.00001}> ()
+            beta = Constant <value = float {0.5}> ()
+        """
+        + LAYER_NORM.format("y")
+        + "}",
+        imports=', "local": 1',
+    )
+    after = fuse(before, CATALOGUE).model
+    assert_same_numbers(before, after)

@@ -1,0 +1,142 @@
+"""Models that are valid but strange go through the real engine: what can be fused is, and the rest stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxfuse import language
+from onnxfuse.cli import main
+from onnxfuse.pipeline import fuse, optimize
+from tests import broken
+
+CATALOGUE = language.load()
+
+Optimize: TypeAlias = Callable[[onnx.ModelProto | bytes], tuple[str, onnx.ModelProto]]
+
+
+@pytest.fixture
+def optimized(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Optimize:
+    """Runs `onnxfuse optimize` on a model; returns (what it printed, the model it wrote)."""
+
+    def run(model: onnx.ModelProto | bytes) -> tuple[str, onnx.ModelProto]:
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+        assert main(["optimize", str(path)]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out, onnx.load(path.with_name("model.fused.onnx"))
+
+    return run
+
+
+def ops(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def test_an_unknown_op_in_the_middle_is_kept_and_both_its_sides_are_fused(optimized: Optimize) -> None:
+    before = broken.custom_op_in_the_middle()
+    out, after = optimized(before)
+    assert ops(after) == ["LayerNormalization", "Mystery", "LayerNormalization"]
+    mystery = next(node for node in before.graph.node if node.op_type == "Mystery")
+    assert after.graph.node[1].SerializeToString() == mystery.SerializeToString()
+    assert "not validated: the original does not run" in out
+    assert "Mystery" in out
+
+
+def behind_mystery(*nodes: onnx.NodeProto, **constants: float | list[float]) -> onnx.ModelProto:
+    """y of x, by an op of unknown result and then `nodes`, from b to y."""
+    middle = helper.make_node("Mystery", ["x"], ["b"], "/mystery", domain="com.example")
+    tensors = [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in constants.items()]
+    return broken.model([middle, *nodes], initializers=tensors, opsets={"": 17, "com.example": 1})
+
+
+def test_what_follows_a_value_of_unknown_type_and_rank_is_fused_where_no_rank_is_needed() -> None:
+    node = helper.make_node
+    gelu = behind_mystery(
+        node("Div", ["b", "root"], ["z"]),
+        node("Erf", ["z"], ["e"]),
+        node("Add", ["e", "one"], ["s"]),
+        node("Mul", ["b", "s"], ["p"]),
+        node("Mul", ["p", "half"], ["y"]),
+        root=2**0.5,
+        one=1,
+        half=0.5,
+    )
+    softmax = behind_mystery(
+        node("Exp", ["b"], ["e"]),
+        node("Mul", ["e", "one"], ["n"]),
+        node("ReduceSum", ["n", "axis"], ["s"]),
+        node("Div", ["n", "s"], ["y"]),
+        one=1,
+    )
+    softmax.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "axis"))
+    for model, op in ((gelu, "Gelu"), (softmax, "Softmax")):
+        assert ops(fuse(model, CATALOGUE).model) == ["Mystery", op]
+
+
+def test_axes_that_count_from_the_front_are_not_the_last_ones_of_an_unknown_rank() -> None:
+    nodes = broken.layer_norm("b", "y", "/norm/")
+    for reduction in nodes:
+        for attribute in reduction.attribute:
+            if attribute.name == "axes":
+                attribute.ints[:] = [1]
+    model = behind_mystery(*nodes)
+    model.graph.initializer.extend(broken.norm_constants())
+    assert "LayerNormalization" not in ops(fuse(model, CATALOGUE).model)
+
+
+def test_an_element_type_that_nothing_tells_stops_nothing() -> None:
+    node = helper.make_node
+    model = behind_mystery(node("Sigmoid", ["b"], ["s"]), node("Mul", ["b", "s"], ["p"]), node("Hide", ["p"], ["y"]))
+    model.graph.node[-1].domain = "com.example"
+    after = fuse(model, CATALOGUE).model
+    assert ops(after)[0] == "Mystery"
+    assert ops(after)[-1] == "Hide"
+    onnx.checker.check_model(after)
+
+
+def test_weights_that_are_nan_prove_nothing(optimized: Optimize) -> None:
+    out, after = optimized(broken.nan_weights())
+    assert "not validated" in out
+    assert "no finite element, which proves nothing" in out
+    assert ops(after) == ["LayerNormalization"]
+
+
+def test_a_batch_of_no_rows(optimized: Optimize) -> None:
+    out, after = optimized(broken.zero_sized())
+    assert "same numbers in onnxruntime" in out
+    assert ops(after) == ["LayerNormalization"]
+
+
+def test_nothing_to_fuse_is_written_unchanged_and_said(optimized: Optimize) -> None:
+    out, after = optimized(broken.good())
+    assert "nothing to fuse: 2 nodes, unchanged" in out
+    assert after == broken.good()
+
+
+@pytest.mark.parametrize("depth", [1, 31])
+def test_ifs_within_ifs(depth: int, optimized: Optimize) -> None:
+    before = broken.nested_ifs(depth)
+    out, after = optimized(before)
+    assert f"nothing to fuse: {2 * depth + 1} nodes, unchanged" in out
+    assert after == onnx.ModelProto.FromString(before)
+
+
+def test_a_fusion_below_ten_ifs_is_found() -> None:
+    model = onnx.ModelProto.FromString(broken.nested_ifs(10))
+    body = model.graph
+    for _ in range(10):
+        body = body.node[0].attribute[0].g
+    del body.node[:]
+    body.node.add(op_type="Sigmoid", input=["x"], output=["s"])
+    body.node.add(op_type="Mul", input=["s", "x"], output=[body.output[0].name])
+    result = optimize(model)
+    assert result.report.census == {"Swish": 1}
+    assert result.report.validation.verdict == "equal"
