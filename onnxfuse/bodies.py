@@ -19,11 +19,11 @@ import numpy as np
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, defs, helper
 
 from .canonical import integers_as_input, make_attribute, tensor
-from .equations import attribute_defaults, literal
+from .equations import attribute_defaults
 from .graph import DOMAIN
 from .language import Catalogue
 from .pattern import BINARY
-from .rule import Rule, captured, op_name, targets
+from .rule import Rule, captured, literal, op_name, targets
 from .terms import REAL
 
 HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .equations import Bindings, Scope, UndecidedError, literal
+from .equations import Bindings, Scope, UndecidedError
 from .language import Catalogue
 from .normal import combine
 from .pattern import Variant
@@ -40,12 +40,8 @@ def conclude(
 
     Guarantees: shape and kind of element of the root stay what they are."""
     rule = variant.rule
-    bindings = dict(env)
-    bindings[""] = frozenset(variant.dropped)
-    stated = {name for s in rule.blocks[variant.block] for name in targets(s)}
-    for name, default in variant.dropped.items():
-        if name not in stated:
-            bindings.setdefault(name, literal(default))
+    bindings = variant.defaults | env
+    bindings[""] = variant.left_out
     like = root
     if outside:
         inside = [a for a in root.args if not any(a is o for o in outside)]

@@ -19,7 +19,7 @@ from .language import Catalogue
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
 from .parse import standard_ops
 from .pattern import BINARY
-from .rule import Rule, op_name
+from .rule import Rule, literal, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
 from .terms import Term, Terms, is_number, same_shape
 
@@ -44,36 +44,23 @@ class Scope:
 
     def value(self, node: ast.expr) -> Value:
         """Any expression.  Raises UndecidedError."""
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.Name):
-            return self.name(node.id)
-        if isinstance(node, ast.List | ast.Tuple | ast.Set):
-            return tuple(self.value(e) for e in node.elts)
-        if isinstance(node, ast.UnaryOp):
-            operand = self.value(node.operand)
-            if isinstance(node.op, ast.Not):
-                return not self.truth(operand, node.operand)
-            if isinstance(operand, Term):
-                return make(self.terms, "Neg", [operand], {})
-            return -operand
-        if isinstance(node, ast.BinOp):
-            return self.binary(node)
-        if isinstance(node, ast.Compare):
-            return self.compare(node)
-        if isinstance(node, ast.BoolOp):
-            conjunction = isinstance(node.op, ast.And)
-            for operand in node.values:
-                if self.truth(self.value(operand), operand) != conjunction:
-                    return not conjunction
-            return conjunction
-        if isinstance(node, ast.IfExp):
-            return self.value(node.body if self.truth(self.value(node.test), node.test) else node.orelse)
-        if isinstance(node, ast.Subscript):
-            return self.subscript(node)
-        if isinstance(node, ast.Call):
-            return self.call(node)
-        raise UndecidedError(f"{ast.unparse(node)} has no value")
+        evaluate = _EXPRESSIONS.get(type(node))
+        if evaluate is None:
+            raise UndecidedError(f"{ast.unparse(node)} has no value")
+        return evaluate(self, node)
+
+    def unary(self, node: ast.UnaryOp) -> Value:
+        operand = self.value(node.operand)
+        if isinstance(node.op, ast.Not):
+            return not self.truth(operand, node.operand)
+        return make(self.terms, "Neg", [operand], {}) if isinstance(operand, Term) else -operand
+
+    def either(self, node: ast.BoolOp) -> bool:
+        conjunction = isinstance(node.op, ast.And)
+        for operand in node.values:
+            if self.truth(self.value(operand), operand) != conjunction:
+                return not conjunction
+        return conjunction
 
     def name(self, name: str) -> Value:
         if name in self.bindings:
@@ -243,12 +230,6 @@ def attribute_defaults(op: str, ops: Catalogue) -> Mapping[str, Any]:
     return found
 
 
-def literal(node: ast.expr) -> Any:
-    """A literal, lists as tuples."""
-    value = ast.literal_eval(node)
-    return tuple(value) if isinstance(value, list) else value
-
-
 # ------------------------------------------------------------------------------------------------ functions of rules
 
 
@@ -381,3 +362,21 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
     ast.Gt: _order(lambda a, b: a > b),
     ast.GtE: _order(lambda a, b: a >= b),
 }
+
+_EXPRESSIONS: dict[type[ast.expr], Callable[[Scope, Any], Value]] = {
+    ast.Constant: lambda scope, node: node.value,
+    ast.Name: lambda scope, node: scope.name(node.id),
+    ast.List: lambda scope, node: tuple(map(scope.value, node.elts)),
+    ast.Tuple: lambda scope, node: tuple(map(scope.value, node.elts)),
+    ast.Set: lambda scope, node: tuple(map(scope.value, node.elts)),
+    ast.UnaryOp: Scope.unary,
+    ast.BinOp: Scope.binary,
+    ast.Compare: Scope.compare,
+    ast.BoolOp: Scope.either,
+    ast.IfExp: lambda scope, node: scope.value(
+        node.body if scope.truth(scope.value(node.test), node.test) else node.orelse
+    ),
+    ast.Subscript: Scope.subscript,
+    ast.Call: Scope.call,
+}
+"""What may stand in an expression; anything else has no value."""

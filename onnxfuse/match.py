@@ -18,14 +18,14 @@ from onnx import TensorProto
 
 from . import symbolic
 from .conclude import RefusedError, conclude
-from .equations import Bindings, Scope, UndecidedError, attribute_defaults, literal
+from .equations import Bindings, Scope, UndecidedError, attribute_defaults
 from .language import Catalogue
 from .normal import NEUTRAL, combine
 from .pattern import Pattern, Variant, variants
 from .reasons import MISSING, attribute, describe, listed
-from .rule import Rule
+from .rule import Rule, literal
 from .symbolic import Sym, exact
-from .terms import MASK_DEPTH, REAL, Term, Terms, is_number
+from .terms import LEVELS, REAL, Term, Terms, is_number
 
 BUDGET = 4000
 """Steps one rule may take at one term; more is a near miss, not a hang."""
@@ -98,9 +98,9 @@ class Index:
         variants = self.by_op.get(term.op)
         if not variants:
             return []
-        absent = ~term.masks[MASK_DEPTH - 1]
+        absent = ~term.ops_within(LEVELS - 1)
         nested = term.op in NEUTRAL and any(a.op == term.op for a in term.args)
-        far = ~term.masks[1 + OPENINGS if nested else 1]
+        far = ~term.ops_within(1 + OPENINGS if nested else 1)
         return [variant for variant, below, beside in variants if not below & absent and not beside & far]
 
 

@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
-from .rule import Parameter, Rule, alternatives, op_name, targets
+from .rule import Parameter, Rule, alternatives, literal, op_name, targets
 
 BINARY: dict[type[ast.operator], str] = {
     ast.Add: "Add",
@@ -116,6 +117,16 @@ class Variant:
     spelling: tuple[int, ...]
     operators: Mapping[str, str] = field(default_factory=dict)
     """Which op each parameter stands for that may be one of several."""
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Values of the parameters left out, but for those that the block states itself."""
+        stated = {name for s in self.rule.blocks[self.block] for name in targets(s)}
+        return {name: literal(default) for name, default in self.dropped.items() if name not in stated}
+
+    @cached_property
+    def left_out(self) -> frozenset[str]:
+        return frozenset(self.dropped)
 
     @cached_property
     def size(self) -> int:

@@ -7,8 +7,8 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TypeAlias
+from functools import cache, cached_property
+from typing import Any, TypeAlias
 
 from .errors import RuleError
 
@@ -147,9 +147,17 @@ def targets(statement: Statement) -> list[str]:
     return [n.id for n in names if isinstance(n, ast.Name)]
 
 
+@cache
 def op_name(call: ast.expr) -> str:
     """``Softmax`` or ``com.microsoft.QuickGelu`` of a call."""
     return ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+
+
+@cache
+def literal(node: ast.expr) -> Any:
+    """A literal, lists as tuples."""
+    value = ast.literal_eval(node)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def captured(statements: Iterable[Statement]) -> set[str]:

@@ -17,12 +17,11 @@ from onnx import ModelProto, TensorProto, helper
 
 from .bodies import Body, Ref
 from .canonical import tensor
-from .equations import literal
 from .graph import DOMAIN
 from .language import Catalogue
 from .numerics import compare
 from .pattern import Variant, variants
-from .rule import Parameter, Rule, Statement, alternatives, captured, op_name, targets
+from .rule import Parameter, Rule, Statement, alternatives, captured, literal, op_name, targets
 from .terms import Array
 
 if TYPE_CHECKING:

@@ -27,7 +27,14 @@ REAL = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, Te
 INTEGER = frozenset({TensorProto.INT64, TensorProto.INT32})
 SMALL = 1024
 """Constants up to so many elements are compared and folded by content when the graph is read, larger ones on demand."""
-MASK_DEPTH = 8
+LEVELS = 8
+"""How many steps below a term its ops are known without a walk."""
+WIDTH = 256
+"""Bits of a level of `Term.below`; ops beyond so many share a bit, which lets a few more terms through."""
+_LEVEL = (1 << WIDTH) - 1
+_ALL = (1 << LEVELS * WIDTH) - 1
+_EVERY = sum(1 << level * WIDTH for level in range(LEVELS))
+
 
 Attrs: TypeAlias = tuple[tuple[str, Any], ...]
 """The attributes of a term, sorted by name; hashable, see `canonical.freeze`."""
@@ -40,7 +47,7 @@ class Term:
     """One expression.  `scalar` is its number if it is a constant with one element; `data` are the (symbolic) integers
     it holds if it computes with shapes."""
 
-    __slots__ = ("_load", "args", "attrs", "constant", "data", "dtype", "id", "masks", "op", "scalar", "shape")
+    __slots__ = ("_load", "args", "attrs", "below", "constant", "data", "dtype", "id", "op", "scalar", "shape")
 
     op: str
     args: tuple[Term, ...]
@@ -51,7 +58,7 @@ class Term:
     scalar: float | None
     data: Array | None
     constant: bool
-    masks: tuple[int, ...]
+    below: int
     _load: Callable[[], Array] | None
 
     def __repr__(self) -> str:
@@ -65,6 +72,10 @@ class Term:
             if key == name:
                 return value
         return default
+
+    def ops_within(self, steps: int) -> int:
+        """The bits (`Terms.bit`) of the ops at most so many steps below, the term's own among them."""
+        return (self.below >> steps * WIDTH) & _LEVEL
 
     @property
     def real(self) -> bool:
@@ -89,10 +100,10 @@ class Terms:
         return len(self._table)
 
     def bit(self, op: str) -> int:
-        """The bit that stands for an op in `Term.masks`."""
+        """The bit that stands for an op in `Term.ops_within`."""
         bit = self._bits.get(op)
         if bit is None:
-            bit = self._bits[op] = 1 << len(self._bits)
+            bit = self._bits[op] = 1 << len(self._bits) % WIDTH
         return bit
 
     def fresh_dim(self) -> Sym:
@@ -127,18 +138,11 @@ class Terms:
         term.constant = load is not None or (
             op in FOLDABLE and bool(args) and all(a.constant for a in args) and static(shape) is not None
         )
-        bit = self.bit(op)
-        if not args:
-            term.masks = (bit,) * MASK_DEPTH
-        else:
-            # masks[k]: the ops within k steps below; lets a matcher refuse a root without walking it.
-            masks = [bit]
-            for depth in range(MASK_DEPTH - 1):
-                mask = bit
-                for a in args:
-                    mask |= a.masks[depth]
-                masks.append(mask)
-            term.masks = tuple(masks)
+        below = 0
+        for a in args:
+            below |= a.below
+        # One integer, a level in each WIDTH bits: what is k steps below an argument is k + 1 steps below its user.
+        term.below = (below << WIDTH) & _ALL | self.bit(op) * _EVERY
         self._table[identity] = term
         return term
 
