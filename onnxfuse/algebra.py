@@ -163,7 +163,7 @@ def _square_root(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape
 @form("Pow")
 def _power(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     x, exponent = args
-    if dtype not in REAL or exponent.scalar is None or (shape != x.shape):
+    if dtype not in REAL or exponent.scalar is None or shape != x.shape or (shape is None and exponent.rank):
         return None
     e = exponent.scalar
     if e == 1:

@@ -490,6 +490,12 @@ class Matcher:
     def _finish(self, outside: list[Term]) -> Match | None:
         """The match, if its conditions hold."""
         matched = frozenset(t.id for t in (*self.env.values(), *outside) if isinstance(t, Term))
+        if self.root.shape is None and any(
+            a.rank for t in self.cover if t.shape is None for a in t.args if is_number(a)
+        ):
+            text = "a number with axes may widen what it meets, whose rank is unknown"
+            self._fail(Pattern("where", line=self.rule.emit[0].lineno), self.root, lambda: text)
+            return None
         try:
             found = conclude(self.terms, self.catalogue, self.opset, self.variant, self.root, self.env, outside)
         except RefusedError as refused:

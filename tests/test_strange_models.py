@@ -92,6 +92,16 @@ def test_axes_that_count_from_the_front_are_not_the_last_ones_of_an_unknown_rank
     assert "LayerNormalization" not in ops(fuse(model, CATALOGUE).model)
 
 
+@pytest.mark.parametrize("name", ["two", "eps"])
+def test_a_number_with_axes_may_widen_a_value_of_unknown_rank(name: str) -> None:
+    model = behind_mystery(*broken.layer_norm("b", "y", "/norm/"))
+    for tensor in broken.norm_constants():
+        if tensor.name == name:
+            tensor.dims[:] = [1, 1, 1]
+        model.graph.initializer.append(tensor)
+    assert "LayerNormalization" not in ops(fuse(model, CATALOGUE).model)
+
+
 def test_an_element_type_that_nothing_tells_stops_nothing() -> None:
     node = helper.make_node
     model = behind_mystery(node("Sigmoid", ["b"], ["s"]), node("Mul", ["b", "s"], ["p"]), node("Hide", ["p"], ["y"]))
