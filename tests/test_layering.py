@@ -16,10 +16,10 @@ PACKAGE = Path(onnxfuse.__file__).parent
 MODULES = {path.stem: ast.parse(path.read_text()) for path in sorted(PACKAGE.glob("*.py"))}
 
 BELOW = {
-    "cli": {"pipeline", "check", "display", "rule_test", "files", "paths", "validate"},
-    "pipeline": {"prove", "validate", "report", "rewrite", "search", "lift"},
-    "prove": {"validate", "report", "rewrite"},
-    "rewrite": {"search", "match", "lift", "bodies"},
+    "cli": {"pipeline", "demands", "display", "rule_test", "files", "paths", "validate"},
+    "pipeline": {"prove", "validate", "records", "rewrite", "search", "lift"},
+    "prove": {"validate", "records", "rewrite"},
+    "rewrite": {"spell", "provenance", "search", "match", "lift", "bodies"},
     "plan": {"match", "cost"},
     "search": {"plan", "match", "lift"},
     "match": {"language", "equations", "normal", "pattern"},
@@ -32,11 +32,11 @@ USERS = {
     "click": {"cli"},
     "rich": {"cli", "display"},
     "onnxruntime": {"validate"},
-    "onnx_graphsurgeon": {"__init__"},
+    "onnx_graphsurgeon": {"sources"},
 }
 """The only modules that may import these packages, be it inside a function."""
 
-CHEAP = {"__init__", "cli", "errors", "report", "paths"}
+CHEAP = {"__init__", "cli", "errors", "records", "paths"}
 """What `onnxfuse --help` loads: no onnx, no numpy at module level."""
 
 
@@ -49,7 +49,7 @@ def imports(tree: ast.AST, *, everywhere: bool) -> Iterator[str]:
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)
-            case ast.ImportFrom(module=None):
+            case ast.ImportFrom(module=None | "onnxfuse"):
                 yield from (f"onnxfuse.{alias.name}" for alias in node.names)
             case ast.ImportFrom(module=str(module), level=level):
                 yield f"onnxfuse.{module}" if level else module
