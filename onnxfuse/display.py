@@ -85,7 +85,8 @@ def print_report(out: Console, report: Report, *, verbose: bool) -> None:
     _print_sum(out, report, "nothing to fuse")
     _print_fusions(out, report.fusions, scopes=True, sites=verbose)
     print_near_misses(out, report.near_misses, verbose=verbose)
-    out.print()
+    if report.near_misses or not report.fusions:
+        out.print()
 
 
 def print_why(out: Console, report: Report, rule: str) -> None:

@@ -5,7 +5,7 @@ A `Graph` is one scope: the main graph, the body of an If, Loop or Scan, or the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -242,21 +242,11 @@ class Names:
     last: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(model: ModelProto) -> Names:
+    def of(scopes: Iterable[Graph]) -> Names:
+        """The names of all values and nodes of a model, given all its scopes."""
         taken: set[str] = set()
-        stack: list[Any] = [model.graph, *model.functions]
-        while stack:
-            graph = stack.pop()
-            taken.update(i if isinstance(i, str) else i.name for i in graph.input)
-            if isinstance(graph, GraphProto):
-                taken.update(t.name for t in graph.initializer)
-            for node in graph.node:
-                taken.add(node.name)
-                taken.update(node.output)
-                for attribute in node.attribute:
-                    if attribute.HasField("g"):
-                        stack.append(attribute.g)
-                    stack.extend(attribute.graphs)
+        for graph in scopes:
+            taken.update(graph.producer, graph.initializers, graph.inputs, [node.name for node in graph.nodes])
         return Names(taken)
 
     def unique(self, base: str) -> str:

@@ -173,8 +173,8 @@ def _fuse(
     copy = ModelProto()
     copy.CopyFrom(model)
     taken = {(f.name, f.overload) for f in copy.functions if f.domain == DOMAIN}
-    functions, names = Functions(catalogue, taken), Names.of(copy)
     scopes = [graph for root in roots(copy) for graph in root.scopes()]
+    functions, names = Functions(catalogue, taken), Names.of(scopes)
     views: dict[int, View] = {}
     results: list[tuple[View, Found]] = []
     for done, graph in enumerate(scopes):
