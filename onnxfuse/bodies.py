@@ -148,6 +148,15 @@ class Body:
             return value.name
         return self.constant(float(value), self.dtype).name
 
+    def needed(self, outputs: Sequence[str]) -> list[NodeProto]:
+        """The nodes that the outputs depend on."""
+        wanted, kept = set(outputs), []
+        for made in reversed(self.nodes):
+            if wanted & set(made.output):
+                kept.append(made)
+                wanted.update(made.input)
+        return kept[::-1]
+
     # ------------------------------------------------------------------------------------- equations
 
     def equations(self, statements: Sequence[ast.Assign], env: dict[str, Any]) -> Any:
@@ -334,7 +343,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         # A body may not return an input of its own under its own name.
         outputs = [v.name if v.name not in names else body.node("Identity", [v.name], {}).name for v in values]
     made.output.extend(outputs)
-    made.node.extend(body.nodes)
+    made.node.extend(body.needed(outputs))
     made.doc_string = definition.doc
     return made
 
@@ -349,12 +358,6 @@ def asks_for_shapes(definition: Rule) -> bool:
 def _output_names(definition: Rule) -> list[str]:
     """The outputs of an op in order: the left side of the last equation that `emit` or `meaning` ends in."""
     return targets((definition.emit or definition.meaning)[-1])
-
-
-def output_count(catalogue: Catalogue, op: str) -> int:
-    """How many outputs the definition of an op names."""
-    definition = catalogue.definitions.get(op)
-    return len(_output_names(definition)) if definition is not None else 1
 
 
 def real_dtype(dtypes: Sequence[int]) -> int:

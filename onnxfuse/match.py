@@ -22,7 +22,7 @@ from .equations import Bindings, Scope, UndecidedError, attribute_defaults
 from .language import Catalogue
 from .normal import NEUTRAL, combine
 from .pattern import Pattern, Variant, variants
-from .reasons import MISSING, attribute, describe, listed
+from .reasons import MISSING, attribute, describe, listed, surplus
 from .rule import Rule, literal
 from .symbolic import Sym, exact
 from .terms import LEVELS, REAL, Term, Terms, is_number
@@ -76,6 +76,8 @@ class Failure:
     line: int
     matched: int
     size: int
+    covered: frozenset[int]
+    """Ids of the terms that had matched by then."""
     reason: Callable[[], str]
 
 
@@ -165,7 +167,8 @@ class Matcher:
         matched, key = len(self.cover) - self.opened, (id(self.rule), self.root.id)
         known = self.failures.get(key)
         if known is None or matched / self.variant.size > known.matched / known.size:
-            self.failures[key] = Failure(self.rule, self.root, t, p.line, matched, self.variant.size, reason)
+            covered = frozenset(term.id for term in self.cover)
+            self.failures[key] = Failure(self.rule, self.root, t, p.line, matched, self.variant.size, covered, reason)
 
     # ------------------------------------------------------------------------------------- patterns
 
@@ -340,7 +343,7 @@ class Matcher:
             # What an opened chain leaves over would be computed twice, and its own root matches without it.
             partial = at_root and operands is first
             if not partial and not rest and len(operands) != len(others) + (scalar is not None):
-                self._fail(p, t, lambda: f"{p.op} has further operands: {listed(t.args)}")
+                self._fail(p, t, lambda: surplus(p, t))
                 continue
             for outside in self._with_number(p, t, scalar, numbers, partial):
                 for _ in self._assign(p, t, others, terms + outside[1], rest, partial):

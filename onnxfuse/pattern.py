@@ -130,7 +130,8 @@ class Variant:
 
     @cached_property
     def size(self) -> int:
-        return sum(p.kind == "op" for p in self.root.walk())
+        """Ops of the pattern, one that stands in several places counted once."""
+        return len({p.key() for p in self.root.walk() if p.kind == "op"})
 
     @cached_property
     def ops(self) -> frozenset[str]:

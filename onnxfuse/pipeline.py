@@ -307,28 +307,24 @@ def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
 
 
 def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None) -> list[NearMiss]:
-    """Failed matches that got far, at places that no fusion covers, the furthest of each place and rule."""
+    """Failed matches that got far, at places that no fusion covers: of those that share a place, the furthest."""
     covered = {t.id for site in sites for t in site.dead} | {site.term.id for site in sites}
     names: dict[int, str] = {}
     for name, term in view.terms_of.items():
         if name in view.graph.producer:
             names.setdefault(term.id, name)
-    best: dict[tuple[str, str], Failure] = {}
-    for failure in found.failures:
-        share = failure.matched / failure.size
-        if not _telling(failure, why) or failure.root.id in covered or failure.root.id not in names:
-            continue
-        place = names.get(failure.at.id) or names[failure.root.id]
-        key = (failure.rule.name, place)
-        known = best.get(key)
-        if known is None or share > known.matched / known.size:
-            best[key] = failure
-    result = []
-    for (name, value), failure in best.items():
+    result: list[NearMiss] = []
+    told: set[int] = set()
+    for failure in sorted(found.failures, key=lambda f: (-f.matched, -f.matched / f.size, f.root.id)):
+        near = _telling(failure, why) and failure.root.id in names and failure.root.id not in covered
+        if not near or failure.root.id in told or failure.at.id in told:
+            continue  # a smaller rule stops at the same step, or inside what a larger one has matched
+        told |= failure.covered | {failure.at.id}
+        value = names.get(failure.at.id) or names[failure.root.id]
         node = view.graph.nodes[view.graph.producer[value]]
         scope = f"{view.graph.path}{module([node])}"
         source = f"{failure.rule.path}:{failure.line}"
-        result.append(NearMiss(name, source, scope, node.name or value, failure.reason()))
+        result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason()))
     for candidate in found.unprofitable:
         root = candidate.match.root
         if root.id in names and root.id not in covered and candidate.survivors:

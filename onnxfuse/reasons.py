@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from .equations import Bindings
+from .pattern import Pattern
 from .terms import Term
 
 Reason: TypeAlias = Callable[[], str]
@@ -26,6 +27,13 @@ def describe(value: Any) -> str:
     if value.op == "Constant":
         return f"a constant of shape {list(value.shape or ())}"
     return value.op
+
+
+def surplus(wanted: Pattern, seen: Term) -> str:
+    """A sum or product with more operands than the rule has; of a power, the exponents."""
+    if wanted.op == seen.op == "Mul" and len({id(a) for a in wanted.args}) == len({a.id for a in seen.args}) == 1:
+        return f"Pow exponent wants {len(wanted.args)}, saw {len(seen.args)}"
+    return f"{wanted.op} has further operands: {listed(seen.args)}"
 
 
 def listed(operands: Sequence[Term]) -> str:

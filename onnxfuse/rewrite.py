@@ -18,7 +18,7 @@ from .bodies import Functions
 from .graph import DOMAIN, STANDARD, Graph, Names, captured_names
 from .lift import RANDOM, View
 from .provenance import Site, Written, sites
-from .search import Found
+from .search import Found, reachable
 from .spell import Speller, UnrealisableError
 from .terms import SMALL, Term, static
 
@@ -72,9 +72,10 @@ class Writer:
         for name, term in current.items():
             if name not in graph.producer:
                 self.spell.register(term, -1.0, name, self.view.dtypes[name])
+        alive = {term.id for term in reachable(self.view, current)[0]}
         for name, index in graph.producer.items():
             bound = current.get(name)
-            if bound is not None and bound.op == "Output" and name in self.found.touched:
+            if bound is not None and bound.op == "Output" and name in self.found.touched and bound.id in alive:
                 whole = bound.args[0].id
                 self.anchors[whole] = max(index, self.anchors.get(whole, -1))
                 self.spell.outputs_of.setdefault(whole, []).append(name)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from .bodies import Functions, Use, asks_for_shapes, is_standard, output_count, real_dtype
+from .bodies import Functions, Use, asks_for_shapes, is_standard, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
 from .graph import DOMAIN, Names
 from .lift import View
@@ -217,11 +217,10 @@ class Speller:
         index = term.attr("index")
         wanted.setdefault(index, "")
         inputs = [self._operand(a, dtype, limit) for a in whole.args]
-        last = max(wanted)
-        total = output_count(self.functions.catalogue, whole.op)
-        first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), max(total, last + 1))
+        count = max(wanted) + 1
+        first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), count)
         node = self.nodes[-1][2]
-        names = [wanted.get(i, "") for i in range(max(total, last + 1))]
+        names = [wanted.get(i, "") for i in range(count)]
         names[0] = wanted.get(0) or first
         del node.output[:]
         node.output.extend(names)

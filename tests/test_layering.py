@@ -19,7 +19,7 @@ BELOW = {
     "cli": {"pipeline", "demands", "display", "rule_test", "files", "paths", "validate"},
     "pipeline": {"prove", "validate", "records", "rewrite", "search", "lift"},
     "prove": {"validate", "records", "rewrite"},
-    "rewrite": {"provenance", "search", "match", "lift", "bodies"},
+    "rewrite": {"spell", "provenance", "search", "match", "lift", "bodies"},
     "plan": {"match", "cost"},
     "search": {"plan", "match", "lift"},
     "match": {"language", "equations", "normal", "pattern"},
@@ -49,7 +49,7 @@ def imports(tree: ast.AST, *, everywhere: bool) -> Iterator[str]:
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)
-            case ast.ImportFrom(module=None):
+            case ast.ImportFrom(module=None | "onnxfuse"):
                 yield from (f"onnxfuse.{alias.name}" for alias in node.names)
             case ast.ImportFrom(module=str(module), level=level):
                 yield f"onnxfuse.{module}" if level else module

@@ -94,7 +94,8 @@ def curious() -> onnx.ModelProto:
 
 
 def rest(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without what a fusion may change: nodes, initializers, value_info, onnxfuse's own functions."""
+    """The model without what a fusion may change: nodes, initializers, value_info, onnxfuse's own functions, and the IR
+    version, which functions need to be at least 8 and their overloads 10."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     for field in ("node", "initializer", "value_info"):
@@ -102,6 +103,7 @@ def rest(model: onnx.ModelProto) -> onnx.ModelProto:
     kept = [function for function in model.functions if function.domain != "onnxfuse"]
     imports = [entry for entry in model.opset_import if entry.domain != "onnxfuse"]
     del bare.functions[:], bare.opset_import[:]
+    bare.ClearField("ir_version")
     bare.functions.extend(kept)
     bare.opset_import.extend(imports)
     return bare
