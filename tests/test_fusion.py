@@ -249,6 +249,23 @@ def test_attention_with_numbers_of_heads_that_are_known_only_at_run_time(queries
     assert_same_numbers(before, after, **{n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()})
 
 
+@pytest.mark.parametrize(
+    ("bias", "factor", "result"),
+    [("1, 1, 2", "1", "1, N, 2"), ("1, 2", "1, 1, 1", "1, N, 2"), ("1, 1, 2", "1, 1, 1, 1", "1, 1, N, 2")],
+)
+def test_a_bias_or_a_factor_with_more_axes_than_the_product_widens_it(bias: str, factor: str, result: str) -> None:
+    before = model(
+        f"""g (float[N, 2] x) => (float[{result}] y)
+        <float[2, 2] w = {{1, 2, 3, 4}}, float[{bias}] b = {{1, 2}}, float[{factor}] k = {{0.5}}> {{
+            p = MatMul (x, w)
+            l = Add (p, b)
+            s = Mul (l, k)
+            y = Relu (s)
+        }}"""
+    )
+    assert_same_numbers(before, fuse(before, CATALOGUE).model)
+
+
 # ---- Bodies
 
 GELU = """
