@@ -27,7 +27,7 @@ LIKE_FIRST = frozenset(
     HardSwish Softplus Softsign Elu Selu Celu Mish ThresholdedRelu PRelu Trilu ScatterND ScatterElements
     RMSNormalization Dropout Cast Not IsNaN IsInf Swish Tan Atan Sinh Cosh RotaryEmbedding QuickGelu FastGelu
     BiasGelu Hardmax Shrink LRN LpNormalization MeanVarianceNormalization SkipLayerNormalization
-    SkipSimplifiedLayerNormalization""".split()
+    SkipSimplifiedLayerNormalization SafeSoftmax""".split()
 )
 BROADCAST = frozenset(
     """Add Sub Mul Div Pow Equal And Or Xor Greater Less GreaterOrEqual LessOrEqual Where Min Max Mod Sum Mean
@@ -88,7 +88,7 @@ def _reduce(args: list[Term], attrs: Attributes) -> Inferred:
     return [(tuple(1 if i in reduced else d for i, d in enumerate(x.shape) if keep or i not in reduced), x.dtype)]
 
 
-@_rule("MatMul")
+@_rule("MatMul", "FusedMatMul")
 def _matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     x, y = args[0].shape, args[1].shape
     if x is None or y is None:
@@ -280,7 +280,7 @@ def _split(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> I
     return [((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype) for size in sizes]
 
 
-@_rule("Conv", "MaxPool", "AveragePool", "LpPool")
+@_rule("Conv", "FusedConv", "MaxPool", "AveragePool", "LpPool")
 def _window(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     x, w = args[0], args[1] if len(args) > 1 else None
     kernel = attrs.get("kernel_shape") or (w.shape[2:] if w is not None and w.shape is not None else None)

@@ -211,6 +211,61 @@ def test_a_fused_node_says_what_it_replaced() -> None:
     assert props["onnxfuse.version"] == CATALOGUE.named("Swish")[0].version
 
 
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [("1, 1, 4, 7", "1, 3, 7, 4"), ("2, 1, 4, 7", "2, 3, 7, 4"), ("1, 3, 4, 7", "2, 3, 7, 4")],
+)
+def test_products_that_broadcast_keys_and_values_differently_are_no_attention(keys: str, values: str) -> None:
+    batch = values[0]
+    before = model(
+        f"""g (float[{batch}, 3, 5, 4] q, float[{keys}] k, float[{values}] v) => (float[{batch}, 3, 5, 4] y)
+        <float scale = {{0.5}}> {{
+            scores = MatMul (q, k)
+            scaled = Mul (scores, scale)
+            p = Softmax <axis = -1> (scaled)
+            y = MatMul (p, v)
+        }}"""
+    )
+    after = fuse(before, CATALOGUE).model
+    assert "onnxfuse.Attention" not in ops(after.graph)
+    assert_same_numbers(before, after)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [("3", "H"), ("H", "3"), ("H", "H"), ("3", "1")])
+def test_attention_with_numbers_of_heads_that_are_known_only_at_run_time(queries: str, keys: str) -> None:
+    before = model(
+        f"""g (float[2, {queries}, 5, 4] q, float[2, {keys}, 4, 7] k, float[2, {keys}, 7, 4] v) => (float[2, h, 5, 4] y)
+        {{
+            scores = MatMul (q, k)
+            p = Softmax <axis = -1> (scores)
+            y = MatMul (p, v)
+        }}"""
+    )
+    after = fuse(before, CATALOGUE).model
+    assert ("onnxfuse.Attention" in ops(after.graph)) == (queries == keys or keys == "1")
+    given = {"q": int(queries) if queries != "H" else 3, "k": int(keys) if keys != "H" else 3}
+    rng = np.random.default_rng(0)
+    shapes = {"q": (2, given["q"], 5, 4), "k": (2, given["k"], 4, 7), "v": (2, given["k"], 7, 4)}
+    assert_same_numbers(before, after, **{n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()})
+
+
+@pytest.mark.parametrize(
+    ("bias", "factor", "result"),
+    [("1, 1, 2", "1", "1, N, 2"), ("1, 2", "1, 1, 1", "1, N, 2"), ("1, 1, 2", "1, 1, 1, 1", "1, 1, N, 2")],
+)
+def test_a_bias_or_a_factor_with_more_axes_than_the_product_widens_it(bias: str, factor: str, result: str) -> None:
+    before = model(
+        f"""g (float[N, 2] x) => (float[{result}] y)
+        <float[2, 2] w = {{1, 2, 3, 4}}, float[{bias}] b = {{1, 2}}, float[{factor}] k = {{0.5}}> {{
+            p = MatMul (x, w)
+            l = Add (p, b)
+            s = Mul (l, k)
+            y = Relu (s)
+        }}"""
+    )
+    assert_same_numbers(before, fuse(before, CATALOGUE).model)
+
+
 # ---- Bodies
 
 GELU = """

@@ -27,6 +27,7 @@ SPELLINGS, MUTANTS = 12, 12
 """Spellings per family, mutants per spelling."""
 
 SMALL_MODELS = ("activations", "softmax", "conv_batchnorm", "gemm_batchnorm", "layernorm_tensorflow", "quick_gelu")
+EXPORTS = ("bert.ts", "llama.dynamo", "t5_decoder.ts", "convnext.dynamo")
 PER_MODEL = 12
 """Mutants per model of models/."""
 
@@ -92,7 +93,7 @@ def test_a_fused_mutant_computes_what_the_mutant_computes(family: str) -> None:
     assert noise <= made // 20
 
 
-@pytest.mark.parametrize("name", SMALL_MODELS)
+@pytest.mark.parametrize("name", SMALL_MODELS + EXPORTS)
 def test_a_fused_mutant_of_a_whole_model_computes_what_the_mutant_computes(name: str) -> None:
     model = onnx.load(MODELS / f"{name}.onnx")
     found, made, with_fusion, noise = wrong(model, PER_MODEL)
