@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,29 +81,63 @@ class Failure:
     reason: Callable[[], str]
 
 
+@dataclass(eq=False)
+class Group:
+    """Variants that look alike from their root: one look at a term tells whether any of them may match."""
+
+    below: int
+    """Bits of ops that must occur below the root."""
+    beside: int
+    """Bits of ops that must be among the operands of the root's chain."""
+    root: Pattern
+    variants: list[tuple[int, Variant]] = field(default_factory=list)
+
+
 class Index:
-    """The variants of a stratum's rules by the op of their root, with what every match must contain."""
+    """The variants of a stratum's rules by the op of their root, in groups."""
 
     def __init__(self, terms: Terms, rules: Sequence[Rule]) -> None:
-        self.by_op: dict[str, list[tuple[Variant, int, int]]] = {}
+        self.by_op: dict[str, list[Group]] = {}
+        groups: dict[tuple[object, ...], Group] = {}
+        number = 0
         for rule in rules:
             for variant in compiled(rule):
-                below, beside = 0, 0
-                for op in variant.ops:
-                    below |= terms.bit(op)
-                for op in variant.root.heads if variant.root.op in NEUTRAL else ():
-                    beside |= terms.bit(op)
-                self.by_op.setdefault(variant.root.op, []).append((variant, below, beside))
+                root, number = variant.root, number + 1
+                chain = root.op in NEUTRAL
+                below = _bits(terms, variant.ops)
+                look = frozenset((part.op, part.heads) for part in root.parts) if chain else None
+                group = groups.get(key := (root.op, below, look, chain and _operands(root), bool(chain and root.rest)))
+                if group is None:
+                    group = groups[key] = Group(below, _bits(terms, root.heads) if chain else 0, root)
+                    self.by_op.setdefault(root.op, []).append(group)
+                group.variants.append((number, variant))
 
-    def candidates(self, term: Term) -> list[Variant]:
-        """The variants whose ops all occur below the term, the operands of a chain near its root."""
-        variants = self.by_op.get(term.op)
-        if not variants:
+    def candidates(self, term: Term, plausible: Callable[[Pattern, Term], bool]) -> list[Variant]:
+        """The variants whose ops all occur below the term, the operands of a chain near its root, in their order."""
+        groups = self.by_op.get(term.op)
+        if not groups:
             return []
         absent = ~term.ops_within(LEVELS - 1)
         nested = term.op in NEUTRAL and any(a.op == term.op for a in term.args)
         far = ~term.ops_within(1 + OPENINGS if nested else 1)
-        return [variant for variant, below, beside in variants if not below & absent and not beside & far]
+        found: list[tuple[int, Variant]] = []
+        for group in groups:
+            if not group.below & absent and not group.beside & far and plausible(group.root, term):
+                found += group.variants
+        found.sort(key=lambda entry: entry[0])
+        return [variant for _, variant in found]
+
+
+def _bits(terms: Terms, ops: Iterable[str]) -> int:
+    bits = 0
+    for op in ops:
+        bits |= terms.bit(op)
+    return bits
+
+
+def _operands(p: Pattern) -> int:
+    """How many operands a sum or product has, its numbers as one."""
+    return len(p.parts) + len(p.variables) + (p.number is not None)
 
 
 _COMPILED: dict[Rule, list[Variant]] = {}
@@ -128,8 +162,6 @@ class Matcher:
 
     def match(self, variant: Variant, root: Term) -> Match | None:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
-        if not self._plausible(variant.root, root):
-            return None
         self.variant, self.rule, self.root = variant, variant.rule, root
         self.env, self.cover, self.steps, self.opened = dict(variant.operators), [], 0, 0
         for rest in self._root(variant.root, root):
@@ -138,7 +170,7 @@ class Matcher:
                 return found
         return None
 
-    def _plausible(self, p: Pattern, t: Term) -> bool:
+    def plausible(self, p: Pattern, t: Term) -> bool:
         """Could the operands of a chain match, by their ops and those of their own operands?  A look, no search."""
         if p.op not in NEUTRAL or self._covers(p, t.args):
             return True
@@ -529,8 +561,7 @@ def _may_open(p: Pattern, operands: Sequence[Term], inner: Sequence[Term]) -> bo
     """Is the chain with a shared inner one opened still short enough?  All its operands must then be matched."""
     if not inner:
         return False
-    wanted = len(p.parts) + len(p.variables) + (p.number is not None)
-    return bool(p.rest) or len(operands) - 1 + min(len(a.args) for a in inner) <= wanted
+    return bool(p.rest) or len(operands) - 1 + min(len(a.args) for a in inner) <= _operands(p)
 
 
 def _heads(t: Term, depth: int = OPENINGS) -> set[str]:

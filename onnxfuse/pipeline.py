@@ -6,8 +6,9 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 from onnx import ModelProto
 
@@ -27,6 +28,9 @@ from .terms import Term
 
 if TYPE_CHECKING:
     import numpy as np
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with (step, done, total)."""
@@ -59,6 +63,24 @@ class Fused:
     near_misses: list[NearMiss]
 
 
+def uncollected(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """The function, run without Python's cycle collector: terms are many, live long and have no cycles, and it would
+    look at them all again and again."""
+
+    @wraps(function)
+    def run(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*args, **options)
+        finally:
+            if collecting:
+                gc.enable()
+
+    return run
+
+
+@uncollected
 def optimize(
     model: ModelProto,
     *,
@@ -112,6 +134,7 @@ def optimize(
     return Optimized(fused.model, report)
 
 
+@uncollected
 def report(
     model: ModelProto,
     *,
@@ -136,6 +159,7 @@ def report(
     return result
 
 
+@uncollected
 def fuse(
     model: ModelProto,
     catalogue: Catalogue,
@@ -147,18 +171,12 @@ def fuse(
     progress: Progress | None = None,
 ) -> Fused:
     """Apply the catalogue to every scope of a copy of the model."""
-    # Terms are many and live long: the cycle collector would look at them all again and again, and find nothing.
-    collecting = gc.isenabled()
-    gc.disable()
     try:
         return _fuse(model, catalogue, target, base_dir, banned, why, progress)
     except UnrealisableError:
         # Only a fused op with several outputs can make nodes wait for each other: do without those.
         single = Catalogue([r for r in catalogue.rules if not r.labels], catalogue.definitions)
         return _fuse(model, single, target, base_dir, banned, why, progress)
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _fuse(

@@ -1,11 +1,11 @@
-"""The best non-overlapping matches of one round: by launches saved, then bytes, then cover."""
+"""The best non-overlapping matches of one round: by launches saved, then by cover."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from .cost import HEAVY, launches, traffic
+from .cost import HEAVY, launches
 from .match import Match
 from .terms import Term
 
@@ -16,9 +16,10 @@ class Candidate:
 
     match: Match
     launches: int
-    bytes: int
     survivors: tuple[Term, ...]
     """Covered terms that something outside needs, and that are therefore computed all the same."""
+    dying: frozenset[int]
+    """Ids of the covered terms that nobody needs any more."""
 
 
 def weigh(match: Match, users: Mapping[int, Sequence[Term]], needed: Collection[int]) -> Candidate:
@@ -38,7 +39,8 @@ def weigh(match: Match, users: Mapping[int, Sequence[Term]], needed: Collection[
     saved = sum(launches(t) for t in dead) - made
     if any(cover[i].op in HEAVY for i in kept):
         saved = -1
-    return Candidate(match, saved, traffic(t for t in dead if t is not match.root) or 0, tuple(cover[i] for i in kept))
+    dying = frozenset(t.id for t in dead if t is not match.root and t.id not in exposed)
+    return Candidate(match, saved, tuple(cover[i] for i in kept), dying)
 
 
 def choose(candidates: Sequence[Candidate], order: Mapping[int, int]) -> list[Candidate]:
@@ -47,7 +49,7 @@ def choose(candidates: Sequence[Candidate], order: Mapping[int, int]) -> list[Ca
     `order` ranks rules (by id) so that ties are broken the same way on every run."""
     ranked = sorted(
         candidates,
-        key=lambda c: (-c.launches, -c.bytes, -len(c.match.cover), order[id(c.match.rule)], c.match.root.id),
+        key=lambda c: (-c.launches, -len(c.match.cover), order[id(c.match.rule)], c.match.root.id),
     )
     chosen: list[Candidate] = []
     roots: set[int] = set()

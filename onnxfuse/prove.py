@@ -7,7 +7,7 @@ out by name; what only the first sees is found by bisection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,11 @@ from .records import LeftOut, Validation
 from .validate import Oracle, bisect, compare_sites
 
 if TYPE_CHECKING:
+    from .match import Match
     from .pipeline import Banned, Fused, Progress
     from .provenance import Site
 
-ATTEMPTS = 3
+ATTEMPTS = 5
 """Times that guilty sites are left out and the rest is tried again, before bisection takes over."""
 
 
@@ -69,7 +70,8 @@ def prove(
             reason = f"{guilty[0].matches[-1].rule.name} at {guilty[0].node.name}: {wrong[guilty[0].value]}"
             return candidate, replace(verdict, verdict="mismatch", note=reason), []
         left_out += [_left_out(site, verdict) for site in guilty]
-        banned |= frozenset(key for site in guilty for key in keys(site))
+        # The last rule first: what it was built on may be right.
+        banned |= frozenset(key for site in guilty for key in keys(site, site.matches[-1:]))
         candidate = rebuild(banned)
         del attempt
     if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
@@ -77,7 +79,8 @@ def prove(
     suspects, held = candidate, banned
 
     def without(sites: frozenset[int]) -> Fused:
-        return rebuild(held | frozenset(key for i in sites for key in keys(suspects.sites[i])))
+        left = [suspects.sites[i] for i in sites]
+        return rebuild(held | frozenset(key for site in left for key in keys(site, site.matches)))
 
     def good(kept: frozenset[int]) -> bool:
         progress("bisect", len(kept), len(suspects.sites))
@@ -90,11 +93,11 @@ def prove(
     return candidate, oracle.compare(candidate.model, **tolerances), left_out
 
 
-def keys(site: Site) -> list[tuple[str, str, str]]:
-    """What must be banned for a site not to come back: every rule that had a part in it, at the values it changed.
+def keys(site: Site, matches: Sequence[Match]) -> list[tuple[str, str, str]]:
+    """What must be banned for these matches of a site not to come back: their rules, at the values they changed.
 
     Not at the site's own value: where views cancel, that is another than the one at which a rule matched."""
-    return [(site.scope, match.rule.name, value) for match in site.matches for value in match.values]
+    return [(site.scope, match.rule.name, value) for match in matches for value in match.values]
 
 
 def _left_out(site: Site, verdict: Validation) -> LeftOut:

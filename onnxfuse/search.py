@@ -44,38 +44,60 @@ def search(
     found = Found(dict(view.terms_of))
     matcher = Matcher(view.terms, catalogue, view.graph.opset)
     order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
+    state = State.of(view, found)
     for rules in strata:
         index = Index(view.terms, rules)
         barren: set[int] = set()
         for _ in range(ROUNDS):
-            if not _round(view, found, matcher, index, order, barren, banned):
+            if not _round(view, found, state, matcher, index, order, barren, banned):
                 break
+            state = State.of(view, found)
     found.failures = list(matcher.failures.values())
     return found
+
+
+@dataclass(frozen=True)
+class State:
+    """The terms of a scope between two substitutions: those that its outputs depend on, which of them must exist as
+    values, the values that each is, and the terms that use it."""
+
+    alive: list[Term]
+    needed: set[int]
+    names: dict[int, list[str]]
+    users: dict[int, list[Term]]
+
+    @staticmethod
+    def of(view: View, found: Found) -> State:
+        alive, needed = reachable(view, found.current)
+        names: dict[int, list[str]] = {}
+        for name, term in found.current.items():
+            if name not in found.stale:
+                names.setdefault(term.id, []).append(name)
+        users: dict[int, list[Term]] = {}
+        for term in alive:
+            for arg in term.args:
+                users.setdefault(arg.id, []).append(term)
+        return State(alive, needed, names, users)
 
 
 def _round(
     view: View,
     found: Found,
+    state: State,
     matcher: Matcher,
     index: Index,
     order: dict[int, int],
     barren: set[int],
     banned: Collection[tuple[str, str]],
 ) -> bool:
-    """One round: match everything that is new, choose, substitute.  Was anything chosen?"""
-    alive, needed = reachable(view, found.current)
-    names: dict[int, list[str]] = {}
-    for name, term in found.current.items():
-        if name not in found.stale:
-            names.setdefault(term.id, []).append(name)
-    users: dict[int, list[Term]] = {}
-    for term in alive:
-        for arg in term.args:
-            users.setdefault(arg.id, []).append(term)
+    """One round: match everything that is new, choose, substitute.  Was anything chosen?
+
+    What a match would make superfluous is not tried as a root: it is tried in the next round, should another win."""
+    names, users = state.names, state.users
     candidates = []
-    for term in alive:
-        if term.id in barren:
+    doomed: set[int] = set()
+    for term in reversed(state.alive):  # roots before what they cover
+        if term.id in barren or term.id in doomed or term.op not in index.by_op:
             continue
         matches = _matches(matcher, index, term)
         if banned:
@@ -83,15 +105,16 @@ def _round(
         if not matches:
             barren.add(term.id)
         for match in matches:
-            candidate = weigh(match, users, needed)
+            candidate = weigh(match, users, state.needed)
             if candidate.launches >= 0 or match.rule.target:
                 candidates.append(candidate)
+                doomed |= candidate.dying
             else:
                 found.unprofitable.append(candidate)
     chosen = choose(candidates, order)
     if not chosen:
         return False
-    _substitute(view, found, [c.match for c in chosen], names, users, {t.id for t in alive})
+    _substitute(view, found, [c.match for c in chosen], names, users, {t.id for t in state.alive})
     return True
 
 
@@ -123,7 +146,7 @@ def reachable(view: View, current: Mapping[str, Term]) -> tuple[list[Term], set[
 def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
     """The first match of each rule at a term."""
     matches: list[Match] = []
-    for variant in index.candidates(term):
+    for variant in index.candidates(term, matcher.plausible):
         if any(m.rule is variant.rule for m in matches):
             continue
         match = matcher.match(variant, term)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +60,11 @@ def test_every_command_has_help_with_an_example(command: list[str], capsys: Capt
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_help_imports_nothing_heavy_and_is_quick() -> None:
+def test_help_imports_nothing_heavy() -> None:
+    """What makes it quick; benchmarks/scale.py measures how quick."""
     heavy = "{'onnx', 'numpy', 'rich', 'onnxruntime', 'onnx_graphsurgeon'}"
     script = f"import sys; from onnxfuse.cli import main; main(['--help']); assert not {heavy} & set(sys.modules)"
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.2
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_version(capsys: Capture) -> None:
