@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
@@ -467,8 +468,12 @@ def new_rule(name: str, folder: Path) -> None:
 
 def _each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_Result], int]:
     """What `work` makes of each path, and the worst exit code: one that fails does not stop the others."""
+    # A command is short, and the cycle collector looks at every term and node again and again: once per model will do.
+    gc.disable()
     results, code = [], 0
-    for path in paths:
+    for number, path in enumerate(paths):
+        if number:
+            gc.collect()
         try:
             results.append(work(path))
         except OnnxfuseError as error:

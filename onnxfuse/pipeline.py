@@ -238,8 +238,10 @@ def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, i
     They measure traffic and never decide what is fused, so that the fused model runs at every shape.  Raises UsageError
     for shapes that the model's inputs cannot have.
     """
-    graph = next(roots(model))
     known: dict[str, int] = {}
+    if not shapes:
+        return known
+    graph = next(roots(model))
     for name, dims in shapes.items():
         if name not in graph.inputs:
             raise UsageError(f"--shape {name}: the model has no such input; it has {', '.join(graph.inputs)}")

@@ -178,10 +178,12 @@ def _substitute(
         _trace(found, match, users)
     done: dict[int, Term] = {}
     for name, term in found.current.items():
-        if name in found.stale or (term.id not in alive and name not in found.touched):
+        if term.id in done:
+            found.current[name] = done[term.id]
+        elif name in found.stale or (term.id not in alive and name not in found.touched):
             found.stale.add(name)
-            continue
-        found.current[name] = _resolve(view, found, term, replacement, done)
+        else:
+            found.current[name] = _resolve(view, found, term, replacement, done)
 
 
 def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:
@@ -232,17 +234,20 @@ def _resolve(view: View, found: Found, root: Term, replacement: dict[int, Term],
         if term.id in done:
             stack.pop()
             continue
-        below = (replacement[term.id],) if term.id in replacement else term.args
+        new = replacement.get(term.id)
+        below = term.args if new is None else (new,)
         missing = [t for t in below if t.id not in done]
         if missing:
             stack.extend(missing)
             continue
         stack.pop()
-        if term.id in replacement:
-            done[term.id] = done[below[0].id]
+        if new is not None:
+            done[term.id] = done[new.id]
             continue
-        result = rebuild(view.terms, term, [done[a.id] for a in term.args]) if term.args else term
-        if term.id in found.origins and result.id not in found.origins:
-            found.origins[result.id] = found.origins[term.id]
+        result, args = term, [done[a.id] for a in below]
+        if any(a is not b for a, b in zip(args, below, strict=True)):
+            result = rebuild(view.terms, term, args)
+            if term.id in found.origins and result.id not in found.origins:
+                found.origins[result.id] = found.origins[term.id]
         done[term.id] = result
     return done[root.id]

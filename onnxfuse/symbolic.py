@@ -232,6 +232,9 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
 
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that numpy broadcasting gives."""
+    shapes = tuple(dict.fromkeys(shape for shape in shapes if shape))
+    if len(shapes) < 2:
+        return shapes[0] if shapes else ()
     rank = max(map(len, shapes), default=0)
     result: list[Dim] = [1] * rank
     for shape in shapes:
