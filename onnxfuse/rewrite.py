@@ -93,6 +93,7 @@ class Writer:
         for name in sorted(current, key=lambda name: graph.producer.get(name, -1)):
             first.setdefault(current[name].id, name)
         wanted: set[int] = set()
+        looked: set[int] = set()
         stack = [name for name in graph.outputs if name in graph.producer]
         while stack:
             index = graph.producer.get(stack.pop())
@@ -107,6 +108,9 @@ class Writer:
             terms = [a for name in node.output if name for a in current[name].args]
             while terms:
                 term = terms.pop()
+                if term.id in looked:
+                    continue
+                looked.add(term.id)
                 if term.id in first:
                     stack.append(first[term.id])
                 else:
