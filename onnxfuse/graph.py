@@ -44,6 +44,11 @@ def attribute_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
                 yield f"{attribute.name}[{i}]", graph
 
 
+def has_bodies(node: NodeProto) -> bool:
+    """Is it a control-flow node?"""
+    return any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute)
+
+
 class Graph:
     """One scope of a model.
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from .canonical import AXES_INPUT, attribute_value, attributes_of, old_bounds
-from .graph import STANDARD, Graph, attribute_graphs, captured_names
+from .graph import STANDARD, Graph, captured_names, has_bodies
 from .infer import infer, normal_axis
 from .normal import fold, make, reshape, slice_axis
 from .shape_data import shape_data
@@ -154,7 +154,7 @@ def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
         return _foreign(view, node)
     if op == "Constant":
         return [_constant_node(view, node)]
-    if op in RANDOM or any(True for _ in attribute_graphs(node)):
+    if op in RANDOM or has_bodies(node):
         return _opaque(view, node)
     if graph.is_function and any(a.ref_attr_name for a in node.attribute):
         return _opaque(view, node)
@@ -162,7 +162,9 @@ def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
     while args and args[-1].op == "Absent":
         args.pop()
     attrs = attributes_of(node, graph.opset)
-    count = max((i for i, name in enumerate(node.output, 1) if name), default=1)
+    count = len(node.output)
+    while count > 1 and not node.output[count - 1]:
+        count -= 1
     if op == "Dropout" and (graph.opset < 12 or len(args) < 3 or args[2].op == "Absent"):
         args, op = args[:1], "Identity" if count == 1 else op
     if op == "CastLike" and view.dtypes[node.input[1]]:
@@ -282,7 +284,7 @@ def _constant_node(view: View, node: NodeProto) -> tuple[Term, int]:
 
 def _foreign(view: View, node: NodeProto) -> list[tuple[Term, int]]:
     """A node of another domain: rules may match it by its full name; nothing else is known of it."""
-    if any(True for _ in attribute_graphs(node)) or any(a.ref_attr_name for a in node.attribute):
+    if has_bodies(node) or any(a.ref_attr_name for a in node.attribute):
         return _opaque(view, node)
     args = [view.term(name) for name in node.input]
     while args and args[-1].op == "Absent":

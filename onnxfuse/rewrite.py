@@ -15,7 +15,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, helper
 
 from .bodies import Functions
-from .graph import DOMAIN, STANDARD, Graph, Names, captured_names
+from .graph import DOMAIN, STANDARD, Graph, Names, captured_names, has_bodies
 from .lift import RANDOM, View
 from .provenance import Site, Written, sites
 from .search import Found, reachable
@@ -45,6 +45,8 @@ class Writer:
         """Values that must keep their name: outputs, and what bodies of control flow read."""
         self.read: set[str] = set()
         """Values that something reads by name; other touched values are built only if a term needs them."""
+        self.anew: set[int] = set()
+        """Nodes all of whose values must be computed anew."""
         self.visited: set[int] = set()
         self.anchors: dict[int, int] = {}
         """Fused ops with several outputs → position of the last value they compute."""
@@ -59,14 +61,20 @@ class Writer:
             # A view of what is computed anew may have cancelled against it.
             if node.op_type in VIEW_OPS and len(node.output) == 1 and node.input[0] in moved:
                 moved.add(node.output[0])
-        self.found.touched |= moved - self.found.stale
+        touched = self.found.touched
+        touched |= moved - self.found.stale
+        self.anew = {
+            index
+            for index, node in enumerate(graph.nodes)
+            if any(node.output) and all(name in touched for name in node.output if name)
+        }
         self.pinned = set(graph.outputs)
         live_nodes = self._demand()
         for index in live_nodes:
             node = graph.nodes[index]
             captured = captured_names(node) if has_bodies(node) else set()
             self.pinned |= captured
-            if not self._all_touched(node):
+            if index not in self.anew:
                 self.read.update(name for name in node.input)
         self.read |= self.pinned
         for name, term in current.items():
@@ -80,7 +88,7 @@ class Writer:
                 self.anchors[whole] = max(index, self.anchors.get(whole, -1))
                 self.spell.outputs_of.setdefault(whole, []).append(name)
         for name, index in graph.producer.items():
-            if name and name not in self.read and self._all_touched(graph.nodes[index]):
+            if index in self.anew and name and name not in self.read:
                 self.spell.vacant.setdefault(current[name].id, []).append(name)
         for index in sorted(live_nodes):
             self._visit(index)
@@ -101,7 +109,7 @@ class Writer:
                 continue
             wanted.add(index)
             node = graph.nodes[index]
-            if not self._all_touched(node):
+            if index not in self.anew:
                 stack.extend(name for name in node.input if name)
                 stack.extend(captured_names(node) if has_bodies(node) else ())
                 continue
@@ -121,7 +129,7 @@ class Writer:
         """Deal with one node of the original, and make its values known."""
         node = self.graph.nodes[index]
         self.visited.add(index)
-        lazy = self._all_touched(node) and not any(name in self.read for name in node.output)
+        lazy = index in self.anew and not any(name in self.read for name in node.output)
         if lazy:
             self.visited.discard(index)
             return
@@ -139,7 +147,7 @@ class Writer:
     def _replaced(self, node: NodeProto, index: int) -> bool:
         """Deal with a node that does not stay: computed anew, constant, nothing to do, or a duplicate."""
         outputs = [name for name in node.output if name]
-        if outputs and self._all_touched(node):
+        if index in self.anew:
             renewed = [self._renew(name, index) for name in outputs if name in self.read]
             return all(renewed)
         if len(outputs) != 1 or node.op_type == "Constant":
@@ -157,9 +165,6 @@ class Writer:
                 self.alias[name] = same
                 return True
         return False
-
-    def _all_touched(self, node: NodeProto) -> bool:
-        return any(node.output) and all(name in self.found.touched for name in node.output if name)
 
     def _renew(self, name: str, index: int) -> bool:
         """Compute a touched value from its new term.  False if that cannot be done here: then its node stays."""
@@ -262,10 +267,6 @@ class Writer:
             proto.node.extend([*heads, *nodes])
             if any(node.domain == DOMAIN for node in nodes) and all(o.domain != DOMAIN for o in proto.opset_import):
                 proto.opset_import.add(domain=DOMAIN, version=1)
-
-
-def has_bodies(node: NodeProto) -> bool:
-    return any(a.HasField("g") or a.graphs for a in node.attribute)
 
 
 def _sort(

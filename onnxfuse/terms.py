@@ -29,7 +29,7 @@ SMALL = 1024
 """Constants up to so many elements are compared and folded by content when the graph is read, larger ones on demand."""
 LEVELS = 8
 """How many steps below a term its ops are known without a walk."""
-WIDTH = 256
+WIDTH = 128
 """Bits of a level of `Term.below`; ops beyond so many share a bit, which lets a few more terms through."""
 _LEVEL = (1 << WIDTH) - 1
 _ALL = (1 << LEVELS * WIDTH) - 1
