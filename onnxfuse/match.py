@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,20 +19,19 @@ from onnx import TensorProto
 from . import symbolic
 from .conclude import RefusedError, conclude
 from .equations import Bindings, Scope, UndecidedError, attribute_defaults
+from .index import OPENINGS, operand_count
 from .language import Catalogue
 from .normal import NEUTRAL, combine
-from .pattern import Pattern, Variant, variants
+from .pattern import Pattern, Variant
 from .reasons import MISSING, attribute, describe, listed, surplus
 from .rule import Rule, literal
 from .symbolic import Sym, exact
-from .terms import LEVELS, REAL, Term, Terms, is_number
+from .terms import REAL, Term, Terms, is_number
 
 BUDGET = 4000
 """Steps one rule may take at one term; more is a near miss, not a hang."""
 
 COMMUTATIVE = frozenset("And Or Xor Equal Max Min".split())
-OPENINGS = 3
-"""How many shared sums or products inside a chain may be opened at once."""
 
 
 @dataclass(eq=False)
@@ -79,75 +78,6 @@ class Failure:
     covered: frozenset[int]
     """Ids of the terms that had matched by then."""
     reason: Callable[[], str]
-
-
-@dataclass(eq=False)
-class Group:
-    """Variants that look alike from their root: one look at a term tells whether any of them may match."""
-
-    below: int
-    """Bits of ops that must occur below the root."""
-    beside: int
-    """Bits of ops that must be among the operands of the root's chain."""
-    root: Pattern
-    variants: list[tuple[int, Variant]] = field(default_factory=list)
-
-
-class Index:
-    """The variants of a stratum's rules by the op of their root, in groups."""
-
-    def __init__(self, terms: Terms, rules: Sequence[Rule]) -> None:
-        self.by_op: dict[str, list[Group]] = {}
-        groups: dict[tuple[object, ...], Group] = {}
-        number = 0
-        for rule in rules:
-            for variant in compiled(rule):
-                root, number = variant.root, number + 1
-                chain = root.op in NEUTRAL
-                below = _bits(terms, variant.ops)
-                look = frozenset((part.op, part.heads) for part in root.parts) if chain else None
-                group = groups.get(key := (root.op, below, look, chain and _operands(root), bool(chain and root.rest)))
-                if group is None:
-                    group = groups[key] = Group(below, _bits(terms, root.heads) if chain else 0, root)
-                    self.by_op.setdefault(root.op, []).append(group)
-                group.variants.append((number, variant))
-
-    def candidates(self, term: Term, plausible: Callable[[Pattern, Term], bool]) -> list[Variant]:
-        """The variants whose ops all occur below the term, the operands of a chain near its root, in their order."""
-        groups = self.by_op.get(term.op)
-        if not groups:
-            return []
-        absent = ~term.ops_within(LEVELS - 1)
-        nested = term.op in NEUTRAL and any(a.op == term.op for a in term.args)
-        far = ~term.ops_within(1 + OPENINGS if nested else 1)
-        found: list[tuple[int, Variant]] = []
-        for group in groups:
-            if not group.below & absent and not group.beside & far and plausible(group.root, term):
-                found += group.variants
-        found.sort(key=lambda entry: entry[0])
-        return [variant for _, variant in found]
-
-
-def _bits(terms: Terms, ops: Iterable[str]) -> int:
-    bits = 0
-    for op in ops:
-        bits |= terms.bit(op)
-    return bits
-
-
-def _operands(p: Pattern) -> int:
-    """How many operands a sum or product has, its numbers as one."""
-    return len(p.parts) + len(p.variables) + (p.number is not None)
-
-
-_COMPILED: dict[Rule, list[Variant]] = {}
-
-
-def compiled(rule: Rule) -> list[Variant]:
-    """The rule's variants, built once, those that cover most first."""
-    if rule not in _COMPILED:
-        _COMPILED[rule] = sorted(variants(rule), key=lambda v: -v.size)
-    return _COMPILED[rule]
 
 
 class Matcher:
@@ -561,7 +491,7 @@ def _may_open(p: Pattern, operands: Sequence[Term], inner: Sequence[Term]) -> bo
     """Is the chain with a shared inner one opened still short enough?  All its operands must then be matched."""
     if not inner:
         return False
-    return bool(p.rest) or len(operands) - 1 + min(len(a.args) for a in inner) <= _operands(p)
+    return bool(p.rest) or len(operands) - 1 + min(len(a.args) for a in inner) <= operand_count(p)
 
 
 def _heads(t: Term, depth: int = OPENINGS) -> set[str]:

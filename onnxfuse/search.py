@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from .index import Index
 from .language import Catalogue
 from .lift import View
-from .match import Failure, Index, Match, Matcher
+from .match import Failure, Match, Matcher
 from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
 from .rule import Rule
