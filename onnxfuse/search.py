@@ -172,9 +172,10 @@ def _substitute(
         replacement[match.root.id] = match.emitted
         for old, new in match.exposed.items():
             replacement[old.id] = new
-        match.values = _values(match, names, users)
+        rooted = _values_above(match.root.id, names, users)
+        found.rooted[match] = tuple(sorted(rooted))
+        match.values = rooted.union(*(_values_above(term.id, names, users) for term in match.exposed))
         found.touched |= match.values
-        found.rooted[match] = tuple(sorted(_values_above(match.root.id, names, users)))
         found.covered[match] = tuple(name for term in match.cover for name in names.get(term.id, ()))
         _trace(found, match, users)
     done: dict[int, Term] = {}
@@ -189,6 +190,8 @@ def _substitute(
 
 def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:
     """The nearest values whose terms contain this one: those that must be computed anew if it is replaced."""
+    if term in names:
+        return set(names[term])
     stack, seen, above = [term], set[int](), set[str]()
     while stack:
         i = stack.pop()

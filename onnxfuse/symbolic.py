@@ -91,6 +91,13 @@ def _sum(a: Dim, b: Dim) -> Dim:
 
 
 def _product(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int):
+        a, b = b, a
+    if isinstance(b, int):
+        if isinstance(a, int):
+            return a * b
+        scaled = tuple((monomial, coefficient * b) for monomial, coefficient in a.terms)
+        return a if b == 1 else Sym(scaled) if b else 0
     table: dict[Monomial, int] = {}
     for m, c in _table(a).items():
         for n, e in _table(b).items():
