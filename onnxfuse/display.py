@@ -71,7 +71,7 @@ def print_optimized(out: Console, report: Report, *, written: Sequence[Path], ve
     _print_sum(out, report, "nothing to fuse")
     _print_fusions(out, report.fusions, scopes=verbose, sites=verbose)
     for left in report.left_out:
-        what = f"left out: {_fusion_at(left.fusion)}, which changes the result (error {left.error:.2g})"
+        what = f"left out: {_fusion_at(left.fusion)}: {left.reason}"
         out.print(Padding.indent(Text.assemble(("✗ ", "bold red"), what), 2))
     _print_verdict(out, report.validation)
     for extra in written[1:]:

@@ -69,7 +69,7 @@ def prove(
         if not bisecting:
             reason = f"{guilty[0].matches[-1].rule.name} at {guilty[0].node.name}: {wrong[guilty[0].value]}"
             return candidate, replace(verdict, verdict="mismatch", note=reason), []
-        left_out += [_left_out(site, verdict) for site in guilty]
+        left_out += [_left_out(site, verdict, wrong[site.value]) for site in guilty]
         # The last rule first: what it was built on may be right.
         banned |= frozenset(key for site in guilty for key in keys(site, site.matches[-1:]))
         candidate = rebuild(banned)
@@ -88,7 +88,7 @@ def prove(
         return oracle.compare(without(rest).model, **tolerances).verdict != "mismatch"
 
     found = bisect(range(len(suspects.sites)), good)
-    left_out += [_left_out(suspects.sites[i], verdict) for i in sorted(found)]
+    left_out += [_left_out(suspects.sites[i], verdict, verdict.note) for i in sorted(found)]
     candidate = without(found)
     return candidate, oracle.compare(candidate.model, **tolerances), left_out
 
@@ -100,7 +100,7 @@ def keys(site: Site, matches: Sequence[Match]) -> list[tuple[str, str, str]]:
     return [(site.scope, match.rule.name, value) for match in matches for value in match.values]
 
 
-def _left_out(site: Site, verdict: Validation) -> LeftOut:
+def _left_out(site: Site, verdict: Validation, reason: str) -> LeftOut:
     from .pipeline import fusion
 
-    return LeftOut(fusion(site), verdict.max_error or 0.0)
+    return LeftOut(fusion(site), verdict.max_error, reason)

@@ -56,10 +56,13 @@ class NearMiss:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A fusion that bisection found guilty of a mismatch, and that is therefore not in the output."""
+    """A fusion that the proof found guilty of a mismatch, and that is therefore not in the output."""
 
     fusion: Fusion
-    error: float
+    error: float | None
+    """Error of the model that it was in; None where no number describes the mismatch."""
+    reason: str
+    """What differs, or why the model with it does not run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def full() -> Report:
         nodes_after=84,
         fusions=[fusion(), fusion("Gelu", bytes_saved=None)],
         near_misses=[near_miss()],
-        left_out=[LeftOut(fusion("Attention"), float("nan"))],
+        left_out=[LeftOut(fusion("Attention"), float("nan"), "has NaN")],
         validation=Validation("equal", 1e-7, 1e-4, 1e-5, 2, "", (1e-6, float("inf"))),
         seconds=1.5,
     )
