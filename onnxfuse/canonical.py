@@ -28,13 +28,12 @@ AXES_INPUT: dict[str, tuple[int, str, int]] = {
 }
 """Ops with integers that moved from an attribute to an input."""
 
-BOUNDS_ATTRIBUTE: dict[str, tuple[tuple[str, ...], int]] = {
-    # op: (attributes in the order of the inputs they became, opset that turned them into inputs)
-    "Slice": (("starts", "ends", "axes"), 10),
-    "Clip": (("min", "max"), 11),
-    "Pad": (("pads", "value"), 11),
-    "TopK": (("k",), 10),
-    "Tile": ((), 6),
+BOUNDS_ATTRIBUTE: dict[str, tuple[str, ...]] = {
+    # op: attributes in the order of the inputs they became
+    "Slice": ("starts", "ends", "axes"),
+    "Clip": ("min", "max"),
+    "Pad": ("pads", "value"),
+    "TopK": ("k",),
 }
 """Ops whose old attribute form is read as the new input form."""
 
@@ -127,7 +126,7 @@ def integers_as_input(op: str, opset: int) -> tuple[int, str] | None:
 
 def old_bounds(op: str, attrs: dict[str, Any]) -> Sequence[tuple[str, Any]]:
     """(attribute, value) pairs of an old Slice, Clip, Pad or TopK, in input order; empty for the input form."""
-    names, _ = BOUNDS_ATTRIBUTE.get(op, ((), 0))
+    names = BOUNDS_ATTRIBUTE.get(op, ())
     if not any(n in attrs for n in names):
         return ()
     return [(n, attrs.pop(n, None)) for n in names]

@@ -54,7 +54,7 @@ def prove(
     left_out: list[LeftOut] = []
     banned: Banned = frozenset()
     candidate = fused
-    for attempt in range(ATTEMPTS):
+    for _ in range(ATTEMPTS):
         progress("run the fused model", 1, 3)
         verdict = oracle.compare(candidate.model, **tolerances)
         if not oracle.cases:
@@ -73,7 +73,6 @@ def prove(
         # The last rule first: what it was built on may be right.
         banned |= frozenset(key for site in guilty for key in keys(site, site.matches[-1:]))
         candidate = rebuild(banned)
-        del attempt
     if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
         return candidate, verdict, left_out
     suspects, held = candidate, banned

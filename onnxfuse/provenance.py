@@ -115,14 +115,6 @@ def _by_owner(owner: Mapping[int, int], count: int) -> list[list[int]]:
     return nodes
 
 
-def _owned(owner: Mapping[int, int], count: int) -> list[list[int]]:
-    """For each site the indices of its nodes, in order."""
-    owned: list[list[int]] = [[] for _ in range(count)]
-    for index in sorted(owner):
-        owned[owner[index]].append(index)
-    return owned
-
-
 def _inherit(node: NodeProto, replaced: Sequence[NodeProto]) -> None:
     """What an exporter noted on the replaced nodes alike (module path, source line) holds for the fused one."""
     for entry in replaced[-1].metadata_props if replaced else ():

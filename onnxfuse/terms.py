@@ -219,18 +219,6 @@ def is_number(term: Term) -> bool:
     return term.scalar is not None and term.dtype in REAL
 
 
-def live(roots: Iterable[Term]) -> list[Term]:
-    """All terms below the roots, arguments before users."""
-    seen: dict[int, Term] = {}
-    stack = list(roots)
-    while stack:
-        term = stack.pop()
-        if term.id not in seen:
-            seen[term.id] = term
-            stack.extend(term.args)
-    return [seen[i] for i in sorted(seen)]
-
-
 def static(shape: Shape | None) -> tuple[int, ...] | None:
     """The shape as integers, or None where a dimension is unknown."""
     if shape is None or any(isinstance(d, Sym) for d in shape):
