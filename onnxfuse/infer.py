@@ -93,6 +93,8 @@ def _matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> 
     x, y = args[0].shape, args[1].shape
     if x is None or y is None:
         return [(None, args[0].dtype)]
+    if attrs.get("transB"):
+        y = (*y[:-2], y[-1], y[-2])
     if len(y) == 1:
         return [(x[:-1], args[0].dtype)]
     if len(x) == 1:

@@ -354,3 +354,18 @@ def test_a_function_that_is_called_with_other_ranks_is_fused_only_where_that_doe
     )
     after = fuse(before, CATALOGUE).model
     assert_same_numbers(before, after)
+
+
+def test_a_transposed_weight_stays_as_it_is_stored() -> None:
+    before = parser.parse_model(
+        HEAD.format("") + "g (float[N, 64] x) => (float[N, 48] y) { h = Gemm <transB = 1> (x, w, b)\n y = Relu (h) }"
+    )
+    draw = np.random.default_rng(0)
+    weights = {"w": draw.normal(size=(48, 64)), "b": draw.normal(size=48)}
+    before.graph.initializer.extend(
+        onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()
+    )
+    result = optimize(before)
+    assert result.report.validation.verdict == "equal"
+    assert [node.op_type for node in result.model.graph.node] == ["FusedMatMul"]
+    assert list(result.model.graph.initializer) == list(before.graph.initializer)

@@ -26,7 +26,7 @@ def test_every_spelling_is_matched_and_means_the_fused_op(rule: language.Rule) -
 @pytest.mark.parametrize("rule", CATALOGUE.rules, ids=lambda rule: rule.path)
 def test_every_rule_says_what_it_is(rule: language.Rule) -> None:
     assert len(rule.doc) > 20
-    absorbs_what_a_rule_emitted = rule.stratum == "4_absorb" or bool(rule.target)
+    absorbs_what_a_rule_emitted = rule.stratum.endswith("_absorb") or bool(rule.target)
     assert absorbs_what_a_rule_emitted or rule.test, "a rule that can be written out has a `test:` line"
     assert absorbs_what_a_rule_emitted or rule.cost
 
