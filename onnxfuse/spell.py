@@ -15,13 +15,14 @@ from onnx import NodeProto, TensorProto
 
 from .bodies import Functions, Use, asks_for_shapes, is_standard, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
+from .dimensions import Dimensions, Numbers, Part, Run
 from .graph import DOMAIN, Names
 from .lift import View
 from .match import Match
 from .search import Found
 from .shape_data import END
 from .symbolic import Dim, Sym, exact, product
-from .terms import REAL, Attributes, Term, is_number, value_of
+from .terms import REAL, Array, Attributes, Term, is_number, value_of
 
 Spelling: TypeAlias = Callable[[Term, list[str], dict[str, Any], float, str], str]
 """(term, names of its inputs, attrs, limit, wanted name) → name of the value that new nodes give."""
@@ -53,7 +54,7 @@ class Speller:
         self.vacant: dict[int, list[str]] = {}
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
-        self._dims: dict[Dim, tuple[float, str, int]] = {}
+        self._dims = Dimensions()
         self._spellings: dict[str, Spelling] = {
             "Reshape": self._reshape,
             "Expand": self._expand,
@@ -94,9 +95,7 @@ class Speller:
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:
         """A value with this term is computed at this position."""
         self._known.setdefault(term.id, []).append((position, name, dtype))
-        for axis, dim in enumerate(term.shape or ()):
-            if isinstance(dim, Sym) and dim not in self._dims:
-                self._dims[dim] = (position, name, axis)
+        self._dims.add(name, term.shape, position)
 
     def _lookup(self, term: Term, dtype: int, limit: float) -> tuple[str, int] | None:
         """A value with this term that is computed before `limit`, of the wanted dtype if there is one."""
@@ -328,24 +327,30 @@ class Speller:
         return vector
 
     def _dims_of(self, dims: Sequence[Dim], limit: float) -> str:
-        """A vector of dimensions: a constant where all are known, else gathered from shapes of existing values."""
-        if not any(isinstance(d, Sym) for d in dims):
-            return self._integers([d for d in dims if not isinstance(d, Sym)])
-        parts = [self._dim(d, limit) for d in dims]
-        return parts[0] if len(parts) == 1 else self.node("Concat", parts, {"axis": 0}, limit)
+        """A vector of dimensions: a constant where all are known, else from shapes of existing values."""
+        term = self.view.terms.integers(_vector(dims))
+        if term.constant:
+            return self._integers([int(d) for d in dims if not isinstance(d, Sym)])
+        known = self._lookup(term, term.dtype, limit)
+        if known is not None:
+            return known[0]
+        parts = self._dims.parts(dims, limit)
+        if parts is None:
+            raise UnrealisableError(f"dimensions {list(dims)} are not those of any value at this place")
+        written = [self._part(part, limit) for part in parts]
+        vector = written[0] if len(written) == 1 else self.node("Concat", written, {"axis": 0}, limit)
+        self.register(term, limit - 0.5, vector, term.dtype)
+        return vector
 
-    def _dim(self, dim: Dim, limit: float) -> str:
-        """One dimension as a vector of length 1."""
-        if not isinstance(dim, Sym):
-            return self._integers([dim])
-        place = self._dims.get(dim)
-        if place is not None and place[0] < limit:
-            _, name, axis = place
-            shape = self.node("Shape", [self.alias.get(name, name)], {}, limit)
-            return self.node("Gather", [shape, self._integers([axis])], {"axis": 0}, limit)
+    def _part(self, part: Part, limit: float) -> str:
+        """One part of a vector of dimensions."""
+        if isinstance(part, Numbers):
+            return self._integers(part.dims)
+        if isinstance(part, Run):
+            return self._run(part, limit)
         total = ""
-        for monomial, coefficient in dim.terms:
-            factors = [self._symbol(s, limit) for s in monomial]
+        for runs, coefficient in part.terms:
+            factors = [self._run(run, limit) for run in runs]
             if coefficient != 1 or not factors:
                 factors.append(self._integers([coefficient]))
             value = factors[0]
@@ -354,12 +359,30 @@ class Speller:
             total = self.node("Add", [total, value], {}, limit) if total else value
         return total
 
-    def _symbol(self, name: str, limit: float) -> str:
-        place = self._dims.get(Sym((((name,), 1),)))
-        if place is None or place[0] >= limit:
-            raise UnrealisableError(f"dimension {name} is not the size of any value at this place")
-        shape = self.node("Shape", [self.alias.get(place[1], place[1])], {}, limit)
-        return self.node("Gather", [shape, self._integers([place[2]])], {"axis": 0}, limit)
+    def _run(self, run: Run, limit: float) -> str:
+        """Some dimensions of a value, as a vector."""
+        shape = self.view.terms_of[run.value].shape if run.value in self.view.terms_of else None
+        term = None if shape is None else self.view.terms.integers(_vector(shape[run.start : run.stop]))
+        known = self._lookup(term, term.dtype, limit) if term is not None else None
+        if known is not None:
+            return known[0]
+        value = self.alias.get(run.value, run.value)
+        if run.whole or self.opset >= 15:
+            bounds = {} if run.whole else {"start": run.start, "end": run.stop}
+            name = self.node("Shape", [value], bounds, limit)
+        else:
+            whole = self.node("Shape", [value], {}, limit)
+            axes = list(range(run.start, run.stop))
+            name = self.node("Gather", [whole, self._integers(axes)], {"axis": 0}, limit)
+        if term is not None:
+            self.register(term, limit - 0.5, name, term.dtype)
+        return name
+
+
+def _vector(dims: Sequence[Dim]) -> Array:
+    array = np.empty(len(dims), object)
+    array[:] = dims
+    return array
 
 
 def _negated(term: Term) -> Term | None:
