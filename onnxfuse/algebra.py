@@ -23,7 +23,7 @@ from .canonical import freeze
 from .forms import Form, fold, form, hoisted, make, scaled, split_scalar
 from .symbolic import Dim, Shape, broadcast, product
 from .terms import REAL, Attributes, Term, Terms, is_number, numpy_dtype, same_shape, static
-from .views import Block, blocks_of, leading_merge, merged_blocks, reshape, unmerge
+from .views import Block, blocks_of, expand, leading_merge, merged_blocks, reshape, unmerge
 
 NEUTRAL = {"Add": 0.0, "Mul": 1.0}
 """The ops that `combine` makes, and the number that changes nothing in each."""
@@ -216,12 +216,19 @@ def _where(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
     condition, x, y = args
     if condition.op == "Not":
         return make(terms, "Where", [condition.args[0], y, x], {}, shape, dtype)
-    if condition.op == "Constant" and condition.data is not None and condition.data.size:
-        if all(condition.data.ravel()) and same_shape(x.shape, shape):
-            return x
-        if not any(condition.data.ravel()) and same_shape(y.shape, shape):
-            return y
+    truth = _everywhere(condition)
+    if truth is not None and shape is not None:
+        return expand(terms, x if truth else y, shape)
     return _lift_merge(terms, "Where", args, shape)
+
+
+def _everywhere(term: Term) -> bool | None:
+    """The truth value that all elements of a condition are known to have."""
+    constant = term.args[0] if term.op == "Expand" and len(term.args) == 1 else term
+    if constant.op != "Constant" or constant.data is None or not constant.data.size:
+        return None
+    values = {bool(b) for b in constant.data.ravel()}
+    return values.pop() if len(values) == 1 else None
 
 
 @form("Not")
@@ -245,12 +252,11 @@ def _flip(other: str) -> Form:
 
 def _commutative(op: str) -> Form:
     def ordered(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-        if op in ("And", "Or") and len(args) == 2:
+        if op in ("And", "Or") and shape is not None:
             for x, c in (args, args[::-1]):
-                if c.data is not None and c.data.size and c.op == "Constant" and same_shape(x.shape, shape):
-                    truth = [bool(b) for b in c.data.ravel()]
-                    if (op == "And" and all(truth)) or (op == "Or" and not any(truth)):
-                        return x
+                truth = _everywhere(c)
+                if truth is not None and x.shape is not None:
+                    return expand(terms, x if truth == (op == "And") else c, shape)
         if args == sorted(args, key=lambda t: t.id):
             return None
         return make(terms, op, sorted(args, key=lambda t: t.id), attrs, shape, dtype)
@@ -420,8 +426,12 @@ def _unmerged(terms: Terms, operands: Sequence[Term], inner: Shape, outer: Shape
 
 
 def _unmerged_shape(shape: Shape | None, inner: Shape, outer: Shape, blocks: list[Block] | None) -> Shape | None:
-    if shape is None or blocks is None or len(shape) != len(outer):
+    if shape is None or blocks is None or len(shape) > len(outer):
         return None
+    missing = len(outer) - len(shape)
+    if all(inner[i0:i1] == outer[j0:j1] for i0, i1, j0, j1 in blocks if j1 > missing):
+        return shape  # the merge is of axes that it does not have
+    shape = (1,) * missing + shape
     result: list[Dim] = []
     for i0, i1, j0, _ in blocks:
         if shape[j0] == outer[j0]:

@@ -14,7 +14,6 @@ Every constructor returns a term equal to what it is asked for; where a rank is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -288,35 +287,6 @@ def _slice(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
             stop = -END
         x = slice_axis(terms, x, normal_axis(axis, len(args[0].shape or ())), start, stop, step)
     return x
-
-
-@form("Gather")
-def _gather(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    """A Gather of one index or of a run of indices is a Slice."""
-    x, i = args
-    if x.shape is None or shape is None or i.op != "Constant" or i.data is None or not i.data.size:
-        return None
-    axis = normal_axis(attrs.get("axis", 0), len(x.shape))
-    dim = x.shape[axis]
-    indices = [index + dim if index < 0 else index for index in i.data.ravel()]
-    if i.data.ndim > 1 or any(b - a != 1 for a, b in pairwise(indices)):
-        return None
-    if isinstance(dim, int) and not all(0 <= n < dim for n in indices):
-        return None
-    part = slice_axis(terms, x, axis, indices[0], indices[-1] + 1)
-    return reshape(terms, part, shape) if i.data.ndim == 0 else part
-
-
-@form("GatherND")
-def _gather_nd(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    x, i = args
-    if x.shape is None or shape is None or attrs.get("batch_dims") or i.scalar is None or i.op != "Constant":
-        return None
-    index, dim = int(i.scalar), x.shape[0]
-    if not isinstance(dim, int) or not -dim <= index < dim:
-        return None
-    index += dim if index < 0 else 0
-    return reshape(terms, slice_axis(terms, x, 0, index, index + 1), shape)
 
 
 @form("Concat")
