@@ -6,6 +6,7 @@
                     that changes nothing is gone
     order           from the outside in: scalar factor, Repeat and Expand, Reshape, Slice, Transpose; a Transpose moves
                     inside what it commutes with
+    products        (a @ b)^T is b^T @ a^T where that saves a Transpose
     repeated heads  merge([.., h, n expanded, ..]) is Repeat(x, axis, n): how grouped-query attention repeats its heads
 
 Every constructor returns a term equal to what it is asked for; where a rank is unknown the op stays as it is.
@@ -122,7 +123,22 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
     if x.op == "Slice" and len(x.args) == 1:
         inner = transpose(terms, x.args[0], perm)
         return slice_axis(terms, inner, perm.index(x.attr("axis")), x.attr("start"), x.attr("stop"), x.attr("step"))
+    if x.op == "MatMul" and perm == _swapped(len(perm)):
+        return _transpose_product(terms, x, shape)
     return None
+
+
+def _swapped(rank: int) -> tuple[int, ...]:
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _transpose_product(terms: Terms, x: Term, shape: Shape) -> Term | None:
+    """(a @ b)^T as b^T @ a^T where that leaves fewer Transposes."""
+    if any(a.shape is None or len(a.shape) < 2 for a in x.args):
+        return None
+    flipped = [transpose(terms, a, _swapped(len(a.shape or ()))) for a in reversed(x.args)]
+    before, after = (sum(a.op == "Transpose" and not a.constant for a in args) for args in (x.args, flipped))
+    return make(terms, "MatMul", flipped, {}, shape, x.dtype) if after <= before else None
 
 
 def expand(terms: Terms, x: Term, shape: Shape) -> Term:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto, helper, inliner, numpy_helper, version_converter
+from onnx import NodeProto, TensorProto, helper, inliner, numpy_helper, shape_inference, version_converter
 
 from tests.transforms.editing import Array, Editor, bodies, captured, replace_nodes
 
@@ -163,6 +163,7 @@ def repeated(editor: Editor) -> int:
                 continue
             again = NodeProto()
             again.CopyFrom(producer)
+            again.name = ""
             again.output[0] = node.input[i] = editor.fresh(name)
             made.add(again.output[0])
             nodes.append(again)
@@ -216,8 +217,10 @@ def expanded(editor: Editor) -> int:
     wanted = [(node.domain, node.op_type) for node in editor.graph.node if _has_body(node, editor.opset)]
     if not wanted:
         return 0
-    model = inliner.inline_selected_functions(editor.model, wanted, inline_schema_functions=True)
-    editor.model.CopyFrom(model)
+    typed = shape_inference.infer_shapes(editor.model)
+    for tensor in typed.graph.initializer:
+        typed.graph.value_info.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    editor.model.CopyFrom(inliner.inline_selected_functions(typed, wanted, inline_schema_functions=True))
     return len(wanted)
 
 
