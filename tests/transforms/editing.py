@@ -40,6 +40,7 @@ class Editor:
         self.uses.update(output.name for output in self.graph.output)
         self.producers = {name: node for node in self.graph.node for name in node.output if name}
         self._names = self.values.keys() | self.uses.keys() | self.producers.keys()
+        self._tensors = {tensor.name: tensor for tensor in self.graph.initializer}
 
     def drawn(self) -> bool:
         """Whether to change this place."""
@@ -50,7 +51,7 @@ class Editor:
         name, count = base, 0
         while name in self._names:
             name, count = f"{base}~{count}", count + 1
-        self._names = self._names | {name}
+        self._names.add(name)
         return name
 
     def node(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> NodeProto:
@@ -69,9 +70,8 @@ class Editor:
 
     def read(self, name: str) -> Array | None:
         """The content of an initializer or a Constant; None for what is computed."""
-        for tensor in self.graph.initializer:
-            if tensor.name == name:
-                return numpy_helper.to_array(tensor)
+        if name in self._tensors:
+            return numpy_helper.to_array(self._tensors[name])
         producer = self.producers.get(name)
         if producer is not None and producer.op_type == "Constant" and producer.attribute[0].name == "value":
             return numpy_helper.to_array(producer.attribute[0].t)
