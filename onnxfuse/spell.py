@@ -197,14 +197,18 @@ class Speller:
             output = self._plain(term.op, inputs, attrs, dtype, limit, name)
             node = self.nodes[-1][2]
         else:
-            output = self.node(term.op, inputs, attrs, limit, name, DOMAIN)
-            node = self.nodes[-1][2]
             kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
             shapes: tuple[tuple[int | None, ...] | None, ...] = ()
             if asks_for_shapes(self.functions.catalogue.definitions[term.op]):
                 shapes = tuple(_static_dims(a) for a in term.args)
             use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds, shapes)
-            node.overload = self.functions.overload(use, self.opset)
+            overload = self.functions.overload(use, self.opset)
+            if overload and self.graph.root.is_function:
+                # onnxruntime 1.31 runs the body without an overload, whichever the call names.
+                raise UnrealisableError(f"a second kind of {term.op} cannot be called from a function")
+            output = self.node(term.op, inputs, attrs, limit, name, DOMAIN)
+            node = self.nodes[-1][2]
+            node.overload = overload
         self.sites.append((matches, node, output, term))
         return output
 

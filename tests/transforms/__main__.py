@@ -45,7 +45,8 @@ def try_all(path: Path, options: argparse.Namespace, totals: Counter[str]) -> No
     fusions = whole.fused_ops(fuse(model, CATALOGUE).model)
     rng = random.Random(options.seed)
     singles = [[name] for name in options.only or (*TRANSFORMS, *OPAQUE)]
-    stacks = [rng.sample(options.only or list(TRANSFORMS), options.depth) for _ in range(options.stacks)]
+    depths = [] if options.only else [options.depth] * options.stacks
+    stacks = [rng.sample(list(TRANSFORMS), depth) for depth in depths]
     for names in singles + stacks:
         label = f"{path.name} {' '.join(names)}"
         changed, count = transformed(model, names, options.seed)
