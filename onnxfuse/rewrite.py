@@ -58,8 +58,12 @@ class Writer:
         graph, current = self.graph, self.found.current
         moved = set(self.found.touched)
         for node in graph.nodes:
-            # A view of what is computed anew may have cancelled against it.
-            if node.op_type in VIEW_OPS and len(node.output) == 1 and node.input[0] in moved:
+            if len(node.output) != 1 or not moved.intersection(node.input):
+                continue
+            term = current.get(node.output[0])
+            # What follows a value that is computed anew may do nothing, or be a view that has cancelled against it.
+            same = any(name in moved and current.get(name) is term for name in node.input)
+            if same or (node.op_type in VIEW_OPS and node.input[0] in moved):
                 moved.add(node.output[0])
         touched = self.found.touched
         touched |= moved - self.found.stale
