@@ -44,7 +44,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
                 assert operand.scalar is not None
                 number = number + operand.scalar if op == "Add" else number * operand.scalar
             else:
-                operands.append(operand)
+                operands.append(_without_leading_ones(terms, operand, args))
     if op == "Mul":
         operands = _one_factor(terms, operands, dtype)
         number = _mean(terms, operands, number)
@@ -70,6 +70,17 @@ def _never_widens(number: Term, args: Sequence[Term]) -> bool:
     """May a one-element constant lose its shape, because another operand has at least its rank?"""
     rank = number.rank
     return not rank or any(a is not number and a.rank is not None and a.rank >= rank for a in args)
+
+
+def _without_leading_ones(terms: Terms, constant: Term, args: Sequence[Term]) -> Term:
+    """A constant of shape [1, n] is one of shape [n] beside an operand of at least its rank; others stay as they are."""
+    dims = static(constant.shape)
+    if not constant.constant or dims is None or dims[:1] != (1,) or len(dims) < 2:
+        return constant
+    if not any(a is not constant and a.rank is not None and a.rank >= len(dims) for a in args):
+        return constant
+    lead = next((i for i, d in enumerate(dims) if d != 1), len(dims) - 1)
+    return reshape(terms, constant, dims[lead:])
 
 
 def _one_factor(terms: Terms, operands: list[Term], dtype: int) -> list[Term]:
