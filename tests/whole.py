@@ -115,7 +115,9 @@ def differing(
     def wrong(name: str, bound: float) -> str:
         if not isinstance(want[name], np.ndarray):
             return ""
-        return numerics.compare(got[name], want[name], bound * (40 if want[name].dtype == np.float16 else 1), 1e-30).reason
+        return numerics.compare(
+            got[name], want[name], bound * (40 if want[name].dtype == np.float16 else 1), 1e-30
+        ).reason
 
     found = {name: why for name in want if (why := wrong(name, rtol))}
     if not found:

@@ -56,7 +56,9 @@ OPAQUE: Mapping[str, Transform] = {
 function, and where no shape is known, what depends on one is not proved."""
 
 
-def transformed(model: onnx.ModelProto, names: list[str], seed: int, chance: float = 0.5) -> tuple[onnx.ModelProto, int]:
+def transformed(
+    model: onnx.ModelProto, names: list[str], seed: int, chance: float = 0.5
+) -> tuple[onnx.ModelProto, int]:
     """A copy of `model` after these transforms in this order, and how many places changed."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

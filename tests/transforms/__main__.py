@@ -34,8 +34,7 @@ def main() -> None:
         started = time.monotonic()
         before = Counter(totals)
         try_all(path, options, totals)
-        delta = {key: count for key, count in (totals - before).items()}
-        print(f"{path.name}: {delta} {time.monotonic() - started:.1f} s", flush=True)
+        print(f"{path.name}: {dict(totals - before)} {time.monotonic() - started:.1f} s", flush=True)
     print(dict(totals))
 
 
