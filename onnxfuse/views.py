@@ -104,6 +104,10 @@ def transpose(terms: Terms, x: Term, perm: Sequence[int]) -> Term:
 
 def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], shape: Shape) -> Term | None:
     """Transpose moves inside the views it commutes with."""
+    if x.op == "MatMul" and perm == _swapped(len(perm)):
+        flipped = _transpose_product(terms, x, shape)
+        if flipped is not None:
+            return flipped
     kept = [i for i in perm if old[i] != 1]
     if kept == sorted(kept) and x.op != "Slice":
         return reshape(terms, x, shape)  # only dims of 1 move
@@ -123,8 +127,6 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
     if x.op == "Slice" and len(x.args) == 1:
         inner = transpose(terms, x.args[0], perm)
         return slice_axis(terms, inner, perm.index(x.attr("axis")), x.attr("start"), x.attr("stop"), x.attr("step"))
-    if x.op == "MatMul" and perm == _swapped(len(perm)):
-        return _transpose_product(terms, x, shape)
     return None
 
 
@@ -133,11 +135,13 @@ def _swapped(rank: int) -> tuple[int, ...]:
 
 
 def _transpose_product(terms: Terms, x: Term, shape: Shape) -> Term | None:
-    """(a @ b)^T as b^T @ a^T where that leaves fewer Transposes."""
+    """(a @ b)^T as b^T @ a^T where that leaves fewer views; a Transpose that moves a dim of 1 is a Reshape."""
     if any(a.shape is None or len(a.shape) < 2 for a in x.args):
         return None
     flipped = [transpose(terms, a, _swapped(len(a.shape or ()))) for a in reversed(x.args)]
-    before, after = (sum(a.op == "Transpose" and not a.constant for a in args) for args in (x.args, flipped))
+    before, after = (
+        sum(a.op in ("Transpose", "Reshape") and not a.constant for a in args) for args in (x.args, flipped)
+    )
     return make(terms, "MatMul", flipped, {}, shape, x.dtype) if after <= before else None
 
 
