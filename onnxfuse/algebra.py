@@ -44,7 +44,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
                 assert operand.scalar is not None
                 number = number + operand.scalar if op == "Add" else number * operand.scalar
             else:
-                operands.append(operand)
+                operands.append(_without_leading_ones(terms, operand, args))
     if op == "Mul":
         operands = _one_factor(terms, operands, dtype)
         number = _mean(terms, operands, number)
@@ -70,6 +70,17 @@ def _never_widens(number: Term, args: Sequence[Term]) -> bool:
     """May a one-element constant lose its shape, because another operand has at least its rank?"""
     rank = number.rank
     return not rank or any(a is not number and a.rank is not None and a.rank >= rank for a in args)
+
+
+def _without_leading_ones(terms: Terms, constant: Term, args: Sequence[Term]) -> Term:
+    """A constant of shape [1, n] is one of shape [n] beside an operand of at least its rank; others stay."""
+    dims = static(constant.shape)
+    if not constant.constant or dims is None or dims[:1] != (1,) or len(dims) < 2:
+        return constant
+    if not any(a is not constant and a.rank is not None and a.rank >= len(dims) for a in args):
+        return constant
+    lead = next((i for i, d in enumerate(dims) if d != 1), len(dims) - 1)
+    return reshape(terms, constant, dims[lead:])
 
 
 def _one_factor(terms: Terms, operands: list[Term], dtype: int) -> list[Term]:
@@ -374,8 +385,25 @@ def _global_average_pool(
     return make(terms, "ReduceMean", args, {"axes": tuple(range(2 - rank, 0)), "keepdims": 1})
 
 
-for _op in ("LogSoftmax", "LayerNormalization", "RMSNormalization"):
-    form(_op)(_from_the_end(_op, -1))
+def _normalization(op: str) -> Form:
+    """Over the last axis, with a scale and a shift along it: a merge of the other axes floats up."""
+    counted = _from_the_end(op, -1)
+
+    def normalized(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+        x, *rest = args
+        blocks = merged_blocks(x)
+        if x.shape is not None and blocks is not None and attrs.get("axis", -1) in (-1, len(x.shape) - 1):
+            i0, i1, _, _ = blocks[-1]
+            if i1 - i0 == 1 and all(a.op == "Absent" or a.rank == 1 for a in rest):
+                return reshape(terms, make(terms, op, [x.args[0], *rest], dict(attrs) | {"axis": -1}), x.shape)
+        return counted(terms, args, attrs, shape, dtype)
+
+    return normalized
+
+
+form("LogSoftmax")(_from_the_end("LogSoftmax", -1))
+for _op in ("LayerNormalization", "RMSNormalization"):
+    form(_op)(_normalization(_op))
 for _kind in ("Mean", "Sum", "Max", "Min", "Prod", "SumSquare", "L2", "L1", "LogSum", "LogSumExp"):
     form(f"Reduce{_kind}")(_reduce(f"Reduce{_kind}"))
 

@@ -69,8 +69,12 @@ class Writer:
         graph, current = self.graph, self.found.current
         moved = set(self.found.touched)
         for node in graph.nodes:
-            # A view of what is computed anew may have cancelled against it.
-            if node.op_type in VIEW_OPS and len(node.output) == 1 and node.input[0] in moved:
+            if len(node.output) != 1 or not moved.intersection(node.input):
+                continue
+            term = current.get(node.output[0])
+            # What follows a value that is computed anew may do nothing, or be a view that has cancelled against it.
+            same = any(name in moved and current.get(name) is term for name in node.input)
+            if same or (node.op_type in VIEW_OPS and node.input[0] in moved):
                 moved.add(node.output[0])
         self._touch(moved - self.found.stale)
         self.pinned = set(graph.outputs)
@@ -158,14 +162,18 @@ class Writer:
             return
         if not self._replaced(node, index):
             for name in node.input:
-                source = self.graph.producer.get(name)
-                if source is not None and source not in self.visited:
-                    self.read.add(name)
-                    self._visit(source)
+                self._require(name)
             self.spell.nodes.append((index, 0, node))
         for name in node.output:
             if name and name not in self.alias:
                 self.spell.register(self.found.current[name], index, name, self.view.dtypes[name])
+
+    def _require(self, name: str) -> None:
+        """See to it that a value is there, though nothing asked for it before."""
+        source = self.graph.producer.get(name)
+        if source is not None and source not in self.visited:
+            self.read.add(name)
+            self._visit(source)
 
     def _replaced(self, node: NodeProto, index: int) -> bool:
         """Deal with a node that does not stay: computed anew, constant, nothing to do, or a duplicate."""
@@ -211,6 +219,7 @@ class Writer:
         for source in node.input:
             same = bool(source) and self.found.current.get(source) is term and self.view.terms_of[source] is term
             if same and term.shape is not None and self.view.dtypes.get(source) == self.view.dtypes[name]:
+                self._require(source)
                 return str(self.alias.get(source, source))
         return None
 

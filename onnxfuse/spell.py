@@ -196,31 +196,37 @@ class Speller:
             output = self._plain(term.op, inputs, attrs, dtype, limit, name)
             node = self.nodes[-1][2]
         else:
-            output = self.node(term.op, inputs, attrs, limit, name, DOMAIN)
-            node = self.nodes[-1][2]
             kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
             shapes: tuple[tuple[int | None, ...] | None, ...] = ()
             if asks_for_shapes(self.functions.catalogue.definitions[term.op]):
                 shapes = tuple(_static_dims(a) for a in term.args)
             use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds, shapes)
-            node.overload = self.functions.overload(use, self.opset)
+            overload = self.functions.overload(use, self.opset)
+            if overload and self.graph.root.is_function:
+                # onnxruntime 1.31 runs the body without an overload, whichever the call names.
+                raise UnrealisableError(f"a second kind of {term.op} cannot be called from a function")
+            output = self.node(term.op, inputs, attrs, limit, name, DOMAIN)
+            node = self.nodes[-1][2]
+            node.overload = overload
         self.sites.append((matches, node, output, term))
         return output
 
     def _outputs(self, term: Term, dtype: int, limit: float) -> str:
-        """One output of a fused op with several: the node is written once, with every output that a value waits for."""
+        """One output of a fused op with several: the node is written once, with every output that a value waits for.
+
+        All have the same element type: a value of another one keeps its name for the Cast that makes it."""
         whole, current = term.args[0], self.found.current
-        wanted: dict[int, str] = {}
-        for name in self.outputs_of.get(whole.id, ()):
-            wanted.setdefault(current[name].attr("index"), name)
         index = term.attr("index")
-        wanted.setdefault(index, "")
+        wanted: dict[int, str] = {index: ""}
+        for name in self.outputs_of.get(whole.id, ()):
+            own = current[name].attr("index")
+            wanted[own] = wanted.get(own) or (name if self.view.dtypes[name] == dtype else "")
         inputs = [self._operand(a, dtype, limit) for a in whole.args]
         count = max(wanted) + 1
         first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), count)
         node = self.nodes[-1][2]
-        names = [wanted.get(i, "") for i in range(count)]
-        names[0] = wanted.get(0) or first
+        names = [wanted[i] or self.names.unique(f"onnxfuse/{whole.op}") if i in wanted else "" for i in range(count)]
+        names[0] = first
         del node.output[:]
         node.output.extend(names)
         for i, name in enumerate(names):
