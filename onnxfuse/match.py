@@ -18,7 +18,7 @@ from onnx import TensorProto
 
 from . import symbolic
 from .conclude import RefusedError, conclude
-from .equations import Bindings, Scope, UndecidedError, attribute_defaults
+from .equations import Bindings, Scope, UndecidedError, attribute_defaults, undefined
 from .index import OPENINGS, operand_count
 from .language import Catalogue
 from .normal import NEUTRAL, combine
@@ -162,6 +162,8 @@ class Matcher:
                 yield
         elif p.op != t.op:
             self._fail(p, t, lambda: f"wants {p.op}, saw {describe(t)}")
+        elif t.id in self.terms.plural:
+            self._fail(p, t, lambda: f"{p.op} has further outputs here")
         else:
             yield from self._op(p, t)
 
@@ -399,6 +401,12 @@ class Matcher:
                 for n in bound:
                     del self.env[n]
                 return None
+        strange = undefined(p.op, given, self.catalogue) if p.star else []
+        if strange:
+            self._fail(p, t, lambda: f"{p.op} has {strange[0]}, which its definition does not")
+            for n in bound:
+                del self.env[n]
+            return None
         if p.star:
             self.env[p.star] = tuple(given.items())
             bound.append(p.star)

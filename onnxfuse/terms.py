@@ -95,6 +95,8 @@ class Terms:
         self._fresh = 0
         self.shared: set[int] = set()
         """Ids of sums and products that several nodes use: they stay closed when a chain is flattened."""
+        self.plural: set[int] = set()
+        """Ids of terms that stand for several values, each an Output of it: equations speak of one value only."""
 
     def __len__(self) -> int:
         return len(self._table)
@@ -144,6 +146,8 @@ class Terms:
         # One integer, a level in each WIDTH bits: what is k steps below an argument is k + 1 steps below its user.
         term.below = (below << WIDTH) & _ALL | self.bit(op) * _EVERY
         self._table[identity] = term
+        if op == "Output":
+            self.plural.add(args[0].id)
         return term
 
     def input(self, name: str, shape: Shape | None, dtype: int) -> Term:
