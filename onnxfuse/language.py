@@ -106,7 +106,7 @@ def define(rules: Sequence[Rule]) -> dict[str, Rule]:
 
 def _check_ops(rule: Rule, known: frozenset[str] | set[str]) -> None:
     parameters = {p.name for p in rule.parameters}
-    statements = [*(s for b in rule.blocks for s in b), *rule.emit, *rule.meaning, *rule.let]
+    statements = [*(s for b in rule.blocks for s in b), *rule.emit, *rule.meaning, *rule.standard, *rule.let]
     for expression in [*(s.value for s in statements), *rule.where]:
         for node in ast.walk(expression):
             if isinstance(node, ast.Call):

@@ -18,7 +18,7 @@ from typing import NoReturn
 from .errors import RuleError, UsageError
 from .rule import Parameter, Rule, Source, Statement, alternatives, captured, op_name, targets
 
-SECTIONS = ("match", "let", "where", "emit", "meaning", "kernel", "cost", "test")
+SECTIONS = ("match", "let", "where", "emit", "meaning", "standard", "kernel", "cost", "test")
 REPEATABLE = ("match",)
 KINDS = ("const", "bool", "sum", "real", "int")
 """What an annotation in a rule's head may demand of a tensor: constant, of booleans, the rest of a sum, ..."""
@@ -80,6 +80,7 @@ def parse_text(text: str, file: str, stratum: str = "9_user") -> Rule:
         where=_expressions(source, sections.get("where", [()])[0]),
         emit=_assignments(source, sections.get("emit", [()])[0]),
         meaning=_assignments(source, sections.get("meaning", [()])[0]),
+        standard=_assignments(source, sections.get("standard", [()])[0]),
         kernel=plain.get("kernel", ""),
         cost=plain.get("cost", ""),
         test=test,
@@ -217,10 +218,11 @@ def _check_names(rule: Rule) -> None:
     for statement in rule.emit:
         _check_expression(rule, statement.value, known)
         known.update(targets(statement))
-    known = parameters | captured(rule.meaning)
-    for statement in rule.meaning:
-        _check_expression(rule, statement.value, known)
-        known.update(targets(statement))
+    for section in (rule.meaning, rule.standard):
+        known = parameters | captured(section)
+        for statement in section:
+            _check_expression(rule, statement.value, known)
+            known.update(targets(statement))
 
 
 def _check_expression(rule: Rule, expression: ast.expr, known: set[str]) -> None:

@@ -41,6 +41,7 @@ class Rule:
     where: tuple[ast.expr, ...]
     emit: tuple[Statement, ...]
     meaning: tuple[Statement, ...]
+    standard: tuple[Statement, ...]
     kernel: str
     cost: str
     test: dict[str, ast.expr]
