@@ -315,6 +315,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "isinput": lambda scope, x: isinstance(x, Term) and x.op == "Input",
     "given": lambda scope, x: isinstance(x, Term) and x.op != "Absent",
     "free": _free,
+    "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),
     "abs": lambda scope, x: abs(scope.number(x)),

@@ -113,3 +113,7 @@ def _check_ops(rule: Rule, known: frozenset[str] | set[str]) -> None:
                 name = op_name(node)
                 if "." not in name and name not in known and name not in PREDICATES and name not in parameters:
                     unknown(rule.source, "op", name, sorted(known), node)
+    for parameter in rule.parameters:
+        for name in parameter.ops:
+            if name not in known:
+                unknown(rule.source, "op", name, sorted(known), 1)

@@ -186,7 +186,10 @@ def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
     if op == "Dropout":
         return _opaque(view, node)
     return [
-        (terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype), dtype)
+        (
+            terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype) if node.output[i] else terms.absent,
+            dtype,
+        )
         for i, (shape, dtype) in enumerate(inferred)
     ]
 

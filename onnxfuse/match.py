@@ -24,7 +24,7 @@ from .language import Catalogue
 from .normal import NEUTRAL, combine
 from .pattern import Pattern, Variant
 from .reasons import MISSING, attribute, describe, listed, surplus
-from .rule import Rule, literal
+from .rule import Rule, literal, targets
 from .symbolic import Sym, exact
 from .terms import REAL, Term, Terms, is_number
 
@@ -43,6 +43,7 @@ class Match:
     """
 
     rule: Rule
+    block: int
     root: Term
     bindings: Bindings
     cover: tuple[Term, ...]
@@ -94,7 +95,15 @@ class Matcher:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
         self.variant, self.rule, self.root = variant, variant.rule, root
         self.env, self.cover, self.steps, self.opened = dict(variant.operators), [], 0, 0
-        for rest in self._root(variant.root, root):
+        self.whole = whole_of(root)
+        if self.whole is not root:
+            names = targets(self.rule.blocks[variant.block][-1])
+            outputs = self.terms.plural[self.whole.id]
+            if max(outputs) >= len(names) or any(names[i] == "_" for i in outputs):
+                return None
+            self.env |= {names[i]: output for i, output in outputs.items() if i}
+            self.cover += outputs.values()
+        for rest in self._root(variant.root, self.whole):
             found = self._finish(rest)
             if found is not None:
                 return found
@@ -162,7 +171,7 @@ class Matcher:
                 yield
         elif p.op != t.op:
             self._fail(p, t, lambda: f"wants {p.op}, saw {describe(t)}")
-        elif t.id in self.terms.plural:
+        elif t.id in self.terms.plural and t is not self.whole:
             self._fail(p, t, lambda: f"{p.op} has further outputs here")
         else:
             yield from self._op(p, t)
@@ -477,7 +486,14 @@ class Matcher:
         if found.emitted is self.root:
             return None
         cover = tuple(self.cover)
-        return Match(self.rule, self.root, found.bindings, cover, found.emitted, found.exposed, matched)
+        return Match(
+            self.rule, self.variant.block, self.root, found.bindings, cover, found.emitted, found.exposed, matched
+        )
+
+
+def whole_of(term: Term) -> Term:
+    """The op whose first output a term is; itself if that op has one output only."""
+    return term.args[0] if term.op == "Output" and not term.attr("index") else term
 
 
 _KIND_TEXT = {"const": "a constant", "bool": "booleans", "real": "real numbers", "int": "integers"}

@@ -130,8 +130,6 @@ def _ops(source: Source, annotation: ast.expr) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, ast.Name):
             raise source.error("behind a constant stand the ops it may be", name, "such as  activation: Relu | Tanh")
-        if name.id not in standard_ops():
-            unknown(source, "op", name.id, sorted(standard_ops()), name)
     return tuple(name.id for name in names if isinstance(name, ast.Name))
 
 

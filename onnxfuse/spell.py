@@ -222,6 +222,11 @@ class Speller:
         node = self.nodes[-1][2]
         names = [wanted.get(i, "") for i in range(count)]
         names[0] = wanted.get(0) or first
+        for i, name in enumerate(names):
+            own = self.view.dtypes.get(name, dtype)
+            if own != dtype and own in REAL:  # a float32 island in a half precision model
+                names[i] = self.names.unique(f"{name}_{whole.op}")
+                self.node("Cast", [names[i]], {"to": own}, limit, name)
         del node.output[:]
         node.output.extend(names)
         for i, name in enumerate(names):

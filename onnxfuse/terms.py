@@ -95,8 +95,10 @@ class Terms:
         self._fresh = 0
         self.shared: set[int] = set()
         """Ids of sums and products that several nodes use: they stay closed when a chain is flattened."""
-        self.plural: set[int] = set()
-        """Ids of terms that stand for several values, each an Output of it: equations speak of one value only."""
+        self.reused: set[int] = set()
+        """Ids of terms that several terms use, or that must exist as values; as of the last round of the search."""
+        self.plural: dict[int, dict[int, Term]] = {}
+        """Ids of terms that stand for several values → each of these, an Output, by its index."""
 
     def __len__(self) -> int:
         return len(self._table)
@@ -147,7 +149,7 @@ class Terms:
         term.below = (below << WIDTH) & _ALL | self.bit(op) * _EVERY
         self._table[identity] = term
         if op == "Output":
-            self.plural.add(args[0].id)
+            self.plural.setdefault(args[0].id, {})[dict(attrs)["index"]] = term
         return term
 
     def input(self, name: str, shape: Shape | None, dtype: int) -> Term:
