@@ -116,4 +116,4 @@ def _check_ops(rule: Rule, known: frozenset[str] | set[str]) -> None:
     for parameter in rule.parameters:
         for name in parameter.ops:
             if name not in known:
-                unknown(rule.source, "op", name, sorted(known), 1)
+                unknown(rule.source, "op", name, sorted(known), parameter.line)

@@ -13,10 +13,9 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from onnx import TensorProto
 
-from . import symbolic
+from .agreement import KIND_TEXT, close, kind_fits, same
 from .conclude import RefusedError, conclude
 from .equations import Bindings, Scope, UndecidedError, attribute_defaults, undefined
 from .index import OPENINGS, operand_count
@@ -185,8 +184,8 @@ class Matcher:
                 self._fail(p, t, lambda: f"{p.name} is {describe(bound)} elsewhere, saw {describe(t)}")
         elif t.op == "Absent":
             self._fail(p, t, lambda: f"{p.name} is not given")
-        elif not _kind_fits(p.op, t):
-            self._fail(p, t, lambda: f"{p.name} wants {_KIND_TEXT[p.op]}, saw {describe(t)}")
+        elif not kind_fits(p.op, t):
+            self._fail(p, t, lambda: f"{p.name} wants {KIND_TEXT[p.op]}, saw {describe(t)}")
         else:
             self.env[p.name] = t
             yield
@@ -431,7 +430,7 @@ class Matcher:
             if wanted.id == "_":
                 return True
             if wanted.id in self.env:
-                return _same(self.env[wanted.id], value)
+                return same(self.env[wanted.id], value)
             self.env[wanted.id] = value
             bound.append(wanted.id)
             return True
@@ -457,7 +456,7 @@ class Matcher:
                 known_value = literal(wanted)
             except (ValueError, TypeError):
                 return False
-        return _same(known_value, value)
+        return same(known_value, value)
 
     def _dim(self, node: ast.expr) -> Any:
         """A dimension expression whose names are bound, else None."""
@@ -496,21 +495,6 @@ def whole_of(term: Term) -> Term:
     return term.args[0] if term.op == "Output" and not term.attr("index") else term
 
 
-_KIND_TEXT = {"const": "a constant", "bool": "booleans", "real": "real numbers", "int": "integers"}
-
-
-def _kind_fits(kind: str, t: Term) -> bool:
-    if kind == "const":
-        return t.constant
-    if kind == "bool":
-        return t.dtype == TensorProto.BOOL
-    if kind == "real":
-        return t.dtype in REAL
-    if kind == "int":
-        return t.dtype in (TensorProto.INT64, TensorProto.INT32)
-    return True
-
-
 def _may_open(p: Pattern, operands: Sequence[Term], inner: Sequence[Term]) -> bool:
     """Is the chain with a shared inner one opened still short enough?  All its operands must then be matched."""
     if not inner:
@@ -525,19 +509,3 @@ def _heads(t: Term, depth: int = OPENINGS) -> set[str]:
             if inner.op == t.op:
                 heads |= _heads(inner, depth - 1)
     return heads
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, float) and isinstance(b, int | float):
-        return math.isclose(a, b, rel_tol=1e-6)
-    if isinstance(a, int | Sym) and isinstance(b, int | Sym):
-        return symbolic.equal(a, b) is True
-    return bool(a == b)
-
-
-def close(wanted: float, seen: float, dtype: int) -> bool:
-    """Is `seen` the literal `wanted`, within 2 ulp of the dtype or 5e-4, whichever is larger?"""
-    if wanted == seen:
-        return True
-    ulp = 2.0**-10 if dtype == TensorProto.FLOAT16 else 2.0**-7 if dtype == TensorProto.BFLOAT16 else 0.0
-    return bool(np.isfinite(seen)) and math.isclose(wanted, seen, rel_tol=max(5e-4, 2 * ulp), abs_tol=1e-12)

@@ -120,7 +120,7 @@ def _head(source: Source, end: int) -> tuple[str, tuple[Parameter, ...]]:
                 unknown(source, "kind", kind, KINDS, argument.annotation)
         if default is not None:
             _literal(source, default)
-        parameters.append(Parameter(argument.arg, kind, default, constant, ops))
+        parameters.append(Parameter(argument.arg, kind, default, constant, ops, argument.lineno))
     return function.name, tuple(parameters)
 
 

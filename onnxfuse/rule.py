@@ -120,6 +120,7 @@ class Parameter:
     constant: bool
     ops: tuple[str, ...] = ()
     """``activation: Relu | Tanh``: the name stands for one of these ops, and for its name as a string."""
+    line: int = 1
 
     @property
     def optional(self) -> bool:
