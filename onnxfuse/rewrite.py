@@ -94,7 +94,7 @@ class Writer:
             if name not in graph.producer:
                 self.spell.register(term, -1.0, name, self.view.dtypes[name])
         alive = {term.id for term in reachable(self.view, current)[0]}
-        for name, index in graph.producer.items():
+        for name, index in sorted(graph.producer.items(), key=lambda item: item[0] not in self.pinned):
             bound = current.get(name)
             if bound is not None and bound.op == "Output" and name in self.found.touched and bound.id in alive:
                 whole = bound.args[0].id

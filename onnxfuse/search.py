@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from .index import Index
 from .language import Catalogue
 from .lift import View
-from .match import Failure, Match, Matcher
+from .match import Failure, Match, Matcher, whole_of
 from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
 from .rule import Rule
@@ -78,6 +78,7 @@ class State:
         for term in alive:
             for arg in term.args:
                 users.setdefault(arg.id, []).append(term)
+        view.terms.reused = needed | {i for i, above in users.items() if any(u is not above[0] for u in above)}
         return State(alive, needed, names, users)
 
 
@@ -98,7 +99,9 @@ def _round(
     candidates = []
     doomed: set[int] = set()
     for term in reversed(state.alive):  # roots before what they cover
-        if term.id in barren or term.id in doomed or term.op not in index.by_op:
+        if term.id in barren or term.id in doomed or whole_of(term).op not in index.by_op:
+            continue
+        if term.id in view.terms.plural:  # its outputs are tried
             continue
         matches = _matches(matcher, index, term)
         if banned:
@@ -145,10 +148,10 @@ def reachable(view: View, current: Mapping[str, Term]) -> tuple[list[Term], set[
 
 
 def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
-    """The first match of each rule at a term."""
+    """The first match of each rule at a term; of a rule that exposes intermediates, of each of its blocks."""
     matches: list[Match] = []
-    for variant in index.candidates(term, matcher.plausible):
-        if any(m.rule is variant.rule for m in matches):
+    for variant in index.candidates(whole_of(term), matcher.plausible):
+        if any(m.rule is variant.rule and (m.block == variant.block or not m.rule.labels) for m in matches):
             continue
         match = matcher.match(variant, term)
         if match is not None:

@@ -197,9 +197,9 @@ class Speller:
             node = self.nodes[-1][2]
         else:
             kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
-            shapes: tuple[tuple[int | None, ...] | None, ...] = ()
+            shapes: tuple[tuple[int | str, ...] | None, ...] = ()
             if asks_for_shapes(self.functions.catalogue.definitions[term.op]):
-                shapes = tuple(_static_dims(a) for a in term.args)
+                shapes = _lettered(term.args)
             use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds, shapes)
             overload = self.functions.overload(use, self.opset)
             if overload and self.graph.root.is_function:
@@ -398,5 +398,12 @@ def _negated(term: Term) -> Term | None:
     return None
 
 
-def _static_dims(term: Term) -> tuple[int | None, ...] | None:
-    return None if term.shape is None else tuple(None if isinstance(d, Sym) else d for d in term.shape)
+def _lettered(args: Sequence[Term]) -> tuple[tuple[int | str, ...] | None, ...]:
+    """The shapes of operands; a symbol by its place among those that occur, so that layers share a function."""
+    letters: dict[Sym, str] = {}
+    return tuple(
+        None
+        if a.shape is None
+        else tuple(letters.setdefault(d, f"d{len(letters)}") if isinstance(d, Sym) else d for d in a.shape)
+        for a in args
+    )
