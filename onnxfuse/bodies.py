@@ -111,6 +111,16 @@ def allows(op: str, opset: int, dtype: int) -> bool:
     return kind in schema.inputs[0].types
 
 
+@cache
+def output_dtype(op: str, index: int, dtype: int) -> int:
+    """The element type of an output of an op that computes in `dtype`: statistics, to which the schema gives a type of
+    their own, are float32."""
+    since, _ = standard_since(op)
+    outputs = defs.get_schema(op, defs.onnx_opset_version(), "").outputs if since else ()
+    own = index < len(outputs) and outputs[index].type_str != outputs[0].type_str
+    return int(TensorProto.FLOAT) if own and dtype in REAL else dtype
+
+
 @dataclass
 class Body:
     """Lowers equations to nodes of one function."""
@@ -130,11 +140,17 @@ class Body:
         return name
 
     def node(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any], base: str = "", outputs: int = 1) -> Ref:
-        names = [self.fresh(base or op.lower()) for _ in range(outputs)]
+        return Ref(self.outputs(op, inputs, attrs, outputs, base)[0])
+
+    def outputs(
+        self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any], count: int, base: str = "y"
+    ) -> list[str]:
+        """One node; the names of its outputs."""
+        names = [self.fresh(base or op.lower()) for _ in range(count)]
         made = NodeProto(op_type=op, input=inputs, output=names)
         made.attribute.extend(make_attribute(k, v) for k, v in sorted(attrs.items()))
         self.nodes.append(made)
-        return Ref(names[0])
+        return names
 
     def constant(self, array: Any, dtype: int, base: str = "constant") -> Ref:
         value = tensor(np.asarray(array), "", dtype)
@@ -325,7 +341,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
     ]
     equations = meaning(definition)
     if is_standard(use.op, attrs, opset) and allows(use.op, opset, use.dtype):
-        outputs = [body.node(use.op, [a.name if a else "" for a in args], attrs, "y").name]
+        outputs = body.outputs(use.op, [a.name if a else "" for a in args], attrs, use.outputs)
     else:
         calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
         island = use.dtype in HALF and not calls & PRODUCTS
@@ -339,7 +355,11 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         else:
             values = [env[name] for name in _output_names(definition)[: use.outputs]] if use.outputs > 1 else [result]
         if island:
-            values = [body.node("Cast", [body.ref(v)], {"to": use.dtype}, "y") for v in values]
+            kinds = [output_dtype(use.op, i, use.dtype) for i in range(len(values))]
+            values = [
+                body.node("Cast", [body.ref(v)], {"to": kind}, "y") if kind != body.dtype else v
+                for v, kind in zip(values, kinds, strict=True)
+            ]
         # A body may not return an input of its own under its own name.
         outputs = [v.name if v.name not in names else body.node("Identity", [v.name], {}).name for v in values]
     made.output.extend(outputs)
