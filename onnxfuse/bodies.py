@@ -347,7 +347,9 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         island = use.dtype in HALF and not calls & PRODUCTS
         if island:
             body.dtype = TensorProto.FLOAT
-            args = [body.node("Cast", [a.name], {"to": TensorProto.FLOAT}) if a else None for a in args]
+            args = [
+                Ref(body.node("Cast", [a.name], {"to": TensorProto.FLOAT}).name, a.shape) if a else None for a in args
+            ]
         env = environment(definition, args, attrs, catalogue)
         result = body.equations(equations, env)
         if isinstance(result, tuple):

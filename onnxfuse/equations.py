@@ -18,6 +18,7 @@ from .infer import infer, normal_axis
 from .language import Catalogue
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
 from .parse import standard_ops
+from .parts import part
 from .pattern import BINARY
 from .rule import Rule, literal, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
@@ -291,6 +292,14 @@ def _broadcasts(scope: Scope, x: Value, shape: Value) -> bool:
     return same_shape(broadcast(_shape(scope, x), tuple(shape)), tuple(shape))
 
 
+def _part(scope: Scope, x: Value, start: Value, stop: Value, step: int = 1) -> Term:
+    """x[..., start:stop:step], computed inside what computes x."""
+    piece = part(scope.terms, x, start, stop, step) if isinstance(x, Term) and isinstance(stop, int) else None
+    if piece is None:
+        raise UndecidedError(f"the last dimension of {x!r} is no {stop}")
+    return piece
+
+
 def _attribute(scope: Scope, captured: Value, name: str, default: Value) -> Value:
     """An attribute among those that `**name` captured; `default` where the node does not give it."""
     return dict(captured).get(name, default)
@@ -317,6 +326,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "opset": lambda scope: scope.opset,
     "broadcasts": _broadcasts,
     "attribute": _attribute,
+    "part": _part,
 }
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

@@ -97,6 +97,7 @@ def _round(
     names, users = state.names, state.users
     candidates = []
     doomed: set[int] = set()
+    built: dict[int, int] = {}
     for term in reversed(state.alive):  # roots before what they cover
         if term.id in barren or term.id in doomed or term.op not in index.by_op:
             continue
@@ -106,7 +107,7 @@ def _round(
         if not matches:
             barren.add(term.id)
         for match in matches:
-            candidate = weigh(match, users, state.needed)
+            candidate = weigh(match, users, state.needed, built)
             if candidate.launches >= 0 or match.rule.target:
                 candidates.append(candidate)
                 doomed |= candidate.dying
@@ -175,7 +176,8 @@ def _substitute(
             replacement[old.id] = new
         if not any(wanted(old, candidate, state) for old in match.exposed):
             # Nobody asks for a further output: the first is the op itself, and later rules see it as that.
-            replacement |= {t.id: t.args[0] for t in match.made(users) if t.op == "Output"}
+            made = match.made(users)
+            replacement |= {t.id: t.args[0] for t in made if t.op == "Output" and not t.attr("index")}
         rooted = _values_above(match.root.id, names, users)
         found.rooted[match] = tuple(sorted(rooted))
         match.values = rooted.union(*(_values_above(term.id, names, users) for term in match.exposed))
