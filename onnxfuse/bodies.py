@@ -27,6 +27,8 @@ from .rule import Rule, captured, literal, op_name, targets
 from .terms import REAL
 
 HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+EXPANDED = frozenset({"GroupNormalization"})
+"""Standard ops that onnxruntime has no kernel for on a CPU.  It expands their function; the equations are faster."""
 PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
 
 
@@ -340,7 +342,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         Ref(name, shape) if given else None for name, given, shape in zip(names, use.inputs, shapes, strict=True)
     ]
     equations = meaning(definition)
-    if is_standard(use.op, attrs, opset) and allows(use.op, opset, use.dtype):
+    if is_standard(use.op, attrs, opset) and allows(use.op, opset, use.dtype) and use.op not in EXPANDED:
         outputs = body.outputs(use.op, [a.name if a else "" for a in args], attrs, use.outputs)
     else:
         calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}

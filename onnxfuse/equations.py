@@ -22,7 +22,7 @@ from .parts import part
 from .pattern import BINARY
 from .rule import Rule, literal, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
-from .terms import Term, Terms, is_number, same_shape
+from .terms import Term, Terms, is_number, same_shape, value_of
 
 Value: TypeAlias = Any
 """What a name in a rule may stand for: Term, int, float, Sym, str, bool, tuple of these, or None (not given)."""
@@ -292,6 +292,13 @@ def _broadcasts(scope: Scope, x: Value, shape: Value) -> bool:
     return same_shape(broadcast(_shape(scope, x), tuple(shape)), tuple(shape))
 
 
+def _every(scope: Scope, x: Value, number: Value) -> bool:
+    """Is x a constant, all of whose elements are this number?"""
+    if not isinstance(x, Term):
+        return bool(x == number)
+    return x.constant and bool(np.all(value_of(x) == number))
+
+
 def _part(scope: Scope, x: Value, start: Value, stop: Value, step: int = 1) -> Term:
     """x[..., start:stop:step], computed inside what computes x."""
     piece = part(scope.terms, x, start, stop, step) if isinstance(x, Term) and isinstance(stop, int) else None
@@ -327,6 +334,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "broadcasts": _broadcasts,
     "attribute": _attribute,
     "part": _part,
+    "every": _every,
 }
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

@@ -168,7 +168,7 @@ def _expressions(source: Source, body: Sequence[ast.stmt]) -> tuple[ast.expr, ..
     return tuple(s.value for s in body if isinstance(s, ast.Expr))
 
 
-DRAWN = frozenset({"positive", "halves", "pairs"})
+DRAWN = frozenset({"positive", "halves", "pairs", "ones", "zeros"})
 """What a shape in ``test:`` may be wrapped in; `rule_test` draws the elements."""
 
 

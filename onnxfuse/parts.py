@@ -1,7 +1,7 @@
 """A slice of a value, computed inside what computes the value.
 
-Rotary embeddings spell their angles out twice, as Concat(f, f) below Cos and Sin, or each element twice in a row.  `part`
-moves a slice of the last axis inward until it meets the copies, so that the two halves of such a value are one term.
+Rotary embeddings spell their angles out twice, as Concat(f, f) below Cos and Sin, or each element twice in a row.
+`part` moves a slice of the last axis inward until it meets the copies, so that both halves are one term.
 """
 
 from __future__ import annotations

@@ -223,6 +223,8 @@ def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tup
         array = np.concatenate([array, array], -1)
     elif op_name(wanted) == "pairs":
         array = np.repeat(array, 2, -1)
+    elif op_name(wanted) in ("ones", "zeros"):
+        array = np.full(shape, float(op_name(wanted) == "ones"))
     return dtype, array.astype(helper.tensor_dtype_to_np_dtype(dtype))
 
 
