@@ -27,6 +27,8 @@ from .rule import Rule, captured, literal, op_name, targets
 from .terms import REAL
 
 HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+EXPANDED = frozenset({"GroupNormalization"})
+"""Standard ops that onnxruntime has no kernel for on a CPU.  It expands their function; the equations are faster."""
 PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
 
 
@@ -107,6 +109,16 @@ def allows(op: str, opset: int, dtype: int) -> bool:
     return kind in schema.inputs[0].types
 
 
+@cache
+def output_dtype(op: str, index: int, dtype: int) -> int:
+    """The element type of an output of an op that computes in `dtype`: statistics, to which the schema gives a type of
+    their own, are float32."""
+    newest = defs.onnx_opset_version()
+    outputs = defs.get_schema(op, newest, "").outputs if defs.has(op, newest, "") else ()
+    own = index < len(outputs) and outputs[index].type_str != outputs[0].type_str
+    return int(TensorProto.FLOAT) if own and dtype in REAL else dtype
+
+
 @dataclass
 class Body:
     """Lowers equations to nodes of one function."""
@@ -126,11 +138,17 @@ class Body:
         return name
 
     def node(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any], base: str = "", outputs: int = 1) -> Ref:
-        names = [self.fresh(base or op.lower()) for _ in range(outputs)]
+        return Ref(self.outputs(op, inputs, attrs, outputs, base)[0])
+
+    def outputs(
+        self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any], count: int, base: str = "y"
+    ) -> list[str]:
+        """One node; the names of its outputs."""
+        names = [self.fresh(base or op.lower()) for _ in range(count)]
         made = NodeProto(op_type=op, input=inputs, output=names)
         made.attribute.extend(make_attribute(k, v) for k, v in sorted(attrs.items()))
         self.nodes.append(made)
-        return Ref(names[0])
+        return names
 
     def constant(self, array: Any, dtype: int, base: str = "constant") -> Ref:
         value = tensor(np.asarray(array), "", dtype)
@@ -325,18 +343,19 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         Ref(name, shape) if given else None for name, given, shape in zip(names, use.inputs, shapes, strict=True)
     ]
     equations = meaning(definition)
-    if is_standard(use.op, attrs, opset) and allows(use.op, opset, use.dtype):
+    if is_standard(use.op, attrs, opset) and allows(use.op, opset, use.dtype) and use.op not in EXPANDED:
         env = environment(definition, args, attrs, catalogue)
         body.equations(definition.standard, env)
         inputs = [env[name].name if isinstance(env[name], Ref) else "" for name in names]
-        body.node(use.op, inputs, attrs, "y", use.outputs)
-        outputs = list(body.nodes[-1].output)
+        outputs = body.outputs(use.op, inputs, attrs, use.outputs)
     else:
         calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
         island = use.dtype in HALF and not calls & PRODUCTS
         if island:
             body.dtype = TensorProto.FLOAT
-            args = [body.node("Cast", [a.name], {"to": TensorProto.FLOAT}) if a else None for a in args]
+            args = [
+                Ref(body.node("Cast", [a.name], {"to": TensorProto.FLOAT}).name, a.shape) if a else None for a in args
+            ]
         env = environment(definition, args, attrs, catalogue)
         result = body.equations(equations, env)
         if isinstance(result, tuple):
@@ -344,7 +363,11 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         else:
             values = [env[name] for name in _output_names(definition)[: use.outputs]] if use.outputs > 1 else [result]
         if island:
-            values = [body.node("Cast", [body.ref(v)], {"to": use.dtype}, "y") for v in values]
+            kinds = [output_dtype(use.op, i, use.dtype) for i in range(len(values))]
+            values = [
+                body.node("Cast", [body.ref(v)], {"to": kind}, "y") if kind != body.dtype else v
+                for v, kind in zip(values, kinds, strict=True)
+            ]
         # A body may not return an input of its own under its own name.
         outputs = [v.name if v.name not in names else body.node("Identity", [v.name], {}).name for v in values]
     made.output.extend(outputs)

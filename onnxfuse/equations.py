@@ -18,10 +18,11 @@ from .infer import infer, normal_axis
 from .language import Catalogue
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
 from .parse import standard_ops
+from .parts import part
 from .pattern import BINARY
 from .rule import Rule, captured, literal, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
-from .terms import Term, Terms, is_number, same_shape
+from .terms import Term, Terms, is_number, same_shape, value_of
 
 Value: TypeAlias = Any
 """What a name in a rule may stand for: Term, int, float, Sym, str, bool, tuple of these, or None (not given)."""
@@ -299,6 +300,21 @@ def _broadcasts(scope: Scope, x: Value, shape: Value) -> bool:
     return same_shape(broadcast(_shape(scope, x), tuple(shape)), tuple(shape))
 
 
+def _every(scope: Scope, x: Value, number: Value) -> bool:
+    """Is x a constant, all of whose elements are this number?"""
+    if not isinstance(x, Term):
+        return bool(x == number)
+    return x.constant and bool(np.all(value_of(x) == number))
+
+
+def _part(scope: Scope, x: Value, start: Value, stop: Value, step: int = 1) -> Term:
+    """x[..., start:stop:step], computed inside what computes x."""
+    piece = part(scope.terms, x, start, stop, step) if isinstance(x, Term) and isinstance(stop, int) else None
+    if piece is None:
+        raise UndecidedError(f"the last dimension of {x!r} is no {stop}")
+    return piece
+
+
 def _attribute(scope: Scope, captured: Value, name: str, default: Value) -> Value:
     """An attribute among those that `**name` captured; `default` where the node does not give it."""
     return dict(captured).get(name, default)
@@ -326,6 +342,8 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "opset": lambda scope: scope.opset,
     "broadcasts": _broadcasts,
     "attribute": _attribute,
+    "part": _part,
+    "every": _every,
 }
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

@@ -167,11 +167,15 @@ def _expressions(source: Source, body: Sequence[ast.stmt]) -> tuple[ast.expr, ..
     return tuple(s.value for s in body if isinstance(s, ast.Expr))
 
 
+DRAWN = frozenset({"positive", "halves", "pairs", "ones", "zeros"})
+"""What a shape in ``test:`` may be wrapped in; `rule_test` draws the elements."""
+
+
 def _test(source: Source, body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
     test = {s.targets[0].id: s.value for s in _assignments(source, body) if isinstance(s.targets[0], ast.Name)}
     for value in test.values():
-        positive = isinstance(value, ast.Call) and op_name(value) == "positive" and len(value.args) == 1
-        _literal(source, value.args[0] if isinstance(value, ast.Call) and positive else value)
+        drawn = isinstance(value, ast.Call) and op_name(value) in DRAWN and len(value.args) == 1
+        _literal(source, value.args[0] if isinstance(value, ast.Call) and drawn else value)
     return test
 
 

@@ -52,6 +52,9 @@ class Writer:
         self._seen: dict[tuple[Any, ...], NodeProto] = {}
         self.pinned: set[str] = set()
         """Values that must keep their name: outputs, and what bodies of control flow read."""
+        self.decides: set[str] = set()
+        """Values that say which branch of an If runs.  They are not folded: a runtime would inline the branch, and hold
+        it to checks that it escapes while the condition is open."""
         self.read: set[str] = set()
         """Values that something reads by name; other touched values are built only if a term needs them."""
         self.anew: set[int] = set()
@@ -87,13 +90,19 @@ class Writer:
             node = graph.nodes[index]
             captured = captured_names(node) if has_bodies(node) else set()
             self.pinned |= captured
+            if node.op_type == "If":
+                self._keep_open(node.input[0])
             if index not in self.anew:
                 self.read.update(name for name in node.input)
         self.read |= self.pinned
         for name, term in current.items():
             if name not in graph.producer:
                 self.spell.register(term, -1.0, name, self.view.dtypes[name])
-        alive = {term.id for term in reachable(self.view, current)[0]}
+        terms = reachable(self.view, current)[0]
+        alive = {term.id for term in terms}
+        for term in terms:
+            if term.op == "Output":
+                self.spell.parts.setdefault(term.args[0].id, set()).add(term.attr("index"))
         for name, index in sorted(graph.producer.items(), key=lambda item: item[0] not in self.pinned):
             bound = current.get(name)
             if bound is not None and bound.op == "Output" and name in self.found.touched and bound.id in alive:
@@ -152,6 +161,16 @@ class Writer:
                     terms.extend(term.args)
         return wanted, reads
 
+    def _keep_open(self, condition: str) -> None:
+        """Keep the nodes that a condition is computed by."""
+        stack = [condition]
+        while stack:
+            name = stack.pop()
+            index = self.graph.producer.get(name)
+            if index is not None and name not in self.decides:
+                self.decides.add(name)
+                stack.extend(i for i in self.graph.nodes[index].input if i)
+
     def _visit(self, index: int) -> None:
         """Deal with one node of the original, and make its values known."""
         node = self.graph.nodes[index]
@@ -187,7 +206,7 @@ class Writer:
         term = self.found.current[name]
         if node.domain not in STANDARD:
             return False
-        if term.op == "Constant" and name not in self.pinned and _element_count(term) <= SMALL:
+        if term.op == "Constant" and name not in self.pinned | self.decides and _element_count(term) <= SMALL:
             self.spell.constant(term, self.view.dtypes[name], name)
             return True
         if name not in self.pinned:

@@ -98,6 +98,7 @@ def _round(
     names, users = state.names, state.users
     candidates = []
     doomed: set[int] = set()
+    built: dict[int, int] = {}
     for term in reversed(state.alive):  # roots before what they cover
         if term.id in barren or term.id in doomed or whole_of(term).op not in index.by_op:
             continue
@@ -109,7 +110,7 @@ def _round(
         if not matches:
             barren.add(term.id)
         for match in matches:
-            candidate = weigh(match, users, state.needed)
+            candidate = weigh(match, users, state.needed, built)
             if candidate.launches >= 0 or match.rule.target:
                 candidates.append(candidate)
                 doomed |= candidate.dying
@@ -118,7 +119,7 @@ def _round(
     chosen = choose(candidates, order)
     if not chosen:
         return False
-    _substitute(view, found, [c.match for c in chosen], names, users, {t.id for t in state.alive})
+    _substitute(view, found, chosen, state)
     return True
 
 
@@ -162,19 +163,24 @@ def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
 def _substitute(
     view: View,
     found: Found,
-    matches: Sequence[Match],
-    names: dict[int, list[str]],
-    users: dict[int, list[Term]],
-    alive: Container[int],
+    chosen: Sequence[Candidate],
+    state: State,
 ) -> None:
     """Replace the roots everywhere, and note which values can no longer keep their node.
 
     A value that no output depends on keeps the term it had, and its node, should an untouched node read it."""
+    names, users = state.names, state.users
+    alive = {term.id for term in state.alive}
     replacement: dict[int, Term] = {}
-    for match in matches:
+    for candidate in chosen:
+        match = candidate.match
         replacement[match.root.id] = match.emitted
         for old, new in match.exposed.items():
             replacement[old.id] = new
+        if not any(wanted(old, candidate, state) for old in match.exposed):
+            # Nobody asks for a further output: the first is the op itself, and later rules see it as that.
+            made = match.made(users)
+            replacement |= {t.id: t.args[0] for t in made if t.op == "Output" and not t.attr("index")}
         rooted = _values_above(match.root.id, names, users)
         found.rooted[match] = tuple(sorted(rooted))
         match.values = rooted.union(*(_values_above(term.id, names, users) for term in match.exposed))
@@ -189,6 +195,12 @@ def _substitute(
             found.stale.add(name)
         else:
             found.current[name] = _resolve(view, found, term, replacement, done)
+
+
+def wanted(old: Term, candidate: Candidate, state: State) -> bool:
+    """Does anything that stays need a term that the match can expose?"""
+    inside = candidate.dying | {candidate.match.root.id}
+    return old.id in state.needed or any(user.id not in inside for user in state.users.get(old.id, ()))
 
 
 def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:

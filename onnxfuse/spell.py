@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from .bodies import Functions, Use, asks_for_shapes, is_standard, real_dtype
+from .bodies import Functions, Use, asks_for_shapes, is_standard, output_dtype, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
 from .dimensions import Dimensions, Numbers, Part, Run
 from .graph import DOMAIN, Names
@@ -51,6 +51,8 @@ class Speller:
         """(matches, node, output, term) of every fused node."""
         self.outputs_of: dict[int, list[str]] = {}
         """Fused ops with several outputs → the values that are such an output, in order."""
+        self.parts: dict[int, set[int]] = {}
+        """Fused ops with several outputs → which of them something needs."""
         self.vacant: dict[int, list[str]] = {}
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
@@ -216,23 +218,31 @@ class Speller:
 
         All have the same element type: a value of another one keeps its name for the Cast that makes it."""
         whole, current = term.args[0], self.found.current
-        index = term.attr("index")
-        wanted: dict[int, str] = {index: ""}
-        for name in self.outputs_of.get(whole.id, ()):
-            own = current[name].attr("index")
-            wanted[own] = wanted.get(own) or (name if self.view.dtypes[name] == dtype else "")
+        named = sorted(self.outputs_of.get(whole.id, ()), key=lambda name: name not in self.graph.outputs)
+        bound = [(current[name].attr("index"), name) for name in named]
+        index, asked = term.attr("index"), dtype
+        if index:
+            dtype = next((self.view.dtypes[name] for i, name in bound if not i), dtype)
+        wanted: dict[int, str] = {}
+        for i, name in bound:
+            if self.view.dtypes[name] == output_dtype(whole.op, i, dtype):
+                wanted.setdefault(i, name)
+        for i in sorted(self.parts.get(whole.id, set()) | {index}):
+            if i and i not in wanted:
+                wanted[i] = self.names.unique(f"onnxfuse/{whole.op}")
         inputs = [self._operand(a, dtype, limit) for a in whole.args]
-        count = max(wanted) + 1
+        count = max(wanted, default=0) + 1
         first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), count)
         node = self.nodes[-1][2]
-        names = [wanted[i] or self.names.unique(f"onnxfuse/{whole.op}") if i in wanted else "" for i in range(count)]
-        names[0] = first
+        names = [first, *(wanted.get(i, "") for i in range(1, count))]
         del node.output[:]
         node.output.extend(names)
         for i, name in enumerate(names):
             if name:
                 part = self.view.terms.raw("Output", [whole], (("index", i),), shape=None, dtype=dtype)
-                self.register(part, limit - 0.5, name, dtype)
+                self.register(part, limit - 0.5, name, output_dtype(whole.op, i, dtype))
+        if output_dtype(whole.op, index, dtype) != asked:
+            return self.node("Cast", [names[index]], {"to": asked}, limit)
         return str(names[index])
 
     def _chain(self, term: Term, dtype: int, limit: float, name: str) -> str:
