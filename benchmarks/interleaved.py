@@ -20,7 +20,7 @@ Samples = dict[str, list[float]]
 """Side → seconds of one call, one figure per round."""
 
 _SAMPLE = 2e-3
-"""A sample takes at least this many seconds: faster sides are called several times."""
+"""A sample takes about this many seconds at least: faster sides are called several times, and the median is taken."""
 _WARM_UP = 3
 _LEAST_ROUNDS = 9
 _ERROR = 0.05
@@ -89,10 +89,12 @@ def measure(
 
 
 def _time(side: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:
-    start = clock()
+    times = []
     for _ in range(calls):
+        start = clock()
         side()
-    return (clock() - start) / calls
+        times.append(clock() - start)
+    return statistics.median(times)
 
 
 def ratio(baseline: Sequence[float], side: Sequence[float]) -> Ratio:
