@@ -22,6 +22,7 @@ from .search import Found, reachable
 from .simplify import simpler
 from .spell import Speller, UnrealisableError
 from .terms import SMALL, Term, static
+from .views import is_reshape
 
 MOVEMENT = frozenset(
     """Identity Cast Reshape Squeeze Unsqueeze Flatten Transpose Expand Tile Slice Concat Pad Split Gather GatherND
@@ -132,8 +133,12 @@ class Writer:
         Also the values that are read by name or by a touched value's term."""
         graph, current = self.graph, self.found.current
         first: dict[int, str] = {}
+        reshaped: dict[int, str] = {}
         for name in sorted(current, key=lambda name: graph.producer.get(name, -1)):
-            first.setdefault(current[name].id, name)
+            term = current[name]
+            first.setdefault(term.id, name)
+            if is_reshape(term):
+                reshaped.setdefault(term.args[0].id, name)
         wanted: set[int] = set()
         looked: set[int] = set()
         stack = [name for name in graph.outputs if name in graph.producer]
@@ -159,6 +164,8 @@ class Writer:
                     reads.append(first[term.id])
                 else:
                     terms.extend(term.args)
+                    if term.id in reshaped:  # may come too late
+                        stack.append(reshaped[term.id])
         return wanted, reads
 
     def _keep_open(self, condition: str) -> None:

@@ -13,6 +13,7 @@ from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
 from .rule import Rule
 from .terms import Term
+from .views import is_reshape
 
 ROUNDS = 30
 """Rounds per stratum; a rule set that needs more does not end."""
@@ -191,7 +192,7 @@ def _substitute(
     for name, term in found.current.items():
         if term.id in done:
             found.current[name] = done[term.id]
-        elif name in found.stale or (term.id not in alive and name not in found.touched):
+        elif name in found.stale or not (_current(term, alive) or name in found.touched):
             found.stale.add(name)
         else:
             found.current[name] = _resolve(view, found, term, replacement, done)
@@ -201,6 +202,11 @@ def wanted(old: Term, candidate: Candidate, state: State) -> bool:
     """Does anything that stays need a term that the match can expose?"""
     inside = candidate.dying | {candidate.match.root.id}
     return old.id in state.needed or any(user.id not in inside for user in state.users.get(old.id, ()))
+
+
+def _current(term: Term, alive: Container[int]) -> bool:
+    """Is a term worth keeping up to date: do outputs depend on it, or on what it holds in another shape?"""
+    return term.id in alive or (is_reshape(term) and term.args[0].id in alive)
 
 
 def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:
