@@ -79,6 +79,10 @@ class State:
         for term in alive:
             for arg in term.args:
                 users.setdefault(arg.id, []).append(term)
+        view.terms.plural = {}
+        for term in alive:
+            if term.op == "Output":
+                view.terms.plural.setdefault(term.args[0].id, {})[term.attr("index")] = term
         view.terms.reused = needed | {i for i, above in users.items() if any(u is not above[0] for u in above)}
         return State(alive, needed, names, users)
 
