@@ -53,6 +53,7 @@ class Speller:
         self.vacant: dict[int, list[str]] = {}
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
+        self._named: set[str] = set()
         self._dims: dict[Dim, tuple[float, str, int]] = {}
         self._spellings: dict[str, Spelling] = {
             "Reshape": self._reshape,
@@ -94,6 +95,7 @@ class Speller:
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:
         """A value with this term is computed at this position."""
         self._known.setdefault(term.id, []).append((position, name, dtype))
+        self._named.add(name)
         for axis, dim in enumerate(term.shape or ()):
             if isinstance(dim, Sym) and dim not in self._dims:
                 self._dims[dim] = (position, name, axis)
@@ -215,13 +217,15 @@ class Speller:
     def _outputs(self, term: Term, dtype: int, limit: float) -> str:
         """One output of a fused op with several: the node is written once, with every output that a value waits for.
 
-        All have the same element type: a value of another one keeps its name for the Cast that makes it."""
+        All have the same element type: a value of another one keeps its name for the Cast that makes it; one whose own
+        node stayed has its name already."""
         whole, current = term.args[0], self.found.current
         index = term.attr("index")
         wanted: dict[int, str] = {index: ""}
         for name in self.outputs_of.get(whole.id, ()):
             own = current[name].attr("index")
-            wanted[own] = wanted.get(own) or (name if self.view.dtypes[name] == dtype else "")
+            waits = self.view.dtypes[name] == dtype and name not in self._named
+            wanted[own] = wanted.get(own) or (name if waits else "")
         inputs = [self._operand(a, dtype, limit) for a in whole.args]
         count = max(wanted) + 1
         first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), count)
