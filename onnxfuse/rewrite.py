@@ -138,6 +138,7 @@ class Writer:
             self.visited.discard(index)
             return
         if not self._replaced(node, index):
+            self.spell.named.update(node.output)
             for name in node.input:
                 self._require(name)
             self.spell.nodes.append((index, 0, node))

@@ -53,7 +53,8 @@ class Speller:
         self.vacant: dict[int, list[str]] = {}
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
-        self._named: set[str] = set()
+        self.named: set[str] = set()
+        """Values that some node of the scope to be gives: their own, or a new one."""
         self._dims: dict[Dim, tuple[float, str, int]] = {}
         self._spellings: dict[str, Spelling] = {
             "Reshape": self._reshape,
@@ -95,7 +96,7 @@ class Speller:
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:
         """A value with this term is computed at this position."""
         self._known.setdefault(term.id, []).append((position, name, dtype))
-        self._named.add(name)
+        self.named.add(name)
         for axis, dim in enumerate(term.shape or ()):
             if isinstance(dim, Sym) and dim not in self._dims:
                 self._dims[dim] = (position, name, axis)
@@ -224,7 +225,7 @@ class Speller:
         wanted: dict[int, str] = {index: ""}
         for name in self.outputs_of.get(whole.id, ()):
             own = current[name].attr("index")
-            waits = self.view.dtypes[name] == dtype and name not in self._named
+            waits = self.view.dtypes[name] == dtype and name not in self.named
             wanted[own] = wanted.get(own) or (name if waits else "")
         inputs = [self._operand(a, dtype, limit) for a in whole.args]
         count = max(wanted) + 1
