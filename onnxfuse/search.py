@@ -101,6 +101,8 @@ def _round(
     for term in reversed(state.alive):  # roots before what they cover
         if term.id in barren or term.id in doomed or term.op not in index.by_op:
             continue
+        if any(user.op == "Output" for user in users.get(term.id, ())):
+            continue  # a rule says what becomes of one output, not of several
         matches = _matches(matcher, index, term)
         if banned:
             matches = [m for m in matches if not _forbidden(m, banned, names, users)]
