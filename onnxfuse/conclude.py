@@ -107,10 +107,10 @@ def _emit(rule: Rule, scope: Scope) -> tuple[Term, dict[Term, Term]]:
     for statement in rule.emit:
         result = scope.term(scope.value(statement.value))
         names = targets(statement)
-        if isinstance(statement.targets[0], ast.Tuple):
-            whole, like = result, scope.like
+        if any(isinstance(scope.bindings.get(name), Term) for name in names[1:]):
+            whole = result
             for i, name in enumerate(names):
-                old = scope.bindings.get(name) if i else like
+                old = scope.bindings.get(name) if i else whole
                 if isinstance(old, Term):
                     output = _output(scope, whole, i, old)
                     if i:

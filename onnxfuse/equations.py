@@ -6,7 +6,7 @@ The only functions a rule can call are those defined here and ops; see `FUNCTION
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from .normal import expand, make, repeat, reshape, slice_axis, transpose
 from .parse import standard_ops
 from .parts import part
 from .pattern import BINARY
-from .rule import Rule, literal, op_name
+from .rule import Rule, captured, literal, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
 from .terms import Term, Terms, is_number, same_shape, value_of
 
@@ -231,6 +231,14 @@ def attribute_defaults(op: str, ops: Catalogue) -> Mapping[str, Any]:
     return found
 
 
+def undefined(op: str, attrs: Iterable[str], ops: Catalogue) -> list[str]:
+    """The attributes that the rule which defines an op does not know: with one of them it is another op."""
+    definition = ops.definitions.get(op)
+    if definition is None or captured(definition.meaning or definition.blocks[0]):
+        return []
+    return sorted(name for name in attrs if definition.parameter(name) is None)
+
+
 # ------------------------------------------------------------------------------------------------ functions of rules
 
 
@@ -323,6 +331,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "isinput": lambda scope, x: isinstance(x, Term) and x.op == "Input",
     "given": lambda scope, x: isinstance(x, Term) and x.op != "Absent",
     "free": _free,
+    "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),
     "abs": lambda scope, x: abs(scope.number(x)),

@@ -402,4 +402,15 @@ def _attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) 
     else:
         size = exact(v[2], attrs.get("kv_num_heads", 1))
         y = (q[0], q[1], size * attrs.get("q_num_heads", 1) if size is not None else terms.fresh_dim())
-    return [(y, dtype)]
+    return [(y, dtype), *((_present(args, attrs, i), args[i].dtype) for i in (1, 2))]
+
+
+def _present(args: list[Term], attrs: Attributes, position: int) -> Shape | None:
+    """The new keys (position 1) or values (2) as [B,H,T,D], behind those of the past."""
+    new, past = args[position].shape, args[position + 3] if len(args) > position + 3 else None
+    if new is not None and len(new) == 3:
+        size = exact(new[2], attrs.get("kv_num_heads", 1))
+        new = None if size is None else (new[0], attrs.get("kv_num_heads", 1), new[1], size)
+    if new is None or past is None or past.op == "Absent":
+        return new
+    return None if past.shape is None else (*new[:2], past.shape[2] + new[2], new[3])

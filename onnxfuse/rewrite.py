@@ -8,7 +8,7 @@ original as possible.  Outputs of the scope, and values that bodies of control f
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,10 @@ from .graph import DOMAIN, STANDARD, Graph, Names, captured_names, has_bodies
 from .lift import RANDOM, View
 from .provenance import Site, Written, sites
 from .search import Found, reachable
+from .simplify import simpler
 from .spell import Speller, UnrealisableError
 from .terms import SMALL, Term, static
+from .views import is_reshape
 
 MOVEMENT = frozenset(
     """Identity Cast Reshape Squeeze Unsqueeze Flatten Transpose Expand Tile Slice Concat Pad Split Gather GatherND
@@ -35,8 +37,16 @@ VIEW_OPS = frozenset("Identity Reshape Squeeze Unsqueeze Flatten Transpose Expan
 class Writer:
     """Edits one scope in place."""
 
-    def __init__(self, view: View, found: Found, names: Names, functions: Functions, target: str) -> None:
-        self.view, self.found = view, found
+    def __init__(
+        self,
+        view: View,
+        found: Found,
+        names: Names,
+        functions: Functions,
+        target: str,
+        kept: Collection[str] = (),
+    ) -> None:
+        self.view, self.found, self.kept = view, found, kept
         self.graph: Graph = view.graph
         self.spell = Speller(view, found, names, functions, target)
         self.alias = self.spell.alias
@@ -51,6 +61,8 @@ class Writer:
         self.anew: set[int] = set()
         """Nodes all of whose values must be computed anew."""
         self.visited: set[int] = set()
+        self.simplified: set[str] = set()
+        """Values that are computed anew though no fusion touched them; never those in `kept`."""
         self.anchors: dict[int, int] = {}
         """Fused ops with several outputs → position of the last value they compute."""
 
@@ -61,18 +73,20 @@ class Writer:
         graph, current = self.graph, self.found.current
         moved = set(self.found.touched)
         for node in graph.nodes:
-            # A view of what is computed anew may have cancelled against it.
-            if node.op_type in VIEW_OPS and len(node.output) == 1 and node.input[0] in moved:
+            if len(node.output) != 1 or not moved.intersection(node.input):
+                continue
+            term = current.get(node.output[0])
+            # What follows a value that is computed anew may do nothing, or be a view that has cancelled against it.
+            same = any(name in moved and current.get(name) is term for name in node.input)
+            if same or (node.op_type in VIEW_OPS and node.input[0] in moved):
                 moved.add(node.output[0])
-        touched = self.found.touched
-        touched |= moved - self.found.stale
-        self.anew = {
-            index
-            for index, node in enumerate(graph.nodes)
-            if any(node.output) and all(name in touched for name in node.output if name)
-        }
+        self._touch(moved - self.found.stale)
         self.pinned = set(graph.outputs)
-        live_nodes = self._demand()
+        live_nodes, reads = self._demand()
+        self.simplified = simpler(self.view, self.found, live_nodes - self.anew, reads, self.pinned) - set(self.kept)
+        if self.simplified:
+            self._touch(self.simplified)
+            live_nodes, _ = self._demand()
         for index in live_nodes:
             node = graph.nodes[index]
             captured = captured_names(node) if has_bodies(node) else set()
@@ -90,7 +104,7 @@ class Writer:
         for term in terms:
             if term.op == "Output":
                 self.spell.parts.setdefault(term.args[0].id, set()).add(term.attr("index"))
-        for name, index in graph.producer.items():
+        for name, index in sorted(graph.producer.items(), key=lambda item: item[0] not in self.pinned):
             bound = current.get(name)
             if bound is not None and bound.op == "Output" and name in self.found.touched and bound.id in alive:
                 whole = bound.args[0].id
@@ -103,15 +117,32 @@ class Writer:
             self._visit(index)
         return self._assemble()
 
-    def _demand(self) -> set[int]:
-        """The nodes that the scope's outputs need: of a touched value, what its new term is built from."""
+    def _touch(self, values: set[str]) -> None:
+        """These values are to be computed anew."""
+        touched = self.found.touched
+        touched |= values
+        self.anew = {
+            index
+            for index, node in enumerate(self.graph.nodes)
+            if any(node.output) and all(name in touched for name in node.output if name)
+        }
+
+    def _demand(self) -> tuple[set[int], list[str]]:
+        """The nodes that the scope's outputs need: of a touched value, what its new term is built from.
+
+        Also the values that are read by name or by a touched value's term."""
         graph, current = self.graph, self.found.current
         first: dict[int, str] = {}
+        reshaped: dict[int, str] = {}
         for name in sorted(current, key=lambda name: graph.producer.get(name, -1)):
-            first.setdefault(current[name].id, name)
+            term = current[name]
+            first.setdefault(term.id, name)
+            if is_reshape(term):
+                reshaped.setdefault(term.args[0].id, name)
         wanted: set[int] = set()
         looked: set[int] = set()
         stack = [name for name in graph.outputs if name in graph.producer]
+        reads = list(stack)
         while stack:
             index = graph.producer.get(stack.pop())
             if index is None or index in wanted:
@@ -130,9 +161,12 @@ class Writer:
                 looked.add(term.id)
                 if term.id in first:
                     stack.append(first[term.id])
+                    reads.append(first[term.id])
                 else:
                     terms.extend(term.args)
-        return wanted
+                    if term.id in reshaped:  # may come too late
+                        stack.append(reshaped[term.id])
+        return wanted, reads
 
     def _keep_open(self, condition: str) -> None:
         """Keep the nodes that a condition is computed by."""
@@ -154,14 +188,18 @@ class Writer:
             return
         if not self._replaced(node, index):
             for name in node.input:
-                source = self.graph.producer.get(name)
-                if source is not None and source not in self.visited:
-                    self.read.add(name)
-                    self._visit(source)
+                self._require(name)
             self.spell.nodes.append((index, 0, node))
         for name in node.output:
             if name and name not in self.alias:
                 self.spell.register(self.found.current[name], index, name, self.view.dtypes[name])
+
+    def _require(self, name: str) -> None:
+        """See to it that a value is there, though nothing asked for it before."""
+        source = self.graph.producer.get(name)
+        if source is not None and source not in self.visited:
+            self.read.add(name)
+            self._visit(source)
 
     def _replaced(self, node: NodeProto, index: int) -> bool:
         """Deal with a node that does not stay: computed anew, constant, nothing to do, or a duplicate."""
@@ -207,6 +245,7 @@ class Writer:
         for source in node.input:
             same = bool(source) and self.found.current.get(source) is term and self.view.terms_of[source] is term
             if same and term.shape is not None and self.view.dtypes.get(source) == self.view.dtypes[name]:
+                self._require(source)
                 return str(self.alias.get(source, source))
         return None
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from .errors import RuleError
 
 PREDICATES = frozenset(
-    """rank dim shape size isconst isnumber isinput isint given free lowest len abs min max trailing filled opset
+    """rank dim shape size isconst isnumber isinput isint given free reused lowest len abs min max trailing filled opset
     broadcasts attribute part every""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
@@ -41,6 +41,7 @@ class Rule:
     where: tuple[ast.expr, ...]
     emit: tuple[Statement, ...]
     meaning: tuple[Statement, ...]
+    standard: tuple[Statement, ...]
     kernel: str
     cost: str
     test: dict[str, ast.expr]
@@ -86,7 +87,7 @@ class Rule:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Names of matched intermediates that `emit` exposes beside the result."""
-        matched = {name for block in self.blocks for s in block for name in targets(s)}
+        matched = {targets(s)[0] for block in self.blocks for s in block}
         return tuple(n for s in self.emit for n in targets(s)[1:] if n in matched)
 
     @cached_property
@@ -119,6 +120,7 @@ class Parameter:
     constant: bool
     ops: tuple[str, ...] = ()
     """``activation: Relu | Tanh``: the name stands for one of these ops, and for its name as a string."""
+    line: int = 1
 
     @property
     def optional(self) -> bool:

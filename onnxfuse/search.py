@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from .index import Index
 from .language import Catalogue
 from .lift import View
-from .match import Failure, Match, Matcher
+from .match import Failure, Match, Matcher, whole_of
 from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
 from .rule import Rule
 from .terms import Term
+from .views import is_reshape
 
 ROUNDS = 30
 """Rounds per stratum; a rule set that needs more does not end."""
@@ -78,6 +79,7 @@ class State:
         for term in alive:
             for arg in term.args:
                 users.setdefault(arg.id, []).append(term)
+        view.terms.reused = needed | {i for i, above in users.items() if any(u is not above[0] for u in above)}
         return State(alive, needed, names, users)
 
 
@@ -99,7 +101,9 @@ def _round(
     doomed: set[int] = set()
     built: dict[int, int] = {}
     for term in reversed(state.alive):  # roots before what they cover
-        if term.id in barren or term.id in doomed or term.op not in index.by_op:
+        if term.id in barren or term.id in doomed or whole_of(term).op not in index.by_op:
+            continue
+        if term.id in view.terms.plural:  # its outputs are tried
             continue
         if any(user.op == "Output" for user in users.get(term.id, ())):
             continue  # a rule says what becomes of one output, not of several
@@ -148,10 +152,10 @@ def reachable(view: View, current: Mapping[str, Term]) -> tuple[list[Term], set[
 
 
 def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
-    """The first match of each rule at a term."""
+    """The first match of each rule at a term; of a rule that exposes intermediates, of each of its blocks."""
     matches: list[Match] = []
-    for variant in index.candidates(term, matcher.plausible):
-        if any(m.rule is variant.rule for m in matches):
+    for variant in index.candidates(whole_of(term), matcher.plausible):
+        if any(m.rule is variant.rule and (m.block == variant.block or not m.rule.labels) for m in matches):
             continue
         match = matcher.match(variant, term)
         if match is not None:
@@ -190,7 +194,7 @@ def _substitute(
     for name, term in found.current.items():
         if term.id in done:
             found.current[name] = done[term.id]
-        elif name in found.stale or (term.id not in alive and name not in found.touched):
+        elif name in found.stale or not (_current(term, alive) or name in found.touched):
             found.stale.add(name)
         else:
             found.current[name] = _resolve(view, found, term, replacement, done)
@@ -200,6 +204,11 @@ def wanted(old: Term, candidate: Candidate, state: State) -> bool:
     """Does anything that stays need a term that the match can expose?"""
     inside = candidate.dying | {candidate.match.root.id}
     return old.id in state.needed or any(user.id not in inside for user in state.users.get(old.id, ()))
+
+
+def _current(term: Term, alive: Container[int]) -> bool:
+    """Is a term worth keeping up to date: do outputs depend on it, or on what it holds in another shape?"""
+    return term.id in alive or (is_reshape(term) and term.args[0].id in alive)
 
 
 def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:

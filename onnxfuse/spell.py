@@ -15,13 +15,15 @@ from onnx import NodeProto, TensorProto
 
 from .bodies import Functions, Use, asks_for_shapes, is_standard, output_dtype, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
+from .dimensions import Dimensions, Numbers, Part, Run
 from .graph import DOMAIN, Names
 from .lift import View
 from .match import Match
 from .search import Found
 from .shape_data import END
-from .symbolic import Dim, Sym, exact, product
-from .terms import REAL, Attributes, Term, is_number, value_of
+from .symbolic import Dim, Shape, Sym, exact, product
+from .terms import REAL, Array, Attributes, Term, Terms, is_number, value_of
+from .views import is_reshape
 
 Spelling: TypeAlias = Callable[[Term, list[str], dict[str, Any], float, str], str]
 """(term, names of its inputs, attrs, limit, wanted name) → name of the value that new nodes give."""
@@ -55,7 +57,9 @@ class Speller:
         self.vacant: dict[int, list[str]] = {}
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
-        self._dims: dict[Dim, tuple[float, str, int]] = {}
+        self._reshapes: dict[int, list[Term]] = {}
+        """Terms → the Reshapes of them that are known."""
+        self._dims = Dimensions()
         self._spellings: dict[str, Spelling] = {
             "Reshape": self._reshape,
             "Expand": self._expand,
@@ -82,9 +86,19 @@ class Speller:
             return self.constant(term, dtype, name)
         if known is not None:
             return self.node("Cast", [known[0]], {"to": dtype}, limit, name or f"{known[0]}_cast")
-        made = self._build(term, dtype, limit, name or self._vacant_name(term, dtype))
+        name = name or self._vacant_name(term, dtype)
+        made = self._reshaped_back(term, dtype, limit, name) or self._build(term, dtype, limit, name)
         self.register(term, limit - 0.5, made, dtype)
         return made
+
+    def _reshaped_back(self, term: Term, dtype: int, limit: float, name: str) -> str | None:
+        """A value that holds the term in another shape, in its own: what is computed once need not be again."""
+        for outer in self._reshapes.get(term.id, ()):
+            known = self._lookup(outer, dtype, limit)
+            if known is not None and known[1] == dtype and term.shape is not None:
+                back = as_reshape(self.view.terms, outer, term.shape)
+                return self._reshape(back, [known[0]], dict(back.attrs), limit, name)
+        return None
 
     def _vacant_name(self, term: Term, dtype: int) -> str:
         names = self.vacant.get(term.id, [])
@@ -96,9 +110,9 @@ class Speller:
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:
         """A value with this term is computed at this position."""
         self._known.setdefault(term.id, []).append((position, name, dtype))
-        for axis, dim in enumerate(term.shape or ()):
-            if isinstance(dim, Sym) and dim not in self._dims:
-                self._dims[dim] = (position, name, axis)
+        if is_reshape(term):
+            self._reshapes.setdefault(term.args[0].id, []).append(term)
+        self._dims.add(name, term.shape, position)
 
     def _lookup(self, term: Term, dtype: int, limit: float) -> tuple[str, int] | None:
         """A value with this term that is computed before `limit`, of the wanted dtype if there is one."""
@@ -201,19 +215,25 @@ class Speller:
             output = self._plain(term.op, inputs, attrs, dtype, limit, name)
             node = self.nodes[-1][2]
         else:
+            kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
+            shapes: tuple[tuple[int | str, ...] | None, ...] = ()
+            if asks_for_shapes(self.functions.catalogue.definitions[term.op]):
+                shapes = _lettered(term.args)
+            use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds, shapes)
+            overload = self.functions.overload(use, self.opset)
+            if overload and self.graph.root.is_function:
+                # onnxruntime 1.31 runs the body without an overload, whichever the call names.
+                raise UnrealisableError(f"a second kind of {term.op} cannot be called from a function")
             output = self.node(term.op, inputs, attrs, limit, name, DOMAIN)
             node = self.nodes[-1][2]
-            kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
-            shapes: tuple[tuple[int | None, ...] | None, ...] = ()
-            if asks_for_shapes(self.functions.catalogue.definitions[term.op]):
-                shapes = tuple(_static_dims(a) for a in term.args)
-            use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds, shapes)
-            node.overload = self.functions.overload(use, self.opset)
+            node.overload = overload
         self.sites.append((matches, node, output, term))
         return output
 
     def _outputs(self, term: Term, dtype: int, limit: float) -> str:
-        """One output of a fused op with several: the node is written once, with every output that a value waits for."""
+        """One output of a fused op with several: the node is written once, with every output that a value waits for.
+
+        All have the same element type: a value of another one keeps its name for the Cast that makes it."""
         whole, current = term.args[0], self.found.current
         named = sorted(self.outputs_of.get(whole.id, ()), key=lambda name: name not in self.graph.outputs)
         bound = [(current[name].attr("index"), name) for name in named]
@@ -231,8 +251,7 @@ class Speller:
         count = max(wanted, default=0) + 1
         first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), count)
         node = self.nodes[-1][2]
-        names = [wanted.get(i, "") for i in range(count)]
-        names[0] = wanted.get(0) or first
+        names = [first, *(wanted.get(i, "") for i in range(1, count))]
         del node.output[:]
         node.output.extend(names)
         for i, name in enumerate(names):
@@ -311,18 +330,12 @@ class Speller:
         x, axis, n = term.args[0], attrs["axis"], attrs["n"]
         shape = x.shape or ()
         terms = self.view.terms
-        split = terms.raw(
-            "Reshape",
-            [x],
-            (("shape", (*shape[: axis + 1], 1, *shape[axis + 1 :])),),
-            shape=(*shape[: axis + 1], 1, *shape[axis + 1 :]),
-            dtype=x.dtype,
-        )
+        split = as_reshape(terms, x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
         wide = (*shape[: axis + 1], n, *shape[axis + 1 :])
         expanded = terms.raw("Expand", [split], (("shape", wide),), shape=wide, dtype=x.dtype)
         dtype = self.view.dtypes.get(inputs[0], x.dtype)
         source = self.realise(expanded, dtype, limit)
-        merged = terms.raw("Reshape", [expanded], (("shape", term.shape),), shape=term.shape, dtype=x.dtype)
+        merged = as_reshape(terms, expanded, term.shape or ())
         return self._reshape(merged, [source], dict(merged.attrs), limit, name)
 
     def _concat(self, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
@@ -341,24 +354,30 @@ class Speller:
         return vector
 
     def _dims_of(self, dims: Sequence[Dim], limit: float) -> str:
-        """A vector of dimensions: a constant where all are known, else gathered from shapes of existing values."""
-        if not any(isinstance(d, Sym) for d in dims):
-            return self._integers([d for d in dims if not isinstance(d, Sym)])
-        parts = [self._dim(d, limit) for d in dims]
-        return parts[0] if len(parts) == 1 else self.node("Concat", parts, {"axis": 0}, limit)
+        """A vector of dimensions: a constant where all are known, else from shapes of existing values."""
+        term = self.view.terms.integers(_vector(dims))
+        if term.constant:
+            return self._integers([int(d) for d in dims if not isinstance(d, Sym)])
+        known = self._lookup(term, term.dtype, limit)
+        if known is not None:
+            return known[0]
+        parts = self._dims.parts(dims, limit)
+        if parts is None:
+            raise UnrealisableError(f"dimensions {list(dims)} are not those of any value at this place")
+        written = [self._part(part, limit) for part in parts]
+        vector = written[0] if len(written) == 1 else self.node("Concat", written, {"axis": 0}, limit)
+        self.register(term, limit - 0.5, vector, term.dtype)
+        return vector
 
-    def _dim(self, dim: Dim, limit: float) -> str:
-        """One dimension as a vector of length 1."""
-        if not isinstance(dim, Sym):
-            return self._integers([dim])
-        place = self._dims.get(dim)
-        if place is not None and place[0] < limit:
-            _, name, axis = place
-            shape = self.node("Shape", [self.alias.get(name, name)], {}, limit)
-            return self.node("Gather", [shape, self._integers([axis])], {"axis": 0}, limit)
+    def _part(self, part: Part, limit: float) -> str:
+        """One part of a vector of dimensions."""
+        if isinstance(part, Numbers):
+            return self._integers(part.dims)
+        if isinstance(part, Run):
+            return self._run(part, limit)
         total = ""
-        for monomial, coefficient in dim.terms:
-            factors = [self._symbol(s, limit) for s in monomial]
+        for runs, coefficient in part.terms:
+            factors = [self._run(run, limit) for run in runs]
             if coefficient != 1 or not factors:
                 factors.append(self._integers([coefficient]))
             value = factors[0]
@@ -367,12 +386,35 @@ class Speller:
             total = self.node("Add", [total, value], {}, limit) if total else value
         return total
 
-    def _symbol(self, name: str, limit: float) -> str:
-        place = self._dims.get(Sym((((name,), 1),)))
-        if place is None or place[0] >= limit:
-            raise UnrealisableError(f"dimension {name} is not the size of any value at this place")
-        shape = self.node("Shape", [self.alias.get(place[1], place[1])], {}, limit)
-        return self.node("Gather", [shape, self._integers([place[2]])], {"axis": 0}, limit)
+    def _run(self, run: Run, limit: float) -> str:
+        """Some dimensions of a value, as a vector."""
+        shape = self.view.terms_of[run.value].shape if run.value in self.view.terms_of else None
+        term = None if shape is None else self.view.terms.integers(_vector(shape[run.start : run.stop]))
+        known = self._lookup(term, term.dtype, limit) if term is not None else None
+        if known is not None:
+            return known[0]
+        value = self.alias.get(run.value, run.value)
+        if run.whole or self.opset >= 15:
+            bounds = {} if run.whole else {"start": run.start, "end": run.stop}
+            name = self.node("Shape", [value], bounds, limit)
+        else:
+            whole = self.node("Shape", [value], {}, limit)
+            axes = list(range(run.start, run.stop))
+            name = self.node("Gather", [whole, self._integers(axes)], {"axis": 0}, limit)
+        if term is not None:
+            self.register(term, limit - 0.5, name, term.dtype)
+        return name
+
+
+def as_reshape(terms: Terms, x: Term, shape: Shape) -> Term:
+    """The Reshape of a term as it stands, even where the normal form has none."""
+    return terms.raw("Reshape", [x], (("shape", shape),), shape=shape, dtype=x.dtype)
+
+
+def _vector(dims: Sequence[Dim]) -> Array:
+    array = np.empty(len(dims), object)
+    array[:] = dims
+    return array
 
 
 def _negated(term: Term) -> Term | None:
@@ -382,5 +424,12 @@ def _negated(term: Term) -> Term | None:
     return None
 
 
-def _static_dims(term: Term) -> tuple[int | None, ...] | None:
-    return None if term.shape is None else tuple(None if isinstance(d, Sym) else d for d in term.shape)
+def _lettered(args: Sequence[Term]) -> tuple[tuple[int | str, ...] | None, ...]:
+    """The shapes of operands; a symbol by its place among those that occur, so that layers share a function."""
+    letters: dict[Sym, str] = {}
+    return tuple(
+        None
+        if a.shape is None
+        else tuple(letters.setdefault(d, f"d{len(letters)}") if isinstance(d, Sym) else d for d in a.shape)
+        for a in args
+    )
