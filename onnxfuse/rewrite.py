@@ -82,8 +82,12 @@ class Writer:
                 moved.add(node.output[0])
         self._touch(moved - self.found.stale)
         self.pinned = set(graph.outputs)
+        for node in graph.nodes:
+            if node.op_type == "If":
+                self._keep_open(node.input[0])
         live_nodes, reads = self._demand()
-        self.simplified = simpler(self.view, self.found, live_nodes - self.anew, reads, self.pinned) - set(self.kept)
+        self.simplified = simpler(self.view, self.found, live_nodes - self.anew, reads, self.pinned)
+        self.simplified -= set(self.kept) | self.decides
         if self.simplified:
             self._touch(self.simplified)
             live_nodes, _ = self._demand()
@@ -91,8 +95,6 @@ class Writer:
             node = graph.nodes[index]
             captured = captured_names(node) if has_bodies(node) else set()
             self.pinned |= captured
-            if node.op_type == "If":
-                self._keep_open(node.input[0])
             if index not in self.anew:
                 self.read.update(name for name in node.input)
         self.read |= self.pinned

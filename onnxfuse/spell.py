@@ -209,7 +209,9 @@ class Speller:
         name: str,
         outputs: int = 1,
     ) -> str:
-        matches = self.found.origins[term.id]
+        matches = self.found.origins.get(term.id)
+        if matches is None:  # an op of the original with several outputs, on new operands
+            return self._plain(term.op, inputs, attrs, dtype, limit, name)
         rule = matches[-1].rule
         plain = term.op not in self.functions.catalogue.definitions or rule.rank < 2
         if plain or (self.target == "onnx" and is_standard(term.op, attrs, self.opset)):
