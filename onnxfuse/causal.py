@@ -57,7 +57,7 @@ def is_causal(mask: Term, queries: Dim, keys: Dim, offset: Dim) -> bool:
 
 
 def _fills(dim: Dim, size: Dim) -> bool:
-    """Is the dimension the size, and no 1 that broadcasts?  What is cut to min(n, size) is, in every run that adds it."""
+    """Is the dimension the size, and no 1 that broadcasts?  What is cut to min(n, size) is, in every run that adds."""
     if dim == size:
         return True
     parts = repr(dim)[4:-1].split(",") if repr(dim).startswith("min(") else []

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .algebra import NEUTRAL, combine
+from .contract import einsum
 from .forms import fold, make
 from .terms import REAL, Term, Terms
 from .views import VIEWS, expand, repeat, reshape, slice_axis, transpose
@@ -21,6 +22,7 @@ __all__ = [
     "NEUTRAL",
     "VIEWS",
     "combine",
+    "einsum",
     "expand",
     "fold",
     "make",
