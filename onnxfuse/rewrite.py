@@ -189,6 +189,7 @@ class Writer:
             self.visited.discard(index)
             return
         if not self._replaced(node, index):
+            self.spell.named.update(node.output)
             for name in node.input:
                 self._require(name)
             self.spell.nodes.append((index, 0, node))
@@ -207,6 +208,12 @@ class Writer:
         """Deal with a node that does not stay: computed anew, constant, nothing to do, or a duplicate."""
         outputs = [name for name in node.output if name]
         if index in self.anew:
+            if len(outputs) == 1 and outputs[0] not in self.pinned:
+                # Computed for both at the place of the first: what is computed at the second is too late for it.
+                same = self._unchanged(node, self.found.current[outputs[0]], outputs[0])
+                if same is not None:
+                    self.alias[outputs[0]] = same
+                    return True
             renewed = [self._renew(name, index) for name in outputs if name in self.read]
             return all(renewed)
         if len(outputs) != 1 or node.op_type == "Constant":
@@ -245,7 +252,8 @@ class Writer:
         if node.op_type not in MOVEMENT:
             return None
         for source in node.input:
-            same = bool(source) and self.found.current.get(source) is term and self.view.terms_of[source] is term
+            same = bool(source) and self.found.current.get(source) is term
+            same = same and (self.view.terms_of[source] is term or name in self.found.touched)
             if same and term.shape is not None and self.view.dtypes.get(source) == self.view.dtypes[name]:
                 self._require(source)
                 return str(self.alias.get(source, source))

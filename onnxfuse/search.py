@@ -79,6 +79,10 @@ class State:
         for term in alive:
             for arg in term.args:
                 users.setdefault(arg.id, []).append(term)
+        view.terms.plural = {}
+        for term in alive:
+            if term.op == "Output":
+                view.terms.plural.setdefault(term.args[0].id, {})[term.attr("index")] = term
         view.terms.reused = needed | {i for i, above in users.items() if any(u is not above[0] for u in above)}
         return State(alive, needed, names, users)
 
@@ -272,7 +276,10 @@ def _resolve(view: View, found: Found, root: Term, replacement: dict[int, Term],
         result, args = term, [done[a.id] for a in below]
         if any(a is not b for a, b in zip(args, below, strict=True)):
             result = rebuild(view.terms, term, args)
-            if term.id in found.origins and result.id not in found.origins:
-                found.origins[result.id] = found.origins[term.id]
+            made = result
+            while made.op != term.op and made.op in VIEWS:  # one that has moved out of it
+                made = made.args[0]
+            if term.id in found.origins and made.op == term.op and made.id not in found.origins:
+                found.origins[made.id] = found.origins[term.id]
         done[term.id] = result
     return done[root.id]

@@ -57,6 +57,8 @@ def position(index: Dim, dim: Dim) -> Dim | None:
     if isinstance(index, int):
         if index >= END:
             return dim
+        if index <= -END:
+            return 0
         if index < 0:
             shifted = dim + index
             return shifted if isinstance(shifted, Sym) else max(shifted, 0)

@@ -60,6 +60,8 @@ class Speller:
         self._reshapes: dict[int, list[Term]] = {}
         """Terms → the Reshapes of them that are known."""
         self._dims = Dimensions()
+        self.named: set[str] = set()
+        """Values that some node of the scope to be gives: their own, or a new one."""
         self._spellings: dict[str, Spelling] = {
             "Reshape": self._reshape,
             "Expand": self._expand,
@@ -112,6 +114,7 @@ class Speller:
         self._known.setdefault(term.id, []).append((position, name, dtype))
         if is_reshape(term):
             self._reshapes.setdefault(term.args[0].id, []).append(term)
+        self.named.add(name)
         self._dims.add(name, term.shape, position)
 
     def _lookup(self, term: Term, dtype: int, limit: float) -> tuple[str, int] | None:
@@ -233,7 +236,8 @@ class Speller:
     def _outputs(self, term: Term, dtype: int, limit: float) -> str:
         """One output of a fused op with several: the node is written once, with every output that a value waits for.
 
-        All have the same element type: a value of another one keeps its name for the Cast that makes it."""
+        All have the same element type: a value of another one keeps its name for the Cast that makes it; one whose own
+        node stayed has its name already."""
         whole, current = term.args[0], self.found.current
         named = sorted(self.outputs_of.get(whole.id, ()), key=lambda name: name not in self.graph.outputs)
         bound = [(current[name].attr("index"), name) for name in named]
@@ -242,7 +246,7 @@ class Speller:
             dtype = next((self.view.dtypes[name] for i, name in bound if not i), dtype)
         wanted: dict[int, str] = {}
         for i, name in bound:
-            if self.view.dtypes[name] == output_dtype(whole.op, i, dtype):
+            if self.view.dtypes[name] == output_dtype(whole.op, i, dtype) and name not in self.named:
                 wanted.setdefault(i, name)
         for i in sorted(self.parts.get(whole.id, set()) | {index}):
             if i and i not in wanted:
