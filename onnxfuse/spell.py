@@ -196,7 +196,9 @@ class Speller:
         if op == "Cast":
             attrs["to"] = dtype
         if op in ("Softmax", "LogSoftmax"):
-            attrs.setdefault("axis", -1)
+            axis = attrs.setdefault("axis", -1)
+            if self.opset < 13 and axis != -1:
+                raise UnrealisableError(f"before opset 13 {op} works on all axes from {axis} on")
         return self.node(kind, inputs, attrs, limit, name, domain)
 
     def _fused(
