@@ -58,7 +58,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         operands.append(terms.number(number, dtype))
     if len(operands) == 1:
         return operands[0]
-    lifted = _lift_merge(terms, op, operands, shape)
+    lifted = _lift_merge(terms, op, operands, shape) or (_lift_rows(terms, operands, shape) if op == "Add" else None)
     if lifted is not None:
         return lifted
     operands.sort(key=lambda t: (is_number(t), t.id))
@@ -281,8 +281,21 @@ def _commutative(op: str) -> Form:
     return ordered
 
 
+def _activation(op: str) -> Form:
+    """A merge of all axes but the last floats up through it."""
+
+    def lifted(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+        if len(args) != 1 or not _merges_rows(args[0]) or shape is None:
+            return None
+        return reshape(terms, make(terms, op, [args[0].args[0]], attrs), shape)
+
+    return lifted
+
+
 for _op in ("Tanh", "IsNaN"):
     form(_op)(_elementwise(_op))
+for _op in ("Gelu", "FastGelu", "QuickGelu", "Swish", "Mish", "HardSwish"):
+    form(_op)(_activation(_op))
 for _op in ("And", "Or", "Equal"):
     form(_op)(_commutative(_op))
 form("Less")(_flip("Greater"))
@@ -464,6 +477,32 @@ def _lift_merge(terms: Terms, op: str, operands: list[Term], shape: Shape | None
             return reshape(terms, combine(terms, op, lifted), shape)
         return reshape(terms, make(terms, op, lifted, {}), shape)
     return None
+
+
+def _lift_rows(terms: Terms, operands: list[Term], shape: Shape | None) -> Term | None:
+    """A sum of rows that were merged alike, and of biases along them, is a merge of the sum."""
+    views = [hoisted(t)[0] for t in operands if same_shape(t.shape, shape)]
+    if (
+        shape is None
+        or not views
+        or not all(_merges_rows(v) and v.args[0].shape == views[0].args[0].shape for v in views)
+    ):
+        return None
+    biases = [t for t in operands if not same_shape(t.shape, shape)]
+    if not all(t.rank is not None and t.rank <= 1 and not is_number(t) for t in biases):
+        return None
+    inner = views[0].args[0].shape
+    assert inner is not None
+    rows = [reshape(terms, t, inner) for t in operands if same_shape(t.shape, shape)]
+    return reshape(terms, combine(terms, "Add", [*rows, *biases]), shape) if len(operands) > 1 else None
+
+
+def _merges_rows(term: Term) -> bool:
+    """Is it a Reshape that merges some axes, and not the last?"""
+    blocks = merged_blocks(term)
+    if not blocks or term.args[0].shape is None or blocks[-1][1] - blocks[-1][0] != 1:
+        return False
+    return any(sum(d != 1 for d in term.args[0].shape[i0:i1]) > 1 for i0, i1, _, _ in blocks)
 
 
 @form("Reshape", "Squeeze", "Unsqueeze", "Flatten")
