@@ -223,6 +223,8 @@ class Speller:
         All have the same element type: a value of another one keeps its name for the Cast that makes it; one whose own
         node stayed has its name already."""
         whole, current = term.args[0], self.found.current
+        if whole.id not in self.found.origins:
+            raise UnrealisableError(f"{whole.op} is a node of the graph, whose outputs are where it stands")
         index = term.attr("index")
         wanted: dict[int, str] = {index: ""}
         for name in self.outputs_of.get(whole.id, ()):
