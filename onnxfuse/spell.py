@@ -241,6 +241,8 @@ class Speller:
         All have the same element type: a value of another one keeps its name for the Cast that makes it; one whose own
         node stayed has its name already."""
         whole, current = term.args[0], self.found.current
+        if whole.id not in self.found.origins:
+            raise UnrealisableError(f"{whole.op} is a node of the graph, whose outputs are where it stands")
         named = sorted(self.outputs_of.get(whole.id, ()), key=lambda name: name not in self.graph.outputs)
         bound = [(current[name].attr("index"), name) for name in named]
         index, asked = term.attr("index"), dtype

@@ -85,3 +85,24 @@ def test_a_fused_value_and_a_no_op_of_it_are_computed_once() -> None:
     after = fuse(before, CATALOGUE).model
     assert Counter(ops(after.graph))["onnxfuse.Attention"] == 1
     assert Counter(ops(after.graph))["MatMul"] == 0
+
+
+def test_causal_attention_over_positions_is_not_attention_over_groups_of_heads() -> None:
+    before = parser.parse_model(
+        HEAD.format("").replace("17", "23")
+        + """g (float[2, 3, 4, 8] q, float[2, 3, 6, 8] k, float[2, 3, 6, 8] v) => (float[2, 3, 4, 8] y)
+        { y = Attention <is_causal = 1> (q, k, v) }"""
+    )
+    assert ops(fuse(before, CATALOGUE).model.graph) == ["Attention"]
+
+
+def test_outputs_of_a_node_that_no_rule_made() -> None:
+    """The normal form of Attention has one output; this one has four, and a view behind it."""
+    before = parser.parse_model(
+        HEAD.format("").replace("17", "23")
+        + """g (float[2, 3, 4, 8] q, float[2, 3, 6, 8] k, float[2, 3, 6, 8] v)
+        => (float[2, 3, 4, 8] y, float[2, 3, 4, 6] scores) { y = Attention (q, k, v) }"""
+    )
+    before.graph.node[0].output.extend(["", "", "scores"])
+    after = fuse(before, CATALOGUE).model
+    assert list(after.graph.node) == list(before.graph.node)
