@@ -23,7 +23,7 @@ from .canonical import freeze
 from .forms import Form, fold, form, hoisted, make, scaled, split_scalar
 from .symbolic import Dim, Shape, broadcast, product
 from .terms import REAL, Attributes, Term, Terms, is_number, numpy_dtype, same_shape, static
-from .views import Block, as_reshape, blocks_of, expand, leading_merge, merged_blocks, reshape, transpose, unmerge
+from .views import Block, blocks_of, expand, leading_merge, merged_blocks, reshape, transpose, unmerge
 
 NEUTRAL = {"Add": 0.0, "Mul": 1.0}
 """The ops that `combine` makes, and the number that changes nothing in each."""
@@ -342,40 +342,7 @@ def _gemm(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None
     return result
 
 
-@form("Softmax")
-def _softmax(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    x, factor = hoisted(args[0])
-    steady = _unshifted(terms, x, attrs.get("axis", -1))
-    if steady is not None:
-        base, own = hoisted(steady)
-        return make(terms, "Softmax", [scaled(terms, base, own * factor)], attrs, shape, dtype)
-    if x.shape is not None and len(x.shape) > 2 and attrs.get("axis", -1) in (-2, len(x.shape) - 2) and _is_scores(x):
-        turned = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
-        inner = make(terms, "Softmax", [transpose(terms, args[0], turned)], {})
-        return transpose(terms, inner, turned)
-    if x.shape is not None and attrs.get("axis", -1) in (-1, len(x.shape) - 1) and leading_merge(x) is not None:
-        return reshape(terms, make(terms, "Softmax", [scaled(terms, unmerge(terms, x), factor)], {}), x.shape)
-    return _from_the_end("Softmax", -1)(terms, args, attrs, shape, dtype)
-
-
-def _unshifted(terms: Terms, x: Term, axis: int) -> Term | None:
-    """z of z - ReduceMax(z), whose Softmax is that of z; None if x is no such sum.
-
-    Only for a maximum of z itself over that axis: an arbitrary shift may be so large that rounding makes rows equal."""
-    if x.op != "Add" or x.shape is None:
-        return None
-    for i, operand in enumerate(x.args):
-        y, sign = hoisted(operand)
-        if sign != -1 or y.op != "ReduceMax" or (axis if axis < 0 else axis - len(x.shape)) not in y.attr("axes", ()):
-            continue
-        rest = [a for j, a in enumerate(x.args) if j != i]
-        z = rest[0] if len(rest) == 1 else combine(terms, "Add", rest)
-        if z is y.args[0] and same_shape(z.shape, x.shape):
-            return z
-    return None
-
-
-def _from_the_end(op: str, default: int) -> Form:
+def from_the_end(op: str, default: int) -> Form:
     """Axes count from the end, so that rules need not know a rank; the default is left out."""
 
     def negative(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
@@ -435,7 +402,7 @@ def _global_average_pool(
 
 def _normalization(op: str) -> Form:
     """Over the last axis, with a scale and a shift along it: a merge of the other axes floats up."""
-    counted = _from_the_end(op, -1)
+    counted = from_the_end(op, -1)
 
     def normalized(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
         x, *rest = args
@@ -449,7 +416,7 @@ def _normalization(op: str) -> Form:
     return normalized
 
 
-form("LogSoftmax")(_from_the_end("LogSoftmax", -1))
+form("LogSoftmax")(from_the_end("LogSoftmax", -1))
 for _op in ("LayerNormalization", "RMSNormalization"):
     form(_op)(_normalization(_op))
 for _kind in ("Mean", "Sum", "Max", "Min", "Prod", "SumSquare", "L2", "L1", "LogSum", "LogSumExp"):
@@ -466,7 +433,7 @@ def _lift_merge(terms: Terms, op: str, operands: list[Term], shape: Shape | None
         term, _ = hoisted(operand)
         if term.op != "Reshape" or not same_shape(term.shape, shape):
             continue
-        if leading_merge(term) is None or not _is_scores(term.args[0]):
+        if leading_merge(term) is None or not is_scores(term.args[0]):
             continue
         inner = unmerge(terms, term).shape
         assert inner is not None
@@ -505,42 +472,11 @@ def _merges_rows(term: Term) -> bool:
     return any(sum(d != 1 for d in term.args[0].shape[i0:i1]) > 1 for i0, i1, _, _ in blocks)
 
 
-@form("Reshape", "Squeeze", "Unsqueeze", "Flatten")
-def _reshaped(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    """Scores viewed in another shape only to add to them are as they were, and what is added is viewed instead."""
-    x = args[0]
-    if x.op == "Add" and dtype in REAL and shape is not None and x.shape is not None:
-        for i, operand in enumerate(x.args):
-            view, factor = hoisted(operand)
-            if view.op != "Reshape" or not same_shape(view.args[0].shape, shape) or not _is_scores(view.args[0]):
-                continue
-            rest = [a for j, a in enumerate(x.args) if j != i]
-            added = _viewed(terms, rest[0] if len(rest) == 1 else combine(terms, "Add", rest), x.shape, shape)
-            if added is not None:
-                return combine(terms, "Add", [scaled(terms, view.args[0], factor), added])
-    return as_reshape(terms, args, attrs, shape, dtype)
-
-
-def _viewed(terms: Terms, x: Term, inner: Shape, outer: Shape) -> Term | None:
-    """What broadcasts to `inner`, so that it broadcasts to `outer`: expanded where a block of axes is not all or 1."""
-    blocks = blocks_of(inner, outer)
-    if x.shape is None or len(x.shape) > len(inner) or blocks is None:
-        return None
-    own = (1,) * (len(inner) - len(x.shape)) + x.shape
-    wide, viewed = list(own), list[Dim]()
-    for i0, i1, j0, j1 in blocks:
-        single = all(d == 1 for d in own[i0:i1])
-        if not single:
-            wide[i0:i1] = inner[i0:i1]
-        viewed += (1,) * (j1 - j0) if single else outer[j0:j1]
-    return reshape(terms, expand(terms, reshape(terms, x, own), tuple(wide)), tuple(viewed))
-
-
-def _is_scores(term: Term, depth: int = 6) -> bool:
+def is_scores(term: Term, depth: int = 6) -> bool:
     """Does a product of matrices lie below, with only score arithmetic in between?"""
     if term.op == "MatMul":
         return True
-    return depth > 0 and term.op in SCORE_OPS and any(_is_scores(a, depth - 1) for a in term.args)
+    return depth > 0 and term.op in SCORE_OPS and any(is_scores(a, depth - 1) for a in term.args)
 
 
 def _unmerged(terms: Terms, operands: Sequence[Term], inner: Shape, outer: Shape) -> list[Term] | None:

@@ -15,8 +15,9 @@ import numpy as np
 from onnx import TensorProto
 
 from .fold import evaluate
-from .symbolic import Dim, Sym, at_least
-from .terms import INTEGER, REAL, Array, Term, static, value_of
+from .indexing import affine, broadcast_steps
+from .symbolic import Dim, at_least
+from .terms import REAL, Term, static, value_of
 
 NEVER = -1e9
 """What a mask adds at most to a score that it takes away: its exponential vanishes beside that of any other score."""
@@ -34,13 +35,6 @@ class Step(NamedTuple):
     offset: Dim | None
     inside: Any
     outside: Any
-
-
-class Index(NamedTuple):
-    """The value at each place is start + its index along an axis, which counts from the end."""
-
-    axis: int
-    start: Dim
 
 
 def is_causal(mask: Term, queries: Dim, keys: Dim, offset: Dim) -> bool:
@@ -155,76 +149,20 @@ def _trilu(term: Term, seen: dict[int, Step | None]) -> Step | None:
 
 def _compared(term: Term) -> Step | None:
     """Greater or GreaterOrEqual of a range of queries and a range of keys."""
-    a, b = index_of(term.args[0]), index_of(term.args[1])
-    if a is None or b is None or {a.axis, b.axis} != {-1, -2}:
+    sides = [affine(a) for a in term.args]
+    if term.shape is None or len(term.shape) < 2 or None in sides:
+        return None
+    a, b = (
+        broadcast_steps(s.steps, t.shape, term.shape) for s, t in zip(sides, term.args, strict=True) if s is not None
+    )
+    apart = tuple(p - q for p, q in zip(a, b, strict=True))
+    offset = sides[0].offset - sides[1].offset if sides[0] is not None and sides[1] is not None else 0
+    if any(apart[:-2]) or (1 in term.shape[-2:]):
         return None
     strict = term.op == "Greater"
-    if a.axis == -1:  # j + a > i + b: what is later
-        return Step(b.start - a.start - (0 if strict else 1), False, True)
-    return Step(a.start - b.start - (1 if strict else 0), True, False)
-
-
-def index_of(term: Term) -> Index | None:
-    """The term as an index along its last axis or the one before, or None."""
-    if term.shape is None:
-        return None
-    if term.constant:
-        return _constant_index(term)
-    x = term.args[0] if term.args else None
-    if term.op == "Range":
-        start, _, step = (a.data for a in term.args)
-        unit = start is not None and step is not None and step.item() == 1
-        return Index(-1, start.item()) if unit and start is not None else None
-    if x is None or x.shape is None:
-        return None
-    if term.op in ("Cast", "Identity"):
-        return index_of(x)
-    if term.op in ("Add", "Sub") and len(term.args) == 2:
-        for moved, shift in (term.args, term.args[::-1]):
-            by = _whole(shift)
-            index = index_of(moved) if by is not None and same_rank(moved, term) else None
-            if index is not None and by is not None and (term.op == "Add" or moved is x):
-                return Index(index.axis, index.start + (by if term.op == "Add" else -by))
-        return None
-    index = index_of(x) if len(term.args) == 1 else None
-    if index is None:
-        return None
-    if term.op == "Expand":
-        return index
-    if term.op == "Slice":
-        axis, start = term.attr("axis") - len(x.shape), term.attr("start")
-        if axis != index.axis:
-            return index
-        return Index(axis, index.start + start) if term.attr("step") == 1 and _from_front(start) else None
-    if term.op == "Reshape":
-        long = [i - len(term.shape) for i, d in enumerate(term.shape) if d != 1]
-        length = x.shape[index.axis]
-        if len(long) == 1 and long[0] >= -2 and term.shape[long[0]] == length:
-            return Index(long[0], index.start)
-    return None
-
-
-def same_rank(a: Term, b: Term) -> bool:
-    return a.rank == b.rank
-
-
-def _whole(term: Term) -> Dim | None:
-    """A whole number, which may be symbolic."""
-    if term.dtype in INTEGER and term.data is not None and term.data.size == 1:
-        item: Dim = term.data.item()
-        return item if isinstance(item, Sym) else int(item)
-    return int(term.scalar) if term.scalar is not None and float(term.scalar).is_integer() else None
-
-
-def _constant_index(term: Term) -> Index | None:
-    dims = static(term.shape)
-    long = [i - len(dims) for i, d in enumerate(dims) if d != 1] if dims is not None else []
-    if len(long) != 1 or long[0] < -2:
-        return None
-    values: Array = value_of(term).ravel()
-    if values[0] != int(values[0]) or (values != values[0] + np.arange(values.size)).any():
-        return None
-    return Index(long[0], int(values[0]))
+    if apart[-2:] == (-1, 1):  # j + offset > i: what is later
+        return Step(-offset - (0 if strict else 1), False, True)
+    return Step(offset - (1 if strict else 0), True, False) if apart[-2:] == (1, -1) else None
 
 
 def _elementwise(term: Term, seen: dict[int, Step | None]) -> Step | None:

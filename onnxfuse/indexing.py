@@ -92,7 +92,7 @@ def _transposed(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
     return Affine(args[0].offset, tuple(args[0].steps[i] for i in term.attr("perm")))
 
 
-def _broadcast(steps: Sequence[Dim], source: Shape | None, shape: Shape) -> tuple[Dim, ...]:
+def broadcast_steps(steps: Sequence[Dim], source: Shape | None, shape: Shape) -> tuple[Dim, ...]:
     """The steps in a shape that the source is broadcast to: none along an axis that it does not have, or has of 1."""
     assert source is not None
     own = tuple(0 if d == 1 else s for s, d in zip(steps, source, strict=True))
@@ -100,7 +100,7 @@ def _broadcast(steps: Sequence[Dim], source: Shape | None, shape: Shape) -> tupl
 
 
 def _expanded(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
-    return Affine(args[0].offset, _broadcast(args[0].steps, term.args[0].shape, shape)) if len(args) == 1 else None
+    return Affine(args[0].offset, broadcast_steps(args[0].steps, term.args[0].shape, shape)) if len(args) == 1 else None
 
 
 def _sliced(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
@@ -113,7 +113,7 @@ def _sliced(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
 
 def _sum(sign: int) -> Step:
     def step(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
-        p, q = (_broadcast(a.steps, t.shape, shape) for a, t in zip(args, term.args, strict=True))
+        p, q = (broadcast_steps(a.steps, t.shape, shape) for a, t in zip(args, term.args, strict=True))
         return Affine(args[0].offset + sign * args[1].offset, tuple(x + sign * y for x, y in zip(p, q, strict=True)))
 
     return step
@@ -124,7 +124,7 @@ def _multiple(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
     for i in (0, 1):
         if not any(args[i].steps):
             factor, other = args[i].offset, args[1 - i]
-            steps = _broadcast(other.steps, term.args[1 - i].shape, shape)
+            steps = broadcast_steps(other.steps, term.args[1 - i].shape, shape)
             return Affine(other.offset * factor, tuple(s * factor for s in steps))
     return None
 
@@ -303,7 +303,7 @@ def _always(op: str) -> Form:
         a, b = (affine(arg) for arg in args)
         if a is None or b is None or shape is None:
             return None
-        first, second = (_broadcast(i.steps, t.shape, shape) for i, t in zip((a, b), args, strict=True))
+        first, second = (broadcast_steps(i.steps, t.shape, shape) for i, t in zip((a, b), args, strict=True))
         gap, steps = a.offset - b.offset, [p - q for p, q in zip(first, second, strict=True)]
         strict = op == "Greater"
         if all(at_least(step, 0) for step in steps) and at_least(gap, 1 if strict else 0):

@@ -16,6 +16,7 @@ from . import indexing as indexing  # its forms belong to the table
 from .algebra import NEUTRAL, combine
 from .contract import einsum
 from .forms import fold, make
+from .scores import softmax
 from .terms import REAL, Term, Terms
 from .views import VIEWS, expand, repeat, reshape, slice_axis, transpose
 
@@ -31,6 +32,7 @@ __all__ = [
     "repeat",
     "reshape",
     "slice_axis",
+    "softmax",
     "transpose",
 ]
 

@@ -199,6 +199,8 @@ def _substitute(
         elif name in found.stale or not (_current(term, alive) or name in found.touched):
             found.stale.add(name)
         else:
+            if term.id not in alive and is_reshape(term) and term.args[0].id in replacement:
+                found.touched.add(name)  # its own node computes what is gone
             found.current[name] = _resolve(view, found, term, replacement, done)
 
 

@@ -168,9 +168,9 @@ def test_a_constant_mask_is_causal_if_every_entry_is(mask: str, where: bool, fil
 @pytest.mark.parametrize("shift", [-1, 0, 1])
 @pytest.mark.parametrize("spelling", ["GreaterOrEqual", "Greater", "Less", "Trilu", "stored"])
 def test_positions_compared_are_causal_if_they_are_for_every_length(spelling: str, shift: int) -> None:
-    feeds = operands() | {name: x[:, :, :S] for name, x in operands().items()}
-    g = Model(feeds, {name: ["batch", H, "seq", D] for name in "QKV"})
-    length = g("Gather", g("Shape", "Q"), np.array(2, np.int64), axis=0)
+    feeds = {"X": operands()["Q"]}
+    g = Model(feeds, {"X": ["batch", H, "seq", D]})
+    length = g("Gather", g("Shape", "X"), np.array(2, np.int64), axis=0)
     zero, one = np.array(0, np.int64), np.array(1, np.int64)
     positions = g("Range", zero, length, one)
     later = g("Add", positions, np.array(shift, np.int64))
@@ -192,8 +192,8 @@ def test_positions_compared_are_causal_if_they_are_for_every_length(spelling: st
             for axis in (2, 3):
                 stored = g("Slice", stored, np.array([0], np.int64), size, np.array([axis], np.int64))
             keep = str(stored)
-    masked = g("Where", keep, scores(g), np.float32(FILLS["lowest"]))
-    fused = assert_same(g.proto(g("MatMul", g("Softmax", masked, axis=-1), "V")), feeds)
+    masked = g("Where", keep, scores(g, "X", "X"), np.float32(FILLS["lowest"]))
+    fused = assert_same(g.proto(g("MatMul", g("Softmax", masked, axis=-1), "X")), feeds)
     assert attributes(fused).get("is_causal", 0) == (shift == 0)
 
 
