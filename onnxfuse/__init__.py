@@ -47,7 +47,7 @@ def optimize(
     model: Source,
     output: str | os.PathLike[str] | None = None,
     *,
-    target: Literal["onnxfuse", "onnx"] = "onnxfuse",
+    target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
     opset: int | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -120,7 +120,7 @@ def optimize(
 def report(
     model: Source,
     *,
-    target: Literal["onnxfuse", "onnx"] = "onnxfuse",
+    target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     rules: Sequence[Path] = (),

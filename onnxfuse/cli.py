@@ -99,7 +99,7 @@ _selection = _options(
     _rules,
     click.option(
         "--target",
-        type=click.Choice(["onnxfuse", "onnx"]),
+        type=click.Choice(["onnxfuse", "onnx", "ort"]),
         default="onnxfuse",
         show_default=True,
         help="Fused ops with function bodies, or standard ops only.",

@@ -40,10 +40,26 @@ class Catalogue:
     def names(self) -> list[str]:
         return sorted({rule.name for rule in self.rules})
 
-    def strata(self) -> list[list[Rule]]:
-        """The fusions by the number that their folder begins with: folders of one number run together."""
+    def strata(self, target: str = "onnxfuse") -> list[list[Rule]]:
+        """The fusions by the number that their folder begins with: folders of one number run together.
+
+        For another target than onnxfuse only those that lead to an op it has: a standard one, one of another domain,
+        or one that such a rule matches."""
         fusions = [rule for rule in self.rules if not rule.target]
+        if target != "onnxfuse":
+            fusions = self._leading(fusions, target)
         return [[r for r in fusions if r.rank == rank] for rank in sorted({r.rank for r in fusions})]
+
+    def _leading(self, fusions: Sequence[Rule], target: str) -> list[Rule]:
+        wanted = {op for rule in self.lowering(target) for op in rule.matched_ops}
+        known = standard_ops()
+        kept: set[Rule] = set()
+        while True:
+            more = {r for r in fusions if r not in kept and (r.op in known or r.op in wanted or "." in r.op)}
+            if not more:
+                return [r for r in fusions if r in kept or r.op not in self.definitions]
+            kept |= more
+            wanted |= {op for rule in more for op in rule.matched_ops}
 
     def lowering(self, target: str) -> list[Rule]:
         """The rules of a target's folder, which run after all fusions."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 from onnx import ModelProto
 
-from .bodies import Functions, is_standard
+from .bodies import Functions
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
 from .graph import DOMAIN, STANDARD, Names, attribute_graphs, opset_of, roots
@@ -21,10 +21,10 @@ from .lift import View, lift
 from .match import Failure
 from .provenance import Site, module
 from .records import Fusion, LeftOut, NearMiss, Report, Validation
-from .rewrite import Writer
-from .search import Found, left_of, search
+from .rewrite import Writer, import_domains
+from .search import Found, bans, made, search
 from .spell import UnrealisableError
-from .terms import Term
+from .targets import can_say, wanted_opset
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +52,14 @@ class Optimized:
 
     model: ModelProto
     report: Report
+
+
+class OpsetError(Exception):
+    """Something would be fused at a higher opset than the model's."""
+
+    def __init__(self, opset: int) -> None:
+        super().__init__(opset)
+        self.opset = opset
 
 
 @dataclass
@@ -109,8 +117,7 @@ def optimize(
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
     known = sizes(model, shapes or {})
-    source = model if opset is None else _convert(model, opset)
-    fused = fuse(source, catalogue, target=target, base_dir=base_dir, progress=progress)
+    source, fused = lower(model, catalogue, target=target, opset=opset, base_dir=base_dir, progress=progress)
     left_out: list[LeftOut] = []
     validation = Validation("not validated", note="validation is off")
     if validate != "off":
@@ -153,10 +160,39 @@ def report(
     """
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
-    fused = fuse(model, catalogue, target=target, base_dir=base_dir, why=why, progress=progress)
+    _, fused = lower(model, catalogue, target=target, base_dir=base_dir, why=why, progress=progress)
     result = _report(model, fused, target, sizes(model, shapes or {}))
     result.seconds = time.perf_counter() - started
     return result
+
+
+@uncollected
+def lower(
+    model: ModelProto,
+    catalogue: Catalogue,
+    *,
+    target: str = "onnxfuse",
+    opset: int | None = None,
+    base_dir: Path | None = None,
+    why: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[ModelProto, Fused]:
+    """Fuse at `opset`; if none is given, at the model's own, or at the lowest that has the standard ops found.
+
+    Returns the model at that opset, and what became of it.  Raises UsageError if it cannot be converted to `opset`; a
+    model that cannot be converted to a higher one that was not asked for stays as it is."""
+    source, raising = (model, target != "onnxfuse") if opset is None else (_convert(model, opset), False)
+    while True:
+        try:
+            fused = fuse(
+                source, catalogue, target=target, base_dir=base_dir, why=why, progress=progress, raising=raising
+            )
+            return source, fused
+        except OpsetError as higher:
+            try:
+                source = _convert(model, higher.opset)
+            except UsageError:
+                source, raising = model, False
 
 
 @uncollected
@@ -169,14 +205,17 @@ def fuse(
     banned: Banned = frozenset(),
     why: str | None = None,
     progress: Progress | None = None,
+    raising: bool = False,
 ) -> Fused:
-    """Apply the catalogue to every scope of a copy of the model."""
+    """Apply the catalogue to every scope of a copy of the model.
+
+    Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
     try:
-        return _fuse(model, catalogue, target, base_dir, banned, why, progress)
+        return _fuse(model, catalogue, target, base_dir, banned, why, progress, raising)
     except UnrealisableError:
         # Only a fused op with several outputs can make nodes wait for each other: do without those.
         single = Catalogue([r for r in catalogue.rules if not r.labels], catalogue.definitions)
-        return _fuse(model, single, target, base_dir, banned, why, progress)
+        return _fuse(model, single, target, base_dir, banned, why, progress, raising)
 
 
 def _fuse(
@@ -187,6 +226,7 @@ def _fuse(
     banned: Banned,
     why: str | None,
     progress: Progress | None,
+    raising: bool,
 ) -> Fused:
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -201,32 +241,36 @@ def _fuse(
         parent = views.get(id(graph.parent)) if graph.parent is not None else None
         view = views[id(graph)] = lift(graph, base_dir, parent)
         forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
-        results.append((view, _search(view, catalogue, target, forbidden)))
+        results.append((view, _search(view, catalogue, target, forbidden, raising)))
     sites: list[Site] = []
     near: list[NearMiss] = []
     for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
         own = Writer(view, found, names, functions, target).write()
         near = near_misses(view, found, own, why) + near
         sites = own + sites
+    import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
     functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain == DOMAIN})
     return Fused(copy, sites, near)
 
 
-def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str, str]]) -> Found:
-    """Fusions, then the target's lowerings.  Where a fused op is left that standard ops cannot say, what made it
-    is banned and the search made again."""
+def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str, str]], raising: bool) -> Found:
+    """Fusions, then the target's lowerings.  Where an op is left that the target does not have, what made it is banned
+    and the search made again.  Raises OpsetError if `raising` and a higher opset has it."""
     opset = view.graph.opset
-    strata = [*catalogue.strata(), catalogue.lowering(target)]
+    strata = [*catalogue.strata(target), catalogue.lowering(target)]
     if target == "onnxfuse":
         return search(view, catalogue, strata, banned)
-
-    def standard(term: Term) -> bool:
-        defined = term.op in catalogue.definitions
-        return not defined or is_standard(term.op, {name for name, _ in term.attrs}, opset)
-
     while True:
         found = search(view, catalogue, strata, banned)
-        excess = left_of(view, found, standard) - banned
+        missing = [
+            term
+            for term, dtype in made(view, found)
+            if not can_say(target, term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions)
+        ]
+        wanted = max((wanted_opset(target, term.op, dict(term.attrs)) for term in missing), default=0)
+        if raising and wanted > opset:
+            raise OpsetError(wanted)
+        excess = bans(found, missing) - banned
         if not excess:
             return found
         banned = banned | excess

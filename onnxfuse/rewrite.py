@@ -8,14 +8,14 @@ original as possible.  Outputs of the scope, and values that bodies of control f
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, NodeProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 
 from .bodies import Functions
-from .graph import DOMAIN, STANDARD, Graph, Names, captured_names, has_bodies
+from .graph import STANDARD, Graph, Names, captured_names, has_bodies
 from .lift import RANDOM, View
 from .provenance import Site, Written, sites
 from .search import Found, reachable
@@ -265,8 +265,14 @@ class Writer:
                 heads[-1].attribute.append(helper.make_attribute("value", constant))
             del proto.node[:]
             proto.node.extend([*heads, *nodes])
-            if any(node.domain == DOMAIN for node in nodes) and all(o.domain != DOMAIN for o in proto.opset_import):
-                proto.opset_import.add(domain=DOMAIN, version=1)
+            import_domains(proto, nodes)
+
+
+def import_domains(proto: ModelProto | FunctionProto, nodes: Iterable[NodeProto]) -> None:
+    """Import, at version 1, the domains of fused nodes that the proto does not import yet."""
+    known = {"", *(entry.domain for entry in proto.opset_import)}
+    for domain in sorted({node.domain for node in nodes} - known):
+        proto.opset_import.add(domain=domain, version=1)
 
 
 def _sort(

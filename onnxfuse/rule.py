@@ -84,6 +84,13 @@ class Rule:
         return next((n for n in names if n == self.name), op_name(self.call) if self.call else [*names, self.name][0])
 
     @cached_property
+    def matched_ops(self) -> frozenset[str]:
+        """The ops that `match` mentions."""
+        return frozenset(
+            op_name(n) for b in self.blocks for s in b for n in ast.walk(s.value) if isinstance(n, ast.Call)
+        )
+
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         """Names of matched intermediates that `emit` exposes beside the result."""
         matched = {name for block in self.blocks for s in block for name in targets(s)}

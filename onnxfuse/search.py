@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .index import Index
@@ -12,7 +12,7 @@ from .match import Failure, Match, Matcher
 from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
 from .rule import Rule
-from .terms import Term
+from .terms import REAL, Term
 
 ROUNDS = 30
 """Rounds per stratum; a rule set that needs more does not end."""
@@ -107,7 +107,7 @@ def _round(
             barren.add(term.id)
         for match in matches:
             candidate = weigh(match, users, state.needed)
-            if candidate.launches >= 0 or match.rule.target:
+            if candidate.launches >= 0 or match.rule.cost == "lowering":
                 candidates.append(candidate)
                 doomed |= candidate.dying
             else:
@@ -119,10 +119,22 @@ def _round(
     return True
 
 
-def left_of(view: View, found: Found, allowed: Callable[[Term], bool]) -> set[tuple[str, str]]:
-    """(rule, value) of the last match behind every fused op that is not `allowed`: what to ban to be rid of it."""
-    alive, _ = reachable(view, found.current)
-    last = [found.origins[term.id][-1] for term in alive if term.id in found.origins and not allowed(term)]
+def made(view: View, found: Found) -> list[tuple[Term, int]]:
+    """The terms that rules made and that are still needed, each with the element type it will be computed in: that of
+    the nearest value above it."""
+    state = State.of(view, found)
+    result = []
+    for term in state.alive:
+        if term.id in found.origins:
+            names = sorted(_values_above(term.id, state.names, state.users))
+            kinds = (view.dtypes[name] for name in names if view.dtypes[name] in REAL)
+            result.append((term, next(kinds, term.dtype)))
+    return result
+
+
+def bans(found: Found, terms: Iterable[Term]) -> set[tuple[str, str]]:
+    """(rule, value) of the last match behind each of these terms: what to ban to be rid of them."""
+    last = [found.origins[term.id][-1] for term in terms]
     return {(match.rule.name, value) for match in last for value in match.values}
 
 

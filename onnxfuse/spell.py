@@ -15,7 +15,7 @@ from onnx import NodeProto, TensorProto
 
 from .bodies import Functions, Use, asks_for_shapes, is_standard, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
-from .graph import DOMAIN, Names
+from .graph import DOMAIN, STANDARD, Names
 from .lift import View
 from .match import Match
 from .search import Found
@@ -171,6 +171,7 @@ class Speller:
 
     def _plain(self, op: str, inputs: list[str], attrs: dict[str, Any], dtype: int, limit: float, name: str) -> str:
         domain, _, kind = op.rpartition(".")
+        domain = "" if domain in STANDARD else domain  # ai.onnx.Sum is the op as it is, not its normal form
         moved = integers_as_input(op, self.opset)
         if moved is not None and moved[1] in attrs:
             inputs = [*inputs, self._integers(attrs.pop(moved[1]))]
@@ -193,7 +194,7 @@ class Speller:
         matches = self.found.origins[term.id]
         rule = matches[-1].rule
         plain = term.op not in self.functions.catalogue.definitions or rule.rank < 2
-        if plain or (self.target == "onnx" and is_standard(term.op, attrs, self.opset)):
+        if plain or (self.target != "onnxfuse" and is_standard(term.op, attrs, self.opset)):
             output = self._plain(term.op, inputs, attrs, dtype, limit, name)
             node = self.nodes[-1][2]
         else:
