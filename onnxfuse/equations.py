@@ -291,6 +291,11 @@ def _broadcasts(scope: Scope, x: Value, shape: Value) -> bool:
     return same_shape(broadcast(_shape(scope, x), tuple(shape)), tuple(shape))
 
 
+def _same(scope: Scope, a: Value, b: Value) -> bool:
+    """Are two dimensions equal for every input?  Where that depends on the input, the answer is no."""
+    return bool(a == b)
+
+
 def _attribute(scope: Scope, captured: Value, name: str, default: Value) -> Value:
     """An attribute among those that `**name` captured; `default` where the node does not give it."""
     return dict(captured).get(name, default)
@@ -316,6 +321,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "filled": _filled,
     "opset": lambda scope: scope.opset,
     "broadcasts": _broadcasts,
+    "same": _same,
     "attribute": _attribute,
 }
 

@@ -51,7 +51,7 @@ class Catalogue:
         return [[r for r in fusions if r.rank == rank] for rank in sorted({r.rank for r in fusions})]
 
     def _leading(self, fusions: Sequence[Rule], target: str) -> list[Rule]:
-        wanted = {op for rule in self.lowering(target) for op in rule.matched_ops}
+        wanted = {op for rules in self.lowerings(target) for rule in rules for op in rule.matched_ops}
         known = standard_ops()
         kept: set[Rule] = set()
         while True:
@@ -61,9 +61,10 @@ class Catalogue:
             kept |= more
             wanted |= {op for rule in more for op in rule.matched_ops}
 
-    def lowering(self, target: str) -> list[Rule]:
-        """The rules of a target's folder, which run after all fusions."""
-        return [rule for rule in self.rules if rule.target == target]
+    def lowerings(self, target: str) -> list[list[Rule]]:
+        """The rules of a target's folder, which run after all fusions; for onnxruntime those for standard ops first."""
+        folders = ("onnx", "ort") if target == "ort" else (target,)
+        return [[rule for rule in self.rules if rule.target == folder] for folder in folders]
 
     def named(self, name: str) -> list[Rule]:
         """The rules of a name. Raises UsageError, with a suggestion, if there are none."""

@@ -258,6 +258,7 @@ class Writer:
             for i in reversed(range(len(proto.value_info))):
                 if proto.value_info[i].name not in kept:
                     del proto.value_info[i]
+            self._declare(proto)
         else:
             heads = []
             for constant in constants:
@@ -266,6 +267,23 @@ class Writer:
             del proto.node[:]
             proto.node.extend([*heads, *nodes])
             import_domains(proto, nodes)
+
+
+    def _declare(self, proto: GraphProto) -> None:
+        """Give values whose dimensions must be known those that are, where the graph leaves them open."""
+        known = {info.name: info for info in [*proto.value_info, *proto.output, *proto.input]}
+        for name in sorted(self.spell.declared):
+            term, dtype = self.spell.declared[name]
+            info = known.get(name)
+            if info is None:
+                info = proto.value_info.add(name=name)
+                info.type.tensor_type.elem_type = dtype
+            dims = info.type.tensor_type.shape.dim
+            while len(dims) < len(term.shape or ()):
+                dims.add()
+            for dim, size in zip(dims, term.shape or (), strict=True):
+                if isinstance(size, int) and not dim.HasField("dim_value"):
+                    dim.dim_value = size
 
 
 def import_domains(proto: ModelProto | FunctionProto, nodes: Iterable[NodeProto]) -> None:

@@ -14,7 +14,7 @@ from .errors import RuleError
 
 PREDICATES = frozenset(
     """rank dim shape size isconst isnumber isinput isint given free lowest len abs min max trailing filled opset
-    broadcasts attribute""".split()
+    broadcasts same attribute""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
 

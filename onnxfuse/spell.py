@@ -50,6 +50,9 @@ class Speller:
         """(matches, node, output, term) of every fused node."""
         self.outputs_of: dict[int, list[str]] = {}
         """Fused ops with several outputs → the values that are such an output, in order."""
+        self.declared: dict[str, tuple[Term, int]] = {}
+        """Values whose dimensions have to be declared → (term, element type): onnx's shape inference of Attention-23 takes an unknown size of V
+        for 0."""
         self.vacant: dict[int, list[str]] = {}
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
@@ -207,6 +210,8 @@ class Speller:
             use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds, shapes)
             node.overload = self.functions.overload(use, self.opset)
         self.sites.append((matches, node, output, term))
+        if term.op == "Attention" and len(inputs) > 2 and term.args[2].rank == 3:
+            self.declared[inputs[2]] = (term.args[2], dtype)
         return output
 
     def _outputs(self, term: Term, dtype: int, limit: float) -> str:
