@@ -35,11 +35,17 @@ BROADCAST = frozenset(
 )
 BOOLEAN = frozenset("Equal And Or Xor Greater Less GreaterOrEqual LessOrEqual Not IsNaN IsInf".split())
 
+_ALIASES = {f"com.microsoft.{op}": op for op in ("Gelu", "FastGelu", "QuickGelu", "BiasGelu")} | {
+    "ai.onnx.SimplifiedLayerNormalization": "RMSNormalization"
+}
+"""Ops of onnxruntime that shape inference treats like one of ai.onnx."""
+
 _RULES: dict[str, Inference] = {}
 
 
 def infer(terms: Terms, op: str, args: list[Term], attrs: Attributes, outputs: int = 1) -> Inferred:
     """(shape, dtype) of every output; dtype 0 and shape None where unknown."""
+    op = _ALIASES.get(op, op.removeprefix("ai.onnx."))
     dtype = BOOL if op in BOOLEAN else args[0].dtype if args else 0
     if op in BROADCAST:
         if op == "Where":
