@@ -21,7 +21,7 @@ from .parse import standard_ops
 from .pattern import BINARY
 from .rule import Rule, literal, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
-from .terms import Term, Terms, is_number, same_shape
+from .terms import Term, Terms, is_number, same_shape, value_of
 
 Value: TypeAlias = Any
 """What a name in a rule may stand for: Term, int, float, Sym, str, bool, tuple of these, or None (not given)."""
@@ -291,6 +291,11 @@ def _broadcasts(scope: Scope, x: Value, shape: Value) -> bool:
     return same_shape(broadcast(_shape(scope, x), tuple(shape)), tuple(shape))
 
 
+def _zeros(scope: Scope, x: Value) -> bool:
+    """Is x a constant, all of whose elements are 0?"""
+    return isinstance(x, Term) and x.constant and not value_of(x).any()
+
+
 def _same(scope: Scope, a: Value, b: Value) -> bool:
     """Are two dimensions equal for every input?  Where that depends on the input, the answer is no."""
     return bool(a == b)
@@ -322,6 +327,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "opset": lambda scope: scope.opset,
     "broadcasts": _broadcasts,
     "same": _same,
+    "zeros": _zeros,
     "attribute": _attribute,
 }
 

@@ -48,7 +48,7 @@ class Catalogue:
         fusions = [rule for rule in self.rules if not rule.target]
         if target != "onnxfuse":
             fusions = self._leading(fusions, target)
-        return [[r for r in fusions if r.rank == rank] for rank in sorted({r.rank for r in fusions})]
+        return _strata(fusions)
 
     def _leading(self, fusions: Sequence[Rule], target: str) -> list[Rule]:
         wanted = {op for rules in self.lowerings(target) for rule in rules for op in rule.matched_ops}
@@ -64,7 +64,7 @@ class Catalogue:
     def lowerings(self, target: str) -> list[list[Rule]]:
         """The rules of a target's folder, which run after all fusions; for onnxruntime those for standard ops first."""
         folders = ("onnx", "ort") if target == "ort" else (target,)
-        return [[rule for rule in self.rules if rule.target == folder] for folder in folders]
+        return [stratum for folder in folders for stratum in _strata([r for r in self.rules if r.target == folder])]
 
     def named(self, name: str) -> list[Rule]:
         """The rules of a name. Raises UsageError, with a suggestion, if there are none."""
@@ -81,6 +81,10 @@ class Catalogue:
             self.named(name)
         kept = [r for r in self.rules if (not select or r.name in select) and r.name not in ignore]
         return Catalogue(kept, self.definitions)
+
+
+def _strata(rules: Sequence[Rule]) -> list[list[Rule]]:
+    return [[rule for rule in rules if rule.rank == rank] for rank in sorted({rule.rank for rule in rules})]
 
 
 def load(directories: Iterable[Path] = ()) -> Catalogue:

@@ -14,7 +14,7 @@ from .errors import RuleError
 
 PREDICATES = frozenset(
     """rank dim shape size isconst isnumber isinput isint given free lowest len abs min max trailing filled opset
-    broadcasts same attribute""".split()
+    broadcasts same zeros attribute""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
 
@@ -54,13 +54,13 @@ class Rule:
     @cached_property
     def rank(self) -> int:
         """The number of the stratum: rules of all folders with one number run together, to a fixed point."""
-        found = re.match(r"\d+", self.stratum)
-        return int(found[0]) if found else 9
+        found = re.search(r"(?:^|/)(\d+)", self.stratum)
+        return int(found[1]) if found else 9
 
     @property
     def target(self) -> str:
         """The lowering target that this rule belongs to; empty for a fusion, which every target uses."""
-        return "" if self.stratum[:1].isdigit() else self.stratum
+        return "" if self.stratum[:1].isdigit() else self.stratum.split("/")[0]
 
     @cached_property
     def tensors(self) -> tuple[Parameter, ...]:

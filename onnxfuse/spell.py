@@ -57,6 +57,10 @@ class Speller:
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
         self._dims: dict[Dim, tuple[float, str, int]] = {}
+        self._runs: dict[tuple[Dim, ...], tuple[float, str, int]] = {}
+        """Consecutive dimensions, a symbolic one first → (position, value that has them, axis of the first)."""
+        self._vectors: dict[tuple[Dim, ...], tuple[float, str]] = {}
+        """Vectors of dimensions that new nodes compute → (position, name)."""
         self._spellings: dict[str, Spelling] = {
             "Reshape": self._reshape,
             "Expand": self._expand,
@@ -97,9 +101,12 @@ class Speller:
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:
         """A value with this term is computed at this position."""
         self._known.setdefault(term.id, []).append((position, name, dtype))
-        for axis, dim in enumerate(term.shape or ()):
-            if isinstance(dim, Sym) and dim not in self._dims:
-                self._dims[dim] = (position, name, axis)
+        shape = term.shape or ()
+        for axis, dim in enumerate(shape):
+            if isinstance(dim, Sym):
+                self._dims.setdefault(dim, (position, name, axis))
+                for end in range(axis + 2, len(shape) + 1):
+                    self._runs.setdefault(shape[axis:end], (position, name, axis))
 
     def _lookup(self, term: Term, dtype: int, limit: float) -> tuple[str, int] | None:
         """A value with this term that is computed before `limit`, of the wanted dtype if there is one."""
@@ -337,8 +344,30 @@ class Speller:
         """A vector of dimensions: a constant where all are known, else gathered from shapes of existing values."""
         if not any(isinstance(d, Sym) for d in dims):
             return self._integers([d for d in dims if not isinstance(d, Sym)])
-        parts = [self._dim(d, limit) for d in dims]
-        return parts[0] if len(parts) == 1 else self.node("Concat", parts, {"axis": 0}, limit)
+        known = self._vectors.get(tuple(dims))
+        if known is not None and known[0] < limit:
+            return known[1]
+        parts, rest = [], tuple(dims)
+        while rest:
+            part, length = self._leading(rest, limit)
+            parts.append(part)
+            rest = rest[length:]
+        vector = parts[0] if len(parts) == 1 else self.node("Concat", parts, {"axis": 0}, limit)
+        self._vectors[tuple(dims)] = (limit - 0.5, vector)
+        return vector
+
+    def _leading(self, dims: tuple[Dim, ...], limit: float) -> tuple[str, int]:
+        """A vector of the first dimensions, as many as there are together, and how many those are."""
+        if not isinstance(dims[0], Sym):
+            length = next((i for i, d in enumerate(dims) if isinstance(d, Sym)), len(dims))
+            return self._integers([d for d in dims[:length] if not isinstance(d, Sym)]), length
+        for length in range(len(dims), 1, -1) if self.opset >= 15 else ():
+            place = self._runs.get(dims[:length])
+            if place is not None and place[0] < limit:
+                _, name, axis = place
+                name = self.alias.get(name, name)
+                return self.node("Shape", [name], {"start": axis, "end": axis + length}, limit), length
+        return self._dim(dims[0], limit), 1
 
     def _dim(self, dim: Dim, limit: float) -> str:
         """One dimension as a vector of length 1."""
@@ -346,9 +375,7 @@ class Speller:
             return self._integers([dim])
         place = self._dims.get(dim)
         if place is not None and place[0] < limit:
-            _, name, axis = place
-            shape = self.node("Shape", [self.alias.get(name, name)], {}, limit)
-            return self.node("Gather", [shape, self._integers([axis])], {"axis": 0}, limit)
+            return self._size_of(place[1], place[2], limit)
         total = ""
         for monomial, coefficient in dim.terms:
             factors = [self._symbol(s, limit) for s in monomial]
@@ -364,8 +391,14 @@ class Speller:
         place = self._dims.get(Sym((((name,), 1),)))
         if place is None or place[0] >= limit:
             raise UnrealisableError(f"dimension {name} is not the size of any value at this place")
-        shape = self.node("Shape", [self.alias.get(place[1], place[1])], {}, limit)
-        return self.node("Gather", [shape, self._integers([place[2]])], {"axis": 0}, limit)
+        return self._size_of(place[1], place[2], limit)
+
+    def _size_of(self, name: str, axis: int, limit: float) -> str:
+        """The size of a value along one axis, as a vector of length 1."""
+        name = self.alias.get(name, name)
+        if self.opset >= 15:
+            return self.node("Shape", [name], {"start": axis, "end": axis + 1}, limit)
+        return self.node("Gather", [self.node("Shape", [name], {}, limit), self._integers([axis])], {"axis": 0}, limit)
 
 
 def _negated(term: Term) -> Term | None:
