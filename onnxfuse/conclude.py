@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .equations import Bindings, Scope, UndecidedError
 from .language import Catalogue
-from .normal import combine
+from .normal import VIEWS, combine
 from .pattern import Variant
 from .reasons import Reason, unmet
 from .rule import Rule, targets
@@ -69,7 +69,17 @@ def conclude(
         raise RefusedError(line, lambda: f"the shape would change from {root.shape} to {emitted.shape}")
     if (root.dtype in REAL) != (emitted.dtype in REAL):
         raise RefusedError(line, lambda: "the element type would change")
+    if root.id in terms.shared:
+        # The sum that several nodes use stays one, also behind a view.
+        terms.shared.add(_seen(emitted).id)
     return Conclusion(bindings, emitted, exposed)
+
+
+def _seen(term: Term) -> Term:
+    """What a view is a view of."""
+    while term.op in VIEWS:
+        term = term.args[0]
+    return term
 
 
 def _inline(rule: Rule, scope: Scope, statement: ast.Assign) -> None:
