@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from .graph import STANDARD, Graph, captured_names, has_bodies
 from .infer import infer, normal_axis
 from .normal import fold, make, reshape, slice_axis
 from .shape_data import shape_data
-from .symbolic import Dim, Shape, product
+from .symbolic import Apart, Derived, Dim, Shape, Sym, product, same_if, symbol
 from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms
 
 RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
@@ -86,8 +86,37 @@ class View:
 
 
 def lift(graph: Graph, base_dir: Path | None, parent: View | None = None) -> View:
+    """The terms of every value of a scope.
+
+    Names of dimensions lie: exporters give the same to a sequence and to its cache.  Where two inputs share one they
+    are taken for different, until an op needs them to be equal."""
+    equal: set[str] = set()
+    while True:
+        view = _lift(graph, base_dir, parent, equal)
+        found = {name for symbol in view.terms.symbols() if isinstance(symbol, Derived) for name in same_if(symbol)}
+        if found <= equal:
+            return view
+        equal |= found
+
+
+def _apart(name: str, shape: Shape | None, taken: set[str], equal: Collection[str]) -> Shape | None:
+    """An input's shape, in which what is named like another input's dimension is told apart from it."""
+    dims: list[Dim] = []
+    for axis, dim in enumerate(shape or ()):
+        if isinstance(dim, Sym):
+            (text,) = dim.symbols
+            other = Apart.of(text, f"{name}.{axis}")
+            if text in taken and other not in equal:
+                dim = symbol(other)
+            taken.add(text)
+        dims.append(dim)
+    return None if shape is None else tuple(dims)
+
+
+def _lift(graph: Graph, base_dir: Path | None, parent: View | None, equal: Collection[str]) -> View:
     """The terms of every value of a scope, in one pass over its nodes."""
     view = View(graph, Terms(), base_dir, parent)
+    taken: set[str] = set()
     # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
     overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()
     for name, tensor in graph.initializers.items():
@@ -97,7 +126,7 @@ def lift(graph: Graph, base_dir: Path | None, parent: View | None = None) -> Vie
     for name in graph.inputs:
         if name not in view.terms_of:
             dtype, shape = graph.type_of(name)
-            _define(view, name, view.terms.input(name, shape, dtype), dtype)
+            _define(view, name, view.terms.input(name, _apart(name, shape, taken, equal), dtype), dtype)
     for node in graph.nodes:
         for name, (term, dtype) in zip(node.output, _lift_node(view, node), strict=False):
             if name:

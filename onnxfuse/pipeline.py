@@ -43,7 +43,9 @@ COMMON = frozenset("Add And Cast Div Expand MatMul Mul Neg Not Or Pow Reshape Su
 """Ops that every model has: a small pattern with such a root is nearly everywhere, which says nothing."""
 
 Banned: TypeAlias = frozenset[tuple[str, str, str]]
-"""(scope, rule, value) of fusions that must not be made."""
+"""(scope, rule, value) of fusions that must not be made, and of values that must not be simplified."""
+SIMPLIFY = "simplify"
+"""Stands for a rule where a value is computed anew without one."""
 
 
 @dataclass
@@ -69,6 +71,8 @@ class Fused:
     model: ModelProto
     sites: list[Site]
     near_misses: list[NearMiss]
+    simplified: Banned
+    """What to ban for nothing to be simplified."""
 
 
 def uncollected(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -244,13 +248,18 @@ def _fuse(
         results.append((view, _search(view, catalogue, target, forbidden, raising)))
     sites: list[Site] = []
     near: list[NearMiss] = []
+    simplified: set[tuple[str, str, str]] = set()
     for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
-        own = Writer(view, found, names, functions, target).write()
+        path = view.graph.path
+        kept = {value for scope, rule, value in banned if (scope, rule) == (path, SIMPLIFY)}
+        writer = Writer(view, found, names, functions, target, kept)
+        own = writer.write()
+        simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
         near = near_misses(view, found, own, why) + near
         sites = own + sites
     import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
     functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain == DOMAIN})
-    return Fused(copy, sites, near)
+    return Fused(copy, sites, near, frozenset(simplified))
 
 
 def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str, str]], raising: bool) -> Found:

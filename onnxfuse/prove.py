@@ -64,15 +64,20 @@ def prove(
             original, candidate.model, oracle.cases[0], base_dir=base_dir, seed=options["seed"], **tolerances
         )
         guilty = [site for site in candidate.sites if site.value in wrong]
-        if not guilty:
+        unsimple = {key for key in candidate.simplified if not key[0] and key[2] in wrong}
+        if not guilty and not unsimple:
             break
-        if not bisecting:
+        if guilty and not bisecting:
             reason = f"{guilty[0].matches[-1].rule.name} at {guilty[0].node.name}: {wrong[guilty[0].value]}"
             return candidate, replace(verdict, verdict="mismatch", note=reason), []
         left_out += [_left_out(site, verdict, wrong[site.value]) for site in guilty]
         # The last rule first: what it was built on may be right.
-        banned |= frozenset(key for site in guilty for key in keys(site, site.matches[-1:]))
+        banned |= frozenset(key for site in guilty for key in keys(site, site.matches[-1:])) | unsimple
         candidate = rebuild(banned)
+    if verdict.verdict == "mismatch" and candidate.simplified:
+        banned |= candidate.simplified
+        candidate = rebuild(banned)
+        verdict = oracle.compare(candidate.model, **tolerances)
     if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
         return candidate, verdict, left_out
     suspects, held = candidate, banned

@@ -8,7 +8,7 @@ original as possible.  Outputs of the scope, and values that bodies of control f
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from .graph import STANDARD, Graph, Names, captured_names, has_bodies
 from .lift import RANDOM, View
 from .provenance import Site, Written, sites
 from .search import Found, reachable
+from .simplify import simpler
 from .spell import Speller, UnrealisableError
 from .terms import SMALL, Term, static
 
@@ -35,8 +36,16 @@ VIEW_OPS = frozenset("Identity Reshape Squeeze Unsqueeze Flatten Transpose Expan
 class Writer:
     """Edits one scope in place."""
 
-    def __init__(self, view: View, found: Found, names: Names, functions: Functions, target: str) -> None:
-        self.view, self.found = view, found
+    def __init__(
+        self,
+        view: View,
+        found: Found,
+        names: Names,
+        functions: Functions,
+        target: str,
+        kept: Collection[str] = (),
+    ) -> None:
+        self.view, self.found, self.kept = view, found, kept
         self.graph: Graph = view.graph
         self.spell = Speller(view, found, names, functions, target)
         self.alias = self.spell.alias
@@ -48,6 +57,8 @@ class Writer:
         self.anew: set[int] = set()
         """Nodes all of whose values must be computed anew."""
         self.visited: set[int] = set()
+        self.simplified: set[str] = set()
+        """Values that are computed anew though no fusion touched them; never those in `kept`."""
         self.anchors: dict[int, int] = {}
         """Fused ops with several outputs → position of the last value they compute."""
 
@@ -61,15 +72,13 @@ class Writer:
             # A view of what is computed anew may have cancelled against it.
             if node.op_type in VIEW_OPS and len(node.output) == 1 and node.input[0] in moved:
                 moved.add(node.output[0])
-        touched = self.found.touched
-        touched |= moved - self.found.stale
-        self.anew = {
-            index
-            for index, node in enumerate(graph.nodes)
-            if any(node.output) and all(name in touched for name in node.output if name)
-        }
+        self._touch(moved - self.found.stale)
         self.pinned = set(graph.outputs)
-        live_nodes = self._demand()
+        live_nodes, reads = self._demand()
+        self.simplified = simpler(self.view, self.found, live_nodes - self.anew, reads, self.pinned) - set(self.kept)
+        if self.simplified:
+            self._touch(self.simplified)
+            live_nodes, _ = self._demand()
         for index in live_nodes:
             node = graph.nodes[index]
             captured = captured_names(node) if has_bodies(node) else set()
@@ -94,8 +103,20 @@ class Writer:
             self._visit(index)
         return self._assemble()
 
-    def _demand(self) -> set[int]:
-        """The nodes that the scope's outputs need: of a touched value, what its new term is built from."""
+    def _touch(self, values: set[str]) -> None:
+        """These values are to be computed anew."""
+        touched = self.found.touched
+        touched |= values
+        self.anew = {
+            index
+            for index, node in enumerate(self.graph.nodes)
+            if any(node.output) and all(name in touched for name in node.output if name)
+        }
+
+    def _demand(self) -> tuple[set[int], list[str]]:
+        """The nodes that the scope's outputs need: of a touched value, what its new term is built from.
+
+        Also the values that are read by name or by a touched value's term."""
         graph, current = self.graph, self.found.current
         first: dict[int, str] = {}
         for name in sorted(current, key=lambda name: graph.producer.get(name, -1)):
@@ -103,6 +124,7 @@ class Writer:
         wanted: set[int] = set()
         looked: set[int] = set()
         stack = [name for name in graph.outputs if name in graph.producer]
+        reads = list(stack)
         while stack:
             index = graph.producer.get(stack.pop())
             if index is None or index in wanted:
@@ -121,9 +143,10 @@ class Writer:
                 looked.add(term.id)
                 if term.id in first:
                     stack.append(first[term.id])
+                    reads.append(first[term.id])
                 else:
                     terms.extend(term.args)
-        return wanted
+        return wanted, reads
 
     def _visit(self, index: int) -> None:
         """Deal with one node of the original, and make its values known."""

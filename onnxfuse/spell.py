@@ -15,13 +15,14 @@ from onnx import NodeProto, TensorProto
 
 from .bodies import Functions, Use, asks_for_shapes, is_standard, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
+from .dimensions import Dimensions, Numbers, Part, Run
 from .graph import DOMAIN, STANDARD, Names
 from .lift import View
 from .match import Match
 from .search import Found
 from .shape_data import END
 from .symbolic import Dim, Sym, exact, product
-from .terms import REAL, Attributes, Term, is_number, value_of
+from .terms import REAL, Array, Attributes, Term, is_number, value_of
 
 Spelling: TypeAlias = Callable[[Term, list[str], dict[str, Any], float, str], str]
 """(term, names of its inputs, attrs, limit, wanted name) → name of the value that new nodes give."""
@@ -56,11 +57,7 @@ class Speller:
         self.vacant: dict[int, list[str]] = {}
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
-        self._dims: dict[Dim, tuple[float, str, int]] = {}
-        self._runs: dict[tuple[Dim, ...], tuple[float, str, int]] = {}
-        """Consecutive dimensions, a symbolic one first → (position, value that has them, axis of the first)."""
-        self._vectors: dict[tuple[Dim, ...], tuple[float, str]] = {}
-        """Vectors of dimensions that new nodes compute → (position, name)."""
+        self._dims = Dimensions()
         self._spellings: dict[str, Spelling] = {
             "Reshape": self._reshape,
             "Expand": self._expand,
@@ -101,12 +98,7 @@ class Speller:
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:
         """A value with this term is computed at this position."""
         self._known.setdefault(term.id, []).append((position, name, dtype))
-        shape = term.shape or ()
-        for axis, dim in enumerate(shape):
-            if isinstance(dim, Sym):
-                self._dims.setdefault(dim, (position, name, axis))
-                for end in range(axis + 2, len(shape) + 1):
-                    self._runs.setdefault(shape[axis:end], (position, name, axis))
+        self._dims.add(name, term.shape, position)
 
     def _lookup(self, term: Term, dtype: int, limit: float) -> tuple[str, int] | None:
         """A value with this term that is computed before `limit`, of the wanted dtype if there is one."""
@@ -341,44 +333,30 @@ class Speller:
         return vector
 
     def _dims_of(self, dims: Sequence[Dim], limit: float) -> str:
-        """A vector of dimensions: a constant where all are known, else gathered from shapes of existing values."""
-        if not any(isinstance(d, Sym) for d in dims):
-            return self._integers([d for d in dims if not isinstance(d, Sym)])
-        known = self._vectors.get(tuple(dims))
-        if known is not None and known[0] < limit:
-            return known[1]
-        parts, rest = [], tuple(dims)
-        while rest:
-            part, length = self._leading(rest, limit)
-            parts.append(part)
-            rest = rest[length:]
-        vector = parts[0] if len(parts) == 1 else self.node("Concat", parts, {"axis": 0}, limit)
-        self._vectors[tuple(dims)] = (limit - 0.5, vector)
+        """A vector of dimensions: a constant where all are known, else from shapes of existing values."""
+        term = self.view.terms.integers(_vector(dims))
+        if term.constant:
+            return self._integers([int(d) for d in dims if not isinstance(d, Sym)])
+        known = self._lookup(term, term.dtype, limit)
+        if known is not None:
+            return known[0]
+        parts = self._dims.parts(dims, limit)
+        if parts is None:
+            raise UnrealisableError(f"dimensions {list(dims)} are not those of any value at this place")
+        written = [self._part(part, limit) for part in parts]
+        vector = written[0] if len(written) == 1 else self.node("Concat", written, {"axis": 0}, limit)
+        self.register(term, limit - 0.5, vector, term.dtype)
         return vector
 
-    def _leading(self, dims: tuple[Dim, ...], limit: float) -> tuple[str, int]:
-        """A vector of the first dimensions, as many as there are together, and how many those are."""
-        if not isinstance(dims[0], Sym):
-            length = next((i for i, d in enumerate(dims) if isinstance(d, Sym)), len(dims))
-            return self._integers([d for d in dims[:length] if not isinstance(d, Sym)]), length
-        for length in range(len(dims), 1, -1) if self.opset >= 15 else ():
-            place = self._runs.get(dims[:length])
-            if place is not None and place[0] < limit:
-                _, name, axis = place
-                name = self.alias.get(name, name)
-                return self.node("Shape", [name], {"start": axis, "end": axis + length}, limit), length
-        return self._dim(dims[0], limit), 1
-
-    def _dim(self, dim: Dim, limit: float) -> str:
-        """One dimension as a vector of length 1."""
-        if not isinstance(dim, Sym):
-            return self._integers([dim])
-        place = self._dims.get(dim)
-        if place is not None and place[0] < limit:
-            return self._size_of(place[1], place[2], limit)
+    def _part(self, part: Part, limit: float) -> str:
+        """One part of a vector of dimensions."""
+        if isinstance(part, Numbers):
+            return self._integers(part.dims)
+        if isinstance(part, Run):
+            return self._run(part, limit)
         total = ""
-        for monomial, coefficient in dim.terms:
-            factors = [self._symbol(s, limit) for s in monomial]
+        for runs, coefficient in part.terms:
+            factors = [self._run(run, limit) for run in runs]
             if coefficient != 1 or not factors:
                 factors.append(self._integers([coefficient]))
             value = factors[0]
@@ -387,18 +365,30 @@ class Speller:
             total = self.node("Add", [total, value], {}, limit) if total else value
         return total
 
-    def _symbol(self, name: str, limit: float) -> str:
-        place = self._dims.get(Sym((((name,), 1),)))
-        if place is None or place[0] >= limit:
-            raise UnrealisableError(f"dimension {name} is not the size of any value at this place")
-        return self._size_of(place[1], place[2], limit)
+    def _run(self, run: Run, limit: float) -> str:
+        """Some dimensions of a value, as a vector."""
+        shape = self.view.terms_of[run.value].shape if run.value in self.view.terms_of else None
+        term = None if shape is None else self.view.terms.integers(_vector(shape[run.start : run.stop]))
+        known = self._lookup(term, term.dtype, limit) if term is not None else None
+        if known is not None:
+            return known[0]
+        value = self.alias.get(run.value, run.value)
+        if run.whole or self.opset >= 15:
+            bounds = {} if run.whole else {"start": run.start, "end": run.stop}
+            name = self.node("Shape", [value], bounds, limit)
+        else:
+            whole = self.node("Shape", [value], {}, limit)
+            axes = list(range(run.start, run.stop))
+            name = self.node("Gather", [whole, self._integers(axes)], {"axis": 0}, limit)
+        if term is not None:
+            self.register(term, limit - 0.5, name, term.dtype)
+        return name
 
-    def _size_of(self, name: str, axis: int, limit: float) -> str:
-        """The size of a value along one axis, as a vector of length 1."""
-        name = self.alias.get(name, name)
-        if self.opset >= 15:
-            return self.node("Shape", [name], {"start": axis, "end": axis + 1}, limit)
-        return self.node("Gather", [self.node("Shape", [name], {}, limit), self._integers([axis])], {"axis": 0}, limit)
+
+def _vector(dims: Sequence[Dim]) -> Array:
+    array = np.empty(len(dims), object)
+    array[:] = dims
+    return array
 
 
 def _negated(term: Term) -> Term | None:

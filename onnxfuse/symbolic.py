@@ -106,11 +106,72 @@ def _product(a: Dim, b: Dim) -> Dim:
     return _canonical(table)
 
 
+class Apart(str):
+    """The symbol of a dimension that is labelled like another, of which nobody knows whether it has that one's size."""
+
+    __slots__ = ("label",)
+    label: str
+
+    @classmethod
+    def of(cls, label: str, owner: str) -> Apart:
+        result = cls(f"{label}@{owner}")
+        result.label = label
+        return result
+
+
+def label(name: str) -> str:
+    """What a symbol is called in the model."""
+    return name.label if isinstance(name, Apart) else name
+
+
+class Derived(str):
+    """A symbol that stands for a function of dimensions, which has no polynomial form: its name tells which."""
+
+    __slots__ = ("operands",)
+    operands: tuple[Dim, ...]
+
+    @classmethod
+    def of(cls, text: str, *operands: Dim) -> Derived:
+        result = cls(text)
+        result.operands = operands
+        return result
+
+
+def renamed(dim: Dim, names: Mapping[str, str]) -> Dim:
+    """The polynomial with other symbols for these."""
+    if not isinstance(dim, Sym):
+        return dim
+    table: dict[Monomial, int] = {}
+    for monomial, coefficient in dim.terms:
+        key = tuple(sorted(names.get(name, name) for name in monomial))
+        table[key] = table.get(key, 0) + coefficient
+    return _canonical(table)
+
+
+def told_apart(*dims: Dim) -> dict[str, str]:
+    """The symbols in them that were told `apart` → what they are labelled."""
+    names = {name for dim in dims if isinstance(dim, Sym) for name in dim.symbols}
+    return {name: name.label for name in sorted(names) if isinstance(name, Apart)}
+
+
+def same_if(symbol: Derived) -> set[str]:
+    """The symbols told apart that must be what their labels say, or else this one would hardly be computed: what is
+    broadcast together has the same size, and what is divided can be divided."""
+    a, b = symbol.operands
+    names = told_apart(a, b)
+    if symbol.startswith("bcast"):
+        return set(names) if renamed(a, names) == renamed(b, names) else set()
+    for name, other in names.items():
+        if exact(renamed(a, {name: other}), renamed(b, {name: other})) is not None:
+            return {name}
+    return set(names) if exact(renamed(a, names), renamed(b, names)) is not None else set()
+
+
 def evaluate(dim: Sym, known: Mapping[str, int]) -> int | None:
-    """The size of a dimension if its symbols have these sizes; None if one of them is unknown."""
-    if not dim.symbols <= known.keys():
+    """The size of a dimension if symbols with these labels have these sizes; None if one of them is unknown."""
+    if not {label(name) for name in dim.symbols} <= known.keys():
         return None
-    return sum(coefficient * prod(known[name] for name in monomial) for monomial, coefficient in dim.terms)
+    return sum(coefficient * prod(known[label(name)] for name in monomial) for monomial, coefficient in dim.terms)
 
 
 def product(dims: Iterable[Dim]) -> Dim:
@@ -166,7 +227,7 @@ def floor_divide(a: Dim, b: Dim) -> Dim:
         return quotient
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
-    return symbol(f"({a!r})//({b!r})")
+    return symbol(Derived.of(f"({a!r})//({b!r})", a, b))
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
@@ -227,14 +288,11 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
         text = repr(dim)
         if text.startswith("min(") and repr(other) in text[4:-1].split(","):
             return other
-        if text.startswith("bcast("):
-            names |= set(text[6:-1].split("|"))
-        else:
-            names.add(text)
+        names |= set(text[6:-1].split("|")) if text.startswith("bcast(") else {text}
     for dim in (a, b):
         if repr(dim).startswith("bcast(") and names == set(repr(dim)[6:-1].split("|")):
             return dim
-    return symbol("bcast(" + "|".join(sorted(names)) + ")")
+    return symbol(Derived.of("bcast(" + "|".join(sorted(names)) + ")", a, b))
 
 
 def broadcast(*shapes: Shape) -> Shape:

@@ -106,6 +106,11 @@ class Terms:
             bit = self._bits[op] = 1 << len(self._bits) % WIDTH
         return bit
 
+    def symbols(self) -> set[str]:
+        """The symbols in the shapes of all terms."""
+        dims = {dim for term in self._table.values() for dim in term.shape or () if isinstance(dim, Sym)}
+        return {name for dim in dims for name in dim.symbols}
+
     def fresh_dim(self) -> Sym:
         self._fresh += 1
         return symbol(f"?{self._fresh}")
