@@ -52,8 +52,8 @@ class Speller:
         self.outputs_of: dict[int, list[str]] = {}
         """Fused ops with several outputs → the values that are such an output, in order."""
         self.declared: dict[str, tuple[Term, int]] = {}
-        """Values whose dimensions have to be declared → (term, element type): onnx's shape inference of Attention-23 takes an unknown size of V
-        for 0."""
+        """Values whose dimensions have to be declared → (term, element type): onnx's shape inference of Attention-23
+        takes an unknown size of V for 0."""
         self.vacant: dict[int, list[str]] = {}
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
@@ -191,7 +191,7 @@ class Speller:
         dtype: int,
         limit: float,
         name: str,
-        outputs: int = 1,
+        outputs: tuple[bool, ...] = (True,),
     ) -> str:
         matches = self.found.origins[term.id]
         rule = matches[-1].rule
@@ -223,7 +223,8 @@ class Speller:
         wanted.setdefault(index, "")
         inputs = [self._operand(a, dtype, limit) for a in whole.args]
         count = max(wanted) + 1
-        first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), count)
+        named = tuple(i == 0 or i in wanted for i in range(count))
+        first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), named)
         node = self.nodes[-1][2]
         names = [wanted.get(i, "") for i in range(count)]
         names[0] = wanted.get(0) or first
