@@ -1,7 +1,7 @@
 """Which spelling of a fused op is fastest in onnxruntime: each candidate as a model of its own, side by side.
 
-One thread, the CPU provider, all of onnxruntime's own optimizations on.  Candidates of a group compute the same and take
-turns, so that a slow moment hits them all.
+One thread, the CPU provider, all of onnxruntime's own optimizations on.  Candidates of a group compute the same and
+take turns, so that a slow moment hits them all.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def projected(attention: str, bias: bool = True) -> str:
     return "".join(lines) + attention
 
 
-QKV = {name: "1,{S},{D}" for name in "QKV"}
+QKV = dict.fromkeys("QKV", "1,{S},{D}")
 LINEAR = {f"W{n}": "{D},{D}" for n in "QKV"} | {f"B{n}": "{D}" for n in "QKV"}
 AI3 = "Y = Attention <q_num_heads = {H}, kv_num_heads = {H}, scale = 0.125> (Q, K, V)\n"
 MHA = "Y = com.microsoft.MultiHeadAttention <num_heads = {H}, scale = 0.125> (Q, K, V)\n"
@@ -170,9 +170,7 @@ GROUPS: dict[str, Group] = {
             "MultiHeadAttention": (17, projected(MHA)),
             "MultiHeadAttention with bias": (
                 17,
-                projected(
-                    "BB = Concat <axis = 0> (BQ, BK, BV)\n" + MHA.replace("Q, K, V", "Q, K, V, BB"), bias=False
-                ),
+                projected("BB = Concat <axis = 0> (BQ, BK, BV)\n" + MHA.replace("Q, K, V", "Q, K, V, BB"), bias=False),
             ),
             "com.microsoft.Attention": (
                 17,
@@ -432,7 +430,9 @@ def measure(sessions: Sequence[Any], feeds: Mapping[str, Any], seconds: float) -
 
 
 def compare(name: str, size: Mapping[str, int], seconds: float) -> dict[str, float | str]:
-    """Candidate → microseconds, or why onnxruntime does not run it.  Raises ValueError if two compute something else."""
+    """Candidate → microseconds, or why onnxruntime does not run it.
+
+    Raises ValueError if two compute something else."""
     group = GROUPS[name]
     random = np.random.default_rng(1)
     feeds = {n: random.normal(0, 1, dims(s, size)).astype(np.float32) for n, s in group.inputs.items()}

@@ -344,9 +344,14 @@ def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, in
         target=target,
         nodes_before=count_nodes(model),
         nodes_after=count_nodes(fused.model),
-        fusions=[fusion(site, known) for site in fused.sites],
+        fusions=[fusion(site, known) for site in fused.sites if _worth_telling(site)],
         near_misses=fused.near_misses,
     )
+
+
+def _worth_telling(site: Site) -> bool:
+    """A node that a target merely writes in another way is no fusion."""
+    return len(site.replaced) > 1 or any(not match.rule.target for match in site.matches)
 
 
 def count_nodes(model: ModelProto) -> int:
@@ -364,8 +369,9 @@ def count_nodes(model: ModelProto) -> int:
 def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
     """A site as plain data; `known` are sizes of symbolic dimensions."""
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
-    rules = dict.fromkeys(match.rule.name for match in site.matches)
-    rule = site.matches[-1].rule.name
+    fused = [match.rule.name for match in site.matches if not match.rule.target]
+    rules = dict.fromkeys(fused)
+    rule = (fused or [match.rule.name for match in site.matches])[-1]
     return Fusion(
         rule=rule,
         op=f"{domain}{site.node.op_type}",
@@ -412,6 +418,8 @@ def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None
 
 def _telling(failure: Failure, why: str | None) -> bool:
     """Whether a failed match is worth a user's time."""
+    if failure.rule.target and failure.rule.name != why:
+        return False
     if failure.rule.name == why:
         return failure.size > 1 and failure.matched / failure.size >= NEAR
     if failure.size < SMALL or failure.rule.cost == "fold":

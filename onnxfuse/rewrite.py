@@ -291,7 +291,6 @@ class Writer:
             proto.node.extend([*heads, *nodes])
             import_domains(proto, nodes)
 
-
     def _declare(self, proto: GraphProto) -> None:
         """Give values whose dimensions must be known those that are, where the graph leaves them open."""
         known = {info.name: info for info in [*proto.value_info, *proto.output, *proto.input]}

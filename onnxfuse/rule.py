@@ -18,6 +18,9 @@ PREDICATES = frozenset(
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
 
+VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Expand Slice".split())
+"""Ops that a lowering puts around the op it is about."""
+
 Statement: TypeAlias = ast.Assign
 """An equation; see `targets`."""
 
@@ -78,10 +81,13 @@ class Rule:
 
     @cached_property
     def op(self) -> str:
-        """The op this rule emits; empty if it emits plain algebra."""
+        """The op this rule emits, views around it aside; empty if it emits plain algebra."""
         calls = [node for s in reversed(self.emit) for node in ast.walk(s.value) if isinstance(node, ast.Call)]
         names = [n for c in calls if (n := op_name(c)) not in PREDICATES]
-        return next((n for n in names if n == self.name), op_name(self.call) if self.call else [*names, self.name][0])
+        if self.name in names:
+            return self.name
+        core = [n for n in names if n not in VIEWS] if self.target else []
+        return [*core, *([op_name(self.call)] if self.call else []), *names, self.name][0]
 
     @cached_property
     def matched_ops(self) -> frozenset[str]:

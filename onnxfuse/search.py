@@ -236,7 +236,8 @@ def _trace(found: Found, match: Match, users: Container[int]) -> None:
     behind: list[Match] = []
     for term in match.cover:
         behind += [m for m in found.origins.get(term.id, ()) if m not in behind]
-    made = [t for t in match.made(users) if t.op == match.rule.op]
+    op = match.bindings.get(match.rule.op, match.rule.op)
+    made = [t for t in match.made(users) if t.op == op]
     for term in made or [match.emitted]:
         if term.op not in VIEWS:
             found.origins[term.id] = (*behind, match)
