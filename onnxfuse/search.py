@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 
+from .cost import nodes
 from .index import Index
 from .language import Catalogue
 from .lift import View
@@ -14,6 +16,10 @@ from .plan import Candidate, choose, weigh
 from .rule import Rule
 from .terms import REAL, Term
 
+LAYOUT = "layout"
+"""The cost of rules that pay only together: a stratum of them is kept if it leaves fewer nodes."""
+FORCED = (LAYOUT, "lowering")
+"""Costs of rules that are applied even if they save nothing."""
 ROUNDS = 30
 """Rounds per stratum; a rule set that needs more does not end."""
 
@@ -47,12 +53,16 @@ def search(
     order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
     state = State.of(view, found)
     for rules in strata:
+        layout = all(rule.cost == LAYOUT for rule in rules)
+        before = (Found(**{f.name: copy(getattr(found, f.name)) for f in fields(found)}), state) if layout else None
         index = Index(view.terms, rules)
         barren: set[int] = set()
         for _ in range(ROUNDS):
             if not _round(view, found, state, matcher, index, order, barren, banned):
                 break
             state = State.of(view, found)
+        if before is not None and nodes(state.alive) >= nodes(before[1].alive):
+            found, state = before
     found.failures = list(matcher.failures.values())
     return found
 
@@ -107,7 +117,7 @@ def _round(
             barren.add(term.id)
         for match in matches:
             candidate = weigh(match, users, state.needed)
-            if candidate.launches >= 0 or match.rule.cost == "lowering":
+            if candidate.launches >= 0 or match.rule.cost in FORCED:
                 candidates.append(candidate)
                 doomed |= candidate.dying
             else:
