@@ -6,7 +6,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -25,12 +25,14 @@ from models.catalogue import Export
 TRACED, OTHER = (2, 11), (3, 17)
 
 
-def write_export(export: Export, folder: Path) -> dict[str, int]:
-    """Writes `folder/export.file` and returns the blocks its architecture executes.
+def write_export(
+    export: Export, folder: Path, architectures: Mapping[str, Architecture] = ARCHITECTURES
+) -> dict[str, int]:
+    """Writes `folder/export.file` and returns the blocks its architecture, one of `architectures`, executes.
 
     Raises AssertionError if the file computes something else than PyTorch at either of the two sizes.
     """
-    architecture = ARCHITECTURES[export.architecture]
+    architecture = architectures[export.architecture]
     path = folder / export.file
     with _quiet(), torch.no_grad():
         module = architecture.build()

@@ -23,7 +23,7 @@ from .canonical import freeze
 from .forms import Form, fold, form, hoisted, make, scaled, split_scalar
 from .symbolic import Dim, Shape, broadcast, product
 from .terms import REAL, Attributes, Term, Terms, is_number, numpy_dtype, same_shape, static
-from .views import Block, blocks_of, leading_merge, merged_blocks, reshape, unmerge
+from .views import Block, blocks_of, expand, leading_merge, merged_blocks, reshape, unmerge
 
 NEUTRAL = {"Add": 0.0, "Mul": 1.0}
 """The ops that `combine` makes, and the number that changes nothing in each."""
@@ -44,7 +44,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
                 assert operand.scalar is not None
                 number = number + operand.scalar if op == "Add" else number * operand.scalar
             else:
-                operands.append(operand)
+                operands.append(_without_leading_ones(terms, operand, args))
     if op == "Mul":
         operands = _one_factor(terms, operands, dtype)
         number = _mean(terms, operands, number)
@@ -70,6 +70,17 @@ def _never_widens(number: Term, args: Sequence[Term]) -> bool:
     """May a one-element constant lose its shape, because another operand has at least its rank?"""
     rank = number.rank
     return not rank or any(a is not number and a.rank is not None and a.rank >= rank for a in args)
+
+
+def _without_leading_ones(terms: Terms, constant: Term, args: Sequence[Term]) -> Term:
+    """A constant of shape [1, n] is one of shape [n] beside an operand of at least its rank; others stay."""
+    dims = static(constant.shape)
+    if not constant.constant or dims is None or dims[:1] != (1,) or len(dims) < 2:
+        return constant
+    if not any(a is not constant and a.rank is not None and a.rank >= len(dims) for a in args):
+        return constant
+    lead = next((i for i, d in enumerate(dims) if d != 1), len(dims) - 1)
+    return reshape(terms, constant, dims[lead:])
 
 
 def _one_factor(terms: Terms, operands: list[Term], dtype: int) -> list[Term]:
@@ -216,12 +227,19 @@ def _where(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
     condition, x, y = args
     if condition.op == "Not":
         return make(terms, "Where", [condition.args[0], y, x], {}, shape, dtype)
-    if condition.op == "Constant" and condition.data is not None and condition.data.size:
-        if all(condition.data.ravel()) and same_shape(x.shape, shape):
-            return x
-        if not any(condition.data.ravel()) and same_shape(y.shape, shape):
-            return y
+    truth = _everywhere(condition)
+    if truth is not None and shape is not None:
+        return expand(terms, x if truth else y, shape)
     return _lift_merge(terms, "Where", args, shape)
+
+
+def _everywhere(term: Term) -> bool | None:
+    """The truth value that all elements of a condition are known to have."""
+    constant = term.args[0] if term.op == "Expand" and len(term.args) == 1 else term
+    if constant.op != "Constant" or constant.data is None or not constant.data.size:
+        return None
+    values = {bool(b) for b in constant.data.ravel()}
+    return values.pop() if len(values) == 1 else None
 
 
 @form("Not")
@@ -245,12 +263,11 @@ def _flip(other: str) -> Form:
 
 def _commutative(op: str) -> Form:
     def ordered(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-        if op in ("And", "Or") and len(args) == 2:
+        if op in ("And", "Or") and shape is not None:
             for x, c in (args, args[::-1]):
-                if c.data is not None and c.data.size and c.op == "Constant" and same_shape(x.shape, shape):
-                    truth = [bool(b) for b in c.data.ravel()]
-                    if (op == "And" and all(truth)) or (op == "Or" and not any(truth)):
-                        return x
+                truth = _everywhere(c)
+                if truth is not None and x.shape is not None:
+                    return expand(terms, x if truth == (op == "And") else c, shape)
         if args == sorted(args, key=lambda t: t.id):
             return None
         return make(terms, op, sorted(args, key=lambda t: t.id), attrs, shape, dtype)
@@ -368,8 +385,25 @@ def _global_average_pool(
     return make(terms, "ReduceMean", args, {"axes": tuple(range(2 - rank, 0)), "keepdims": 1})
 
 
-for _op in ("LogSoftmax", "LayerNormalization", "RMSNormalization"):
-    form(_op)(_from_the_end(_op, -1))
+def _normalization(op: str) -> Form:
+    """Over the last axis, with a scale and a shift along it: a merge of the other axes floats up."""
+    counted = _from_the_end(op, -1)
+
+    def normalized(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+        x, *rest = args
+        blocks = merged_blocks(x)
+        if x.shape is not None and blocks is not None and attrs.get("axis", -1) in (-1, len(x.shape) - 1):
+            i0, i1, _, _ = blocks[-1]
+            if i1 - i0 == 1 and all(a.op == "Absent" or a.rank == 1 for a in rest):
+                return reshape(terms, make(terms, op, [x.args[0], *rest], dict(attrs) | {"axis": -1}), x.shape)
+        return counted(terms, args, attrs, shape, dtype)
+
+    return normalized
+
+
+form("LogSoftmax")(_from_the_end("LogSoftmax", -1))
+for _op in ("LayerNormalization", "RMSNormalization"):
+    form(_op)(_normalization(_op))
 for _kind in ("Mean", "Sum", "Max", "Min", "Prod", "SumSquare", "L2", "L1", "LogSum", "LogSumExp"):
     form(f"Reduce{_kind}")(_reduce(f"Reduce{_kind}"))
 
@@ -420,8 +454,12 @@ def _unmerged(terms: Terms, operands: Sequence[Term], inner: Shape, outer: Shape
 
 
 def _unmerged_shape(shape: Shape | None, inner: Shape, outer: Shape, blocks: list[Block] | None) -> Shape | None:
-    if shape is None or blocks is None or len(shape) != len(outer):
+    if shape is None or blocks is None or len(shape) > len(outer):
         return None
+    missing = len(outer) - len(shape)
+    if all(inner[i0:i1] == outer[j0:j1] for i0, i1, j0, j1 in blocks if j1 > missing):
+        return shape  # the merge is of axes that it does not have
+    shape = (1,) * missing + shape
     result: list[Dim] = []
     for i0, i1, j0, _ in blocks:
         if shape[j0] == outer[j0]:

@@ -27,6 +27,8 @@ from .rule import Rule, captured, literal, op_name, targets
 from .terms import REAL
 
 HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+EXPANDED = frozenset({"GroupNormalization"})
+"""Standard ops that onnxruntime has no kernel for on a CPU.  It expands their function; the equations are faster."""
 PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
 
 
@@ -35,7 +37,7 @@ class Ref:
     """A tensor of the body; its shape where it is an input and the meaning asks for it."""
 
     name: str
-    shape: tuple[int | None, ...] | None = None
+    shape: tuple[int | str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Use:
     """One way in which a fused op is used: what its function is specialised for.
 
     `inputs` tells which positional inputs are given, `outputs` which outputs the node names of those it lists, `dtype`
-    is the real element type of the result.  `shapes` (None for what is not static) stand there only if the meaning asks
-    for them.
+    is the real element type of the result.  `shapes` (a letter for each unknown dimension) stand there only if the
+    equations ask for them.
     """
 
     op: str
@@ -52,7 +54,7 @@ class Use:
     attrs: tuple[tuple[str, Any], ...]
     outputs: tuple[bool, ...]
     dtype: int
-    shapes: tuple[tuple[int | None, ...] | None, ...] = ()
+    shapes: tuple[tuple[int | str, ...] | None, ...] = ()
 
 
 @dataclass
@@ -89,19 +91,15 @@ class Functions:
 
 
 @cache
-def standard_since(op: str) -> tuple[int, frozenset[str]]:
-    """(first opset with this ai.onnx op, its attributes today); opset 0 if there is none."""
-    versions = [s for s in defs.get_all_schemas_with_history() if s.name == op and s.domain == ""]
-    if not versions:
-        return 0, frozenset()
-    newest = max(versions, key=lambda s: s.since_version)
-    return min(s.since_version for s in versions), frozenset(newest.attributes)
+def standard_attributes(op: str, opset: int) -> frozenset[str] | None:
+    """The attributes of this ai.onnx op at an opset; None if that has no such op."""
+    return frozenset(defs.get_schema(op, opset, "").attributes) if defs.has(op, opset, "") else None
 
 
 def is_standard(op: str, attrs: Iterable[str], opset: int) -> bool:
     """Does ai.onnx have this op, with these attributes, at this opset?"""
-    since, known = standard_since(op)
-    return 0 < since <= opset and set(attrs) <= known
+    known = standard_attributes(op, opset)
+    return known is not None and set(attrs) <= known
 
 
 @cache
@@ -110,6 +108,16 @@ def allows(op: str, opset: int, dtype: int) -> bool:
     schema = defs.get_schema(op, opset, "")
     kind = f"tensor({TensorProto.DataType.Name(dtype).lower()})"
     return kind in schema.inputs[0].types
+
+
+@cache
+def output_dtype(op: str, index: int, dtype: int) -> int:
+    """The element type of an output of an op that computes in `dtype`: statistics, to which the schema gives a type of
+    their own, are float32."""
+    newest = defs.onnx_opset_version()
+    outputs = defs.get_schema(op, newest, "").outputs if defs.has(op, newest, "") else ()
+    own = index < len(outputs) and outputs[index].type_str != outputs[0].type_str
+    return int(TensorProto.FLOAT) if own and dtype in REAL else dtype
 
 
 @dataclass
@@ -131,11 +139,17 @@ class Body:
         return name
 
     def node(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any], base: str = "", outputs: int = 1) -> Ref:
-        names = [self.fresh(base or op.lower()) for _ in range(outputs)]
+        return Ref(self.outputs(op, inputs, attrs, outputs, base)[0])
+
+    def outputs(
+        self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any], count: int, base: str = "y"
+    ) -> list[str]:
+        """One node; the names of its outputs."""
+        names = [self.fresh(base or op.lower()) for _ in range(count)]
         made = NodeProto(op_type=op, input=inputs, output=names)
         made.attribute.extend(make_attribute(k, v) for k, v in sorted(attrs.items()))
         self.nodes.append(made)
-        return Ref(names[0])
+        return names
 
     def constant(self, array: Any, dtype: int, base: str = "constant") -> Ref:
         value = tensor(np.asarray(array), "", dtype)
@@ -147,6 +161,8 @@ class Body:
             return ""
         if isinstance(value, Ref):
             return value.name
+        if isinstance(value, tuple):
+            return self.constant(value, TensorProto.INT64).name
         return self.constant(float(value), self.dtype).name
 
     def needed(self, outputs: Sequence[str]) -> list[NodeProto]:
@@ -184,7 +200,7 @@ class Body:
                 return not operand
             return self.node("Neg", [operand.name], {}, base) if isinstance(operand, Ref) else -operand
         if isinstance(node, ast.BoolOp):
-            values = [bool(self.value(v, env)) for v in node.values]
+            values = (bool(self.value(v, env)) for v in node.values)
             return all(values) if isinstance(node.op, ast.And) else any(values)
         if isinstance(node, ast.Compare):
             return self._compare(node, env)
@@ -247,7 +263,8 @@ class Body:
         if op == "rank":
             return len(args[0].shape)
         if op == "dim":
-            return args[0].shape[args[1]]
+            shape, axis = (args[0].shape or ()) if isinstance(args[0], Ref) else (), args[1]
+            return shape[axis] if -len(shape) <= axis < len(shape) else 1
         if op == "Sqrt" and isinstance(args[0], int | float):
             return math.sqrt(args[0])
         attrs = {k.arg: self.value(k.value, env) for k in node.keywords if k.arg}
@@ -270,6 +287,8 @@ class Body:
             indices = np.repeat(np.arange(attrs["size"]), attrs["n"])
             inputs.append(self.constant(indices, TensorProto.INT64, "heads").name)
             return self.node("Gather", inputs, {"axis": attrs["axis"]}, base)
+        if op == "CumSum":
+            inputs[1] = self.constant(args[1], TensorProto.INT64, "axis").name
         if op == "Slice" and "start" in attrs:
             bounds = [attrs.pop("start"), attrs.pop("stop"), attrs.pop("axis"), attrs.pop("step", 1)]
             inputs += [self.constant([b], TensorProto.INT64).name for b in bounds]
@@ -325,14 +344,19 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         Ref(name, shape) if given else None for name, given, shape in zip(names, use.inputs, shapes, strict=True)
     ]
     equations = meaning(definition)
-    if is_standard(use.op, attrs, opset) and allows(use.op, opset, use.dtype):
-        outputs = [body.node(use.op, [a.name if a else "" for a in args], attrs, "y").name]
+    if is_standard(use.op, attrs, opset) and allows(use.op, opset, use.dtype) and use.op not in EXPANDED:
+        env = environment(definition, args, attrs, catalogue)
+        body.equations(definition.standard, env)
+        inputs = [env[name].name if isinstance(env[name], Ref) else "" for name in names]
+        outputs = body.outputs(use.op, inputs, attrs, len(use.outputs))
     else:
         calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
         island = use.dtype in HALF and not calls & PRODUCTS
         if island:
             body.dtype = TensorProto.FLOAT
-            args = [body.node("Cast", [a.name], {"to": TensorProto.FLOAT}) if a else None for a in args]
+            args = [
+                Ref(body.node("Cast", [a.name], {"to": TensorProto.FLOAT}).name, a.shape) if a else None for a in args
+            ]
         env = environment(definition, args, attrs, catalogue)
         result = body.equations(equations, env)
         if isinstance(result, tuple):
@@ -344,7 +368,11 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         # onnxruntime runs nodes whose outputs nobody reads: an output that the node does not name is a mere 0.
         values = [v if named else 0.0 for v, named in zip(values, use.outputs, strict=True)]
         if island:
-            values = [body.node("Cast", [body.ref(v)], {"to": use.dtype}, "y") for v in values]
+            kinds = [output_dtype(use.op, i, use.dtype) for i in range(len(values))]
+            values = [
+                body.node("Cast", [body.ref(v)], {"to": kind}, "y") if kind != body.dtype else v
+                for v, kind in zip(values, kinds, strict=True)
+            ]
         # A body may not return an input of its own under its own name.
         outputs = [body.node("Identity", [v], {}).name if v in names else v for v in map(body.ref, values)]
     made.output.extend(outputs)
@@ -356,7 +384,8 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
 @cache
 def asks_for_shapes(definition: Rule) -> bool:
     """Does the meaning depend on a rank or a dimension of its inputs?"""
-    calls = {op_name(n) for s in meaning(definition) for n in ast.walk(s.value) if isinstance(n, ast.Call)}
+    equations = (*meaning(definition), *definition.standard)
+    calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
     return bool(calls & {"rank", "dim"})
 
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .equations import Bindings, Scope, UndecidedError
+from .infer import infer
 from .language import Catalogue
-from .normal import VIEWS, combine
+from .normal import VIEWS, combine, reshape
 from .pattern import Variant
 from .reasons import Reason, unmet
 from .rule import Rule, targets
+from .symbolic import product
 from .terms import REAL, Term, Terms, same_shape
 
 
@@ -99,18 +101,28 @@ def _let(scope: Scope, statement: ast.Assign) -> None:
     scope.bindings.update(zip(names, value, strict=True))
 
 
+def _output(scope: Scope, whole: Term, index: int, old: Term) -> Term:
+    """One output of an op with several, in the shape of what it replaces."""
+    inferred = infer(scope.terms, whole.op, list(whole.args), dict(whole.attrs), index + 1)
+    shape = inferred[index][0] or old.shape
+    output = scope.terms.raw("Output", [whole], (("index", index),), shape=shape, dtype=old.dtype)
+    if shape is None or old.shape is None or same_shape(shape, old.shape) or product(shape) != product(old.shape):
+        return output
+    return reshape(scope.terms, output, old.shape)
+
+
 def _emit(rule: Rule, scope: Scope) -> tuple[Term, dict[Term, Term]]:
     exposed: dict[Term, Term] = {}
     result = scope.like
     for statement in rule.emit:
         result = scope.term(scope.value(statement.value))
         names = targets(statement)
-        if isinstance(statement.targets[0], ast.Tuple):
-            whole, like = result, scope.like
+        if any(isinstance(scope.bindings.get(name), Term) for name in names[1:]):
+            whole = result
             for i, name in enumerate(names):
-                old = scope.bindings.get(name) if i else like
+                old = scope.bindings.get(name) if i else whole
                 if isinstance(old, Term):
-                    output = scope.terms.raw("Output", [whole], (("index", i),), shape=old.shape, dtype=old.dtype)
+                    output = _output(scope, whole, i, old)
                     if i:
                         exposed[old] = output
                     else:

@@ -6,7 +6,7 @@ The only functions a rule can call are those defined here and ops; see `FUNCTION
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -18,8 +18,9 @@ from .infer import infer, normal_axis
 from .language import Catalogue
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
 from .parse import standard_ops
+from .parts import part
 from .pattern import BINARY
-from .rule import Rule, literal, op_name
+from .rule import Rule, captured, literal, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
 from .terms import Term, Terms, is_number, same_shape, value_of
 
@@ -230,6 +231,14 @@ def attribute_defaults(op: str, ops: Catalogue) -> Mapping[str, Any]:
     return found
 
 
+def undefined(op: str, attrs: Iterable[str], ops: Catalogue) -> list[str]:
+    """The attributes that the rule which defines an op does not know: with one of them it is another op."""
+    definition = ops.definitions.get(op)
+    if definition is None or captured(definition.meaning or definition.blocks[0]):
+        return []
+    return sorted(name for name in attrs if definition.parameter(name) is None)
+
+
 # ------------------------------------------------------------------------------------------------ functions of rules
 
 
@@ -291,14 +300,24 @@ def _broadcasts(scope: Scope, x: Value, shape: Value) -> bool:
     return same_shape(broadcast(_shape(scope, x), tuple(shape)), tuple(shape))
 
 
-def _zeros(scope: Scope, x: Value) -> bool:
-    """Is x a constant, all of whose elements are 0?"""
-    return isinstance(x, Term) and x.constant and not value_of(x).any()
-
-
 def _same(scope: Scope, a: Value, b: Value) -> bool:
     """Are two dimensions equal for every input?  Where that depends on the input, the answer is no."""
     return bool(a == b)
+
+
+def _every(scope: Scope, x: Value, number: Value) -> bool:
+    """Is x a constant, all of whose elements are this number?"""
+    if not isinstance(x, Term):
+        return bool(x == number)
+    return x.constant and bool(np.all(value_of(x) == number))
+
+
+def _part(scope: Scope, x: Value, start: Value, stop: Value, step: int = 1) -> Term:
+    """x[..., start:stop:step], computed inside what computes x."""
+    piece = part(scope.terms, x, start, stop, step) if isinstance(x, Term) and isinstance(stop, int) else None
+    if piece is None:
+        raise UndecidedError(f"the last dimension of {x!r} is no {stop}")
+    return piece
 
 
 def _attribute(scope: Scope, captured: Value, name: str, default: Value) -> Value:
@@ -317,6 +336,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "isinput": lambda scope, x: isinstance(x, Term) and x.op == "Input",
     "given": lambda scope, x: isinstance(x, Term) and x.op != "Absent",
     "free": _free,
+    "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),
     "abs": lambda scope, x: abs(scope.number(x)),
@@ -327,8 +347,9 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "opset": lambda scope: scope.opset,
     "broadcasts": _broadcasts,
     "same": _same,
-    "zeros": _zeros,
     "attribute": _attribute,
+    "part": _part,
+    "every": _every,
 }
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

@@ -102,6 +102,11 @@ class Graph:
     def is_function(self) -> bool:
         return isinstance(self.proto, FunctionProto)
 
+    @property
+    def root(self) -> Graph:
+        """The main graph or function that this scope lies in."""
+        return self if self.parent is None else self.parent.root
+
     def constant_tensor(self, name: str) -> TensorProto | None:
         """The initializer of a name, here or in an enclosing scope."""
         graph: Graph | None = self

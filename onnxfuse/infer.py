@@ -12,7 +12,7 @@ from typing import TypeAlias
 from onnx import TensorProto
 
 from .shape_data import slice_bounds, slice_length
-from .symbolic import Dim, Shape, broadcast, exact, floor_divide, maximum, product
+from .symbolic import Dim, Shape, Sym, broadcast, exact, floor_divide, maximum, product
 from .terms import Attributes, Term, Terms
 
 Inferred: TypeAlias = list[tuple[Shape | None, int]]
@@ -23,7 +23,7 @@ BOOL, INT64, FLOAT = int(TensorProto.BOOL), int(TensorProto.INT64), int(TensorPr
 
 LIKE_FIRST = frozenset(
     """Neg Sqrt Reciprocal Tanh Sigmoid Erf Relu Abs Sign Log Exp Cos Sin Ceil Floor Round Clip Gelu Softmax LogSoftmax
-    LayerNormalization Identity CumSum BatchNormalization InstanceNormalization GroupNormalization LeakyRelu HardSigmoid
+    Identity CumSum BatchNormalization InstanceNormalization GroupNormalization LeakyRelu HardSigmoid
     HardSwish Softplus Softsign Elu Selu Celu Mish ThresholdedRelu PRelu Trilu ScatterND ScatterElements
     RMSNormalization Dropout Cast Not IsNaN IsInf Swish Tan Atan Sinh Cosh RotaryEmbedding QuickGelu FastGelu
     BiasGelu Hardmax Shrink LRN LpNormalization MeanVarianceNormalization SkipLayerNormalization
@@ -92,6 +92,18 @@ def _reduce(args: list[Term], attrs: Attributes) -> Inferred:
     reduced = {normal_axis(a, rank) for a in axes} if axes else set(range(rank))
     keep = attrs.get("keepdims", 1)
     return [(tuple(1 if i in reduced else d for i, d in enumerate(x.shape) if keep or i not in reduced), x.dtype)]
+
+
+@_rule("LayerNormalization")
+def _layer_normalization(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """Y like X; mean and inverse standard deviation with dims of 1 for the axes normalised."""
+    x, axis = args[0].shape, attrs.get("axis", -1)
+    if x is None:
+        return [(None, args[0].dtype)]
+    first = normal_axis(axis, len(x))
+    reduced: Shape = (*x[:first], *(1 for _ in x[first:]))
+    known: Inferred = [(x, args[0].dtype), (reduced, args[0].dtype), (reduced, args[0].dtype)]
+    return known[:outputs]
 
 
 @_rule("MatMul", "FusedMatMul")
@@ -176,10 +188,10 @@ def _gather_nd(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) 
 
 @_rule("Squeeze")
 def _squeeze(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
-    x = args[0].shape
-    if x is None:
+    x, axes = args[0].shape, attrs.get("axes")
+    # Without axes, which dims go depends on what the symbols stand for.
+    if x is None or len(args) > 1 or (axes is None and any(isinstance(d, Sym) for d in x)):
         return [(None, args[0].dtype)]
-    axes = attrs.get("axes")
     gone = {normal_axis(a, len(x)) for a in axes} if axes is not None else {i for i, d in enumerate(x) if d == 1}
     return [(tuple(d for i, d in enumerate(x) if i not in gone), args[0].dtype)]
 
@@ -396,4 +408,15 @@ def _attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) 
     else:
         size = exact(v[2], attrs.get("kv_num_heads", 1))
         y = (q[0], q[1], size * attrs.get("q_num_heads", 1) if size is not None else terms.fresh_dim())
-    return [(y, dtype)]
+    return [(y, dtype), *((_present(args, attrs, i), args[i].dtype) for i in (1, 2))]
+
+
+def _present(args: list[Term], attrs: Attributes, position: int) -> Shape | None:
+    """The new keys (position 1) or values (2) as [B,H,T,D], behind those of the past."""
+    new, past = args[position].shape, args[position + 3] if len(args) > position + 3 else None
+    if new is not None and len(new) == 3:
+        size = exact(new[2], attrs.get("kv_num_heads", 1))
+        new = None if size is None else (new[0], attrs.get("kv_num_heads", 1), new[1], size)
+    if new is None or past is None or past.op == "Absent":
+        return new
+    return None if past.shape is None else (*new[:2], past.shape[2] + new[2], new[3])

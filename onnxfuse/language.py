@@ -127,10 +127,14 @@ def define(rules: Sequence[Rule]) -> dict[str, Rule]:
 
 def _check_ops(rule: Rule, known: frozenset[str] | set[str]) -> None:
     parameters = {p.name for p in rule.parameters}
-    statements = [*(s for b in rule.blocks for s in b), *rule.emit, *rule.meaning, *rule.let]
+    statements = [*(s for b in rule.blocks for s in b), *rule.emit, *rule.meaning, *rule.standard, *rule.let]
     for expression in [*(s.value for s in statements), *rule.where]:
         for node in ast.walk(expression):
             if isinstance(node, ast.Call):
                 name = op_name(node)
                 if "." not in name and name not in known and name not in PREDICATES and name not in parameters:
                     unknown(rule.source, "op", name, sorted(known), node)
+    for parameter in rule.parameters:
+        for name in parameter.ops:
+            if name not in known:
+                unknown(rule.source, "op", name, sorted(known), parameter.line)

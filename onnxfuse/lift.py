@@ -215,8 +215,8 @@ def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
     if op == "Dropout":
         return _opaque(view, node)
     return [
-        (terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype), dtype)
-        for i, (shape, dtype) in enumerate(inferred)
+        (terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype) if name else terms.absent, dtype)
+        for i, (name, (shape, dtype)) in enumerate(zip(node.output, inferred, strict=False))
     ]
 
 

@@ -13,18 +13,17 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from onnx import TensorProto
 
-from . import symbolic
+from .agreement import KIND_TEXT, close, kind_fits, same
 from .conclude import RefusedError, conclude
-from .equations import Bindings, Scope, UndecidedError, attribute_defaults
+from .equations import Bindings, Scope, UndecidedError, attribute_defaults, undefined
 from .index import OPENINGS, operand_count
 from .language import Catalogue
 from .normal import NEUTRAL, combine
 from .pattern import Pattern, Variant
 from .reasons import MISSING, attribute, describe, listed, surplus
-from .rule import Rule, literal
+from .rule import Rule, literal, targets
 from .symbolic import Sym, exact
 from .terms import REAL, Term, Terms, is_number
 
@@ -43,6 +42,7 @@ class Match:
     """
 
     rule: Rule
+    block: int
     root: Term
     bindings: Bindings
     cover: tuple[Term, ...]
@@ -94,7 +94,15 @@ class Matcher:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
         self.variant, self.rule, self.root = variant, variant.rule, root
         self.env, self.cover, self.steps, self.opened = dict(variant.operators), [], 0, 0
-        for rest in self._root(variant.root, root):
+        self.whole = whole_of(root)
+        if self.whole is not root:
+            names = targets(self.rule.blocks[variant.block][-1])
+            outputs = self.terms.plural[self.whole.id]
+            if max(outputs) >= len(names) or any(names[i] == "_" for i in outputs):
+                return None
+            self.env |= {names[i]: output for i, output in outputs.items() if i}
+            self.cover += outputs.values()
+        for rest in self._root(variant.root, self.whole):
             found = self._finish(rest)
             if found is not None:
                 return found
@@ -162,6 +170,8 @@ class Matcher:
                 yield
         elif p.op != t.op:
             self._fail(p, t, lambda: f"wants {p.op}, saw {describe(t)}")
+        elif t.id in self.terms.plural and t is not self.whole:
+            self._fail(p, t, lambda: f"{p.op} has further outputs here")
         else:
             yield from self._op(p, t)
 
@@ -174,8 +184,8 @@ class Matcher:
                 self._fail(p, t, lambda: f"{p.name} is {describe(bound)} elsewhere, saw {describe(t)}")
         elif t.op == "Absent":
             self._fail(p, t, lambda: f"{p.name} is not given")
-        elif not _kind_fits(p.op, t):
-            self._fail(p, t, lambda: f"{p.name} wants {_KIND_TEXT[p.op]}, saw {describe(t)}")
+        elif not kind_fits(p.op, t):
+            self._fail(p, t, lambda: f"{p.name} wants {KIND_TEXT[p.op]}, saw {describe(t)}")
         else:
             self.env[p.name] = t
             yield
@@ -399,6 +409,12 @@ class Matcher:
                 for n in bound:
                     del self.env[n]
                 return None
+        strange = undefined(p.op, given, self.catalogue) if p.star else []
+        if strange:
+            self._fail(p, t, lambda: f"{p.op} has {strange[0]}, which its definition does not")
+            for n in bound:
+                del self.env[n]
+            return None
         if p.star:
             self.env[p.star] = tuple(given.items())
             bound.append(p.star)
@@ -414,7 +430,7 @@ class Matcher:
             if wanted.id == "_":
                 return True
             if wanted.id in self.env:
-                return _same(self.env[wanted.id], value)
+                return same(self.env[wanted.id], value)
             self.env[wanted.id] = value
             bound.append(wanted.id)
             return True
@@ -440,7 +456,7 @@ class Matcher:
                 known_value = literal(wanted)
             except (ValueError, TypeError):
                 return False
-        return _same(known_value, value)
+        return same(known_value, value)
 
     def _dim(self, node: ast.expr) -> Any:
         """A dimension expression whose names are bound, else None."""
@@ -469,22 +485,14 @@ class Matcher:
         if found.emitted is self.root:
             return None
         cover = tuple(self.cover)
-        return Match(self.rule, self.root, found.bindings, cover, found.emitted, found.exposed, matched)
+        return Match(
+            self.rule, self.variant.block, self.root, found.bindings, cover, found.emitted, found.exposed, matched
+        )
 
 
-_KIND_TEXT = {"const": "a constant", "bool": "booleans", "real": "real numbers", "int": "integers"}
-
-
-def _kind_fits(kind: str, t: Term) -> bool:
-    if kind == "const":
-        return t.constant
-    if kind == "bool":
-        return t.dtype == TensorProto.BOOL
-    if kind == "real":
-        return t.dtype in REAL
-    if kind == "int":
-        return t.dtype in (TensorProto.INT64, TensorProto.INT32)
-    return True
+def whole_of(term: Term) -> Term:
+    """The op whose first output a term is; itself if that op has one output only."""
+    return term.args[0] if term.op == "Output" and not term.attr("index") else term
 
 
 def _may_open(p: Pattern, operands: Sequence[Term], inner: Sequence[Term]) -> bool:
@@ -501,19 +509,3 @@ def _heads(t: Term, depth: int = OPENINGS) -> set[str]:
             if inner.op == t.op:
                 heads |= _heads(inner, depth - 1)
     return heads
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, float) and isinstance(b, int | float):
-        return math.isclose(a, b, rel_tol=1e-6)
-    if isinstance(a, int | Sym) and isinstance(b, int | Sym):
-        return symbolic.equal(a, b) is True
-    return bool(a == b)
-
-
-def close(wanted: float, seen: float, dtype: int) -> bool:
-    """Is `seen` the literal `wanted`, within 2 ulp of the dtype or 5e-4, whichever is larger?"""
-    if wanted == seen:
-        return True
-    ulp = 2.0**-10 if dtype == TensorProto.FLOAT16 else 2.0**-7 if dtype == TensorProto.BFLOAT16 else 0.0
-    return bool(np.isfinite(seen)) and math.isclose(wanted, seen, rel_tol=max(5e-4, 2 * ulp), abs_tol=1e-12)

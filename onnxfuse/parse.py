@@ -18,7 +18,7 @@ from typing import NoReturn
 from .errors import RuleError, UsageError
 from .rule import Parameter, Rule, Source, Statement, alternatives, captured, op_name, targets
 
-SECTIONS = ("match", "let", "where", "emit", "meaning", "kernel", "cost", "test")
+SECTIONS = ("match", "let", "where", "emit", "meaning", "standard", "kernel", "cost", "test")
 REPEATABLE = ("match",)
 KINDS = ("const", "bool", "sum", "real", "int")
 """What an annotation in a rule's head may demand of a tensor: constant, of booleans, the rest of a sum, ..."""
@@ -80,6 +80,7 @@ def parse_text(text: str, file: str, stratum: str = "9_user") -> Rule:
         where=_expressions(source, sections.get("where", [()])[0]),
         emit=_assignments(source, sections.get("emit", [()])[0]),
         meaning=_assignments(source, sections.get("meaning", [()])[0]),
+        standard=_assignments(source, sections.get("standard", [()])[0]),
         kernel=plain.get("kernel", ""),
         cost=plain.get("cost", ""),
         test=test,
@@ -119,7 +120,7 @@ def _head(source: Source, end: int) -> tuple[str, tuple[Parameter, ...]]:
                 unknown(source, "kind", kind, KINDS, argument.annotation)
         if default is not None:
             _literal(source, default)
-        parameters.append(Parameter(argument.arg, kind, default, constant, ops))
+        parameters.append(Parameter(argument.arg, kind, default, constant, ops, argument.lineno))
     return function.name, tuple(parameters)
 
 
@@ -129,8 +130,6 @@ def _ops(source: Source, annotation: ast.expr) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, ast.Name):
             raise source.error("behind a constant stand the ops it may be", name, "such as  activation: Relu | Tanh")
-        if name.id not in standard_ops():
-            unknown(source, "op", name.id, sorted(standard_ops()), name)
     return tuple(name.id for name in names if isinstance(name, ast.Name))
 
 
@@ -168,11 +167,15 @@ def _expressions(source: Source, body: Sequence[ast.stmt]) -> tuple[ast.expr, ..
     return tuple(s.value for s in body if isinstance(s, ast.Expr))
 
 
+DRAWN = frozenset({"positive", "halves", "pairs", "ones", "zeros"})
+"""What a shape in ``test:`` may be wrapped in; `rule_test` draws the elements."""
+
+
 def _test(source: Source, body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
     test = {s.targets[0].id: s.value for s in _assignments(source, body) if isinstance(s.targets[0], ast.Name)}
     for value in test.values():
-        positive = isinstance(value, ast.Call) and op_name(value) == "positive" and len(value.args) == 1
-        _literal(source, value.args[0] if isinstance(value, ast.Call) and positive else value)
+        drawn = isinstance(value, ast.Call) and op_name(value) in DRAWN and len(value.args) == 1
+        _literal(source, value.args[0] if isinstance(value, ast.Call) and drawn else value)
     return test
 
 
@@ -217,10 +220,11 @@ def _check_names(rule: Rule) -> None:
     for statement in rule.emit:
         _check_expression(rule, statement.value, known)
         known.update(targets(statement))
-    known = parameters | captured(rule.meaning)
-    for statement in rule.meaning:
-        _check_expression(rule, statement.value, known)
-        known.update(targets(statement))
+    for section in (rule.meaning, rule.standard):
+        known = parameters | captured(section)
+        for statement in section:
+            _check_expression(rule, statement.value, known)
+            known.update(targets(statement))
 
 
 def _check_expression(rule: Rule, expression: ast.expr, known: set[str]) -> None:

@@ -156,12 +156,13 @@ def variants(rule: Rule) -> list[Variant]:
             for spelling, root, operators in _spellings(rule, block, dropped):
                 if root.kind != "op":
                     continue
-                key = root.key()
+                exposed = "".join(p.key(numbers=False) for p in root.walk() if p.label in rule.labels)
+                key, skeleton = root.key() + exposed, root.key(numbers=False) + exposed
                 # A dropped constant that leaves the skeleton as it is only narrows a pattern that stands already.
-                if key in seen or (constants_dropped and root.key(numbers=False) in skeletons):
+                if key in seen or (constants_dropped and skeleton in skeletons):
                     continue
                 seen.add(key)
-                skeletons.add(root.key(numbers=False))
+                skeletons.add(skeleton)
                 found.append(Variant(rule, block, _dropped_in(rule, root, dropped), root, spelling, operators))
     return found
 

@@ -22,8 +22,13 @@ class Candidate:
     """Ids of the covered terms that nobody needs any more."""
 
 
-def weigh(match: Match, users: Mapping[int, Sequence[Term]], needed: Collection[int]) -> Candidate:
-    """What a match saves, given the users of each term and the ids of terms that are outputs of the scope."""
+def weigh(
+    match: Match, users: Mapping[int, Sequence[Term]], needed: Collection[int], built: dict[int, int]
+) -> Candidate:
+    """What a match saves, given the users of each term and the ids of terms that are outputs of the scope.
+
+    `built` are the terms that matches of this round make, with the root that is the first to ask for each: what several
+    share, such as the angles of a rotation, is counted once."""
     cover = {t.id: t for t in match.cover}
     exposed = {t.id for t in match.exposed}
     kept: set[int] = set()
@@ -35,7 +40,11 @@ def weigh(match: Match, users: Mapping[int, Sequence[Term]], needed: Collection[
         if outside or any(u.id in kept for u in users.get(i, ()) if u.id in cover):
             kept.add(i)
     dead = [t for i, t in cover.items() if i not in kept]
-    made = sum(launches(t) for t in match.made(users) if t.op != "Transpose")
+    made = sum(
+        launches(t)
+        for t in match.made(users)
+        if t.op != "Transpose" and built.setdefault(t.id, match.root.id) == match.root.id
+    )
     saved = sum(launches(t) for t in dead) - made
     if any(cover[i].op in HEAVY for i in kept):
         saved = -1

@@ -52,6 +52,9 @@ class Writer:
         self._seen: dict[tuple[Any, ...], NodeProto] = {}
         self.pinned: set[str] = set()
         """Values that must keep their name: outputs, and what bodies of control flow read."""
+        self.decides: set[str] = set()
+        """Values that say which branch of an If runs.  They are not folded: a runtime would inline the branch, and hold
+        it to checks that it escapes while the condition is open."""
         self.read: set[str] = set()
         """Values that something reads by name; other touched values are built only if a term needs them."""
         self.anew: set[int] = set()
@@ -69,8 +72,12 @@ class Writer:
         graph, current = self.graph, self.found.current
         moved = set(self.found.touched)
         for node in graph.nodes:
-            # A view of what is computed anew may have cancelled against it.
-            if node.op_type in VIEW_OPS and len(node.output) == 1 and node.input[0] in moved:
+            if len(node.output) != 1 or not moved.intersection(node.input):
+                continue
+            term = current.get(node.output[0])
+            # What follows a value that is computed anew may do nothing, or be a view that has cancelled against it.
+            same = any(name in moved and current.get(name) is term for name in node.input)
+            if same or (node.op_type in VIEW_OPS and node.input[0] in moved):
                 moved.add(node.output[0])
         self._touch(moved - self.found.stale)
         self.pinned = set(graph.outputs)
@@ -83,14 +90,20 @@ class Writer:
             node = graph.nodes[index]
             captured = captured_names(node) if has_bodies(node) else set()
             self.pinned |= captured
+            if node.op_type == "If":
+                self._keep_open(node.input[0])
             if index not in self.anew:
                 self.read.update(name for name in node.input)
         self.read |= self.pinned
         for name, term in current.items():
             if name not in graph.producer:
                 self.spell.register(term, -1.0, name, self.view.dtypes[name])
-        alive = {term.id for term in reachable(self.view, current)[0]}
-        for name, index in graph.producer.items():
+        terms = reachable(self.view, current)[0]
+        alive = {term.id for term in terms}
+        for term in terms:
+            if term.op == "Output":
+                self.spell.parts.setdefault(term.args[0].id, set()).add(term.attr("index"))
+        for name, index in sorted(graph.producer.items(), key=lambda item: item[0] not in self.pinned):
             bound = current.get(name)
             if bound is not None and bound.op == "Output" and name in self.found.touched and bound.id in alive:
                 whole = bound.args[0].id
@@ -148,6 +161,16 @@ class Writer:
                     terms.extend(term.args)
         return wanted, reads
 
+    def _keep_open(self, condition: str) -> None:
+        """Keep the nodes that a condition is computed by."""
+        stack = [condition]
+        while stack:
+            name = stack.pop()
+            index = self.graph.producer.get(name)
+            if index is not None and name not in self.decides:
+                self.decides.add(name)
+                stack.extend(i for i in self.graph.nodes[index].input if i)
+
     def _visit(self, index: int) -> None:
         """Deal with one node of the original, and make its values known."""
         node = self.graph.nodes[index]
@@ -158,14 +181,18 @@ class Writer:
             return
         if not self._replaced(node, index):
             for name in node.input:
-                source = self.graph.producer.get(name)
-                if source is not None and source not in self.visited:
-                    self.read.add(name)
-                    self._visit(source)
+                self._require(name)
             self.spell.nodes.append((index, 0, node))
         for name in node.output:
             if name and name not in self.alias:
                 self.spell.register(self.found.current[name], index, name, self.view.dtypes[name])
+
+    def _require(self, name: str) -> None:
+        """See to it that a value is there, though nothing asked for it before."""
+        source = self.graph.producer.get(name)
+        if source is not None and source not in self.visited:
+            self.read.add(name)
+            self._visit(source)
 
     def _replaced(self, node: NodeProto, index: int) -> bool:
         """Deal with a node that does not stay: computed anew, constant, nothing to do, or a duplicate."""
@@ -179,7 +206,7 @@ class Writer:
         term = self.found.current[name]
         if node.domain not in STANDARD:
             return False
-        if term.op == "Constant" and name not in self.pinned and _element_count(term) <= SMALL:
+        if term.op == "Constant" and name not in self.pinned | self.decides and _element_count(term) <= SMALL:
             self.spell.constant(term, self.view.dtypes[name], name)
             return True
         if name not in self.pinned:
@@ -211,6 +238,7 @@ class Writer:
         for source in node.input:
             same = bool(source) and self.found.current.get(source) is term and self.view.terms_of[source] is term
             if same and term.shape is not None and self.view.dtypes.get(source) == self.view.dtypes[name]:
+                self._require(source)
                 return str(self.alias.get(source, source))
         return None
 

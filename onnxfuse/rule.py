@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from .errors import RuleError
 
 PREDICATES = frozenset(
-    """rank dim shape size isconst isnumber isinput isint given free lowest len abs min max trailing filled opset
-    broadcasts same zeros attribute""".split()
+    """rank dim shape size isconst isnumber isinput isint given free reused lowest len abs min max trailing filled opset
+    broadcasts same attribute part every""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
 
@@ -44,6 +44,7 @@ class Rule:
     where: tuple[ast.expr, ...]
     emit: tuple[Statement, ...]
     meaning: tuple[Statement, ...]
+    standard: tuple[Statement, ...]
     kernel: str
     cost: str
     test: dict[str, ast.expr]
@@ -92,14 +93,13 @@ class Rule:
     @cached_property
     def matched_ops(self) -> frozenset[str]:
         """The ops that `match` mentions."""
-        return frozenset(
-            op_name(n) for b in self.blocks for s in b for n in ast.walk(s.value) if isinstance(n, ast.Call)
-        )
+        calls = [n for b in self.blocks for s in b for n in ast.walk(s.value) if isinstance(n, ast.Call)]
+        return frozenset(map(op_name, calls)).union(*(p.ops for p in self.constants))
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Names of matched intermediates that `emit` exposes beside the result."""
-        matched = {name for block in self.blocks for s in block for name in targets(s)}
+        matched = {targets(s)[0] for block in self.blocks for s in block}
         return tuple(n for s in self.emit for n in targets(s)[1:] if n in matched)
 
     @cached_property
@@ -132,6 +132,7 @@ class Parameter:
     constant: bool
     ops: tuple[str, ...] = ()
     """``activation: Relu | Tanh``: the name stands for one of these ops, and for its name as a string."""
+    line: int = 1
 
     @property
     def optional(self) -> bool:

@@ -162,7 +162,7 @@ def write(rule: Rule, variant: Variant, catalogue: Catalogue, dtype: int) -> Cas
         else:
             kind, array = _draw(rule, p, dtype, rng)
             env[p.name] = Ref(p.name, array.shape)
-            if p.kind == "const":
+            if p.kind == "const" or op_name(_wanted(rule, p)) in ("halves", "pairs"):
                 initializers.append(tensor(array, p.name, kind))
             else:
                 inputs.append(helper.make_tensor_value_info(p.name, kind, array.shape))
@@ -207,7 +207,8 @@ def _captured(rule: Rule, name: str) -> Mapping[str, Any]:
 
 
 def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tuple[int, Array]:
-    """A tensor of the shape that ``test:`` gives: ``[2, 7]``, or ``positive([7])`` for what must be."""
+    """A tensor of the shape that ``test:`` gives: ``[2, 7]``, or ``positive([7])`` for what must be; ``halves([7])``
+    and ``pairs([7])`` are constants whose last axis repeats, as a whole or element by element."""
     wanted = rule.test.get(p.name)
     if wanted is None:
         raise rule.source.error(f"`test:` gives no shape for {p.name}", 1, f"such as  {p.name}=[2, 7, 64]")
@@ -218,6 +219,12 @@ def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tup
         return TensorProto.BOOL, array
     array = rng.standard_normal(shape)
     array = np.abs(array) + 0.5 if positive else array
+    if op_name(wanted) == "halves":
+        array = np.concatenate([array, array], -1)
+    elif op_name(wanted) == "pairs":
+        array = np.repeat(array, 2, -1)
+    elif op_name(wanted) in ("ones", "zeros"):
+        array = np.full(shape, float(op_name(wanted) == "ones"))
     return dtype, array.astype(helper.tensor_dtype_to_np_dtype(dtype))
 
 

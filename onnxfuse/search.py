@@ -10,7 +10,7 @@ from .cost import nodes
 from .index import Index
 from .language import Catalogue
 from .lift import View
-from .match import Failure, Match, Matcher
+from .match import Failure, Match, Matcher, whole_of
 from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
 from .rule import Rule
@@ -88,6 +88,7 @@ class State:
         for term in alive:
             for arg in term.args:
                 users.setdefault(arg.id, []).append(term)
+        view.terms.reused = needed | {i for i, above in users.items() if any(u is not above[0] for u in above)}
         return State(alive, needed, names, users)
 
 
@@ -107,8 +108,11 @@ def _round(
     names, users = state.names, state.users
     candidates = []
     doomed: set[int] = set()
+    built: dict[int, int] = {}
     for term in reversed(state.alive):  # roots before what they cover
-        if term.id in barren or term.id in doomed or term.op not in index.by_op:
+        if term.id in barren or term.id in doomed or whole_of(term).op not in index.by_op:
+            continue
+        if term.id in view.terms.plural:  # its outputs are tried
             continue
         matches = _matches(matcher, index, term)
         if banned:
@@ -116,7 +120,7 @@ def _round(
         if not matches:
             barren.add(term.id)
         for match in matches:
-            candidate = weigh(match, users, state.needed)
+            candidate = weigh(match, users, state.needed, built)
             if candidate.launches >= 0 or match.rule.cost in FORCED:
                 candidates.append(candidate)
                 doomed |= candidate.dying
@@ -125,7 +129,7 @@ def _round(
     chosen = choose(candidates, order)
     if not chosen:
         return False
-    _substitute(view, found, [c.match for c in chosen], names, users, {t.id for t in state.alive})
+    _substitute(view, found, chosen, state)
     return True
 
 
@@ -167,10 +171,10 @@ def reachable(view: View, current: Mapping[str, Term]) -> tuple[list[Term], set[
 
 
 def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
-    """The first match of each rule at a term."""
+    """The first match of each rule at a term; of a rule that exposes intermediates, of each of its blocks."""
     matches: list[Match] = []
-    for variant in index.candidates(term, matcher.plausible):
-        if any(m.rule is variant.rule for m in matches):
+    for variant in index.candidates(whole_of(term), matcher.plausible):
+        if any(m.rule is variant.rule and (m.block == variant.block or not m.rule.labels) for m in matches):
             continue
         match = matcher.match(variant, term)
         if match is not None:
@@ -181,19 +185,24 @@ def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
 def _substitute(
     view: View,
     found: Found,
-    matches: Sequence[Match],
-    names: dict[int, list[str]],
-    users: dict[int, list[Term]],
-    alive: Container[int],
+    chosen: Sequence[Candidate],
+    state: State,
 ) -> None:
     """Replace the roots everywhere, and note which values can no longer keep their node.
 
     A value that no output depends on keeps the term it had, and its node, should an untouched node read it."""
+    names, users = state.names, state.users
+    alive = {term.id for term in state.alive}
     replacement: dict[int, Term] = {}
-    for match in matches:
+    for candidate in chosen:
+        match = candidate.match
         replacement[match.root.id] = match.emitted
         for old, new in match.exposed.items():
             replacement[old.id] = new
+        if not any(wanted(old, candidate, state) for old in match.exposed):
+            # Nobody asks for a further output: the first is the op itself, and later rules see it as that.
+            made = match.made(users)
+            replacement |= {t.id: t.args[0] for t in made if t.op == "Output" and not t.attr("index")}
         rooted = _values_above(match.root.id, names, users)
         found.rooted[match] = tuple(sorted(rooted))
         match.values = rooted.union(*(_values_above(term.id, names, users) for term in match.exposed))
@@ -208,6 +217,12 @@ def _substitute(
             found.stale.add(name)
         else:
             found.current[name] = _resolve(view, found, term, replacement, done)
+
+
+def wanted(old: Term, candidate: Candidate, state: State) -> bool:
+    """Does anything that stays need a term that the match can expose?"""
+    inside = candidate.dying | {candidate.match.root.id}
+    return old.id in state.needed or any(user.id not in inside for user in state.users.get(old.id, ()))
 
 
 def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:

@@ -25,10 +25,14 @@ from .search import Found
 from .symbolic import Dim, Sym, exact, product
 from .terms import REAL, SMALL, Term, static
 
+RESHAPING = frozenset("Identity Reshape Squeeze Unsqueeze Flatten".split())
+"""Ops that move nothing."""
 LEAVES = frozenset({"Input", "Output", "Repeat"})
 """What no node that is written anew computes."""
-LIMIT = 8
-"""New nodes beyond which a value is not worth spelling."""
+VIEW, WORK = 2, 3
+"""What a node costs that only sees its input in another shape, and any other: fewer nodes win, then cheaper ones."""
+LIMIT = 8 * WORK
+"""The cost beyond which a value is not worth spelling."""
 
 
 @dataclass
@@ -90,9 +94,9 @@ def simpler(view: View, found: Found, nodes: Iterable[int], reads: Iterable[str]
         if not plan.add(found.current[name], view.dtypes[name]):
             continue
         if not plan.cost and name in pinned:
-            plan.cost = 1  # an Identity
+            plan.cost = VIEW  # an Identity
         gone = _superfluous(live, index, plan.sources)
-        if plan.cost < sum(graph.nodes[i].op_type != "Constant" for i in gone):
+        if plan.cost < sum(_weight(graph.nodes[i].op_type) for i in gone):
             renewed.add(name)
             live.made |= plan.made
             live.nodes -= gone
@@ -100,6 +104,10 @@ def simpler(view: View, found: Found, nodes: Iterable[int], reads: Iterable[str]
                 live.uses.subtract(_inputs(graph.nodes[i]))
             live.uses.update(plan.sources)
     return renewed
+
+
+def _weight(op: str) -> int:
+    return 0 if op == "Constant" else VIEW if op in RESHAPING else WORK
 
 
 def _inputs(node: NodeProto) -> list[str]:
@@ -139,7 +147,7 @@ def _superfluous(live: _Live, index: int, kept: Collection[str]) -> set[int]:
 
 @dataclass
 class _Spelling:
-    """What it takes to compute a value from its term before a position: new nodes, and the values they read."""
+    """What it takes to compute a value from its term before a position: the cost of new nodes, the values they read."""
 
     live: _Live
     before: int
@@ -167,14 +175,14 @@ class _Spelling:
     def _own(self, term: Term) -> bool:
         """The nodes of one term alone."""
         if term.op in ("Add", "Mul") and term.dtype in REAL:
-            self.cost += len(term.args) - 1
+            self.cost += (len(term.args) - 1) * WORK
             # Another order of a sum may cancel what the exporter's did not: (x + e) - x.
             return len(term.args) == 2 or (term.op == "Mul" and all(a.op != "Reciprocal" for a in term.args))
         if term.op == "Integers":
             assert term.data is not None
-            self.cost += term.data.ndim == 0
+            self.cost += (term.data.ndim == 0) * VIEW
             return self._vector(list(term.data.ravel()))
-        self.cost += 1
+        self.cost += _weight(term.op)
         if term.op == "Reshape" and len(term.args) == 1:
             return _says(term) or self._vector(term.attr("shape"))
         if term.op == "Expand" and len(term.args) == 1:
@@ -190,16 +198,17 @@ class _Spelling:
         parts = self.live.dims.parts(dims, self.before, self.live.there)
         if parts is None:
             return False
-        self.cost += len(parts) > 1
+        self.cost += (len(parts) > 1) * WORK
         for part in parts:
             runs = [part] if isinstance(part, Run) else []
             if isinstance(part, Polynomial):
                 runs = [run for factors, _ in part.terms for run in factors]
-                self.cost += sum(len(factors) + (coefficient != 1) for factors, coefficient in part.terms) - 1
+                operations = sum(len(factors) + (coefficient != 1) for factors, coefficient in part.terms) - 1
+                self.cost += operations * WORK
             for run in runs:
                 self.sources.add(run.value)
                 if not self._made(("run", run)):
-                    self.cost += 1 if run.whole or self.live.view.graph.opset >= 15 else 2
+                    self.cost += WORK if run.whole or self.live.view.graph.opset >= 15 else 2 * WORK
         return True
 
     def _made(self, key: tuple[object, ...]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from .bodies import Functions, Use, asks_for_shapes, is_standard, real_dtype
+from .bodies import Functions, Use, asks_for_shapes, is_standard, output_dtype, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
 from .dimensions import Dimensions, Numbers, Part, Run
 from .graph import DOMAIN, STANDARD, Names
@@ -54,6 +54,8 @@ class Speller:
         self.declared: dict[str, tuple[Term, int]] = {}
         """Values whose dimensions have to be declared → (term, element type): onnx's shape inference of Attention-23
         takes an unknown size of V for 0."""
+        self.parts: dict[int, set[int]] = {}
+        """Fused ops with several outputs → which of them something needs."""
         self.vacant: dict[int, list[str]] = {}
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
@@ -200,40 +202,54 @@ class Speller:
             output = self._plain(term.op, inputs, attrs, dtype, limit, name)
             node = self.nodes[-1][2]
         else:
+            kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
+            shapes: tuple[tuple[int | str, ...] | None, ...] = ()
+            if asks_for_shapes(self.functions.catalogue.definitions[term.op]):
+                shapes = _lettered(term.args)
+            use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds, shapes)
+            overload = self.functions.overload(use, self.opset)
+            if overload and self.graph.root.is_function:
+                # onnxruntime 1.31 runs the body without an overload, whichever the call names.
+                raise UnrealisableError(f"a second kind of {term.op} cannot be called from a function")
             output = self.node(term.op, inputs, attrs, limit, name, DOMAIN)
             node = self.nodes[-1][2]
-            kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
-            shapes: tuple[tuple[int | None, ...] | None, ...] = ()
-            if asks_for_shapes(self.functions.catalogue.definitions[term.op]):
-                shapes = tuple(_static_dims(a) for a in term.args)
-            use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds, shapes)
-            node.overload = self.functions.overload(use, self.opset)
+            node.overload = overload
         self.sites.append((matches, node, output, term))
         if term.op == "Attention" and len(inputs) > 2 and term.args[2].rank == 3:
             self.declared[inputs[2]] = (term.args[2], dtype)
         return output
 
     def _outputs(self, term: Term, dtype: int, limit: float) -> str:
-        """One output of a fused op with several: the node is written once, with every output that a value waits for."""
+        """One output of a fused op with several: the node is written once, with every output that a value waits for.
+
+        All have the same element type: a value of another one keeps its name for the Cast that makes it."""
         whole, current = term.args[0], self.found.current
+        named = sorted(self.outputs_of.get(whole.id, ()), key=lambda name: name not in self.graph.outputs)
+        bound = [(current[name].attr("index"), name) for name in named]
+        index, asked = term.attr("index"), dtype
+        if index:
+            dtype = next((self.view.dtypes[name] for i, name in bound if not i), dtype)
         wanted: dict[int, str] = {}
-        for name in self.outputs_of.get(whole.id, ()):
-            wanted.setdefault(current[name].attr("index"), name)
-        index = term.attr("index")
-        wanted.setdefault(index, "")
+        for i, name in bound:
+            if self.view.dtypes[name] == output_dtype(whole.op, i, dtype):
+                wanted.setdefault(i, name)
+        for i in sorted(self.parts.get(whole.id, set()) | {index}):
+            if i and i not in wanted:
+                wanted[i] = self.names.unique(f"onnxfuse/{whole.op}")
         inputs = [self._operand(a, dtype, limit) for a in whole.args]
-        count = max(wanted) + 1
-        named = tuple(i == 0 or i in wanted for i in range(count))
-        first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), named)
+        count = max(wanted, default=0) + 1
+        used = tuple(i == 0 or i in wanted for i in range(count))
+        first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), used)
         node = self.nodes[-1][2]
-        names = [wanted.get(i, "") for i in range(count)]
-        names[0] = wanted.get(0) or first
+        names = [first, *(wanted.get(i, "") for i in range(1, count))]
         del node.output[:]
         node.output.extend(names)
         for i, name in enumerate(names):
             if name:
                 part = self.view.terms.raw("Output", [whole], (("index", i),), shape=None, dtype=dtype)
-                self.register(part, limit - 0.5, name, dtype)
+                self.register(part, limit - 0.5, name, output_dtype(whole.op, i, dtype))
+        if output_dtype(whole.op, index, dtype) != asked:
+            return self.node("Cast", [names[index]], {"to": asked}, limit)
         return str(names[index])
 
     def _chain(self, term: Term, dtype: int, limit: float, name: str) -> str:
@@ -399,5 +415,12 @@ def _negated(term: Term) -> Term | None:
     return None
 
 
-def _static_dims(term: Term) -> tuple[int | None, ...] | None:
-    return None if term.shape is None else tuple(None if isinstance(d, Sym) else d for d in term.shape)
+def _lettered(args: Sequence[Term]) -> tuple[tuple[int | str, ...] | None, ...]:
+    """The shapes of operands; a symbol by its place among those that occur, so that layers share a function."""
+    letters: dict[Sym, str] = {}
+    return tuple(
+        None
+        if a.shape is None
+        else tuple(letters.setdefault(d, f"d{len(letters)}") if isinstance(d, Sym) else d for d in a.shape)
+        for a in args
+    )

@@ -238,7 +238,7 @@ def minimum(a: Dim, b: Dim) -> Dim:
         return b
     if at_least(b, a):
         return a
-    return symbol("min(" + ",".join(sorted((repr(a), repr(b)))) + ")")
+    return symbol(Derived.of("min(" + ",".join(sorted((repr(a), repr(b)))) + ")", a, b))
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
@@ -259,7 +259,16 @@ def at_least(a: Dim, b: Dim) -> bool:
         return difference >= 0
     terms = dict(difference.terms)
     constant = terms.pop((), 0)
-    return constant >= 0 and all(c > 0 for c in terms.values())
+    if constant >= 0 and all(c > 0 for c in terms.values()):
+        return True
+    return any(at_least(a, operand) for operand in _smallest_of(b))
+
+
+def _smallest_of(dim: Dim) -> tuple[Dim, ...]:
+    """The dimensions of which this one is the smallest."""
+    names = dim.terms[0][0] if isinstance(dim, Sym) and len(dim.terms) == 1 and dim.terms[0][1] == 1 else ()
+    name = names[0] if len(names) == 1 else ""
+    return name.operands if isinstance(name, Derived) and name.startswith("min(") else ()
 
 
 def equal(a: Dim, b: Dim) -> bool | None:
@@ -286,7 +295,7 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
     names = set[str]()
     for dim, other in ((a, b), (b, a)):
         text = repr(dim)
-        if text.startswith("min(") and repr(other) in text[4:-1].split(","):
+        if other in _smallest_of(dim):
             return other
         names |= set(text[6:-1].split("|")) if text.startswith("bcast(") else {text}
     for dim in (a, b):

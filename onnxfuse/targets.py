@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from onnx import TensorProto
+from onnx import TensorProto, defs
 
-from .bodies import allows, is_standard, standard_since
+from .bodies import allows, is_standard
 
 KERNELS = Path(__file__).with_name("ort_kernels.json")
 
@@ -50,7 +50,5 @@ def can_say(target: str, op: str, attrs: Mapping[str, Any], opset: int, dtype: i
 
 def wanted_opset(target: str, op: str, attrs: Mapping[str, Any]) -> int:
     """The opset that the target's files have to have for this op; 0 if it is not worth raising one for it."""
-    if op not in WORTH_RAISING[target]:
-        return 0
-    since, known = standard_since(op)
-    return since if set(attrs) <= known else 0
+    opsets = range(1, defs.onnx_opset_version() + 1) if op in WORTH_RAISING[target] else ()
+    return next((opset for opset in opsets if is_standard(op, attrs, opset)), 0)

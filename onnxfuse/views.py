@@ -6,6 +6,7 @@
                     that changes nothing is gone
     order           from the outside in: scalar factor, Repeat and Expand, Reshape, Slice, Transpose; a Transpose moves
                     inside what it commutes with
+    products        (a @ b)^T is b^T @ a^T where that saves a Transpose
     repeated heads  merge([.., h, n expanded, ..]) is Repeat(x, axis, n): how grouped-query attention repeats its heads
 
 Every constructor returns a term equal to what it is asked for; where a rank is unknown the op stays as it is.
@@ -14,7 +15,6 @@ Every constructor returns a term equal to what it is asked for; where a rank is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -103,6 +103,10 @@ def transpose(terms: Terms, x: Term, perm: Sequence[int]) -> Term:
 
 def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], shape: Shape) -> Term | None:
     """Transpose moves inside the views it commutes with."""
+    if x.op == "MatMul" and perm == _swapped(len(perm)):
+        flipped = _transpose_product(terms, x, shape)
+        if flipped is not None:
+            return flipped
     kept = [i for i in perm if old[i] != 1]
     if kept == sorted(kept) and x.op != "Slice":
         return reshape(terms, x, shape)  # only dims of 1 move
@@ -123,6 +127,21 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
         inner = transpose(terms, x.args[0], perm)
         return slice_axis(terms, inner, perm.index(x.attr("axis")), x.attr("start"), x.attr("stop"), x.attr("step"))
     return None
+
+
+def _swapped(rank: int) -> tuple[int, ...]:
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _transpose_product(terms: Terms, x: Term, shape: Shape) -> Term | None:
+    """(a @ b)^T as b^T @ a^T where that leaves fewer views; a Transpose that moves a dim of 1 is a Reshape."""
+    if any(a.shape is None or len(a.shape) < 2 for a in x.args):
+        return None
+    flipped = [transpose(terms, a, _swapped(len(a.shape or ()))) for a in reversed(x.args)]
+    before, after = (
+        sum(a.op in ("Transpose", "Reshape") and not a.constant for a in args) for args in (x.args, flipped)
+    )
+    return make(terms, "MatMul", flipped, {}, shape, x.dtype) if after <= before else None
 
 
 def expand(terms: Terms, x: Term, shape: Shape) -> Term:
@@ -288,35 +307,6 @@ def _slice(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
             stop = -END
         x = slice_axis(terms, x, normal_axis(axis, len(args[0].shape or ())), start, stop, step)
     return x
-
-
-@form("Gather")
-def _gather(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    """A Gather of one index or of a run of indices is a Slice."""
-    x, i = args
-    if x.shape is None or shape is None or i.op != "Constant" or i.data is None or not i.data.size:
-        return None
-    axis = normal_axis(attrs.get("axis", 0), len(x.shape))
-    dim = x.shape[axis]
-    indices = [index + dim if index < 0 else index for index in i.data.ravel()]
-    if i.data.ndim > 1 or any(b - a != 1 for a, b in pairwise(indices)):
-        return None
-    if isinstance(dim, int) and not all(0 <= n < dim for n in indices):
-        return None
-    part = slice_axis(terms, x, axis, indices[0], indices[-1] + 1)
-    return reshape(terms, part, shape) if i.data.ndim == 0 else part
-
-
-@form("GatherND")
-def _gather_nd(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    x, i = args
-    if x.shape is None or shape is None or attrs.get("batch_dims") or i.scalar is None or i.op != "Constant":
-        return None
-    index, dim = int(i.scalar), x.shape[0]
-    if not isinstance(dim, int) or not -dim <= index < dim:
-        return None
-    index += dim if index < 0 else 0
-    return reshape(terms, slice_axis(terms, x, 0, index, index + 1), shape)
 
 
 @form("Concat")

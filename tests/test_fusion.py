@@ -193,7 +193,7 @@ def test_a_value_that_is_needed_elsewhere_stays_and_costs_no_fusion_that_pays() 
     text = CASES["LayerNormalization"][0].replace("(float[N, 3, 4] y)", "(float[N, 3, 4] y, float[N, 3, 4] d)")
     before = model(text)
     after = fuse(before, CATALOGUE).model
-    assert Counter(ops(after.graph)) == {"ReduceMean": 1, "Sub": 1, "onnxfuse.LayerNormalization": 1}
+    assert Counter(ops(after.graph)) == {"Sub": 1, "onnxfuse.LayerNormalization": 1}, "the mean is an output"
     assert_same_numbers(before, after)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 import onnx
@@ -22,6 +23,25 @@ Edit = Callable[[onnx.ModelProto], None]
 
 ORDERED = {"Div", "MatMul", "Pow", "Sub"}
 """Two-operand operators for which the order matters."""
+
+OTHERS = {
+    "Add": ("Mul", "Sub"),
+    "Cos": ("Sin",),
+    "Div": ("Mul",),
+    "Erf": ("Tanh",),
+    "Exp": ("Sqrt",),
+    "Max": ("Min",),
+    "Mul": ("Add", "Div"),
+    "ReduceMax": ("ReduceMin",),
+    "ReduceMean": ("ReduceSum", "ReduceMax"),
+    "ReduceSum": ("ReduceMean",),
+    "Relu": ("Sigmoid",),
+    "Sigmoid": ("Tanh",),
+    "Sqrt": ("Exp",),
+    "Sub": ("Add",),
+    "Tanh": ("Erf",),
+}
+"""Operators, each with some of the same inputs that compute something else."""
 
 REFUSALS = (
     onnx.checker.ValidationError,
@@ -37,12 +57,17 @@ REFUSALS = (
 def mutants(model: onnx.ModelProto, seed: int) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Every mutant of `model` that the checker accepts and onnxruntime runs, one edit each, in an order `seed` gives.
 
-    The edits: a float constant off by 1 %, an axis or a permutation changed, the operands of an ordered operator
-    swapped, an input rewired to an earlier value of the same type.
+    The edits: a float constant off by 1 %, two integers of a constant exchanged, an axis, a permutation or another
+    attribute changed, the operands of an ordered operator or the branches of a Where swapped, a mask inverted, an
+    operator replaced, an input rewired to an earlier value of the same type, an intermediate also returned, used a
+    second time, or passed through float16.  Kinds take turns.
     """
-    edits = [*_constants(model), *_attributes(model), *_swaps(model), *_rewirings(model)]
-    random.Random(seed).shuffle(edits)
-    for description, edit in edits:
+    kinds = (_constants, _attributes, _swaps, _rewirings, _inversions, _replacements, _uses, _roundings)
+    edits = [list(kind(model)) for kind in kinds]
+    random_ = random.Random(seed)
+    for kind in edits:
+        random_.shuffle(kind)
+    for description, edit in (turn for turns in zip_longest(*edits) for turn in turns if turn is not None):
         mutant = onnx.ModelProto()
         mutant.CopyFrom(model)
         edit(mutant)
@@ -87,12 +112,33 @@ def feeds(model: onnx.ModelProto) -> dict[str, Array]:
 
 
 def _constants(model: onnx.ModelProto) -> Iterator[tuple[str, Edit]]:
-    for index, tensor in enumerate(model.graph.initializer):
-        if numpy_helper.to_array(tensor).dtype.kind == "f":
-            yield f"constant {tensor.name} off by 1 %", partial(_nudge_initializer, index)
+    for place in tensors(model):
+        tensor = place(model)
+        value = numpy_helper.to_array(tensor)
+        if value.dtype.kind == "f":
+            yield f"constant {tensor.name} off by 1 %", partial(_change, place, _nudged)
+        elif value.dtype.kind == "i" and 1 < value.size < 8:
+            for i in range(value.size - 1):
+                yield f"integers {i} and {i + 1} of {tensor.name} exchanged", partial(_change, place, partial(_turn, i))
+        elif value.dtype.kind == "i" and value.size == 1:
+            yield f"integer {tensor.name} less 1", partial(_change, place, _less)
+
+
+def tensors(model: onnx.ModelProto) -> Iterator[Callable[[onnx.ModelProto], onnx.TensorProto]]:
+    """Where the top graph's constant tensors are, in it or in a copy."""
+
+    def initializer(index: int, model: onnx.ModelProto) -> onnx.TensorProto:
+        return model.graph.initializer[index]
+
+    def value(index: int, model: onnx.ModelProto) -> onnx.TensorProto:
+        tensor: onnx.TensorProto = model.graph.node[index].attribute[0].t
+        return tensor
+
+    for index in range(len(model.graph.initializer)):
+        yield partial(initializer, index)
     for index, node in enumerate(model.graph.node):
-        if node.op_type == "Constant" and numpy_helper.to_array(node.attribute[0].t).dtype.kind == "f":
-            yield f"constant {node.output[0]} off by 1 %", partial(_nudge_constant, index)
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            yield partial(value, index)
 
 
 def _attributes(model: onnx.ModelProto) -> Iterator[tuple[str, Edit]]:
@@ -111,12 +157,16 @@ def _attributes(model: onnx.ModelProto) -> Iterator[tuple[str, Edit]]:
                 case "axis":
                     for axis in (attribute.i - 1, attribute.i + 1):
                         yield f"{where} is {axis}", partial(_set_int, n, a, axis)
+                case "keepdims" | "transA" | "transB" | "transX" | "is_causal" | "interleaved":
+                    yield f"{where} is {1 - attribute.i}", partial(_set_int, n, a, 1 - attribute.i)
+                case "epsilon" | "alpha" | "beta" | "gamma" | "scale":
+                    yield f"{where} is {attribute.f * 1.5}", partial(_set_float, n, a, attribute.f * 1.5 or 0.5)
 
 
 def _swaps(model: onnx.ModelProto) -> Iterator[tuple[str, Edit]]:
     for n, node in enumerate(model.graph.node):
         if node.op_type in ORDERED and node.input[0] != node.input[1]:
-            yield f"operands of {node.name} swapped", partial(_swap, n)
+            yield f"operands of {node.name} swapped", partial(_exchange, n, 0, 1)
 
 
 def _rewirings(model: onnx.ModelProto) -> Iterator[tuple[str, Edit]]:
@@ -130,6 +180,46 @@ def _rewirings(model: onnx.ModelProto) -> Iterator[tuple[str, Edit]]:
         earlier += node.output
 
 
+def _inversions(model: onnx.ModelProto) -> Iterator[tuple[str, Edit]]:
+    for n, node in enumerate(model.graph.node):
+        if node.op_type == "Where":
+            yield f"branches of {node.name} swapped", partial(_exchange, n, 1, 2)
+            yield f"condition of {node.name} inverted", partial(_insert, n, 0, "Not", {})
+        if node.op_type == "Softmax":
+            yield f"scores of {node.name} inverted", partial(_insert, n, 0, "Neg", {})
+
+
+def _replacements(model: onnx.ModelProto) -> Iterator[tuple[str, Edit]]:
+    for n, node in enumerate(model.graph.node):
+        for other in OTHERS.get(node.op_type, ()):
+            yield f"{node.name} is {other}", partial(_replace, n, other)
+
+
+def _floats(model: onnx.ModelProto) -> dict[str, int]:
+    """Float value → its element type."""
+    known = {name: onnx.TypeProto.FromString(type_).tensor_type.elem_type for name, type_ in _types(model).items()}
+    return {name: kind for name, kind in known.items() if kind in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)}
+
+
+def _uses(model: onnx.ModelProto) -> Iterator[tuple[str, Edit]]:
+    floats = _floats(model)
+    for n, node in enumerate(model.graph.node):
+        for name in node.output:
+            if name in floats:
+                yield f"{name} is also returned", partial(_return, n, name, floats[name], "")
+                yield f"{name} is also used", partial(_return, n, name, floats[name], "Neg")
+
+
+def _roundings(model: onnx.ModelProto) -> Iterator[tuple[str, Edit]]:
+    floats = _floats(model)
+    for n, node in enumerate(model.graph.node):
+        if node.op_type in ("Reshape", "Resize"):
+            continue
+        for i, name in enumerate(node.input):
+            if floats.get(name) == onnx.TensorProto.FLOAT:
+                yield f"input {i} of {node.name} through float16", partial(_round, n, i)
+
+
 def _types(model: onnx.ModelProto) -> dict[str, bytes]:
     """Type and shape of each value, as comparable bytes."""
     graph = shape_inference.infer_shapes(model, data_prop=True).graph
@@ -140,18 +230,25 @@ def _types(model: onnx.ModelProto) -> dict[str, bytes]:
     return {name: type_.SerializeToString(deterministic=True) for name, type_ in known.items()}
 
 
-def _nudge_initializer(index: int, model: onnx.ModelProto) -> None:
-    _nudge(model.graph.initializer[index])
+def _change(
+    place: Callable[[onnx.ModelProto], onnx.TensorProto], change: Callable[[Array], Array], model: onnx.ModelProto
+) -> None:
+    tensor = place(model)
+    tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)), tensor.name))
 
 
-def _nudge_constant(node: int, model: onnx.ModelProto) -> None:
-    _nudge(model.graph.node[node].attribute[0].t)
+def _nudged(value: Array) -> Array:
+    return np.where(value == 0, 0.01, value.astype(np.float64) * 0.99).astype(value.dtype)
 
 
-def _nudge(tensor: onnx.TensorProto) -> None:
-    value = numpy_helper.to_array(tensor)
-    nudged = np.where(value == 0, 0.01, value.astype(np.float64) * 0.99).astype(value.dtype)
-    tensor.CopyFrom(numpy_helper.from_array(nudged, tensor.name))
+def _turn(index: int, value: Array) -> Array:
+    order = list(range(value.size))
+    order[index], order[index + 1] = order[index + 1], order[index]
+    return np.asarray(value.ravel()[order].reshape(value.shape))
+
+
+def _less(value: Array) -> Array:
+    return np.asarray(value - 1, value.dtype)
 
 
 def _set_ints(node: int, attribute: int, values: list[int], model: onnx.ModelProto) -> None:
@@ -162,10 +259,40 @@ def _set_int(node: int, attribute: int, value: int, model: onnx.ModelProto) -> N
     model.graph.node[node].attribute[attribute].i = value
 
 
-def _swap(node: int, model: onnx.ModelProto) -> None:
-    operands = model.graph.node[node].input
-    operands[0], operands[1] = operands[1], operands[0]
+def _set_float(node: int, attribute: int, value: float, model: onnx.ModelProto) -> None:
+    model.graph.node[node].attribute[attribute].f = value
 
 
 def _rewire(node: int, index: int, value: str, model: onnx.ModelProto) -> None:
     model.graph.node[node].input[index] = value
+
+
+def _exchange(node: int, first: int, second: int, model: onnx.ModelProto) -> None:
+    operands = model.graph.node[node].input
+    operands[first], operands[second] = operands[second], operands[first]
+
+
+def _insert(node: int, index: int, op: str, attributes: dict[str, int], model: onnx.ModelProto) -> None:
+    """Put an operator before an input."""
+    name = model.graph.node[node].input[index]
+    fresh = f"{name}/{op}/{node}.{index}"
+    model.graph.node.insert(node, helper.make_node(op, [name], [fresh], fresh, **attributes))
+    model.graph.node[node + 1].input[index] = fresh
+
+
+def _round(node: int, index: int, model: onnx.ModelProto) -> None:
+    _insert(node, index, "Cast", {"to": onnx.TensorProto.FLOAT}, model)
+    _insert(node, 0, "Cast", {"to": onnx.TensorProto.FLOAT16}, model)
+
+
+def _replace(node: int, op: str, model: onnx.ModelProto) -> None:
+    model.graph.node[node].op_type = op
+
+
+def _return(node: int, name: str, element_type: int, op: str, model: onnx.ModelProto) -> None:
+    """Make a value, or an operator of it, an output."""
+    fresh = f"{name}/{op}/also" if op else name
+    if op:
+        model.graph.node.insert(node + 1, helper.make_node(op, [name], [fresh], fresh))
+    if fresh not in {output.name for output in model.graph.output}:
+        model.graph.output.append(helper.make_tensor_value_info(fresh, element_type, None))

@@ -1,0 +1,126 @@
+"""A slice of a value, computed inside what computes the value.
+
+Rotary embeddings spell their angles out twice, as Concat(f, f) below Cos and Sin, or each element twice in a row.
+`part` moves a slice of the last axis inward until it meets the copies, so that both halves are one term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from .infer import normal_axis
+from .normal import expand, make, repeat, reshape, slice_axis
+from .symbolic import Dim
+from .terms import Term, Terms, is_number, value_of
+
+POINTWISE = frozenset("Cos Sin Exp Tanh Sigmoid Sqrt Reciprocal Cast Add Mul".split())
+"""Ops of which every element depends on the elements at its own place."""
+
+Inward: TypeAlias = Callable[[Terms, Term, int, int, int], Term | None]
+"""(terms, x, start, stop, step) → the slice with x's own op outside, or None where it cannot move inward."""
+
+
+def part(terms: Terms, x: Term, start: int, stop: int, step: int = 1) -> Term | None:
+    """x[..., start:stop:step], 0 <= start < stop <= the last dim; None where that dim is unknown or too small."""
+    size = x.shape[-1] if x.shape else None
+    if not isinstance(size, int) or not 0 <= start < stop <= size or x.shape is None:
+        return None
+    if (start, stop, step) == (0, size, 1):
+        return x
+    if x.constant:
+        return terms.constant(value_of(x)[..., start:stop:step].copy(), x.dtype)
+    inward = _pointwise if x.op in POINTWISE else _INWARD.get(x.op)
+    moved = inward(terms, x, start, stop, step) if inward is not None else None
+    return moved if moved is not None else slice_axis(terms, x, len(x.shape) - 1, start, stop, step)
+
+
+def _leading(x: Term) -> tuple[Dim, ...]:
+    return (x.shape or ())[:-1]
+
+
+def _pointwise(terms: Terms, x: Term, start: int, stop: int, step: int) -> Term | None:
+    args = list[Term]()
+    for arg in x.args:
+        broadcast = is_number(arg) or not arg.shape or arg.shape[-1] == 1
+        piece = arg if broadcast else part(terms, arg, start, stop, step)
+        if piece is None:
+            return None
+        args.append(piece)
+    return make(terms, x.op, args, dict(x.attrs))
+
+
+def _slice(terms: Terms, x: Term, start: int, stop: int, step: int) -> Term | None:
+    source, first, pace = x.args[0], x.attr("start"), x.attr("step")
+    if len(x.args) > 1 or source.shape is None:
+        return None
+    if x.attr("axis") != len(source.shape) - 1:
+        inner = part(terms, source, start, stop, step)
+        return None if inner is None else slice_axis(terms, inner, x.attr("axis"), first, x.attr("stop"), pace)
+    if not isinstance(first, int) or pace < 1:
+        return None
+    return part(terms, source, first + start * pace, first + (stop - 1) * pace + 1, step * pace)
+
+
+def _concat(terms: Terms, x: Term, start: int, stop: int, step: int) -> Term | None:
+    if normal_axis(x.attr("axis"), len(x.shape or ())) != len(x.shape or ()) - 1:
+        return None
+    offset = 0
+    for piece in x.args:
+        size = piece.shape[-1] if piece.shape else None
+        if not isinstance(size, int):
+            return None
+        if offset <= start and stop <= offset + size:
+            return part(terms, piece, start - offset, stop - offset, step)
+        offset += size
+    return None
+
+
+def _reshape(terms: Terms, x: Term, start: int, stop: int, step: int) -> Term | None:
+    source = x.args[0]
+    if len(x.args) > 1 or not source.shape or not x.shape:
+        return None
+    length = len(range(start, stop, step))
+    if source.shape[-1] == x.shape[-1]:
+        inner = part(terms, source, start, stop, step)
+    elif source.shape[-2:] == (length, step) and length * step == x.shape[-1] and start < step:
+        inner = part(terms, source, start, start + 1)  # the elements of the last axis took turns
+    else:
+        return None
+    return None if inner is None else reshape(terms, inner, (*_leading(x), length))
+
+
+def _repeat(terms: Terms, x: Term, start: int, stop: int, step: int) -> Term | None:
+    source, axis, n = x.args[0], x.attr("axis"), x.attr("n")
+    if axis != len(x.shape or ()) - 1:
+        inner = part(terms, source, start, stop, step)
+        return None if inner is None else repeat(terms, inner, axis, n)
+    whole = source.shape is not None and len(range(start, stop, step)) == source.shape[-1]
+    return source if step == n and start < n and whole else None
+
+
+def _expand(terms: Terms, x: Term, start: int, stop: int, step: int) -> Term | None:
+    source, length = x.args[0], len(range(start, stop, step))
+    if len(x.args) > 1 or not source.shape:
+        return None
+    inner = source if source.shape[-1] == 1 else part(terms, source, start, stop, step)
+    return None if inner is None else expand(terms, inner, (*_leading(x), length))
+
+
+def _gather(terms: Terms, x: Term, start: int, stop: int, step: int) -> Term | None:
+    data, indices = x.args
+    rank = len(data.shape or ())
+    if not rank or normal_axis(x.attr("axis", 0), rank) == rank - 1:
+        return None
+    inner = part(terms, data, start, stop, step)
+    return None if inner is None else make(terms, "Gather", [inner, indices], dict(x.attrs))
+
+
+_INWARD: dict[str, Inward] = {
+    "Slice": _slice,
+    "Concat": _concat,
+    "Reshape": _reshape,
+    "Repeat": _repeat,
+    "Expand": _expand,
+    "Gather": _gather,
+}
