@@ -51,11 +51,6 @@ class Group:
     output: str = "1,{S},{D}"
 
 
-HEADS = """shape = Constant <value_ints = [1, {S}, {H}, {F}]> ()
-{to} = Reshape ({x}, shape)
-"""
-
-
 def split(x: str, to: str, perm: str = "0, 2, 1, 3") -> str:
     """Nodes that split heads: [1, S, D] → [1, H, S, F]."""
     return (
@@ -99,6 +94,18 @@ QKV = dict.fromkeys("QKV", "1,{S},{D}")
 LINEAR = {f"W{n}": "{D},{D}" for n in "QKV"} | {f"B{n}": "{D}" for n in "QKV"}
 AI3 = "Y = Attention <q_num_heads = {H}, kv_num_heads = {H}, scale = 0.125> (Q, K, V)\n"
 MHA = "Y = com.microsoft.MultiHeadAttention <num_heads = {H}, scale = 0.125> (Q, K, V)\n"
+X, SKIP = {"X": "1,{S},{D}"}, {"X": "1,{S},{D}", "R": "1,{S},{D}"}
+SIDE_BY_SIDE = "W = Concat <axis = 1> (WQ, WK, WV)\nB = Concat <axis = 0> (BQ, BK, BV)\n"
+PACKED = SIDE_BY_SIDE + "Y = com.microsoft.Attention <num_heads = {H}, scale = 0.125> (X, W, B)\n"
+MASKED = PACKED.replace("X, W, B", "X, W, B, , , M")
+ONE = SIDE_BY_SIDE + "m = MatMul (X, W)\na = Add (m, B)\nQ, K, V = Split <axis = 2, num_outputs = 3> (a)\n"
+GUARD = """top = ReduceMax <axes = [-1], keepdims = 1> (M)
+no = IsInf <detect_positive = 0> (top)
+rs = Constant <value_ints = [1, {S}, 1]> ()
+rows = Reshape (no, rs)
+zero = Constant <value_float = 0.0> ()
+Y = Where (rows, zero, y)
+"""
 NORM = "Y = LayerNormalization <axis = -1, epsilon = 0.00001> (s, g, b)\n"
 RMS = """two = Constant <value_float = 2.0> ()
 e = Constant <value_float = 0.000001> ()
@@ -132,7 +139,9 @@ t1 = Add (t, one)
 h = Mul (s, half)
 Y = Mul (h, t1)
 """
-X, SKIP = {"X": "1,{S},{D}"}, {"X": "1,{S},{D}", "R": "1,{S},{D}"}
+ROWS = """rows = Constant <value_ints = [-1, {D}]> ()
+whole = Constant <value_ints = [1, {S}, {D}]> ()
+"""
 
 GROUPS: dict[str, Group] = {
     "Attention": Group(
@@ -174,14 +183,23 @@ GROUPS: dict[str, Group] = {
             ),
             "com.microsoft.Attention": (
                 17,
-                "W = Concat <axis = 1> (WQ, WK, WV)\nB = Concat <axis = 0> (BQ, BK, BV)\n"
-                "Y = com.microsoft.Attention <num_heads = {H}, scale = 0.125> (X, W, B)\n",
+                PACKED,
             ),
-            "one linear layer, Attention-23 3-D": (
-                23,
-                "W = Concat <axis = 1> (WQ, WK, WV)\nB = Concat <axis = 0> (BQ, BK, BV)\nm = MatMul (X, W)\n"
-                "a = Add (m, B)\nQ, K, V = Split <axis = 2, num_outputs = 3> (a)\n" + AI3,
+            "one linear layer, Attention-23 3-D": (23, ONE + AI3),
+        },
+    ),
+    "Attention of linear layers with mask": Group(
+        {**X, "M": "1,1,{S},{S}"},
+        LINEAR,
+        {
+            "primitives": (17, projected(plain("s2 = Add (s, M)\n", "s2"))),
+            "Attention-23 3-D": (23, projected(AI3.replace("Q, K, V", "Q, K, V, M"))),
+            "com.microsoft.Attention": (17, MASKED),
+            "com.microsoft.Attention, guarded": (
+                17,
+                PACKED.replace("X, W, B", "X, W, B, , , M").replace("Y =", "y =") + GUARD,
             ),
+            "one linear layer, Attention-23 3-D": (23, ONE + AI3.replace("Q, K, V", "Q, K, V, M")),
         },
     ),
     "LayerNormalization of a sum": Group(
@@ -189,6 +207,7 @@ GROUPS: dict[str, Group] = {
         {"g": "{D}", "b": "{D}"},
         {
             "Add, LayerNormalization": (17, "s = Add (X, R)\n" + NORM),
+            "Sum, LayerNormalization": (17, "s = Sum (X, R)\n" + NORM),
             "SkipLayerNormalization": (
                 17,
                 "Y = com.microsoft.SkipLayerNormalization <epsilon = 0.00001> (X, R, g, b)\n",
@@ -200,6 +219,8 @@ GROUPS: dict[str, Group] = {
         {"g": "{D}", "b": "{D}", "c": "{D}"},
         {
             "Add, Add, LayerNormalization": (17, "x = Add (X, c)\ns = Add (x, R)\n" + NORM),
+            "Add, Sum, LayerNormalization": (17, "x = Add (X, c)\ns = Sum (x, R)\n" + NORM),
+            "Sum of three, LayerNormalization": (17, "s = Sum (X, c, R)\n" + NORM),
             "SkipLayerNormalization": (
                 17,
                 "Y = com.microsoft.SkipLayerNormalization <epsilon = 0.00001> (X, R, g, b, c)\n",
@@ -214,6 +235,23 @@ GROUPS: dict[str, Group] = {
             "SkipLayerNormalization": (
                 17,
                 "y, , , s = com.microsoft.SkipLayerNormalization <epsilon = 0.00001> (X, R, g, b)\nY = Add (y, s)\n",
+            ),
+        },
+    ),
+    "Linear layer with residual and LayerNormalization": Group(
+        SKIP,
+        {"W": "{D},{D}", "c": "{D}", "g": "{D}", "b": "{D}"},
+        {
+            "MatMul, Add, Add, LayerNormalization": (17, "m = MatMul (X, W)\nx = Add (m, c)\ns = Add (x, R)\n" + NORM),
+            "MatMul, SkipLayerNormalization": (
+                17,
+                "m = MatMul (X, W)\nY = com.microsoft.SkipLayerNormalization <epsilon = 0.00001> (m, R, g, b, c)\n",
+            ),
+            "MatMul, Sum, LayerNormalization": (17, "m = MatMul (X, W)\ns = Sum (m, c, R)\n" + NORM),
+            "Gemm on rows, Sum, LayerNormalization": (
+                17,
+                ROWS + "x = Reshape (X, rows)\nr = Reshape (R, rows)\nm = Gemm (x, W, c)\ns = Sum (m, r)\n"
+                "y = LayerNormalization <axis = -1, epsilon = 0.00001> (s, g, b)\nY = Reshape (y, whole)\n",
             ),
         },
     ),
