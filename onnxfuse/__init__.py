@@ -67,8 +67,10 @@ def optimize(
     Args:
         model: A file, a ModelProto, or a graphsurgeon Graph.
         output: The file to write, never `model` itself.
-        target: "onnxfuse" for fused ops with function bodies, "onnx" for standard ops only.
-        opset: Convert to this opset of ai.onnx first.
+        target: "onnxfuse" for fused ops with function bodies, "onnx" for standard ops only, "ort" for the ops that
+            onnxruntime's CPU provider runs fastest.
+        opset: Convert to this opset of ai.onnx first.  If it is not given, "onnx" and "ort" raise the opset to the
+            lowest that has the standard ops they find.
         select, ignore: Names of the rules to use, and not to use.
         rules: Folders of further .rule files.
         shapes: Input name → dimensions, for inputs whose dimensions are symbolic.

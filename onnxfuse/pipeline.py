@@ -113,10 +113,11 @@ def optimize(
 ) -> Optimized:
     """Fuse a model and prove that it computes the same.  The model given is not changed.
 
-    `target` is "onnxfuse" (fused ops with function bodies) or "onnx" (standard ops of the model's opset, or of `opset`
-    if that is given).  `shapes` are those of inputs to validate with and to measure traffic at; `base_dir` is where
-    external data lies.  Raises NumericsError if the fused model differs and
-    `on_mismatch` is "fail"; otherwise the fusions that are guilty are left out and named in the report.
+    `target` is "onnxfuse" (fused ops with function bodies), "onnx" (standard ops) or "ort" (what onnxruntime runs
+    fastest on a CPU); without `opset` the latter two may raise the model's, see `lower`.  `shapes` are those of inputs
+    to validate with and to measure traffic at; `base_dir` is where external data lies.  Raises NumericsError if the
+    fused model differs and `on_mismatch` is "fail"; otherwise the fusions that are guilty are left out and named in the
+    report.
     """
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
