@@ -322,9 +322,29 @@ def _gemm(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None
 @form("Softmax")
 def _softmax(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     x, factor = hoisted(args[0])
+    steady = _unshifted(terms, x, attrs.get("axis", -1))
+    if steady is not None:
+        return make(terms, "Softmax", [scaled(terms, steady, factor)], attrs, shape, dtype)
     if x.shape is not None and attrs.get("axis", -1) in (-1, len(x.shape) - 1) and leading_merge(x) is not None:
         return reshape(terms, make(terms, "Softmax", [scaled(terms, unmerge(terms, x), factor)], {}), x.shape)
     return _from_the_end("Softmax", -1)(terms, args, attrs, shape, dtype)
+
+
+def _unshifted(terms: Terms, x: Term, axis: int) -> Term | None:
+    """z of z - ReduceMax(z), whose Softmax is that of z; None if x is no such sum.
+
+    Only for a maximum of z itself over that axis: an arbitrary shift may be so large that rounding makes rows equal."""
+    if x.op != "Add" or x.shape is None:
+        return None
+    for i, operand in enumerate(x.args):
+        y, sign = hoisted(operand)
+        if sign != -1 or y.op != "ReduceMax" or (axis if axis < 0 else axis - len(x.shape)) not in y.attr("axes", ()):
+            continue
+        rest = [a for j, a in enumerate(x.args) if j != i]
+        z = rest[0] if len(rest) == 1 else combine(terms, "Add", rest)
+        if z is y.args[0] and same_shape(z.shape, x.shape):
+            return z
+    return None
 
 
 def _from_the_end(op: str, default: int) -> Form:

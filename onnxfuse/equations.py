@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from . import symbolic
+from . import causal, symbolic
 from .canonical import defaults
 from .infer import infer, normal_axis
 from .language import Catalogue
@@ -336,6 +336,8 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "isinput": lambda scope, x: isinstance(x, Term) and x.op == "Input",
     "given": lambda scope, x: isinstance(x, Term) and x.op != "Absent",
     "free": _free,
+    "causal": lambda scope, x, *sizes: isinstance(x, Term) and causal.is_causal(x, *sizes),
+    "hides": lambda scope, x: isinstance(x, Term) and causal.hides(x),
     "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onnx import NodeProto, TensorProto, TypeProto, defs, helper
 
-from .symbolic import Shape
+from .symbolic import Dim, Shape
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -40,8 +40,9 @@ def element_types(graph: Graph) -> dict[str, int]:
 
 
 def parameter_types(function: Graph, callers: Sequence[Graph]) -> dict[str, TypeProto]:
-    """Types of a function's inputs on which all its calls agree; dimensions that differ are left open.
+    """Types of a function's inputs on which all its calls agree.
 
+    A dimension that differs from call to call, or is not known, has a name; two that are equal in every call have one.
     `callers` are the scopes of the main graph; of a function that another function calls nothing is known.
     """
     proto, model = function.proto, function.model
@@ -50,15 +51,19 @@ def parameter_types(function: Graph, callers: Sequence[Graph]) -> dict[str, Type
         return {}
     calls = [(graph, node) for graph in callers for node in graph.nodes if _key(node) == key]
     found = {}
+    symbols: dict[tuple[Dim, ...], str] = {}
     for position, name in enumerate(function.inputs):
         types = [_argument(graph, node, position) for graph, node in calls]
         dtypes, ranks = {dtype for dtype, _ in types}, {None if s is None else len(s) for _, s in types}
         if len(dtypes) != 1 or 0 in dtypes:
             continue
-        dims: list[int | None] | None = None
+        dims: list[int | str] | None = None
         if len(ranks) == 1 and None not in ranks:
-            sizes = [set(sizes) for sizes in zip(*(shape for _, shape in types if shape is not None), strict=True)]
-            dims = [size if len(s) == 1 and isinstance(size := next(iter(s)), int) else None for s in sizes]
+            dims = []
+            for sizes in zip(*(shape for _, shape in types if shape is not None), strict=True):
+                same = sizes[0] if len(set(sizes)) == 1 else None
+                symbol = symbols.setdefault(sizes, f"{proto.domain}.{proto.name}.{len(symbols)}")
+                dims.append(same if isinstance(same, int) else symbol)
         found[name] = helper.make_tensor_type_proto(dtypes.pop(), dims)
     return found
 

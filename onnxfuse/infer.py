@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from onnx import TensorProto
 
+from .einsum import dims_of, letters_of
 from .shape_data import slice_bounds, slice_length
 from .symbolic import Dim, Shape, Sym, broadcast, exact, floor_divide, maximum, product
 from .terms import Attributes, Term, Terms
@@ -118,6 +119,16 @@ def _matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> 
     if len(x) == 1:
         return [(y[:-2] + y[-1:], args[0].dtype)]
     return [((*broadcast(x[:-2], y[:-2]), x[-2], y[-1]), args[0].dtype)]
+
+
+@_rule("Einsum")
+def _einsum(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    shapes = [a.shape for a in args if a.shape is not None]
+    named = letters_of(attrs["equation"], [len(s) for s in shapes]) if len(shapes) == len(args) else None
+    dims = dims_of(named[0], shapes) if named is not None else None
+    if named is None or dims is None or not set(named[1]) <= dims.keys():
+        return [(None, args[0].dtype)]
+    return [(tuple(dims[c] for c in named[1]), args[0].dtype)]
 
 
 @_rule("Gemm")

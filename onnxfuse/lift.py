@@ -49,7 +49,7 @@ class View:
     """What each value of one scope computes.
 
     `terms_of` maps names to terms, `dtypes` to element types; `hidden` gives the values that an opaque leaf is computed
-    from, which its term does not show.
+    from, which its term does not show; `shared` are the values that more than one computation uses.
     """
 
     graph: Graph
@@ -59,6 +59,7 @@ class View:
     terms_of: dict[str, Term] = field(default_factory=dict)
     dtypes: dict[str, int] = field(default_factory=dict)
     hidden: dict[int, list[str]] = field(default_factory=dict)
+    shared: set[str] = field(default_factory=set)
 
     def term(self, name: str) -> Term:
         """The term of a value of this scope or of one around it."""
@@ -115,7 +116,7 @@ def _apart(name: str, shape: Shape | None, taken: set[str], equal: Collection[st
 
 def _lift(graph: Graph, base_dir: Path | None, parent: View | None, equal: Collection[str]) -> View:
     """The terms of every value of a scope, in one pass over its nodes."""
-    view = View(graph, Terms(), base_dir, parent)
+    view = View(graph, Terms(), base_dir, parent, shared=_shared(graph))
     taken: set[str] = set()
     # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
     overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()
@@ -137,8 +138,31 @@ def _lift(graph: Graph, base_dir: Path | None, parent: View | None, equal: Colle
 def _define(view: View, name: str, term: Term, dtype: int) -> None:
     view.terms_of[name] = term
     view.dtypes[name] = dtype or term.dtype
-    if term.op in ("Add", "Mul") and view.graph.uses.get(name, 0) > 1:
+    if term.op in ("Add", "Mul") and name in view.shared:
         view.terms.shared.add(term.id)
+
+
+def _shared(graph: Graph) -> set[str]:
+    """The values that are used more than once, where nodes that compute the same count as one."""
+    first: dict[tuple[Any, ...], int] = {}
+    number: dict[str, object] = {}
+    users: dict[object, set[object]] = {}
+    for index, node in enumerate(graph.nodes):
+        operands = [number.get(name, name) for name in node.input]
+        if node.op_type in RANDOM or node.op_type in ("Constant", "Dropout") or index in graph.captures:
+            own = index
+        else:
+            ordered = tuple(sorted(operands, key=str)) if node.op_type in ("Add", "Mul") else tuple(operands)
+            attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
+            own = first.setdefault((node.op_type, node.domain, node.overload, ordered, attributes), index)
+        for position, operand in enumerate(operands):
+            users.setdefault(operand, set()).add((own, position))
+        for name in graph.captures.get(index, ()):
+            users.setdefault(number.get(name, name), set()).add(index)
+        number.update({name: (own, position) for position, name in enumerate(node.output) if name})
+    for name in graph.outputs:
+        users.setdefault(number.get(name, name), set()).add(name)
+    return {name for name, own in number.items() if len(users.get(own, ())) > 1}
 
 
 def constant_term(view: View, name: str, tensor: TensorProto) -> Term:

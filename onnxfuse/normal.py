@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from . import indexing as indexing  # its forms belong to the table
 from .algebra import NEUTRAL, combine
+from .contract import einsum
 from .forms import fold, make
 from .terms import REAL, Term, Terms
 from .views import VIEWS, expand, repeat, reshape, slice_axis, transpose
@@ -22,6 +23,7 @@ __all__ = [
     "NEUTRAL",
     "VIEWS",
     "combine",
+    "einsum",
     "expand",
     "fold",
     "make",

@@ -22,6 +22,7 @@ from .search import Found, reachable
 from .simplify import simpler
 from .spell import Speller, UnrealisableError
 from .terms import SMALL, Term, static
+from .views import is_reshape
 
 MOVEMENT = frozenset(
     """Identity Cast Reshape Squeeze Unsqueeze Flatten Transpose Expand Tile Slice Concat Pad Split Gather GatherND
@@ -81,8 +82,12 @@ class Writer:
                 moved.add(node.output[0])
         self._touch(moved - self.found.stale)
         self.pinned = set(graph.outputs)
+        for node in graph.nodes:
+            if node.op_type == "If":
+                self._keep_open(node.input[0])
         live_nodes, reads = self._demand()
-        self.simplified = simpler(self.view, self.found, live_nodes - self.anew, reads, self.pinned) - set(self.kept)
+        self.simplified = simpler(self.view, self.found, live_nodes - self.anew, reads, self.pinned)
+        self.simplified -= set(self.kept) | self.decides
         if self.simplified:
             self._touch(self.simplified)
             live_nodes, _ = self._demand()
@@ -90,8 +95,6 @@ class Writer:
             node = graph.nodes[index]
             captured = captured_names(node) if has_bodies(node) else set()
             self.pinned |= captured
-            if node.op_type == "If":
-                self._keep_open(node.input[0])
             if index not in self.anew:
                 self.read.update(name for name in node.input)
         self.read |= self.pinned
@@ -132,8 +135,12 @@ class Writer:
         Also the values that are read by name or by a touched value's term."""
         graph, current = self.graph, self.found.current
         first: dict[int, str] = {}
+        reshaped: dict[int, str] = {}
         for name in sorted(current, key=lambda name: graph.producer.get(name, -1)):
-            first.setdefault(current[name].id, name)
+            term = current[name]
+            first.setdefault(term.id, name)
+            if is_reshape(term):
+                reshaped.setdefault(term.args[0].id, name)
         wanted: set[int] = set()
         looked: set[int] = set()
         stack = [name for name in graph.outputs if name in graph.producer]
@@ -159,6 +166,8 @@ class Writer:
                     reads.append(first[term.id])
                 else:
                     terms.extend(term.args)
+                    if term.id in reshaped:  # may come too late
+                        stack.append(reshaped[term.id])
         return wanted, reads
 
     def _keep_open(self, condition: str) -> None:
@@ -180,6 +189,7 @@ class Writer:
             self.visited.discard(index)
             return
         if not self._replaced(node, index):
+            self.spell.named.update(node.output)
             for name in node.input:
                 self._require(name)
             self.spell.nodes.append((index, 0, node))
@@ -198,6 +208,12 @@ class Writer:
         """Deal with a node that does not stay: computed anew, constant, nothing to do, or a duplicate."""
         outputs = [name for name in node.output if name]
         if index in self.anew:
+            if len(outputs) == 1 and outputs[0] not in self.pinned:
+                # Computed for both at the place of the first: what is computed at the second is too late for it.
+                same = self._unchanged(node, self.found.current[outputs[0]], outputs[0])
+                if same is not None:
+                    self.alias[outputs[0]] = same
+                    return True
             renewed = [self._renew(name, index) for name in outputs if name in self.read]
             return all(renewed)
         if len(outputs) != 1 or node.op_type == "Constant":
@@ -236,7 +252,8 @@ class Writer:
         if node.op_type not in MOVEMENT:
             return None
         for source in node.input:
-            same = bool(source) and self.found.current.get(source) is term and self.view.terms_of[source] is term
+            same = bool(source) and self.found.current.get(source) is term
+            same = same and (self.view.terms_of[source] is term or name in self.found.touched)
             if same and term.shape is not None and self.view.dtypes.get(source) == self.view.dtypes[name]:
                 self._require(source)
                 return str(self.alias.get(source, source))

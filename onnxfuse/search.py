@@ -15,6 +15,7 @@ from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
 from .rule import Rule
 from .terms import REAL, Term
+from .views import is_reshape
 
 LAYOUT = "layout"
 """The cost of rules that pay only together: a stratum of them is kept if it leaves fewer nodes."""
@@ -88,6 +89,10 @@ class State:
         for term in alive:
             for arg in term.args:
                 users.setdefault(arg.id, []).append(term)
+        view.terms.plural = {}
+        for term in alive:
+            if term.op == "Output":
+                view.terms.plural.setdefault(term.args[0].id, {})[term.attr("index")] = term
         view.terms.reused = needed | {i for i, above in users.items() if any(u is not above[0] for u in above)}
         return State(alive, needed, names, users)
 
@@ -114,6 +119,8 @@ def _round(
             continue
         if term.id in view.terms.plural:  # its outputs are tried
             continue
+        if any(user.op == "Output" for user in users.get(term.id, ())):
+            continue  # a rule says what becomes of one output, not of several
         matches = _matches(matcher, index, term)
         if banned:
             matches = [m for m in matches if not _forbidden(m, banned, names, users)]
@@ -213,7 +220,7 @@ def _substitute(
     for name, term in found.current.items():
         if term.id in done:
             found.current[name] = done[term.id]
-        elif name in found.stale or (term.id not in alive and name not in found.touched):
+        elif name in found.stale or not (_current(term, alive) or name in found.touched):
             found.stale.add(name)
         else:
             found.current[name] = _resolve(view, found, term, replacement, done)
@@ -223,6 +230,11 @@ def wanted(old: Term, candidate: Candidate, state: State) -> bool:
     """Does anything that stays need a term that the match can expose?"""
     inside = candidate.dying | {candidate.match.root.id}
     return old.id in state.needed or any(user.id not in inside for user in state.users.get(old.id, ()))
+
+
+def _current(term: Term, alive: Container[int]) -> bool:
+    """Is a term worth keeping up to date: do outputs depend on it, or on what it holds in another shape?"""
+    return term.id in alive or (is_reshape(term) and term.args[0].id in alive)
 
 
 def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:
@@ -289,7 +301,10 @@ def _resolve(view: View, found: Found, root: Term, replacement: dict[int, Term],
         result, args = term, [done[a.id] for a in below]
         if any(a is not b for a, b in zip(args, below, strict=True)):
             result = rebuild(view.terms, term, args)
-            if term.id in found.origins and result.id not in found.origins:
-                found.origins[result.id] = found.origins[term.id]
+            made = result
+            while made.op != term.op and made.op in VIEWS:  # one that has moved out of it
+                made = made.args[0]
+            if term.id in found.origins and made.op == term.op and made.id not in found.origins:
+                found.origins[made.id] = found.origins[term.id]
         done[term.id] = result
     return done[root.id]

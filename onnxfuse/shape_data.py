@@ -45,8 +45,9 @@ def slice_length(terms: Terms, dim: Dim, start: Dim, stop: Dim, step: int) -> Di
         first, last = position(start, dim), position(stop, dim)
         if first is not None and last is not None:
             return maximum(last - first, 0) if not isinstance(last - first, Sym) else last - first
-        if first == 0 and isinstance(stop, Sym):
-            return minimum(dim, stop)
+        start = start if first is None else first
+        if isinstance(stop, Sym) and at_least(start, 0) and at_least(stop, start):
+            return minimum(dim - start, stop - start)
     elif isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int):
         return len(range(dim)[slice(start, None if stop <= -END else stop, step)])
     return terms.fresh_dim()
@@ -57,6 +58,8 @@ def position(index: Dim, dim: Dim) -> Dim | None:
     if isinstance(index, int):
         if index >= END:
             return dim
+        if index <= -END:
+            return 0
         if index < 0:
             shifted = dim + index
             return shifted if isinstance(shifted, Sym) else max(shifted, 0)

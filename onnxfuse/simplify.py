@@ -24,9 +24,14 @@ from .lift import RANDOM, View
 from .search import Found
 from .symbolic import Dim, Sym, exact, product
 from .terms import REAL, SMALL, Term, static
+from .views import is_reshape
 
 RESHAPING = frozenset("Identity Reshape Squeeze Unsqueeze Flatten".split())
 """Ops that move nothing."""
+MOVING = RESHAPING | frozenset(
+    "Constant Shape Transpose Expand Slice Concat Gather GatherND Split Cast Where And Not".split()
+)
+"""Ops that compute nothing worth saving."""
 LEAVES = frozenset({"Input", "Output", "Repeat"})
 """What no node that is written anew computes."""
 VIEW, WORK = 2, 3
@@ -47,6 +52,8 @@ class _Live:
     """How often a value is read by them, by a fused op or as an output."""
     values: dict[int, list[str]] = field(default_factory=dict)
     """Terms → the values that are there, in order."""
+    reshapes: dict[int, list[Term]] = field(default_factory=dict)
+    """Terms → the Reshapes of them that are values."""
     dims: Dimensions = field(default_factory=Dimensions)
     made: set[tuple[object, ...]] = field(default_factory=set)
     """Parts of shapes that are written anew; each is written once."""
@@ -63,6 +70,11 @@ class _Live:
             if self.there(name) and (term.dtype not in REAL or self.view.dtypes[name] == dtype):
                 return name
         return None
+
+    def reshaped(self, term: Term, dtype: int, before: int) -> str | None:
+        """A value that holds the term in another shape."""
+        values = (self.existing(outer, dtype, before) for outer in self.reshapes.get(term.id, ()))
+        return next((value for value in values if value is not None), None)
 
     def there(self, name: str) -> bool:
         """Is the value an input, a constant, or computed by a node that stays as it is?"""
@@ -81,6 +93,8 @@ def simpler(view: View, found: Found, nodes: Iterable[int], reads: Iterable[str]
         if name not in found.stale:
             term = found.current[name]
             live.values.setdefault(term.id, []).append(name)
+            if is_reshape(term):
+                live.reshapes.setdefault(term.args[0].id, []).append(term)
             live.dims.add(name, term.shape, live.place(name))
     for index in live.nodes:
         live.uses.update(_inputs(graph.nodes[index]))
@@ -96,7 +110,8 @@ def simpler(view: View, found: Found, nodes: Iterable[int], reads: Iterable[str]
         if not plan.cost and name in pinned:
             plan.cost = VIEW  # an Identity
         gone = _superfluous(live, index, plan.sources)
-        if plan.cost < sum(_weight(graph.nodes[i].op_type) for i in gone):
+        ops = [graph.nodes[i].op_type for i in gone]
+        if plan.cost < sum(map(_weight, ops)) and plan.work <= sum(map(_work, ops)):
             renewed.add(name)
             live.made |= plan.made
             live.nodes -= gone
@@ -108,6 +123,11 @@ def simpler(view: View, found: Found, nodes: Iterable[int], reads: Iterable[str]
 
 def _weight(op: str) -> int:
     return 0 if op == "Constant" else VIEW if op in RESHAPING else WORK
+
+
+def _work(op: str) -> int:
+    """How many ops that compute something a node stands for; Gemm is a product and a sum."""
+    return 0 if op in MOVING else 2 if op == "Gemm" else 1
 
 
 def _inputs(node: NodeProto) -> list[str]:
@@ -152,6 +172,7 @@ class _Spelling:
     live: _Live
     before: int
     cost: int = 0
+    work: int = 0
     sources: set[str] = field(default_factory=set)
     made: set[tuple[object, ...]] = field(default_factory=set)
 
@@ -160,9 +181,14 @@ class _Spelling:
         stack = [root]
         while stack and self.cost <= LIMIT:
             term = stack.pop()
-            name = self.live.existing(term, dtype if term.dtype in REAL else term.dtype, self.before)
+            kind = dtype if term.dtype in REAL else term.dtype
+            name = self.live.existing(term, kind, self.before)
+            other = self.live.reshaped(term, kind, self.before) if name is None else None
             if name is not None:
                 self.sources.add(name)
+            elif other is not None:
+                self.sources.add(other)
+                self.cost += VIEW
             elif term.constant:
                 if not _small(term):
                     return False
@@ -176,6 +202,7 @@ class _Spelling:
         """The nodes of one term alone."""
         if term.op in ("Add", "Mul") and term.dtype in REAL:
             self.cost += (len(term.args) - 1) * WORK
+            self.work += len(term.args) - 1
             # Another order of a sum may cancel what the exporter's did not: (x + e) - x.
             return len(term.args) == 2 or (term.op == "Mul" and all(a.op != "Reciprocal" for a in term.args))
         if term.op == "Integers":
@@ -183,6 +210,7 @@ class _Spelling:
             self.cost += (term.data.ndim == 0) * VIEW
             return self._vector(list(term.data.ravel()))
         self.cost += _weight(term.op)
+        self.work += _work(term.op)
         if term.op == "Reshape" and len(term.args) == 1:
             return _says(term) or self._vector(term.attr("shape"))
         if term.op == "Expand" and len(term.args) == 1:

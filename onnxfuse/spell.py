@@ -21,8 +21,9 @@ from .lift import View
 from .match import Match
 from .search import Found
 from .shape_data import END
-from .symbolic import Dim, Sym, exact, product
-from .terms import REAL, Array, Attributes, Term, is_number, value_of
+from .symbolic import Dim, Shape, Sym, exact, product
+from .terms import REAL, Array, Attributes, Term, Terms, is_number, value_of
+from .views import is_reshape
 
 Spelling: TypeAlias = Callable[[Term, list[str], dict[str, Any], float, str], str]
 """(term, names of its inputs, attrs, limit, wanted name) → name of the value that new nodes give."""
@@ -59,7 +60,11 @@ class Speller:
         self.vacant: dict[int, list[str]] = {}
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self._known: dict[int, list[tuple[float, str, int]]] = {}
+        self._reshapes: dict[int, list[Term]] = {}
+        """Terms → the Reshapes of them that are known."""
         self._dims = Dimensions()
+        self.named: set[str] = set()
+        """Values that some node of the scope to be gives: their own, or a new one."""
         self._spellings: dict[str, Spelling] = {
             "Reshape": self._reshape,
             "Expand": self._expand,
@@ -86,9 +91,19 @@ class Speller:
             return self.constant(term, dtype, name)
         if known is not None:
             return self.node("Cast", [known[0]], {"to": dtype}, limit, name or f"{known[0]}_cast")
-        made = self._build(term, dtype, limit, name or self._vacant_name(term, dtype))
+        name = name or self._vacant_name(term, dtype)
+        made = self._reshaped_back(term, dtype, limit, name) or self._build(term, dtype, limit, name)
         self.register(term, limit - 0.5, made, dtype)
         return made
+
+    def _reshaped_back(self, term: Term, dtype: int, limit: float, name: str) -> str | None:
+        """A value that holds the term in another shape, in its own: what is computed once need not be again."""
+        for outer in self._reshapes.get(term.id, ()):
+            known = self._lookup(outer, dtype, limit)
+            if known is not None and known[1] == dtype and term.shape is not None:
+                back = as_reshape(self.view.terms, outer, term.shape)
+                return self._reshape(back, [known[0]], dict(back.attrs), limit, name)
+        return None
 
     def _vacant_name(self, term: Term, dtype: int) -> str:
         names = self.vacant.get(term.id, [])
@@ -100,6 +115,9 @@ class Speller:
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:
         """A value with this term is computed at this position."""
         self._known.setdefault(term.id, []).append((position, name, dtype))
+        if is_reshape(term):
+            self._reshapes.setdefault(term.args[0].id, []).append(term)
+        self.named.add(name)
         self._dims.add(name, term.shape, position)
 
     def _lookup(self, term: Term, dtype: int, limit: float) -> tuple[str, int] | None:
@@ -195,7 +213,9 @@ class Speller:
         name: str,
         outputs: tuple[bool, ...] = (True,),
     ) -> str:
-        matches = self.found.origins[term.id]
+        matches = self.found.origins.get(term.id)
+        if matches is None:  # an op of the original with several outputs, on new operands
+            return self._plain(term.op, inputs, attrs, dtype, limit, name)
         rule = matches[-1].rule
         plain = term.op not in self.functions.catalogue.definitions or rule.rank < 2
         if plain or (self.target != "onnxfuse" and is_standard(term.op, attrs, self.opset)):
@@ -222,7 +242,8 @@ class Speller:
     def _outputs(self, term: Term, dtype: int, limit: float) -> str:
         """One output of a fused op with several: the node is written once, with every output that a value waits for.
 
-        All have the same element type: a value of another one keeps its name for the Cast that makes it."""
+        All have the same element type: a value of another one keeps its name for the Cast that makes it; one whose own
+        node stayed has its name already."""
         whole, current = term.args[0], self.found.current
         named = sorted(self.outputs_of.get(whole.id, ()), key=lambda name: name not in self.graph.outputs)
         bound = [(current[name].attr("index"), name) for name in named]
@@ -231,7 +252,7 @@ class Speller:
             dtype = next((self.view.dtypes[name] for i, name in bound if not i), dtype)
         wanted: dict[int, str] = {}
         for i, name in bound:
-            if self.view.dtypes[name] == output_dtype(whole.op, i, dtype):
+            if self.view.dtypes[name] == output_dtype(whole.op, i, dtype) and name not in self.named:
                 wanted.setdefault(i, name)
         for i in sorted(self.parts.get(whole.id, set()) | {index}):
             if i and i not in wanted:
@@ -320,18 +341,12 @@ class Speller:
         x, axis, n = term.args[0], attrs["axis"], attrs["n"]
         shape = x.shape or ()
         terms = self.view.terms
-        split = terms.raw(
-            "Reshape",
-            [x],
-            (("shape", (*shape[: axis + 1], 1, *shape[axis + 1 :])),),
-            shape=(*shape[: axis + 1], 1, *shape[axis + 1 :]),
-            dtype=x.dtype,
-        )
+        split = as_reshape(terms, x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
         wide = (*shape[: axis + 1], n, *shape[axis + 1 :])
         expanded = terms.raw("Expand", [split], (("shape", wide),), shape=wide, dtype=x.dtype)
         dtype = self.view.dtypes.get(inputs[0], x.dtype)
         source = self.realise(expanded, dtype, limit)
-        merged = terms.raw("Reshape", [expanded], (("shape", term.shape),), shape=term.shape, dtype=x.dtype)
+        merged = as_reshape(terms, expanded, term.shape or ())
         return self._reshape(merged, [source], dict(merged.attrs), limit, name)
 
     def _concat(self, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
@@ -400,6 +415,11 @@ class Speller:
         if term is not None:
             self.register(term, limit - 0.5, name, term.dtype)
         return name
+
+
+def as_reshape(terms: Terms, x: Term, shape: Shape) -> Term:
+    """The Reshape of a term as it stands, even where the normal form has none."""
+    return terms.raw("Reshape", [x], (("shape", shape),), shape=shape, dtype=x.dtype)
 
 
 def _vector(dims: Sequence[Dim]) -> Array:

@@ -98,7 +98,7 @@ class Terms:
         self.reused: set[int] = set()
         """Ids of terms that several terms use, or that must exist as values; as of the last round of the search."""
         self.plural: dict[int, dict[int, Term]] = {}
-        """Ids of terms that stand for several values → each of these, an Output, by its index."""
+        """Ids of terms that stand for several values → each of these, an Output, by its index; as of the last round."""
 
     def __len__(self) -> int:
         return len(self._table)
@@ -153,8 +153,6 @@ class Terms:
         # One integer, a level in each WIDTH bits: what is k steps below an argument is k + 1 steps below its user.
         term.below = (below << WIDTH) & _ALL | self.bit(op) * _EVERY
         self._table[identity] = term
-        if op == "Output":
-            self.plural.setdefault(args[0].id, {})[dict(attrs)["index"]] = term
         return term
 
     def input(self, name: str, shape: Shape | None, dtype: int) -> Term:

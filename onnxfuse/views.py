@@ -195,6 +195,11 @@ def slice_axis(terms: Terms, x: Term, axis: int, start: Dim, stop: Dim, step: in
     return terms.raw("Slice", [x], freeze(attrs), shape=shape, dtype=x.dtype)
 
 
+def is_reshape(term: Term) -> bool:
+    """Is it the Reshape, to a shape that it knows, of a term that is no view itself?"""
+    return term.op == "Reshape" and len(term.args) == 1 and term.args[0].op not in VIEWS
+
+
 # ------------------------------------------------------------------------------------------------ merges of axes
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse import language
 from onnxfuse.pipeline import fuse
@@ -90,3 +90,161 @@ def test_a_causal_model_of_one_position_per_head_does_not_move_positions_to_head
     model.graph.initializer.append(shape)
     model.graph.node.insert(0, helper.make_node("Reshape", ["Q", "shape"], ["split"]))
     assert_same(model, feeds)
+
+
+# ------------------------------------------------------------------------------------------------ spelled out
+
+MASKS: dict[str, tuple[bool, Array]] = {
+    # name: (is it causal?, what is added to the scores of S queries and S keys)
+    "lower triangle": (True, np.tril(np.ones((S, S)))),
+    "an entry of the future seen": (False, np.tril(np.ones((S, S))) + np.eye(S, k=2)),
+    "an entry of the past hidden": (False, np.tril(np.ones((S, S))) - np.eye(S, k=-1)),
+    "the next key seen": (False, np.tril(np.ones((S, S)), 1)),
+    "the present hidden": (False, np.tril(np.ones((S, S)), -1) + np.eye(S, 1)),
+    "the other triangle": (False, np.triu(np.ones((S, S)))),
+    "first row for all": (False, np.array([[1.0, 0, 0]])),
+}
+FILLS = {"-inf": -np.inf, "lowest": float(np.finfo(np.float32).min), "-1e9": -1e9, "-1e4": -1e4}
+
+
+class Model:
+    """Nodes written one after another; names of values are those of their ops, counted."""
+
+    def __init__(self, feeds: dict[str, Array], dims: dict[str, list[int | str]] | None = None) -> None:
+        self.feeds, self.nodes, self.initializers = feeds, list[onnx.NodeProto](), list[onnx.TensorProto]()
+        self.dims = dims or {}
+
+    def __call__(self, op: str, *inputs: str | Array, **attrs: object) -> str:
+        names = [i if isinstance(i, str) else self.constant(i) for i in inputs]
+        name = f"{op}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, names, [name], **attrs))
+        return name
+
+    def constant(self, array: Array) -> str:
+        name = f"constant_{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(array, name))
+        return name
+
+    def proto(self, *outputs: str, opset: int = 17) -> onnx.ModelProto:
+        kinds = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(bool): TensorProto.BOOL, np.dtype(np.int64): 7}
+        inputs = [
+            helper.make_tensor_value_info(name, kinds[x.dtype], self.dims.get(name, x.shape))
+            for name, x in self.feeds.items()
+        ]
+        made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+        graph = helper.make_graph(self.nodes, "spelled", inputs, made, self.initializers)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+        return onnx.shape_inference.infer_shapes(model)
+
+
+def attributes(model: onnx.ModelProto) -> dict[str, object]:
+    """The attributes of the one Attention node."""
+    (node,) = [node for node in model.graph.node if node.op_type == "Attention"]
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def scores(g: Model, query: str = "Q", key: str = "K") -> str:
+    products = g("MatMul", query, g("Transpose", key, perm=[0, 1, 3, 2]))
+    return g("Mul", products, np.float32(0.25))
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("where", [False, True], ids=["added", "where"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_constant_mask_is_causal_if_every_entry_is(mask: str, where: bool, fill: str) -> None:
+    causal, keep = MASKS[mask]
+    feeds = operands() | {name: x[:, :, :S] for name, x in operands().items()}
+    g = Model(feeds)
+    if where:
+        masked = g("Where", keep.astype(bool), scores(g), np.float32(FILLS[fill]))
+    else:
+        masked = g("Add", scores(g), np.where(keep > 0, 0, FILLS[fill]).astype(np.float32))
+    y = g("MatMul", g("Softmax", masked, axis=-1), "V")
+    fused = assert_same(g.proto(y), feeds)
+    assert census(fused)["Attention"] == 1
+    assert attributes(fused).get("is_causal", 0) == (causal and fill != "-1e4")
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+@pytest.mark.parametrize("spelling", ["GreaterOrEqual", "Greater", "Less", "Trilu", "stored"])
+def test_positions_compared_are_causal_if_they_are_for_every_length(spelling: str, shift: int) -> None:
+    feeds = operands() | {name: x[:, :, :S] for name, x in operands().items()}
+    g = Model(feeds, {name: ["batch", H, "seq", D] for name in "QKV"})
+    length = g("Gather", g("Shape", "Q"), np.array(2, np.int64), axis=0)
+    zero, one = np.array(0, np.int64), np.array(1, np.int64)
+    positions = g("Range", zero, length, one)
+    later = g("Add", positions, np.array(shift, np.int64))
+    rows, columns = g("Unsqueeze", later, np.array([1], np.int64)), g("Unsqueeze", positions, np.array([0], np.int64))
+    match spelling:
+        case "GreaterOrEqual":
+            keep = g("GreaterOrEqual", rows, columns)
+        case "Greater":
+            keep = g("Not", g("Greater", columns, rows))
+        case "Less":
+            keep = g("Less", columns, g("Add", rows, one))
+        case "Trilu":
+            square = g("Concat", *[g("Unsqueeze", length, np.array([0], np.int64))] * 2, axis=0)
+            ones = g("Expand", np.ones(1, np.float32), square)
+            keep = g("Cast", g("Trilu", ones, np.array(shift, np.int64), upper=0), to=TensorProto.BOOL)
+        case _:
+            size = g("Unsqueeze", length, np.array([0], np.int64))
+            stored: str | Array = np.tril(np.ones((1, 1, 16, 16), bool), shift)
+            for axis in (2, 3):
+                stored = g("Slice", stored, np.array([0], np.int64), size, np.array([axis], np.int64))
+            keep = str(stored)
+    masked = g("Where", keep, scores(g), np.float32(FILLS["lowest"]))
+    fused = assert_same(g.proto(g("MatMul", g("Softmax", masked, axis=-1), "V")), feeds)
+    assert attributes(fused).get("is_causal", 0) == (shift == 0)
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_the_future_beside_other_masks(hidden: bool) -> None:
+    """A finite fill shows where everything is masked, so that only -inf leaves a mask beside it."""
+    feeds = operands() | {name: x[:, :, :S] for name, x in operands().items()}
+    feeds["bias"] = np.random.default_rng(1).standard_normal((B, 1, S, S)).astype(np.float32)
+    g = Model(feeds)
+    triangle = np.where(np.tril(np.ones((S, S))) > 0, 0, -np.inf if hidden else -1e9).astype(np.float32)
+    y = g("MatMul", g("Softmax", g("Add", g("Add", scores(g), "bias"), triangle), axis=-1), "V")
+    fused = assert_same(g.proto(y), feeds)
+    assert attributes(fused).get("is_causal", 0) == hidden
+    (node,) = [node for node in fused.graph.node if node.op_type == "Attention"]
+    assert (node.input[3] == "bias") == hidden
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_cache_goes_in_and_comes_out(kept: bool, causal: bool, opset: int) -> None:
+    past = 2
+    feeds = operands()
+    feeds |= {"past_key": feeds["K"][:, :, :past], "past_value": feeds["V"][:, :, :past]}
+    g = Model(feeds)
+    keys, values = g("Concat", "past_key", "K", axis=2), g("Concat", "past_value", "V", axis=-2)
+    seen = np.tril(np.ones((S, T + past)), past if causal else past + 1)
+    masked = g("Add", scores(g, key=keys), np.where(seen > 0, 0, -np.inf).astype(np.float32))
+    y = g("MatMul", g("Softmax", masked, axis=-1), values)
+    fused = assert_same(g.proto(*([y, keys, values] if kept else [y]), opset=opset), feeds)
+    assert census(fused) == ({"Attention": 1} if kept else {"Attention": 1, "Concat": 2})
+    assert attributes(fused).get("is_causal", 0) == (causal and kept)
+
+
+@pytest.mark.parametrize("opset", [17, 23])
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("shown", ["scores", "masked", "weights"])
+def test_what_something_else_uses_is_the_fourth_output(shown: str, repeated: bool, opset: int) -> None:
+    feeds = operands() | {"mask": np.random.default_rng(1).standard_normal((B, 1, S, T)).astype(np.float32)}
+    if repeated:
+        feeds |= {name: feeds[name][:, :2] for name in "KV"}
+    g = Model(feeds)
+    names = {"K": "K", "V": "V"}
+    if repeated:
+        for name in "KV":
+            wide = g("Expand", g("Unsqueeze", name, np.array([2], np.int64)), np.array([B, 2, 2, T, D], np.int64))
+            names[name] = g("Reshape", wide, np.array([B, H, T, D], np.int64))
+    values = {"scores": scores(g, key=names["K"])}
+    values["masked"] = g("Add", values["scores"], "mask")
+    values["weights"] = g("Softmax", values["masked"], axis=-1)
+    y = g("MatMul", values["weights"], names["V"])
+    fused = assert_same(g.proto(y, values[shown], opset=opset), feeds)
+    assert census(fused) == {"Attention": 1}
+    assert attributes(fused).get("qk_matmul_output_mode", 0) == {"scores": 0, "masked": 2, "weights": 3}[shown]

@@ -236,6 +236,31 @@ def test_rows_in_which_every_key_is_masked(target: str, fill: float) -> None:
     np.testing.assert_allclose(expected[known], found[known], rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("opset", [17, 23])
+def test_causal_attention(target: str, guarded: bool, opset: int) -> None:
+    """A triangle over the queries, and keys hidden besides so that the first queries see none."""
+    nan = "n = IsNaN (w)  p = Where (n, zero, w)" if guarded else "p = Identity (w)"
+    masked = attention(
+        SELF,
+        "zero = Constant <value_float = 0.0> ()  both = And (T, C)  m = Where (both, zero, F)  s2 = Add (scores, m)"
+        f"w = Softmax <axis = -1> (s2)  {nan}",
+        "float[2,5,16] X, bool[2,1,1,5] C",
+    )
+    before = model(masked, opset, **QKV)
+    triangle = np.tril(np.ones((5, 5), bool))
+    before.graph.initializer.append(onnx.numpy_helper.from_array(triangle, "T"))
+    before.graph.initializer.append(onnx.numpy_helper.from_array(np.array(-np.inf, np.float32), "F"))
+    after = lower(before, CATALOGUE, target=target)[1].model
+    assert sum(count for op, count in ops(after).items() if "Attention" in op) == 1
+    given = feeds(before) | {"C": np.array([[[[0, 0, 1, 1, 0]]], [[[1, 1, 0, 1, 1]]]], bool)}
+    expected, found = (session(m).run(None, given)[0] for m in (before, after))
+    known = ~np.isnan(expected)
+    assert known.all() == guarded
+    np.testing.assert_allclose(expected[known], found[known], rtol=2e-4, atol=2e-5)
+
+
 def test_the_opset_is_raised_only_for_what_needs_it() -> None:
     opsets = {}
     for name in ("of two tensors: the standard's op, for which the opset is raised", "Gelu before opset 20", "Swish"):

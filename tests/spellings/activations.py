@@ -153,7 +153,7 @@ GATED: dict[str, Write] = {
     "up first": lambda g, x: _swiglu(g, x, "up first"),
     "x*(sigmoid*up)": lambda g, x: g.Mul(x, g.Mul(g.Sigmoid(x), g.Add(x, 1.0))),
 }
-"""SwiGLU's gate: Swish as a part of a longer product."""
+"""SwiGLU: Swish as a part of a longer product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _ways() -> Iterator[_Way]:
         for name, write in ways.items():
             yield _Way(op_type, name, DEFINITIONS[op_type], write)
     for name, write in GATED.items():
-        yield _Way("Swish", f"gate, {name}", lambda x: x * _sigmoid(x) * (x + 1), write)
+        yield _Way("SwiGLU", f"gate, {name}", lambda x: x * _sigmoid(x) * (x + 1), write)
 
 
 def _one_step(case: Case) -> bool:

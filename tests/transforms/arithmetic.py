@@ -160,22 +160,19 @@ def _reduce_sum(editor: Editor, x: str, axes: list[int], keepdims: int) -> list[
 
 
 def exponentiated(editor: Editor) -> int:
-    """exp(x - max) / sum or exp(x) / sum for Softmax."""
+    """exp(x - max) / sum for Softmax: without the largest subtracted it would overflow where Softmax does not."""
 
     def softmax(editor: Editor, node: NodeProto) -> Nodes:
         x, axis = node.input[0], attributes(node).get("axis", -1)
         if editor.opset < 13 or not editor.is_float(x):
             return None
-        nodes = []
         axes: dict[str, list[int]] = {"axes": [axis]} if editor.opset < 18 else {}
-        positions = [] if axes else [editor.constant([axis])]
-        if editor.drawn():
-            largest = editor.node("ReduceMax", [x, *positions], **axes)
-            nodes = [largest, editor.node("Sub", [x, largest.output[0]])]
-        power = editor.node("Exp", [nodes[-1].output[0] if nodes else x])
+        largest = editor.node("ReduceMax", [x] if axes else [x, editor.constant([axis])], **axes)
+        shifted = editor.node("Sub", [x, largest.output[0]])
+        power = editor.node("Exp", [shifted.output[0]])
         total = editor.node("ReduceSum", [power.output[0], editor.constant([axis])])
         result = editor.node("Div", [power.output[0], total.output[0]], node.output[0])
-        return [*nodes, power, total, result]
+        return [largest, shifted, power, total, result]
 
     return editor.rewrite([("Softmax", softmax)])
 

@@ -190,14 +190,20 @@ def outlined(editor: Editor) -> int:
     length = max(2, int(len(nodes) * editor.rng.uniform(0.1, 0.6)))
     start = editor.rng.randrange(max(1, len(nodes) - length))
     body = nodes[start : start + length]
+    read = {name for node in body for name in node.input}
+    inside = {n.output[0] for n in nodes[:start] if n.op_type == "Constant"} & read
+    body = [node for node in nodes[:start] if node.output[0] in inside] + body
+    small = [tensor for tensor in editor.graph.initializer if tensor.name in read and np.prod(tensor.dims) <= 16]
+    body = [*(helper.make_node("Constant", [], [t.name], value=t) for t in small), *body]
     if any(list(bodies(node)) for node in body):
         return 0
+    constants = inside | {tensor.name for tensor in small}
     made = {name for node in body for name in node.output}
     inputs = sorted({name for node in body for name in node.input if name} - made)
     rest = [*nodes[:start], *nodes[start + length :]]
     used = {name for node in rest for name in (*node.input, *_body_reads(node))}
     used |= {output.name for output in editor.graph.output}
-    outputs = sorted(made & used)
+    outputs = sorted((made - constants) & used)
     if not outputs:
         return 0
     function = helper.make_function("local", "part", inputs, outputs, body, editor.model.opset_import)
@@ -205,7 +211,7 @@ def outlined(editor: Editor) -> int:
     editor.model.opset_import.append(helper.make_opsetid("local", 1))
     call = helper.make_node("part", inputs, outputs, domain="local")
     replace_nodes(editor.graph, [*nodes[:start], call, *nodes[start + length :]])
-    kept = [info for info in editor.graph.value_info if info.name not in made]
+    kept = [info for info in editor.graph.value_info if info.name not in made - constants]
     del editor.graph.value_info[:]
     editor.graph.value_info.extend(kept)
     editor.model.ir_version = max(editor.model.ir_version, 8)

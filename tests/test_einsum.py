@@ -1,0 +1,86 @@
+"""Einsum in the normal form: products and sums that compute the same, and attention written with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onnxfuse import language
+from onnxfuse.fold import evaluate
+from onnxfuse.graph import roots
+from onnxfuse.lift import View, lift
+from onnxfuse.pipeline import fuse
+from onnxfuse.terms import Term
+from tests.spellings.build import Array
+from tests.spellings.mutants import run
+
+SIZES = {"b": 2, "h": 3, "q": 4, "k": 5, "d": 6, "e": 7, "s": 4}
+EQUATIONS = [
+    *("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "bhqd,bhkd->bhqk", "bqhd,bkhd->bqhk", "bsd,dhe->bshe", "bshe,hed->bsd"),
+    *("bqd,kd->bqk", "...qd,...kd->...qk", "...qd,kd->...qk", "bqd,bke->qk", "bd,bd->b", "d,d->", "bqh,bqh->h"),
+    *("b,d->bd", "bd,e->bde", "bqk->bkq", "bqk->bq", "hb", "bh,hk"),
+]
+LEFT_ALONE = ["bb->b", "bqd,bqd,bqd->bq"]
+
+
+def view_of(equation: str) -> tuple[View, dict[str, Array]]:
+    rng = np.random.default_rng(0)
+    operands = equation.split("->")[0].split(",")
+    shapes = [[SIZES[c] for c in letters.replace("...", "bh")] for letters in operands]
+    feeds = {f"x{i}": rng.standard_normal(shape) for i, shape in enumerate(shapes)}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, x.shape) for name, x in feeds.items()]
+    node = helper.make_node("Einsum", list(feeds), ["y"], equation=equation)
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "einsum", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    return lift(next(roots(model)), None), feeds
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_an_einsum_is_sums_and_a_product(equation: str) -> None:
+    view, feeds = view_of(equation)
+    leaves = {view.terms_of[name].id: x for name, x in feeds.items()}
+
+    def value(term: Term) -> Array:
+        if term.id in leaves:
+            return leaves[term.id]
+        assert term.op != "Einsum"
+        return evaluate(term.op, [value(a) for a in term.args], dict(term.attrs), term)
+
+    want = np.einsum(equation, *feeds.values())
+    term = view.terms_of["y"]
+    assert term.shape == want.shape
+    np.testing.assert_allclose(value(term), want)
+
+
+@pytest.mark.parametrize("equation", LEFT_ALONE)
+def test_a_diagonal_or_a_third_operand_is_left_alone(equation: str) -> None:
+    view, _ = view_of(equation)
+    assert view.terms_of["y"].op == "Einsum"
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd", "sbhd"])
+def test_attention_by_einsum(layout: str) -> None:
+    """Heads first, heads within positions, or positions first: one Attention in 3-D form where heads were split."""
+    rng = np.random.default_rng(0)
+    sizes = dict(zip("bhsd", (2, 3, 4, 8), strict=True))
+    keys, out = layout.replace("s", "t"), layout
+    feeds = {n: rng.standard_normal([sizes[c] for c in layout]).astype(np.float32) for n in "QKV"}
+    nodes = [
+        helper.make_node("Einsum", ["Q", "K"], ["products"], equation=f"{layout},{keys}->bhst"),
+        helper.make_node("Constant", [], ["scale"], value_float=0.25),
+        helper.make_node("Mul", ["products", "scale"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("Einsum", ["weights", "V"], ["Y"], equation=f"bhst,{keys}->{out}"),
+    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, x.shape) for name, x in feeds.items()]
+    output = helper.make_tensor_value_info("Y", TensorProto.FLOAT, feeds["Q"].shape)
+    graph = helper.make_graph(nodes, "attention", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    fused = fuse(model, language.load()).model
+    onnx.checker.check_model(fused)
+    assert sum(node.op_type == "Attention" for node in fused.graph.node) == 1
+    assert not any(node.op_type in ("Einsum", "Softmax") for node in fused.graph.node)
+    np.testing.assert_allclose(run(fused, feeds)[0], run(model, feeds)[0], rtol=1e-5, atol=1e-6)
