@@ -112,6 +112,15 @@ def attention(before: str, weights: str, inputs: str = "float[2,5,16] X") -> str
     return f"g ({inputs}) => (float[2,5,32] Y) {{ {before} {SPLIT} {weights} {MERGE} }}"
 
 
+HEADS = f"""g (float[2,5,16] X) => (float[2,5,32] Y) {{
+  p0 = MatMul (X, W)  p1 = Add (p0, B)  five = Constant <value_ints = [2, 5, 4, 3, 8]> ()
+  merged = Constant <value_ints = [2, 5, 32]> ()  c = Constant <value_float = 0.35> ()
+  P = Reshape (p1, five)  H = Transpose <perm = [0, 2, 1, 3, 4]> (P)  a3 = Constant <value_ints = [3]> ()
+  Q, K, V = Split <axis = 3> (H)  q = Squeeze (Q, a3)  k0 = Squeeze (K, a3)  v = Squeeze (V, a3)
+  k = Transpose <perm = [0, 1, 3, 2]> (k0)
+  qk = MatMul (q, k)  scores = Mul (qk, c)  {SOFTMAX} {MERGE} }}"""
+
+
 MASK = "float[2,5,16] X, float[2,1,5,5] M"
 CASES: dict[str, tuple[onnx.ModelProto, dict[str, int]]] = {
     "linear layers of one tensor and attention": (
@@ -123,6 +132,11 @@ CASES: dict[str, tuple[onnx.ModelProto, dict[str, int]]] = {
         model(attention(PACKED, SOFTMAX), W=[16, 96], B=[96]),
         {"com.microsoft.Attention": 1},
     ),
+    "with a bias of the scores that is the same for every batch": (
+        model(attention(SELF, "s2 = Add (scores, M)  p = Softmax <axis = -1> (s2)"), **QKV, M=[4, 5, 5]),
+        {"com.microsoft.Attention": 1},
+    ),
+    "heads side by side in one linear layer": (model(HEADS, W=[16, 96], B=[96]), {"com.microsoft.Attention": 1}),
     "of two tensors: the standard's op, for which the opset is raised": (
         model(attention(OTHER, SOFTMAX, "float[2,5,16] X, float[2,5,16] Z"), **QKV),
         {"Attention": 1, "MatMul": 3, "Add": 2},
