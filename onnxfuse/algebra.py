@@ -23,12 +23,15 @@ from .canonical import freeze
 from .forms import Form, fold, form, hoisted, make, scaled, split_scalar
 from .symbolic import Dim, Shape, broadcast, product
 from .terms import REAL, Attributes, Term, Terms, is_number, numpy_dtype, same_shape, static
-from .views import Block, blocks_of, expand, leading_merge, merged_blocks, reshape, unmerge
+from .views import Block, as_reshape, blocks_of, expand, leading_merge, merged_blocks, reshape, transpose, unmerge
 
 NEUTRAL = {"Add": 0.0, "Mul": 1.0}
 """The ops that `combine` makes, and the number that changes nothing in each."""
 SCORE_OPS = frozenset("Mul Add Softmax SafeSoftmax Where Tanh Reshape IsNaN".split())
 """What may lie between a product of matrices and its use as attention scores."""
+
+WEIGHTS = frozenset({"Softmax", "SafeSoftmax"})
+"""What multiplies the values of attention."""
 
 # ------------------------------------------------------------------------------------------------ sums and products
 
@@ -55,7 +58,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         operands.append(terms.number(number, dtype))
     if len(operands) == 1:
         return operands[0]
-    lifted = _lift_merge(terms, op, operands, shape)
+    lifted = _lift_merge(terms, op, operands, shape) or (_lift_rows(terms, operands, shape) if op == "Add" else None)
     if lifted is not None:
         return lifted
     operands.sort(key=lambda t: (is_number(t), t.id))
@@ -230,6 +233,9 @@ def _where(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
     truth = _everywhere(condition)
     if truth is not None and shape is not None:
         return expand(terms, x if truth else y, shape)
+    if x.op == "Where" and x.args[2] is y and y.scalar is not None and same_shape(x.shape, shape):
+        both = make(terms, "And", [condition, x.args[0]], {})
+        return make(terms, "Where", [both, x.args[1], y], {}, shape, dtype)
     return _lift_merge(terms, "Where", args, shape)
 
 
@@ -275,8 +281,21 @@ def _commutative(op: str) -> Form:
     return ordered
 
 
+def _activation(op: str) -> Form:
+    """A merge of all axes but the last floats up through it."""
+
+    def lifted(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+        if len(args) != 1 or not _merges_rows(args[0]) or shape is None:
+            return None
+        return reshape(terms, make(terms, op, [args[0].args[0]], attrs), shape)
+
+    return lifted
+
+
 for _op in ("Tanh", "IsNaN"):
     form(_op)(_elementwise(_op))
+for _op in ("Gelu", "FastGelu", "QuickGelu", "Swish", "Mish", "HardSwish"):
+    form(_op)(_activation(_op))
 for _op in ("And", "Or", "Equal"):
     form(_op)(_commutative(_op))
 form("Less")(_flip("Greater"))
@@ -294,6 +313,10 @@ def _matmul(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | No
         return scaled(terms, make(terms, "MatMul", [x, y], {}, shape, dtype), c * d)
     if x.shape is None or y.shape is None or shape is None:
         return None
+    turned = (*range(len(y.shape) - 2), len(y.shape) - 1, len(y.shape) - 2)
+    if y.op == "Transpose" and y.attr("perm") == turned and y.args[0].op in WEIGHTS and len(x.shape) == len(y.shape):
+        # Values as columns (non-local networks): weights stand on the left.
+        return transpose(terms, make(terms, "MatMul", [y.args[0], transpose(terms, x, turned)], {}), turned)
     lead_x, lead_y = leading_merge(x), leading_merge(y)
     if lead_x is not None and lead_x == lead_y:
         inner = make(terms, "MatMul", [unmerge(terms, x), unmerge(terms, y)], {})
@@ -324,7 +347,12 @@ def _softmax(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | N
     x, factor = hoisted(args[0])
     steady = _unshifted(terms, x, attrs.get("axis", -1))
     if steady is not None:
-        return make(terms, "Softmax", [scaled(terms, steady, factor)], attrs, shape, dtype)
+        base, own = hoisted(steady)
+        return make(terms, "Softmax", [scaled(terms, base, own * factor)], attrs, shape, dtype)
+    if x.shape is not None and len(x.shape) > 2 and attrs.get("axis", -1) in (-2, len(x.shape) - 2) and _is_scores(x):
+        turned = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
+        inner = make(terms, "Softmax", [transpose(terms, args[0], turned)], {})
+        return transpose(terms, inner, turned)
     if x.shape is not None and attrs.get("axis", -1) in (-1, len(x.shape) - 1) and leading_merge(x) is not None:
         return reshape(terms, make(terms, "Softmax", [scaled(terms, unmerge(terms, x), factor)], {}), x.shape)
     return _from_the_end("Softmax", -1)(terms, args, attrs, shape, dtype)
@@ -449,6 +477,63 @@ def _lift_merge(terms: Terms, op: str, operands: list[Term], shape: Shape | None
             return reshape(terms, combine(terms, op, lifted), shape)
         return reshape(terms, make(terms, op, lifted, {}), shape)
     return None
+
+
+def _lift_rows(terms: Terms, operands: list[Term], shape: Shape | None) -> Term | None:
+    """A sum of rows that were merged alike, and of biases along them, is a merge of the sum."""
+    views = [hoisted(t)[0] for t in operands if same_shape(t.shape, shape)]
+    if (
+        shape is None
+        or not views
+        or not all(_merges_rows(v) and v.args[0].shape == views[0].args[0].shape for v in views)
+    ):
+        return None
+    biases = [t for t in operands if not same_shape(t.shape, shape)]
+    if not all(t.rank is not None and t.rank <= 1 and not is_number(t) for t in biases):
+        return None
+    inner = views[0].args[0].shape
+    assert inner is not None
+    rows = [reshape(terms, t, inner) for t in operands if same_shape(t.shape, shape)]
+    return reshape(terms, combine(terms, "Add", [*rows, *biases]), shape) if len(operands) > 1 else None
+
+
+def _merges_rows(term: Term) -> bool:
+    """Is it a Reshape that merges some axes, and not the last?"""
+    blocks = merged_blocks(term)
+    if not blocks or term.args[0].shape is None or blocks[-1][1] - blocks[-1][0] != 1:
+        return False
+    return any(sum(d != 1 for d in term.args[0].shape[i0:i1]) > 1 for i0, i1, _, _ in blocks)
+
+
+@form("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+def _reshaped(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    """Scores viewed in another shape only to add to them are as they were, and what is added is viewed instead."""
+    x = args[0]
+    if x.op == "Add" and dtype in REAL and shape is not None and x.shape is not None:
+        for i, operand in enumerate(x.args):
+            view, factor = hoisted(operand)
+            if view.op != "Reshape" or not same_shape(view.args[0].shape, shape) or not _is_scores(view.args[0]):
+                continue
+            rest = [a for j, a in enumerate(x.args) if j != i]
+            added = _viewed(terms, rest[0] if len(rest) == 1 else combine(terms, "Add", rest), x.shape, shape)
+            if added is not None:
+                return combine(terms, "Add", [scaled(terms, view.args[0], factor), added])
+    return as_reshape(terms, args, attrs, shape, dtype)
+
+
+def _viewed(terms: Terms, x: Term, inner: Shape, outer: Shape) -> Term | None:
+    """What broadcasts to `inner`, so that it broadcasts to `outer`: expanded where a block of axes is not all or 1."""
+    blocks = blocks_of(inner, outer)
+    if x.shape is None or len(x.shape) > len(inner) or blocks is None:
+        return None
+    own = (1,) * (len(inner) - len(x.shape)) + x.shape
+    wide, viewed = list(own), list[Dim]()
+    for i0, i1, j0, j1 in blocks:
+        single = all(d == 1 for d in own[i0:i1])
+        if not single:
+            wide[i0:i1] = inner[i0:i1]
+        viewed += (1,) * (j1 - j0) if single else outer[j0:j1]
+    return reshape(terms, expand(terms, reshape(terms, x, own), tuple(wide)), tuple(viewed))
 
 
 def _is_scores(term: Term, depth: int = 6) -> bool:

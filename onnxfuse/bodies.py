@@ -355,7 +355,10 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         if island:
             body.dtype = TensorProto.FLOAT
             args = [
-                Ref(body.node("Cast", [a.name], {"to": TensorProto.FLOAT}).name, a.shape) if a else None for a in args
+                Ref(body.node("Cast", [a.name], {"to": TensorProto.FLOAT}).name, a.shape)
+                if a and p.kind not in ("int", "bool")
+                else a
+                for a, p in zip(args, definition.tensors, strict=False)
             ]
         env = environment(definition, args, attrs, catalogue)
         result = body.equations(equations, env)

@@ -15,6 +15,7 @@ from .reasons import Reason, unmet
 from .rule import Rule, targets
 from .symbolic import product
 from .terms import REAL, Term, Terms, same_shape
+from .views import is_reshape
 
 
 class RefusedError(Exception):
@@ -118,9 +119,11 @@ def _emit(rule: Rule, scope: Scope) -> tuple[Term, dict[Term, Term]]:
         result = scope.term(scope.value(statement.value))
         names = targets(statement)
         if any(isinstance(scope.bindings.get(name), Term) for name in names[1:]):
-            whole = result
+            first = whole = result
+            while is_reshape(whole):
+                whole = whole.args[0]
             for i, name in enumerate(names):
-                old = scope.bindings.get(name) if i else whole
+                old = scope.bindings.get(name) if i else first
                 if isinstance(old, Term):
                     output = _output(scope, whole, i, old)
                     if i:

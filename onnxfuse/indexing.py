@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ from .forms import Form, form
 from .infer import normal_axis
 from .symbolic import Dim, Shape, at_least, product
 from .terms import INTEGER, Array, Attributes, Term, Terms, static, value_of
-from .views import blocks_of, expand, reshape, slice_axis, transpose
+from .views import blocks_of, chosen, expand, reshape, slice_axis, transpose
 
 LARGEST = 1 << 20
 """Elements of a constant index that is looked into."""
@@ -237,13 +236,8 @@ def _slice(terms: Terms, x: Term, axis: int, index: Array, shape: Shape) -> Term
     """A Gather by constants of rank 0 or 1, which may count from the end."""
     assert x.shape is not None
     dim = x.shape[axis]
-    indices = [i + dim if i < 0 else i for i in index.ravel()]
-    if any(b - a != 1 for a, b in pairwise(indices)):
-        return None
-    if isinstance(dim, int) and not all(0 <= n < dim for n in indices):
-        return None
-    part = slice_axis(terms, x, axis, indices[0], indices[-1] + 1)
-    return reshape(terms, part, shape) if index.ndim == 0 else part
+    part = chosen(terms, x, axis, [i + dim if i < 0 else i for i in index.ravel()])
+    return reshape(terms, part, shape) if index.ndim == 0 and part is not None else part
 
 
 @form("GatherND")

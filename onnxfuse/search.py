@@ -119,8 +119,6 @@ def _round(
             continue
         if term.id in view.terms.plural:  # its outputs are tried
             continue
-        if any(user.op == "Output" for user in users.get(term.id, ())):
-            continue  # a rule says what becomes of one output, not of several
         matches = _matches(matcher, index, term)
         if banned:
             matches = [m for m in matches if not _forbidden(m, banned, names, users)]

@@ -200,7 +200,9 @@ class Speller:
         if op == "Cast":
             attrs["to"] = dtype
         if op in ("Softmax", "LogSoftmax"):
-            attrs.setdefault("axis", -1)
+            axis = attrs.setdefault("axis", -1)
+            if self.opset < 13 and axis != -1:
+                raise UnrealisableError(f"before opset 13 {op} works on all axes from {axis} on")
         return self.node(kind, inputs, attrs, limit, name, domain)
 
     def _fused(
@@ -245,6 +247,8 @@ class Speller:
         All have the same element type: a value of another one keeps its name for the Cast that makes it; one whose own
         node stayed has its name already."""
         whole, current = term.args[0], self.found.current
+        if whole.id not in self.found.origins:
+            raise UnrealisableError(f"{whole.op} is a node of the graph, whose outputs are where it stands")
         named = sorted(self.outputs_of.get(whole.id, ()), key=lambda name: name not in self.graph.outputs)
         bound = [(current[name].attr("index"), name) for name in named]
         index, asked = term.attr("index"), dtype

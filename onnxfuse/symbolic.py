@@ -160,7 +160,10 @@ def same_if(symbol: Derived) -> set[str]:
     a, b = symbol.operands
     names = told_apart(a, b)
     if symbol.startswith("bcast"):
-        return set(names) if renamed(a, names) == renamed(b, names) else set()
+        same = broadcast_dim(renamed(a, names), renamed(b, names))
+        return (
+            set() if isinstance(same, Sym) and any(name.startswith("bcast(") for name in same.symbols) else set(names)
+        )
     for name, other in names.items():
         if exact(renamed(a, {name: other}), renamed(b, {name: other})) is not None:
             return {name}

@@ -15,7 +15,8 @@ Every constructor returns a term equal to what it is asked for; where a rank is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -116,9 +117,19 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
         if blocks is not None:
             by_axis = {j0: (i0, i1) for i0, i1, j0, _ in blocks}
             return reshape(terms, transpose(terms, y, [i for j in perm for i in range(*by_axis[j])]), shape)
+        finer = refinement(y.shape, old) if y.shape is not None and blocks is None else None
+        if finer is not None and finer not in (y.shape, old):  # [S,B,E] as [S,B*H,D] splits E, then merges B and H
+            axes = merged_axes(finer, old)
+            inner = transpose(terms, reshape(terms, y, finer), [i for j in perm for i in axes[j]])
+            return reshape(terms, inner, shape)
         if y.shape is not None and 1 not in y.shape and tuple(d for d in old if d != 1) == y.shape:
             source = {d: k for k, d in enumerate(i for i, d in enumerate(old) if d != 1)}
             return reshape(terms, transpose(terms, y, [source[i] for i in perm if i in source]), shape)
+    if x.op == "MatMul" and len(perm) > 2 and perm == (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2):
+        a, b = x.args
+        scores = not any(t.constant or t.op in ("Softmax", "SafeSoftmax") for t in (a, b))
+        if scores and a.rank == b.rank == len(perm):  # of keys by queries
+            return make(terms, "MatMul", [transpose(terms, b, perm), transpose(terms, a, perm)], {}, shape, x.dtype)
     if x.op == "Expand" and x.args[0].rank == len(old):
         return expand(terms, transpose(terms, x.args[0], perm), shape)
     if x.op == "Repeat":
@@ -228,6 +239,37 @@ def blocks_of(a: Shape, b: Shape) -> list[Block] | None:
     return result
 
 
+def refinement(a: Shape, b: Shape) -> Shape | None:
+    """The coarsest shape of which two shapes of equal size both merge axes, or None where that is undecided."""
+    rest_a, rest_b, result = [d for d in a if d != 1][::-1], [d for d in b if d != 1][::-1], list[Dim]()
+    while rest_a and rest_b:
+        p, q = rest_a.pop(), rest_b.pop()
+        if p == q:
+            result.append(p)
+            continue
+        longer, shorter = exact(q, p), exact(p, q)
+        if longer is not None:
+            result.append(p)
+            rest_b.append(longer)
+        elif shorter is not None:
+            result.append(q)
+            rest_a.append(shorter)
+        else:
+            return None
+    return None if rest_a or rest_b else tuple(result)
+
+
+def merged_axes(finer: Shape, shape: Shape) -> list[range]:
+    """The axes of a refinement that each axis of a shape merges; none for one of length 1."""
+    result, i = [], 0
+    for dim in shape:
+        start, size = i, product(())
+        while size != dim:
+            size, i = size * finer[i], i + 1
+        result.append(range(start, i))
+    return result
+
+
 def merged_blocks(term: Term) -> list[Block] | None:
     """The blocks of a Reshape that only merges: each new dimension comes from one or more old ones."""
     if term.op != "Reshape" or term.args[0].shape is None or term.shape is None or len(term.args) > 1:
@@ -265,8 +307,8 @@ def unmerge(terms: Terms, term: Term) -> Term:
 # ------------------------------------------------------------------------------------------------ ops
 
 
-@form("Reshape", "Squeeze", "Unsqueeze", "Flatten")
-def _as_reshape(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+def as_reshape(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    """Squeeze, Unsqueeze, Flatten and Reshape as one Reshape, where the shapes are known."""
     if shape is None or args[0].shape is None:
         return None
     return reshape(terms, args[0], shape)
@@ -314,6 +356,18 @@ def _slice(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
     return x
 
 
+def chosen(terms: Terms, x: Term, axis: int, indices: Sequence[Any]) -> Term | None:
+    """The elements at these indices of an axis, if they are a run in which each comes equally often, else None."""
+    assert x.shape is not None
+    dim, often = x.shape[axis], indices.count(indices[0])
+    once = indices[::often]
+    if any(b - a != 1 for a, b in pairwise(once)) or list(indices) != [n for n in once for _ in range(often)]:
+        return None
+    if isinstance(dim, int) and not all(0 <= n < dim for n in once):
+        return None
+    return repeat(terms, slice_axis(terms, x, axis, once[0], once[-1] + 1), axis, often)
+
+
 @form("Concat")
 def _concat(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     if shape is None:
@@ -322,9 +376,27 @@ def _concat(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | No
     kept = [a for a in args if a.shape is None or product(a.shape) != 0] or args[:1]
     if len(kept) == 1:
         return kept[0]
+    joined = _rejoined(terms, kept, axis)
+    if joined is not None:
+        return joined
     if len(kept) == len(args) and attrs["axis"] < 0:
         return None
     return make(terms, "Concat", kept, {"axis": axis - len(shape)}, shape, dtype)
+
+
+def _rejoined(terms: Terms, parts: Sequence[Term], axis: int) -> Term | None:
+    """Slices of one term put together again, or one of length 1 repeated; None for anything else."""
+    first = parts[0]
+    if first.shape is not None and first.shape[axis] == 1 and all(part is first for part in parts):
+        return expand(terms, first, (*first.shape[:axis], len(parts), *first.shape[axis + 1 :]))
+    x, indices = first.args[0] if first.op == "Slice" else first, list[int]()
+    for part in parts:
+        sliced = part.op == "Slice" and part.args == (x,) and part.attr("axis") == axis and part.attr("step") == 1
+        start, stop = (0, x.shape[axis] if x.shape else None) if part is x else (part.attr("start"), part.attr("stop"))
+        if not (sliced or part is x) or not isinstance(start, int) or not isinstance(stop, int) or start < 0:
+            return None
+        indices += range(start, stop)
+    return chosen(terms, x, axis, indices) if x.shape is not None and len(indices) <= SMALL else None
 
 
 @form("ConstantOfShape")

@@ -369,3 +369,39 @@ def test_a_transposed_weight_stays_as_it_is_stored() -> None:
     assert result.report.validation.verdict == "equal"
     assert [node.op_type for node in result.model.graph.node] == ["FusedMatMul"]
     assert list(result.model.graph.initializer) == list(before.graph.initializer)
+
+
+def normalization(scale: tuple[int, ...]) -> onnx.ModelProto:
+    """(x - mean) / deviation over the last two of four axes, each as long as there are channels, times `scale`."""
+    dims = ", ".join(map(str, scale))
+    return model(
+        f"""g (float[2, 6, 6, 6] x, float[{dims}] s) => (float[2, 6, 6, 6] y) <float e = {{0.00001}}> {{
+            m = ReduceMean <axes = [-2, -1]> (x)
+            d = Sub (x, m)
+            dd = Mul (d, d)
+            v = ReduceMean <axes = [-2, -1]> (dd)
+            ve = Add (v, e)
+            r = Sqrt (ve)
+            n = Div (d, r)
+            y = Mul (n, s)
+        }}"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("scale", "op"),
+    [
+        ((6, 6), "LayerNormalization"),
+        ((1, 1, 6, 6), "LayerNormalization"),
+        ((6, 1, 1), "InstanceNormalization"),
+        ((1, 6, 1, 1), "InstanceNormalization"),
+        ((6, 6, 6), "LayerNormalization"),
+    ],
+)
+def test_a_scale_is_taken_for_what_it_broadcasts_over(scale: tuple[int, ...], op: str) -> None:
+    """As many channels as positions: only the place of its dims tells a scale per channel from one per position."""
+    before = normalization(scale)
+    after = fuse(before, CATALOGUE).model
+    assert op in {name.removeprefix("onnxfuse.") for name in ops(after.graph)}
+    assert ("Mul" in ops(after.graph)) == (scale == (6, 6, 6))
+    assert_same_numbers(before, after)

@@ -23,8 +23,6 @@ LINEAR = {"matmul": {"FusedMatMul", "MatMul", "Gemm"}, "conv": {"FusedConv", "Co
 
 _LOSS = 8.0
 """A fused value may be so many times farther from float64 than the original's."""
-_TABLE = 512
-"""A tensor with a dim beyond this may be a table of positions; one of 0 and 1 is a mask, one of -1e4 a fill."""
 
 
 def load(path: Path) -> onnx.ModelProto:

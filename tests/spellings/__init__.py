@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tests.spellings import activations, attention, conv_bn, gelu, layer_norm, rms_norm, softmax
+from tests.spellings import activations, attention, conv_bn, gelu, layer_norm, rms_norm, rotary, softmax
 from tests.spellings.build import Spelling
 
 FAMILIES: dict[str, Callable[[int], Iterator[Spelling]]] = {
@@ -28,6 +28,7 @@ FAMILIES: dict[str, Callable[[int], Iterator[Spelling]]] = {
     "gelu_quick": gelu.quick_spellings,
     "activations": activations.spellings,
     "softmax": softmax.spellings,
+    "rotary": rotary.spellings,
     "attention": attention.spellings,
     "conv_bn": conv_bn.spellings,
     "epilogues": conv_bn.epilogue_spellings,
@@ -43,6 +44,7 @@ LEAST = {
     "gelu_quick": 20,
     "activations": 40,
     "softmax": 30,
+    "rotary": 100,
     "attention": 240,
     "conv_bn": 30,
     "epilogues": 30,

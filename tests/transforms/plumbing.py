@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import NodeProto, TensorProto, helper, inliner, numpy_helper, shape_inference, version_converter
+from onnx import NodeProto, TensorProto, helper, inliner, numpy_helper, shape_inference
 
 from tests.transforms.editing import Array, Editor, bodies, captured, replace_nodes
 
@@ -259,25 +258,6 @@ def unranked(editor: Editor) -> int:
         if value.type.WhichOneof("value") == "tensor_type":
             value.type.tensor_type.ClearField("shape")
     return 1 + untyped(editor)
-
-
-def static(editor: Editor, inputs: dict[str, Array]) -> int:
-    """Inputs of the shapes of `inputs`, and no other types."""
-    for value in editor.graph.input:
-        if value.name in inputs:
-            shape = value.type.tensor_type.shape
-            del shape.dim[:]
-            for size in np.shape(inputs[value.name]):
-                shape.dim.add(dim_value=size)
-    for value in editor.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    return 1 + untyped(editor)
-
-
-def converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """The model at another opset; raises what the converter raises where it cannot be had."""
-    result: onnx.ModelProto = version_converter.convert_version(model, opset)
-    return result
 
 
 def seeded(seed: int) -> random.Random:
