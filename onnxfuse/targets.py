@@ -14,13 +14,13 @@ from typing import Any
 
 from onnx import TensorProto, defs
 
-from .bodies import allows, is_standard
+from .bodies import EXPANDED, allows, is_standard
 
 KERNELS = Path(__file__).with_name("ort_kernels.json")
 
 WORTH_RAISING: Mapping[str, frozenset[str]] = {
     "onnx": frozenset("Attention Gelu GroupNormalization LayerNormalization RMSNormalization RotaryEmbedding".split()),
-    "ort": frozenset("Attention GroupNormalization LayerNormalization".split()),
+    "ort": frozenset(("Attention", "LayerNormalization")),
 }
 """Target → ops for which a model's opset is raised.  For others (Swish, Mish, ...) the primitives are as fast, or
 com.microsoft has them at every opset."""
@@ -45,7 +45,7 @@ def can_say(target: str, op: str, attrs: Mapping[str, Any], opset: int, dtype: i
     must be standard there."""
     if defined and not (is_standard(op, attrs, opset) and allows(op, opset, dtype)):
         return False
-    return target != "ort" or has_kernel(op, dtype)
+    return target != "ort" or (op not in EXPANDED and has_kernel(op, dtype))
 
 
 def wanted_opset(target: str, op: str, attrs: Mapping[str, Any]) -> int:
