@@ -47,7 +47,7 @@ def optimize(
     model: Source,
     output: str | os.PathLike[str] | None = None,
     *,
-    target: Literal["onnxfuse", "onnx"] = "onnxfuse",
+    target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
     opset: int | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -67,8 +67,10 @@ def optimize(
     Args:
         model: A file, a ModelProto, or a graphsurgeon Graph.
         output: The file to write, never `model` itself.
-        target: "onnxfuse" for fused ops with function bodies, "onnx" for standard ops only.
-        opset: Convert to this opset of ai.onnx first.
+        target: "onnxfuse" for fused ops with function bodies, "onnx" for standard ops only, "ort" for the ops that
+            onnxruntime's CPU provider runs fastest.
+        opset: Convert to this opset of ai.onnx first.  If it is not given, "onnx" and "ort" raise the opset to the
+            lowest that has the standard ops they find.
         select, ignore: Names of the rules to use, and not to use.
         rules: Folders of further .rule files.
         shapes: Input name → dimensions, for inputs whose dimensions are symbolic.
@@ -120,7 +122,7 @@ def optimize(
 def report(
     model: Source,
     *,
-    target: Literal["onnxfuse", "onnx"] = "onnxfuse",
+    target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     rules: Sequence[Path] = (),

@@ -44,14 +44,15 @@ class Ref:
 class Use:
     """One way in which a fused op is used: what its function is specialised for.
 
-    `inputs` tells which positional inputs are given, `outputs` how many the node lists, `dtype` is the real element
-    type of the result.  `shapes` (a letter for each unknown dimension) stand there only if the equations ask for them.
+    `inputs` tells which positional inputs are given, `outputs` which outputs the node names of those it lists, `dtype`
+    is the real element type of the result.  `shapes` (a letter for each unknown dimension) stand there only if the
+    equations ask for them.
     """
 
     op: str
     inputs: tuple[bool, ...]
     attrs: tuple[tuple[str, Any], ...]
-    outputs: int
+    outputs: tuple[bool, ...]
     dtype: int
     shapes: tuple[tuple[int | str, ...] | None, ...] = ()
 
@@ -347,7 +348,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         env = environment(definition, args, attrs, catalogue)
         body.equations(definition.standard, env)
         inputs = [env[name].name if isinstance(env[name], Ref) else "" for name in names]
-        outputs = body.outputs(use.op, inputs, attrs, use.outputs)
+        outputs = body.outputs(use.op, inputs, attrs, len(use.outputs))
     else:
         calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
         island = use.dtype in HALF and not calls & PRODUCTS
@@ -362,9 +363,13 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         env = environment(definition, args, attrs, catalogue)
         result = body.equations(equations, env)
         if isinstance(result, tuple):
-            values = list(result[: use.outputs])
+            values = list(result[: len(use.outputs)])
+        elif len(use.outputs) > 1:
+            values = [env[name] for name in _output_names(definition)[: len(use.outputs)]]
         else:
-            values = [env[name] for name in _output_names(definition)[: use.outputs]] if use.outputs > 1 else [result]
+            values = [result]
+        # onnxruntime runs nodes whose outputs nobody reads: an output that the node does not name is a mere 0.
+        values = [v if named else 0.0 for v, named in zip(values, use.outputs, strict=True)]
         if island:
             kinds = [output_dtype(use.op, i, use.dtype) for i in range(len(values))]
             values = [
@@ -372,7 +377,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
                 for v, kind in zip(values, kinds, strict=True)
             ]
         # A body may not return an input of its own under its own name.
-        outputs = [v.name if v.name not in names else body.node("Identity", [v.name], {}).name for v in values]
+        outputs = [body.node("Identity", [v], {}).name if v in names else v for v in map(body.ref, values)]
     made.output.extend(outputs)
     made.node.extend(body.needed(outputs))
     made.doc_string = definition.doc

@@ -99,11 +99,12 @@ _selection = _options(
     _rules,
     click.option(
         "--target",
-        type=click.Choice(["onnxfuse", "onnx"]),
+        type=click.Choice(["onnxfuse", "onnx", "ort"]),
         default="onnxfuse",
         show_default=True,
-        help="Fused ops with function bodies, or standard ops only.",
+        help="Fused ops with function bodies, standard ops only, or what onnxruntime runs fastest.",
     ),
+    click.option("--provider", type=click.Choice(["cpu"]), expose_value=False, help="What --target ort is for."),
 )
 _loudness = _options(
     click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
@@ -128,7 +129,9 @@ def onnxfuse() -> None:
 @_models
 @click.option("-o", "--output", metavar="OUT", help="File or folder to write to.  [default: NAME.fused.onnx]")
 @_selection
-@click.option("--opset", type=click.IntRange(min=7), metavar="N", help="Raise the model to this opset first.")
+@click.option(
+    "--opset", type=click.IntRange(min=7), metavar="N", help="Raise the model to this opset.  [default: what pays]"
+)
 @click.option("--inputs", type=_PATH, metavar="FILE.npz", help="Validate with these inputs.")
 @_shape
 @click.option("--seed", default=0, show_default=True, help="Seed of the generated inputs.")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .equations import Bindings, Scope, UndecidedError
 from .infer import infer
 from .language import Catalogue
-from .normal import combine, reshape
+from .normal import VIEWS, combine, reshape
 from .pattern import Variant
 from .reasons import Reason, unmet
 from .rule import Rule, targets
@@ -72,7 +72,17 @@ def conclude(
         raise RefusedError(line, lambda: f"the shape would change from {root.shape} to {emitted.shape}")
     if (root.dtype in REAL) != (emitted.dtype in REAL):
         raise RefusedError(line, lambda: "the element type would change")
+    if root.id in terms.shared:
+        # The sum that several nodes use stays one, also behind a view.
+        terms.shared.add(_seen(emitted).id)
     return Conclusion(bindings, emitted, exposed)
+
+
+def _seen(term: Term) -> Term:
+    """What a view is a view of."""
+    while term.op in VIEWS:
+        term = term.args[0]
+    return term
 
 
 def _inline(rule: Rule, scope: Scope, statement: ast.Assign) -> None:

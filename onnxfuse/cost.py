@@ -31,6 +31,14 @@ def launches(term: Term) -> int:
     return 1
 
 
+def nodes(terms: Iterable[Term]) -> int:
+    """Nodes that a runtime runs for these terms, with each Reshape, and with each shape that has to be put together."""
+    terms = [term for term in terms if not term.constant]
+    reshapes = [term for term in terms if term.op == "Reshape"]
+    shapes = {t.shape for t in reshapes if t.shape is not None and sum(isinstance(d, Sym) for d in t.shape) > 1}
+    return sum(map(launches, terms)) + len(reshapes) + len(shapes)
+
+
 def size(term: Term) -> Dim | None:
     """Bytes of the term's value; None where its shape is unknown."""
     if term.shape is None:

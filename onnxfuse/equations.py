@@ -300,6 +300,11 @@ def _broadcasts(scope: Scope, x: Value, shape: Value) -> bool:
     return same_shape(broadcast(_shape(scope, x), tuple(shape)), tuple(shape))
 
 
+def _same(scope: Scope, a: Value, b: Value) -> bool:
+    """Are two dimensions equal for every input?  Where that depends on the input, the answer is no."""
+    return bool(a == b)
+
+
 def _every(scope: Scope, x: Value, number: Value) -> bool:
     """Is x a constant, all of whose elements are this number?"""
     if not isinstance(x, Term):
@@ -343,6 +348,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "filled": _filled,
     "opset": lambda scope: scope.opset,
     "broadcasts": _broadcasts,
+    "same": _same,
     "attribute": _attribute,
     "part": _part,
     "every": _every,

@@ -36,11 +36,17 @@ BROADCAST = frozenset(
 )
 BOOLEAN = frozenset("Equal And Or Xor Greater Less GreaterOrEqual LessOrEqual Not IsNaN IsInf".split())
 
+_ALIASES = {f"com.microsoft.{op}": op for op in ("Gelu", "FastGelu", "QuickGelu", "BiasGelu")} | {
+    "ai.onnx.SimplifiedLayerNormalization": "RMSNormalization"
+}
+"""Ops of onnxruntime that shape inference treats like one of ai.onnx."""
+
 _RULES: dict[str, Inference] = {}
 
 
 def infer(terms: Terms, op: str, args: list[Term], attrs: Attributes, outputs: int = 1) -> Inferred:
     """(shape, dtype) of every output; dtype 0 and shape None where unknown."""
+    op = _ALIASES.get(op, op.removeprefix("ai.onnx."))
     dtype = BOOL if op in BOOLEAN else args[0].dtype if args else 0
     if op in BROADCAST:
         if op == "Where":
@@ -425,3 +431,11 @@ def _present(args: list[Term], attrs: Attributes, position: int) -> Shape | None
     if new is None or past is None or past.op == "Absent":
         return new
     return None if past.shape is None else (*new[:2], past.shape[2] + new[2], new[3])
+
+
+@_rule("com.microsoft.Attention")
+def _packed_attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """com.microsoft Attention of equal hidden sizes: the input's shape with a third of the columns of the weights."""
+    x, w = args[0].shape, args[1].shape
+    size = exact(w[1], 3) if w is not None and len(w) == 2 else None
+    return [(None if x is None or size is None else (*x[:2], size), args[0].dtype)]

@@ -40,14 +40,31 @@ class Catalogue:
     def names(self) -> list[str]:
         return sorted({rule.name for rule in self.rules})
 
-    def strata(self) -> list[list[Rule]]:
-        """The fusions by the number that their folder begins with: folders of one number run together."""
-        fusions = [rule for rule in self.rules if not rule.target]
-        return [[r for r in fusions if r.rank == rank] for rank in sorted({r.rank for r in fusions})]
+    def strata(self, target: str = "onnxfuse") -> list[list[Rule]]:
+        """The fusions by the number that their folder begins with: folders of one number run together.
 
-    def lowering(self, target: str) -> list[Rule]:
-        """The rules of a target's folder, which run after all fusions."""
-        return [rule for rule in self.rules if rule.target == target]
+        For another target than onnxfuse only those that lead to an op it has: a standard one, one of another domain,
+        or one that such a rule matches."""
+        fusions = [rule for rule in self.rules if not rule.target]
+        if target != "onnxfuse":
+            fusions = self._leading(fusions, target)
+        return _strata(fusions)
+
+    def _leading(self, fusions: Sequence[Rule], target: str) -> list[Rule]:
+        wanted = {op for rules in self.lowerings(target) for rule in rules for op in rule.matched_ops}
+        known = standard_ops()
+        kept: set[Rule] = set()
+        while True:
+            more = {r for r in fusions if r not in kept and (r.op in known or r.op in wanted or "." in r.op)}
+            if not more:
+                return [r for r in fusions if r in kept or r.op not in self.definitions]
+            kept |= more
+            wanted |= {op for rule in more for op in rule.matched_ops}
+
+    def lowerings(self, target: str) -> list[list[Rule]]:
+        """The rules of a target's folder, which run after all fusions; for onnxruntime those for standard ops first."""
+        folders = ("onnx", "ort") if target == "ort" else (target,)
+        return [stratum for folder in folders for stratum in _strata([r for r in self.rules if r.target == folder])]
 
     def named(self, name: str) -> list[Rule]:
         """The rules of a name. Raises UsageError, with a suggestion, if there are none."""
@@ -64,6 +81,10 @@ class Catalogue:
             self.named(name)
         kept = [r for r in self.rules if (not select or r.name in select) and r.name not in ignore]
         return Catalogue(kept, self.definitions)
+
+
+def _strata(rules: Sequence[Rule]) -> list[list[Rule]]:
+    return [[rule for rule in rules if rule.rank == rank] for rank in sorted({rule.rank for rule in rules})]
 
 
 def load(directories: Iterable[Path] = ()) -> Catalogue:

@@ -41,7 +41,7 @@ def parse(path: Path, root: Path) -> Rule:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     relative = path.relative_to(root)
-    return parse_text(text, str(relative), relative.parts[0] if len(relative.parts) > 1 else "9_user")
+    return parse_text(text, str(relative), relative.parent.as_posix() if len(relative.parts) > 1 else "9_user")
 
 
 def parse_text(text: str, file: str, stratum: str = "9_user") -> Rule:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 from onnx import ModelProto
 
-from .bodies import Functions, is_standard
+from .bodies import Functions
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
 from .graph import DOMAIN, STANDARD, Names, attribute_graphs, opset_of, roots
@@ -21,10 +21,10 @@ from .lift import View, lift
 from .match import Failure
 from .provenance import Site, module
 from .records import Fusion, LeftOut, NearMiss, Report, Validation
-from .rewrite import Writer
-from .search import Found, left_of, search
+from .rewrite import Writer, import_domains
+from .search import Found, bans, made, search
 from .spell import UnrealisableError
-from .terms import Term
+from .targets import can_say, wanted_opset
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,6 +54,14 @@ class Optimized:
 
     model: ModelProto
     report: Report
+
+
+class OpsetError(Exception):
+    """Something would be fused at a higher opset than the model's."""
+
+    def __init__(self, opset: int) -> None:
+        super().__init__(opset)
+        self.opset = opset
 
 
 @dataclass
@@ -105,16 +113,16 @@ def optimize(
 ) -> Optimized:
     """Fuse a model and prove that it computes the same.  The model given is not changed.
 
-    `target` is "onnxfuse" (fused ops with function bodies) or "onnx" (standard ops of the model's opset, or of `opset`
-    if that is given).  `shapes` are those of inputs to validate with and to measure traffic at; `base_dir` is where
-    external data lies.  Raises NumericsError if the fused model differs and
-    `on_mismatch` is "fail"; otherwise the fusions that are guilty are left out and named in the report.
+    `target` is "onnxfuse" (fused ops with function bodies), "onnx" (standard ops) or "ort" (what onnxruntime runs
+    fastest on a CPU); without `opset` the latter two may raise the model's, see `lower`.  `shapes` are those of inputs
+    to validate with and to measure traffic at; `base_dir` is where external data lies.  Raises NumericsError if the
+    fused model differs and `on_mismatch` is "fail"; otherwise the fusions that are guilty are left out and named in the
+    report.
     """
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
     known = sizes(model, shapes or {})
-    source = model if opset is None else _convert(model, opset)
-    fused = fuse(source, catalogue, target=target, base_dir=base_dir, progress=progress)
+    source, fused = lower(model, catalogue, target=target, opset=opset, base_dir=base_dir, progress=progress)
     left_out: list[LeftOut] = []
     validation = Validation("not validated", note="validation is off")
     if validate != "off":
@@ -157,10 +165,39 @@ def report(
     """
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
-    fused = fuse(model, catalogue, target=target, base_dir=base_dir, why=why, progress=progress)
+    _, fused = lower(model, catalogue, target=target, base_dir=base_dir, why=why, progress=progress)
     result = _report(model, fused, target, sizes(model, shapes or {}))
     result.seconds = time.perf_counter() - started
     return result
+
+
+@uncollected
+def lower(
+    model: ModelProto,
+    catalogue: Catalogue,
+    *,
+    target: str = "onnxfuse",
+    opset: int | None = None,
+    base_dir: Path | None = None,
+    why: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[ModelProto, Fused]:
+    """Fuse at `opset`; if none is given, at the model's own, or at the lowest that has the standard ops found.
+
+    Returns the model at that opset, and what became of it.  Raises UsageError if it cannot be converted to `opset`; a
+    model that cannot be converted to a higher one that was not asked for stays as it is."""
+    source, raising = (model, target != "onnxfuse") if opset is None else (_convert(model, opset), False)
+    while True:
+        try:
+            fused = fuse(
+                source, catalogue, target=target, base_dir=base_dir, why=why, progress=progress, raising=raising
+            )
+            return source, fused
+        except OpsetError as higher:
+            try:
+                source = _convert(model, higher.opset)
+            except UsageError:
+                source, raising = model, False
 
 
 @uncollected
@@ -173,14 +210,17 @@ def fuse(
     banned: Banned = frozenset(),
     why: str | None = None,
     progress: Progress | None = None,
+    raising: bool = False,
 ) -> Fused:
-    """Apply the catalogue to every scope of a copy of the model."""
+    """Apply the catalogue to every scope of a copy of the model.
+
+    Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
     try:
-        return _fuse(model, catalogue, target, base_dir, banned, why, progress)
+        return _fuse(model, catalogue, target, base_dir, banned, why, progress, raising)
     except UnrealisableError:
         # Only a fused op with several outputs can make nodes wait for each other: do without those.
         single = Catalogue([r for r in catalogue.rules if not r.labels], catalogue.definitions)
-        return _fuse(model, single, target, base_dir, banned, why, progress)
+        return _fuse(model, single, target, base_dir, banned, why, progress, raising)
 
 
 def _fuse(
@@ -191,6 +231,7 @@ def _fuse(
     banned: Banned,
     why: str | None,
     progress: Progress | None,
+    raising: bool,
 ) -> Fused:
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -205,7 +246,7 @@ def _fuse(
         parent = views.get(id(graph.parent)) if graph.parent is not None else None
         view = views[id(graph)] = lift(graph, base_dir, parent)
         forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
-        results.append((view, _search(view, catalogue, target, forbidden)))
+        results.append((view, _search(view, catalogue, target, forbidden, raising)))
     sites: list[Site] = []
     near: list[NearMiss] = []
     simplified: set[tuple[str, str, str]] = set()
@@ -217,25 +258,29 @@ def _fuse(
         simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
         near = near_misses(view, found, own, why) + near
         sites = own + sites
+    import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
     functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain == DOMAIN})
     return Fused(copy, sites, near, frozenset(simplified))
 
 
-def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str, str]]) -> Found:
-    """Fusions, then the target's lowerings.  Where a fused op is left that standard ops cannot say, what made it
-    is banned and the search made again."""
+def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str, str]], raising: bool) -> Found:
+    """Fusions, then the target's lowerings.  Where an op is left that the target does not have, what made it is banned
+    and the search made again.  Raises OpsetError if `raising` and a higher opset has it."""
     opset = view.graph.opset
-    strata = [*catalogue.strata(), catalogue.lowering(target)]
+    strata = [*catalogue.strata(target), *catalogue.lowerings(target)]
     if target == "onnxfuse":
         return search(view, catalogue, strata, banned)
-
-    def standard(term: Term) -> bool:
-        defined = term.op in catalogue.definitions
-        return not defined or is_standard(term.op, {name for name, _ in term.attrs}, opset)
-
     while True:
         found = search(view, catalogue, strata, banned)
-        excess = left_of(view, found, standard) - banned
+        missing = [
+            term
+            for term, dtype in made(view, found)
+            if not can_say(target, term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions)
+        ]
+        wanted = max((wanted_opset(target, term.op, dict(term.attrs)) for term in missing), default=0)
+        if raising and wanted > opset:
+            raise OpsetError(wanted)
+        excess = bans(found, missing) - banned
         if not excess:
             return found
         banned = banned | excess
@@ -300,9 +345,14 @@ def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, in
         target=target,
         nodes_before=count_nodes(model),
         nodes_after=count_nodes(fused.model),
-        fusions=[fusion(site, known) for site in fused.sites],
+        fusions=[fusion(site, known) for site in fused.sites if _worth_telling(site)],
         near_misses=fused.near_misses,
     )
+
+
+def _worth_telling(site: Site) -> bool:
+    """A node that a target merely writes in another way is no fusion."""
+    return len(site.replaced) > 1 or any(not match.rule.target for match in site.matches)
 
 
 def count_nodes(model: ModelProto) -> int:
@@ -320,8 +370,9 @@ def count_nodes(model: ModelProto) -> int:
 def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
     """A site as plain data; `known` are sizes of symbolic dimensions."""
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
-    rules = dict.fromkeys(match.rule.name for match in site.matches)
-    rule = site.matches[-1].rule.name
+    fused = [match.rule.name for match in site.matches if not match.rule.target]
+    rules = dict.fromkeys(fused)
+    rule = (fused or [match.rule.name for match in site.matches])[-1]
     return Fusion(
         rule=rule,
         op=f"{domain}{site.node.op_type}",
@@ -368,6 +419,8 @@ def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None
 
 def _telling(failure: Failure, why: str | None) -> bool:
     """Whether a failed match is worth a user's time."""
+    if failure.rule.target and failure.rule.name != why:
+        return False
     if failure.rule.name == why:
         return failure.size > 1 and failure.matched / failure.size >= NEAR
     if failure.size < SMALL or failure.rule.cost == "fold":

@@ -8,14 +8,14 @@ original as possible.  Outputs of the scope, and values that bodies of control f
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, NodeProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 
 from .bodies import Functions
-from .graph import DOMAIN, STANDARD, Graph, Names, captured_names, has_bodies
+from .graph import STANDARD, Graph, Names, captured_names, has_bodies
 from .lift import RANDOM, View
 from .provenance import Site, Written, sites
 from .search import Found, reachable
@@ -326,6 +326,7 @@ class Writer:
             for i in reversed(range(len(proto.value_info))):
                 if proto.value_info[i].name not in kept:
                     del proto.value_info[i]
+            self._declare(proto)
         else:
             heads = []
             for constant in constants:
@@ -333,8 +334,30 @@ class Writer:
                 heads[-1].attribute.append(helper.make_attribute("value", constant))
             del proto.node[:]
             proto.node.extend([*heads, *nodes])
-            if any(node.domain == DOMAIN for node in nodes) and all(o.domain != DOMAIN for o in proto.opset_import):
-                proto.opset_import.add(domain=DOMAIN, version=1)
+            import_domains(proto, nodes)
+
+    def _declare(self, proto: GraphProto) -> None:
+        """Give values whose dimensions must be known those that are, where the graph leaves them open."""
+        known = {info.name: info for info in [*proto.value_info, *proto.output, *proto.input]}
+        for name in sorted(self.spell.declared):
+            term, dtype = self.spell.declared[name]
+            info = known.get(name)
+            if info is None:
+                info = proto.value_info.add(name=name)
+                info.type.tensor_type.elem_type = dtype
+            dims = info.type.tensor_type.shape.dim
+            while len(dims) < len(term.shape or ()):
+                dims.add()
+            for dim, size in zip(dims, term.shape or (), strict=True):
+                if isinstance(size, int) and not dim.HasField("dim_value"):
+                    dim.dim_value = size
+
+
+def import_domains(proto: ModelProto | FunctionProto, nodes: Iterable[NodeProto]) -> None:
+    """Import, at version 1, the domains of fused nodes that the proto does not import yet."""
+    known = {"", *(entry.domain for entry in proto.opset_import)}
+    for domain in sorted({node.domain for node in nodes} - known):
+        proto.opset_import.add(domain=domain, version=1)
 
 
 def _sort(

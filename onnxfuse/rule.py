@@ -14,9 +14,12 @@ from .errors import RuleError
 
 PREDICATES = frozenset(
     """rank dim shape size isconst isnumber isinput isint given free reused causal hides lowest len abs min max
-    trailing filled opset broadcasts attribute part every""".split()
+    trailing filled opset broadcasts same attribute part every""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
+
+VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Expand Slice".split())
+"""Ops that a lowering puts around the op it is about."""
 
 Statement: TypeAlias = ast.Assign
 """An equation; see `targets`."""
@@ -55,13 +58,13 @@ class Rule:
     @cached_property
     def rank(self) -> int:
         """The number of the stratum: rules of all folders with one number run together, to a fixed point."""
-        found = re.match(r"\d+", self.stratum)
-        return int(found[0]) if found else 9
+        found = re.search(r"(?:^|/)(\d+)", self.stratum)
+        return int(found[1]) if found else 9
 
     @property
     def target(self) -> str:
         """The lowering target that this rule belongs to; empty for a fusion, which every target uses."""
-        return "" if self.stratum[:1].isdigit() else self.stratum
+        return "" if self.stratum[:1].isdigit() else self.stratum.split("/")[0]
 
     @cached_property
     def tensors(self) -> tuple[Parameter, ...]:
@@ -79,10 +82,19 @@ class Rule:
 
     @cached_property
     def op(self) -> str:
-        """The op this rule emits; empty if it emits plain algebra."""
+        """The op this rule emits, views around it aside; empty if it emits plain algebra."""
         calls = [node for s in reversed(self.emit) for node in ast.walk(s.value) if isinstance(node, ast.Call)]
         names = [n for c in calls if (n := op_name(c)) not in PREDICATES]
-        return next((n for n in names if n == self.name), op_name(self.call) if self.call else [*names, self.name][0])
+        if self.name in names:
+            return self.name
+        core = [n for n in names if n not in VIEWS] if self.target else []
+        return [*core, *([op_name(self.call)] if self.call else []), *names, self.name][0]
+
+    @cached_property
+    def matched_ops(self) -> frozenset[str]:
+        """The ops that `match` mentions."""
+        calls = [n for b in self.blocks for s in b for n in ast.walk(s.value) if isinstance(n, ast.Call)]
+        return frozenset(map(op_name, calls)).union(*(p.ops for p in self.constants))
 
     @cached_property
     def labels(self) -> tuple[str, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields
 
+from .cost import nodes
 from .index import Index
 from .language import Catalogue
 from .lift import View
@@ -12,9 +14,13 @@ from .match import Failure, Match, Matcher, whole_of
 from .normal import VIEWS, rebuild
 from .plan import Candidate, choose, weigh
 from .rule import Rule
-from .terms import Term
+from .terms import REAL, Term
 from .views import is_reshape
 
+LAYOUT = "layout"
+"""The cost of rules that pay only together: a stratum of them is kept if it leaves fewer nodes."""
+FORCED = (LAYOUT, "lowering")
+"""Costs of rules that are applied even if they save nothing."""
 ROUNDS = 30
 """Rounds per stratum; a rule set that needs more does not end."""
 
@@ -48,12 +54,16 @@ def search(
     order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
     state = State.of(view, found)
     for rules in strata:
+        layout = all(rule.cost == LAYOUT for rule in rules)
+        before = (Found(**{f.name: copy(getattr(found, f.name)) for f in fields(found)}), state) if layout else None
         index = Index(view.terms, rules)
         barren: set[int] = set()
         for _ in range(ROUNDS):
             if not _round(view, found, state, matcher, index, order, barren, banned):
                 break
             state = State.of(view, found)
+        if before is not None and nodes(state.alive) >= nodes(before[1].alive):
+            found, state = before
     found.failures = list(matcher.failures.values())
     return found
 
@@ -116,7 +126,7 @@ def _round(
             barren.add(term.id)
         for match in matches:
             candidate = weigh(match, users, state.needed, built)
-            if candidate.launches >= 0 or match.rule.target:
+            if candidate.launches >= 0 or match.rule.cost in FORCED:
                 candidates.append(candidate)
                 doomed |= candidate.dying
             else:
@@ -128,10 +138,22 @@ def _round(
     return True
 
 
-def left_of(view: View, found: Found, allowed: Callable[[Term], bool]) -> set[tuple[str, str]]:
-    """(rule, value) of the last match behind every fused op that is not `allowed`: what to ban to be rid of it."""
-    alive, _ = reachable(view, found.current)
-    last = [found.origins[term.id][-1] for term in alive if term.id in found.origins and not allowed(term)]
+def made(view: View, found: Found) -> list[tuple[Term, int]]:
+    """The terms that rules made and that are still needed, each with the element type it will be computed in: that of
+    the nearest value above it."""
+    state = State.of(view, found)
+    result = []
+    for term in state.alive:
+        if term.id in found.origins:
+            names = sorted(_values_above(term.id, state.names, state.users))
+            kinds = (view.dtypes[name] for name in names if view.dtypes[name] in REAL)
+            result.append((term, next(kinds, term.dtype)))
+    return result
+
+
+def bans(found: Found, terms: Iterable[Term]) -> set[tuple[str, str]]:
+    """(rule, value) of the last match behind each of these terms: what to ban to be rid of them."""
+    last = [found.origins[term.id][-1] for term in terms]
     return {(match.rule.name, value) for match in last for value in match.values}
 
 
@@ -251,7 +273,8 @@ def _trace(found: Found, match: Match, users: Container[int]) -> None:
     behind: list[Match] = []
     for term in match.cover:
         behind += [m for m in found.origins.get(term.id, ()) if m not in behind]
-    made = [t for t in match.made(users) if t.op == match.rule.op]
+    op = match.bindings.get(match.rule.op, match.rule.op)
+    made = [t for t in match.made(users) if t.op == op]
     for term in made or [match.emitted]:
         if term.op not in VIEWS:
             found.origins[term.id] = (*behind, match)

@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto
 from .bodies import Functions, Use, asks_for_shapes, is_standard, output_dtype, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
 from .dimensions import Dimensions, Numbers, Part, Run
-from .graph import DOMAIN, Names
+from .graph import DOMAIN, STANDARD, Names
 from .lift import View
 from .match import Match
 from .search import Found
@@ -52,6 +52,9 @@ class Speller:
         """(matches, node, output, term) of every fused node."""
         self.outputs_of: dict[int, list[str]] = {}
         """Fused ops with several outputs → the values that are such an output, in order."""
+        self.declared: dict[str, tuple[Term, int]] = {}
+        """Values whose dimensions have to be declared → (term, element type): onnx's shape inference of Attention-23
+        takes an unknown size of V for 0."""
         self.parts: dict[int, set[int]] = {}
         """Fused ops with several outputs → which of them something needs."""
         self.vacant: dict[int, list[str]] = {}
@@ -190,6 +193,7 @@ class Speller:
 
     def _plain(self, op: str, inputs: list[str], attrs: dict[str, Any], dtype: int, limit: float, name: str) -> str:
         domain, _, kind = op.rpartition(".")
+        domain = "" if domain in STANDARD else domain  # ai.onnx.Sum is the op as it is, not its normal form
         moved = integers_as_input(op, self.opset)
         if moved is not None and moved[1] in attrs:
             inputs = [*inputs, self._integers(attrs.pop(moved[1]))]
@@ -209,14 +213,14 @@ class Speller:
         dtype: int,
         limit: float,
         name: str,
-        outputs: int = 1,
+        outputs: tuple[bool, ...] = (True,),
     ) -> str:
         matches = self.found.origins.get(term.id)
         if matches is None:  # an op of the original with several outputs, on new operands
             return self._plain(term.op, inputs, attrs, dtype, limit, name)
         rule = matches[-1].rule
         plain = term.op not in self.functions.catalogue.definitions or rule.rank < 2
-        if plain or (self.target == "onnx" and is_standard(term.op, attrs, self.opset)):
+        if plain or (self.target != "onnxfuse" and is_standard(term.op, attrs, self.opset)):
             output = self._plain(term.op, inputs, attrs, dtype, limit, name)
             node = self.nodes[-1][2]
         else:
@@ -233,6 +237,8 @@ class Speller:
             node = self.nodes[-1][2]
             node.overload = overload
         self.sites.append((matches, node, output, term))
+        if term.op == "Attention" and len(inputs) > 2 and term.args[2].rank == 3:
+            self.declared[inputs[2]] = (term.args[2], dtype)
         return output
 
     def _outputs(self, term: Term, dtype: int, limit: float) -> str:
@@ -257,7 +263,8 @@ class Speller:
                 wanted[i] = self.names.unique(f"onnxfuse/{whole.op}")
         inputs = [self._operand(a, dtype, limit) for a in whole.args]
         count = max(wanted, default=0) + 1
-        first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), count)
+        used = tuple(i == 0 or i in wanted for i in range(count))
+        first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), used)
         node = self.nodes[-1][2]
         names = [first, *(wanted.get(i, "") for i in range(1, count))]
         del node.output[:]
