@@ -15,10 +15,11 @@ from onnx import ModelProto
 from .bodies import Functions
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
-from .graph import DOMAIN, STANDARD, Names, attribute_graphs, opset_of, roots
+from .graph import DOMAIN, STANDARD, Names, attribute_graphs, roots
 from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
+from .opset import convert, raisable
 from .provenance import Site, module
 from .records import Fusion, LeftOut, NearMiss, Report, Validation
 from .rewrite import Writer, import_domains
@@ -186,7 +187,9 @@ def lower(
 
     Returns the model at that opset, and what became of it.  Raises UsageError if it cannot be converted to `opset`; a
     model that cannot be converted to a higher one that was not asked for stays as it is."""
-    source, raising = (model, target != "onnxfuse") if opset is None else (_convert(model, opset), False)
+    source, raising = (
+        (model, target != "onnxfuse" and raisable(model)) if opset is None else (convert(model, opset), False)
+    )
     while True:
         try:
             fused = fuse(
@@ -195,7 +198,7 @@ def lower(
             return source, fused
         except OpsetError as higher:
             try:
-                source = _convert(model, higher.opset)
+                source = convert(model, higher.opset)
             except UsageError:
                 source, raising = model, False
 
@@ -309,31 +312,6 @@ def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, i
             if wanted != size:
                 raise UsageError(f"--shape {name}: {dim} is {wanted}, {size} is given")
     return known
-
-
-def _convert(model: ModelProto, opset: int) -> ModelProto:
-    """The model at another opset, with the metadata that onnx's converter drops put back."""
-    from onnx import version_converter
-
-    if opset_of(model) == opset:
-        return model
-    try:
-        converted: ModelProto = version_converter.convert_version(model, opset)
-    except Exception as error:  # the converter raises RuntimeError and its own C++ errors
-        line = str(error).strip().splitlines()[0]
-        raise UsageError(f"the model cannot be converted to opset {opset}: {line}") from error
-    by_output = {node.output[0]: node for node in model.graph.node if node.output}
-    for node in converted.graph.node:
-        original = by_output.get(node.output[0]) if node.output else None
-        if original is not None:
-            del node.metadata_props[:]
-            node.metadata_props.extend(original.metadata_props)
-            node.name, node.doc_string = original.name, original.doc_string
-    known = {info.name for info in converted.graph.value_info}
-    converted.graph.value_info.extend(i for i in model.graph.value_info if i.name not in known)
-    del converted.metadata_props[:]
-    converted.metadata_props.extend(model.metadata_props)
-    return converted
 
 
 # ------------------------------------------------------------------------------------------------ what to say
