@@ -86,7 +86,9 @@ class Writer:
             if node.op_type == "If":
                 self._keep_open(node.input[0])
         live_nodes, reads = self._demand()
-        self.simplified = simpler(self.view, self.found, live_nodes - self.anew, reads, self.pinned)
+        self.simplified = simpler(
+            self.view, self.found, live_nodes - self.anew, live_nodes & self.anew, reads, self.pinned
+        )
         self.simplified -= set(self.kept) | self.decides
         if self.simplified:
             self._touch(self.simplified)

@@ -413,12 +413,6 @@ def _full(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None
     return expand(terms, terms.constant(np.full((1,) * len(shape), filler, numpy_dtype(dtype)), dtype), shape)
 
 
-@form("Pad")
-def _pad(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    pads = args[1].data if len(args) > 1 else None
-    return args[0] if pads is not None and all(p == 0 for p in pads.ravel()) else None
-
-
 @form("Identity")
 def _identity(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     return args[0]
