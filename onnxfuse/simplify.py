@@ -75,7 +75,10 @@ class _Live:
 
     def reshaped(self, term: Term, dtype: int, before: int) -> str | None:
         """A value that holds the term in another shape."""
-        values = (self.existing(outer, dtype, before) for outer in self.reshapes.get(term.id, ()))
+        inner = term.args[0] if is_reshape(term) else term
+        if self.existing(inner, dtype, before) is not None:
+            return None
+        values = (self.existing(outer, dtype, before) for outer in self.reshapes.get(inner.id, ()))
         return next((value for value in values if value is not None), None)
 
     def there(self, name: str) -> bool:
