@@ -28,8 +28,8 @@ SIZES = (2, 3, 6)
 MODELS = {
     "a constant expanded to the sum's other operand": """(float[N, 4] x, float[N, 4] y, float[1, 4] v)
         => (float[A, 4] z, float[B, 4] w) { z = Add (x, y)  s = Shape (y)  w = Expand (v, s) }""",
-    "a sum viewed with the size of one operand": """(float[N, S, 4] x, float[N, S, 4] y) => (float[A, B] z, float[C, D] w)
-        <int64[1] rest = {-1}, int64[1] zero = {0}, int64[1] one = {1}> {
+    "a sum viewed with the size of one operand": """(float[N, S, 4] x, float[N, S, 4] y)
+        => (float[A, B] z, float[C, D] w) <int64[1] rest = {-1}, int64[1] zero = {0}, int64[1] one = {1}> {
             a = Add (x, y)  s = Shape (y)  n = Slice (s, zero, one)  t = Concat <axis = 0> (n, rest)
             z = Reshape (a, t)  b = Mul (y, y)  w = Reshape (b, t) }""",
     "an input expanded to the other": """(float[N, 4] x, float[N, 4] y) => (float[A, B] z, float[C, D] w) {
@@ -48,7 +48,8 @@ MODELS = {
             s = Shape (y)  n = Slice (s, one, two)  a = Slice (x, zero, n, one)  z = Add (a, y) }""",
     "an input viewed like the other": """(float[N, S, 4] x, float[N, S] y) => (float[A, B, C] z, float[D, E] w)
         <int64[1] four = {4}> { s = Shape (y)  t = Concat <axis = 0> (s, four)  z = Reshape (x, t)  w = Mul (y, y) }""",
-    "rows viewed like the other": """(float[N, S, 8] x, float[N, S, 8] y) => (float[A, B, 8] z) <int64[2] flat = {-1, 8}> {
+    "rows viewed like the other": """(float[N, S, 8] x, float[N, S, 8] y) => (float[A, B, 8] z)
+        <int64[2] flat = {-1, 8}> {
             a = Reshape (x, flat)  b = Relu (a)  s = Shape (y)  z = Reshape (b, s) }""",
     "parts of both put together and taken apart": """(float[N, S] x, float[N, S] y) => (float[A, B] z, float[C, D] w)
         <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}> {
@@ -63,7 +64,8 @@ MODELS = {
         <int64 one = {1}, int64 zero = {0}> {
             s = Shape (x)  n = Gather (s, one)  t = Shape (y)  k = Gather (t, one)  d = Div (n, k)
             z = Range (zero, d, one)  w = Range (zero, n, one) }""",
-    "attention with a cache and a mask named like the new positions": """(float[N, 2, S, 8] q, float[N, 2, S, 8] k, float[N, 2, S, 8] v, float[N, 2, P, 8] pk, float[N, 2, P, 8] pv,
+    "attention with a cache and a mask named like the new positions": """(float[N, 2, S, 8] q,
+            float[N, 2, S, 8] k, float[N, 2, S, 8] v, float[N, 2, P, 8] pk, float[N, 2, P, 8] pv,
             float[N, S] mask) => (float[A, 2, B, 8] o, float[C, 2, D, 8] keys, float[E, 2, F, 8] values, float[G, H] m)
         <int64[2] axes = {1, 2}, float scale = {0.35}> {
             keys = Concat <axis = 2> (pk, k)  values = Concat <axis = 2> (pv, v)
