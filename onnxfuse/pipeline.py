@@ -365,7 +365,9 @@ def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
 
 
 def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None) -> list[NearMiss]:
-    """Failed matches that got far, at places that no fusion covers: of those that share a place, the furthest."""
+    """Failed matches that got far, at places that no fusion covers: of those that share a place, the furthest.
+
+    Of rules that got equally far, the one that asks for the least besides is the nearest."""
     covered = {t.id for site in sites for t in site.dead} | {site.term.id for site in sites}
     names: dict[int, str] = {}
     for name, term in view.terms_of.items():
@@ -373,7 +375,8 @@ def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None
             names.setdefault(term.id, name)
     result: list[NearMiss] = []
     told: set[int] = set()
-    for failure in sorted(found.failures, key=lambda f: (-f.matched, -f.matched / f.size, f.root.id)):
+    order = sorted(found.failures, key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id))
+    for failure in order:
         near = _telling(failure, why) and failure.root.id in names and failure.root.id not in covered
         if not near or failure.root.id in told or failure.at.id in told:
             continue  # a smaller rule stops at the same step, or inside what a larger one has matched

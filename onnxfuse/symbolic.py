@@ -176,7 +176,9 @@ def told_apart(*dims: Dim) -> dict[str, str]:
 
 def same_if(symbol: Derived) -> set[str]:
     """The symbols told apart that must be what their labels say, or else this one would hardly be computed: what is
-    broadcast together has the same size, and what is divided can be divided."""
+    broadcast together has the same size, and what is viewed with some of its dimensions given can be divided by them.
+
+    The smaller of two, and one divided by the other, ask how they differ."""
     a, b = symbol.operands
     names = told_apart(a, b)
     if symbol.startswith("bcast"):
@@ -184,10 +186,12 @@ def same_if(symbol: Derived) -> set[str]:
         return (
             set() if isinstance(same, Sym) and any(name.startswith("bcast(") for name in same.symbols) else set(names)
         )
+    if symbol.startswith("min"):
+        return set()
     for name, other in names.items():
-        if exact(renamed(a, {name: other}), renamed(b, {name: other})) is not None:
+        if isinstance(exact(renamed(a, {name: other}), renamed(b, {name: other})), Sym):
             return {name}
-    return set(names) if exact(renamed(a, names), renamed(b, names)) is not None else set()
+    return set(names) if isinstance(exact(renamed(a, names), renamed(b, names)), Sym) else set()
 
 
 def evaluate(dim: Sym, known: Mapping[str, int]) -> int | None:
