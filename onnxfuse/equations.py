@@ -16,6 +16,7 @@ from . import causal, symbolic
 from .canonical import defaults
 from .infer import infer, normal_axis
 from .language import Catalogue
+from .lengths import lengths_of
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
 from .parse import standard_ops
 from .parts import part
@@ -305,6 +306,14 @@ def _same(scope: Scope, a: Value, b: Value) -> bool:
     return bool(a == b)
 
 
+def _lengths(scope: Scope, mask: Value, *sizes: Value) -> Term:
+    """The lengths of sequences behind which a mask hides keys."""
+    found = lengths_of(mask, *sizes) if isinstance(mask, Term) else None
+    if found is None:
+        raise UndecidedError(f"{mask!r} is no mask of lengths")
+    return found
+
+
 def _every(scope: Scope, x: Value, number: Value) -> bool:
     """Is x a constant, all of whose elements are this number?"""
     if not isinstance(x, Term):
@@ -338,6 +347,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "free": _free,
     "causal": lambda scope, x, *sizes: isinstance(x, Term) and causal.is_causal(x, *sizes),
     "hides": lambda scope, x: isinstance(x, Term) and causal.hides(x),
+    "lengths": _lengths,
     "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),
