@@ -21,7 +21,7 @@ from .normal import expand, make, repeat, reshape, slice_axis, transpose
 from .parse import standard_ops
 from .parts import part
 from .pattern import BINARY
-from .rule import Rule, captured, literal, op_name
+from .rule import Rule, literal, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
 from .terms import Term, Terms, is_number, same_shape, value_of
 
@@ -235,9 +235,8 @@ def attribute_defaults(op: str, ops: Catalogue) -> Mapping[str, Any]:
 def undefined(op: str, attrs: Iterable[str], ops: Catalogue) -> list[str]:
     """The attributes that the rule which defines an op does not know: with one of them it is another op."""
     definition = ops.definitions.get(op)
-    if definition is None or captured(definition.meaning or definition.blocks[0]):
-        return []
-    return sorted(name for name in attrs if definition.parameter(name) is None)
+    known = definition.attributes if definition is not None else None
+    return [] if known is None else sorted(name for name in attrs if name not in known)
 
 
 # ------------------------------------------------------------------------------------------------ functions of rules

@@ -75,6 +75,11 @@ class Rule:
         return tuple(p for p in self.parameters if p.constant)
 
     @cached_property
+    def attributes(self) -> frozenset[str] | None:
+        """The attributes of the op that the rule defines; None if it takes any."""
+        return None if captured(self.meaning or self.blocks[0]) else frozenset(p.name for p in self.parameters)
+
+    @cached_property
     def call(self) -> ast.Call | None:
         """The op that `emit` ends in, if it ends in one."""
         value = self.emit[-1].value if self.emit else None
