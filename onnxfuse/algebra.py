@@ -204,6 +204,8 @@ def _cast(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None
         return x
     if x.dtype in REAL and dtype in REAL and x.scalar is not None:
         return terms.number(float(np.float64(x.scalar).astype(numpy_dtype(dtype))), dtype, x.rank or 0)
+    if x.op == "Cast" and x.args[0].dtype == dtype == TensorProto.BOOL:
+        return x.args[0]
     return x if x.constant and x.dtype in REAL and dtype in REAL else None
 
 
