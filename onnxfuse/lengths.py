@@ -34,8 +34,8 @@ class Count(NamedTuple):
 
 
 def lengths_of(mask: Term, batch: Dim, keys: Dim, queries: Dim | None = None) -> Term | None:
-    """The lengths, int64 [batch], such that the mask, of booleans (True: seen) or of 0 and -inf added to scores of
-    [batch, heads, queries, keys], lets sequence b see exactly the keys j < lengths[b]; given how many `queries`, query i
+    """The lengths, int64 [batch], such that a mask of booleans (True: seen), or of 0 and -inf added to the scores, of
+    [batch, heads, queries, keys], lets sequence b see exactly the keys j < lengths[b]; given the `queries`, query i
     exactly the keys j <= i + lengths[b] - queries.  None if there are none."""
     if mask.shape is None or len(mask.shape) != 4 or mask.shape[0] != batch or mask.shape[-1] != keys:
         return None
