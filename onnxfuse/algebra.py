@@ -204,6 +204,8 @@ def _cast(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None
         return x
     if x.dtype in REAL and dtype in REAL and x.scalar is not None:
         return terms.number(float(np.float64(x.scalar).astype(numpy_dtype(dtype))), dtype, x.rank or 0)
+    if x.op == "Cast" and x.args[0].dtype == dtype == TensorProto.BOOL:
+        return x.args[0]
     return x if x.constant and x.dtype in REAL and dtype in REAL else None
 
 
@@ -382,6 +384,9 @@ def _reduce(op: str) -> Form:
             result = total if last is None else make(terms, last, [total], {})
             return result if attrs.get("keepdims", 1) or shape is None else reshape(terms, result, shape)
         kept = tuple(1 if i - rank in axes else d for i, d in enumerate(x.shape))
+        if op == "ReduceMax" and axes[0] > -3 and leading_merge(x) is not None and is_scores(x.args[0]):
+            inner = make(terms, op, [unmerge(terms, x)], {"axes": axes})
+            return make(terms, "Reshape", [inner], {}, kept if attrs.get("keepdims", 1) else shape, dtype)
         inner = terms.raw(op, args, (("axes", axes),), shape=kept, dtype=dtype)
         if x.constant:
             inner = fold(terms, op, args, {"axes": axes}, kept, dtype) or inner

@@ -112,11 +112,14 @@ def allows(op: str, opset: int, dtype: int) -> bool:
 
 @cache
 def output_dtype(op: str, index: int, dtype: int) -> int:
-    """The element type of an output of an op that computes in `dtype`: statistics, to which the schema gives a type of
-    their own, are float32."""
+    """The element type of an output of an op that computes in `dtype`: statistics, whose type in the schema is that of
+    no input, are float32."""
     newest = defs.onnx_opset_version()
-    outputs = defs.get_schema(op, newest, "").outputs if defs.has(op, newest, "") else ()
-    own = index < len(outputs) and outputs[index].type_str != outputs[0].type_str
+    if not defs.has(op, newest, ""):
+        return dtype
+    schema = defs.get_schema(op, newest, "")
+    shared = {parameter.type_str for parameter in (*schema.inputs, schema.outputs[0])}
+    own = index < len(schema.outputs) and schema.outputs[index].type_str not in shared
     return int(TensorProto.FLOAT) if own and dtype in REAL else dtype
 
 

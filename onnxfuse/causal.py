@@ -182,3 +182,46 @@ def _elementwise(term: Term, seen: dict[int, Step | None]) -> Step | None:
     except (ValueError, KeyError):
         return None
     return Step(offsets.pop() if offsets else None, inside, outside)
+
+
+def blended(keep: Term, fill: Term) -> float | None:
+    """The number that `fill` is where `keep` is 0, if it is 0 where that is 1, and `keep` nothing else; or None."""
+    if keep.constant and fill.constant:
+        return _blended_constants(keep, fill)
+    step = step_of(keep, {})
+    if keep.op == "Cast" and keep.args[0].dtype == TensorProto.BOOL:
+        values = [_substituted(fill, keep, value) for value in (1.0, 0.0)]
+    elif step is not None and step.offset is not None and step.inside in (0, 1) and step.outside == 1 - step.inside:
+        other = step_of(fill, {})
+        if other is None or other.offset != step.offset:
+            return None
+        values = [other.inside, other.outside] if step.inside else [other.outside, other.inside]
+    else:
+        return None
+    return None if values[1] is None or values[0] != 0 else float(values[1])
+
+
+def _blended_constants(keep: Term, fill: Term) -> float | None:
+    dims = [static(t.shape) for t in (keep, fill)]
+    if any(d is None or int(np.prod(d)) > LARGEST for d in dims):
+        return None
+    kept, filled = value_of(keep), value_of(fill)
+    if not np.isin(kept, (0, 1)).all() or (kept != 0).all():
+        return None
+    low = float(np.broadcast_to(filled, np.broadcast_shapes(kept.shape, filled.shape)).min())
+    return low if np.array_equal(filled, np.where(kept != 0, 0, low)) else None
+
+
+def _substituted(term: Term, variable: Term, value: float) -> float | None:
+    """The number that an elementwise expression of one tensor is where that has this value."""
+    if term is variable:
+        return value
+    if term.scalar is not None:
+        return term.scalar
+    if term.op not in ("Add", "Mul"):
+        return None
+    parts = [_substituted(a, variable, value) for a in term.args]
+    numbers = [p for p in parts if p is not None]
+    if len(numbers) < len(parts):
+        return None
+    return float(np.sum(numbers) if term.op == "Add" else np.prod(numbers))

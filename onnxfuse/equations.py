@@ -16,6 +16,7 @@ from . import causal, symbolic
 from .canonical import defaults
 from .infer import infer, normal_axis
 from .language import Catalogue
+from .lengths import lengths_of
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
 from .parse import standard_ops
 from .parts import part
@@ -304,6 +305,22 @@ def _same(scope: Scope, a: Value, b: Value) -> bool:
     return bool(a == b)
 
 
+def _lengths(scope: Scope, mask: Value, *sizes: Value) -> Term:
+    """The lengths of sequences behind which a mask hides keys."""
+    found = lengths_of(mask, *sizes) if isinstance(mask, Term) else None
+    if found is None:
+        raise UndecidedError(f"{mask!r} is no mask of lengths")
+    return found
+
+
+def _blended(scope: Scope, keep: Value, fill: Value) -> float:
+    """What a mask of 0 and 1 has in place of a score."""
+    low = causal.blended(keep, fill) if isinstance(keep, Term) and isinstance(fill, Term) else None
+    if low is None:
+        raise UndecidedError(f"{fill!r} is not 0 where {keep!r} is 1, and one number where it is 0")
+    return low
+
+
 def _every(scope: Scope, x: Value, number: Value) -> bool:
     """Is x a constant, all of whose elements are this number?"""
     if not isinstance(x, Term):
@@ -337,6 +354,8 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "free": _free,
     "causal": lambda scope, x, *sizes: isinstance(x, Term) and causal.is_causal(x, *sizes),
     "hides": lambda scope, x: isinstance(x, Term) and causal.hides(x),
+    "lengths": _lengths,
+    "blended": _blended,
     "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),

@@ -35,6 +35,8 @@ TOLERANCE: dict[int, float] = {TensorProto.FLOAT: 2e-5, TensorProto.FLOAT16: 4e-
 """Largest difference over the largest result: a few hundred ulp in float32, where folding weights moves roundings; four
 ulp in float16."""
 PLAIN = "plain"
+STORED = frozenset("halves pairs lower upper hidden".split())
+"""Values of ``test:`` that are constants of the model."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def write(rule: Rule, variant: Variant, catalogue: Catalogue, dtype: int) -> Cas
         else:
             kind, array = _draw(rule, p, dtype, rng)
             env[p.name] = Ref(p.name, array.shape)
-            if p.kind == "const" or op_name(_wanted(rule, p)) in ("halves", "pairs"):
+            if p.kind == "const" or op_name(_wanted(rule, p)) in STORED:
                 initializers.append(tensor(array, p.name, kind))
             else:
                 inputs.append(helper.make_tensor_value_info(p.name, kind, array.shape))
@@ -208,7 +210,8 @@ def _captured(rule: Rule, name: str) -> Mapping[str, Any]:
 
 def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tuple[int, Array]:
     """A tensor of the shape that ``test:`` gives: ``[2, 7]``, or ``positive([7])`` for what must be; ``halves([7])``
-    and ``pairs([7])`` are constants whose last axis repeats, as a whole or element by element."""
+    and ``pairs([7])`` are constants whose last axis repeats, as a whole or element by element, ``lower([7, 9])`` one of
+    1 up to the diagonal and 0 behind it, ``upper([7, 9])`` of 0 up to it and -1e4 behind, ``hidden([7])`` of -inf."""
     wanted = rule.test.get(p.name)
     if wanted is None:
         raise rule.source.error(f"`test:` gives no shape for {p.name}", 1, f"such as  {p.name}=[2, 7, 64]")
@@ -225,6 +228,12 @@ def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tup
         array = np.repeat(array, 2, -1)
     elif op_name(wanted) in ("ones", "zeros"):
         array = np.full(shape, float(op_name(wanted) == "ones"))
+    elif op_name(wanted) == "lower":
+        array = np.tril(np.ones(shape))
+    elif op_name(wanted) == "upper":
+        array = np.triu(np.full(shape, -1e4), 1)
+    elif op_name(wanted) == "hidden":
+        array = np.full(shape, -np.inf)
     return dtype, array.astype(helper.tensor_dtype_to_np_dtype(dtype))
 
 

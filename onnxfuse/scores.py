@@ -55,12 +55,13 @@ def _reshaped(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | 
     if x.op == "Add" and x.id not in terms.shared and dtype in REAL and shape is not None and x.shape is not None:
         for i, operand in enumerate(x.args):
             view, factor = hoisted(operand)
-            if view.op != "Reshape" or not same_shape(view.args[0].shape, shape) or not is_scores(view.args[0]):
+            inner = view.args[0] if view.op == "Reshape" and not same_shape(view.shape, shape) else view
+            if not same_shape(inner.shape, shape) or not is_scores(inner):
                 continue
             rest = [a for j, a in enumerate(x.args) if j != i]
             added = _viewed(terms, rest[0] if len(rest) == 1 else combine(terms, "Add", rest), x.shape, shape)
             if added is not None:
-                return combine(terms, "Add", [scaled(terms, view.args[0], factor), added])
+                return combine(terms, "Add", [scaled(terms, inner, factor), added])
     return as_reshape(terms, args, attrs, shape, dtype)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from onnxfuse.pipeline import fuse
 from tests.spellings.build import Array
-from tests.test_attention import B, D, H, Model, S, T, assert_same, attributes, census, operands, scores
+from tests.test_attention import CATALOGUE, B, D, H, Model, S, T, assert_same, attributes, census, operands, scores
 
 LOWEST = np.float32(-3.4e38)
 Form = Callable[[], tuple[Model, str]]
@@ -151,6 +152,46 @@ def biases_of_rows_and_columns() -> tuple[Model, str]:
     square = g("Reshape", scores(g), ints(B, H, S, 5, 5))
     biased = g("Add", g("Add", square, "rows"), "columns")
     return g, mixed(g, g("Reshape", biased, ints(B, H, S, 25)))
+
+
+@attention
+def a_mask_of_higher_rank() -> tuple[Model, str]:
+    g = plain(mask=draw(1, B, 1, S, T))
+    return g, g("Reshape", mixed(g, g("Add", scores(g), "mask")), ints(B, H, S, D))
+
+
+@attention
+def a_mask_of_higher_rank_taken_back() -> tuple[Model, str]:
+    g = plain(mask=draw(1, 1, 1, S, T))
+    return g, mixed(g, g("Squeeze", g("Add", scores(g), "mask"), ints(0)))
+
+
+def blended(g: Model, masked: str, keep: str | Array, low: float, value: str = "V") -> str:
+    """GPT-2's mask: scores * keep + low * (1 - keep)."""
+    fill = g("Mul", g("Sub", np.float32(1), keep), np.float32(low))
+    return mixed(g, g("Add", g("Mul", masked, keep), fill), value)
+
+
+@attention
+def a_product_with_a_stored_triangle() -> tuple[Model, str]:
+    g = Model({name: x[:, :, :S] for name, x in operands().items()})
+    return g, blended(g, scores(g), np.tril(np.ones((1, 1, S, S), np.float32)), -1e4)
+
+
+@attention
+def a_product_with_a_part_of_a_stored_triangle() -> tuple[Model, str]:
+    g = Model({"X": operands()["Q"]}, {"X": ["batch", H, "seq", D]})
+    length = g("Gather", g("Shape", "X"), ints(2), axis=0)
+    stored: str | Array = np.tril(np.ones((1, 1, 16, 16), np.float32))
+    for axis in (2, 3):
+        stored = g("Slice", stored, ints(0), length, ints(axis))
+    return g, blended(g, scores(g, "X", "X"), stored, -1e4, "X")
+
+
+@attention
+def a_product_with_booleans() -> tuple[Model, str]:
+    g = plain(keep=some(B, 1, S, T))
+    return g, blended(g, scores(g), g("Cast", "keep", to=1), -1e9)
 
 
 # ------------------------------------------------------------------------------------------------ heads
@@ -317,11 +358,47 @@ def softmax_over_queries() -> tuple[Model, str]:
     return g, g("MatMul", g("Softmax", scores(g), axis=2), "V")
 
 
+@no_attention
+def a_product_with_no_mask() -> tuple[Model, str]:
+    g = plain()
+    return g, blended(g, scores(g), np.full((S, T), 0.5, np.float32) + np.eye(S, T, dtype=np.float32) / 2, -1e4)
+
+
+@no_attention
+def a_product_with_an_input() -> tuple[Model, str]:
+    """Nothing says that the input is 0 or 1."""
+    g = plain(keep=some(B, 1, S, T).astype(np.float32) * 0.5)
+    return g, blended(g, scores(g), "keep", -1e4)
+
+
 @pytest.mark.parametrize("form", OTHERS)
 def test_what_is_no_attention_computes_the_same(form: str) -> None:
     g, y = OTHERS[form]()
     fused = assert_same(g.proto(y), g.feeds)
     assert census(fused)["Attention"] == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"), [("a_sink_beside_the_keys", "every(sink"), ("mask_behind_the_weights", "dim(gate, -1) == 1")]
+)
+def test_what_is_almost_attention_is_told(form: str, reason: str) -> None:
+    g, y = OTHERS[form]()
+    assert [m.rule for m in fuse(g.proto(y), CATALOGUE).near_misses if reason in m.reason] == ["Attention"]
+
+
+def test_a_gate_per_query_on_the_weights_scales_the_output() -> None:
+    g = plain(gate=draw(B, 1, S, 1))
+    y = g("MatMul", g("Mul", g("Softmax", scores(g), axis=-1), "gate"), "V")
+    assert census(assert_same(g.proto(y), g.feeds)) == {"Attention": 1, "Mul": 1}
+
+
+@pytest.mark.parametrize("where", [(0, 1), (2, 2)])
+def test_a_product_beside_another_fill_is_not_lost(where: tuple[int, int]) -> None:
+    keep = np.tril(np.ones((S, S), np.float32))
+    fill = np.where(keep > 0, 0, -1e4).astype(np.float32)
+    fill[where] = -5
+    g = Model({name: x[:, :, :S] for name, x in operands().items()})
+    assert_same(g.proto(mixed(g, g("Add", g("Mul", scores(g), keep), fill))), g.feeds)
 
 
 @pytest.mark.parametrize("heads", [[1, 0, 2, 3], [0, 0, 1, 1], [3, 2, 1, 0]])
