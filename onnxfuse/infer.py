@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from .einsum import dims_of, letters_of
 from .shape_data import slice_bounds, slice_length
-from .symbolic import Dim, Shape, Sym, broadcast, exact, floor_divide, maximum, product
+from .symbolic import Dim, Shape, Sym, broadcast, exact, floor_divide, maximum, product, viewed
 from .terms import Attributes, Term, Terms
 
 Inferred: TypeAlias = list[tuple[Shape | None, int]]
@@ -247,7 +247,7 @@ def _reshape(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) ->
     if -1 in result:
         i = result.index(-1)
         # Equal factors cancel before the division, so that an empty tensor does not hide the rest.
-        result[i] = floor_divide(product(x.shape), product(result[:i] + result[i + 1 :]))
+        result[i] = viewed(product(x.shape), product(result[:i] + result[i + 1 :]))
     return [(tuple(result), x.dtype)]
 
 

@@ -156,7 +156,7 @@ def renamed(dim: Dim, names: Mapping[str, str]) -> Dim:
 
 def _derive(name: str) -> Callable[[Dim, Dim], Dim]:
     """The function of dimensions that a derived symbol stands for."""
-    kinds = {"min": minimum, "max": maximum, "bcast": broadcast_dim}
+    kinds = {"min": minimum, "max": maximum, "bcast": broadcast_dim, "view": viewed}
     return kinds.get(name.partition("(")[0], floor_divide)
 
 
@@ -176,22 +176,20 @@ def told_apart(*dims: Dim) -> dict[str, str]:
 
 def same_if(symbol: Derived) -> set[str]:
     """The symbols told apart that must be what their labels say, or else this one would hardly be computed: what is
-    broadcast together has the same size, and what is viewed with some of its dimensions given can be divided by them.
+    broadcast together has the same size, and what is viewed with some of its dimensions given is divided by them.
 
-    The smaller of two, and one divided by the other, ask how they differ."""
+    The smaller of two, and one divided by the other in the model's own arithmetic, ask how they differ."""
     a, b = symbol.operands
     names = told_apart(a, b)
-    if symbol.startswith("bcast"):
-        same = broadcast_dim(renamed(a, names), renamed(b, names))
-        return (
-            set() if isinstance(same, Sym) and any(name.startswith("bcast(") for name in same.symbols) else set(names)
-        )
-    if symbol.startswith("min"):
-        return set()
-    for name, other in names.items():
-        if isinstance(exact(renamed(a, {name: other}), renamed(b, {name: other})), Sym):
-            return {name}
-    return set(names) if isinstance(exact(renamed(a, names), renamed(b, names)), Sym) else set()
+    if symbol.startswith("bcast("):
+        first, second = renamed(a, names), renamed(b, names)
+        return set(names) if broadcast_dim(first, second) in (first, second) else set()
+    if symbol.startswith("view("):
+        for name, other in names.items():
+            if exact(renamed(a, {name: other}), renamed(b, {name: other})) is not None:
+                return {name}
+        return set(names) if exact(renamed(a, names), renamed(b, names)) is not None else set()
+    return set()
 
 
 def evaluate(dim: Sym, known: Mapping[str, int]) -> int | None:
@@ -255,6 +253,14 @@ def floor_divide(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
     return symbol(Derived.of(f"({a!r})//({b!r})", a, b))
+
+
+def viewed(a: Dim, b: Dim) -> Dim:
+    """The dimension that a view of `a` elements has beside dimensions of `b` elements; a symbol where undecided."""
+    quotient = exact(a, b)
+    if quotient is not None or (isinstance(a, int) and isinstance(b, int)):
+        return floor_divide(a, b)
+    return symbol(Derived.of(f"view({a!r}|{b!r})", a, b))
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
