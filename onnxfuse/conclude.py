@@ -70,12 +70,27 @@ def conclude(
         emitted = combine(terms, root.op, [emitted, *outside])
     if root.shape is not None and emitted.shape is not None and not same_shape(root.shape, emitted.shape):
         raise RefusedError(line, lambda: f"the shape would change from {root.shape} to {emitted.shape}")
+    if any(_depends(emitted, old) for old in exposed):
+        raise RefusedError(line, lambda: "the op would depend on an output of its own")
     if (root.dtype in REAL) != (emitted.dtype in REAL):
         raise RefusedError(line, lambda: "the element type would change")
     if root.id in terms.shared:
         # The sum that several nodes use stays one, also behind a view.
         terms.shared.add(_seen(emitted).id)
     return Conclusion(bindings, emitted, exposed)
+
+
+def _depends(term: Term, other: Term) -> bool:
+    """Is the other term computed on the way to this one?  Arguments have smaller ids than their users."""
+    stack, seen = [term], set[int]()
+    while stack:
+        current = stack.pop()
+        if current is other:
+            return True
+        if current.id not in seen and current.id > other.id:
+            seen.add(current.id)
+            stack.extend(current.args)
+    return False
 
 
 def _seen(term: Term) -> Term:
