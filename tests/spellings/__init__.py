@@ -15,7 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tests.spellings import activations, attention, conv_bn, gelu, layer_norm, rms_norm, rotary, softmax
+from tests.spellings import (
+    activations,
+    attention,
+    attention_forms,
+    conv_bn,
+    gelu,
+    layer_norm,
+    rms_norm,
+    rotary,
+    softmax,
+)
 from tests.spellings.build import Spelling
 
 FAMILIES: dict[str, Callable[[int], Iterator[Spelling]]] = {
@@ -30,6 +40,7 @@ FAMILIES: dict[str, Callable[[int], Iterator[Spelling]]] = {
     "softmax": softmax.spellings,
     "rotary": rotary.spellings,
     "attention": attention.spellings,
+    "attention_forms": attention_forms.spellings,
     "conv_bn": conv_bn.spellings,
     "epilogues": conv_bn.epilogue_spellings,
 }
@@ -46,6 +57,7 @@ LEAST = {
     "softmax": 30,
     "rotary": 100,
     "attention": 240,
+    "attention_forms": 72,
     "conv_bn": 30,
     "epilogues": 30,
 }
