@@ -1,6 +1,6 @@
 """The table of normal forms, and the function that applies it.
 
-`make` is the way to a term in normal form.  What an op's normal form is, `algebra`, `views` and `indexing` say: each
+`make` is the way to a term in normal form.  What an op's normal form is, `algebra`, `views` and others say: each
 enters its forms into the table with `@form` and calls `make` where it needs one of the others.  Users import from
 `normal`, which sees to it that the table is complete.
 """

@@ -22,6 +22,8 @@ class Group:
     """Bits of ops that must occur below the root."""
     beside: int
     """Bits of ops that must be among the operands of the root's chain."""
+    given: tuple[bool, ...] | None
+    """Which inputs of the root are given; None for a chain."""
     root: Pattern
     variants: list[tuple[int, Variant]] = field(default_factory=list)
 
@@ -39,11 +41,12 @@ class Index:
                 chain = root.op in NEUTRAL
                 below = _bits(terms, variant.ops)
                 look = frozenset((part.op, part.heads) for part in root.parts) if chain else None
+                given = None if chain else tuple(a.kind != "absent" for a in root.args)
                 group = groups.get(
-                    key := (root.op, below, look, chain and operand_count(root), bool(chain and root.rest))
+                    key := (root.op, below, look, chain and operand_count(root), bool(chain and root.rest), given)
                 )
                 if group is None:
-                    group = groups[key] = Group(below, _bits(terms, root.heads) if chain else 0, root)
+                    group = groups[key] = Group(below, _bits(terms, root.heads) if chain else 0, given, root)
                     self.by_op.setdefault(root.op, []).append(group)
                 group.variants.append((number, variant))
 
@@ -55,12 +58,21 @@ class Index:
         absent = ~term.ops_within(LEVELS - 1)
         nested = term.op in NEUTRAL and any(a.op == term.op for a in term.args)
         far = ~term.ops_within(1 + OPENINGS if nested else 1)
+        given = tuple(a.op != "Absent" for a in term.args)
         found: list[tuple[int, Variant]] = []
         for group in groups:
+            if group.given is not None and group.given != given and not _alike(group.given, given):
+                continue
             if not group.below & absent and not group.beside & far and plausible(group.root, term):
                 found += group.variants
         found.sort(key=lambda entry: entry[0])
         return [variant for _, variant in found]
+
+
+def _alike(wanted: tuple[bool, ...], given: tuple[bool, ...]) -> bool:
+    """Are the same inputs given, but for trailing ones that are not?"""
+    longer, shorter = (wanted, given) if len(wanted) > len(given) else (given, wanted)
+    return longer[: len(shorter)] == shorter and not any(longer[len(shorter) :])
 
 
 def _bits(terms: Terms, ops: Iterable[str]) -> int:

@@ -201,8 +201,8 @@ def _merged(terms: Terms, x: Term, axis: int, index: Affine, shape: Shape) -> Te
         if len(along) > 1 or (along and k and not at_least(dim, shape[along[0]])):
             return None  # it might run over into the next row
         picks.append(_Pick(0, along[0] if along else None))
-    if {p.along for p in picks} < {a for a, step in enumerate(index.steps) if step != 0 and shape[a] != 1}:
-        return None
+    if {a for a, step in enumerate(index.steps) if step != 0 and shape[a] != 1} - {p.along for p in picks}:
+        return None  # it moves otherwise, perhaps backwards from the end
     apart = reshape(terms, x.args[0], (*x.shape[:axis], *dims, *x.shape[axis + 1 :]))
     return _picked(terms, apart, axis, picks, shape)
 

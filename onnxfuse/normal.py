@@ -1,8 +1,8 @@
 """The normal form of terms: one spelling for each expression, up to the algebra of real numbers and of views.
 
 `make` and the constructors below answer terms in normal form, given arguments in normal form; equal spellings are one
-term.  `algebra`, `views` and `indexing` say which spellings are equal.  The order from the outside in is fixed, so that
-rewriting ends: scalar, merge, Repeat and Expand, unsqueeze, Slice, Transpose.
+term.  `algebra`, `views`, `indexing` and `padding` say which spellings are equal.  The order from the outside in is
+fixed, so that rewriting ends: scalar, merge, Repeat and Expand, unsqueeze, Slice, Transpose.
 
 Views, and what depends on shapes, belong here; what an op means belongs into a rule.  STUDY: each part was kept because
 real exports need it.
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import indexing as indexing  # its forms belong to the table
+from . import indexing as indexing
+from . import padding as padding  # their forms belong to the table
 from .algebra import NEUTRAL, combine
 from .contract import einsum
 from .forms import fold, make

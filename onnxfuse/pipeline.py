@@ -15,10 +15,11 @@ from onnx import ModelProto
 from .bodies import Functions
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
-from .graph import DOMAIN, STANDARD, Names, attribute_graphs, opset_of, roots
+from .graph import DOMAIN, STANDARD, Names, attribute_graphs, roots
 from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
+from .opset import convert, raisable
 from .provenance import Site, module
 from .records import Fusion, LeftOut, NearMiss, Report, Validation
 from .rewrite import Writer, import_domains
@@ -186,7 +187,9 @@ def lower(
 
     Returns the model at that opset, and what became of it.  Raises UsageError if it cannot be converted to `opset`; a
     model that cannot be converted to a higher one that was not asked for stays as it is."""
-    source, raising = (model, target != "onnxfuse") if opset is None else (_convert(model, opset), False)
+    source, raising = (
+        (model, target != "onnxfuse" and raisable(model)) if opset is None else (convert(model, opset), False)
+    )
     while True:
         try:
             fused = fuse(
@@ -195,7 +198,7 @@ def lower(
             return source, fused
         except OpsetError as higher:
             try:
-                source = _convert(model, higher.opset)
+                source = convert(model, higher.opset)
             except UsageError:
                 source, raising = model, False
 
@@ -311,31 +314,6 @@ def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, i
     return known
 
 
-def _convert(model: ModelProto, opset: int) -> ModelProto:
-    """The model at another opset, with the metadata that onnx's converter drops put back."""
-    from onnx import version_converter
-
-    if opset_of(model) == opset:
-        return model
-    try:
-        converted: ModelProto = version_converter.convert_version(model, opset)
-    except Exception as error:  # the converter raises RuntimeError and its own C++ errors
-        line = str(error).strip().splitlines()[0]
-        raise UsageError(f"the model cannot be converted to opset {opset}: {line}") from error
-    by_output = {node.output[0]: node for node in model.graph.node if node.output}
-    for node in converted.graph.node:
-        original = by_output.get(node.output[0]) if node.output else None
-        if original is not None:
-            del node.metadata_props[:]
-            node.metadata_props.extend(original.metadata_props)
-            node.name, node.doc_string = original.name, original.doc_string
-    known = {info.name for info in converted.graph.value_info}
-    converted.graph.value_info.extend(i for i in model.graph.value_info if i.name not in known)
-    del converted.metadata_props[:]
-    converted.metadata_props.extend(model.metadata_props)
-    return converted
-
-
 # ------------------------------------------------------------------------------------------------ what to say
 
 
@@ -387,7 +365,9 @@ def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
 
 
 def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None) -> list[NearMiss]:
-    """Failed matches that got far, at places that no fusion covers: of those that share a place, the furthest."""
+    """Failed matches that got far, at places that no fusion covers: of those that share a place, the furthest.
+
+    Of rules that got equally far, the one that asks for the least besides is the nearest."""
     covered = {t.id for site in sites for t in site.dead} | {site.term.id for site in sites}
     names: dict[int, str] = {}
     for name, term in view.terms_of.items():
@@ -395,7 +375,8 @@ def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None
             names.setdefault(term.id, name)
     result: list[NearMiss] = []
     told: set[int] = set()
-    for failure in sorted(found.failures, key=lambda f: (-f.matched, -f.matched / f.size, f.root.id)):
+    order = sorted(found.failures, key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id))
+    for failure in order:
         near = _telling(failure, why) and failure.root.id in names and failure.root.id not in covered
         if not near or failure.root.id in told or failure.at.id in told:
             continue  # a smaller rule stops at the same step, or inside what a larger one has matched

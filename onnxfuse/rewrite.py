@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from .bodies import Functions
 from .graph import STANDARD, Graph, Names, captured_names, has_bodies
@@ -86,7 +86,9 @@ class Writer:
             if node.op_type == "If":
                 self._keep_open(node.input[0])
         live_nodes, reads = self._demand()
-        self.simplified = simpler(self.view, self.found, live_nodes - self.anew, reads, self.pinned)
+        self.simplified = simpler(
+            self.view, self.found, live_nodes - self.anew, live_nodes & self.anew, reads, self.pinned
+        )
         self.simplified -= set(self.kept) | self.decides
         if self.simplified:
             self._touch(self.simplified)
@@ -324,7 +326,7 @@ class Writer:
             proto.initializer.extend(constants)
             kept |= inputs | {t.name for t in proto.initializer}
             for i in reversed(range(len(proto.value_info))):
-                if proto.value_info[i].name not in kept:
+                if proto.value_info[i].name not in kept or self._mistaken(proto.value_info[i]):
                     del proto.value_info[i]
             self._declare(proto)
         else:
@@ -335,6 +337,12 @@ class Writer:
             del proto.node[:]
             proto.node.extend([*heads, *nodes])
             import_domains(proto, nodes)
+
+    def _mistaken(self, info: ValueInfoProto) -> bool:
+        """Does a declaration have another rank than its value?  A checker that could not see it before now may."""
+        term, declared = self.found.current.get(info.name), info.type.tensor_type
+        rank = None if term is None else term.rank
+        return rank is not None and declared.HasField("shape") and len(declared.shape.dim) != rank
 
     def _declare(self, proto: GraphProto) -> None:
         """Give values whose dimensions must be known those that are, where the graph leaves them open."""

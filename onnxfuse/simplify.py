@@ -48,6 +48,8 @@ class _Live:
     found: Found
     nodes: set[int]
     """Nodes that are needed and stay as they are, so far."""
+    fused: frozenset[int]
+    """Nodes whose values fused ops compute."""
     uses: Counter[str]
     """How often a value is read by them, by a fused op or as an output."""
     values: dict[int, list[str]] = field(default_factory=dict)
@@ -73,22 +75,32 @@ class _Live:
 
     def reshaped(self, term: Term, dtype: int, before: int) -> str | None:
         """A value that holds the term in another shape."""
-        values = (self.existing(outer, dtype, before) for outer in self.reshapes.get(term.id, ()))
+        inner = term.args[0] if is_reshape(term) else term
+        if self.existing(inner, dtype, before) is not None:
+            return None
+        values = (self.existing(outer, dtype, before) for outer in self.reshapes.get(inner.id, ()))
         return next((value for value in values if value is not None), None)
 
     def there(self, name: str) -> bool:
-        """Is the value an input, a constant, or computed by a node that stays as it is?"""
+        """Is the value an input, a constant, computed by a node that stays as it is, or by a fused op?"""
         place = self.place(name)
-        return place < 0 or place in self.nodes
+        return place < 0 or place in self.nodes or place in self.fused
 
 
-def simpler(view: View, found: Found, nodes: Iterable[int], reads: Iterable[str], pinned: Collection[str]) -> set[str]:
+def simpler(
+    view: View,
+    found: Found,
+    nodes: Iterable[int],
+    fused: Iterable[int],
+    reads: Iterable[str],
+    pinned: Collection[str],
+) -> set[str]:
     """The values of a scope worth computing anew.
 
-    `nodes` are positions of the nodes that stay as they are, `reads` what others need: outputs, and what the terms of
-    fused ops are computed from; `pinned` values keep their name."""
+    `nodes` are positions of the nodes that stay as they are, `fused` of those that do not, `reads` what others need:
+    outputs, and what the terms of fused ops are computed from; `pinned` values keep their name."""
     graph = view.graph
-    live = _Live(view, found, set(nodes), Counter(reads))
+    live = _Live(view, found, set(nodes), frozenset(fused), Counter(reads))
     for name in sorted(found.current, key=lambda name: (live.place(name), name)):
         if name not in found.stale:
             term = found.current[name]

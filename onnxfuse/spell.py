@@ -97,8 +97,11 @@ class Speller:
         return made
 
     def _reshaped_back(self, term: Term, dtype: int, limit: float, name: str) -> str | None:
-        """A value that holds the term in another shape, in its own: what is computed once need not be again."""
-        for outer in self._reshapes.get(term.id, ()):
+        """From a value that holds the same in another shape: what is computed once need not be again."""
+        inner = term.args[0] if is_reshape(term) else term
+        if self._lookup(inner, dtype, limit) is not None:
+            return None
+        for outer in self._reshapes.get(inner.id, ()):
             known = self._lookup(outer, dtype, limit)
             if known is not None and known[1] == dtype and term.shape is not None:
                 back = as_reshape(self.view.terms, outer, term.shape)

@@ -7,7 +7,7 @@ may not be exact, the larger of two unknowns) becomes a new symbol named after i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import TypeAlias
 
@@ -138,25 +138,47 @@ class Derived(str):
 
 
 def renamed(dim: Dim, names: Mapping[str, str]) -> Dim:
-    """The polynomial with other symbols for these."""
+    """The dimension with other symbols for these, in what is derived from them as well."""
     if not isinstance(dim, Sym):
         return dim
-    table: dict[Monomial, int] = {}
+    total: Dim = 0
     for monomial, coefficient in dim.terms:
-        key = tuple(sorted(names.get(name, name) for name in monomial))
-        table[key] = table.get(key, 0) + coefficient
-    return _canonical(table)
+        factor: Dim = coefficient
+        for name in monomial:
+            if isinstance(name, Derived):
+                a, b = (renamed(operand, names) for operand in name.operands)
+                factor = factor * (symbol(name) if (a, b) == name.operands else _derive(name)(a, b))
+            else:
+                factor = factor * symbol(names.get(name, name))
+        total = total + factor
+    return total
+
+
+def _derive(name: str) -> Callable[[Dim, Dim], Dim]:
+    """The function of dimensions that a derived symbol stands for."""
+    kinds = {"min": minimum, "max": maximum, "bcast": broadcast_dim}
+    return kinds.get(name.partition("(")[0], floor_divide)
 
 
 def told_apart(*dims: Dim) -> dict[str, str]:
     """The symbols in them that were told `apart` → what they are labelled."""
-    names = {name for dim in dims if isinstance(dim, Sym) for name in dim.symbols}
-    return {name: name.label for name in sorted(names) if isinstance(name, Apart)}
+    found: dict[str, str] = {}
+    stack = list(dims)
+    while stack:
+        dim = stack.pop()
+        for name in dim.symbols if isinstance(dim, Sym) else ():
+            if isinstance(name, Apart):
+                found[name] = name.label
+            elif isinstance(name, Derived):
+                stack.extend(name.operands)
+    return dict(sorted(found.items()))
 
 
 def same_if(symbol: Derived) -> set[str]:
     """The symbols told apart that must be what their labels say, or else this one would hardly be computed: what is
-    broadcast together has the same size, and what is divided can be divided."""
+    broadcast together has the same size, and what is viewed with some of its dimensions given can be divided by them.
+
+    The smaller of two, and one divided by the other, ask how they differ."""
     a, b = symbol.operands
     names = told_apart(a, b)
     if symbol.startswith("bcast"):
@@ -164,10 +186,12 @@ def same_if(symbol: Derived) -> set[str]:
         return (
             set() if isinstance(same, Sym) and any(name.startswith("bcast(") for name in same.symbols) else set(names)
         )
+    if symbol.startswith("min"):
+        return set()
     for name, other in names.items():
-        if exact(renamed(a, {name: other}), renamed(b, {name: other})) is not None:
+        if isinstance(exact(renamed(a, {name: other}), renamed(b, {name: other})), Sym):
             return {name}
-    return set(names) if exact(renamed(a, names), renamed(b, names)) is not None else set()
+    return set(names) if isinstance(exact(renamed(a, names), renamed(b, names)), Sym) else set()
 
 
 def evaluate(dim: Sym, known: Mapping[str, int]) -> int | None:

@@ -122,9 +122,10 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
             axes = merged_axes(finer, old)
             inner = transpose(terms, reshape(terms, y, finer), [i for j in perm for i in axes[j]])
             return reshape(terms, inner, shape)
-        if y.shape is not None and 1 not in y.shape and tuple(d for d in old if d != 1) == y.shape:
+        inner = reshape(terms, y, tuple(d for d in old if d != 1)) if 1 in old else x
+        if y.shape is not None and inner is not x and (inner.shape == y.shape or merged_blocks(inner) is not None):
             source = {d: k for k, d in enumerate(i for i, d in enumerate(old) if d != 1)}
-            return reshape(terms, transpose(terms, y, [source[i] for i in perm if i in source]), shape)
+            return reshape(terms, transpose(terms, inner, [source[i] for i in perm if i in source]), shape)
     if x.op == "MatMul" and len(perm) > 2 and perm == (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2):
         a, b = x.args
         scores = not any(t.constant or t.op in ("Softmax", "SafeSoftmax") for t in (a, b))
@@ -411,12 +412,6 @@ def _full(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None
     if dims is not None and int(np.prod(dims)) <= SMALL:
         return terms.constant(np.full(dims, filler, numpy_dtype(dtype)), dtype)
     return expand(terms, terms.constant(np.full((1,) * len(shape), filler, numpy_dtype(dtype)), dtype), shape)
-
-
-@form("Pad")
-def _pad(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    pads = args[1].data if len(args) > 1 else None
-    return args[0] if pads is not None and all(p == 0 for p in pads.ravel()) else None
 
 
 @form("Identity")

@@ -12,7 +12,9 @@ from onnx import helper, numpy_helper
 from onnxfuse.cli import main
 from onnxfuse.errors import NumericsError
 from onnxfuse.pipeline import Optimized, optimize
-from tests import broken
+from onnxfuse.records import Validation
+from onnxfuse.validate import Oracle
+from tests import broken, whole
 from tests.spellings.mutants import run
 
 WRONG = {
@@ -139,3 +141,28 @@ def test_a_wrong_attention_is_left_out_wherever_its_views_went(name: str, tmp_pa
     report = optimize(model, rules=[tmp_path]).report
     assert report.validation.verdict == "equal"
     assert {left.fusion.rule for left in report.left_out} <= {"Sloppy"}
+
+
+def test_without_the_guilty_nothing_new_is_fused() -> None:
+    """A value is rounded on its way through float16, so that a last bit before it makes a large one after it."""
+    model = whole.load(whole.MODELS / "bert_opset16.ts.onnx")
+    index = next(i for i, n in enumerate(model.graph.node) if n.name == "/bert/encoder/layer.2/attention/output/Add")
+    source = model.graph.node[index].input[1]
+    for name, to, given in (
+        ("rounded", onnx.TensorProto.FLOAT16, source),
+        ("widened", onnx.TensorProto.FLOAT, "rounded"),
+    ):
+        model.graph.node.insert(index, helper.make_node("Cast", [given], [name], name, to=to))
+        index += 1
+    model.graph.node[index].input[1] = "widened"
+    optimized = optimize(model)
+    assert optimized.report.validation.verdict == "equal"
+    assert {left.fusion.rule for left in optimized.report.left_out} == {"SkipLayerNormalization"}
+    assert optimized.report.census["Attention"] == 3
+
+
+def test_who_else_computes_something_else_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    mismatch = Validation("mismatch", note="output 'y' differs")
+    monkeypatch.setattr(Oracle, "compare", lambda *_, **__: mismatch)
+    with pytest.raises(NumericsError, match="as does the original once onnxruntime has optimized it"):
+        optimize(between("another constant"))

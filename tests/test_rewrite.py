@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import onnx
 from onnx import parser
 
@@ -37,12 +38,19 @@ def test_a_name_keeps_its_element_type_where_a_fused_op_of_several_outputs_gives
     onnx.checker.check_model(after, full_check=True)
     assert "onnxfuse.SkipSimplifiedLayerNormalization" in ops(after.graph)
     declared = {info.name: info.type.tensor_type.elem_type for info in after.graph.value_info}
-    assert declared.get("n", onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT
-    if "n" in declared:
-        assert any(node.output[0] == "n" and node.op_type == "Cast" for node in after.graph.node)
+    assert declared["n"] == onnx.TensorProto.FLOAT
+    assert run(_returning(after, "n"), feeds(before))[-1].dtype == np.float32
     inputs = feeds(before)
     for got, want in zip(run(after, inputs), run(before, inputs), strict=True):
         assert abs(got.astype(float) - want.astype(float)).max() <= 4e-3 * abs(want.astype(float)).max()
+
+
+def _returning(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """A copy of which a value is the last output, of whatever type a runtime gives it."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.graph.output.add(name=name)
+    return copy
 
 
 def test_copies_of_a_node_are_one_use_of_what_they_read() -> None:
@@ -106,3 +114,19 @@ def test_outputs_of_a_node_that_no_rule_made() -> None:
     before.graph.node[0].output.extend(["", "", "scores"])
     after = fuse(before, CATALOGUE).model
     assert list(after.graph.node) == list(before.graph.node)
+
+
+def test_a_declaration_of_another_rank_than_its_value_does_not_stay() -> None:
+    """No checker sees through a Reshape of the axes; it does once they are a constant."""
+    before = model(
+        """g (float[N, 3, 4, 4] x, float[3, 5] w) => (float[N, 5] y)
+        <int64[2] pair = {2, 3}, int64[1] flat = {-1}, int64[2] rows = {-1, 3}, float[N, 3, 1, 1] total> {
+            axes = Reshape (pair, flat)  r = Relu (x)
+            total = ReduceSum <keepdims = 0> (r, axes)
+            view = Reshape (total, rows)
+            y = MatMul (view, w)
+        }"""
+    )
+    after = fuse(before, CATALOGUE).model
+    onnx.checker.check_model(after, full_check=True)
+    assert np.array_equal(run(after, feeds(before))[0], run(before, feeds(before))[0])

@@ -1,0 +1,88 @@
+"""A model at another opset: onnx's version converter, with everything put back that it drops.
+
+The converter rewrites nodes.  It reads and writes a model through a form of its own, in which names of dimensions of
+inputs, metadata, doc strings and the place of external data are lost, so weights are kept from it, and all that is not
+a node is taken from the original.
+"""
+
+from __future__ import annotations
+
+from onnx import ModelProto, TensorProto, helper
+
+from .errors import UsageError
+from .graph import has_bodies, opset_of
+from .terms import SMALL
+
+KEPT = ("input", "output", "sparse_initializer", "quantization_annotation", "metadata_props")
+"""Fields of a graph that a conversion leaves alone."""
+
+
+def convert(model: ModelProto, opset: int) -> ModelProto:
+    """The model at another opset; the model given is not changed.
+
+    Raises UsageError where onnx has no way there."""
+    from onnx import version_converter
+
+    if opset_of(model) == opset:
+        return model
+    try:
+        converted: ModelProto = version_converter.convert_version(_without_weights(model), opset)
+    except Exception as error:  # the converter raises RuntimeError and its own C++ errors
+        line = str(error).strip().splitlines()[0]
+        raise UsageError(f"the model cannot be converted to opset {opset}: {line}") from error
+    _put_back(model, converted)
+    return converted
+
+
+def raisable(model: ModelProto) -> bool:
+    """Can the opset be raised unasked?  Local functions have opsets of their own, which must agree with the model's;
+    bodies of control flow are not converted."""
+    return not model.functions and not any(has_bodies(node) for node in model.graph.node)
+
+
+def _without_weights(model: ModelProto) -> ModelProto:
+    """A copy in which large initializers are inputs."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.initializer[:]
+    declared = {info.name for info in copy.graph.input}
+    for tensor in model.graph.initializer:
+        if _is_large(tensor):
+            if tensor.name not in declared:
+                copy.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        else:
+            copy.graph.initializer.append(tensor)
+    return copy
+
+
+def _is_large(tensor: TensorProto) -> bool:
+    return tensor.data_location == TensorProto.EXTERNAL or tensor.ByteSize() > SMALL
+
+
+def _put_back(model: ModelProto, converted: ModelProto) -> None:
+    graph, original = converted.graph, model.graph
+    by_output = {node.output[0]: node for node in original.node if node.output}
+    for node in graph.node:
+        old = by_output.get(node.output[0]) if node.output else None
+        if old is not None:
+            del node.metadata_props[:]
+            node.metadata_props.extend(old.metadata_props)
+            node.name, node.doc_string = old.name, old.doc_string
+    for field in KEPT:
+        graph.ClearField(field)
+        getattr(graph, field).extend(getattr(original, field))
+    own = {tensor.name for tensor in original.initializer}
+    new = [tensor for tensor in graph.initializer if tensor.name not in own]
+    del graph.initializer[:]
+    graph.initializer.extend([*original.initializer, *new])
+    known = {info.name for info in original.value_info}
+    more = [info for info in graph.value_info if info.name not in known]
+    del graph.value_info[:]
+    graph.value_info.extend([*original.value_info, *more])
+    graph.name, graph.doc_string = original.name, original.doc_string
+    for field in ("metadata_props", "training_info"):
+        converted.ClearField(field)
+        getattr(converted, field).extend(getattr(model, field))
+    for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        setattr(converted, field, getattr(model, field))
+    converted.ir_version = max(converted.ir_version, model.ir_version)
