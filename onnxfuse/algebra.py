@@ -384,8 +384,9 @@ def _reduce(op: str) -> Form:
             result = total if last is None else make(terms, last, [total], {})
             return result if attrs.get("keepdims", 1) or shape is None else reshape(terms, result, shape)
         kept = tuple(1 if i - rank in axes else d for i, d in enumerate(x.shape))
-        if op == "ReduceMax" and axes[0] > -3 and leading_merge(x) is not None and is_scores(x.args[0]):
-            inner = make(terms, op, [unmerge(terms, x)], {"axes": axes})
+        base, factor = hoisted(x)
+        if op == "ReduceMax" and axes[0] > -3 and leading_merge(base) is not None and is_scores(base.args[0]):
+            inner = make(terms, op, [scaled(terms, unmerge(terms, base), factor)], {"axes": axes})
             return make(terms, "Reshape", [inner], {}, kept if attrs.get("keepdims", 1) else shape, dtype)
         inner = terms.raw(op, args, (("axes", axes),), shape=kept, dtype=dtype)
         if x.constant:

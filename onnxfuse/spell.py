@@ -308,7 +308,10 @@ class Speller:
         dims: list[Dim] = [
             0 if i < len(source) and d == source[i] and isinstance(d, Sym) else d for i, d in enumerate(target)
         ]
-        open_dims = [i for i, d in enumerate(dims) if isinstance(d, Sym)]
+        # A 0 copies the dimension of the input, which is no 0 where only another one is.
+        open_dims = [
+            i for i, d in enumerate(dims) if isinstance(d, Sym) or (target[i] == 0 and source[i : i + 1] != (0,))
+        ]
         if len(open_dims) == 1:
             i = open_dims[0]
             rest = product(d for j, d in enumerate(target) if j != i)
@@ -317,7 +320,7 @@ class Speller:
                 open_dims = []
         shape = (
             self._integers([d for d in dims if not isinstance(d, Sym)])
-            if not open_dims
+            if not any(isinstance(dims[i], Sym) for i in open_dims)
             else self._dims_of(target, limit)
         )
         return self.node("Reshape", [inputs[0], shape], {}, limit, name)

@@ -248,3 +248,67 @@ def test_what_something_else_uses_is_the_fourth_output(shown: str, repeated: boo
     fused = assert_same(g.proto(y, values[shown], opset=opset), feeds)
     assert census(fused) == {"Attention": 1}
     assert attributes(fused).get("qk_matmul_output_mode", 0) == {"scores": 0, "masked": 2, "weights": 3}[shown]
+
+
+LENGTHS = {
+    "Less": True,
+    "GreaterOrEqual": False,
+    "one more": False,
+    "one less": False,
+    "turned": False,
+    "of queries": False,
+}
+"""How positions are compared with the lengths, and whether key j is seen exactly where j < length."""
+
+
+def padded(g: Model, kind: str) -> str:
+    """A mask that adds 0 or -inf, as [B,1,1,T], by comparing positions with lengths of [B]."""
+    length: str | Array = "lengths"
+    if kind in ("one more", "one less"):
+        length = g("Add", "lengths", np.array(1 if kind == "one more" else -1, np.int64))
+    column = g("Unsqueeze", length, np.array([1], np.int64))
+    positions = np.arange(T)
+    match kind:
+        case "GreaterOrEqual":
+            seen = g("GreaterOrEqual", column, positions)
+        case "turned":
+            seen = g("Greater", positions, column)
+        case _:
+            seen = g("Less", positions, column)
+    hidden, shown = np.float32(-np.inf), np.float32(0)
+    return g("Unsqueeze", g("Where", seen, np.asarray(shown), np.asarray(hidden)), np.array([1, 2], np.int64))
+
+
+@pytest.mark.parametrize("opset", [17, 24])
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("kind", LENGTHS)
+def test_a_padding_mask_is_lengths_if_it_is_for_every_key(kind: str, guarded: bool, opset: int) -> None:
+    feeds = operands() | {"lengths": np.array([2, 3], np.int64)}
+    g = Model(feeds)
+    mask = padded(g, kind)
+    if kind == "of queries":  # along the wrong axis
+        feeds |= {name: x[:, :, :S] for name, x in feeds.items() if name != "lengths"}
+        part = g("Slice", mask, *(np.array([i], np.int64) for i in (0, S, 3)))
+        mask = g("Transpose", part, perm=[0, 1, 3, 2])
+    weights = g("Softmax", g("Add", scores(g), mask), axis=-1)
+    if guarded or kind == "of queries":
+        weights = g("Where", g("IsNaN", weights), np.asarray(np.float32(0)), weights)
+    fused = assert_same(g.proto(g("MatMul", weights, "V"), opset=opset), feeds)
+    (node,) = [node for node in fused.graph.node if node.op_type == "Attention"]
+    lengths = len(node.input) > 6 and node.input[6] == "lengths"
+    assert lengths == (LENGTHS[kind] and guarded and opset >= 24)
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+def test_queries_of_padded_sequences_count_from_their_last_key(shift: int) -> None:
+    feeds = operands() | {"lengths": np.array([3, 5], np.int64)}
+    g = Model(feeds)
+    offset = g("Unsqueeze", g("Sub", "lengths", np.array(S + shift, np.int64)), np.array([1, 2, 3], np.int64))
+    rows = g("Add", np.arange(S).reshape(1, 1, S, 1), offset)
+    later = g("Greater", np.arange(T).reshape(1, 1, 1, T), rows)
+    hidden, shown = (np.asarray(np.float32(x)) for x in (-np.inf, 0))
+    masked = g("Add", g("Add", scores(g), g("Where", later, hidden, shown)), padded(g, "Less"))
+    weights = g("Softmax", masked, axis=-1)
+    weights = g("Where", g("IsNaN", weights), shown, weights)
+    fused = assert_same(g.proto(g("MatMul", weights, "V"), opset=24), feeds)
+    assert attributes(fused).get("is_causal", 0) == (shift == 0)
