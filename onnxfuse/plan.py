@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .cost import HEAVY, launches
 from .match import Match
@@ -52,10 +52,17 @@ def weigh(
     return Candidate(match, saved, tuple(cover[i] for i in kept), dying)
 
 
-def choose(candidates: Sequence[Candidate], order: Mapping[int, int]) -> list[Candidate]:
+def choose(
+    candidates: Sequence[Candidate],
+    order: Mapping[int, int],
+    users: Mapping[int, Sequence[Term]],
+    needed: Collection[int],
+) -> list[Candidate]:
     """Greedy by saving; two matches exclude each other if one's root lies inside the other.
 
-    `order` ranks rules (by id) so that ties are broken the same way on every run."""
+    So do two that would expose the same terms, such as the mean of what two normalizations share, unless nothing but
+    these two needs them and each may compute its own for less.  `order` ranks rules (by id) so that ties are broken the
+    same way on every run."""
     ranked = sorted(
         candidates,
         key=lambda c: (-c.launches, -len(c.match.cover), order[id(c.match.rule)], c.match.root.id),
@@ -63,13 +70,43 @@ def choose(candidates: Sequence[Candidate], order: Mapping[int, int]) -> list[Ca
     chosen: list[Candidate] = []
     roots: set[int] = set()
     covered: set[int] = set()
+    exposing: dict[int, list[int]] = {}
     for candidate in ranked:
         match = candidate.match
-        own = {t.id for t in match.cover} | {t.id for t in match.exposed}
-        if match.root.id in covered or own & roots:
+        exposed = {t.id for t in match.exposed}
+        own = {t.id for t in match.cover} | exposed
+        if match.root.id in covered or own & roots or not own & exposing.keys() <= exposed:
             continue
+        rivals = sorted({rival for i in own & exposing.keys() for rival in exposing[i]})
+        if rivals:
+            group = [chosen[i] for i in rivals] + [candidate]
+            inside = _inside(group, users, needed)
+            if not all(t.id in inside for member in group for t in member.match.exposed):
+                continue
+            if _saving(group, inside, users) <= sum(chosen[i].launches for i in rivals):
+                continue
+            for i in rivals:
+                chosen[i] = replace(chosen[i], dying=chosen[i].dying | inside)
+            candidate = replace(candidate, dying=candidate.dying | inside)
+        for i in exposed:
+            exposing.setdefault(i, []).append(len(chosen))
         chosen.append(candidate)
         roots.add(match.root.id)
-        roots.update(t.id for t in match.exposed)
         covered |= own
     return chosen
+
+
+def _inside(group: Sequence[Candidate], users: Mapping[int, Sequence[Term]], needed: Collection[int]) -> frozenset[int]:
+    """The roots of these matches, and what they cover that nobody else needs."""
+    inside = {c.match.root.id for c in group}
+    for i in sorted({t.id for c in group for t in (*c.match.cover, *c.match.exposed)} - inside, reverse=True):
+        if i not in needed and all(u.id in inside for u in users.get(i, ())):
+            inside.add(i)
+    return frozenset(inside)
+
+
+def _saving(group: Sequence[Candidate], inside: frozenset[int], users: Mapping[int, Sequence[Term]]) -> int:
+    """The launches that these matches save together if none of them exposes anything."""
+    gone = {t.id: t for c in group for t in (c.match.root, *c.match.cover) if t.id in inside}
+    made = {t.id: t for c in group for t in c.match.made(users) if t.op != "Transpose"}
+    return sum(map(launches, gone.values())) - sum(map(launches, made.values()))

@@ -37,15 +37,26 @@ def _unshifted(terms: Terms, x: Term, axis: int) -> Term | None:
     Only for a maximum of z itself over that axis: an arbitrary shift may be so large that rounding makes rows equal."""
     if x.op != "Add" or x.shape is None:
         return None
+    axis = axis if axis < 0 else axis - len(x.shape)
     for i, operand in enumerate(x.args):
         y, sign = hoisted(operand)
-        if sign != -1 or y.op != "ReduceMax" or (axis if axis < 0 else axis - len(x.shape)) not in y.attr("axes", ()):
+        if sign != -1 or not {y.op, *(a.op for a in y.args)} & {"ReduceMax"}:
             continue
         rest = [a for j, a in enumerate(x.args) if j != i]
         z = rest[0] if len(rest) == 1 else combine(terms, "Add", rest)
-        if z is y.args[0] and same_shape(z.shape, x.shape):
+        whole = y.op == "ReduceMax" and z is y.args[0] and axis in y.attr("axes", ())
+        if same_shape(z.shape, x.shape) and (whole or (axis == -1 and z is _of_largest(terms, y, x.shape))):
             return z
     return None
+
+
+def _of_largest(terms: Terms, y: Term, shape: Shape) -> Term | None:
+    """The term of this shape whose largest element along the last axis y is, though it was taken in another view."""
+    inner = y.args[0] if y.op == "Reshape" and len(y.args) == 1 else y
+    if inner.op != "ReduceMax" or inner.attr("axes") != (-1,) or not same_shape(y.shape, (*shape[:-1], 1)):
+        return None
+    rows = inner.args[0]
+    return reshape(terms, rows, shape) if rows.shape is not None and rows.shape[-1] == shape[-1] else None
 
 
 @form("Reshape", "Squeeze", "Unsqueeze", "Flatten")

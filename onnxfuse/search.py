@@ -131,7 +131,7 @@ def _round(
                 doomed |= candidate.dying
             else:
                 found.unprofitable.append(candidate)
-    chosen = choose(candidates, order)
+    chosen = choose(candidates, order, users, state.needed)
     if not chosen:
         return False
     _substitute(view, found, chosen, state)

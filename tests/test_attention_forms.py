@@ -94,6 +94,15 @@ def exponentials_over_their_sum() -> tuple[Model, str]:
 
 
 @attention
+def exponentials_in_rank_3() -> tuple[Model, str]:
+    g = plain()
+    rows = g("Mul", g("Reshape", scores(g), ints(B * H, S, T)), np.float32(0.5))
+    e = g("Exp", shifted(g, rows, [-1]))
+    weights = g("Mul", g("Reciprocal", g("ReduceSum", e, ints(-1), keepdims=1)), e)
+    return g, g("MatMul", g("Reshape", weights, ints(B, H, S, T)), "V")
+
+
+@attention
 def divided_by_the_sum_in_the_end() -> tuple[Model, str]:
     g = plain()
     e = g("Exp", shifted(g, scores(g), [-1]))

@@ -130,3 +130,25 @@ def test_a_declaration_of_another_rank_than_its_value_does_not_stay() -> None:
     after = fuse(before, CATALOGUE).model
     onnx.checker.check_model(after, full_check=True)
     assert np.array_equal(run(after, feeds(before))[0], run(before, feeds(before))[0])
+
+
+def test_normalizations_that_share_their_statistics_are_both_fused() -> None:
+    """As in models whose attention and MLP stand side by side; a third user of the mean would have it exposed."""
+    text = """g (float[N, 3, 8] x, float[8] s, float[8] t, float[8] b) => ({outputs})
+        <float two = {{2}}, float epsilon = {{0.00001}}> {{
+            mean = ReduceMean <axes = [-1]> (x)  d = Sub (x, mean)  square = Pow (d, two)
+            variance = ReduceMean <axes = [-1]> (square)  shifted = Add (variance, epsilon)  root = Sqrt (shifted)
+            n = Div (d, root)  first = Mul (n, s)  y = Add (first, b)  second = Mul (n, t)  z = Add (second, b)
+            {further}
+        }}"""
+    both = "float[N, 3, 8] y, float[N, 3, 8] z"
+    for outputs, further in ((both, ""), (both + ", float[N, 3, 1] m", "m = Neg (mean)")):
+        before = model(text.format(outputs=outputs, further=further))
+        after = fuse(before, CATALOGUE).model
+        onnx.checker.check_model(after, full_check=True)
+        found = ops(after.graph)
+        assert further or found == ["onnxfuse.LayerNormalization", "onnxfuse.LayerNormalization"]
+        assert "ReduceMean" not in found
+        inputs = feeds(before)
+        for got, want in zip(run(after, inputs), run(before, inputs), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
