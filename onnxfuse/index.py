@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .normal import NEUTRAL
-from .pattern import Pattern, Variant, variants
+from .pattern import COMMUTATIVE, Pattern, Variant, variants
 from .rule import Rule
 from .terms import LEVELS, Term, Terms
 
@@ -24,8 +24,17 @@ class Group:
     """Bits of ops that must be among the operands of the root's chain."""
     given: tuple[bool, ...] | None
     """Which inputs of the root are given; None for a chain."""
+    heads: tuple[str, ...]
+    """Ops that the inputs of the root must be, where they must; an empty name where not."""
     root: Pattern
     variants: list[tuple[int, Variant]] = field(default_factory=list)
+
+    def fits(self, term: Term) -> bool:
+        """Are the inputs given that must be, and what they must be?"""
+        for head, arg in zip(self.heads, term.args, strict=False):
+            if head and head != arg.op:
+                return False
+        return self.given is None or _alike(self.given, [a.op != "Absent" for a in term.args])
 
 
 class Index:
@@ -42,11 +51,20 @@ class Index:
                 below = _bits(terms, variant.ops)
                 look = frozenset((part.op, part.heads) for part in root.parts) if chain else None
                 given = None if chain else tuple(a.kind != "absent" for a in root.args)
+                heads = () if chain or root.op in COMMUTATIVE else tuple(map(_head, root.args))
                 group = groups.get(
-                    key := (root.op, below, look, chain and operand_count(root), bool(chain and root.rest), given)
+                    key := (
+                        root.op,
+                        below,
+                        look,
+                        chain and operand_count(root),
+                        bool(chain and root.rest),
+                        given,
+                        heads,
+                    )
                 )
                 if group is None:
-                    group = groups[key] = Group(below, _bits(terms, root.heads) if chain else 0, given, root)
+                    group = groups[key] = Group(below, _bits(terms, root.heads) if chain else 0, given, heads, root)
                     self.by_op.setdefault(root.op, []).append(group)
                 group.variants.append((number, variant))
 
@@ -58,21 +76,25 @@ class Index:
         absent = ~term.ops_within(LEVELS - 1)
         nested = term.op in NEUTRAL and any(a.op == term.op for a in term.args)
         far = ~term.ops_within(1 + OPENINGS if nested else 1)
-        given = tuple(a.op != "Absent" for a in term.args)
         found: list[tuple[int, Variant]] = []
         for group in groups:
-            if group.given is not None and group.given != given and not _alike(group.given, given):
+            if group.below & absent or group.beside & far or not group.fits(term):
                 continue
-            if not group.below & absent and not group.beside & far and plausible(group.root, term):
+            if plausible(group.root, term):
                 found += group.variants
         found.sort(key=lambda entry: entry[0])
         return [variant for _, variant in found]
 
 
-def _alike(wanted: tuple[bool, ...], given: tuple[bool, ...]) -> bool:
+def _head(p: Pattern) -> str:
+    """The op that a matching term must be, if it must be one."""
+    return p.op if p.kind == "op" and not p.scalar else ""
+
+
+def _alike(wanted: Sequence[bool], given: Sequence[bool]) -> bool:
     """Are the same inputs given, but for trailing ones that are not?"""
     longer, shorter = (wanted, given) if len(wanted) > len(given) else (given, wanted)
-    return longer[: len(shorter)] == shorter and not any(longer[len(shorter) :])
+    return all(a == b for a, b in zip(longer, shorter, strict=False)) and not any(longer[len(shorter) :])
 
 
 def _bits(terms: Terms, ops: Iterable[str]) -> int:

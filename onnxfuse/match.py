@@ -21,7 +21,7 @@ from .equations import Bindings, Scope, UndecidedError, attribute_defaults, unde
 from .index import OPENINGS, operand_count
 from .language import Catalogue
 from .normal import NEUTRAL, combine
-from .pattern import Pattern, Variant
+from .pattern import COMMUTATIVE, Pattern, Variant
 from .reasons import MISSING, attribute, describe, listed, surplus
 from .rule import Rule, literal, targets
 from .symbolic import Sym, exact
@@ -29,8 +29,6 @@ from .terms import REAL, Term, Terms, is_number
 
 BUDGET = 4000
 """Steps one rule may take at one term; more is a near miss, not a hang."""
-
-COMMUTATIVE = frozenset("And Or Xor Equal Max Min".split())
 
 
 @dataclass(eq=False)

@@ -27,6 +27,10 @@ NEUTRAL = {"Add": 0.0, "Mul": 1.0}
 SCALAR_OPS = frozenset({"Add", "Mul", "Reciprocal", "Sqrt"})
 
 
+COMMUTATIVE = frozenset("And Or Xor Equal Max Min".split())
+"""Ops of two operands, in either order."""
+
+
 @dataclass(eq=False)
 class Pattern:
     """A node to find.  `kind` is one of
