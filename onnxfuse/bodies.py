@@ -24,9 +24,8 @@ from .graph import DOMAIN
 from .language import Catalogue
 from .pattern import BINARY
 from .rule import Rule, captured, literal, op_name, targets
-from .terms import REAL
+from .terms import HALF, REAL
 
-HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 EXPANDED = frozenset({"GroupNormalization"})
 """Standard ops that onnxruntime has no kernel for on a CPU.  It expands their function; the equations are faster."""
 PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())

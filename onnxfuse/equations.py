@@ -23,7 +23,7 @@ from .parts import part
 from .pattern import BINARY
 from .rule import Rule, literal, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
-from .terms import Term, Terms, is_number, same_shape, value_of
+from .terms import HALF, Term, Terms, is_number, same_shape, value_of
 
 Value: TypeAlias = Any
 """What a name in a rule may stand for: Term, int, float, Sym, str, bool, tuple of these, or None (not given)."""
@@ -356,6 +356,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "hides": lambda scope, x: isinstance(x, Term) and causal.hides(x),
     "lengths": _lengths,
     "blended": _blended,
+    "half": lambda scope, x: isinstance(x, Term) and x.dtype in HALF,
     "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),

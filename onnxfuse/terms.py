@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 REAL = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
+HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 INTEGER = frozenset({TensorProto.INT64, TensorProto.INT32})
 SMALL = 1024
 """Constants up to so many elements are compared and folded by content when the graph is read, larger ones on demand."""

@@ -197,6 +197,19 @@ def test_positions_compared_are_causal_if_they_are_for_every_length(spelling: st
     assert attributes(fused).get("is_causal", 0) == (shift == 0)
 
 
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_finite_fill_needs_no_guard(fill: str) -> None:
+    """With -inf a row may have no key, and is 0 behind a guard; a finite fill leaves every score alike."""
+    feeds = operands() | {"keep": np.random.default_rng(2).random((B, 1, S, T)) > 0.4}
+    feeds["keep"][0, 0, 1] = False
+    g = Model(feeds)
+    added = g("Add", scores(g), g("Where", "keep", np.float32(0), np.float32(FILLS[fill])))
+    weights = g("Softmax", added, axis=-1)
+    safe = g("Where", g("IsNaN", weights), np.float32(0), weights)
+    fused = assert_same(g.proto(g("MatMul", safe, "V")), feeds)
+    assert attributes(fused).get("nan_to_zero", 0) == (fill == "-inf")
+
+
 @pytest.mark.parametrize("hidden", [True, False])
 def test_the_future_beside_other_masks(hidden: bool) -> None:
     """A finite fill shows where everything is masked, so that only -inf leaves a mask beside it."""
