@@ -66,7 +66,10 @@ class Dimensions:
         while i < len(dims):
             dim = dims[i]
             if not isinstance(dim, Sym):
-                known = result.pop().dims if result and isinstance(result[-1], Numbers) else ()  # type: ignore[union-attr]
+                last = result[-1] if result else None
+                known = last.dims if isinstance(last, Numbers) else ()
+                if known:
+                    result.pop()
                 result.append(Numbers((*known, dim)))
                 i += 1
                 continue

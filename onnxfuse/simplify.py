@@ -123,7 +123,8 @@ def simpler(
             plan.cost = VIEW  # an Identity
         gone = _superfluous(live, index, plan.sources)
         ops = [graph.nodes[i].op_type for i in gone]
-        if plan.cost < sum(map(_weight, ops)) and plan.work <= sum(map(_work, ops)):
+        fewer = plan.cost < sum(map(_weight, ops)) and plan.work <= sum(map(_work, ops))
+        if fewer and plan.sums >= sum(_is_sum(view, graph.nodes[i]) for i in gone):
             renewed.add(name)
             live.made |= plan.made
             live.nodes -= gone
@@ -140,6 +141,11 @@ def _weight(op: str) -> int:
 def _work(op: str) -> int:
     """How many ops that compute something a node stands for; Gemm is a product and a sum."""
     return 0 if op in MOVING else 2 if op == "Gemm" else 1
+
+
+def _is_sum(view: View, node: NodeProto) -> bool:
+    """Is it a sum of real numbers?  With fewer of them something has cancelled, which its rounding may be there for."""
+    return node.op_type in ("Add", "Sub", "Sum") and view.dtypes[node.output[0]] in REAL
 
 
 def _inputs(node: NodeProto) -> list[str]:
@@ -185,6 +191,7 @@ class _Spelling:
     before: int
     cost: int = 0
     work: int = 0
+    sums: int = 0
     sources: set[str] = field(default_factory=set)
     made: set[tuple[object, ...]] = field(default_factory=set)
 
@@ -215,6 +222,7 @@ class _Spelling:
         if term.op in ("Add", "Mul") and term.dtype in REAL:
             self.cost += (len(term.args) - 1) * WORK
             self.work += len(term.args) - 1
+            self.sums += (len(term.args) - 1) * (term.op == "Add")
             # Another order of a sum may cancel what the exporter's did not: (x + e) - x.
             return len(term.args) == 2 or (term.op == "Mul" and all(a.op != "Reciprocal" for a in term.args))
         if term.op == "Integers":
