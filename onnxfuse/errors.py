@@ -6,6 +6,7 @@
     ├── OutputError          a place that cannot be written
     ├── RuleError            a .rule file with a mistake: says file, line, column and a suggestion
     ├── DependencyError      an optional package that this command needs is not installed
+    ├── KernelError          a kernel that cannot be compiled or launched, or inputs that do not fit its op
     └── NumericsError        exit code 3: the fused model computes something else
 
 Each message is one line for a user: it names the file, the node where there is one, and the next step.
@@ -46,6 +47,10 @@ class RuleError(OnnxfuseError):
 
 class DependencyError(OnnxfuseError):
     """An optional package that this command needs is not installed."""
+
+
+class KernelError(OnnxfuseError):
+    """A kernel that cannot be compiled or launched, or inputs that do not fit its op."""
 
 
 class NumericsError(OnnxfuseError):

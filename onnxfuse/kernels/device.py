@@ -1,0 +1,98 @@
+"""Where kernels run, and what they are given.
+
+A `Device` launches CUDA source on arrays.  There are two: `cuda` (CuPy's RawModule on the current GPU) and `emulated`
+(g++ on a CPU).  The host side of a kernel knows neither: it sees arrays by what NumPy and CuPy share.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+Grid: TypeAlias = tuple[int, ...]
+"""Blocks of a launch, or threads of a block, in x, y and z; what is left out is 1."""
+
+HERE = Path(__file__).parent
+INCLUDE = re.compile(r'^[ \t]*#include "([\w.]+\.cuh)"[ \t]*\n', re.MULTILINE)
+
+
+class Array(Protocol):
+    """Contiguous memory with a shape and an element type, as NumPy and CuPy arrays and `Buffer`s have it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Contiguous memory that somebody else owns: `pointer` is its address on the device."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and shape of an array, there already or not; a `float32[2, 7, 64]`."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One translation unit of CUDA C++; `name` is for messages."""
+
+    name: str
+    text: str
+
+    @classmethod
+    def file(cls, name: str, **defines: object) -> Source:
+        """A file of this folder, its own headers put in place, under `#define`s: what templates are for elsewhere."""
+        return cls(name, "".join(f"#define {key} {value}\n" for key, value in defines.items()) + _read(name))
+
+
+@cache
+def _read(name: str) -> str:
+    """The text of a file, with each header of this folder in place of the first `#include` that names it."""
+    seen: set[str] = set()
+
+    def read(name: str) -> str:
+        if name in seen:
+            return ""
+        seen.add(name)
+        text = (HERE / name).read_text(encoding="utf-8")
+        return INCLUDE.sub(lambda found: read(found[1]), text)
+
+    return read(name)
+
+
+class Device(Protocol):
+    """Launches kernels in order: each sees what those before it wrote."""
+
+    multiprocessors: int
+    """How many blocks run at a time at least, for grids that walk over their work."""
+
+    def launch(
+        self,
+        source: Source,
+        entry: str,
+        grid: Grid,
+        block: Grid,
+        arguments: Sequence[Array | np.generic | None],
+        shared: int = 0,
+    ) -> None:
+        """Run the `__global__` function `entry` of `source`, declared `extern "C"`.
+
+        Arrays arrive as pointers (None as a null pointer), NumPy scalars as the C type of their dtype.  `shared` are
+        bytes of dynamic shared memory.  Raises KernelError if the source does not compile or the launch is refused.
+        """
