@@ -152,9 +152,9 @@ def _shared(graph: Graph) -> set[str]:
         if node.op_type in RANDOM or node.op_type in ("Constant", "Dropout") or index in graph.captures:
             own = index
         else:
-            ordered = tuple(sorted(operands, key=str)) if node.op_type in ("Add", "Mul") else tuple(operands)
-            attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
-            own = first.setdefault((node.op_type, node.domain, node.overload, ordered, attributes), index)
+            ordered = sorted(operands, key=str) if node.op_type in ("Add", "Mul") else operands
+            attributes = tuple(sorted([a.SerializeToString(deterministic=True) for a in node.attribute]))
+            own = first.setdefault((node.op_type, node.domain, node.overload, *ordered, attributes), index)
         for position, operand in enumerate(operands):
             users.setdefault(operand, set()).add((own, position))
         for name in graph.captures.get(index, ()):
