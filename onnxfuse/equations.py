@@ -11,13 +11,15 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
+from onnx import TensorProto
 
 from . import causal, symbolic
 from .canonical import defaults
 from .infer import infer, normal_axis
 from .language import Catalogue
-from .lengths import lengths_of
+from .lengths import lengths_of, window_of
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
+from .padding import lengthened
 from .parse import standard_ops
 from .parts import part
 from .pattern import BINARY
@@ -305,6 +307,36 @@ def _same(scope: Scope, a: Value, b: Value) -> bool:
     return bool(a == b)
 
 
+def _at_most(scope: Scope, a: Value, b: Value) -> bool:
+    """Is a dimension never above another?  Where that depends on the input, the answer is no."""
+    return symbolic.at_least(b, a)
+
+
+def _window(scope: Scope, mask: Value, queries: Value, keys: Value, offset: Value) -> tuple[int, int]:
+    """How far a mask lets queries see before and behind their own positions."""
+    find = window_of if isinstance(offset, Term) else causal.window
+    found = find(mask, queries, keys, offset) if isinstance(mask, Term) else None
+    if found is None:
+        raise UndecidedError(f"{mask!r} is no window")
+    return found
+
+
+def _lengthened(scope: Scope, x: Value, number: Value) -> Term:
+    """What a Pad lengthens by a number behind the last axis."""
+    found = lengthened(x, number) if isinstance(x, Term) else None
+    if found is None:
+        raise UndecidedError(f"{x!r} is not padded by {number} behind its last axis")
+    return found
+
+
+def _apart(scope: Scope, mask: Value) -> tuple[Term, Term]:
+    """A mask of booleans as a condition on positions and another on everything else."""
+    found = causal.apart(scope.terms, mask) if isinstance(mask, Term) else None
+    if found is None:
+        raise UndecidedError(f"{mask!r} is no conjunction of positions and others")
+    return found
+
+
 def _lengths(scope: Scope, mask: Value, *sizes: Value) -> Term:
     """The lengths of sequences behind which a mask hides keys."""
     found = lengths_of(mask, *sizes) if isinstance(mask, Term) else None
@@ -353,6 +385,12 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "given": lambda scope, x: isinstance(x, Term) and x.op != "Absent",
     "free": _free,
     "causal": lambda scope, x, *sizes: isinstance(x, Term) and causal.is_causal(x, *sizes),
+    "window": _window,
+    "apart": _apart,
+    "lengthened": _lengthened,
+    "atmost": _at_most,
+    "isbool": lambda scope, x: isinstance(x, Term) and x.dtype == TensorProto.BOOL,
+    "target": lambda scope: scope.ops.target,
     "hides": lambda scope, x: isinstance(x, Term) and causal.hides(x),
     "lengths": _lengths,
     "blended": _blended,
