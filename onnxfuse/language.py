@@ -29,6 +29,8 @@ class Catalogue:
 
     rules: list[Rule]
     definitions: dict[str, Rule]
+    target: str = "onnxfuse"
+    """For whom rules are tried; what they emit may depend on it."""
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
