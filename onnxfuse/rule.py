@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from .errors import RuleError
 
 PREDICATES = frozenset(
-    """rank dim shape size isconst isnumber isinput isint given free half reused causal hides lengths blended lowest len
-    abs min max trailing filled opset broadcasts same attribute part every""".split()
+    """rank dim shape size isconst isnumber isinput isint given free half double reused causal hides lengths blended
+    lowest len abs min max trailing filled opset raisable broadcasts same attribute part every""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
 
