@@ -180,6 +180,8 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "lengths": _lengths,
     "blended": _blended,
     "half": lambda scope, x: isinstance(x, Term) and x.dtype in HALF,
+    "double": lambda scope, x: isinstance(x, Term) and x.dtype == TensorProto.DOUBLE,
+    "raisable": lambda scope: scope.terms.raisable,
     "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),
