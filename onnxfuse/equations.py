@@ -21,7 +21,7 @@ from .lengths import lengths_of, window_of
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
 from .padding import lengthened
 from .parse import standard_ops
-from .parts import part
+from .parts import along, part
 from .pattern import BINARY
 from .rule import Rule, literal, op_name
 from .symbolic import Dim, Shape, Sym, broadcast, exact, product
@@ -360,6 +360,14 @@ def _every(scope: Scope, x: Value, number: Value) -> bool:
     return x.constant and bool(np.all(value_of(x) == number))
 
 
+def _along(scope: Scope, x: Value, axis: int) -> Term:
+    """The vector that x repeats along all axes but one."""
+    vector = along(scope.terms, x, axis) if isinstance(x, Term) else None
+    if vector is None:
+        raise UndecidedError(f"{x!r} differs along an axis other than {axis}")
+    return vector
+
+
 def _part(scope: Scope, x: Value, start: Value, stop: Value, step: int = 1) -> Term:
     """x[..., start:stop:step], computed inside what computes x."""
     piece = part(scope.terms, x, start, stop, step) if isinstance(x, Term) and isinstance(stop, int) else None
@@ -408,6 +416,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "same": _same,
     "attribute": _attribute,
     "part": _part,
+    "along": _along,
     "every": _every,
 }
 

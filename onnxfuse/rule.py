@@ -14,8 +14,8 @@ from .errors import RuleError
 
 PREDICATES = frozenset(
     """rank dim shape size isconst isnumber isinput isint isbool given free half reused causal window apart lengthened
-    hides lengths blended lowest len abs min max trailing filled opset target broadcasts same atmost attribute part
-    every""".split()
+    hides lengths blended lowest len abs min max trailing filled opset target broadcasts same atmost attribute along
+    part every""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
 
