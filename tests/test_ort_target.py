@@ -147,6 +147,10 @@ CASES: dict[str, tuple[onnx.ModelProto, dict[str, int]]] = {
         model(attention(SELF, MASKED, "float[2,5,16] X, float[2,1,1,5] M"), **QKV),
         THREE | {"Expand": 1},
     ),
+    "one number for all scores is spread over them": (
+        model(attention(OTHER, MASKED, "float[2,5,16] X, float[2,5,16] Z, float M"), **QKV),
+        {"MatMul": 3, "Add": 2, "Attention": 1, "Reshape": 1, "Expand": 1},
+    ),
     "rows that are masked throughout": (
         model(attention(SELF, SAFE, MASK), **QKV),
         THREE,
