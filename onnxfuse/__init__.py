@@ -32,14 +32,16 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
     import onnx_graphsurgeon
+    import onnxruntime
 
     from onnxfuse.demands import Finding
     from onnxfuse.pipeline import Optimized, Progress
     from onnxfuse.records import Report
+    from onnxfuse.runtime.served import Served
 
     Source: TypeAlias = str | os.PathLike[str] | onnx.ModelProto | onnx_graphsurgeon.Graph
 
-__all__ = ["OnnxfuseError", "__version__", "check", "optimize", "report"]
+__all__ = ["InferenceSession", "OnnxfuseError", "__version__", "check", "optimize", "register", "report"]
 __version__ = "0.1.0"
 
 
@@ -182,3 +184,50 @@ def check(
     if before is not None:
         findings += demands.lost(found, before.get(Path(found.model).name))
     return findings
+
+
+def InferenceSession(  # noqa: N802 - it stands where onnxruntime's stood
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    sess_options: onnxruntime.SessionOptions | None = None,
+    providers: Sequence[str | tuple[str, dict[str, Any]]] | None = None,
+    provider_options: Sequence[dict[str, Any]] | None = None,
+    *,
+    emulate: bool = False,
+    **options: Any,
+) -> onnxruntime.InferenceSession:
+    """onnxruntime's own session of a fused model, in which its fused nodes run kernels where onnxfuse has one.
+
+    Args:
+        path_or_bytes, sess_options, providers, provider_options, options: As onnxruntime.InferenceSession has them.
+        emulate: On the CPU provider, run the CUDA source of the kernels in the emulator, which is for tests and slow.
+            Without it, a session on a CPU runs function bodies, as it would without onnxfuse.
+
+    An op runs its kernel if the kernel takes every node of it in this model, else its function body; `register` says
+    which.
+
+    Raises:
+        DependencyError: onnxruntime is not installed, or is a version that kernels were not tested with.
+        UsageError: `sess_options` were used for another model, and know an op that must run from its body in this one.
+    """
+    from onnxfuse.runtime.session import open_session
+
+    return open_session(path_or_bytes, sess_options, providers, provider_options, emulate=emulate, **options)
+
+
+def register(
+    session_options: onnxruntime.SessionOptions,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    providers: Sequence[str | tuple[str, dict[str, Any]]] | None = None,
+    *,
+    emulate: bool = False,
+) -> Served:
+    """Make the kernels for `model` known to `session_options`, for a session that you open yourself.
+
+    The arguments are those of `InferenceSession`, which calls this; `providers` are those that the session will have.
+
+    Returns:
+        An object with `.ops`, those registered, and `.reasons`: op → why it runs from its function body.
+    """
+    from onnxfuse.runtime import session
+
+    return session.register(session_options, model, providers, emulate=emulate)
