@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
-from ctypes import addressof, c_float, c_int, c_int64, c_size_t, c_void_p
+from ctypes import addressof, byref, c_float, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
 import numpy as np
@@ -75,11 +75,10 @@ def _tensor(api: Api, info: int, name: bytes) -> np.ndarray | None:
     if not api.ok(api.KernelInfoGetAttribute_tensor(info, name, allocator.value, addressof(value))):
         return None
     try:
-        places = addressof(kind), addressof(dims), addressof(rank)
-        api.check(api.GetTensorElementTypeAndShapeDataReference(value.value, *places))
+        api.check(api.GetTensorElementTypeAndShapeDataReference(value, byref(kind), byref(dims), byref(rank)))
         shape = tuple((c_int64 * rank.value).from_address(dims.value)) if dims.value else ()
         array = np.empty(shape, helper.tensor_dtype_to_np_dtype(kind.value))
-        api.check(api.GetTensorMutableData(value.value, addressof(pointer)))
+        api.check(api.GetTensorMutableData(value, byref(pointer)))
         if pointer.value:
             ctypes.memmove(array.ctypes.data, pointer.value, array.nbytes)
         return array

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import addressof, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, addressof, byref, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -55,17 +55,29 @@ class Op:
         return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
 
-class _Scratch(threading.local):
-    """Where the C API writes to, for each thread its own; `at_` is the address of each."""
+_DIMS = POINTER(c_int64)
+
+
+class _Scratch:
+    """Where the C API writes to; `at_` is the address of each."""
 
     def __init__(self) -> None:
-        self.value, self.pointer, self.dims = c_void_p(), c_void_p(), c_void_p()
+        self.value, self.pointer, self.dims = c_void_p(), c_void_p(), _DIMS()
         self.rank, self.type = c_size_t(), c_int()
-        self.at_value, self.at_pointer, self.at_dims = map(addressof, (self.value, self.pointer, self.dims))
-        self.at_rank, self.at_type = addressof(self.rank), addressof(self.type)
+        self.at_value, self.at_pointer, self.at_dims = byref(self.value), byref(self.pointer), byref(self.dims)
+        self.at_rank, self.at_type = byref(self.rank), byref(self.type)
 
 
-_scratch = _Scratch()
+class _Own(threading.local):
+    """Each thread has a scratch of its own."""
+
+    def __init__(self) -> None:
+        self.scratch = _Scratch()
+
+
+_own = _Own()
+_SIZES = [c_size_t(number) for number in range(256)]
+"""Numbers of inputs, outputs and dimensions."""
 
 
 class Node:
@@ -91,24 +103,23 @@ class Node:
 
     def run(self, context: int) -> None:
         """Launch the kernel on the tensors of a KernelContext.  Raises KernelError, or RuntimeError of onnxruntime."""
-        api, scratch = self._api, _scratch
-        inputs = self._read(context, api, scratch)
-        outputs, empty = self._allocate(context, api, scratch, self._expected(inputs))
+        api, scratch, place = self._api, _own.scratch, c_void_p(context)
+        inputs = self._read(place, api, scratch)
+        outputs, empty = self._allocate(place, api, scratch, self._expected(inputs))
         if not empty:
-            if status := api.KernelContext_GetGPUComputeStream(context, scratch.at_pointer):
+            if status := api.KernelContext_GetGPUComputeStream(place, scratch.at_pointer):
                 api.check(status)
             self._kernel.launch(self._device(scratch.pointer.value or 0), inputs, outputs)
 
-    def _read(self, context: int, api: Api, scratch: _Scratch) -> list[Buffer | None]:
+    def _read(self, context: c_void_p, api: Api, scratch: _Scratch) -> list[Buffer | None]:
         inputs: list[Buffer | None] = []
         for index, dtype in enumerate(self._types):
             if index in self._constants:
                 inputs.append(self._constants[index])
                 continue
-            if status := api.KernelContext_GetInput(context, index, scratch.at_value):
+            if status := api.KernelContext_GetInput(context, _SIZES[index], scratch.at_value):
                 api.check(status)
-            value = scratch.value.value
-            array = None if value is None else _buffer(api, scratch, value, dtype)
+            array = _buffer(api, scratch, dtype) if scratch.value else None
             inputs.append(array)
             if array is not None and self._is_constant[index]:
                 self._constants[index] = array
@@ -127,36 +138,36 @@ class Node:
         return outputs
 
     def _allocate(
-        self, context: int, api: Api, scratch: _Scratch, expected: Sequence[_Output]
+        self, context: c_void_p, api: Api, scratch: _Scratch, expected: Sequence[_Output]
     ) -> tuple[list[Buffer | None], bool]:
         """The outputs, None where nobody wants one, and whether there is nothing to compute."""
         outputs: list[Buffer | None] = []
         empty = True
         for index, made in enumerate(expected):
             dtype, shape = made.type
-            if status := api.KernelContext_GetOutput(context, index, made.at_dims, len(shape), scratch.at_value):
+            rank = _SIZES[len(shape)]
+            if status := api.KernelContext_GetOutput(context, _SIZES[index], made.at_dims, rank, scratch.at_value):
                 api.check(status)
-            value = scratch.value.value
-            if value is None:
+            if not scratch.value:
                 outputs.append(None)
                 continue
-            if status := api.GetTensorMutableData(value, scratch.at_pointer):
+            if status := api.GetTensorMutableData(scratch.value, scratch.at_pointer):
                 api.check(status)
             outputs.append(Buffer(scratch.pointer.value or 0, shape, dtype))
             empty = empty and 0 in shape
         return outputs + self._unnamed, empty
 
 
-def _buffer(api: Api, scratch: _Scratch, value: int, dtype: np.dtype[Any]) -> Buffer:
-    """The memory of a tensor."""
+def _buffer(api: Api, scratch: _Scratch, dtype: np.dtype[Any]) -> Buffer:
+    """The memory of the tensor in `scratch.value`."""
+    value = scratch.value
     if status := (
         api.GetTensorMutableData(value, scratch.at_pointer)
         or api.GetTensorElementTypeAndShapeDataReference(value, scratch.at_type, scratch.at_dims, scratch.at_rank)
     ):
         api.check(status)
-    dims = scratch.dims.value
-    shape = tuple((c_int64 * scratch.rank.value).from_address(dims)) if dims else ()
-    return Buffer(scratch.pointer.value or 0, shape, dtype)
+    rank = scratch.rank.value
+    return Buffer(scratch.pointer.value or 0, tuple(scratch.dims[:rank]) if rank else (), dtype)
 
 
 def _is_constant(api: Api, info: int, index: int) -> bool:
@@ -173,7 +184,7 @@ class _Output:
     def __init__(self, made: TensorType) -> None:
         self.type = made
         self._dims = (c_int64 * len(made.shape))(*made.shape)
-        self.at_dims = addressof(self._dims)
+        self.at_dims = byref(self._dims)
 
 
 _nodes: dict[int, Node] = {}
