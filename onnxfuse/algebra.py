@@ -58,9 +58,11 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         operands.append(terms.number(number, dtype))
     if len(operands) == 1:
         return operands[0]
-    lifted = _lift_merge(terms, op, operands, shape) or (_lift_rows(terms, operands, shape) if op == "Add" else None)
-    if lifted is not None:
-        return lifted
+    if any(hoisted(operand)[0].op == "Reshape" for operand in operands):
+        lifted = _lift_merge(terms, op, operands, shape)
+        lifted = _lift_rows(terms, operands, shape) if lifted is None and op == "Add" else lifted
+        if lifted is not None:
+            return lifted
     operands.sort(key=lambda t: (is_number(t), t.id))
     if all(a.constant for a in operands):
         folded = fold(terms, op, operands, {}, shape, dtype)
@@ -77,8 +79,8 @@ def _never_widens(number: Term, args: Sequence[Term]) -> bool:
 
 def _without_leading_ones(terms: Terms, constant: Term, args: Sequence[Term]) -> Term:
     """A constant of shape [1, n] is one of shape [n] beside an operand of at least its rank; others stay."""
-    dims = static(constant.shape)
-    if not constant.constant or dims is None or dims[:1] != (1,) or len(dims) < 2:
+    dims = static(constant.shape) if constant.constant else None
+    if dims is None or dims[:1] != (1,) or len(dims) < 2:
         return constant
     if not any(a is not constant and a.rank is not None and a.rank >= len(dims) for a in args):
         return constant

@@ -375,10 +375,12 @@ def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None
             names.setdefault(term.id, name)
     result: list[NearMiss] = []
     told: set[int] = set()
-    order = sorted(found.failures, key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id))
+    open_roots = names.keys() - covered
+    order = sorted(
+        found.failures(open_roots), key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id)
+    )
     for failure in order:
-        near = _telling(failure, why) and failure.root.id in names and failure.root.id not in covered
-        if not near or failure.root.id in told or failure.at.id in told:
+        if not _telling(failure, why) or failure.root.id in told or failure.at.id in told:
             continue  # a smaller rule stops at the same step, or inside what a larger one has matched
         told |= failure.covered | {failure.at.id}
         value = names.get(failure.at.id) or names[failure.root.id]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, TypeAlias
@@ -123,8 +123,12 @@ class Rule:
     def late(self) -> tuple[ast.expr, ...]:
         return tuple(c for c in self.where if c not in self.early)
 
+    @cached_property
+    def _by_name(self) -> Mapping[str, Parameter]:
+        return {p.name: p for p in self.parameters}
+
     def parameter(self, name: str) -> Parameter | None:
-        return next((p for p in self.parameters if p.name == name), None)
+        return self._by_name.get(name)
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,12 @@ def literal(node: ast.expr) -> Any:
     """A literal, lists as tuples."""
     value = ast.literal_eval(node)
     return tuple(value) if isinstance(value, list) else value
+
+
+@cache
+def names_in(node: ast.expr) -> frozenset[str]:
+    """The names that an expression mentions."""
+    return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
 def captured(statements: Iterable[Statement]) -> set[str]:
