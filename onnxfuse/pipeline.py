@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
@@ -269,7 +269,8 @@ def _fuse(
 def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str, str]], raising: bool) -> Found:
     """Fusions, then the target's lowerings.  Where an op is left that the target does not have, what made it is banned
     and the search made again.  Raises OpsetError if `raising` and a higher opset has it."""
-    opset = view.graph.opset
+    opset, view.terms.raisable = view.graph.opset, raising
+    catalogue = replace(catalogue, target=target)
     strata = [*catalogue.strata(target), *catalogue.lowerings(target)]
     if target == "onnxfuse":
         return search(view, catalogue, strata, banned)

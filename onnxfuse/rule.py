@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 from .errors import RuleError
 
 PREDICATES = frozenset(
-    """rank dim shape size isconst isnumber isinput isint given free half reused causal hides lengths blended lowest len
-    abs min max trailing filled opset broadcasts same attribute part every""".split()
+    """rank dim shape size isconst isnumber isinput isint isbool given free half double reused causal window apart
+    lengthened hides lengths blended lowest len abs min max trailing filled opset target raisable broadcasts same atmost
+    attribute part every""".split()
 )
-"""Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
+"""Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.rule_functions."""
 
 VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Expand Slice".split())
 """Ops that a lowering puts around the op it is about."""

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from onnx import TensorProto
 
-from . import causal
-from .lengths import lengths_of
+from . import causal, symbolic
+from .lengths import lengths_of, window_of
+from .padding import lengthened
 from .parts import part
 from .symbolic import Dim, Shape, Sym, broadcast, product
 from .terms import HALF, Term, is_number, same_shape, value_of
@@ -90,6 +92,36 @@ def _same(scope: Scope, a: Value, b: Value) -> bool:
     return bool(a == b)
 
 
+def _at_most(scope: Scope, a: Value, b: Value) -> bool:
+    """Is a dimension never above another?  Where that depends on the input, the answer is no."""
+    return symbolic.at_least(b, a)
+
+
+def _window(scope: Scope, mask: Value, queries: Value, keys: Value, offset: Value) -> tuple[int, int]:
+    """How far a mask lets queries see before and behind their own positions."""
+    find = window_of if isinstance(offset, Term) else causal.window
+    found = find(mask, queries, keys, offset) if isinstance(mask, Term) else None
+    if found is None:
+        raise UndecidedError(f"{mask!r} is no window")
+    return found
+
+
+def _lengthened(scope: Scope, x: Value, number: Value) -> Term:
+    """What a Pad lengthens by a number behind the last axis."""
+    found = lengthened(x, number) if isinstance(x, Term) else None
+    if found is None:
+        raise UndecidedError(f"{x!r} is not padded by {number} behind its last axis")
+    return found
+
+
+def _apart(scope: Scope, mask: Value) -> tuple[Term, Term]:
+    """A mask of booleans as a condition on positions and another on everything else."""
+    found = causal.apart(scope.terms, mask) if isinstance(mask, Term) else None
+    if found is None:
+        raise UndecidedError(f"{mask!r} is no conjunction of positions and others")
+    return found
+
+
 def _lengths(scope: Scope, mask: Value, *sizes: Value) -> Term:
     """The lengths of sequences behind which a mask hides keys."""
     found = lengths_of(mask, *sizes) if isinstance(mask, Term) else None
@@ -138,10 +170,18 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "given": lambda scope, x: isinstance(x, Term) and x.op != "Absent",
     "free": _free,
     "causal": lambda scope, x, *sizes: isinstance(x, Term) and causal.is_causal(x, *sizes),
+    "window": _window,
+    "apart": _apart,
+    "lengthened": _lengthened,
+    "atmost": _at_most,
+    "isbool": lambda scope, x: isinstance(x, Term) and x.dtype == TensorProto.BOOL,
+    "target": lambda scope: scope.ops.target,
     "hides": lambda scope, x: isinstance(x, Term) and causal.hides(x),
     "lengths": _lengths,
     "blended": _blended,
     "half": lambda scope, x: isinstance(x, Term) and x.dtype in HALF,
+    "double": lambda scope, x: isinstance(x, Term) and x.dtype == TensorProto.DOUBLE,
+    "raisable": lambda scope: scope.terms.raisable,
     "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),

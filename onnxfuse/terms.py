@@ -99,6 +99,8 @@ class Terms:
         """Ids of sums and products that several nodes use: they stay closed when a chain is flattened."""
         self.reused: set[int] = set()
         """Ids of terms that several terms use, or that must exist as values; as of the last round of the search."""
+        self.raisable = False
+        """May the model's opset still be raised, for an op that is worth it?"""
         self.plural: dict[int, dict[int, Term]] = {}
         """Ids of terms that stand for several values → each of these, an Output, by its index; as of the last round."""
 
