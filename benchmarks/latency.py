@@ -28,7 +28,8 @@ import onnxruntime
 
 import onnxfuse
 from benchmarks import floor, scale
-from onnxfuse import cli, files, inputs, interleaved, numerics
+from onnxfuse import files, inputs, interleaved, numerics
+from onnxfuse.commands.optimize import optimize
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.interleaved import Ratio
 
@@ -43,7 +44,7 @@ SLOWER = 0.97
 QUIET = 0.02
 """A control that is farther from 1 than this says that the machine is too noisy."""
 
-TARGETS = next(list(kind.choices) for p in cli.optimize.params if isinstance(kind := p.type, click.Choice))
+TARGETS = next(list(kind.choices) for p in optimize.params if isinstance(kind := p.type, click.Choice))
 PEERS = [tool for tool in scale.TOOLS if tool != "onnxfuse"]
 Shapes = dict[str, tuple[int, ...]]
 

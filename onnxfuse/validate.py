@@ -7,29 +7,22 @@ guilty = bisect(range(n), lambda kept: oracle.compare(build(kept)).verdict == "e
 
 from __future__ import annotations
 
-import ctypes
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
 
 from onnxfuse import float64, inputs, numerics, sites
-from onnxfuse.errors import DependencyError
 from onnxfuse.inputs import Case
 from onnxfuse.records import Validation
+from onnxfuse.runtime.quiet import Session, SessionError, first_line, onnxruntime
 
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
 )
-_THREADS = 2
-_SILENT = 4
-"""onnxruntime's severity "fatal": what goes wrong is said once, in the verdict's note."""
 _SITES = 250
 """Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
 _LOSS = 4.0
@@ -108,7 +101,7 @@ class Oracle:
         try:
             self._exact = _run_float64(float64.to_float64(original, self._base_dir), feeds)
         except Exception as error:  # the reference evaluator raises whatever its operators raise
-            self._exact_note = f"no float64 reference: {_first_line(error)}"
+            self._exact_note = f"no float64 reference: {first_line(error)}"
 
     def compare(self, fused: onnx.ModelProto, *, rtol: float | None = None, atol: float | None = None) -> Validation:
         """Runs `fused`, with every optimization on, on the oracle's cases; tolerances default by dtype (`numerics`).
@@ -294,64 +287,6 @@ def bisect(candidates: Sequence[int], is_good: Callable[[frozenset[int]], bool],
     return frozenset(guilty)
 
 
-class SessionError(Exception):
-    """onnxruntime refuses or fails; the text is its reason in one line."""
-
-
-class Session:
-    """onnxruntime on the CPU, quiet, for one model whose external data stays in `base_dir`.  Raises SessionError."""
-
-    def __init__(self, model: onnx.ModelProto, base_dir: Path | None, *, optimize: bool) -> None:
-        ort = onnxruntime()
-        options = ort.SessionOptions()
-        level = ort.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-        options.intra_op_num_threads = _THREADS
-        options.log_severity_level = _SILENT
-        folder = str((base_dir or Path.cwd()).resolve())
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-        try:
-            data = model.SerializeToString()
-            self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's exceptions share no base class; protobuf's limit is 2 GiB
-            raise SessionError(_first_line(error)) from error
-        values = (*self._session.get_inputs(), *self._session.get_outputs())
-        self._types = {value.name: _element_type(value.type) for value in values}
-
-    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """All outputs, in order: arrays (dtypes of ml_dtypes where numpy has none), lists of arrays, or None."""
-        ort = onnxruntime()
-        options = ort.RunOptions()
-        options.log_severity_level = _SILENT
-        try:
-            if not any(self._types.values()):
-                return list(self._session.run(None, dict(feeds), options))
-            values = {name: self._to_ort(ort, name, value) for name, value in feeds.items()}
-            return [_from_ort(v) for v in self._session.run_with_ort_values(None, values, options)]
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            raise SessionError(_first_line(error)) from error
-
-    def _to_ort(self, ort: ModuleType, name: str, value: Any) -> Any:
-        if kind := self._types[name]:
-            raw = value.view(np.uint16 if value.dtype.itemsize == 2 else np.uint8)
-            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, kind)
-        return ort.OrtValue.ortvalue_from_numpy(value)
-
-
-def _from_ort(value: Any) -> np.ndarray:
-    kind = _element_type(value.data_type())
-    if not kind:
-        return np.asarray(value.numpy())
-    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return np.frombuffer(raw, helper.tensor_dtype_to_np_dtype(kind)).reshape(value.shape())
-
-
-def _element_type(text: str) -> int:
-    """The TensorProto type in ``tensor(bfloat16)`` if numpy has no dtype for it, else 0."""
-    match = re.fullmatch(r"tensor\((bfloat16|float8\w+)\)", text)
-    return int(TensorProto.DataType.Value(match[1].upper())) if match else 0
-
-
 def _run_float64(model: onnx.ModelProto, feeds: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     """Outputs of a float64 model: by onnxruntime where it has the kernels, else by the ONNX reference evaluator."""
     try:
@@ -359,24 +294,6 @@ def _run_float64(model: onnx.ModelProto, feeds: Sequence[Mapping[str, Any]]) -> 
         return [session.run(feed) for feed in feeds]
     except SessionError:
         return float64.evaluate(model, feeds)
-
-
-def onnxruntime() -> ModuleType:
-    """The onnxruntime module.  Raises DependencyError where neither of its two packages is installed."""
-    try:
-        import onnxruntime as ort
-    except ImportError as error:
-        message = (
-            "onnxruntime is not installed: pip install 'onnxfuse[cpu]', or 'onnxfuse[gpu]' on a machine with a GPU"
-        )
-        raise DependencyError(message) from error
-    ort.set_default_logger_severity(_SILENT)
-    return ort  # type: ignore[no-any-return]
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", lines[0])
 
 
 def _widen(value: Any) -> Any:
