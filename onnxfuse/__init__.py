@@ -60,7 +60,7 @@ def optimize(
     rtol: float | None = None,
     atol: float | None = None,
     on_mismatch: Literal["bisect", "fail"] = "bisect",
-    validate: Literal["onnxruntime", "reference", "off"] = "onnxruntime",
+    validate: Literal["onnxruntime", "reference", "kernels", "off"] = "onnxruntime",
     base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
@@ -79,7 +79,8 @@ def optimize(
         inputs: Input name → value to validate with; the others are generated from `seed`.
         rtol, atol: Tolerances; None chooses by dtype.
         on_mismatch: Leave the guilty fusion out and name it in the report, or raise.
-        validate: Compare in onnxruntime, also with float64 ("reference"), or not at all.
+        validate: Compare in onnxruntime; also with float64 ("reference"); with the CUDA source of the kernels run on
+            the CPU, which needs g++ ("kernels"); or not at all ("off").
         base_dir: Where external data lies; None is the folder of `model`, if that is a file.
         progress: Called with (step, done, total).
 
@@ -88,7 +89,8 @@ def optimize(
 
     Raises:
         NumericsError: The fused model computes something else, and `on_mismatch` is "fail" or no fusion is to blame.
-        DependencyError: Neither onnxruntime nor onnxruntime-gpu is installed, and `validate` is not "off".
+        DependencyError: Neither onnxruntime nor onnxruntime-gpu is installed, and `validate` is not "off"; or g++ is
+            not, and `validate` is "kernels".
         ModelError, RuleError, UsageError, OutputError: As their names say.
     """
     from pathlib import Path
@@ -193,6 +195,7 @@ def InferenceSession(  # noqa: N802 - it stands where onnxruntime's stood
     provider_options: Sequence[dict[str, Any]] | None = None,
     *,
     emulate: bool = False,
+    rules: Sequence[Path] = (),
     **options: Any,
 ) -> onnxruntime.InferenceSession:
     """onnxruntime's own session of a fused model, in which its fused nodes run kernels where onnxfuse has one.
@@ -201,6 +204,7 @@ def InferenceSession(  # noqa: N802 - it stands where onnxruntime's stood
         path_or_bytes, sess_options, providers, provider_options, options: As onnxruntime.InferenceSession has them.
         emulate: On the CPU provider, run the CUDA source of the kernels in the emulator, which is for tests and slow.
             Without it, a session on a CPU runs function bodies, as it would without onnxfuse.
+        rules: Folders of .rule files that the model was fused with besides the catalogue.
 
     An op runs its kernel if the kernel takes every node of it in this model, else its function body; `register` says
     which.
@@ -211,7 +215,9 @@ def InferenceSession(  # noqa: N802 - it stands where onnxruntime's stood
     """
     from onnxfuse.runtime.session import open_session
 
-    return open_session(path_or_bytes, sess_options, providers, provider_options, emulate=emulate, **options)
+    return open_session(
+        path_or_bytes, sess_options, providers, provider_options, emulate=emulate, rules=rules, **options
+    )
 
 
 def register(
@@ -220,6 +226,7 @@ def register(
     providers: Sequence[str | tuple[str, dict[str, Any]]] | None = None,
     *,
     emulate: bool = False,
+    rules: Sequence[Path] = (),
 ) -> Served:
     """Make the kernels for `model` known to `session_options`, for a session that you open yourself.
 
@@ -230,4 +237,4 @@ def register(
     """
     from onnxfuse.runtime import session
 
-    return session.register(session_options, model, providers, emulate=emulate)
+    return session.register(session_options, model, providers, emulate=emulate, rules=rules)

@@ -34,7 +34,8 @@ class Oracle:
 
     Inputs are generated (`inputs.generate`), or `given` by name; `shapes` fixes dims by input name.  External data is
     read by onnxruntime from `base_dir` and never enters Python, except with `reference`, which converts the model to
-    float64 and costs twice its size.  The original runs in the constructor and is not held afterwards.
+    float64 and costs twice its size.  With `emulate`, fused ops run the CUDA source of their kernels; `rules` are those
+    that define ops besides the catalogue.  The original runs in the constructor and is not held afterwards.
 
     Raises UsageError where `shapes` or `given` do not fit, DependencyError where no onnxruntime is installed.
     """
@@ -53,8 +54,11 @@ class Oracle:
         given: Mapping[str, np.ndarray] | None = None,
         base_dir: Path | None = None,
         reference: bool = False,
+        emulate: bool = False,
+        rules: Sequence[Path] = (),
     ) -> None:
         self._base_dir = base_dir
+        self._kernels: dict[str, Any] = {"emulate": emulate, "rules": rules}
         self._outputs = [output.name for output in original.graph.output]
         self._expected: list[list[Any]] = []
         self._exact: list[list[Any]] = []
@@ -112,14 +116,15 @@ class Oracle:
         if not self.cases:
             return Validation("not validated", note=self.reason)
         try:
-            session = Session(fused, self._base_dir, optimize=True)
+            session = Session(fused, self._base_dir, optimize=True, **self._kernels)
             actual = [session.run(case.inputs) for case in self.cases]
         except SessionError as error:
             return Validation("mismatch", note=f"the fused model does not run: {error}")
         if len(actual[0]) != len(self._outputs):
             note = f"the fused model has {len(actual[0])} outputs instead of {len(self._outputs)}"
             return Validation("mismatch", note=note, cases=len(self.cases))
-        return self._precision(self._judge(list(self._differences(actual, rtol, atol)), rtol, atol), actual)
+        judged = self._judge(list(self._differences(actual, rtol, atol)), rtol, atol)
+        return self._precision(replace(judged, kernels=tuple(session.served.names)), actual)
 
     def _differences(
         self, actual: list[list[Any]], rtol: float | None, atol: float | None
@@ -189,6 +194,8 @@ def compare_sites(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
+    emulate: bool = False,
+    rules: Sequence[Path] = (),
 ) -> tuple[int, dict[str, str]]:
     """Compares the values that the two models compute differently, one by one, on unit normals (`sites`).
 
@@ -206,7 +213,8 @@ def compare_sites(
     while pending:
         part = pending.pop()
         try:
-            wanted, got = _run_sites(original, fused, part, sites.feed(part, real, seed), base_dir)
+            feeds = sites.feed(part, real, seed)
+            wanted, got = _run_sites(original, fused, part, feeds, base_dir, emulate=emulate, rules=rules)
         except SessionError:
             # One that does not run alone must not silence the others.
             middle = len(part) // 2
@@ -224,6 +232,7 @@ def _run_sites(
     part: list[sites.Site],
     feeds: dict[str, Any],
     base_dir: Path | None,
+    **kernels: Any,
 ) -> tuple[list[Any], list[Any]]:
     """The outputs of the sites, as the original computes them and as the fused model does."""
     before = sites.cut(original, part, [site.original for site in part], feeds)
@@ -231,7 +240,7 @@ def _run_sites(
     bare = [replace(site, observed=()) for site in part]
     feeds = {f"{i}/{name}": feeds[f"{i}/{name}"] for i, site in enumerate(bare) for name in site.stops}
     after = sites.cut(fused, bare, [site.fused for site in bare], feeds)
-    return wanted, Session(after, base_dir, optimize=True).run(feeds)
+    return wanted, Session(after, base_dir, optimize=True, **kernels).run(feeds)
 
 
 def _observe(

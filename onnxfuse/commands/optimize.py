@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--validate",
-    type=click.Choice(["onnxruntime", "reference"]),
-    help="Compare in onnxruntime, or also with float64.  [default: onnxruntime]",
+    type=click.Choice(["onnxruntime", "reference", "kernels"]),
+    help="Compare in onnxruntime, also with float64, or with kernels run on the CPU.  [default: onnxruntime]",
 )
 @click.option("--no-validate", is_flag=True, help="Write without comparing.")
 @click.option("--dry-run", is_flag=True, help="Do everything but write the model.")
@@ -49,7 +49,7 @@ def optimize(
     output: str | None,
     shapes: dict[str, tuple[int, ...]],
     inputs: Path | None,
-    validate: Literal["onnxruntime", "reference"] | None,
+    validate: Literal["onnxruntime", "reference", "kernels"] | None,
     no_validate: bool,
     dry_run: bool,
     report_file: Path | None,

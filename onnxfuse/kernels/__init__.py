@@ -6,15 +6,21 @@ written once and run on any `Device`: CUDA by way of CuPy, or a CPU by way of th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import KernelError
 from .kernel import Kernel
 
 KERNELS: dict[str, type[Kernel]] = {}
 """Op of domain onnxfuse → its kernel."""
 
 
-def find(op: str) -> type[Kernel] | None:
-    """The kernel of an op of domain onnxfuse; None if it runs from its function body.
+def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
+    """The kernel of an op of domain onnxfuse, the same class every time; `rules` are folders of a user's own rules.
 
-    The same class every time: onnxruntime is told of it once.
+    Raises KernelError with the reason where there is none, and the op runs from its function body.
     """
-    return KERNELS.get(op)
+    if op not in KERNELS:
+        raise KernelError(f"{op} has no kernel")
+    return KERNELS[op]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,6 +55,7 @@ class Session:
         optimize: bool,
         provider: str = "cpu",
         emulate: bool = False,
+        rules: Sequence[Path] = (),
         threads: int = THREADS,
         profile: str = "",
     ) -> None:
@@ -74,7 +75,7 @@ class Session:
         if provider == "cuda" or emulate:
             from .session import register
 
-            self.served = register(options, model, providers, emulate=emulate)
+            self.served = register(options, model, providers, emulate=emulate, rules=rules)
         try:
             if isinstance(model, onnx.ModelProto):
                 folder = str((base_dir or Path.cwd()).resolve())

@@ -6,8 +6,9 @@ attributes the kernel does not take would make the model invalid.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,35 +33,41 @@ class Served:
     """Name of each other op → why it runs from its function body."""
 
     @property
+    def sources(self) -> dict[str, str]:
+        """Op → the module of onnxfuse.kernels that has its kernel."""
+        return {op.name: op.kernel.__module__.rpartition(".")[2] for op in self.ops}
+
+    @property
     def names(self) -> list[str]:
         """The ops that kernels compute."""
         return sorted({op.name for op in self.ops})
 
 
-def examine(model: ModelProto) -> Served:
-    """Look at every fused node of a model: of its graph, of inner graphs, of its functions."""
+def examine(model: ModelProto, rules: Sequence[Path] = ()) -> Served:
+    """Look at every fused node of a model: of its graph, of inner graphs, of its functions.
+
+    `rules` are folders of a user's own rules, whose ops may have kernels too.
+    """
     uses: dict[str, list[tuple[NodeProto, ElementTypes]]] = {}
     for root in roots(model):
         scopes: dict[int, ElementTypes] = {}
         for graph in root.scopes():
-            types = scopes[id(graph)] = ElementTypes(graph, scopes.get(id(graph.parent)))
+            types = scopes[id(graph)] = ElementTypes(graph, scopes.get(id(graph.parent)), rules)
             for node in graph.nodes:
                 if node.domain == DOMAIN:
                     uses.setdefault(node.op_type, []).append((node, types))
     result = Served()
     for name, nodes in sorted(uses.items()):
         try:
-            result.ops += _ops(name, nodes)
+            result.ops += _ops(name, nodes, rules)
         except KernelError as refusal:
             result.reasons[name] = str(refusal)
     return result
 
 
-def _ops(name: str, nodes: list[tuple[NodeProto, ElementTypes]]) -> list[Op]:
+def _ops(name: str, nodes: list[tuple[NodeProto, ElementTypes]], rules: Sequence[Path]) -> list[Op]:
     """What to register for all nodes of an op.  Raises KernelError if a kernel does not take one of them."""
-    kernel = kernels.find(name)
-    if kernel is None:
-        raise KernelError(f"{name} has no kernel")
+    kernel = kernels.find(name, rules)
     types: dict[str, None] = {}
     asked: set[tuple[str, int]] = set()
     tried: set[str] = set()
@@ -112,8 +119,8 @@ class ElementTypes:
     Nodes are in topological order, so that each passes on what those before it were found to have.
     """
 
-    def __init__(self, graph: Graph, outer: ElementTypes | None) -> None:
-        self._graph, self._outer = graph, outer
+    def __init__(self, graph: Graph, outer: ElementTypes | None, rules: Sequence[Path] = ()) -> None:
+        self._graph, self._outer, self._rules = graph, outer, rules
         self._found: dict[str, int] = {}
         for node in graph.nodes:
             hidden = [name for name in node.output if name and not graph.type_of(name)[0]]
@@ -129,7 +136,7 @@ class ElementTypes:
         return known or (self._outer.of(name) if self._outer is not None else TensorProto.UNDEFINED)
 
     def _pass_on(self, node: NodeProto, hidden: list[str]) -> None:
-        inputs, outputs = _variables(node, self._graph.opset)
+        inputs, outputs = _variables(node, self._graph.opset, self._rules)
         bound: dict[str, int] = {}
         for variable, name in zip(inputs, node.input, strict=False):
             if name and (kind := self.of(name)):
@@ -142,12 +149,14 @@ class ElementTypes:
 _FIXED = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
 
 
-def _variables(node: NodeProto, opset: int) -> tuple[list[str], list[str]]:
+def _variables(node: NodeProto, opset: int, rules: Sequence[Path]) -> tuple[list[str], list[str]]:
     """What an op's inputs and outputs have for a type: the same text is the same type."""
     if node.domain == DOMAIN:
-        kernel = kernels.find(node.op_type)
-        parameters = (kernel.signature.inputs, kernel.signature.outputs) if kernel is not None else ((), ())
-        return [p.type for p in parameters[0]], [p.type for p in parameters[1]]
+        try:
+            signature = kernels.find(node.op_type, rules).signature
+        except KernelError:
+            return [], []
+        return [p.type for p in signature.inputs], [p.type for p in signature.outputs]
     if node.domain in STANDARD and defs.has(node.op_type, opset, ""):
         schema = defs.get_schema(node.op_type, opset, "")
         return [p.type_str for p in schema.inputs], [p.type_str for p in schema.outputs]

@@ -33,19 +33,21 @@ def open_session(
     provider_options: Sequence[dict[str, Any]] | None = None,
     *,
     emulate: bool = False,
+    rules: Sequence[Path] = (),
     **options: Any,
 ) -> InferenceSession:
     """onnxruntime's InferenceSession of a model, its fused nodes run by kernels where there are any for them.
 
     On CUDA the kernels run on onnxruntime's stream.  On a CPU the nodes run their function bodies, as without onnxfuse;
-    `emulate` runs the CUDA source there, for tests: slowly.  All other arguments are onnxruntime's.
+    `emulate` runs the CUDA source there, for tests: slowly.  `rules` are folders of a user's rules, for ops of theirs.
+    All other arguments are onnxruntime's.
 
     Raises DependencyError where onnxruntime is missing, or is a version that kernels were not tested with, and
     UsageError where `sess_options` know an op from another model that must run from its function body in this one.
     """
     ort = onnxruntime()
     chosen = sess_options if sess_options is not None else ort.SessionOptions()
-    register(chosen, model, providers, emulate=emulate)
+    register(chosen, model, providers, emulate=emulate, rules=rules)
     if providers is not None:
         options["providers"] = list(providers)
     if provider_options is not None:
@@ -55,7 +57,12 @@ def open_session(
 
 
 def register(
-    session_options: SessionOptions, model: Model, providers: Providers | None = None, *, emulate: bool = False
+    session_options: SessionOptions,
+    model: Model,
+    providers: Providers | None = None,
+    *,
+    emulate: bool = False,
+    rules: Sequence[Path] = (),
 ) -> Served:
     """Make known to `session_options` the ops of `model` that kernels compute on one of `providers`.
 
@@ -66,7 +73,7 @@ def register(
     if backend is None:
         return Served()
     proto = _parsed(model)
-    found = examine(proto) if proto is not None else Served()
+    found = examine(proto, rules) if proto is not None else Served()
     if clash := registration.known(session_options).intersection(found.reasons):
         name = min(clash)
         raise UsageError(f"these SessionOptions know {name} from another model; make new ones: {found.reasons[name]}")
