@@ -12,7 +12,8 @@ EMULATOR_UNCHECKED inline void __pipeline_memcpy_async(
     fail(site, "asynchronous copy of %zu bytes between addresses that are not aligned to it", bytes);
   if (copies.count == Copies::MOST) fail(site, "more than %u asynchronous copies under way", Copies::MOST);
   access(to, bytes, true, false, __builtin_return_address(0));
-  memset(to, POISON, bytes);  // It may change at any time from here on.
+  under_way(to, bytes, site);
+  memset(to, POISON, bytes);
   copies.copy[copies.count++] = {(char *)to, (const char *)from, unsigned(bytes), unsigned(zeros)};
 }
 

@@ -20,7 +20,7 @@ namespace {
 struct Write {
   uint32_t epoch, time, code;
   uint16_t thread;
-  bool atomic, by_several;
+  bool atomic, by_several, under_way;
 };
 
 struct Reads {
@@ -126,7 +126,7 @@ void touch_cell(Cell &cell, const Touch &touch) {
   check_against_reads(cell.reads, touch);
   bool again = touch.atomic && cell.write.atomic && cell.write.epoch == checker->epoch;
   bool several = again && (cell.write.by_several || cell.write.thread != thread->rank);
-  cell.write = {checker->epoch, thread->time, code, uint16_t(thread->rank), touch.atomic, several};
+  cell.write = {checker->epoch, thread->time, code, uint16_t(thread->rank), touch.atomic, several, false};
 }
 
 void touch_shared(std::vector<Cell> &cells, Touch touch, size_t bytes) {
@@ -138,6 +138,8 @@ void touch_shared(std::vector<Cell> &cells, Touch touch, size_t bytes) {
     if (!in_block(cell.write.epoch)) cell = Cell{};  // What an earlier block did here is no matter.
     if (!touch.write && !cell.write.epoch)
       fail(at_code(touch.code), "reads byte %zu of %s, which no thread of the block has written", touch.offset, touch.memory);
+    if (!touch.write && cell.write.under_way)
+      fail(at_code(touch.code), "reads byte %zu of %s while an asynchronous copy to it is under way", touch.offset, touch.memory);
     touch_cell(cell, touch);
   }
 }
@@ -202,6 +204,18 @@ void access(const void *where, size_t bytes, bool write, bool atomic, const void
            size_t(region.bytes));
   }
   fail(at_code(code), "%s of %zu bytes at address %p, where the kernel has nothing", verb, bytes, where);
+}
+
+void under_way(const void *where, size_t bytes, Site site) {
+  if (!checker || !checker->launch) return;
+  const char *address = static_cast<const char *>(where);
+  const Launch &launch = *checker->launch;
+  bool fixed = inside(address, launch.shared, launch.shared_bytes);
+  if (!fixed && !inside(address, dynamic_shared, launch.dynamic_bytes))
+    fail(site, "asynchronous copy to memory that is not shared");
+  std::vector<Cell> &cells = fixed ? checker->statics : checker->dynamics;
+  Cell *first = &cells[size_t(address - (fixed ? launch.shared : dynamic_shared))];
+  for (size_t i = 0; i < bytes; i++) first[i].write.under_way = true;
 }
 
 void fence() {

@@ -39,7 +39,7 @@ struct Gathering {
 };
 
 struct Warp {
-  unsigned live;
+  unsigned lanes, live;
   std::vector<Gathering> gatherings;
 };
 
@@ -136,8 +136,8 @@ void complete(Warp &warp, unsigned first, size_t at) {
       unsigned source = lanes[i].source;
       if (source >= WARP || !(done.arrived >> source & 1)) {
         thread = &lanes[i];
-        bool gone = source < WARP && (done.mask >> source & 1);
-        fail(done.site, "shuffle reads lane %u, which %s", source, gone ? "has exited" : "is not in the mask");
+        bool named = source < WARP && (done.mask >> source & 1);
+        fail(done.site, "shuffle reads lane %u, which is not in the %s", source, named ? "block" : "mask");
       }
       memcpy(lanes[i].received, lanes[source].sent, sizeof lanes[i].received);
     }
@@ -158,8 +158,9 @@ void exit_thread() {
   Warp &warp = s.warps[self->warp];
   warp.live &= ~(1u << self->lane);
   if (s.waiting) fail(s.waiting_at, "divergent barrier: thread %u exits while others wait here", self->rank);
-  for (size_t i = warp.gatherings.size(); i-- > 0;)
-    if ((warp.gatherings[i].mask & warp.live) == warp.gatherings[i].arrived) complete(warp, self->warp * WARP, i);
+  for (const Gathering &gathering : warp.gatherings)
+    if (gathering.mask >> self->lane & 1)
+      fail(gathering.site, "lane %u exits while others wait for it here with mask %08x", self->lane, gathering.mask);
 }
 
 // A fiber takes thread after thread; it keeps the stack of one only while that one waits.
@@ -191,7 +192,7 @@ void start_block(uint64_t number) {
   s.waiting = 0;
   for (unsigned w = 0; w < s.warps.size(); w++) {
     unsigned lanes = count - w * WARP;
-    s.warps[w].live = lanes >= WARP ? ~0u : (1u << lanes) - 1;
+    s.warps[w].lanes = s.warps[w].live = lanes >= WARP ? ~0u : (1u << lanes) - 1;
     s.warps[w].gatherings.clear();
   }
   for (Thread &t : s.threads) {
@@ -310,11 +311,14 @@ int barrier_reduce(int predicate, int which, Site site) {
   return s.verdict[which];
 }
 
-void meet(Meeting meeting, unsigned mask, Site site) {
+unsigned meet(Meeting meeting, unsigned mask, Site site) {
   Scheduler &s = *scheduler;
   Warp &warp = s.warps[thread->warp];
   unsigned self = 1u << thread->lane;
   if (!(mask & self)) fail(site, "lane %u calls with mask %08x, which leaves it out", thread->lane, mask);
+  unsigned present = mask & warp.lanes;
+  if (unsigned gone = present & ~warp.live)
+    fail(site, "mask %08x names lane %d, which has exited", mask, __builtin_ctz(gone));
   size_t at = warp.gatherings.size();
   for (size_t i = 0; i < warp.gatherings.size(); i++) {
     const Gathering &other = warp.gatherings[i];
@@ -329,8 +333,9 @@ void meet(Meeting meeting, unsigned mask, Site site) {
     fail(site, "other lanes of mask %08x wait in another operation, at %s:%d", mask, gathering.site.file,
          gathering.site.line);
   gathering.arrived |= self;
-  if (gathering.arrived == (mask & warp.live)) return complete(warp, thread->warp * WARP, at);
-  wait(State::in_warp, site);
+  if (gathering.arrived == present) complete(warp, thread->warp * WARP, at);
+  else wait(State::in_warp, site);
+  return present;
 }
 
 }  // namespace emulator
