@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +19,7 @@ SOURCE = Source("double.cu", 'extern "C" __global__ void twice(const float *x, f
 FLOAT = np.dtype(np.float32)
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """In the place of CuPy's own errors."""
 
 
@@ -31,12 +31,12 @@ class FakeKernel:
 
     def __call__(self, grid: Any, block: Any, arguments: Any, *, shared_mem: int, stream: Any) -> None:
         if block[0] > 1024:
-            raise Refused("CUDA_ERROR_INVALID_VALUE: invalid argument")
-        self.launches.append((grid, block, arguments, shared_mem, stream.pointer))
+            raise RefusedError("CUDA_ERROR_INVALID_VALUE: invalid argument")
+        self.launches.append((grid, block, arguments, shared_mem, stream.ptr))
 
 
 class FakeModule:
-    made: list[FakeModule] = []
+    made: ClassVar[list[FakeModule]] = []
 
     def __init__(self, code: str, options: tuple[str, ...]) -> None:
         self.code, self.options, self.kernels = code, options, dict[str, FakeKernel]()
@@ -44,7 +44,7 @@ class FakeModule:
 
     def get_function(self, name: str) -> FakeKernel:
         if "?" in self.code:
-            raise Refused("x.cu(3): error: expected an expression\n1 error detected")
+            raise RefusedError("x.cu(3): error: expected an expression\n1 error detected")
         return self.kernels.setdefault(name, FakeKernel(name))
 
 
@@ -54,11 +54,11 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeModule]]:
     fake = SimpleNamespace(
         RawModule=FakeModule,
         cuda=SimpleNamespace(
-            runtime=SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 1, CUDARuntimeError=Refused),
+            runtime=SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 1, CUDARuntimeError=RefusedError),
             Device=lambda number: SimpleNamespace(attributes={"MultiProcessorCount": 132}),
-            ExternalStream=lambda pointer: SimpleNamespace(pointer=pointer),
-            driver=SimpleNamespace(CUDADriverError=Refused),
-            compiler=SimpleNamespace(CompileException=Refused),
+            Stream=SimpleNamespace(from_external=lambda found: SimpleNamespace(ptr=found.__cuda_stream__()[1])),
+            driver=SimpleNamespace(CUDADriverError=RefusedError),
+            compiler=SimpleNamespace(CompileException=RefusedError),
         ),
     )
     forget()
@@ -105,20 +105,31 @@ def test_refusals_are_one_line(modules: list[FakeModule]) -> None:
         KernelError, match=r"^double.cu, kernel twice: launch of \(1,\) blocks of \(2048,\): CUDA_ERROR"
     ):
         cuda.Cuda().launch(SOURCE, "twice", (1,), (2048,), [])
-    with pytest.raises(KernelError, match="^x.cu:3: expected an expression$"):
+    with pytest.raises(KernelError, match=r"^x\.cu:3: expected an expression$"):
         cuda.Cuda().launch(Source("x.cu", "?"), "x", (1,), (1,), [])
     with pytest.raises(KernelError, match="a ndarray is not in the memory of a GPU"):
         cuda.Cuda().launch(SOURCE, "twice", (1,), (1,), [np.zeros(3, np.float32)])
+
+
+def test_cupy_has_what_is_used() -> None:
+    import cupy
+
+    assert issubclass(cupy.cuda.driver.CUDADriverError, Exception)
+    assert issubclass(cupy.cuda.compiler.CompileException, Exception)
+    assert issubclass(cupy.cuda.runtime.CUDARuntimeError, Exception)
+    assert cupy.cuda.Stream.from_external(cuda._Stream(0x1234)).ptr == 0x1234
+    assert cupy.RawModule(code=SOURCE.text, options=cuda.OPTIONS).options == cuda.OPTIONS
+    assert hasattr(cupy.RawKernel, "max_dynamic_shared_size_bytes")
 
 
 def test_without_a_gpu_it_says_so(modules: list[FakeModule], monkeypatch: pytest.MonkeyPatch) -> None:
     import cupy
 
     def count() -> int:
-        raise Refused("cudaErrorNoDevice: no CUDA-capable device is detected")
+        raise RefusedError("cudaErrorNoDevice: no CUDA-capable device is detected")
 
     monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", count)
-    with pytest.raises(DependencyError, match="no GPU to run kernels on .cudaErrorNoDevice"):
+    with pytest.raises(DependencyError, match=r"no GPU to run kernels on \(cudaErrorNoDevice"):
         cuda.Cuda()
 
 

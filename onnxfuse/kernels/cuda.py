@@ -36,7 +36,7 @@ class Cuda:
     def __init__(self, stream: int = 0) -> None:
         module = _cupy()
         self.multiprocessors = _multiprocessors(int(module.cuda.runtime.getDevice()))
-        self._stream = module.cuda.ExternalStream(stream)
+        self._stream = module.cuda.Stream.from_external(_Stream(stream))
 
     def launch(
         self,
@@ -55,6 +55,16 @@ class Cuda:
             kernel(tuple(grid), tuple(block), packed(arguments), shared_mem=shared, stream=self._stream)
         except _cupy().cuda.driver.CUDADriverError as error:
             raise KernelError(f"{source.name}, kernel {entry}: launch of {grid} blocks of {block}: {error}") from None
+
+
+class _Stream:
+    """A stream by its address, in the CUDA stream protocol."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address
 
 
 def packed(arguments: Sequence[Array | np.generic | None]) -> tuple[np.generic, ...]:
