@@ -43,7 +43,6 @@ class _Region:
 
     first: int
     end: int
-    cell: int
     writable: bool
     copy: NDArray[np.uint8] | None = None
 
@@ -273,12 +272,12 @@ def _regions(parameters: Sequence[ParameterType], arguments: Sequence[Array | np
             continue
         first = address(argument)
         writable = parameter.kind == "p" and (not isinstance(argument, np.ndarray) or argument.flags.writeable)
-        found.append(_Region(first, first + _bytes(argument), argument.dtype.itemsize, writable))
+        found.append(_Region(first, first + _bytes(argument), writable))
     merged: list[_Region] = []
     for region in sorted(found, key=lambda region: region.first):
         if merged and region.first < merged[-1].end:
             last = merged[-1]
-            last.end, last.cell = max(last.end, region.end), min(last.cell, region.cell)
+            last.end = max(last.end, region.end)
             last.writable |= region.writable
         else:
             merged.append(region)
@@ -297,7 +296,7 @@ def _guarded(region: _Region) -> NDArray[np.uint8]:
 
 def _entry(region: _Region, written: NDArray[np.uint8] | None) -> Region:
     where = None if written is None else written.ctypes.data
-    return Region(region.first + region.shift, region.end - region.first, region.cell, where, int(region.writable))
+    return Region(region.first + region.shift, region.end - region.first, where, int(region.writable))
 
 
 def _value(argument: Array | np.generic | None, regions: Sequence[_Region]) -> Any:
