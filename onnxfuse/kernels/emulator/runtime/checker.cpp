@@ -157,7 +157,7 @@ void touch_cell(Cell &cell, const Touch &touch) {
   cell.write = {checker->epoch, thread->time, code, uint16_t(thread->rank), touch.atomic, several, false};
 }
 
-void touch_shared(Cells &cells, Touch touch, size_t bytes) {
+void touch_shared(Cells &cells, Touch &touch, size_t bytes) {
   if (touch.offset + bytes > cells.bytes())
     fail(at_code(touch.code), "%s of %zu bytes at byte %zu of %s, which has %zu", touch.write ? "write" : "read", bytes,
          touch.offset, touch.memory, cells.bytes());
@@ -172,7 +172,7 @@ void touch_shared(Cells &cells, Touch touch, size_t bytes) {
   });
 }
 
-void touch_global(const Region &region, Cells &cells, Touch touch, size_t bytes) {
+void touch_global(const Region &region, Cells &cells, Touch &touch, size_t bytes) {
   const char *verb = touch.write ? "write" : "read";
   if (touch.offset + bytes > region.bytes)
     fail(at_code(touch.code), "%s of %zu bytes at byte %zu of a buffer of %zu bytes", verb, bytes, touch.offset,
@@ -208,18 +208,26 @@ void access(const void *where, size_t bytes, bool write, bool atomic, const void
   const char *address = static_cast<const char *>(where);
   if (inside(address, current_fiber()->stack, STACK)) return;
   const Launch &launch = *c.launch;
-  if (inside(address, launch.shared, launch.shared_bytes))
-    return touch_shared(c.statics, {"shared memory", size_t(address - launch.shared), write, atomic, code}, bytes);
+  Touch touch = {"shared memory", 0, write, atomic, code};
+  if (inside(address, launch.shared, launch.shared_bytes)) {
+    touch.offset = size_t(address - launch.shared);
+    return touch_shared(c.statics, touch, bytes);
+  }
   constexpr size_t DYNAMIC = 232448;
-  if (inside(address, dynamic_shared, DYNAMIC))
-    return touch_shared(c.dynamics, {"dynamic shared memory", size_t(address - dynamic_shared), write, atomic, code}, bytes);
+  if (inside(address, dynamic_shared, DYNAMIC)) {
+    touch.memory = "dynamic shared memory";
+    touch.offset = size_t(address - dynamic_shared);
+    return touch_shared(c.dynamics, touch, bytes);
+  }
   if (address >= launch.image && address < emulator_image_end) return;  // Constants and built-in variables.
+  touch.memory = "a buffer";
   for (size_t n = 0; n < launch.region_count; n++) {
     size_t i = (c.last_region + n) % launch.region_count;
     const Region &region = launch.regions[i];
     if (!inside(address, region.first, region.bytes)) continue;
     c.last_region = i;
-    return touch_global(region, c.globals[i], {"a buffer", size_t(address - region.first), write, atomic, code}, bytes);
+    touch.offset = size_t(address - region.first);
+    return touch_global(region, c.globals[i], touch, bytes);
   }
   if (is_bookkeeping(address)) return;
   const char *verb = write ? "write" : "read";
