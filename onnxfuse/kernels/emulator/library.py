@@ -11,6 +11,10 @@ from pathlib import Path
 
 from ...errors import KernelError
 
+CODE = re.compile("@([0-9a-f]+)@")
+VARIABLE = re.compile("^([0-9a-f]+) ([0-9a-f]+) [bB] (.+)$", re.MULTILINE)
+SHARED = re.compile(r"byte (\d+) of shared memory")
+
 MESSAGE_BYTES = 2048
 DESCRIPTION_BYTES = 4096
 
@@ -21,7 +25,6 @@ class Region(ctypes.Structure):
     _fields_ = [
         ("first", ctypes.c_void_p),
         ("bytes", ctypes.c_uint64),
-        ("cell", ctypes.c_uint64),
         ("written", ctypes.c_void_p),
         ("writable", ctypes.c_uint32),
     ]
@@ -87,7 +90,18 @@ class Library:
         launch.message, launch.message_bytes = ctypes.cast(message, ctypes.c_char_p), MESSAGE_BYTES
         if self._run(ctypes.byref(launch)):
             text = message.value.decode(errors="replace")
-            raise KernelError(re.sub("@([0-9a-f]+)@", lambda found: self._line(found[1]), text))
+            text = CODE.sub(lambda found: self._line(found[1]), text)
+            raise KernelError(SHARED.sub(lambda found: self._variable(int(found[1])), text))
+
+    def _variable(self, offset: int) -> str:
+        """What is so many bytes into static shared memory: a byte of a variable, where the symbol table names one."""
+        tool = shutil.which("nm")
+        at = (self._shared or 0) - (self._base or 0) + offset
+        listed = [tool, "--demangle", "--print-size", str(self._image)] if tool else ["true"]
+        for first, size, name in VARIABLE.findall(subprocess.run(listed, capture_output=True, text=True).stdout):
+            if int(first, 16) <= at < int(first, 16) + int(size, 16):
+                return f"byte {at - int(first, 16)} of {name.rpartition('::')[2]}"
+        return f"byte {offset} of shared memory"
 
     def _line(self, code: str) -> str:
         """The source line of a code address: the innermost one that is the kernel's, not the emulator's."""
