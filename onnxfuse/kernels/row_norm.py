@@ -12,7 +12,8 @@ import numpy as np
 from ..errors import KernelError
 from .device import Array, Device, TensorType
 from .kernel import Parameter, Signature, Work
-from .rows import Expression, Given, Operand, Program, Reach, Spread, launch
+from .row_source import Expression, Operand, Program, Reach
+from .rows import Given, Spread, launch
 
 STATISTICS = np.dtype(np.float32)
 

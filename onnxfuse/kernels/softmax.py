@@ -12,7 +12,8 @@ import numpy as np
 from ..errors import KernelError
 from .device import Array, Device, Source, TensorType
 from .kernel import Parameter, Signature, Work
-from .rows import MOST_COLUMNS, TYPES, Expression, Given, Operand, Program, launch
+from .row_source import TYPES, Expression, Operand, Program
+from .rows import MOST_COLUMNS, Given, launch
 
 THREADS = 256
 """Of a block of softmax_columns.cu."""
