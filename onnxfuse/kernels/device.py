@@ -65,7 +65,10 @@ class Source:
 
     @classmethod
     def file(cls, name: str, **defines: object) -> Source:
-        """A file of this folder, its own headers put in place, under `#define`s: what templates are for elsewhere."""
+        """A file of this folder, its own headers put in place, under `#define`s: what templates are for elsewhere.
+
+        Compilers and the emulator name the files and lines that the text comes from.
+        """
         return cls(name, "".join(f"#define {key} {value}\n" for key, value in defines.items()) + _read(name))
 
 
@@ -79,7 +82,12 @@ def _read(name: str) -> str:
             return ""
         seen.add(name)
         text = (HERE / name).read_text(encoding="utf-8")
-        return INCLUDE.sub(lambda found: read(found[1]), text)
+
+        def header(found: re.Match[str]) -> str:
+            after = text.count("\n", 0, found.end()) + 1
+            return f'{read(found[1])}#line {after} "{name}"\n'
+
+        return f'#line 1 "{name}"\n{INCLUDE.sub(header, text)}'
 
     return read(name)
 

@@ -1,0 +1,282 @@
+"""The CPU as a device: kernels run in the emulator, on NumPy arrays or buffers in host memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import KernelError
+from .device import Array, Buffer, Grid, Source
+from .emulator.build import build
+from .emulator.library import Launch, Library, ParameterType, Region
+
+POISON = 0xFF
+"""The byte that outputs and shared memory are filled with: NaN in every float type, -1 in every integer type."""
+
+ORDERS = ("forward", "reverse", "random")
+MOST_THREADS = 1024
+MOST_SHARED = 227 * 1024
+GAP = 1 << 16
+"""Bytes of nothing on either side of a buffer, where an access out of bounds is recognised."""
+ALIGNMENT = 256
+
+
+@dataclass(slots=True)
+class _Region:
+    """Memory of one or several overlapping arguments."""
+
+    first: int
+    end: int
+    cell: int
+    writable: bool
+    copy: NDArray[np.uint8] | None = None
+
+    @property
+    def shift(self) -> int:
+        """What is added to an address of the caller's to have it in the copy."""
+        return 0 if self.copy is None else self.copy.ctypes.data - self.first
+
+
+class Emulated:
+    """A `Device` on the CPU.
+
+    With `checked` each launch looks for races, for accesses out of bounds or misaligned, for reads of what nobody wrote
+    and for writes to inputs (parameters that point to const, arrays that are not writeable), and works on a copy of
+    its arguments; without, it is some ten times faster and trusts the kernel.  `order` is the order in which threads
+    and blocks run; a correct kernel does not care.
+    """
+
+    multiprocessors = 4
+
+    def __init__(
+        self, checked: bool = True, order: Literal["forward", "reverse", "random"] = "forward", seed: int = 0
+    ) -> None:
+        self.checked = checked
+        self._order = ORDERS.index(order)
+        self._seed = seed
+        self._fresh: dict[int, NDArray[np.uint8]] = {}
+        self._lock = threading.Lock()
+
+    def launch(
+        self,
+        source: Source,
+        entry: str,
+        grid: Grid,
+        block: Grid,
+        arguments: Sequence[Array | np.generic | None],
+        shared: int = 0,
+    ) -> None:
+        """Run a kernel; see `Device.launch`."""
+        who = f"{source.name}, kernel {entry}"
+        extent, threads = _three(grid), _three(block)
+        if not 0 < np.prod(threads) <= MOST_THREADS:
+            raise KernelError(f"{who}: a block of {np.prod(threads)} threads; 1 to {MOST_THREADS} are possible")
+        if not 0 <= shared <= MOST_SHARED:
+            raise KernelError(f"{who}: {shared} bytes of shared memory; at most {MOST_SHARED} are possible")
+        if min(extent) < 1 or extent[0] > 2**31 - 1 or max(extent[1:]) > 65535:
+            raise KernelError(f"{who}: a grid of {extent} blocks is not possible")
+        kernel = _kernel(source, entry, self.checked)
+        _check_arguments(who, kernel.parameters, arguments)
+        regions = _regions(kernel.parameters, arguments)
+        if self.checked:
+            for region in regions:
+                region.copy = _guarded(region)
+        launch = Launch()
+        launch.grid, launch.block = (ctypes.c_uint * 3)(*extent), (ctypes.c_uint * 3)(*threads)
+        launch.first_block, launch.last_block = 0, extent[0] * extent[1] * extent[2]
+        launch.dynamic_bytes = shared
+        values = [_value(argument, regions) for argument in arguments]
+        launch.arguments = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        written = [self._written(region) for region in regions]
+        table = (Region * len(regions))(*map(_entry, regions, written))
+        launch.regions, launch.region_count = table, len(regions)
+        launch.checked, launch.order, launch.seed = int(self.checked), self._order, self._seed
+        with kernel.library() as library:
+            try:
+                library.launch(entry, launch)
+            except KernelError as error:
+                raise KernelError(f"{entry}: {error}") from None
+        for region in regions:
+            if region.copy is not None and region.writable:
+                ctypes.memmove(region.first, region.copy.ctypes.data, region.end - region.first)
+
+    @contextmanager
+    def fresh(self, *outputs: Array) -> Iterator[None]:
+        """Within it these arrays are poisoned and count as never written; at its end all must have been written.
+
+        Raises KernelError when an element was left unwritten.
+        """
+        spans = [(address(output), _bytes(output)) for output in outputs]
+        for first, count in spans:
+            ctypes.memset(first, POISON, count)
+        with self._lock:
+            self._fresh.update((first, np.zeros(count, np.uint8)) for first, count in spans)
+        try:
+            yield
+            for position, output in enumerate(outputs):
+                missing = np.flatnonzero(self.unwritten(output))
+                if missing.size:
+                    raise KernelError(
+                        f"output {position} ({output.dtype}{list(output.shape)}): {missing.size} elements were never "
+                        f"written, the first is element {missing[0]}"
+                    )
+        finally:
+            with self._lock:
+                for first, _ in spans:
+                    self._fresh.pop(first, None)
+
+    def unwritten(self, output: Array) -> NDArray[np.bool_]:
+        """Which elements of an array, in order, hold a byte that no launch has written since it was `fresh`.
+
+        Without checks these are the elements that are all poison still.
+        """
+        first, count = address(output), _bytes(output)
+        if not self.checked:
+            memory = np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(first))
+            return np.asarray((memory.reshape(-1, output.dtype.itemsize) == POISON).all(axis=1))
+        return np.asarray((self._fresh[first].reshape(-1, output.dtype.itemsize) == 0).any(axis=1))
+
+    def _written(self, region: _Region) -> NDArray[np.uint8] | None:
+        if not region.writable or not self.checked:
+            return None
+        with self._lock:
+            found = self._fresh.get(region.first)
+        return found if found is not None and found.size == region.end - region.first else None
+
+
+class _Kernel:
+    """An entry of a built library, with as many copies of that library as launches run at a time."""
+
+    def __init__(self, path: Path, entry: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._idle = [Library(path)]
+        self.parameters = self._idle[0].parameters(entry)
+
+    @contextmanager
+    def library(self) -> Iterator[Library]:
+        """A copy that nobody uses: shared memory is part of a library, so each launch needs its own."""
+        with self._lock:
+            library = self._idle.pop() if self._idle else None
+        if library is None:
+            library = _another(self._path)
+        try:
+            yield library
+        finally:
+            with self._lock:
+                self._idle.append(library)
+
+
+def _another(path: Path) -> Library:
+    """A further copy of a library that is loaded already; the loader knows files apart by their inode."""
+    file = os.memfd_create(path.name)
+    try:
+        os.write(file, path.read_bytes())
+        return Library(Path(f"/proc/self/fd/{file}"), path)
+    finally:
+        os.close(file)
+
+
+@cache
+def _kernel(source: Source, entry: str, checked: bool) -> _Kernel:
+    return _Kernel(build(source, entry, checked), entry)
+
+
+def address(array: Array) -> int:
+    """Where an array's memory is.  Raises KernelError if it is not contiguous."""
+    if isinstance(array, Buffer):
+        return array.pointer
+    if not isinstance(array, np.ndarray):
+        raise KernelError(f"the emulator takes NumPy arrays and buffers in host memory, not {type(array).__name__}")
+    if not array.flags.c_contiguous:
+        raise KernelError(f"an array {array.dtype}{list(array.shape)} is not contiguous")
+    return array.ctypes.data
+
+
+def _bytes(array: Array) -> int:
+    count = array.dtype.itemsize
+    for extent in array.shape:
+        count *= extent
+    return count
+
+
+def _three(extent: Grid) -> tuple[int, int, int]:
+    x, y, z = (*map(int, extent), 1, 1)[:3]
+    return x, y, z
+
+
+def _check_arguments(
+    who: str, parameters: Sequence[ParameterType], arguments: Sequence[Array | np.generic | None]
+) -> None:
+    """Raises KernelError where the kernel would read something else than it was given."""
+    if len(parameters) != len(arguments):
+        raise KernelError(f"{who}: takes {len(parameters)} arguments, {len(arguments)} were given")
+    for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
+        if isinstance(argument, np.generic):
+            kind = {"b": "i", "i": "i", "u": "i", "f": "f"}.get(argument.dtype.kind, "o")
+            fits = kind == parameter.kind and argument.dtype.itemsize == parameter.size
+            if parameter.kind == "o":
+                fits = argument.dtype.itemsize == parameter.size
+        else:
+            fits = parameter.kind in "pc"
+        if not fits:
+            given = f"a {argument.dtype}" if isinstance(argument, np.generic) else "an array"
+            kinds = {"p": "a pointer", "c": "a pointer", "i": "an integer", "f": "a float", "o": "a structure"}
+            size = "" if parameter.kind in "pc" else f" of {parameter.size} bytes"
+            raise KernelError(f"{who}: argument {position} is {given} where {kinds[parameter.kind]}{size} is expected")
+
+
+def _regions(parameters: Sequence[ParameterType], arguments: Sequence[Array | np.generic | None]) -> list[_Region]:
+    """The memory of all array arguments: what overlaps is one region, and writable if one of its arrays is."""
+    found: list[_Region] = []
+    for parameter, argument in zip(parameters, arguments, strict=True):
+        if argument is None or isinstance(argument, np.generic) or not _bytes(argument):
+            continue
+        first = address(argument)
+        writable = parameter.kind == "p" and (not isinstance(argument, np.ndarray) or argument.flags.writeable)
+        found.append(_Region(first, first + _bytes(argument), argument.dtype.itemsize, writable))
+    merged: list[_Region] = []
+    for region in sorted(found, key=lambda region: region.first):
+        if merged and region.first < merged[-1].end:
+            last = merged[-1]
+            last.end, last.cell = max(last.end, region.end), min(last.cell, region.cell)
+            last.writable |= region.writable
+        else:
+            merged.append(region)
+    return merged
+
+
+def _guarded(region: _Region) -> NDArray[np.uint8]:
+    """A copy of a region at the same place relative to ALIGNMENT, with nothing on either side of it."""
+    count = region.end - region.first
+    memory = np.empty(count + 2 * GAP + ALIGNMENT, np.uint8)
+    start = GAP + (region.first - memory.ctypes.data - GAP) % ALIGNMENT
+    copy = memory[start : start + count]
+    ctypes.memmove(copy.ctypes.data, region.first, count)
+    return copy
+
+
+def _entry(region: _Region, written: NDArray[np.uint8] | None) -> Region:
+    where = None if written is None else written.ctypes.data
+    return Region(region.first + region.shift, region.end - region.first, region.cell, where, int(region.writable))
+
+
+def _value(argument: Array | np.generic | None, regions: Sequence[_Region]) -> Any:
+    """An argument as the kernel reads it, by its address."""
+    if isinstance(argument, np.generic):
+        return ctypes.create_string_buffer(argument.tobytes(), argument.dtype.itemsize)
+    if argument is None:
+        return ctypes.c_void_p(None)
+    first = address(argument)
+    shift = next((region.shift for region in regions if region.first <= first < region.end), 0)
+    return ctypes.c_void_p(first + shift)

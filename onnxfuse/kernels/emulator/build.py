@@ -1,0 +1,141 @@
+"""Kernel sources to shared libraries by g++, kept in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from ...errors import DependencyError, KernelError
+from ..device import Source
+
+HERE = Path(__file__).parent
+RUNTIME = ("fiber.cpp", "scheduler.cpp", "checker.cpp")
+
+LANGUAGE = ("-std=c++17", "-fPIC", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-fno-threadsafe-statics")
+NUMBERS = ("-ffp-contract=off", "-march=native")
+"""Every operation rounded by itself, whether or not this CPU could fuse a product and a sum."""
+SAFE = ("-fsanitize=alignment,integer-divide-by-zero",)
+"""What would stop this process, where a GPU stops only the kernel."""
+CHECKED = (
+    "-O1",
+    "-g1",
+    "-gdwarf-4",
+    "-fsanitize=thread",
+    "--param=tsan-instrument-func-entry-exit=0",
+    "-fsanitize=bounds,signed-integer-overflow",
+)
+FAST = ("-O2",)
+
+DYNAMIC_SHARED = re.compile(
+    r"extern\s+(?P<before>(?:__align__\s*\([^)]*\)\s*|alignas\s*\([^)]*\)\s*)*)__shared__\s+"
+    r"(?P<after>(?:__align__\s*\([^)]*\)\s*|alignas\s*\([^)]*\)\s*)*)(?P<type>[\w:\s]+?)\s+(?P<name>\w+)\s*\[\s*\]\s*;"
+)
+ENTRY = re.compile(
+    r'^(?!\s*#).*?extern\s+"C"\s+__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(',
+    re.MULTILINE,
+)
+ERROR = re.compile(r"^(?P<where>[^\n:]+:\d+):\d+: (?:fatal )?error: (?P<message>.*)$", re.MULTILINE)
+
+
+def build(source: Source, entry: str, checked: bool) -> Path:
+    """The library that holds `entry`, built if it is not there yet.
+
+    Raises DependencyError without g++, and KernelError (with file and line) if the source does not compile.
+    """
+    text = _translation_unit(source, entry)
+    flags = (*LANGUAGE, *NUMBERS, *SAFE, *(CHECKED if checked else FAST))
+    objects = _runtime()
+    target = _cached([text, *flags, *(path.stem for path in objects)], ".so")
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            unit, compiled, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.o"), Path(folder, "kernel.so")
+            unit.write_text(text, encoding="utf-8")
+            _compile(source.name, *flags, "-I", HERE / "include", "-c", unit, "-o", compiled)
+            _compile(source.name, "-shared", "-Wl,-Bsymbolic", compiled, *objects, "-o", library)
+            library.replace(target)
+    return target
+
+
+def compiler() -> str:
+    """The path of g++.  Raises DependencyError if there is none."""
+    path = shutil.which("g++")
+    if path is None:
+        raise DependencyError(
+            "kernels run on a CPU by way of g++, which is not installed: install it (Debian and Ubuntu: "
+            "apt-get install g++), or leave the kernels out"
+        )
+    return path
+
+
+def cache_folder() -> Path:
+    """Where libraries are kept: $ONNXFUSE_CACHE, or onnxfuse/emulator in the user's cache folder."""
+    if chosen := os.environ.get("ONNXFUSE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "onnxfuse", "emulator")
+
+
+def _translation_unit(source: Source, entry: str) -> str:
+    """What g++ is given: the kernel's text, and for each entry a function that takes its arguments by address."""
+    entries = sorted({*ENTRY.findall(source.text), entry})
+    text = DYNAMIC_SHARED.sub(r"\g<type> *const \g<name> = (\g<type> *)::emulator::dynamic_shared;", source.text)
+    exports = "".join(f"EMULATOR_EXPORT({name})\n" for name in entries)
+    name = source.name.replace("\\", "/").replace('"', "'")
+    return f'#include "cuda_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "exports"\n#include "export.h"\n{exports}'
+
+
+def _runtime() -> list[Path]:
+    """The object files of the emulator itself."""
+    headers = "".join(path.read_text(encoding="utf-8") for path in sorted((HERE / "runtime").glob("*.h")))
+    flags = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden")
+    objects = []
+    for name in RUNTIME:
+        unit = HERE / "runtime" / name
+        target = _cached([headers, unit.read_text(encoding="utf-8"), *flags], ".o")
+        if not target.exists():
+            with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+                compiled = Path(folder, "runtime.o")
+                _compile(name, *flags, "-c", unit, "-o", compiled)
+                compiled.replace(target)
+        objects.append(target)
+    return objects
+
+
+def _cached(parts: list[str], suffix: str) -> Path:
+    """The place for what is made of these parts, of the emulator's headers, and by this compiler on this CPU."""
+    digest = hashlib.sha256("\0".join([*parts, _headers(), _platform()]).encode()).hexdigest()
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KernelError(
+            f"{folder}: cannot keep compiled kernels there ({error.strerror}); set ONNXFUSE_CACHE"
+        ) from None
+    return folder / (digest[:32] + suffix)
+
+
+@cache
+def _headers() -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in sorted((HERE / "include").glob("*.h")))
+
+
+@cache
+def _platform() -> str:
+    """The compiler's version and what `-march=native` means here."""
+    version = subprocess.run([compiler(), "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True)
+    native = subprocess.run([compiler(), "-march=native", "-Q", "--help=target"], capture_output=True, text=True)
+    return version.stdout + native.stdout
+
+
+def _compile(name: str, *arguments: str | Path) -> None:
+    """Run g++.  Raises KernelError with the first error."""
+    result = subprocess.run([compiler(), *map(str, arguments)], capture_output=True, text=True)
+    if result.returncode:
+        found = ERROR.search(result.stderr)
+        lines = result.stderr.strip().splitlines() or [f"g++ exited with {result.returncode}"]
+        raise KernelError(f"{found['where']}: {found['message']}" if found else f"{name}: {lines[-1]}")

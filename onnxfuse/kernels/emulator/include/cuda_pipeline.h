@@ -1,0 +1,44 @@
+// Asynchronous copies from global to shared memory.  A copy is made when its thread waits for it, not before.
+#pragma once
+#include "cuda_emulator.h"
+
+EMULATOR_UNCHECKED inline void __pipeline_memcpy_async(
+    void *to, const void *from, size_t bytes, size_t zeros = 0, EMULATOR_SITE) {
+  using namespace emulator;
+  Copies &copies = thread->copies;
+  if ((bytes != 4 && bytes != 8 && bytes != 16) || zeros > bytes)
+    fail(site, "asynchronous copy of %zu bytes, %zu of them zeros: 4, 8 or 16 bytes can be copied", bytes, zeros);
+  if (uintptr_t(to) % bytes || uintptr_t(from) % bytes)
+    fail(site, "asynchronous copy of %zu bytes between addresses that are not aligned to it", bytes);
+  if (copies.count == Copies::MOST) fail(site, "more than %u asynchronous copies under way", Copies::MOST);
+  access(to, bytes, true, false, __builtin_return_address(0));
+  under_way(to, bytes, site);
+  memset(to, POISON, bytes);
+  copies.copy[copies.count++] = {(char *)to, (const char *)from, unsigned(bytes), unsigned(zeros)};
+}
+
+EMULATOR_UNCHECKED inline void __pipeline_commit(EMULATOR_SITE) {
+  using namespace emulator;
+  Copies &copies = thread->copies;
+  if (copies.groups == Copies::MOST) fail(site, "more than %u groups of asynchronous copies under way", Copies::MOST);
+  copies.group_end[copies.groups++] = copies.count;
+}
+
+EMULATOR_UNCHECKED inline void __pipeline_wait_prior(unsigned under_way) {
+  using namespace emulator;
+  Copies &copies = thread->copies;
+  if (copies.groups <= under_way) return;
+  unsigned done = copies.groups - under_way, end = copies.group_end[done - 1];
+  for (unsigned i = 0; i < end; i++) {
+    Copy copy = copies.copy[i];
+    unsigned bytes = copy.bytes - copy.zeros;
+    if (bytes) access(copy.from, bytes, false, false, __builtin_return_address(0));
+    access(copy.to, copy.bytes, true, false, __builtin_return_address(0));
+    memcpy(copy.to, copy.from, bytes);
+    memset(copy.to + bytes, 0, copy.zeros);
+  }
+  copies.count -= end;
+  copies.groups -= done;
+  memmove(copies.copy, copies.copy + end, copies.count * sizeof(Copy));
+  for (unsigned i = 0; i < copies.groups; i++) copies.group_end[i] = copies.group_end[i + done] - end;
+}

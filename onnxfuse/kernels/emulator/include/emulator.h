@@ -1,0 +1,117 @@
+// What a kernel's translation unit and the runtime know of each other.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+// The emulator's own accesses are not the kernel's: the checker does not see them.
+#define EMULATOR_UNCHECKED __attribute__((no_sanitize("thread", "undefined")))
+// Where a function was called from, as its last parameter.
+#define EMULATOR_SITE ::emulator::Site site = {__builtin_FILE(), __builtin_LINE()}
+
+struct uint3 {
+  unsigned x, y, z;
+};
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+#pragma GCC visibility push(hidden)
+namespace emulator {
+
+constexpr unsigned WARP = 32;
+constexpr unsigned char POISON = 0xff;  // As floats NaN, as integers -1.
+
+struct Site {
+  const char *file;
+  int line;
+};
+
+struct Fiber;
+
+enum class State : uint8_t { ready, at_barrier, in_warp, done };
+
+// What lanes of a warp do together: meet only, hand each other a value, or count votes.
+enum class Meeting : uint8_t { sync, exchange, vote };
+
+// An asynchronous copy that was asked for; it happens when the thread waits for it, so that a missing wait shows.
+struct Copy {
+  char *to;
+  const char *from;
+  unsigned bytes, zeros;
+};
+
+struct Copies {
+  static constexpr unsigned MOST = 64;
+  Copy copy[MOST];
+  unsigned count;
+  unsigned group_end[MOST];
+  unsigned groups;
+};
+
+struct Thread {
+  uint3 index;
+  unsigned rank, lane, warp;
+  Fiber *fiber;
+  State state;
+  Site site;
+  alignas(16) unsigned char sent[16];
+  alignas(16) unsigned char received[16];
+  unsigned source;
+  // Logical time for the race detector: `knows[l]` is the latest time of lane l whose accesses come before ours.
+  uint32_t time;
+  uint32_t knows[WARP];
+  Copies copies;
+};
+
+struct Place {
+  dim3 grid, block;
+  uint3 index;
+  uint3 thread;
+};
+
+extern Thread *thread;
+extern Place place;
+extern char *dynamic_shared;
+
+[[noreturn]] void fail(Site site, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void barrier(Site site);
+int barrier_reduce(int predicate, int which, Site site);
+// Wait for the other lanes of the mask; returns those of them that the block has.
+unsigned meet(Meeting meeting, unsigned mask, Site site);
+Thread &lane(unsigned lane);
+void access(const void *address, size_t bytes, bool write, bool atomic, const void *code);
+// A copy to shared memory has begun, and until it is waited for nobody may look.
+void under_way(const void *address, size_t bytes, Site site);
+void fence();
+
+// Lanes of `mask` each give a value and get the one of their `source`.
+template <class T>
+EMULATOR_UNCHECKED inline T exchange(unsigned mask, T value, unsigned source, Site site) {
+  static_assert(sizeof(T) <= sizeof(Thread::sent), "a shuffle moves 16 bytes at most");
+  memcpy(thread->sent, &value, sizeof value);
+  thread->source = source;
+  meet(Meeting::exchange, mask, site);
+  memcpy(&value, thread->received, sizeof value);
+  return value;
+}
+
+// What all lanes of `mask` gave, seen by each: `combine(result, value)` over the lanes in order.
+template <class T, class R, class Combine>
+EMULATOR_UNCHECKED inline R over_lanes(unsigned mask, T value, R result, Combine combine, Site site) {
+  static_assert(sizeof(T) <= sizeof(Thread::sent), "a warp operation moves 16 bytes at most");
+  memcpy(thread->sent, &value, sizeof value);
+  unsigned present = meet(Meeting::vote, mask, site);
+  for (unsigned i = 0; i < WARP; i++) {
+    if (!(present >> i & 1)) continue;
+    T other;
+    memcpy(&other, lane(i).sent, sizeof other);
+    result = combine(result, other, i);
+  }
+  meet(Meeting::vote, mask, site);  // Nobody gives the next value before all have read this one.
+  return result;
+}
+
+}  // namespace emulator
+#pragma GCC visibility pop

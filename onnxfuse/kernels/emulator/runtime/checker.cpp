@@ -1,0 +1,334 @@
+// Races, bounds, alignment, and reads of what nobody wrote.
+//
+// The kernel is compiled with -fsanitize=thread and -fsanitize=alignment,bounds,... but linked with neither runtime: the
+// functions that the compiler calls for each access are here.  Each byte of shared memory and each element of a global
+// buffer that can be written remembers who touched it last, and two accesses are a race unless a barrier orders them
+// (happens-before: L. Lamport, CACM 21(7), 1978; as in FastTrack, C. Flanagan and S. Freund, PLDI 2009): so the order in
+// which the emulator happens to run the threads does not matter.
+#include "checker.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#define KEPT __attribute__((section("emulator_state")))
+
+namespace emulator {
+namespace {
+
+// When: `epoch` counts barriers and blocks over a whole launch, `time` the meetings of a warp in between.
+struct Write {
+  uint32_t epoch, time, code;
+  uint16_t thread;
+  bool atomic, by_several, under_way;
+};
+
+struct Reads {
+  uint32_t epoch, time, code, lanes;
+  uint16_t warp;
+  bool by_several_warps, by_earlier_block;
+};
+
+struct Cell {
+  Write write;
+  Reads reads;
+};
+
+struct Checker {
+  const Launch *launch;
+  std::vector<Cell> statics, dynamics;
+  std::vector<std::vector<Cell>> globals;
+  std::vector<uint32_t> first_epochs;   // Of each block so far.
+  std::vector<bool> published;          // Blocks that made their writes known by a fence and an atomic.
+  std::vector<uint32_t> warp_times;
+  uint32_t epoch, block_epoch;
+  bool fenced, acquired;
+  size_t last_region;
+};
+
+KEPT Checker *checker = nullptr;
+
+Site at_code(const void *code) { return {static_cast<const char *>(code) - 1, 0}; }
+uint32_t relative(const void *code) { return uint32_t(static_cast<const char *>(code) - 1 - checker->launch->image); }
+
+bool in_block(uint32_t epoch) { return epoch >= checker->block_epoch; }
+
+// Whether an access of another thread in this very epoch may be at the same time as ours.
+bool unordered(uint32_t rank, uint32_t time) {
+  return rank != thread->rank && (rank / WARP != thread->warp || thread->knows[rank % WARP] < time);
+}
+
+// Whether writes of an earlier block are known here: it published them, and this block asked.
+bool handed_over(uint32_t epoch) {
+  const std::vector<uint32_t> &firsts = checker->first_epochs;
+  size_t block = size_t(std::upper_bound(firsts.begin(), firsts.end(), epoch) - firsts.begin()) - 1;
+  return checker->acquired && checker->published[block];
+}
+
+struct Touch {
+  const char *memory;
+  size_t offset;
+  bool write, atomic;
+  const void *code;
+};
+
+[[noreturn]] void race(const Touch &touch, const char *ours, const char *theirs, uint32_t rank, uint32_t code) {
+  fail(at_code(touch.code), "race: %s byte %zu of %s that thread %u of the block %s at @%x@, with no barrier between", ours,
+       touch.offset, touch.memory, rank, theirs, code);
+}
+
+[[noreturn]] void race_of_blocks(const Touch &touch, const char *ours, const char *theirs, uint32_t code) {
+  fail(at_code(touch.code), "race: %s byte %zu of %s that another block %s at @%x@", ours, touch.offset, touch.memory, theirs,
+       code);
+}
+
+void check_against_write(const Write &last, const Touch &touch) {
+  if (!last.epoch || (touch.atomic && last.atomic)) return;
+  const char *ours = touch.write ? "writes" : "reads";
+  if (!in_block(last.epoch)) {
+    if (!handed_over(last.epoch)) race_of_blocks(touch, ours, "wrote", last.code);
+    return;
+  }
+  if (last.epoch != checker->epoch) return;
+  if (last.by_several || unordered(last.thread, last.time)) race(touch, ours, "wrote", last.thread, last.code);
+}
+
+void check_against_reads(const Reads &last, const Touch &touch) {
+  if (!last.epoch || touch.atomic) return;
+  if (last.by_earlier_block || !in_block(last.epoch)) race_of_blocks(touch, "writes", "read", last.code);
+  if (last.epoch != checker->epoch) return;
+  if (last.by_several_warps) race(touch, "writes", "read", last.warp * WARP, last.code);
+  for (unsigned i = 0; i < WARP; i++)
+    if (last.lanes >> i & 1 && unordered(last.warp * WARP + i, last.time))
+      race(touch, "writes", "read", last.warp * WARP + i, last.code);
+}
+
+void record_read(Reads &reads, uint32_t code) {
+  uint32_t self = 1u << thread->lane;
+  if (reads.epoch && !in_block(reads.epoch)) reads.by_earlier_block = true;
+  if (reads.epoch != checker->epoch) {
+    reads.epoch = checker->epoch, reads.lanes = self, reads.warp = uint16_t(thread->warp), reads.by_several_warps = false;
+    reads.time = thread->time, reads.code = code;
+  } else if (reads.warp != thread->warp) {
+    reads.by_several_warps = true;
+  } else {
+    if (reads.lanes & ~self)  // Readers that are ordered before this one need no remembering.
+      for (unsigned i = 0; i < WARP; i++)
+        if (reads.lanes >> i & 1 && thread->knows[i] >= reads.time) reads.lanes &= ~(1u << i);
+    reads.lanes |= self, reads.time = thread->time, reads.code = code;
+  }
+}
+
+void touch_cell(Cell &cell, const Touch &touch) {
+  check_against_write(cell.write, touch);
+  uint32_t code = relative(touch.code);
+  if (!touch.write) return record_read(cell.reads, code);
+  check_against_reads(cell.reads, touch);
+  bool again = touch.atomic && cell.write.atomic && cell.write.epoch == checker->epoch;
+  bool several = again && (cell.write.by_several || cell.write.thread != thread->rank);
+  cell.write = {checker->epoch, thread->time, code, uint16_t(thread->rank), touch.atomic, several, false};
+}
+
+void touch_shared(std::vector<Cell> &cells, Touch touch, size_t bytes) {
+  if (touch.offset + bytes > cells.size())
+    fail(at_code(touch.code), "%s of %zu bytes at byte %zu of %s, which has %zu", touch.write ? "write" : "read", bytes,
+         touch.offset, touch.memory, cells.size());
+  for (size_t i = 0; i < bytes; i++, touch.offset++) {
+    Cell &cell = cells[touch.offset];
+    if (!in_block(cell.write.epoch)) cell = Cell{};  // What an earlier block did here is no matter.
+    if (!touch.write && !cell.write.epoch)
+      fail(at_code(touch.code), "reads byte %zu of %s, which no thread of the block has written", touch.offset, touch.memory);
+    if (!touch.write && cell.write.under_way)
+      fail(at_code(touch.code), "reads byte %zu of %s while an asynchronous copy to it is under way", touch.offset, touch.memory);
+    touch_cell(cell, touch);
+  }
+}
+
+void touch_global(const Region &region, std::vector<Cell> &cells, Touch touch, size_t bytes) {
+  const char *verb = touch.write ? "write" : "read";
+  if (touch.offset + bytes > region.bytes)
+    fail(at_code(touch.code), "%s of %zu bytes at byte %zu of a buffer of %zu bytes", verb, bytes, touch.offset,
+         size_t(region.bytes));
+  if (touch.write && !region.writable)
+    fail(at_code(touch.code), "write of %zu bytes at byte %zu of an input", bytes, touch.offset);
+  if (region.written) {
+    for (size_t i = touch.offset; i < touch.offset + bytes; i++) {
+      if (touch.write) region.written[i] = 1;
+      else if (!region.written[i]) fail(at_code(touch.code), "reads byte %zu of an output that nobody has written", i);
+    }
+  }
+  if (!region.writable) return;
+  size_t first = touch.offset / region.cell, last = (touch.offset + bytes - 1) / region.cell;
+  for (size_t i = first; i <= last; i++) {
+    touch.offset = i * region.cell;
+    touch_cell(cells[i], touch);
+  }
+  if (touch.atomic) {
+    if (checker->fenced) checker->published.back() = true;
+    checker->acquired = true;
+  }
+}
+
+bool inside(const char *address, const char *first, size_t bytes) { return address >= first && address < first + bytes; }
+
+extern "C" char emulator_image_end[] __asm__("_end") __attribute__((visibility("hidden")));
+
+}  // namespace
+
+void access(const void *where, size_t bytes, bool write, bool atomic, const void *code) {
+  if (!checker || !checker->launch || !thread) return;
+  Checker &c = *checker;
+  const char *address = static_cast<const char *>(where);
+  if (inside(address, current_fiber()->stack, STACK)) return;
+  const Launch &launch = *c.launch;
+  if (inside(address, launch.shared, launch.shared_bytes))
+    return touch_shared(c.statics, {"shared memory", size_t(address - launch.shared), write, atomic, code}, bytes);
+  constexpr size_t DYNAMIC = 232448;
+  if (inside(address, dynamic_shared, DYNAMIC))
+    return touch_shared(c.dynamics, {"dynamic shared memory", size_t(address - dynamic_shared), write, atomic, code}, bytes);
+  if (address >= launch.image && address < emulator_image_end) return;  // Constants and built-in variables.
+  for (size_t n = 0; n < launch.region_count; n++) {
+    size_t i = (c.last_region + n) % launch.region_count;
+    const Region &region = launch.regions[i];
+    if (!inside(address, region.first, region.bytes)) continue;
+    c.last_region = i;
+    return touch_global(region, c.globals[i], {"a buffer", size_t(address - region.first), write, atomic, code}, bytes);
+  }
+  if (is_bookkeeping(address)) return;
+  const char *verb = write ? "write" : "read";
+  constexpr long NEAR = 1 << 16;
+  for (size_t i = 0; i < launch.region_count; i++) {
+    const Region &region = launch.regions[i];
+    if (address >= region.first - NEAR && address < region.first + region.bytes + NEAR)
+      fail(at_code(code), "%s of %zu bytes at byte %zd of a buffer of %zu bytes", verb, bytes, address - region.first,
+           size_t(region.bytes));
+  }
+  fail(at_code(code), "%s of %zu bytes at address %p, where the kernel has nothing", verb, bytes, where);
+}
+
+void under_way(const void *where, size_t bytes, Site site) {
+  if (!checker || !checker->launch) return;
+  const char *address = static_cast<const char *>(where);
+  const Launch &launch = *checker->launch;
+  bool fixed = inside(address, launch.shared, launch.shared_bytes);
+  if (!fixed && !inside(address, dynamic_shared, launch.dynamic_bytes))
+    fail(site, "asynchronous copy to memory that is not shared");
+  std::vector<Cell> &cells = fixed ? checker->statics : checker->dynamics;
+  Cell *first = &cells[size_t(address - (fixed ? launch.shared : dynamic_shared))];
+  for (size_t i = 0; i < bytes; i++) first[i].write.under_way = true;
+}
+
+void fence() {
+  if (checker && checker->launch) checker->fenced = true;
+}
+
+void begin_checks(const Launch &launch) {
+  if (!checker) checker = new Checker{};
+  Checker &c = *checker;
+  c.launch = &launch;
+  c.epoch = 0;
+  c.last_region = 0;
+  c.statics.assign(launch.shared_bytes, Cell{});
+  c.dynamics.assign(launch.dynamic_bytes, Cell{});
+  c.globals.clear();
+  c.globals.resize(launch.region_count);
+  for (size_t i = 0; i < launch.region_count; i++) {
+    const Region &region = launch.regions[i];
+    if (region.writable) c.globals[i].assign((region.bytes + region.cell - 1) / region.cell, Cell{});
+  }
+  c.first_epochs.clear();
+  c.published.clear();
+  c.warp_times.assign((launch.block[0] * launch.block[1] * launch.block[2] + WARP - 1) / WARP, 0);
+}
+
+void begin_block() {
+  Checker &c = *checker;
+  c.block_epoch = ++c.epoch;
+  c.first_epochs.push_back(c.epoch);
+  c.published.push_back(false);
+  c.fenced = c.acquired = false;
+  std::fill(c.warp_times.begin(), c.warp_times.end(), 0);
+}
+
+void end_checks() { checker->launch = nullptr; }
+
+void barrier_passed() { checker->epoch++; }
+
+void warp_passed(Thread *first, unsigned lanes) {
+  uint32_t known[WARP] = {};
+  uint32_t now = ++checker->warp_times[first->warp];
+  for (unsigned i = 0; i < WARP; i++) {
+    if (!(lanes >> i & 1)) continue;
+    for (unsigned j = 0; j < WARP; j++) known[j] = std::max(known[j], first[i].knows[j]);
+    known[i] = std::max(known[i], first[i].time);
+  }
+  for (unsigned i = 0; i < WARP; i++) {
+    if (!(lanes >> i & 1)) continue;
+    memcpy(first[i].knows, known, sizeof known);
+    first[i].time = now + 1;
+  }
+}
+
+}  // namespace emulator
+
+using namespace emulator;
+
+#define CALLER __builtin_return_address(0)
+#define HOOK extern "C" __attribute__((visibility("hidden"))) void
+
+#define ACCESS(bytes)                                                                                        \
+  HOOK __tsan_read##bytes(void *address) { access(address, bytes, false, false, CALLER); }                   \
+  HOOK __tsan_write##bytes(void *address) { access(address, bytes, true, false, CALLER); }                   \
+  HOOK __tsan_unaligned_read##bytes(void *address) { access(address, bytes, false, false, CALLER); }         \
+  HOOK __tsan_unaligned_write##bytes(void *address) { access(address, bytes, true, false, CALLER); }         \
+  HOOK __tsan_volatile_read##bytes(void *address) { access(address, bytes, false, false, CALLER); }          \
+  HOOK __tsan_volatile_write##bytes(void *address) { access(address, bytes, true, false, CALLER); }
+ACCESS(1)
+ACCESS(2)
+ACCESS(4)
+ACCESS(8)
+ACCESS(16)
+
+HOOK __tsan_read_range(void *address, size_t bytes) { access(address, bytes, false, false, CALLER); }
+HOOK __tsan_write_range(void *address, size_t bytes) { access(address, bytes, true, false, CALLER); }
+HOOK __tsan_init() {}
+HOOK __tsan_func_entry(void *) {}
+HOOK __tsan_func_exit() {}
+
+namespace {
+
+struct SourceLocation {
+  const char *file;
+  uint32_t line, column;
+  Site site() const { return {file, int(line)}; }
+};
+
+struct TypeMismatch {
+  SourceLocation where;
+  const void *type;
+  unsigned char log_alignment, kind;
+};
+
+}  // namespace
+
+HOOK __ubsan_handle_type_mismatch_v1(TypeMismatch *data, uintptr_t address) {
+  if (!thread) return;
+  unsigned alignment = 1u << data->log_alignment;
+  fail(data->where.site(), "misaligned access: %zu bytes past a multiple of %u", size_t(address % alignment), alignment);
+}
+HOOK __ubsan_handle_out_of_bounds(SourceLocation *where, uintptr_t index) {
+  fail(where->site(), "index %td is outside the array", ptrdiff_t(index));
+}
+HOOK __ubsan_handle_divrem_overflow(SourceLocation *where, uintptr_t, uintptr_t) {
+  fail(where->site(), "integer division by zero");
+}
+#define OVERFLOW(name, sign)                                                       \
+  HOOK __ubsan_handle_##name##_overflow(SourceLocation *where, uintptr_t, uintptr_t) { \
+    fail(where->site(), "overflow of a signed integer in " sign);                  \
+  }
+OVERFLOW(add, "+")
+OVERFLOW(sub, "-")
+OVERFLOW(mul, "*")
+HOOK __ubsan_handle_negate_overflow(SourceLocation *where, uintptr_t) {
+  fail(where->site(), "overflow of a signed integer in unary -");
+}

@@ -1,0 +1,23 @@
+// The access checker, as the scheduler sees it.
+#pragma once
+#include "../include/emulator.h"
+#include "fiber.h"
+#include "launch.h"
+
+#pragma GCC visibility push(hidden)
+namespace emulator {
+
+void begin_checks(const Launch &launch);
+void begin_block();
+void end_checks();
+// All accesses before a barrier come before all after it.
+void barrier_passed();
+// The same among the lanes of a warp.
+void warp_passed(Thread *first_lane, unsigned lanes);
+// The stack the current thread runs on.
+const Fiber *current_fiber();
+// Whether this is what the scheduler keeps of threads: shuffles and the like read it.
+bool is_bookkeeping(const void *address);
+
+}  // namespace emulator
+#pragma GCC visibility pop

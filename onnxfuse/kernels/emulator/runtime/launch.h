@@ -1,0 +1,36 @@
+// What the loader hands over for one launch; library.py has the same structures for ctypes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#pragma GCC visibility push(hidden)
+namespace emulator {
+
+struct Region {
+  char *first;
+  uint64_t bytes;
+  uint64_t cell;                // Bytes of one element: what two threads may write side by side.
+  unsigned char *written;       // One byte for each byte, set when it is written; null where all counts as written.
+  uint32_t writable;
+};
+
+struct Launch {
+  void (*kernel)(void **);
+  void **arguments;
+  unsigned grid[3], block[3];
+  uint64_t first_block, last_block;
+  char *shared;                 // The kernel's static shared memory.
+  uint64_t shared_bytes;
+  uint64_t dynamic_bytes;
+  const char *image;            // What code addresses in messages are relative to.
+  Region *regions;
+  uint32_t region_count;
+  uint32_t checked;
+  uint32_t order;               // 0 forward, 1 reverse, 2 random.
+  uint64_t seed;
+  char *message;
+  uint64_t message_bytes;
+};
+
+}  // namespace emulator
+#pragma GCC visibility pop
