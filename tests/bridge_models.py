@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -16,6 +17,13 @@ from onnxfuse.kernels.device import Buffer, Device, TensorType
 from onnxfuse.kernels.kernel import Parameter, Signature
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("onnxfuse", 1)]
+
+
+def no_kernel(op: str, rules: Sequence[Path] = ()) -> Any:
+    """What kernels.find is where there are no kernels."""
+    raise KernelError(f"{op} has no kernel")
+
+
 ELEMENT_TYPES = {
     "float32": (TensorProto.FLOAT, np.dtype("float32")),
     "float16": (TensorProto.FLOAT16, np.dtype("float16")),
