@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -31,8 +31,7 @@ class Array(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(NamedTuple):
     """Contiguous memory that somebody else owns: `pointer` is its address on the device."""
 
     pointer: int
@@ -40,8 +39,15 @@ class Buffer:
     dtype: np.dtype[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+def address(array: Array) -> int:
+    """Where an array begins in its device's memory, in bytes."""
+    if isinstance(array, Buffer):
+        return array.pointer
+    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__  # type: ignore[attr-defined]
+    return int(interface["data"][0])
+
+
+class TensorType(NamedTuple):
     """Element type and shape of an array, there already or not; a `float32[2, 7, 64]`."""
 
     dtype: np.dtype[Any]
@@ -57,7 +63,10 @@ class Source:
 
     @classmethod
     def file(cls, name: str, **defines: object) -> Source:
-        """A file of this folder, its own headers put in place, under `#define`s: what templates are for elsewhere."""
+        """A file of this folder, its own headers put in place, under `#define`s: what templates are for elsewhere.
+
+        Compilers and the emulator name the files and lines that the text comes from.
+        """
         return cls(name, "".join(f"#define {key} {value}\n" for key, value in defines.items()) + _read(name))
 
 
@@ -71,7 +80,12 @@ def _read(name: str) -> str:
             return ""
         seen.add(name)
         text = (HERE / name).read_text(encoding="utf-8")
-        return INCLUDE.sub(lambda found: read(found[1]), text)
+
+        def header(found: re.Match[str]) -> str:
+            after = text.count("\n", 0, found.end()) + 1
+            return f'{read(found[1])}#line {after} "{name}"\n'
+
+        return f'#line 1 "{name}"\n{INCLUDE.sub(header, text)}'
 
     return read(name)
 

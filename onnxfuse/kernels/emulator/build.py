@@ -25,6 +25,7 @@ SAFE = ("-fsanitize=alignment,integer-divide-by-zero",)
 CHECKED = (
     "-O1",
     "-g1",
+    "-gdwarf-4",
     "-fsanitize=thread",
     "--param=tsan-instrument-func-entry-exit=0",
     "-fsanitize=bounds,signed-integer-overflow",

@@ -11,6 +11,13 @@ from pathlib import Path
 
 from ...errors import KernelError
 
+_stacks: list[int] = []
+"""Stacks that no launch is using.  They belong to the process: it may have 65,530 mappings, and many libraries."""
+
+CODE = re.compile("@([0-9a-f]+)@")
+VARIABLE = re.compile("^([0-9a-f]+) ([0-9a-f]+) [bB] (.+)$", re.MULTILINE)
+SHARED = re.compile(r"byte (\d+) of shared memory")
+
 MESSAGE_BYTES = 2048
 DESCRIPTION_BYTES = 4096
 
@@ -21,7 +28,6 @@ class Region(ctypes.Structure):
     _fields_ = [
         ("first", ctypes.c_void_p),
         ("bytes", ctypes.c_uint64),
-        ("cell", ctypes.c_uint64),
         ("written", ctypes.c_void_p),
         ("writable", ctypes.c_uint32),
     ]
@@ -37,6 +43,7 @@ class Launch(ctypes.Structure):
         ("block", ctypes.c_uint * 3),
         ("first_block", ctypes.c_uint64),
         ("last_block", ctypes.c_uint64),
+        ("stacks", ctypes.c_void_p),
         ("shared", ctypes.c_void_p),
         ("shared_bytes", ctypes.c_uint64),
         ("dynamic_bytes", ctypes.c_uint64),
@@ -72,6 +79,8 @@ class Library:
         self._base, self._shared = layout[0], layout[1]
         self._shared_bytes = (layout[2] or 0) - (layout[1] or 0)
         self._run = self._library.emulator_launch
+        self._make_stacks = self._library.emulator_stacks
+        self._make_stacks.restype = ctypes.c_void_p
 
     def parameters(self, entry: str) -> tuple[ParameterType, ...]:
         """The parameters of an entry, in order."""
@@ -85,9 +94,26 @@ class Library:
         launch.kernel = ctypes.cast(self._library[f"emulator_call_{entry}"], ctypes.c_void_p)
         launch.image, launch.shared, launch.shared_bytes = self._base, self._shared, self._shared_bytes
         launch.message, launch.message_bytes = ctypes.cast(message, ctypes.c_char_p), MESSAGE_BYTES
-        if self._run(ctypes.byref(launch)):
+        stacks = _stacks.pop() if _stacks else self._make_stacks()
+        if not stacks:
+            raise KernelError(f"{entry}: no memory for the stacks of a block's threads")
+        launch.stacks = stacks
+        failed = self._run(ctypes.byref(launch))
+        _stacks.append(stacks)
+        if failed:
             text = message.value.decode(errors="replace")
-            raise KernelError(re.sub("@([0-9a-f]+)@", lambda found: self._line(found[1]), text))
+            text = CODE.sub(lambda found: self._line(found[1]), text)
+            raise KernelError(SHARED.sub(lambda found: self._variable(int(found[1])), text))
+
+    def _variable(self, offset: int) -> str:
+        """What is so many bytes into static shared memory: a byte of a variable, where the symbol table names one."""
+        tool = shutil.which("nm")
+        at = (self._shared or 0) - (self._base or 0) + offset
+        listed = [tool, "--demangle", "--print-size", str(self._image)] if tool else ["true"]
+        for first, size, name in VARIABLE.findall(subprocess.run(listed, capture_output=True, text=True).stdout):
+            if int(first, 16) <= at < int(first, 16) + int(size, 16):
+                return f"byte {at - int(first, 16)} of {name.rpartition('::')[2]}"
+        return f"byte {offset} of shared memory"
 
     def _line(self, code: str) -> str:
         """The source line of a code address: the innermost one that is the kernel's, not the emulator's."""

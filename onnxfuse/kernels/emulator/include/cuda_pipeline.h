@@ -5,27 +5,28 @@
 EMULATOR_UNCHECKED inline void __pipeline_memcpy_async(
     void *to, const void *from, size_t bytes, size_t zeros = 0, EMULATOR_SITE) {
   using namespace emulator;
-  Copies &copies = thread->copies;
+  Copies &copies = *thread->copies;
   if ((bytes != 4 && bytes != 8 && bytes != 16) || zeros > bytes)
     fail(site, "asynchronous copy of %zu bytes, %zu of them zeros: 4, 8 or 16 bytes can be copied", bytes, zeros);
   if (uintptr_t(to) % bytes || uintptr_t(from) % bytes)
     fail(site, "asynchronous copy of %zu bytes between addresses that are not aligned to it", bytes);
   if (copies.count == Copies::MOST) fail(site, "more than %u asynchronous copies under way", Copies::MOST);
   access(to, bytes, true, false, __builtin_return_address(0));
-  memset(to, POISON, bytes);  // It may change at any time from here on.
+  under_way(to, bytes, site);
+  memset(to, POISON, bytes);
   copies.copy[copies.count++] = {(char *)to, (const char *)from, unsigned(bytes), unsigned(zeros)};
 }
 
 EMULATOR_UNCHECKED inline void __pipeline_commit(EMULATOR_SITE) {
   using namespace emulator;
-  Copies &copies = thread->copies;
+  Copies &copies = *thread->copies;
   if (copies.groups == Copies::MOST) fail(site, "more than %u groups of asynchronous copies under way", Copies::MOST);
   copies.group_end[copies.groups++] = copies.count;
 }
 
 EMULATOR_UNCHECKED inline void __pipeline_wait_prior(unsigned under_way) {
   using namespace emulator;
-  Copies &copies = thread->copies;
+  Copies &copies = *thread->copies;
   if (copies.groups <= under_way) return;
   unsigned done = copies.groups - under_way, end = copies.group_end[done - 1];
   for (unsigned i = 0; i < end; i++) {

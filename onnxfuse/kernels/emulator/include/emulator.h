@@ -59,10 +59,10 @@ struct Thread {
   alignas(16) unsigned char sent[16];
   alignas(16) unsigned char received[16];
   unsigned source;
+  Copies *copies;
   // Logical time for the race detector: `knows[l]` is the latest time of lane l whose accesses come before ours.
   uint32_t time;
-  uint32_t knows[WARP];
-  Copies copies;
+  uint32_t *knows;
 };
 
 struct Place {
@@ -78,9 +78,12 @@ extern char *dynamic_shared;
 [[noreturn]] void fail(Site site, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void barrier(Site site);
 int barrier_reduce(int predicate, int which, Site site);
-void meet(Meeting meeting, unsigned mask, Site site);
+// Wait for the other lanes of the mask; returns those of them that the block has.
+unsigned meet(Meeting meeting, unsigned mask, Site site);
 Thread &lane(unsigned lane);
 void access(const void *address, size_t bytes, bool write, bool atomic, const void *code);
+// A copy to shared memory has begun, and until it is waited for nobody may look.
+void under_way(const void *address, size_t bytes, Site site);
 void fence();
 
 // Lanes of `mask` each give a value and get the one of their `source`.
@@ -99,9 +102,9 @@ template <class T, class R, class Combine>
 EMULATOR_UNCHECKED inline R over_lanes(unsigned mask, T value, R result, Combine combine, Site site) {
   static_assert(sizeof(T) <= sizeof(Thread::sent), "a warp operation moves 16 bytes at most");
   memcpy(thread->sent, &value, sizeof value);
-  meet(Meeting::vote, mask, site);
+  unsigned present = meet(Meeting::vote, mask, site);
   for (unsigned i = 0; i < WARP; i++) {
-    if (!(mask >> i & 1) || lane(i).state == State::done) continue;
+    if (!(present >> i & 1)) continue;
     T other;
     memcpy(&other, lane(i).sent, sizeof other);
     result = combine(result, other, i);

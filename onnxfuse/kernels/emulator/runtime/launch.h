@@ -9,7 +9,6 @@ namespace emulator {
 struct Region {
   char *first;
   uint64_t bytes;
-  uint64_t cell;                // Bytes of one element: what two threads may write side by side.
   unsigned char *written;       // One byte for each byte, set when it is written; null where all counts as written.
   uint32_t writable;
 };
@@ -19,6 +18,7 @@ struct Launch {
   void **arguments;
   unsigned grid[3], block[3];
   uint64_t first_block, last_block;
+  char *stacks;                 // From emulator_stacks().
   char *shared;                 // The kernel's static shared memory.
   uint64_t shared_bytes;
   uint64_t dynamic_bytes;

@@ -2,6 +2,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -39,18 +40,21 @@ struct Gathering {
 };
 
 struct Warp {
-  unsigned live;
-  std::vector<Gathering> gatherings;
+  unsigned lanes, live, count;
+  Gathering gatherings[WARP];
 };
 
 struct Scheduler {
   const Launch *launch;
   void *caller;  // Stack pointer of who launched.
   std::vector<Thread> threads;
+  std::vector<Copies> copies;       // Of each thread, and apart from it: what is used at every step should lie close.
+  std::vector<uint32_t> knowledge;  // WARP for each thread.
   std::vector<Warp> warps;
   std::vector<Thread *> ready;  // The next is the last.
   std::vector<Fiber *> fibers, idle;
   Fiber *fiber;
+  unsigned used;  // Of the fibers, those that have a stack of this launch's.
   unsigned live, waiting;
   Site waiting_at;
   int votes[3], verdict[3];
@@ -66,14 +70,18 @@ uint64_t next_random() {
   return x;
 }
 
+bool same(Site a, Site b) { return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file)); }
+
 void thread_body();
 
 Fiber *take_fiber() {
   Scheduler &s = *scheduler;
   if (s.idle.empty()) {
-    s.fibers.push_back(make_fiber(unsigned(s.fibers.size())));
-    reset(s.fibers.back(), thread_body);
-    return s.fibers.back();
+    if (s.used == s.fibers.size()) s.fibers.push_back(new Fiber{nullptr, nullptr, s.used});
+    Fiber *fiber = s.fibers[s.used++];
+    give_stack(fiber, s.launch->stacks);
+    reset(fiber, thread_body);
+    return fiber;
   }
   Fiber *fiber = s.idle.back();
   s.idle.pop_back();
@@ -125,10 +133,10 @@ void wait(State state, Site site) {
   leave(&self->fiber->stack_pointer, take_ready());
 }
 
-void complete(Warp &warp, unsigned first, size_t at) {
+void complete(Warp &warp, unsigned first, unsigned at) {
   Scheduler &s = *scheduler;
   Gathering done = warp.gatherings[at];
-  warp.gatherings.erase(warp.gatherings.begin() + long(at));
+  warp.gatherings[at] = warp.gatherings[--warp.count];
   Thread *lanes = &s.threads[first];
   if (done.meeting == Meeting::exchange) {
     for (unsigned i = 0; i < WARP; i++) {
@@ -136,8 +144,8 @@ void complete(Warp &warp, unsigned first, size_t at) {
       unsigned source = lanes[i].source;
       if (source >= WARP || !(done.arrived >> source & 1)) {
         thread = &lanes[i];
-        bool gone = source < WARP && (done.mask >> source & 1);
-        fail(done.site, "shuffle reads lane %u, which %s", source, gone ? "has exited" : "is not in the mask");
+        bool named = source < WARP && (done.mask >> source & 1);
+        fail(done.site, "shuffle reads lane %u, which is not in the %s", source, named ? "block" : "mask");
       }
       memcpy(lanes[i].received, lanes[source].sent, sizeof lanes[i].received);
     }
@@ -158,8 +166,9 @@ void exit_thread() {
   Warp &warp = s.warps[self->warp];
   warp.live &= ~(1u << self->lane);
   if (s.waiting) fail(s.waiting_at, "divergent barrier: thread %u exits while others wait here", self->rank);
-  for (size_t i = warp.gatherings.size(); i-- > 0;)
-    if ((warp.gatherings[i].mask & warp.live) == warp.gatherings[i].arrived) complete(warp, self->warp * WARP, i);
+  for (unsigned i = 0; i < warp.count; i++)
+    if (const Gathering &gathering = warp.gatherings[i]; gathering.mask >> self->lane & 1)
+      fail(gathering.site, "lane %u exits while others wait for it here with mask %08x", self->lane, gathering.mask);
 }
 
 // A fiber takes thread after thread; it keeps the stack of one only while that one waits.
@@ -188,17 +197,17 @@ void start_block(uint64_t number) {
   memset(dynamic_shared, POISON, launch.dynamic_bytes);
   unsigned count = unsigned(s.threads.size());
   s.live = count;
+  if (launch.checked) std::fill(s.knowledge.begin(), s.knowledge.end(), 0);
   s.waiting = 0;
   for (unsigned w = 0; w < s.warps.size(); w++) {
     unsigned lanes = count - w * WARP;
-    s.warps[w].live = lanes >= WARP ? ~0u : (1u << lanes) - 1;
-    s.warps[w].gatherings.clear();
+    s.warps[w].lanes = s.warps[w].live = lanes >= WARP ? ~0u : (1u << lanes) - 1;
+    s.warps[w].count = 0;
   }
   for (Thread &t : s.threads) {
     t.fiber = nullptr;
-    t.copies.count = t.copies.groups = 0;
+    t.copies->count = t.copies->groups = 0;
     t.time = 1;
-    memset(t.knows, 0, sizeof t.knows);
   }
   if (launch.checked) begin_block();
   release(0, count, [](Thread &) { return true; });
@@ -251,17 +260,23 @@ void prepare(const Launch &launch) {
   Scheduler &s = *scheduler;
   s.launch = &launch;
   s.failed = false;
+  s.used = 0;
+  s.idle.clear();
+  s.ready.clear();
   s.random = launch.seed * 0x9E3779B97F4A7C15ull | 1;
   place.grid = {launch.grid[0], launch.grid[1], launch.grid[2]};
   place.block = {launch.block[0], launch.block[1], launch.block[2]};
   unsigned x = launch.block[0], y = launch.block[1], count = x * y * launch.block[2];
   s.threads.resize(count);
+  s.copies.resize(count);
+  s.knowledge.resize(count * WARP);
   s.warps.resize((count + WARP - 1) / WARP);
   s.ready.reserve(count);
   for (unsigned i = 0; i < count; i++) {
     Thread &t = s.threads[i];
     t.index = {i % x, i / x % y, i / x / y};
     t.rank = i, t.lane = i % WARP, t.warp = i / WARP;
+    t.copies = &s.copies[i], t.knows = &s.knowledge[i * WARP];
   }
 }
 
@@ -290,7 +305,7 @@ void barrier(Site site) {
   Scheduler &s = *scheduler;
   if (s.live != s.threads.size())
     fail(site, "divergent barrier: %zu threads of the block have exited", s.threads.size() - s.live);
-  if (s.waiting && (s.waiting_at.line != site.line || strcmp(s.waiting_at.file, site.file)))
+  if (s.waiting && !same(s.waiting_at, site))
     fail(site, "divergent barrier: %u threads wait at %s:%d", s.waiting, s.waiting_at.file, s.waiting_at.line);
   s.waiting_at = site;
   if (++s.waiting < s.live) return wait(State::at_barrier, site);
@@ -310,32 +325,39 @@ int barrier_reduce(int predicate, int which, Site site) {
   return s.verdict[which];
 }
 
-void meet(Meeting meeting, unsigned mask, Site site) {
+unsigned meet(Meeting meeting, unsigned mask, Site site) {
   Scheduler &s = *scheduler;
   Warp &warp = s.warps[thread->warp];
   unsigned self = 1u << thread->lane;
   if (!(mask & self)) fail(site, "lane %u calls with mask %08x, which leaves it out", thread->lane, mask);
-  size_t at = warp.gatherings.size();
-  for (size_t i = 0; i < warp.gatherings.size(); i++) {
+  unsigned present = mask & warp.lanes;
+  if (unsigned gone = present & ~warp.live)
+    fail(site, "mask %08x names lane %d, which has exited", mask, __builtin_ctz(gone));
+  unsigned at = warp.count;
+  for (unsigned i = 0; i < warp.count; i++) {
     const Gathering &other = warp.gatherings[i];
     if (other.mask == mask) at = i;
     else if (other.arrived & mask)
       fail(site, "mask %08x names lanes that wait at %s:%d with mask %08x", mask, other.site.file, other.site.line,
            other.mask);
   }
-  if (at == warp.gatherings.size()) warp.gatherings.push_back({meeting, mask, 0, site});
+  if (at == warp.count) warp.gatherings[warp.count++] = {meeting, mask, 0, site};
   Gathering &gathering = warp.gatherings[at];
   if (gathering.meeting != meeting)
     fail(site, "other lanes of mask %08x wait in another operation, at %s:%d", mask, gathering.site.file,
          gathering.site.line);
   gathering.arrived |= self;
-  if (gathering.arrived == (mask & warp.live)) return complete(warp, thread->warp * WARP, at);
-  wait(State::in_warp, site);
+  if (gathering.arrived == present) complete(warp, thread->warp * WARP, at);
+  else wait(State::in_warp, site);
+  return present;
 }
 
 }  // namespace emulator
 
 using namespace emulator;
+
+// What a launch needs in `stacks`; launches that run at a time need their own.  Null if there is no memory.
+extern "C" __attribute__((visibility("default"))) char *emulator_stacks() { return make_stacks(); }
 
 // 0, or 1 with a message in `launch.message`.
 extern "C" __attribute__((visibility("default"))) int emulator_launch(const Launch *launch) {
@@ -346,11 +368,6 @@ extern "C" __attribute__((visibility("default"))) int emulator_launch(const Laun
   uint64_t count = launch->last_block - launch->first_block;
   for (uint64_t i = 0; i < count && !s.failed; i++)
     run_block(launch->first_block + (launch->order == 1 ? count - 1 - i : i));
-  if (s.failed) {  // Whatever the threads were doing, their stacks are free again.
-    s.idle = s.fibers;
-    for (Fiber *fiber : s.idle) reset(fiber, thread_body);
-    s.ready.clear();
-  }
   thread = nullptr;
   if (launch->checked) end_checks();
   return s.failed;

@@ -1,0 +1,145 @@
+"""The current GPU as a device: kernels are compiled and launched by CuPy, on a stream that somebody else owns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import DependencyError, KernelError
+from .device import Array, Buffer, Grid, Source
+
+if TYPE_CHECKING:
+    import cupy
+
+OPTIONS = ("-std=c++17",)
+"""What every kernel is compiled with.  CuPy adds `-ftz=true`: subnormal float32 numbers become 0."""
+
+ERROR = re.compile(r"^(\S+)\((\d+)\): (?:catastrophic )?error:? *(.*)$", re.MULTILINE)
+
+DEFAULT_SHARED = 48 * 1024
+"""Bytes of dynamic shared memory that a kernel may have without asking for more."""
+
+
+class Cuda:
+    """A `Device` on the GPU that is current when it is made.
+
+    `stream` is the address of a CUDA stream (a `cudaStream_t`, as onnxruntime hands it to an op), 0 for the default.
+    Launches are put on it and not waited for.  CuPy keeps what it compiles on disk by source, options, card, version.
+
+    Raises DependencyError without CuPy or without a GPU that works.
+    """
+
+    def __init__(self, stream: int = 0) -> None:
+        module = _cupy()
+        self.multiprocessors = _multiprocessors(int(module.cuda.runtime.getDevice()))
+        self._stream = module.cuda.Stream.from_external(_Stream(stream))
+
+    def launch(
+        self,
+        source: Source,
+        entry: str,
+        grid: Grid,
+        block: Grid,
+        arguments: Sequence[Array | np.generic | None],
+        shared: int = 0,
+    ) -> None:
+        """Run a kernel; see `Device.launch`.  An error inside the kernel shows at the next synchronisation."""
+        kernel = _kernel(source, entry)
+        if shared > DEFAULT_SHARED:
+            _allow(source, entry, shared)
+        try:
+            kernel(tuple(grid), tuple(block), packed(arguments), shared_mem=shared, stream=self._stream)
+        except _cupy().cuda.driver.CUDADriverError as error:
+            raise KernelError(f"{source.name}, kernel {entry}: launch of {grid} blocks of {block}: {error}") from None
+
+
+class _Stream:
+    """A stream by its address, in the CUDA stream protocol."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address
+
+
+def packed(arguments: Sequence[Array | np.generic | None]) -> tuple[np.generic, ...]:
+    """Arguments as NumPy scalars, which CuPy passes by value: an array is its address, None address 0."""
+    return tuple(
+        argument if isinstance(argument, np.generic) else np.uintp(0 if argument is None else address(argument))
+        for argument in arguments
+    )
+
+
+def address(array: Array) -> int:
+    """Where an array is on the device.  Raises KernelError if it is not contiguous, or not on a device at all."""
+    if isinstance(array, Buffer):
+        return array.pointer
+    found: Any = array
+    if not hasattr(found, "__cuda_array_interface__"):
+        raise KernelError(f"a {type(array).__name__} is not in the memory of a GPU")
+    if not found.flags.c_contiguous:
+        raise KernelError(f"an array {array.dtype}{list(array.shape)} is not contiguous")
+    return int(found.data.ptr)
+
+
+@cache
+def _cupy() -> Any:
+    """CuPy, with a GPU to go with it."""
+    try:
+        import cupy
+    except ImportError:
+        raise DependencyError(
+            "kernels run on a GPU by way of CuPy, which is not installed: python -m pip install cupy-cuda13x"
+        ) from None
+    try:
+        if cupy.cuda.runtime.getDeviceCount():
+            return cupy
+        reason = "there is none"
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        reason = str(error)
+    raise DependencyError(f"no GPU to run kernels on ({reason}): use the CPU provider, or install the driver")
+
+
+@cache
+def _multiprocessors(device: int) -> int:
+    return int(_cupy().cuda.Device(device).attributes["MultiProcessorCount"])
+
+
+@cache
+def _module(source: Source) -> cupy.RawModule:
+    return _cupy().RawModule(code=source.text, options=OPTIONS)
+
+
+@cache
+def _kernel(source: Source, entry: str) -> cupy.RawKernel:
+    """An entry of a source.  CuPy compiles it for each GPU where it is asked for, once."""
+    module = _cupy()
+    try:
+        return _module(source).get_function(entry)
+    except module.cuda.compiler.CompileException as error:
+        raise KernelError(first_error(str(error))) from None
+    except module.cuda.driver.CUDADriverError as error:
+        raise KernelError(f"{source.name}, kernel {entry}: {error}") from None
+
+
+@cache
+def _allow(source: Source, entry: str, shared: int) -> None:
+    """Let a kernel have more than the default of dynamic shared memory; said once to the driver."""
+    kernel = _kernel(source, entry)
+    try:
+        if kernel.max_dynamic_shared_size_bytes < shared:
+            kernel.max_dynamic_shared_size_bytes = shared
+    except _cupy().cuda.driver.CUDADriverError as error:
+        raise KernelError(f"{source.name}, kernel {entry}: {shared} bytes of shared memory: {error}") from None
+
+
+def first_error(log: str) -> str:
+    """The first error in a log of NVRTC, as "file:line: message"."""
+    if found := ERROR.search(log):
+        return f"{found[1]}:{found[2]}: {found[3]}"
+    return log.strip().split("\n")[0]

@@ -1,0 +1,147 @@
+"""What of the CUDA device can be looked at without a GPU: packing, options, refusals; launches go to a fake CuPy."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from onnxfuse.errors import DependencyError, KernelError
+from onnxfuse.kernels import cuda
+from onnxfuse.kernels.device import Buffer, Source
+
+SOURCE = Source("double.cu", 'extern "C" __global__ void twice(const float *x, float *y, int n);')
+FLOAT = np.dtype(np.float32)
+
+
+class RefusedError(Exception):
+    """In the place of CuPy's own errors."""
+
+
+class FakeKernel:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.max_dynamic_shared_size_bytes = 48 * 1024
+        self.launches: list[tuple[Any, ...]] = []
+
+    def __call__(self, grid: Any, block: Any, arguments: Any, *, shared_mem: int, stream: Any) -> None:
+        if block[0] > 1024:
+            raise RefusedError("CUDA_ERROR_INVALID_VALUE: invalid argument")
+        self.launches.append((grid, block, arguments, shared_mem, stream.ptr))
+
+
+class FakeModule:
+    made: ClassVar[list[FakeModule]] = []
+
+    def __init__(self, code: str, options: tuple[str, ...]) -> None:
+        self.code, self.options, self.kernels = code, options, dict[str, FakeKernel]()
+        self.made.append(self)
+
+    def get_function(self, name: str) -> FakeKernel:
+        if "?" in self.code:
+            raise RefusedError("x.cu(3): error: expected an expression\n1 error detected")
+        return self.kernels.setdefault(name, FakeKernel(name))
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeModule]]:
+    """The RawModules that were made, with a CuPy that has one card of 132 multiprocessors."""
+    fake = SimpleNamespace(
+        RawModule=FakeModule,
+        cuda=SimpleNamespace(
+            runtime=SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 1, CUDARuntimeError=RefusedError),
+            Device=lambda number: SimpleNamespace(attributes={"MultiProcessorCount": 132}),
+            Stream=SimpleNamespace(from_external=lambda found: SimpleNamespace(ptr=found.__cuda_stream__()[1])),
+            driver=SimpleNamespace(CUDADriverError=RefusedError),
+            compiler=SimpleNamespace(CompileException=RefusedError),
+        ),
+    )
+    forget()
+    monkeypatch.setattr(FakeModule, "made", [])
+    monkeypatch.setitem(__import__("sys").modules, "cupy", fake)
+    yield FakeModule.made
+    forget()
+
+
+def forget() -> None:
+    for function in (cuda._cupy, cuda._module, cuda._kernel, cuda._allow, cuda._multiprocessors):
+        function.cache_clear()  # type: ignore[attr-defined]
+
+
+def test_a_launch_goes_to_the_stream_that_was_given(modules: list[FakeModule]) -> None:
+    device = cuda.Cuda(stream=0x1234)
+    assert device.multiprocessors == 132
+    x, y = Buffer(0x1000, (6,), FLOAT), Buffer(0x2000, (6,), FLOAT)
+    device.launch(SOURCE, "twice", (2,), (32, 2), [x, y, np.int32(6)])
+    device.launch(SOURCE, "twice", (1,), (32,), [x, None, np.int32(6)], shared=1000)
+    (module,) = modules
+    assert module.code == SOURCE.text
+    assert "-std=c++17" in module.options
+    first, second = module.kernels["twice"].launches
+    assert first == ((2,), (32, 2), (0x1000, 0x2000, 6), 0, 0x1234)
+    assert second == ((1,), (32,), (0x1000, 0, 6), 1000, 0x1234)
+
+
+def test_arguments_have_the_size_the_kernel_reads() -> None:
+    buffer = Buffer(1 << 40, (3,), np.dtype(ml_dtypes.bfloat16))
+    packed = cuda.packed([buffer, None, np.int64(5), np.float32(0.5), np.bool_(True)])
+    assert [value.itemsize for value in packed] == [8, 8, 8, 4, 1]
+    assert packed[0] == 1 << 40
+
+
+def test_more_shared_memory_is_asked_for_once(modules: list[FakeModule]) -> None:
+    for shared in (48 * 1024, 96 * 1024, 64 * 1024):
+        cuda.Cuda().launch(SOURCE, "twice", (1,), (1,), [], shared=shared)
+    assert modules[0].kernels["twice"].max_dynamic_shared_size_bytes == 96 * 1024
+
+
+def test_refusals_are_one_line(modules: list[FakeModule]) -> None:
+    with pytest.raises(
+        KernelError, match=r"^double.cu, kernel twice: launch of \(1,\) blocks of \(2048,\): CUDA_ERROR"
+    ):
+        cuda.Cuda().launch(SOURCE, "twice", (1,), (2048,), [])
+    with pytest.raises(KernelError, match=r"^x\.cu:3: expected an expression$"):
+        cuda.Cuda().launch(Source("x.cu", "?"), "x", (1,), (1,), [])
+    with pytest.raises(KernelError, match="a ndarray is not in the memory of a GPU"):
+        cuda.Cuda().launch(SOURCE, "twice", (1,), (1,), [np.zeros(3, np.float32)])
+
+
+def test_cupy_has_what_is_used() -> None:
+    import cupy
+
+    assert issubclass(cupy.cuda.driver.CUDADriverError, Exception)
+    assert issubclass(cupy.cuda.compiler.CompileException, Exception)
+    assert issubclass(cupy.cuda.runtime.CUDARuntimeError, Exception)
+    assert cupy.cuda.Stream.from_external(cuda._Stream(0x1234)).ptr == 0x1234
+    assert cupy.RawModule(code=SOURCE.text, options=cuda.OPTIONS).options == cuda.OPTIONS
+    assert hasattr(cupy.RawKernel, "max_dynamic_shared_size_bytes")
+
+
+def test_without_a_gpu_it_says_so(modules: list[FakeModule], monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    def count() -> int:
+        raise RefusedError("cudaErrorNoDevice: no CUDA-capable device is detected")
+
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", count)
+    with pytest.raises(DependencyError, match=r"no GPU to run kernels on \(cudaErrorNoDevice"):
+        cuda.Cuda()
+
+
+def test_without_cupy_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *rest: Any) -> Any:
+        if name == "cupy":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    forget()
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(DependencyError, match="pip install cupy-cuda13x"):
+        cuda.Cuda()
