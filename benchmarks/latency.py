@@ -1,6 +1,6 @@
 """Latency in plain onnxruntime on a CPU: each model as exported, and the files that onnxfuse and others make of it.
 
-All sessions have every optimization of onnxruntime on, live in one process, and run in turns (benchmarks.interleaved).
+All sessions have every optimization of onnxruntime on, live in one process, and run in turns (onnxfuse.interleaved).
 A ratio is original / other: above 1, the other is faster.  The control is a second session of the original.
 """
 
@@ -27,10 +27,11 @@ import onnx
 import onnxruntime
 
 import onnxfuse
-from benchmarks import floor, interleaved, scale
-from benchmarks.interleaved import Ratio
-from onnxfuse import cli, files, inputs, numerics
+from benchmarks import floor, scale
+from onnxfuse import files, inputs, interleaved, numerics
+from onnxfuse.commands.optimize import optimize
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.interleaved import Ratio
 
 EXAMPLE = """example:
   python -m benchmarks.latency models/*.onnx --floor
@@ -43,7 +44,7 @@ SLOWER = 0.97
 QUIET = 0.02
 """A control that is farther from 1 than this says that the machine is too noisy."""
 
-TARGETS = next(list(kind.choices) for p in cli.optimize.params if isinstance(kind := p.type, click.Choice))
+TARGETS = next(list(kind.choices) for p in optimize.params if isinstance(kind := p.type, click.Choice))
 PEERS = [tool for tool in scale.TOOLS if tool != "onnxfuse"]
 Shapes = dict[str, tuple[int, ...]]
 

@@ -98,6 +98,10 @@ X, SKIP = {"X": "1,{S},{D}"}, {"X": "1,{S},{D}", "R": "1,{S},{D}"}
 SIDE_BY_SIDE = "W = Concat <axis = 1> (WQ, WK, WV)\nB = Concat <axis = 0> (BQ, BK, BV)\n"
 PACKED = SIDE_BY_SIDE + "Y = com.microsoft.Attention <num_heads = {H}, scale = 0.125> (X, W, B)\n"
 MASKED = PACKED.replace("X, W, B", "X, W, B, , , M")
+ON_ROWS = (
+    "rows = Constant <value_ints = [-1, {D}]> ()\nwhole = Constant <value_ints = [1, {S}, {D}]> ()\n"
+    "x = Reshape (X, rows)\n" + "".join(f"{n}m = Gemm (x, W{n}, B{n})\n{n} = Reshape ({n}m, whole)\n" for n in "QKV")
+)
 ONE = SIDE_BY_SIDE + "m = MatMul (X, W)\na = Add (m, B)\nQ, K, V = Split <axis = 2, num_outputs = 3> (a)\n"
 GUARD = """top = ReduceMax <axes = [-1], keepdims = 1> (M)
 no = IsInf <detect_positive = 0> (top)
@@ -185,6 +189,7 @@ GROUPS: dict[str, Group] = {
                 17,
                 PACKED,
             ),
+            "Gemm on rows, Attention-23 3-D": (23, ON_ROWS + AI3),
             "one linear layer, Attention-23 3-D": (23, ONE + AI3),
         },
     ),
@@ -199,6 +204,7 @@ GROUPS: dict[str, Group] = {
                 17,
                 PACKED.replace("X, W, B", "X, W, B, , , M").replace("Y =", "y =") + GUARD,
             ),
+            "Gemm on rows, Attention-23 3-D": (23, ON_ROWS + AI3.replace("Q, K, V", "Q, K, V, M")),
             "one linear layer, Attention-23 3-D": (23, ONE + AI3.replace("Q, K, V", "Q, K, V, M")),
         },
     ),

@@ -32,14 +32,16 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
     import onnx_graphsurgeon
+    import onnxruntime
 
     from onnxfuse.demands import Finding
     from onnxfuse.pipeline import Optimized, Progress
     from onnxfuse.records import Report
+    from onnxfuse.runtime.served import Served
 
     Source: TypeAlias = str | os.PathLike[str] | onnx.ModelProto | onnx_graphsurgeon.Graph
 
-__all__ = ["OnnxfuseError", "__version__", "check", "optimize", "report"]
+__all__ = ["InferenceSession", "OnnxfuseError", "__version__", "check", "optimize", "register", "report"]
 __version__ = "0.1.0"
 
 
@@ -58,7 +60,7 @@ def optimize(
     rtol: float | None = None,
     atol: float | None = None,
     on_mismatch: Literal["bisect", "fail"] = "bisect",
-    validate: Literal["onnxruntime", "reference", "off"] = "onnxruntime",
+    validate: Literal["onnxruntime", "reference", "kernels", "off"] = "onnxruntime",
     base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
@@ -77,7 +79,8 @@ def optimize(
         inputs: Input name → value to validate with; the others are generated from `seed`.
         rtol, atol: Tolerances; None chooses by dtype.
         on_mismatch: Leave the guilty fusion out and name it in the report, or raise.
-        validate: Compare in onnxruntime, also with float64 ("reference"), or not at all.
+        validate: Compare in onnxruntime; also with float64 ("reference"); with the CUDA source of the kernels run on
+            the CPU, which needs g++ ("kernels"); or not at all ("off").
         base_dir: Where external data lies; None is the folder of `model`, if that is a file.
         progress: Called with (step, done, total).
 
@@ -86,7 +89,8 @@ def optimize(
 
     Raises:
         NumericsError: The fused model computes something else, and `on_mismatch` is "fail" or no fusion is to blame.
-        DependencyError: Neither onnxruntime nor onnxruntime-gpu is installed, and `validate` is not "off".
+        DependencyError: Neither onnxruntime nor onnxruntime-gpu is installed, and `validate` is not "off"; or g++ is
+            not, and `validate` is "kernels".
         ModelError, RuleError, UsageError, OutputError: As their names say.
     """
     from pathlib import Path
@@ -182,3 +186,55 @@ def check(
     if before is not None:
         findings += demands.lost(found, before.get(Path(found.model).name))
     return findings
+
+
+def InferenceSession(  # noqa: N802 - it stands where onnxruntime's stood
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    sess_options: onnxruntime.SessionOptions | None = None,
+    providers: Sequence[str | tuple[str, dict[str, Any]]] | None = None,
+    provider_options: Sequence[dict[str, Any]] | None = None,
+    *,
+    emulate: bool = False,
+    rules: Sequence[Path] = (),
+    **options: Any,
+) -> onnxruntime.InferenceSession:
+    """onnxruntime's own session of a fused model, in which its fused nodes run kernels where onnxfuse has one.
+
+    Args:
+        path_or_bytes, sess_options, providers, provider_options, options: As onnxruntime.InferenceSession has them.
+        emulate: On the CPU provider, run the CUDA source of the kernels in the emulator, which is for tests and slow.
+            Without it, a session on a CPU runs function bodies, as it would without onnxfuse.
+        rules: Folders of .rule files that the model was fused with besides the catalogue.
+
+    An op runs its kernel if the kernel takes every node of it in this model, else its function body; `register` says
+    which.
+
+    Raises:
+        DependencyError: onnxruntime is not installed, or is a version that kernels were not tested with.
+        UsageError: `sess_options` were used for another model, and know an op that must run from its body in this one.
+    """
+    from onnxfuse.runtime.session import open_session
+
+    return open_session(
+        path_or_bytes, sess_options, providers, provider_options, emulate=emulate, rules=rules, **options
+    )
+
+
+def register(
+    session_options: onnxruntime.SessionOptions,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    providers: Sequence[str | tuple[str, dict[str, Any]]] | None = None,
+    *,
+    emulate: bool = False,
+    rules: Sequence[Path] = (),
+) -> Served:
+    """Make the kernels for `model` known to `session_options`, for a session that you open yourself.
+
+    The arguments are those of `InferenceSession`, which calls this; `providers` are those that the session will have.
+
+    Returns:
+        An object with `.ops`, those registered, and `.reasons`: op → why it runs from its function body.
+    """
+    from onnxfuse.runtime import session
+
+    return session.register(session_options, model, providers, emulate=emulate, rules=rules)

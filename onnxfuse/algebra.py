@@ -14,7 +14,7 @@ Only real types obey these laws: integer division truncates, so integer arithmet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from onnx import TensorProto
@@ -58,9 +58,11 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         operands.append(terms.number(number, dtype))
     if len(operands) == 1:
         return operands[0]
-    lifted = _lift_merge(terms, op, operands, shape) or (_lift_rows(terms, operands, shape) if op == "Add" else None)
-    if lifted is not None:
-        return lifted
+    if any(hoisted(operand)[0].op == "Reshape" for operand in operands):
+        lifted = _lift_merge(terms, op, operands, shape)
+        lifted = _lift_rows(terms, operands, shape) if lifted is None and op == "Add" else lifted
+        if lifted is not None:
+            return lifted
     operands.sort(key=lambda t: (is_number(t), t.id))
     if all(a.constant for a in operands):
         folded = fold(terms, op, operands, {}, shape, dtype)
@@ -77,8 +79,8 @@ def _never_widens(number: Term, args: Sequence[Term]) -> bool:
 
 def _without_leading_ones(terms: Terms, constant: Term, args: Sequence[Term]) -> Term:
     """A constant of shape [1, n] is one of shape [n] beside an operand of at least its rank; others stay."""
-    dims = static(constant.shape)
-    if not constant.constant or dims is None or dims[:1] != (1,) or len(dims) < 2:
+    dims = static(constant.shape) if constant.constant else None
+    if dims is None or dims[:1] != (1,) or len(dims) < 2:
         return constant
     if not any(a is not constant and a.rank is not None and a.rank >= len(dims) for a in args):
         return constant
@@ -235,10 +237,18 @@ def _where(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
     truth = _everywhere(condition)
     if truth is not None and shape is not None:
         return expand(terms, x if truth else y, shape)
-    if x.op == "Where" and x.args[2] is y and y.scalar is not None and same_shape(x.shape, shape):
-        both = make(terms, "And", [condition, x.args[0]], {})
-        return make(terms, "Where", [both, x.args[1], y], {}, shape, dtype)
+    for keep, inner, low in _sides(terms, condition, x, y):
+        if inner.op == "Where" and low.scalar is not None and same_shape(inner.shape, shape):
+            for also, value, other in _sides(terms, *inner.args):
+                if other is low:
+                    both = make(terms, "And", [keep(), also()], {})
+                    return make(terms, "Where", [both, value, low], {}, shape, dtype)
     return _lift_merge(terms, "Where", args, shape)
+
+
+def _sides(terms: Terms, condition: Term, x: Term, y: Term) -> tuple[tuple[Callable[[], Term], Term, Term], ...]:
+    """A Where read in both ways: (when the first of these two is taken, that one, the other)."""
+    return (lambda: condition, x, y), (lambda: make(terms, "Not", [condition], {}), y, x)
 
 
 def _everywhere(term: Term) -> bool | None:

@@ -33,10 +33,11 @@ PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
 
 @dataclass(frozen=True)
 class Ref:
-    """A tensor of the body; its shape where it is an input and the meaning asks for it."""
+    """A tensor of the body; of an input for which the meaning asks, its shape and whether it is of booleans."""
 
     name: str
     shape: tuple[int | str, ...] | None = None
+    boolean: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Use:
     """One way in which a fused op is used: what its function is specialised for.
 
     `inputs` tells which positional inputs are given, `outputs` which outputs the node names of those it lists, `dtype`
-    is the real element type of the result.  `shapes` (a letter for each unknown dimension) stand there only if the
-    equations ask for them.
+    is the real element type of the result.  `shapes` (a letter for each unknown dimension) and `booleans`, which inputs
+    are such, stand there only if the equations ask for them.
     """
 
     op: str
@@ -54,6 +55,7 @@ class Use:
     outputs: tuple[bool, ...]
     dtype: int
     shapes: tuple[tuple[int | str, ...] | None, ...] = ()
+    booleans: tuple[bool, ...] = ()
 
 
 @dataclass
@@ -95,10 +97,10 @@ def standard_attributes(op: str, opset: int) -> frozenset[str] | None:
     return frozenset(defs.get_schema(op, opset, "").attributes) if defs.has(op, opset, "") else None
 
 
-def is_standard(op: str, attrs: Iterable[str], opset: int) -> bool:
-    """Does ai.onnx have this op, with these attributes, at this opset?"""
+def is_standard(op: str, attrs: Iterable[str], opset: int, inputs: int = 0) -> bool:
+    """Does ai.onnx have this op, with these attributes and so many inputs, at this opset?"""
     known = standard_attributes(op, opset)
-    return known is not None and set(attrs) <= known
+    return known is not None and set(attrs) <= known and inputs <= int(defs.get_schema(op, opset, "").max_input)
 
 
 @cache
@@ -256,6 +258,10 @@ class Body:
         args = [self.value(a, env) for a in node.args]
         if op == "given":
             return isinstance(args[0], Ref)
+        if op == "isint":
+            return isinstance(args[0], int)
+        if op == "isbool":
+            return isinstance(args[0], Ref) and args[0].boolean
         if op == "trailing":
             return tuple(range(int(args[0]), 0))
         if op == "filled":
@@ -341,16 +347,22 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
     made.attribute.extend(sorted(attrs))
     made.opset_import.append(helper.make_opsetid("", opset))
     body = Body(catalogue, opset, use.dtype, taken=set(names))
-    shapes = use.shapes or (None,) * len(names)
+    shapes, booleans = use.shapes or (None,) * len(names), use.booleans or (False,) * len(names)
     args: list[Any] = [
-        Ref(name, shape) if given else None for name, given, shape in zip(names, use.inputs, shapes, strict=True)
+        Ref(name, shape, boolean) if given else None
+        for name, given, shape, boolean in zip(names, use.inputs, shapes, booleans, strict=True)
     ]
     equations = meaning(definition)
-    if is_standard(use.op, attrs, opset) and allows(use.op, opset, use.dtype) and use.op not in EXPANDED:
+    replaced = {name for s in definition.standard for name in targets(s)}
+    standard = is_standard(use.op, attrs.keys() - replaced, opset, len(names)) and use.op not in EXPANDED
+    if standard and allows(use.op, opset, use.dtype):
         env = environment(definition, args, attrs, catalogue)
         body.equations(definition.standard, env)
-        inputs = [env[name].name if isinstance(env[name], Ref) else "" for name in names]
-        outputs = body.outputs(use.op, inputs, attrs, len(use.outputs))
+        inputs = [value.name if isinstance(value, Ref) else "" for value in (env[p.name] for p in definition.tensors)]
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        kept = {name: value for name, value in attrs.items() if name not in replaced}
+        outputs = body.outputs(use.op, inputs, kept, len(use.outputs))
     else:
         calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
         island = use.dtype in HALF and not calls & PRODUCTS
@@ -388,10 +400,10 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
 
 @cache
 def asks_for_shapes(definition: Rule) -> bool:
-    """Does the meaning depend on a rank or a dimension of its inputs?"""
+    """Does the meaning depend on a rank, a dimension or the kind of its inputs?"""
     equations = (*meaning(definition), *definition.standard)
     calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
-    return bool(calls & {"rank", "dim"})
+    return bool(calls & {"rank", "dim", "isbool"})
 
 
 def _output_names(definition: Rule) -> list[str]:

@@ -93,6 +93,8 @@ _MISSING = object()
 
 
 def freeze(attrs: dict[str, Any]) -> Attrs:
+    if not attrs:
+        return ()
     return tuple(sorted(attrs.items(), key=lambda item: item[0]))
 
 

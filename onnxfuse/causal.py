@@ -1,53 +1,70 @@
-"""Which keys a mask lets a query see: recognises masks that are causal, however they are computed.
+"""Which keys a mask lets a query see: recognises masks that are causal, and windows around each query.
 
-A *step* is a tensor of at least two axes that has one value where j <= i + offset and another where j > i + offset, for
-indices i and j along its last two axes.  A lower triangle is a step; so is the comparison of two ranges, and what any
-elementwise op makes of steps with one offset.  Constants are compared element by element; offsets may be symbolic.
-Nothing is assumed: what cannot be decided is no step.
+A mask is one of booleans (True: seen), or added to scores; its `diagonals` tell what it does, however it is computed.
+Nothing is assumed: what cannot be decided is neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
 import numpy as np
 from onnx import TensorProto
 
-from .fold import evaluate
-from .indexing import affine, broadcast_steps
-from .symbolic import Dim, at_least
-from .terms import REAL, Term, static, value_of
+from .diagonals import LARGEST, Diagonals, diagonals
+from .forms import make
+from .symbolic import Dim
+from .terms import REAL, Term, Terms, static, value_of
 
 NEVER = -1e9
 """What a mask adds at most to a score that it takes away: its exponential vanishes beside that of any other score."""
-LARGEST = 1 << 24
-"""Constants of more elements are not looked into."""
-ELEMENTWISE = frozenset(
-    """Where Mul Add Sub Div Neg Not And Or Xor Equal Greater GreaterOrEqual Less LessOrEqual Cast Reciprocal Abs Min
-    Max Identity Sign""".split()
-)
-
-
-class Step(NamedTuple):
-    """`inside` where j <= i + offset, `outside` elsewhere; offset None: one value everywhere, both are it."""
-
-    offset: Dim | None
-    inside: Any
-    outside: Any
 
 
 def is_causal(mask: Term, queries: Dim, keys: Dim, offset: Dim) -> bool:
-    """Does the mask, of booleans (True: seen) or added to scores, let query i see exactly the keys j <= i + offset?"""
+    """Does the mask let query i see exactly the keys j <= i + offset?"""
+    return _bounds(mask, queries, keys) == (None, offset)
+
+
+def window(mask: Term, queries: Dim, keys: Dim, offset: Dim) -> tuple[int, int] | None:
+    """(left, right) such that the mask lets query i, at p = i + offset, see exactly the keys j from p - left to
+    p + right, -1 for a side without a bound; None if there are none."""
+    bounds = _bounds(mask, queries, keys)
+    if bounds is None:
+        return None
+    before, last = bounds
+    left = -1 if before is None else offset - before - 1
+    right = -1 if last is None else last - offset
+    if not isinstance(left, int) or not isinstance(right, int):
+        return None
+    bounded = [size for size, bound in ((left, before), (right, last)) if bound is not None]
+    return (left, right) if min(bounded, default=-1) >= 0 else None
+
+
+def _bounds(mask: Term, queries: Dim, keys: Dim) -> tuple[Dim | None, Dim | None] | None:
+    """(b, c) such that the mask lets query i see exactly the keys b < j - i <= c, None for no such bound."""
     dims = mask.shape[-2:] if mask.shape is not None else ()
     if len(dims) < 2 or not (_fills(dims[0], queries) and _fills(dims[1], keys)):
-        return False
-    step = step_of(mask, {})
-    if step is None or step.offset is None or step.offset != offset:
-        return False
+        return None
+    known = diagonals(mask)
+    sees = () if known is None else tuple(_sees(mask, float(value)) for value in known.values)
+    if known is None or None in sees:
+        return None
+    breaks, sees = Diagonals(known.breaks, sees).joined()
+    match sees:
+        case (True, False):
+            return None, breaks[0]
+        case (False, True):
+            return breaks[0], None
+        case (False, True, False):
+            return breaks[0], breaks[1]
+    return None
+
+
+def _sees(mask: Term, value: float) -> bool | None:
+    """Does a query see a key where the mask has this value?  None if it sees it less well."""
     if mask.dtype == TensorProto.BOOL:
-        return bool(step.inside) and not step.outside
-    return mask.dtype in REAL and bool(step.inside == 0) and bool(step.outside <= NEVER)
+        return bool(value)
+    if mask.dtype not in REAL or not (value == 0 or value <= NEVER):
+        return None
+    return bool(value == 0)
 
 
 def _fills(dim: Dim, size: Dim) -> bool:
@@ -59,143 +76,40 @@ def _fills(dim: Dim, size: Dim) -> bool:
 
 
 def hides(mask: Term) -> bool:
-    """Does an additive step take scores away altogether, by -inf, so that what is added besides makes no difference?"""
-    step = step_of(mask, {})
-    return step is not None and bool(np.isneginf(step.outside))
+    """Does an additive mask of diagonals take scores away altogether, by -inf, so that what is added besides makes no
+    difference?"""
+    known = diagonals(mask)
+    return known is not None and all(v == 0 or np.isneginf(v) for v in known.values) and bool(known.breaks)
 
 
-def step_of(term: Term, seen: dict[int, Step | None]) -> Step | None:
-    """The term as a step, or None."""
-    if term.id not in seen:
-        seen[term.id] = None
-        seen[term.id] = _step(term, seen)
-    return seen[term.id]
+def apart(terms: Terms, mask: Term) -> tuple[Term, Term] | None:
+    """A mask of booleans as two, both of which must let a query see: one of diagonals, and the rest."""
+    diagonal, rest = list[Term](), list[Term]()
+    for part in _conjuncts(mask):
+        (rest if diagonals(part) is None else diagonal).append(part)
+    return (_both(terms, diagonal), _both(terms, rest)) if diagonal and rest else None
 
 
-def _step(term: Term, seen: dict[int, Step | None]) -> Step | None:
-    if term.scalar is not None:
-        return Step(None, term.scalar, term.scalar)
-    if term.constant:
-        return _constant(term)
-    if term.op in ("Reshape", "Expand", "Slice", "Transpose", "Repeat"):
-        return _view(term, seen)
-    if term.op == "Trilu":
-        return _trilu(term, seen)
-    if term.op in ("Greater", "GreaterOrEqual"):
-        compared = _compared(term)
-        if compared is not None:
-            return compared
-    return _elementwise(term, seen) if term.op in ELEMENTWISE else None
+def _conjuncts(mask: Term) -> list[Term]:
+    return [c for a in mask.args for c in _conjuncts(a)] if mask.op == "And" else [mask]
 
 
-def _constant(term: Term) -> Step | None:
-    dims = static(term.shape)
-    if dims is None or len(dims) < 2 or int(np.prod(dims)) > LARGEST or any(d != 1 for d in dims[:-2]) or 0 in dims:
-        return None
-    array = value_of(term).reshape(dims[-2:])
-    inside, outside = array[-1, 0], array[0, -1]
-    if (array == inside).all():
-        return Step(None, inside, inside)
-    keys = np.arange(dims[-1])
-    offset = int((array[0] == inside).sum()) - 1
-    if offset < 0:  # queries before the first that sees a key
-        offset = -int((array[:, 0] != inside).sum())
-    seen = keys[None, :] <= np.arange(dims[-2])[:, None] + offset
-    return Step(offset, inside, outside) if (array == np.where(seen, inside, outside)).all() else None
-
-
-def _view(term: Term, seen: dict[int, Step | None]) -> Step | None:
-    x = term.args[0]
-    step = step_of(x, seen) if len(term.args) == 1 else None
-    if step is None or step.offset is None or x.shape is None or term.shape is None:
-        return step
-    rank = len(x.shape)
-    if term.op == "Transpose":
-        perm = term.attr("perm")
-        if perm[-2:] == (rank - 2, rank - 1):
-            return step
-        turned = perm[-2:] == (rank - 1, rank - 2)
-        return Step(-step.offset - 1, step.outside, step.inside) if turned else None
-    if term.op == "Slice":
-        axis, start = term.attr("axis") - rank, term.attr("start")
-        if axis < -2:
-            return step
-        if term.attr("step") != 1 or not _from_front(start):
-            return None
-        return step._replace(offset=step.offset + start if axis == -2 else step.offset - start)
-    return step if x.shape[-2:] == term.shape[-2:] and term.op != "Repeat" else None
-
-
-def _from_front(start: Dim) -> bool:
-    """Does a Slice's bound count from the front for certain?"""
-    return at_least(start, 0)
-
-
-def _trilu(term: Term, seen: dict[int, Step | None]) -> Step | None:
-    x = step_of(term.args[0], seen)
-    k: Dim | None = 0
-    if len(term.args) > 1 and term.args[1].op != "Absent":
-        data = term.args[1].data
-        k = data.item() if data is not None and data.size == 1 else None
-    if x is None or k is None:
-        return None
-    upper = term.attr("upper", 1)
-    offset = k - 1 if upper else k
-    if x.offset is not None and x.offset != offset:
-        return None
-    zero = np.zeros_like(x.inside)
-    return Step(offset, zero, x.outside) if upper else Step(offset, x.inside, zero)
-
-
-def _compared(term: Term) -> Step | None:
-    """Greater or GreaterOrEqual of a range of queries and a range of keys."""
-    sides = [affine(a) for a in term.args]
-    if term.shape is None or len(term.shape) < 2 or None in sides:
-        return None
-    a, b = (
-        broadcast_steps(s.steps, t.shape, term.shape) for s, t in zip(sides, term.args, strict=True) if s is not None
-    )
-    apart = tuple(p - q for p, q in zip(a, b, strict=True))
-    offset = sides[0].offset - sides[1].offset if sides[0] is not None and sides[1] is not None else 0
-    if any(apart[:-2]) or (1 in term.shape[-2:]):
-        return None
-    strict = term.op == "Greater"
-    if apart[-2:] == (-1, 1):  # j + offset > i: what is later
-        return Step(-offset - (0 if strict else 1), False, True)
-    return Step(offset - (1 if strict else 0), True, False) if apart[-2:] == (1, -1) else None
-
-
-def _elementwise(term: Term, seen: dict[int, Step | None]) -> Step | None:
-    steps = [step_of(a, seen) for a in term.args]
-    known: Sequence[Step] = [s for s in steps if s is not None]
-    offsets = {s.offset for s in known if s.offset is not None}
-    if len(known) < len(steps) or len(offsets) > 1:
-        return None
-    stepped = [a.shape for a, s in zip(term.args, known, strict=True) if s.offset is not None]
-    if term.shape is None or any(shape is None or shape[-2:] != term.shape[-2:] for shape in stepped):
-        return None
-    try:
-        inside, outside = (
-            evaluate(term.op, [np.asarray(v) for v in values], dict(term.attrs), term)
-            for values in ([s.inside for s in known], [s.outside for s in known])
-        )
-    except (ValueError, KeyError):
-        return None
-    return Step(offsets.pop() if offsets else None, inside, outside)
+def _both(terms: Terms, parts: list[Term]) -> Term:
+    first, *others = parts
+    return make(terms, "And", [first, _both(terms, others)], {}) if others else first
 
 
 def blended(keep: Term, fill: Term) -> float | None:
     """The number that `fill` is where `keep` is 0, if it is 0 where that is 1, and `keep` nothing else; or None."""
     if keep.constant and fill.constant:
         return _blended_constants(keep, fill)
-    step = step_of(keep, {})
+    kept, filled = diagonals(keep), diagonals(fill)
     if keep.op == "Cast" and keep.args[0].dtype == TensorProto.BOOL:
         values = [_substituted(fill, keep, value) for value in (1.0, 0.0)]
-    elif step is not None and step.offset is not None and step.inside in (0, 1) and step.outside == 1 - step.inside:
-        other = step_of(fill, {})
-        if other is None or other.offset != step.offset:
+    elif kept is not None and filled is not None and kept.breaks == filled.breaks and len(kept.breaks) == 1:
+        if kept.values[0] not in (0, 1) or kept.values[1] != 1 - kept.values[0]:
             return None
-        values = [other.inside, other.outside] if step.inside else [other.outside, other.inside]
+        values = [*filled.values] if kept.values[0] else [*filled.values[::-1]]
     else:
         return None
     return None if values[1] is None or values[0] != 0 else float(values[1])

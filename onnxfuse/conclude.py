@@ -6,13 +6,14 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .equations import Bindings, Scope, UndecidedError
+from .equations import Bindings, Scope
 from .infer import infer
 from .language import Catalogue
 from .normal import VIEWS, combine, reshape
 from .pattern import Variant
 from .reasons import Reason, unmet
 from .rule import Rule, targets
+from .rule_functions import UndecidedError
 from .symbolic import product
 from .terms import REAL, Term, Terms, same_shape
 from .views import is_reshape

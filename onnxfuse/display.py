@@ -84,6 +84,7 @@ def print_report(out: Console, report: Report, *, verbose: bool) -> None:
     out.print(Text(report.model, style="bold"))
     _print_sum(out, report, "nothing to fuse")
     _print_fusions(out, report.fusions, scopes=True, sites=verbose)
+    _print_sources(out, report, verbose=verbose)
     print_near_misses(out, report.near_misses, verbose=verbose)
     if report.near_misses or not report.fusions:
         out.print()
@@ -210,6 +211,20 @@ def _print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, sit
     out.print()
 
 
+def _print_sources(out: Console, report: Report, *, verbose: bool) -> None:
+    """What the fused ops run from."""
+    if report.kernels:
+        kernels = (f"{op} ({source})" for op, source in sorted(report.kernels.items()))
+        out.print(Padding.indent(Text(f"kernels for {', '.join(kernels)}", style="dim"), 2))
+    if verbose:
+        for op, reason in sorted(report.bodies.items()):
+            out.print(Padding.indent(Text(f"{op} runs from its function body: {reason}", style="dim"), 2))
+    elif report.bodies:
+        out.print(Padding.indent(Text(f"from function bodies: {', '.join(sorted(report.bodies))}", style="dim"), 2))
+    if report.kernels or report.bodies:
+        out.print()
+
+
 def _print_verdict(out: Console, validation: Validation) -> None:
     if validation.verdict == "equal":
         text = f"same numbers in onnxruntime: largest error {validation.max_error or 0:.1e}"
@@ -217,6 +232,8 @@ def _print_verdict(out: Console, validation: Validation) -> None:
         mark, style = "✓ ", "bold green"
         if validation.rtol is not None and validation.atol is not None:
             text += f" (rtol {validation.rtol:g}, atol {validation.atol:g})"
+        if validation.kernels:
+            text += f", with the kernels of {', '.join(validation.kernels)} run on the CPU"
     elif validation.verdict == "mismatch":
         text = f"other numbers in onnxruntime: {validation.note}"
         mark, style = "✗ ", "bold red"

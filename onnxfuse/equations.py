@@ -1,6 +1,6 @@
 """Evaluates `let`, `where` and `emit` of a rule over the bindings of a match: expressions to terms, numbers and truths.
 
-The only functions a rule can call are those defined here and ops; see `FUNCTIONS` for the former.
+An expression becomes a closure the first time it is met, since rules are evaluated at thousands of terms.
 """
 
 from __future__ import annotations
@@ -12,27 +12,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from . import causal, symbolic
+from . import symbolic
 from .canonical import defaults
 from .infer import infer, normal_axis
 from .language import Catalogue
-from .lengths import lengths_of
 from .normal import expand, make, repeat, reshape, slice_axis, transpose
 from .parse import standard_ops
-from .parts import part
 from .pattern import BINARY
 from .rule import Rule, literal, op_name
-from .symbolic import Dim, Shape, Sym, broadcast, exact, product
-from .terms import HALF, Term, Terms, is_number, same_shape, value_of
-
-Value: TypeAlias = Any
-"""What a name in a rule may stand for: Term, int, float, Sym, str, bool, tuple of these, or None (not given)."""
+from .rule_functions import FUNCTIONS, UndecidedError, Value
+from .symbolic import Shape, Sym, exact, product
+from .terms import Term, Terms
 
 Bindings: TypeAlias = dict[str, Value]
-
-
-class UndecidedError(Exception):
-    """A condition that depends on something unknown, or a step that does not apply; says which."""
 
 
 class Scope:
@@ -46,28 +38,7 @@ class Scope:
 
     def value(self, node: ast.expr) -> Value:
         """Any expression.  Raises UndecidedError."""
-        evaluate = _EXPRESSIONS.get(type(node))
-        if evaluate is None:
-            raise UndecidedError(f"{ast.unparse(node)} has no value")
-        return evaluate(self, node)
-
-    def unary(self, node: ast.UnaryOp) -> Value:
-        operand = self.value(node.operand)
-        if isinstance(node.op, ast.Not):
-            return not self.truth(operand, node.operand)
-        return make(self.terms, "Neg", [operand], {}) if isinstance(operand, Term) else -operand
-
-    def either(self, node: ast.BoolOp) -> bool:
-        conjunction = isinstance(node.op, ast.And)
-        for operand in node.values:
-            if self.truth(self.value(operand), operand) != conjunction:
-                return not conjunction
-        return conjunction
-
-    def name(self, name: str) -> Value:
-        if name in self.bindings:
-            return self.bindings[name]
-        raise UndecidedError(f"{name} is not bound")
+        return compiled(node)(self)
 
     def truth(self, value: Value, node: ast.expr) -> bool:
         if isinstance(value, bool | np.bool_):
@@ -82,48 +53,6 @@ class Scope:
         """A constant of one element as a number; everything else as it is."""
         return value.scalar if isinstance(value, Term) and value.scalar is not None else value
 
-    def compare(self, node: ast.Compare) -> bool:
-        left = self.number(self.value(node.left))
-        for op, right_node in zip(node.ops, node.comparators, strict=True):
-            right = self.number(self.value(right_node))
-            if not _COMPARE[type(op)](left, right):
-                return False
-            left = right
-        return True
-
-    def subscript(self, node: ast.Subscript) -> Value:
-        base = self.value(node.value)
-        if not isinstance(base, tuple):
-            raise UndecidedError(f"{ast.unparse(node.value)} is no list")
-        if isinstance(node.slice, ast.Slice):
-            low = self.value(node.slice.lower) if node.slice.lower else None
-            high = self.value(node.slice.upper) if node.slice.upper else None
-            return base[low:high]
-        index = self.value(node.slice)
-        if not isinstance(index, int) or not -len(base) <= index < len(base):
-            raise UndecidedError(f"{ast.unparse(node)} is outside the list")
-        return base[index]
-
-    def binary(self, node: ast.BinOp) -> Value:
-        if type(node.op) not in BINARY and not isinstance(node.op, ast.FloorDiv | ast.BitOr):
-            raise UndecidedError(f"{ast.unparse(node)} has no value")
-        if isinstance(node.op, ast.BitOr):
-            return self.value(node.left)
-        a, b = self.value(node.left), self.value(node.right)
-        if isinstance(a, Term) or isinstance(b, Term):
-            op = BINARY[type(node.op)]
-            return make(self.terms, op, [self.term(a), self.term(b)], {})
-        if a is None or b is None:
-            raise UndecidedError(f"{ast.unparse(node)} has an absent operand")
-        if isinstance(node.op, ast.Div | ast.FloorDiv) and not isinstance(a, float) and not isinstance(b, float):
-            quotient = exact(a, b)
-            if quotient is None and isinstance(node.op, ast.Div) and isinstance(a, int) and isinstance(b, int) and b:
-                return a / b
-            if quotient is None:
-                raise UndecidedError(f"{a} is not a multiple of {b}")
-            return quotient
-        return _ARITHMETIC[type(node.op)](a, b)
-
     # ------------------------------------------------------------------------------------- terms
 
     def term(self, value: Value) -> Term:
@@ -135,28 +64,6 @@ class Scope:
         if isinstance(value, bool | int | float):
             return self.terms.number(float(value), self.like.dtype)
         raise UndecidedError(f"{value} is no tensor")
-
-    def call(self, node: ast.Call) -> Value:
-        op = op_name(node)
-        op = self.bindings.get(op, op) if self.rule.parameter(op) else op
-        if op in FUNCTIONS:
-            return FUNCTIONS[op](self, *[self.value(a) for a in node.args])
-        args = [self.value(a) for a in node.args]
-        attrs: dict[str, Any] = {}
-        for keyword in node.keywords:
-            if keyword.arg is None:
-                assert isinstance(keyword.value, ast.Name)
-                attrs.update(self.bindings.get(keyword.value.id) or ())
-            else:
-                value = self.number(self.value(keyword.value))
-                if value is not None:
-                    attrs[keyword.arg] = value
-        # A parameter that the match left out is an absent input of an op, not its neutral number.
-        for i, argument in enumerate(node.args):
-            left_out = isinstance(argument, ast.Name) and argument.id in self.bindings.get("", ())
-            if left_out and (op in self.ops.definitions or i in _optional_inputs(op)):
-                args[i] = None
-        return self.apply(op, args, attrs)
 
     def apply(self, op: str, args: list[Value], attrs: dict[str, Any]) -> Term:
         """The term of an op; views and algebra in normal form, everything else as it is."""
@@ -224,12 +131,13 @@ def _optional_inputs(op: str) -> frozenset[int]:
 
 def attribute_defaults(op: str, ops: Catalogue) -> Mapping[str, Any]:
     """Defaults of an op's attributes: of the ONNX schema, or of the head that defines it."""
-    found = dict(_schema_defaults(op))
-    definition = ops.definitions.get(op)
-    for p in definition.constants if definition is not None else ():
-        if p.default is not None:
-            found.setdefault(p.name, literal(p.default))
-    return found
+    return _attribute_defaults(op, ops.definitions.get(op))
+
+
+@cache
+def _attribute_defaults(op: str, definition: Rule | None) -> Mapping[str, Any]:
+    stated = {p.name: literal(p.default) for p in (definition.constants if definition else ()) if p.default is not None}
+    return stated | _schema_defaults(op)
 
 
 def undefined(op: str, attrs: Iterable[str], ops: Catalogue) -> list[str]:
@@ -238,140 +146,6 @@ def undefined(op: str, attrs: Iterable[str], ops: Catalogue) -> list[str]:
     known = definition.attributes if definition is not None else None
     return [] if known is None else sorted(name for name in attrs if name not in known)
 
-
-# ------------------------------------------------------------------------------------------------ functions of rules
-
-
-def _shape(scope: Scope, x: Value) -> Shape:
-    if x is None:
-        return ()
-    if isinstance(x, int | float):
-        return ()
-    if not isinstance(x, Term) or x.shape is None:
-        raise UndecidedError(f"the shape of {x!r} is unknown")
-    return x.shape
-
-
-def _rank(scope: Scope, x: Value) -> int:
-    if x is None or isinstance(x, int | float):
-        return 0
-    if not isinstance(x, Term) or x.shape is None:
-        raise UndecidedError(f"the rank of {x!r} is unknown")
-    return len(x.shape)
-
-
-def _dim(scope: Scope, x: Value, axis: int) -> Dim:
-    shape = _shape(scope, x)
-    return shape[axis] if -len(shape) <= axis < len(shape) else 1
-
-
-def _size(scope: Scope, x: Value, axes: Value = None) -> Dim:
-    shape = _shape(scope, x)
-    return product(shape if axes is None else [shape[a] for a in axes])
-
-
-def _free(scope: Scope, x: Value) -> bool:
-    """Is no data moved on top of x (no Transpose, Expand or Repeat left after views cancelled)?"""
-    while isinstance(x, Term) and x.op in ("Reshape", "Slice"):
-        x = x.args[0]
-    return isinstance(x, Term) and x.op not in ("Transpose", "Expand", "Repeat")
-
-
-def _trailing(scope: Scope, axis: Value) -> tuple[int, ...]:
-    """The axes from `axis` (negative) to the last."""
-    if not isinstance(axis, int) or axis >= 0:
-        raise UndecidedError(f"axis {axis} does not count from the end")
-    return tuple(range(axis, 0))
-
-
-def _filled(scope: Scope, value: Value, x: Value, axes: Value) -> Value:
-    """`value` if it is a tensor, else a constant of x's dims along `axes`: for ops whose input is not optional."""
-    if isinstance(value, Term) and value.op != "Absent" and not (is_number(value) and not value.rank):
-        return value
-    number = value.scalar if isinstance(value, Term) else value
-    dims = [_dim(scope, x, a) for a in axes]
-    if number is None or any(isinstance(d, Sym) for d in dims):
-        raise UndecidedError(f"the size of {x!r} along {axes} is unknown")
-    return scope.terms.constant(np.full([int(d) for d in dims if isinstance(d, int)], float(number)), scope.like.dtype)
-
-
-def _broadcasts(scope: Scope, x: Value, shape: Value) -> bool:
-    """Does x broadcast to `shape` without widening it?"""
-    return same_shape(broadcast(_shape(scope, x), tuple(shape)), tuple(shape))
-
-
-def _same(scope: Scope, a: Value, b: Value) -> bool:
-    """Are two dimensions equal for every input?  Where that depends on the input, the answer is no."""
-    return bool(a == b)
-
-
-def _lengths(scope: Scope, mask: Value, *sizes: Value) -> Term:
-    """The lengths of sequences behind which a mask hides keys."""
-    found = lengths_of(mask, *sizes) if isinstance(mask, Term) else None
-    if found is None:
-        raise UndecidedError(f"{mask!r} is no mask of lengths")
-    return found
-
-
-def _blended(scope: Scope, keep: Value, fill: Value) -> float:
-    """What a mask of 0 and 1 has in place of a score."""
-    low = causal.blended(keep, fill) if isinstance(keep, Term) and isinstance(fill, Term) else None
-    if low is None:
-        raise UndecidedError(f"{fill!r} is not 0 where {keep!r} is 1, and one number where it is 0")
-    return low
-
-
-def _every(scope: Scope, x: Value, number: Value) -> bool:
-    """Is x a constant, all of whose elements are this number?"""
-    if not isinstance(x, Term):
-        return bool(x == number)
-    return x.constant and bool(np.all(value_of(x) == number))
-
-
-def _part(scope: Scope, x: Value, start: Value, stop: Value, step: int = 1) -> Term:
-    """x[..., start:stop:step], computed inside what computes x."""
-    piece = part(scope.terms, x, start, stop, step) if isinstance(x, Term) and isinstance(stop, int) else None
-    if piece is None:
-        raise UndecidedError(f"the last dimension of {x!r} is no {stop}")
-    return piece
-
-
-def _attribute(scope: Scope, captured: Value, name: str, default: Value) -> Value:
-    """An attribute among those that `**name` captured; `default` where the node does not give it."""
-    return dict(captured).get(name, default)
-
-
-FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "rank": _rank,
-    "dim": _dim,
-    "shape": _shape,
-    "size": _size,
-    "isconst": lambda scope, x: not isinstance(x, Term) or x.constant,
-    "isnumber": lambda scope, x: not isinstance(x, Term) or x.scalar is not None,
-    "isint": lambda scope, x: isinstance(x, int),
-    "isinput": lambda scope, x: isinstance(x, Term) and x.op == "Input",
-    "given": lambda scope, x: isinstance(x, Term) and x.op != "Absent",
-    "free": _free,
-    "causal": lambda scope, x, *sizes: isinstance(x, Term) and causal.is_causal(x, *sizes),
-    "hides": lambda scope, x: isinstance(x, Term) and causal.hides(x),
-    "lengths": _lengths,
-    "blended": _blended,
-    "half": lambda scope, x: isinstance(x, Term) and x.dtype in HALF,
-    "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
-    "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
-    "len": lambda scope, x: len(x),
-    "abs": lambda scope, x: abs(scope.number(x)),
-    "min": lambda scope, *x: min(*x),
-    "max": lambda scope, *x: max(*x),
-    "trailing": _trailing,
-    "filled": _filled,
-    "opset": lambda scope: scope.opset,
-    "broadcasts": _broadcasts,
-    "same": _same,
-    "attribute": _attribute,
-    "part": _part,
-    "every": _every,
-}
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda a, b: a + b,
@@ -417,20 +191,188 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
     ast.GtE: _order(lambda a, b: a >= b),
 }
 
-_EXPRESSIONS: dict[type[ast.expr], Callable[[Scope, Any], Value]] = {
-    ast.Constant: lambda scope, node: node.value,
-    ast.Name: lambda scope, node: scope.name(node.id),
-    ast.List: lambda scope, node: tuple(map(scope.value, node.elts)),
-    ast.Tuple: lambda scope, node: tuple(map(scope.value, node.elts)),
-    ast.Set: lambda scope, node: tuple(map(scope.value, node.elts)),
-    ast.UnaryOp: Scope.unary,
-    ast.BinOp: Scope.binary,
-    ast.Compare: Scope.compare,
-    ast.BoolOp: Scope.either,
-    ast.IfExp: lambda scope, node: scope.value(
-        node.body if scope.truth(scope.value(node.test), node.test) else node.orelse
-    ),
-    ast.Subscript: Scope.subscript,
-    ast.Call: Scope.call,
+
+# ------------------------------------------------------------------------------------------------ expressions
+
+Compiled: TypeAlias = Callable[[Scope], Value]
+"""An expression, ready to be evaluated in a scope."""
+
+
+@cache
+def compiled(node: ast.expr) -> Compiled:
+    """The closure of an expression; one that has no value raises UndecidedError when it is evaluated."""
+    build = _BUILDERS.get(type(node))
+    return build(node) if build is not None else _undecided(f"{ast.unparse(node)} has no value")
+
+
+def _undecided(text: str) -> Compiled:
+    def undecided(scope: Scope) -> Value:
+        raise UndecidedError(text)
+
+    return undecided
+
+
+def _constant(node: ast.Constant) -> Compiled:
+    value = node.value
+    return lambda scope: value
+
+
+def _name(node: ast.Name) -> Compiled:
+    name = node.id
+
+    def lookup(scope: Scope) -> Value:
+        try:
+            return scope.bindings[name]
+        except KeyError:
+            raise UndecidedError(f"{name} is not bound") from None
+
+    return lookup
+
+
+def _sequence(node: ast.List | ast.Tuple | ast.Set) -> Compiled:
+    items = [compiled(item) for item in node.elts]
+    return lambda scope: tuple([item(scope) for item in items])
+
+
+def _unary(node: ast.UnaryOp) -> Compiled:
+    inner, operand = compiled(node.operand), node.operand
+    if isinstance(node.op, ast.Not):
+        return lambda scope: not scope.truth(inner(scope), operand)
+
+    def negative(scope: Scope) -> Value:
+        value = inner(scope)
+        return make(scope.terms, "Neg", [value], {}) if isinstance(value, Term) else -value
+
+    return negative
+
+
+def _either(node: ast.BoolOp) -> Compiled:
+    conjunction = isinstance(node.op, ast.And)
+    operands = [(compiled(operand), operand) for operand in node.values]
+
+    def either(scope: Scope) -> bool:
+        for value, operand in operands:
+            if scope.truth(value(scope), operand) != conjunction:
+                return not conjunction
+        return conjunction
+
+    return either
+
+
+def _choice(node: ast.IfExp) -> Compiled:
+    test, body, other = compiled(node.test), compiled(node.body), compiled(node.orelse)
+    return lambda scope: body(scope) if scope.truth(test(scope), node.test) else other(scope)
+
+
+def _comparison(node: ast.Compare) -> Compiled:
+    first = compiled(node.left)
+    rest = [(_COMPARE[type(op)], compiled(right)) for op, right in zip(node.ops, node.comparators, strict=True)]
+
+    def compare(scope: Scope) -> bool:
+        left = scope.number(first(scope))
+        for holds, right_of in rest:
+            right = scope.number(right_of(scope))
+            if not holds(left, right):
+                return False
+            left = right
+        return True
+
+    return compare
+
+
+def _subscript(node: ast.Subscript) -> Compiled:
+    whole = compiled(node.value)
+    if isinstance(node.slice, ast.Slice):
+        low = compiled(node.slice.lower) if node.slice.lower else None
+        high = compiled(node.slice.upper) if node.slice.upper else None
+
+        def select(scope: Scope, base: tuple[Value, ...]) -> Value:
+            return base[low(scope) if low else None : high(scope) if high else None]
+    else:
+        position = compiled(node.slice)
+
+        def select(scope: Scope, base: tuple[Value, ...]) -> Value:
+            index = position(scope)
+            if not isinstance(index, int) or not -len(base) <= index < len(base):
+                raise UndecidedError(f"{ast.unparse(node)} is outside the list")
+            return base[index]
+
+    def subscript(scope: Scope) -> Value:
+        base = whole(scope)
+        if not isinstance(base, tuple):
+            raise UndecidedError(f"{ast.unparse(node.value)} is no list")
+        return select(scope, base)
+
+    return subscript
+
+
+def _binary(node: ast.BinOp) -> Compiled:
+    kind, left, right = type(node.op), compiled(node.left), compiled(node.right)
+    if kind is ast.BitOr:
+        return left
+    if kind not in BINARY and kind is not ast.FloorDiv:
+        return _undecided(f"{ast.unparse(node)} has no value")
+    divides = kind in (ast.Div, ast.FloorDiv)
+
+    def binary(scope: Scope) -> Value:
+        a, b = left(scope), right(scope)
+        if isinstance(a, Term) or isinstance(b, Term):
+            return make(scope.terms, BINARY[kind], [scope.term(a), scope.term(b)], {})
+        if a is None or b is None:
+            raise UndecidedError(f"{ast.unparse(node)} has an absent operand")
+        if divides and not isinstance(a, float) and not isinstance(b, float):
+            quotient = exact(a, b)
+            if quotient is None and kind is ast.Div and isinstance(a, int) and isinstance(b, int) and b:
+                return a / b
+            if quotient is None:
+                raise UndecidedError(f"{a} is not a multiple of {b}")
+            return quotient
+        return _ARITHMETIC[kind](a, b)
+
+    return binary
+
+
+def _call(node: ast.Call) -> Compiled:
+    called, arguments = op_name(node), [compiled(a) for a in node.args]
+    function = FUNCTIONS.get(called)
+    if function is not None:
+        return lambda scope: function(scope, *[argument(scope) for argument in arguments])
+    names = [a.id if isinstance(a, ast.Name) else "" for a in node.args]
+    keywords = [(k.arg, compiled(k.value), k.value.id if isinstance(k.value, ast.Name) else "") for k in node.keywords]
+
+    def call(scope: Scope) -> Value:
+        op = scope.bindings.get(called, called) if scope.rule.parameter(called) else called
+        args = [argument(scope) for argument in arguments]
+        attrs: dict[str, Any] = {}
+        for key, value_of, name in keywords:
+            if key is None:
+                attrs.update(scope.bindings.get(name) or ())
+            else:
+                value = scope.number(value_of(scope))
+                if value is not None:
+                    attrs[key] = value
+        # A parameter that the match left out is an absent input of an op, not its neutral number.
+        left_out = scope.bindings.get("", ())
+        for i, name in enumerate(names):
+            if name in left_out and (op in scope.ops.definitions or i in _optional_inputs(op)):
+                args[i] = None
+        return scope.apply(op, args, attrs)
+
+    return call
+
+
+_BUILDERS: dict[type[ast.expr], Callable[[Any], Compiled]] = {
+    ast.Constant: _constant,
+    ast.Name: _name,
+    ast.List: _sequence,
+    ast.Tuple: _sequence,
+    ast.Set: _sequence,
+    ast.UnaryOp: _unary,
+    ast.BinOp: _binary,
+    ast.Compare: _comparison,
+    ast.BoolOp: _either,
+    ast.IfExp: _choice,
+    ast.Subscript: _subscript,
+    ast.Call: _call,
 }
 """What may stand in an expression; anything else has no value."""

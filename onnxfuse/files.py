@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import math
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import onnx
@@ -175,6 +177,31 @@ def read_inputs(path: Path) -> dict[str, np.ndarray]:
         raise ModelError(f"--inputs {path}: no such file: check the name") from None
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile):
         raise ModelError(f"--inputs {path} is not an .npz file of plain arrays: write it with numpy.savez") from None
+
+
+def write_arrays(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes arrays to the .npz file `path` by name, the items of a list as NAME.0, NAME.1 and so on.
+
+    Types that NumPy lacks, such as bfloat16, become float32, and strings NumPy's strings, so that every NumPy reads it.
+
+    Raises:
+        OutputError: `path` cannot be written.
+    """
+    flat: dict[str, np.ndarray] = {}
+    pending = list(values.items())
+    while pending:
+        name, value = pending.pop(0)
+        if isinstance(value, list):
+            pending += ((f"{name}.{index}", item) for index, item in enumerate(value))
+        elif value is not None:
+            plain = {"V": np.float32, "O": np.str_}.get(value.dtype.kind)
+            flat[name] = value.astype(plain) if plain else value
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in flat.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+    replace(path, buffer.getvalue())
 
 
 def _same_folder(one: Path, other: Path) -> bool:

@@ -26,6 +26,8 @@ from .symbolic import Dim, Shape, symbol
 
 STANDARD = ("", "ai.onnx")
 DOMAIN = "onnxfuse"
+BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+"""Types of the attributes that hold bodies of control-flow nodes."""
 
 
 def opset_of(proto: ModelProto | FunctionProto, domain: str = "") -> int:
@@ -46,7 +48,7 @@ def attribute_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
 
 def has_bodies(node: NodeProto) -> bool:
     """Is it a control-flow node?"""
-    return any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute)
+    return bool(node.attribute) and any(attribute.type in BODIES for attribute in node.attribute)
 
 
 class Graph:
@@ -87,7 +89,7 @@ class Graph:
             for name in node.input:
                 self.uses[name] = self.uses.get(name, 0) + 1
             for attribute in node.attribute:
-                if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+                if attribute.type in BODIES:
                     captured = captured_names(node)
                     self.captures[index] = captured
                     for name in captured:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
+from .glance import OPENINGS, Glance
 from .normal import NEUTRAL
 from .pattern import COMMUTATIVE, Pattern, Variant, variants
 from .rule import Rule
 from .terms import LEVELS, Term, Terms
-
-OPENINGS = 3
-"""How many shared sums or products inside a chain may be opened at once."""
 
 
 @dataclass(eq=False)
@@ -34,7 +33,7 @@ class Group:
         for head, arg in zip(self.heads, term.args, strict=False):
             if head and head != arg.op:
                 return False
-        return self.given is None or _alike(self.given, [a.op != "Absent" for a in term.args])
+        return self.given is None or _alike(self.given, term.args)
 
 
 class Index:
@@ -57,7 +56,7 @@ class Index:
                         root.op,
                         below,
                         look,
-                        chain and operand_count(root),
+                        chain and root.operand_count,
                         bool(chain and root.rest),
                         given,
                         heads,
@@ -68,7 +67,7 @@ class Index:
                     self.by_op.setdefault(root.op, []).append(group)
                 group.variants.append((number, variant))
 
-    def candidates(self, term: Term, plausible: Callable[[Pattern, Term], bool]) -> list[Variant]:
+    def candidates(self, term: Term, glance: Glance) -> list[Variant]:
         """The variants whose ops all occur below the term, the operands of a chain near its root, in their order."""
         groups = self.by_op.get(term.op)
         if not groups:
@@ -80,7 +79,7 @@ class Index:
         for group in groups:
             if group.below & absent or group.beside & far or not group.fits(term):
                 continue
-            if plausible(group.root, term):
+            if glance.near(group.root, term):
                 found += group.variants
         found.sort(key=lambda entry: entry[0])
         return [variant for _, variant in found]
@@ -91,10 +90,10 @@ def _head(p: Pattern) -> str:
     return p.op if p.kind == "op" and not p.scalar else ""
 
 
-def _alike(wanted: Sequence[bool], given: Sequence[bool]) -> bool:
+def _alike(wanted: Sequence[bool], args: Sequence[Term]) -> bool:
     """Are the same inputs given, but for trailing ones that are not?"""
-    longer, shorter = (wanted, given) if len(wanted) > len(given) else (given, wanted)
-    return all(a == b for a, b in zip(longer, shorter, strict=False)) and not any(longer[len(shorter) :])
+    given = (arg.op != "Absent" for arg in args)
+    return all(bool(a) == bool(b) for a, b in zip_longest(wanted, given))
 
 
 def _bits(terms: Terms, ops: Iterable[str]) -> int:
@@ -102,11 +101,6 @@ def _bits(terms: Terms, ops: Iterable[str]) -> int:
     for op in ops:
         bits |= terms.bit(op)
     return bits
-
-
-def operand_count(p: Pattern) -> int:
-    """How many operands a sum or product has, its numbers as one."""
-    return len(p.parts) + len(p.variables) + (p.number is not None)
 
 
 _COMPILED: dict[Rule, list[Variant]] = {}

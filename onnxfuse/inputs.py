@@ -72,13 +72,15 @@ def generate(
     seed: int = 0,
     shapes: Mapping[str, Sequence[int]] | None = None,
     given: Mapping[str, np.ndarray] | None = None,
+    one: bool = False,
 ) -> tuple[list[Case], str]:
     """Cases that `model` runs on; without any, the reason why.
 
     `runs` runs the model on a case and returns an error in one line, or "".  Integer inputs stay inside the tables
     they index, masks are 0 and 1 with at least one 1 a row, equal symbols get equal sizes.  A model with dynamic axes
     gets two cases at different sizes and, where its inputs may differ in axes that bear one name, a third in which they
-    do.  `shapes` fixes the dims of inputs by name; `given` replaces generation altogether.
+    do.  With `one`, the first case is enough.  `shapes` fixes the dims of inputs by name; `given` replaces generation
+    altogether.
 
     Raises UsageError where `shapes` or `given` do not fit the model.
     """
@@ -88,7 +90,7 @@ def generate(
         return [], str(unsupported)
     fixed = _fixed(inputs, shapes or {})
     if given is None and inputs:
-        return _search(_Search(inputs, _kinds(inputs, fixed), fixed, runs, seed))
+        return _search(_Search(inputs, _kinds(inputs, fixed), fixed, runs, seed), one)
     case = Case("no inputs", {}) if given is None else _given(inputs, given)
     failure = runs(case)
     return ([], failure) if failure else ([case], "")
@@ -140,7 +142,7 @@ class _Search:
         return sizes
 
 
-def _search(search: _Search) -> tuple[list[Case], str]:
+def _search(search: _Search, one: bool) -> tuple[list[Case], str]:
     axes = sorted(set(search.kinds.values()))
     steps = itertools.product(*(range(len(LADDERS[kind])) for kind in axes))
     ladder = sorted((dict(zip(axes, step, strict=True)) for step in steps), key=lambda rung: sum(rung.values()))
@@ -152,6 +154,8 @@ def _search(search: _Search) -> tuple[list[Case], str]:
             break
     else:
         return [], search.first_error
+    if one:
+        return search.cases, ""
     # Where the model fixes one axis inside, a second size must differ in the others alone; most different first.
     others = [rung for rung in ladder if rung != first]
     others.sort(key=lambda rung: (sum(rung[kind] == first[kind] for kind in axes), sum(rung.values())))

@@ -29,6 +29,8 @@ class Catalogue:
 
     rules: list[Rule]
     definitions: dict[str, Rule]
+    target: str = "onnxfuse"
+    """For whom rules are tried; what they emit may depend on it."""
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
@@ -62,9 +64,13 @@ class Catalogue:
             wanted |= {op for rule in more for op in rule.matched_ops}
 
     def lowerings(self, target: str) -> list[list[Rule]]:
-        """The rules of a target's folder, which run after all fusions; for onnxruntime those for standard ops first."""
-        folders = ("onnx", "ort") if target == "ort" else (target,)
-        return [stratum for folder in folders for stratum in _strata([r for r in self.rules if r.target == folder])]
+        """The rules of a target's folder, which run after all fusions.  For onnxruntime those for standard ops stand
+        before its own, save its stratum 0."""
+        own = _strata([rule for rule in self.rules if rule.target == target])
+        if target != "ort":
+            return own
+        first = [stratum for stratum in own if stratum[0].rank == 0]
+        return [*first, *self.lowerings("onnx"), *own[len(first) :]]
 
     def named(self, name: str) -> list[Rule]:
         """The rules of a name. Raises UsageError, with a suggestion, if there are none."""

@@ -37,10 +37,8 @@ def lengths_of(mask: Term, batch: Dim, keys: Dim, queries: Dim | None = None) ->
     """The lengths, int64 [batch], such that a mask of booleans (True: seen), or of 0 and -inf added to the scores, of
     [batch, heads, queries, keys], lets sequence b see exactly the keys j < lengths[b]; given the `queries`, query i
     exactly the keys j <= i + lengths[b] - queries.  None if there are none."""
-    if mask.shape is None or len(mask.shape) != 4 or mask.shape[0] != batch or mask.shape[-1] != keys:
-        return None
-    seen = _seen(mask, DEPTH)
-    if seen is None or seen.sign != 1 or seen.lengths is None or seen.axis != 0 or seen.lengths.shape != (batch,):
+    seen = _by_lengths(mask, batch, keys)
+    if seen is None or seen.sign != 1 or mask.shape is None:
         return None
     slope = 0 if queries is None or queries == 1 else 1
     if slope and mask.shape[-2] != queries:
@@ -48,6 +46,28 @@ def lengths_of(mask: Term, batch: Dim, keys: Dim, queries: Dim | None = None) ->
     offset = 0 if queries is None else 1 - queries
     steps = (0, 0, slope, 0 if keys == 1 else -1)
     return seen.lengths if seen.steps == steps and seen.offset == offset else None
+
+
+def window_of(mask: Term, queries: Dim, keys: Dim, lengths: Term) -> tuple[int, int] | None:
+    """(left, right) such that the mask lets query i of sequence b, at p = i + lengths[b] - queries, see exactly the
+    keys j >= p - left, or j <= p + right; -1 for the side without a bound.  None if there are none."""
+    seen = _by_lengths(mask, lengths.shape[0] if lengths.shape else 0, keys)
+    if seen is None or seen.lengths is not lengths or mask.shape is None or mask.shape[-2] != queries:
+        return None
+    steps = (0, 0, 0 if queries == 1 else seen.sign, 0 if keys == 1 else -seen.sign)
+    size = seen.offset - 1 + seen.sign * queries
+    if seen.steps != steps or not isinstance(size, int) or size < 0:
+        return None
+    return (-1, size) if seen.sign == 1 else (size, -1)
+
+
+def _by_lengths(mask: Term, batch: Dim, keys: Dim) -> Count | None:
+    """The count above 0 where the mask of [batch, heads, queries, keys] lets see, if it is by a length per sequence."""
+    if mask.shape is None or len(mask.shape) != 4 or mask.shape[0] != batch or mask.shape[-1] != keys:
+        return None
+    seen = _seen(mask, DEPTH)
+    known = seen is not None and seen.lengths is not None and seen.axis == 0 and seen.lengths.shape == (batch,)
+    return seen if known else None
 
 
 def _seen(mask: Term, depth: int) -> Count | None:

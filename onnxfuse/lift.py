@@ -146,23 +146,31 @@ def _shared(graph: Graph) -> set[str]:
     """The values that are used more than once, where nodes that compute the same count as one."""
     first: dict[tuple[Any, ...], int] = {}
     number: dict[str, object] = {}
-    users: dict[object, set[object]] = {}
+    user: dict[object, object] = {}
+    several: set[object] = set()
+
+    def use(value: object, by: object) -> None:
+        if user.setdefault(value, by) != by:
+            several.add(value)
+
     for index, node in enumerate(graph.nodes):
         operands = [number.get(name, name) for name in node.input]
         if node.op_type in RANDOM or node.op_type in ("Constant", "Dropout") or index in graph.captures:
             own = index
         else:
-            ordered = tuple(sorted(operands, key=str)) if node.op_type in ("Add", "Mul") else tuple(operands)
-            attributes = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
-            own = first.setdefault((node.op_type, node.domain, node.overload, ordered, attributes), index)
+            ordered = sorted(operands, key=str) if node.op_type in ("Add", "Mul") else operands
+            attributes = tuple(sorted([a.SerializeToString(deterministic=True) for a in node.attribute]))
+            own = first.setdefault((node.op_type, node.domain, node.overload, *ordered, attributes), index)
         for position, operand in enumerate(operands):
-            users.setdefault(operand, set()).add((own, position))
+            use(operand, (own, position))
         for name in graph.captures.get(index, ()):
-            users.setdefault(number.get(name, name), set()).add(index)
-        number.update({name: (own, position) for position, name in enumerate(node.output) if name})
+            use(number.get(name, name), index)
+        for position, name in enumerate(node.output):
+            if name:
+                number[name] = (own, position)
     for name in graph.outputs:
-        users.setdefault(number.get(name, name), set()).add(name)
-    return {name for name, own in number.items() if len(users.get(own, ())) > 1}
+        use(number.get(name, name), name)
+    return {name for name, own in number.items() if own in several}
 
 
 def constant_term(view: View, name: str, tensor: TensorProto) -> Term:

@@ -17,13 +17,14 @@ from onnx import TensorProto
 
 from .agreement import KIND_TEXT, close, kind_fits, same
 from .conclude import RefusedError, conclude
-from .equations import Bindings, Scope, UndecidedError, attribute_defaults, undefined
-from .index import OPENINGS, operand_count
+from .equations import Bindings, Scope, attribute_defaults, undefined
+from .glance import OPENINGS, Glance, may_open
 from .language import Catalogue
 from .normal import NEUTRAL, combine
 from .pattern import COMMUTATIVE, Pattern, Variant
 from .reasons import MISSING, attribute, describe, listed, surplus
-from .rule import Rule, literal, targets
+from .rule import Rule, names_in, op_name, targets
+from .rule_functions import UndecidedError
 from .symbolic import Sym, exact
 from .terms import REAL, Term, Terms, is_number
 
@@ -84,7 +85,9 @@ class Matcher:
     def __init__(self, terms: Terms, catalogue: Catalogue, opset: int) -> None:
         self.terms, self.catalogue, self.opset = terms, catalogue, opset
         self.failures: dict[tuple[int, int], Failure] = {}
-        self.heads: dict[int, frozenset[str]] = {}
+        self.glance = Glance()
+        self.passed: list[tuple[Term, list[Variant]]] = []
+        """Variants that a glance ruled out at a term."""
         self.env: Bindings = {}
         self.cover: list[Term] = []
 
@@ -95,8 +98,8 @@ class Matcher:
         self.whole = whole_of(root)
         if self.whole is not root:
             names = targets(self.rule.blocks[variant.block][-1])
-            outputs = self.terms.plural[self.whole.id]
-            if max(outputs) >= len(names) or any(names[i] == "_" for i in outputs):
+            outputs = self.terms.plural.get(self.whole.id)
+            if not outputs or max(outputs) >= len(names) or any(names[i] == "_" for i in outputs):
                 return None
             self.env |= {names[i]: output for i, output in outputs.items() if i}
             self.cover += outputs.values()
@@ -106,30 +109,16 @@ class Matcher:
                 return found
         return None
 
-    def plausible(self, p: Pattern, t: Term) -> bool:
-        """Could the operands of a chain match, by their ops and those of their own operands?  A look, no search."""
-        if p.op not in NEUTRAL or self._covers(p, t.args):
-            return True
-        inner = [a for a in t.args if a.op == t.op]
-        return _may_open(p, t.args, inner) and (
-            self._covers(p, [*t.args, *(o for a in inner for o in a.args)])
-            or any(o.op == t.op for a in inner for o in a.args)
-        )
-
-    def _covers(self, p: Pattern, operands: Sequence[Term]) -> bool:
-        return all(
-            any(o.op == part.op and (part.op not in NEUTRAL or part.heads <= self._heads(o)) for o in operands)
-            for part in p.parts
-        )
-
-    def _heads(self, t: Term) -> frozenset[str]:
-        """Ops of the operands of a chain, and of shared chains inside it that may be opened."""
-        heads = self.heads.get(t.id)
-        if heads is None:
-            heads = self.heads[t.id] = frozenset(_heads(t))
-        return heads
-
     # ------------------------------------------------------------------------------------- failures
+
+    def explained(self, roots: Container[int]) -> list[Failure]:
+        """The furthest that each rule got at each of these terms (ids), those that were ruled out among them."""
+        for term, variants in self.passed:
+            if term.id in roots:
+                for variant in variants:
+                    self.match(variant, term)
+        self.passed.clear()
+        return [failure for failure in self.failures.values() if failure.root.id in roots]
 
     def _fail(self, p: Pattern, t: Term, reason: Callable[[], str]) -> None:
         matched, key = len(self.cover) - self.opened, (id(self.rule), self.root.id)
@@ -295,7 +284,7 @@ class Matcher:
     # ------------------------------------------------------------------------------------- sums and products
 
     def _chain(self, p: Pattern, t: Term, *, at_root: bool) -> Iterator[list[Term]]:
-        missing = p.heads - self._heads(t)
+        missing = p.heads - self.glance.heads(t)
         if missing:
             self._fail(p, t, lambda: f"{p.op} wants {min(missing)} among its operands, saw {listed(t.args)}")
             return
@@ -304,7 +293,7 @@ class Matcher:
         bound = [a for a in (*p.variables, *p.rest) if a.name in self.env]
         others = [*p.parts, *bound, *(a for a in p.variables if a.name not in self.env)]
         first = list(t.args)
-        depth = OPENINGS if _may_open(p, first, [a for a in first if a.op == p.op]) else 0
+        depth = OPENINGS if may_open(p, first, [a for a in first if a.op == p.op]) else 0
         for operands in self._openings(p.op, first, depth):
             numbers = [o for o in operands if is_number(o)]
             terms = [o for o in operands if not is_number(o)]
@@ -438,7 +427,7 @@ class Matcher:
                 and len(value) == len(wanted.elts)
                 and all(self._unify(w, v, bound) for w, v in zip(wanted.elts, value, strict=True))
             )
-        if isinstance(wanted, ast.Call) and ast.unparse(wanted.func) == "trailing":
+        if isinstance(wanted, ast.Call) and op_name(wanted) == "trailing":
             trails = isinstance(value, tuple) and value == tuple(range(-len(value), 0))
             return bool(value) and trails and self._unify(wanted.args[0], -len(value), bound)
         if isinstance(wanted, ast.BinOp) and isinstance(wanted.op, ast.Mult):
@@ -449,17 +438,13 @@ class Matcher:
                     return quotient is not None and self._unify(unknown, quotient, bound)
             return False
         known_value = self._dim(wanted)
-        if known_value is None:
-            try:
-                known_value = literal(wanted)
-            except (ValueError, TypeError):
-                return False
-        return same(known_value, value)
+        return known_value is not None and same(known_value, value)
 
     def _dim(self, node: ast.expr) -> Any:
-        """A dimension expression whose names are bound, else None."""
-        names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
-        if not all(n in self.env for n in names):
+        """The value of an expression whose names are bound, else None."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if not all(name in self.env for name in names_in(node)):
             return None
         try:
             return Scope(self.terms, self.rule, self.env, self.root, self.opset, self.catalogue).value(node)
@@ -491,19 +476,3 @@ class Matcher:
 def whole_of(term: Term) -> Term:
     """The op whose first output a term is; itself if that op has one output only."""
     return term.args[0] if term.op == "Output" and not term.attr("index") else term
-
-
-def _may_open(p: Pattern, operands: Sequence[Term], inner: Sequence[Term]) -> bool:
-    """Is the chain with a shared inner one opened still short enough?  All its operands must then be matched."""
-    if not inner:
-        return False
-    return bool(p.rest) or len(operands) - 1 + min(len(a.args) for a in inner) <= operand_count(p)
-
-
-def _heads(t: Term, depth: int = OPENINGS) -> set[str]:
-    heads = {a.op for a in t.args}
-    if depth and t.op in heads:
-        for inner in t.args:
-            if inner.op == t.op:
-                heads |= _heads(inner, depth - 1)
-    return heads

@@ -19,7 +19,7 @@ def _pad(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None,
 @form("Conv")
 def _conv(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     """A Conv of a tensor with zeros around its spatial axes is a Conv with more of its own."""
-    around, automatic = zeros_around(args[0]), _text(attrs.get("auto_pad", "NOTSET"))
+    around, automatic = padding(args[0], 0), _text(attrs.get("auto_pad", "NOTSET"))
     if around is None or automatic not in ("NOTSET", "VALID"):
         return None
     count = len(around) // 2
@@ -32,13 +32,20 @@ def _conv(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None
     return make(terms, "Conv", [args[0].args[0], *args[1:]], kept, shape, dtype)
 
 
-def zeros_around(term: Term) -> tuple[int, ...] | None:
-    """How many zeros a Pad puts before each axis, then how many behind each; None if it is no such Pad."""
+def lengthened(term: Term, number: float) -> Term | None:
+    """The tensor that a Pad lengthens by this number behind its last axis; None if it is no such Pad."""
+    around = padding(term, number)
+    return term.args[0] if around is not None and around[-1] and not any(around[:-1]) else None
+
+
+def padding(term: Term, number: float) -> tuple[int, ...] | None:
+    """How often a Pad puts the number before each axis, then how often behind each; None if it is no such Pad."""
     if term.op != "Pad" or len(term.args) < 2 or _text(term.attr("mode", "constant")) != "constant":
         return None
     rank, pads = term.args[0].rank, term.args[1].data
     filler, axes = (term.args[i] if len(term.args) > i and term.args[i].op != "Absent" else None for i in (2, 3))
-    if rank is None or pads is None or (filler is not None and filler.scalar != 0) or (axes and axes.data is None):
+    fills = number == (0 if filler is None else filler.scalar)
+    if rank is None or pads is None or not fills or (axes and axes.data is None):
         return None
     places = range(rank) if axes is None or axes.data is None else [int(a) % rank for a in axes.data.ravel()]
     sizes = list(pads.ravel())

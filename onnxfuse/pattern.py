@@ -86,6 +86,11 @@ class Pattern:
         return tuple(a for a in self.args if a.kind == "variable" and a.op == "sum")
 
     @cached_property
+    def operand_count(self) -> int:
+        """How many operands a sum or product has, its numbers as one."""
+        return len(self.parts) + len(self.variables) + (self.number is not None)
+
+    @cached_property
     def heads(self) -> frozenset[str]:
         """Ops that must be among the operands of a matching sum or product."""
         return frozenset(a.op for a in self.parts)
@@ -95,16 +100,20 @@ class Pattern:
         for arg in self.args:
             yield from arg.walk()
 
-    def key(self, numbers: bool = True) -> str:
-        """Equal keys, equal patterns; without `numbers`, all scalars look alike."""
-        if not numbers and self.scalar:
-            return "#"
-        if self.kind == "number":
-            return repr(self.value)
+    @cached_property
+    def key(self) -> str:
+        """Equal keys, equal patterns."""
+        return repr(self.value) if self.kind == "number" else self._key([a.key for a in self.args])
+
+    @cached_property
+    def skeleton(self) -> str:
+        """The key of a pattern in which all scalars look alike."""
+        return "#" if self.scalar else self._key([a.skeleton for a in self.args])
+
+    def _key(self, args: list[str]) -> str:
         if self.kind != "op":
             return f"{self.kind} {self.name}"
         attrs = ",".join(f"{k}={ast.unparse(v)}" for k, v in sorted(self.attrs.items()))
-        args = [a.key(numbers) for a in self.args]
         if self.op in NEUTRAL:
             args.sort()
         return f"{self.op}({','.join(args)};{attrs};{self.star})"
@@ -135,7 +144,7 @@ class Variant:
     @cached_property
     def size(self) -> int:
         """Ops of the pattern, one that stands in several places counted once."""
-        return len({p.key() for p in self.root.walk() if p.kind == "op"})
+        return len({p.key for p in self.root.walk() if p.kind == "op"})
 
     @cached_property
     def ops(self) -> frozenset[str]:
@@ -160,8 +169,8 @@ def variants(rule: Rule) -> list[Variant]:
             for spelling, root, operators in _spellings(rule, block, dropped):
                 if root.kind != "op":
                     continue
-                exposed = "".join(p.key(numbers=False) for p in root.walk() if p.label in rule.labels)
-                key, skeleton = root.key() + exposed, root.key(numbers=False) + exposed
+                exposed = "".join(p.skeleton for p in root.walk() if p.label in rule.labels)
+                key, skeleton = root.key + exposed, root.skeleton + exposed
                 # A dropped constant that leaves the skeleton as it is only narrows a pattern that stands already.
                 if key in seen or (constants_dropped and skeleton in skeletons):
                     continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
@@ -16,6 +16,7 @@ from .bodies import Functions
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
 from .graph import DOMAIN, STANDARD, Names, attribute_graphs, roots
+from .kernels.emulator.build import compiler
 from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
@@ -23,6 +24,7 @@ from .opset import convert, raisable
 from .provenance import Site, module
 from .records import Fusion, LeftOut, NearMiss, Report, Validation
 from .rewrite import Writer, import_domains
+from .runtime.served import examine
 from .search import Found, bans, made, search
 from .spell import UnrealisableError
 from .targets import can_say, wanted_opset
@@ -108,7 +110,7 @@ def optimize(
     rtol: float | None = None,
     atol: float | None = None,
     on_mismatch: Literal["bisect", "fail"] = "bisect",
-    validate: Literal["onnxruntime", "reference", "off"] = "onnxruntime",
+    validate: Literal["onnxruntime", "reference", "kernels", "off"] = "onnxruntime",
     base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
@@ -121,6 +123,8 @@ def optimize(
     report.
     """
     started = time.perf_counter()
+    if validate == "kernels":
+        compiler()  # a missing one is no fault of the model
     catalogue = load(rules).choose(select, ignore)
     known = sizes(model, shapes or {})
     source, fused = lower(model, catalogue, target=target, opset=opset, base_dir=base_dir, progress=progress)
@@ -135,13 +139,15 @@ def optimize(
             lambda banned: fuse(source, catalogue, target=target, base_dir=base_dir, banned=banned),
             bisecting=on_mismatch == "bisect",
             reference=validate == "reference",
+            emulate=validate == "kernels",
+            rules=rules,
             options={"seed": seed, "shapes": shapes, "given": inputs, "rtol": rtol, "atol": atol},
             base_dir=base_dir,
             progress=progress or (lambda step, done, total: None),
         )
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")
-    report = _report(model, fused, target, known)
+    report = _report(model, fused, target, known, rules)
     report.left_out, report.validation = left_out, validation
     report.seconds = time.perf_counter() - started
     return Optimized(fused.model, report)
@@ -167,7 +173,7 @@ def report(
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
     _, fused = lower(model, catalogue, target=target, base_dir=base_dir, why=why, progress=progress)
-    result = _report(model, fused, target, sizes(model, shapes or {}))
+    result = _report(model, fused, target, sizes(model, shapes or {}), rules)
     result.seconds = time.perf_counter() - started
     return result
 
@@ -269,7 +275,8 @@ def _fuse(
 def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str, str]], raising: bool) -> Found:
     """Fusions, then the target's lowerings.  Where an op is left that the target does not have, what made it is banned
     and the search made again.  Raises OpsetError if `raising` and a higher opset has it."""
-    opset = view.graph.opset
+    opset, view.terms.raisable = view.graph.opset, raising
+    catalogue = replace(catalogue, target=target)
     strata = [*catalogue.strata(target), *catalogue.lowerings(target)]
     if target == "onnxfuse":
         return search(view, catalogue, strata, banned)
@@ -317,7 +324,8 @@ def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, i
 # ------------------------------------------------------------------------------------------------ what to say
 
 
-def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, int]) -> Report:
+def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, int], rules: Sequence[Path]) -> Report:
+    served = examine(fused.model, rules)
     return Report(
         model="",
         target=target,
@@ -325,6 +333,8 @@ def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, in
         nodes_after=count_nodes(fused.model),
         fusions=[fusion(site, known) for site in fused.sites if _worth_telling(site)],
         near_misses=fused.near_misses,
+        kernels=served.sources,
+        bodies=served.reasons,
     )
 
 
@@ -375,10 +385,12 @@ def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None
             names.setdefault(term.id, name)
     result: list[NearMiss] = []
     told: set[int] = set()
-    order = sorted(found.failures, key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id))
+    open_roots = names.keys() - covered
+    order = sorted(
+        found.failures(open_roots), key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id)
+    )
     for failure in order:
-        near = _telling(failure, why) and failure.root.id in names and failure.root.id not in covered
-        if not near or failure.root.id in told or failure.at.id in told:
+        if not _telling(failure, why) or failure.root.id in told or failure.at.id in told:
             continue  # a smaller rule stops at the same step, or inside what a larger one has matched
         told |= failure.covered | {failure.at.id}
         value = names.get(failure.at.id) or names[failure.root.id]

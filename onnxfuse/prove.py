@@ -33,6 +33,8 @@ def prove(
     *,
     bisecting: bool,
     reference: bool,
+    emulate: bool,
+    rules: Sequence[Path],
     options: Mapping[str, Any],
     base_dir: Path | None,
     progress: Progress,
@@ -42,6 +44,7 @@ def prove(
     Returns the model that passed (or the last one that did not), the verdict on it, and what was left out.
     """
     progress("run the original", 0, 3)
+    kernels: dict[str, Any] = {"emulate": emulate, "rules": rules}
     tolerances = {"rtol": options["rtol"], "atol": options["atol"]}
     oracle = Oracle(
         original,
@@ -50,6 +53,7 @@ def prove(
         given=options["given"],
         base_dir=base_dir,
         reference=reference,
+        **kernels,
     )
     left_out: list[LeftOut] = []
     banned: Banned = frozenset()
@@ -61,7 +65,7 @@ def prove(
             return candidate, verdict, []
         progress("compare site by site", 2, 3)
         _, wrong = compare_sites(
-            original, candidate.model, oracle.cases[0], base_dir=base_dir, seed=options["seed"], **tolerances
+            original, candidate.model, oracle.cases[0], base_dir=base_dir, seed=options["seed"], **tolerances, **kernels
         )
         guilty = [site for site in candidate.sites if site.value in wrong]
         unsimple = {key for key in candidate.simplified if not key[0] and key[2] in wrong}

@@ -80,6 +80,8 @@ class Validation:
     """Why nothing was validated, or which output differs most."""
     reference_error: tuple[float, float] | None = None
     """(original, fused) error against float64, with ``--validate reference``."""
+    kernels: tuple[str, ...] = ()
+    """Fused ops that ran the source of their kernel, with ``--validate kernels``."""
 
 
 @dataclass(slots=True)
@@ -100,6 +102,10 @@ class Report:
     fusions: list[Fusion] = field(default_factory=list)
     near_misses: list[NearMiss] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
+    kernels: dict[str, str] = field(default_factory=dict)
+    """Op of domain onnxfuse in the output → the module of onnxfuse.kernels that has its kernel."""
+    bodies: dict[str, str] = field(default_factory=dict)
+    """Each other such op → why it runs from its function body."""
     validation: Validation = field(default_factory=lambda: Validation("not validated"))
     seconds: float = 0.0
     """Wall-clock time from reading to writing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, TypeAlias
@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 from .errors import RuleError
 
 PREDICATES = frozenset(
-    """rank dim shape size isconst isnumber isinput isint given free half reused causal hides lengths blended lowest len
-    abs min max trailing filled opset broadcasts same attribute part every""".split()
+    """rank dim shape size isconst isnumber isinput isint isbool given free half double reused causal window apart
+    lengthened hides lengths blended lowest len abs min max trailing filled opset target raisable broadcasts same atmost
+    attribute along part every""".split()
 )
-"""Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.equations."""
+"""Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.rule_functions."""
 
 VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Expand Slice".split())
 """Ops that a lowering puts around the op it is about."""
@@ -123,8 +124,12 @@ class Rule:
     def late(self) -> tuple[ast.expr, ...]:
         return tuple(c for c in self.where if c not in self.early)
 
+    @cached_property
+    def _by_name(self) -> Mapping[str, Parameter]:
+        return {p.name: p for p in self.parameters}
+
     def parameter(self, name: str) -> Parameter | None:
-        return next((p for p in self.parameters if p.name == name), None)
+        return self._by_name.get(name)
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,12 @@ def literal(node: ast.expr) -> Any:
     """A literal, lists as tuples."""
     value = ast.literal_eval(node)
     return tuple(value) if isinstance(value, list) else value
+
+
+@cache
+def names_in(node: ast.expr) -> frozenset[str]:
+    """The names that an expression mentions."""
+    return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
 def captured(statements: Iterable[Statement]) -> set[str]:

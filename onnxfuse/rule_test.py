@@ -129,7 +129,7 @@ def worst(actual: Sequence[Array], expected: Sequence[Array], dtype: int) -> str
 
 def run(model: ModelProto, feeds: Feeds) -> list[Array]:
     """The outputs in onnxruntime on the CPU, unoptimized.  Raises NotImplementedError where it has no kernel."""
-    from .validate import onnxruntime
+    from .runtime.quiet import onnxruntime
 
     ort = onnxruntime()
     options = ort.SessionOptions()

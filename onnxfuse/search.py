@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 
@@ -12,6 +12,7 @@ from .language import Catalogue
 from .lift import View
 from .match import Failure, Match, Matcher, whole_of
 from .normal import VIEWS, rebuild
+from .pattern import Variant
 from .plan import Candidate, choose, weigh
 from .rule import Rule
 from .terms import REAL, Term
@@ -41,7 +42,8 @@ class Found:
     origins: dict[int, tuple[Match, ...]] = field(default_factory=dict)
     rooted: dict[Match, tuple[str, ...]] = field(default_factory=dict)
     covered: dict[Match, tuple[str, ...]] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
+    failures: Callable[[Container[int]], list[Failure]] = lambda roots: []
+    """The furthest that each rule got at each of these terms (ids)."""
     unprofitable: list[Candidate] = field(default_factory=list)
 
 
@@ -64,7 +66,7 @@ def search(
             state = State.of(view, found)
         if before is not None and nodes(state.alive) >= nodes(before[1].alive):
             found, state = before
-    found.failures = list(matcher.failures.values())
+    found.failures = matcher.explained
     return found
 
 
@@ -178,12 +180,18 @@ def reachable(view: View, current: Mapping[str, Term]) -> tuple[list[Term], set[
 def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
     """The first match of each rule at a term; of a rule that exposes intermediates, of each of its blocks."""
     matches: list[Match] = []
-    for variant in index.candidates(whole_of(term), matcher.plausible):
+    whole, passed = whole_of(term), list[Variant]()
+    for variant in index.candidates(whole, matcher.glance):
+        if not matcher.glance.far(variant.root, whole, root=True):
+            passed.append(variant)
+            continue
         if any(m.rule is variant.rule and (m.block == variant.block or not m.rule.labels) for m in matches):
             continue
         match = matcher.match(variant, term)
         if match is not None:
             matches.append(match)
+    if passed:
+        matcher.passed.append((term, passed))
     return matches
 
 

@@ -229,9 +229,12 @@ class Speller:
         else:
             kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
             shapes: tuple[tuple[int | str, ...] | None, ...] = ()
+            booleans: tuple[bool, ...] = ()
             if asks_for_shapes(self.functions.catalogue.definitions[term.op]):
                 shapes = _lettered(term.args)
-            use = Use(term.op, tuple(bool(i) for i in inputs), tuple(sorted(attrs.items())), outputs, kinds, shapes)
+                booleans = tuple(a.dtype == TensorProto.BOOL for a in term.args)
+            given = tuple(bool(i) for i in inputs)
+            use = Use(term.op, given, tuple(sorted(attrs.items())), outputs, kinds, shapes, booleans)
             overload = self.functions.overload(use, self.opset)
             if overload and self.graph.root.is_function:
                 # onnxruntime 1.31 runs the body without an overload, whichever the call names.

@@ -339,6 +339,8 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
 
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that numpy broadcasting gives."""
+    if len(shapes) == 2 and (shapes[0] == shapes[1] or not shapes[1]):
+        return shapes[0]
     shapes = tuple(dict.fromkeys(shape for shape in shapes if shape))
     if len(shapes) < 2:
         return shapes[0] if shapes else ()

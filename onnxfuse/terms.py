@@ -93,11 +93,14 @@ class Terms:
     def __init__(self) -> None:
         self._table: dict[tuple[Any, ...], Term] = {}
         self._bits: dict[str, int] = {}
+        self._numbers: dict[tuple[float, int, int], Term] = {}
         self._fresh = 0
         self.shared: set[int] = set()
         """Ids of sums and products that several nodes use: they stay closed when a chain is flattened."""
         self.reused: set[int] = set()
         """Ids of terms that several terms use, or that must exist as values; as of the last round of the search."""
+        self.raisable = False
+        """May the model's opset still be raised, for an op that is worth it?"""
         self.plural: dict[int, dict[int, Term]] = {}
         """Ids of terms that stand for several values → each of these, an Output, by its index; as of the last round."""
 
@@ -145,12 +148,11 @@ class Terms:
         term = Term()
         term.op, term.args, term.attrs, term.id = op, args, attrs, len(self._table)
         term.shape, term.dtype, term.data, term.scalar, term._load = shape, dtype, data, scalar, load
-        term.constant = load is not None or (
-            op in FOLDABLE and bool(args) and all(a.constant for a in args) and static(shape) is not None
-        )
-        below = 0
+        below, constant = 0, bool(args)
         for a in args:
             below |= a.below
+            constant = constant and a.constant
+        term.constant = load is not None or (constant and op in FOLDABLE and static(shape) is not None)
         # One integer, a level in each WIDTH bits: what is k steps below an argument is k + 1 steps below its user.
         term.below = (below << WIDTH) & _ALL | self.bit(op) * _EVERY
         self._table[identity] = term
@@ -188,7 +190,11 @@ class Terms:
 
     def number(self, value: float, dtype: int, rank: int = 0) -> Term:
         """A constant of one element and the given rank."""
-        return self.constant(np.full((1,) * rank, value, np.float64 if dtype in REAL else numpy_dtype(dtype)), dtype)
+        known = self._numbers.get((value, dtype, rank))
+        if known is None or not value:  # 0 and -0 are equal
+            kind = np.float64 if dtype in REAL else numpy_dtype(dtype)
+            known = self._numbers[value, dtype, rank] = self.constant(np.full((1,) * rank, value, kind), dtype)
+        return known
 
     def integers(self, data: Array, dtype: int = TensorProto.INT64) -> Term:
         """A tensor of integers that may be symbolic, such as the result of Shape."""

@@ -7,29 +7,22 @@ guilty = bisect(range(n), lambda kept: oracle.compare(build(kept)).verdict == "e
 
 from __future__ import annotations
 
-import ctypes
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
 
 from onnxfuse import float64, inputs, numerics, sites
-from onnxfuse.errors import DependencyError
 from onnxfuse.inputs import Case
 from onnxfuse.records import Validation
+from onnxfuse.runtime.quiet import Session, SessionError, first_line, onnxruntime
 
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
 )
-_THREADS = 2
-_SILENT = 4
-"""onnxruntime's severity "fatal": what goes wrong is said once, in the verdict's note."""
 _SITES = 250
 """Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
 _LOSS = 4.0
@@ -41,7 +34,8 @@ class Oracle:
 
     Inputs are generated (`inputs.generate`), or `given` by name; `shapes` fixes dims by input name.  External data is
     read by onnxruntime from `base_dir` and never enters Python, except with `reference`, which converts the model to
-    float64 and costs twice its size.  The original runs in the constructor and is not held afterwards.
+    float64 and costs twice its size.  With `emulate`, fused ops run the CUDA source of their kernels; `rules` are those
+    that define ops besides the catalogue.  The original runs in the constructor and is not held afterwards.
 
     Raises UsageError where `shapes` or `given` do not fit, DependencyError where no onnxruntime is installed.
     """
@@ -60,8 +54,11 @@ class Oracle:
         given: Mapping[str, np.ndarray] | None = None,
         base_dir: Path | None = None,
         reference: bool = False,
+        emulate: bool = False,
+        rules: Sequence[Path] = (),
     ) -> None:
         self._base_dir = base_dir
+        self._kernels: dict[str, Any] = {"emulate": emulate, "rules": rules}
         self._outputs = [output.name for output in original.graph.output]
         self._expected: list[list[Any]] = []
         self._exact: list[list[Any]] = []
@@ -108,7 +105,7 @@ class Oracle:
         try:
             self._exact = _run_float64(float64.to_float64(original, self._base_dir), feeds)
         except Exception as error:  # the reference evaluator raises whatever its operators raise
-            self._exact_note = f"no float64 reference: {_first_line(error)}"
+            self._exact_note = f"no float64 reference: {first_line(error)}"
 
     def compare(self, fused: onnx.ModelProto, *, rtol: float | None = None, atol: float | None = None) -> Validation:
         """Runs `fused`, with every optimization on, on the oracle's cases; tolerances default by dtype (`numerics`).
@@ -119,14 +116,15 @@ class Oracle:
         if not self.cases:
             return Validation("not validated", note=self.reason)
         try:
-            session = Session(fused, self._base_dir, optimize=True)
+            session = Session(fused, self._base_dir, optimize=True, **self._kernels)
             actual = [session.run(case.inputs) for case in self.cases]
         except SessionError as error:
             return Validation("mismatch", note=f"the fused model does not run: {error}")
         if len(actual[0]) != len(self._outputs):
             note = f"the fused model has {len(actual[0])} outputs instead of {len(self._outputs)}"
             return Validation("mismatch", note=note, cases=len(self.cases))
-        return self._precision(self._judge(list(self._differences(actual, rtol, atol)), rtol, atol), actual)
+        judged = self._judge(list(self._differences(actual, rtol, atol)), rtol, atol)
+        return self._precision(replace(judged, kernels=tuple(session.served.names)), actual)
 
     def _differences(
         self, actual: list[list[Any]], rtol: float | None, atol: float | None
@@ -196,6 +194,8 @@ def compare_sites(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
+    emulate: bool = False,
+    rules: Sequence[Path] = (),
 ) -> tuple[int, dict[str, str]]:
     """Compares the values that the two models compute differently, one by one, on unit normals (`sites`).
 
@@ -213,7 +213,8 @@ def compare_sites(
     while pending:
         part = pending.pop()
         try:
-            wanted, got = _run_sites(original, fused, part, sites.feed(part, real, seed), base_dir)
+            feeds = sites.feed(part, real, seed)
+            wanted, got = _run_sites(original, fused, part, feeds, base_dir, emulate=emulate, rules=rules)
         except SessionError:
             # One that does not run alone must not silence the others.
             middle = len(part) // 2
@@ -231,6 +232,7 @@ def _run_sites(
     part: list[sites.Site],
     feeds: dict[str, Any],
     base_dir: Path | None,
+    **kernels: Any,
 ) -> tuple[list[Any], list[Any]]:
     """The outputs of the sites, as the original computes them and as the fused model does."""
     before = sites.cut(original, part, [site.original for site in part], feeds)
@@ -238,7 +240,7 @@ def _run_sites(
     bare = [replace(site, observed=()) for site in part]
     feeds = {f"{i}/{name}": feeds[f"{i}/{name}"] for i, site in enumerate(bare) for name in site.stops}
     after = sites.cut(fused, bare, [site.fused for site in bare], feeds)
-    return wanted, Session(after, base_dir, optimize=True).run(feeds)
+    return wanted, Session(after, base_dir, optimize=True, **kernels).run(feeds)
 
 
 def _observe(
@@ -294,64 +296,6 @@ def bisect(candidates: Sequence[int], is_good: Callable[[frozenset[int]], bool],
     return frozenset(guilty)
 
 
-class SessionError(Exception):
-    """onnxruntime refuses or fails; the text is its reason in one line."""
-
-
-class Session:
-    """onnxruntime on the CPU, quiet, for one model whose external data stays in `base_dir`.  Raises SessionError."""
-
-    def __init__(self, model: onnx.ModelProto, base_dir: Path | None, *, optimize: bool) -> None:
-        ort = onnxruntime()
-        options = ort.SessionOptions()
-        level = ort.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-        options.intra_op_num_threads = _THREADS
-        options.log_severity_level = _SILENT
-        folder = str((base_dir or Path.cwd()).resolve())
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-        try:
-            data = model.SerializeToString()
-            self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's exceptions share no base class; protobuf's limit is 2 GiB
-            raise SessionError(_first_line(error)) from error
-        values = (*self._session.get_inputs(), *self._session.get_outputs())
-        self._types = {value.name: _element_type(value.type) for value in values}
-
-    def run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """All outputs, in order: arrays (dtypes of ml_dtypes where numpy has none), lists of arrays, or None."""
-        ort = onnxruntime()
-        options = ort.RunOptions()
-        options.log_severity_level = _SILENT
-        try:
-            if not any(self._types.values()):
-                return list(self._session.run(None, dict(feeds), options))
-            values = {name: self._to_ort(ort, name, value) for name, value in feeds.items()}
-            return [_from_ort(v) for v in self._session.run_with_ort_values(None, values, options)]
-        except Exception as error:  # onnxruntime's exceptions share no base class
-            raise SessionError(_first_line(error)) from error
-
-    def _to_ort(self, ort: ModuleType, name: str, value: Any) -> Any:
-        if kind := self._types[name]:
-            raw = value.view(np.uint16 if value.dtype.itemsize == 2 else np.uint8)
-            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, kind)
-        return ort.OrtValue.ortvalue_from_numpy(value)
-
-
-def _from_ort(value: Any) -> np.ndarray:
-    kind = _element_type(value.data_type())
-    if not kind:
-        return np.asarray(value.numpy())
-    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return np.frombuffer(raw, helper.tensor_dtype_to_np_dtype(kind)).reshape(value.shape())
-
-
-def _element_type(text: str) -> int:
-    """The TensorProto type in ``tensor(bfloat16)`` if numpy has no dtype for it, else 0."""
-    match = re.fullmatch(r"tensor\((bfloat16|float8\w+)\)", text)
-    return int(TensorProto.DataType.Value(match[1].upper())) if match else 0
-
-
 def _run_float64(model: onnx.ModelProto, feeds: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     """Outputs of a float64 model: by onnxruntime where it has the kernels, else by the ONNX reference evaluator."""
     try:
@@ -359,24 +303,6 @@ def _run_float64(model: onnx.ModelProto, feeds: Sequence[Mapping[str, Any]]) -> 
         return [session.run(feed) for feed in feeds]
     except SessionError:
         return float64.evaluate(model, feeds)
-
-
-def onnxruntime() -> ModuleType:
-    """The onnxruntime module.  Raises DependencyError where neither of its two packages is installed."""
-    try:
-        import onnxruntime as ort
-    except ImportError as error:
-        message = (
-            "onnxruntime is not installed: pip install 'onnxfuse[cpu]', or 'onnxfuse[gpu]' on a machine with a GPU"
-        )
-        raise DependencyError(message) from error
-    ort.set_default_logger_severity(_SILENT)
-    return ort  # type: ignore[no-any-return]
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", lines[0])
 
 
 def _widen(value: Any) -> Any:

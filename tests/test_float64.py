@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from onnxfuse.float64 import NARROW, evaluate, to_float64
-from onnxfuse.validate import Session
+from onnxfuse.runtime.quiet import Session
 
 
 def parse(graph: str, tail: str = "") -> onnx.ModelProto:

@@ -11,7 +11,7 @@ import pytest
 
 from onnxfuse.errors import UsageError
 from onnxfuse.inputs import Case, generate
-from onnxfuse.validate import Session, SessionError
+from onnxfuse.runtime.quiet import Session, SessionError
 
 
 def parse(graph: str, opset: int = 18, functions: str = "", domains: str = "") -> onnx.ModelProto:

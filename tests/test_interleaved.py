@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.interleaved import Ratio, measure, ratio
+from onnxfuse.interleaved import Ratio, measure, ratio
 
 
 class Machine:

@@ -13,8 +13,8 @@ import pytest
 from onnx import parser
 
 from benchmarks import floor, latency
-from benchmarks.interleaved import Ratio
 from benchmarks.latency import Row, Settings, SideError
+from onnxfuse.interleaved import Ratio
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 

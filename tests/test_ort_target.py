@@ -69,9 +69,9 @@ def feeds(proto: onnx.ModelProto) -> dict[str, Any]:
     return made
 
 
-def fused(before: onnx.ModelProto, target: str = "ort") -> onnx.ModelProto:
+def fused(before: onnx.ModelProto, target: str = "ort", opset: int | None = None) -> onnx.ModelProto:
     """What the model becomes, having computed the same in onnxruntime."""
-    after = lower(before, CATALOGUE, target=target)[1].model
+    after = lower(before, CATALOGUE, target=target, opset=opset)[1].model
     given = feeds(before)
     for a, b in zip(session(before).run(None, given), session(after).run(None, given), strict=True):
         assert a.dtype == b.dtype
@@ -122,32 +122,38 @@ HEADS = f"""g (float[2,5,16] X) => (float[2,5,32] Y) {{
 
 
 MASK = "float[2,5,16] X, float[2,1,5,5] M"
+ROWS = {"Reshape": 4, "Gemm": 3, "Attention": 1}
+THREE = {"Reshape": 3, "Gemm": 2, "MatMul": 1, "Attention": 1}
 CASES: dict[str, tuple[onnx.ModelProto, dict[str, int]]] = {
     "linear layers of one tensor and attention": (
         model(attention(SELF, SOFTMAX), **QKV),
-        {"com.microsoft.Attention": 1},
+        THREE,
     ),
-    "with a mask": (model(attention(SELF, MASKED, MASK), **QKV), {"com.microsoft.Attention": 1}),
+    "with a mask": (model(attention(SELF, MASKED, MASK), **QKV), THREE),
     "thirds of one linear layer": (
         model(attention(PACKED, SOFTMAX), W=[16, 96], B=[96]),
-        {"com.microsoft.Attention": 1},
+        {"MatMul": 1, "Add": 1, "Split": 1, "Attention": 1},
     ),
     "with a bias of the scores that is the same for every batch": (
         model(attention(SELF, "s2 = Add (scores, M)  p = Softmax <axis = -1> (s2)"), **QKV, M=[4, 5, 5]),
-        {"com.microsoft.Attention": 1},
+        THREE,
     ),
-    "heads side by side in one linear layer": (model(HEADS, W=[16, 96], B=[96]), {"com.microsoft.Attention": 1}),
+    "heads side by side in one linear layer": (model(HEADS, W=[16, 96], B=[96]), ROWS),
     "of two tensors: the standard's op, for which the opset is raised": (
         model(attention(OTHER, SOFTMAX, "float[2,5,16] X, float[2,5,16] Z"), **QKV),
         {"Attention": 1, "MatMul": 3, "Add": 2},
     ),
     "a mask for all queries is spread over them": (
         model(attention(SELF, MASKED, "float[2,5,16] X, float[2,1,1,5] M"), **QKV),
-        {"com.microsoft.Attention": 1, "Expand": 1},
+        THREE | {"Expand": 1},
+    ),
+    "one number for all scores is spread over them": (
+        model(attention(OTHER, MASKED, "float[2,5,16] X, float[2,5,16] Z, float M"), **QKV),
+        {"MatMul": 3, "Add": 2, "Attention": 1, "Reshape": 1, "Expand": 1},
     ),
     "rows that are masked throughout": (
         model(attention(SELF, SAFE, MASK), **QKV),
-        {"com.microsoft.Attention": 1, "ReduceMax": 1, "IsInf": 1, "Reshape": 1, "Where": 1},
+        THREE,
     ),
     "a sum and its LayerNormalization": (
         model(f"g (float[2,5,16] X, float[2,5,16] R) => (float[2,5,16] Y) {{ s = Add (X, R) {NORM} }}", G=[16], H=[16]),
@@ -203,6 +209,23 @@ def test_what_onnxruntime_gets(name: str) -> None:
     assert ops(fused(before)) == wanted
 
 
+BELOW = {
+    "linear layers of one tensor and attention": {},
+    "with a mask": {},
+    "thirds of one linear layer": {},
+    "with a bias of the scores that is the same for every batch": {},
+    "heads side by side in one linear layer": {},
+    "a mask for all queries is spread over them": {"Expand": 1},
+    "rows that are masked throughout": {"ReduceMax": 1, "IsInf": 1, "Reshape": 1, "Where": 1},
+}
+"""What stands beside com.microsoft Attention, which does not guard such rows, where the opset must stay below 23."""
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_what_onnxruntime_gets_below_opset_23(name: str) -> None:
+    assert ops(fused(CASES[name][0], opset=17)) == {"com.microsoft.Attention": 1} | BELOW[name]
+
+
 DOUBLE = model("g (double[3,8] X) => (double[3,8] Y) { a = Exp (X)  b = Add (a, one)  l = Log (b)  t = Tanh (l)  "
                "Y = Mul (X, t) }", 18, "double", one=[1])  # fmt: skip
 
@@ -248,6 +271,57 @@ def test_rows_in_which_every_key_is_masked(target: str, fill: float) -> None:
     known = ~np.isnan(expected)
     assert known[0, 2].all() == np.isfinite(fill)
     np.testing.assert_allclose(expected[known], found[known], rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize("kind", ["float", "float16"])
+@pytest.mark.parametrize("of", ["bool", "real"])
+def test_onnxruntime_guards_such_rows_itself(rank: int, kind: str, of: str) -> None:
+    """rules/ort/0_attention leaves the guard out for that; 0 here, and the other rows as if nothing were masked so."""
+    lengths = {"Q": 5, "K": 7, "V": 7}
+    shapes = {n: [2, s, 32] if rank == 3 else [2, 4, s, 8] for n, s in lengths.items()}
+    inputs = ", ".join(f"{kind}{shape} {name}" for name, shape in shapes.items())
+    heads = "<q_num_heads = 4, kv_num_heads = 4>" if rank == 3 else ""
+    mask = "bool" if of == "bool" else kind
+    proto = model(
+        f"g ({inputs}, {mask}[2,1,5,7] M) => ({kind}{shapes['Q']} Y) {{ Y = Attention {heads} (Q, K, V, M) }}", 23
+    )
+    given = feeds(proto)
+    seen = np.random.default_rng(2).random((2, 1, 5, 7)) < 0.5
+    seen[..., 0] = True
+    hidden = seen.copy()
+    hidden[0, 0, 2, :] = hidden[1, 0, 4, :] = False
+    some, every = (
+        session(proto).run(
+            None, given | {"M": m if of == "bool" else np.where(m, 0, -np.inf).astype(given["Q"].dtype)}
+        )[0]
+        for m in (hidden, seen)
+    )
+    rows = np.moveaxis(some, -2, 1).reshape(2, 5, -1), np.moveaxis(every, -2, 1).reshape(2, 5, -1)
+    dead = ~hidden.any(-1)[:, 0]
+    assert (rows[0][dead] == 0).all()
+    assert (rows[1][dead] != 0).all()
+    np.testing.assert_array_equal(rows[0][~dead], rows[1][~dead])
+
+
+@pytest.mark.parametrize(("kind", "opset"), [("float", None), ("float", 17), ("double", None)])
+def test_rows_are_guarded_where_the_op_does_not(kind: str, opset: int | None) -> None:
+    """com.microsoft's Attention, all there is below opset 23, and the standard's op for doubles have NaN."""
+    text = attention(SELF, SAFE, MASK).replace("float[", f"{kind}[")
+    if kind == "double":
+        for name in ("c", "zero"):
+            text = text.replace(f"{name} = Constant", f"{name}f = Constant")
+        text = text.replace("qk = MatMul", "c = Cast <to = 11> (cf)  qk = MatMul")
+        text = text.replace("p = Where", "zero = Cast <to = 11> (zerof)  p = Where")
+    before = model(text, kind=kind, **QKV)
+    after = lower(before, CATALOGUE, target="ort", opset=opset)[1].model
+    given = feeds(before)
+    given["M"][0, 0, 2, :] = -np.inf
+    expected, found = (session(m).run(None, given)[0] for m in (before, after))
+    np.testing.assert_allclose(expected, found, rtol=2e-4, atol=2e-5)
+    found_ops = ops(after)
+    assert found_ops["Attention" if opset is None else "com.microsoft.Attention"] == 1
+    assert found_ops["IsInf"] == (0 if (kind, opset) == ("float", None) else 1)
 
 
 @pytest.mark.parametrize("target", ["onnx", "ort"])
@@ -298,7 +372,8 @@ def census(proto: onnx.ModelProto, folder: Path) -> Counter[str]:
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.name)
 def test_no_harm(path: Path, tmp_path: Path) -> None:
-    """onnxruntime runs no more nodes than it would have of the original, whatever its own optimizer finds there."""
+    """onnxruntime runs no more nodes than it would have of the original, whatever its own optimizer finds there.  A
+    Reshape and a Shape do not count: they move no data."""
     before = onnx.load(path)
     after = lower(before, CATALOGUE, target="ort")[1].model
     ours, theirs = census(after, tmp_path), census(before, tmp_path)
@@ -306,7 +381,8 @@ def test_no_harm(path: Path, tmp_path: Path) -> None:
     for op in sorted(special):
         print(f"{path.name:32} {op:48} {theirs[op]:4} → {ours[op]:4}")
     print(f"{path.name:32} {'all':48} {theirs.total():4} → {ours.total():4}")
-    assert ours.total() <= theirs.total()
+    free = ("Reshape", "Shape")
+    assert ours.total() - sum(ours[op] for op in free) <= theirs.total() - sum(theirs[op] for op in free)
 
 
 def test_the_table_of_kernels_holds() -> None:
@@ -325,8 +401,8 @@ def best(group: Mapping[str, Mapping[str, float]], candidate: str) -> float:
 CHOSEN = {
     "Attention": "Attention-23 3-D",
     "Attention with mask": "Attention-23 3-D",
-    "Attention of linear layers": "com.microsoft.Attention",
-    "Attention of linear layers with mask": "com.microsoft.Attention",
+    "Attention of linear layers": "Gemm on rows, Attention-23 3-D",
+    "Attention of linear layers with mask": "Gemm on rows, Attention-23 3-D",
     "LayerNormalization of a sum": "Sum, LayerNormalization",
     "LayerNormalization of a sum with bias": "Sum of three, LayerNormalization",
     "LayerNormalization of a sum that is kept": "Add, LayerNormalization",
@@ -360,7 +436,7 @@ def test_the_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, ["optimize", str(path), "--target", "ort", "-o", str(tmp_path / "out.onnx")])
     assert result.exit_code == 0, result.output
     found = ops(onnx.load(tmp_path / "out.onnx"))
-    assert found["com.microsoft.Attention"] == 3
+    assert found["Attention"] == 3
     assert not any(op.startswith("onnxfuse.") for op in found)
 
 

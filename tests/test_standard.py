@@ -26,7 +26,7 @@ FOLDED: dict[str, tuple[str, int]] = {
     "LayerNormalization": (r"layer_normalization_", 38),
     "RMSNormalization": (r"rms_normalization_", 19),
     "GroupNormalization": (r"group_normalization_", 2),
-    "Attention": (r"attention_(?!local_window|.*padded_kv)", 81),
+    "Attention": (r"attention_", 93),
     "RotaryEmbedding": (r"rotary_embedding", 8),
     "Softmax": (r"softmax_", 14),
     "LogSoftmax": (r"logsoftmax_", 14),

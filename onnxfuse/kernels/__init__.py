@@ -3,3 +3,24 @@
 Device code is CUDA C++ in `*.cu` (shared parts in `*.cuh`), or generated; the host side of each op is a `Kernel`,
 written once and run on any `Device`: CUDA by way of CuPy, or a CPU by way of the emulator.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import KernelError
+from .kernel import Kernel
+
+KERNELS: dict[str, type[Kernel]] = {}
+"""Op of domain onnxfuse → its kernel."""
+
+
+def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
+    """The kernel of an op of domain onnxfuse, the same class every time; `rules` are folders of a user's own rules.
+
+    Raises KernelError with the reason where there is none, and the op runs from its function body.
+    """
+    if op not in KERNELS:
+        raise KernelError(f"{op} has no kernel")
+    return KERNELS[op]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -31,8 +31,7 @@ class Array(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(NamedTuple):
     """Contiguous memory that somebody else owns: `pointer` is its address on the device."""
 
     pointer: int
@@ -48,8 +47,7 @@ def address(array: Array) -> int:
     return int(interface["data"][0])
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(NamedTuple):
     """Element type and shape of an array, there already or not; a `float32[2, 7, 64]`."""
 
     dtype: np.dtype[Any]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +33,8 @@ MOST_SHARED = 227 * 1024
 GAP = 1 << 16
 """Bytes of nothing on either side of a buffer, where an access out of bounds is recognised."""
 ALIGNMENT = 256
+SPLIT = 1 << 14
+"""Threads from which on a launch without checks is divided among the processors."""
 
 
 @dataclass(slots=True)
@@ -37,7 +43,6 @@ class _Region:
 
     first: int
     end: int
-    cell: int
     writable: bool
     copy: NDArray[np.uint8] | None = None
 
@@ -79,8 +84,8 @@ class Emulated:
         """Run a kernel; see `Device.launch`."""
         who = f"{source.name}, kernel {entry}"
         extent, threads = _three(grid), _three(block)
-        if not 0 < np.prod(threads) <= MOST_THREADS:
-            raise KernelError(f"{who}: a block of {np.prod(threads)} threads; 1 to {MOST_THREADS} are possible")
+        if not 0 < math.prod(threads) <= MOST_THREADS:
+            raise KernelError(f"{who}: a block of {math.prod(threads)} threads; 1 to {MOST_THREADS} are possible")
         if not 0 <= shared <= MOST_SHARED:
             raise KernelError(f"{who}: {shared} bytes of shared memory; at most {MOST_SHARED} are possible")
         if min(extent) < 1 or extent[0] > 2**31 - 1 or max(extent[1:]) > 65535:
@@ -91,21 +96,38 @@ class Emulated:
         if self.checked:
             for region in regions:
                 region.copy = _guarded(region)
-        launch = Launch()
-        launch.grid, launch.block = (ctypes.c_uint * 3)(*extent), (ctypes.c_uint * 3)(*threads)
-        launch.first_block, launch.last_block = 0, extent[0] * extent[1] * extent[2]
-        launch.dynamic_bytes = shared
         values = [_value(argument, regions) for argument in arguments]
-        launch.arguments = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         written = [self._written(region) for region in regions]
         table = (Region * len(regions))(*map(_entry, regions, written))
-        launch.regions, launch.region_count = table, len(regions)
-        launch.checked, launch.order, launch.seed = int(self.checked), self._order, self._seed
-        with kernel.library() as library:
-            try:
+
+        def run(first_block: int, last_block: int) -> None:
+            launch = Launch(
+                arguments=pointers,
+                grid=extent,
+                block=threads,
+                first_block=first_block,
+                last_block=last_block,
+                dynamic_bytes=shared,
+                regions=table,
+                region_count=len(regions),
+                checked=self.checked,
+                order=self._order,
+                seed=self._seed,
+            )
+            with kernel.library() as library:
                 library.launch(entry, launch)
-            except KernelError as error:
-                raise KernelError(f"{entry}: {error}") from None
+
+        blocks = math.prod(extent)
+        parts = 1 if self.checked or blocks * math.prod(threads) < SPLIT else min(blocks, _processors())
+        bounds = [blocks * part // parts for part in range(parts + 1)]
+        try:
+            if parts == 1:
+                run(0, blocks)
+            else:
+                list(_workers().map(run, bounds, bounds[1:]))
+        except KernelError as error:
+            raise KernelError(f"{entry}: {error}") from None
         for region in regions:
             if region.copy is not None and region.writable:
                 ctypes.memmove(region.first, region.copy.ctypes.data, region.end - region.first)
@@ -178,18 +200,24 @@ class _Kernel:
 
 
 def _another(path: Path) -> Library:
-    """A further copy of a library that is loaded already; the loader knows files apart by their inode."""
-    file = os.memfd_create(path.name)
-    try:
-        os.write(file, path.read_bytes())
-        return Library(Path(f"/proc/self/fd/{file}"), path)
-    finally:
-        os.close(file)
+    """A further copy of a library that is loaded already; the loader knows files apart by name and inode."""
+    with tempfile.NamedTemporaryFile(suffix=path.suffix, dir=path.parent) as file:
+        shutil.copyfile(path, file.name)
+        return Library(Path(file.name), path)
 
 
 @cache
 def _kernel(source: Source, entry: str, checked: bool) -> _Kernel:
     return _Kernel(build(source, entry, checked), entry)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@cache
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_processors(), "onnxfuse-emulator")
 
 
 def address(array: Array) -> int:
@@ -244,12 +272,12 @@ def _regions(parameters: Sequence[ParameterType], arguments: Sequence[Array | np
             continue
         first = address(argument)
         writable = parameter.kind == "p" and (not isinstance(argument, np.ndarray) or argument.flags.writeable)
-        found.append(_Region(first, first + _bytes(argument), argument.dtype.itemsize, writable))
+        found.append(_Region(first, first + _bytes(argument), writable))
     merged: list[_Region] = []
     for region in sorted(found, key=lambda region: region.first):
         if merged and region.first < merged[-1].end:
             last = merged[-1]
-            last.end, last.cell = max(last.end, region.end), min(last.cell, region.cell)
+            last.end = max(last.end, region.end)
             last.writable |= region.writable
         else:
             merged.append(region)
@@ -268,7 +296,7 @@ def _guarded(region: _Region) -> NDArray[np.uint8]:
 
 def _entry(region: _Region, written: NDArray[np.uint8] | None) -> Region:
     where = None if written is None else written.ctypes.data
-    return Region(region.first + region.shift, region.end - region.first, region.cell, where, int(region.writable))
+    return Region(region.first + region.shift, region.end - region.first, where, int(region.writable))
 
 
 def _value(argument: Array | np.generic | None, regions: Sequence[_Region]) -> Any:

@@ -28,7 +28,6 @@ class Region(ctypes.Structure):
     _fields_ = [
         ("first", ctypes.c_void_p),
         ("bytes", ctypes.c_uint64),
-        ("cell", ctypes.c_uint64),
         ("written", ctypes.c_void_p),
         ("writable", ctypes.c_uint32),
     ]

@@ -5,7 +5,7 @@
 EMULATOR_UNCHECKED inline void __pipeline_memcpy_async(
     void *to, const void *from, size_t bytes, size_t zeros = 0, EMULATOR_SITE) {
   using namespace emulator;
-  Copies &copies = thread->copies;
+  Copies &copies = *thread->copies;
   if ((bytes != 4 && bytes != 8 && bytes != 16) || zeros > bytes)
     fail(site, "asynchronous copy of %zu bytes, %zu of them zeros: 4, 8 or 16 bytes can be copied", bytes, zeros);
   if (uintptr_t(to) % bytes || uintptr_t(from) % bytes)
@@ -19,14 +19,14 @@ EMULATOR_UNCHECKED inline void __pipeline_memcpy_async(
 
 EMULATOR_UNCHECKED inline void __pipeline_commit(EMULATOR_SITE) {
   using namespace emulator;
-  Copies &copies = thread->copies;
+  Copies &copies = *thread->copies;
   if (copies.groups == Copies::MOST) fail(site, "more than %u groups of asynchronous copies under way", Copies::MOST);
   copies.group_end[copies.groups++] = copies.count;
 }
 
 EMULATOR_UNCHECKED inline void __pipeline_wait_prior(unsigned under_way) {
   using namespace emulator;
-  Copies &copies = thread->copies;
+  Copies &copies = *thread->copies;
   if (copies.groups <= under_way) return;
   unsigned done = copies.groups - under_way, end = copies.group_end[done - 1];
   for (unsigned i = 0; i < end; i++) {

@@ -59,10 +59,10 @@ struct Thread {
   alignas(16) unsigned char sent[16];
   alignas(16) unsigned char received[16];
   unsigned source;
+  Copies *copies;
   // Logical time for the race detector: `knows[l]` is the latest time of lane l whose accesses come before ours.
   uint32_t time;
-  uint32_t knows[WARP];
-  Copies copies;
+  uint32_t *knows;
 };
 
 struct Place {

@@ -1,8 +1,8 @@
 // Races, bounds, alignment, and reads of what nobody wrote.
 //
 // The kernel is compiled with -fsanitize=thread and -fsanitize=alignment,bounds,... but linked with neither runtime: the
-// functions that the compiler calls for each access are here.  Each byte of shared memory and each element of a global
-// buffer that can be written remembers who touched it last, and two accesses are a race unless a barrier orders them
+// functions that the compiler calls for each access are here.  Shared memory and global buffers that can be written
+// remember who touched each part last, and two accesses are a race unless a barrier orders them
 // (happens-before: L. Lamport, CACM 21(7), 1978; as in FastTrack, C. Flanagan and S. Freund, PLDI 2009): so the order in
 // which the emulator happens to run the threads does not matter.
 #include "checker.h"
@@ -34,10 +34,38 @@ struct Cell {
   Reads reads;
 };
 
+// Cells of some memory, one for each `grain` bytes: as few as tell apart what was accessed so far.
+class Cells {
+ public:
+  void reset(size_t bytes) {
+    bytes_ = bytes, grain_ = 16;
+    cells_.assign((bytes + grain_ - 1) / grain_, Cell{});
+  }
+
+  size_t bytes() const { return bytes_; }
+
+  template <class Visit>
+  void each(size_t offset, size_t bytes, Visit visit) {
+    while ((offset | bytes) % grain_) halve();
+    for (size_t at = offset; at < offset + bytes; at += grain_) visit(cells_[at / grain_], at);
+  }
+
+ private:
+  void halve() {
+    std::vector<Cell> finer(2 * cells_.size());
+    for (size_t i = 0; i < finer.size(); i++) finer[i] = cells_[i / 2];
+    cells_ = std::move(finer);
+    grain_ /= 2;
+  }
+
+  std::vector<Cell> cells_;
+  size_t bytes_, grain_;
+};
+
 struct Checker {
   const Launch *launch;
-  std::vector<Cell> statics, dynamics;
-  std::vector<std::vector<Cell>> globals;
+  Cells statics, dynamics;
+  std::vector<Cells> globals;
   std::vector<uint32_t> first_epochs;   // Of each block so far.
   std::vector<bool> published;          // Blocks that made their writes known by a fence and an atomic.
   std::vector<uint32_t> warp_times;
@@ -129,22 +157,22 @@ void touch_cell(Cell &cell, const Touch &touch) {
   cell.write = {checker->epoch, thread->time, code, uint16_t(thread->rank), touch.atomic, several, false};
 }
 
-void touch_shared(std::vector<Cell> &cells, Touch touch, size_t bytes) {
-  if (touch.offset + bytes > cells.size())
+void touch_shared(Cells &cells, Touch &touch, size_t bytes) {
+  if (touch.offset + bytes > cells.bytes())
     fail(at_code(touch.code), "%s of %zu bytes at byte %zu of %s, which has %zu", touch.write ? "write" : "read", bytes,
-         touch.offset, touch.memory, cells.size());
-  for (size_t i = 0; i < bytes; i++, touch.offset++) {
-    Cell &cell = cells[touch.offset];
+         touch.offset, touch.memory, cells.bytes());
+  cells.each(touch.offset, bytes, [&](Cell &cell, size_t offset) {
+    touch.offset = offset;
     if (!in_block(cell.write.epoch)) cell = Cell{};  // What an earlier block did here is no matter.
     if (!touch.write && !cell.write.epoch)
       fail(at_code(touch.code), "reads byte %zu of %s, which no thread of the block has written", touch.offset, touch.memory);
     if (!touch.write && cell.write.under_way)
       fail(at_code(touch.code), "reads byte %zu of %s while an asynchronous copy to it is under way", touch.offset, touch.memory);
     touch_cell(cell, touch);
-  }
+  });
 }
 
-void touch_global(const Region &region, std::vector<Cell> &cells, Touch touch, size_t bytes) {
+void touch_global(const Region &region, Cells &cells, Touch &touch, size_t bytes) {
   const char *verb = touch.write ? "write" : "read";
   if (touch.offset + bytes > region.bytes)
     fail(at_code(touch.code), "%s of %zu bytes at byte %zu of a buffer of %zu bytes", verb, bytes, touch.offset,
@@ -158,11 +186,10 @@ void touch_global(const Region &region, std::vector<Cell> &cells, Touch touch, s
     }
   }
   if (!region.writable) return;
-  size_t first = touch.offset / region.cell, last = (touch.offset + bytes - 1) / region.cell;
-  for (size_t i = first; i <= last; i++) {
-    touch.offset = i * region.cell;
-    touch_cell(cells[i], touch);
-  }
+  cells.each(touch.offset, bytes, [&](Cell &cell, size_t offset) {
+    touch.offset = offset;
+    touch_cell(cell, touch);
+  });
   if (touch.atomic) {
     if (checker->fenced) checker->published.back() = true;
     checker->acquired = true;
@@ -181,18 +208,26 @@ void access(const void *where, size_t bytes, bool write, bool atomic, const void
   const char *address = static_cast<const char *>(where);
   if (inside(address, current_fiber()->stack, STACK)) return;
   const Launch &launch = *c.launch;
-  if (inside(address, launch.shared, launch.shared_bytes))
-    return touch_shared(c.statics, {"shared memory", size_t(address - launch.shared), write, atomic, code}, bytes);
+  Touch touch = {"shared memory", 0, write, atomic, code};
+  if (inside(address, launch.shared, launch.shared_bytes)) {
+    touch.offset = size_t(address - launch.shared);
+    return touch_shared(c.statics, touch, bytes);
+  }
   constexpr size_t DYNAMIC = 232448;
-  if (inside(address, dynamic_shared, DYNAMIC))
-    return touch_shared(c.dynamics, {"dynamic shared memory", size_t(address - dynamic_shared), write, atomic, code}, bytes);
+  if (inside(address, dynamic_shared, DYNAMIC)) {
+    touch.memory = "dynamic shared memory";
+    touch.offset = size_t(address - dynamic_shared);
+    return touch_shared(c.dynamics, touch, bytes);
+  }
   if (address >= launch.image && address < emulator_image_end) return;  // Constants and built-in variables.
+  touch.memory = "a buffer";
   for (size_t n = 0; n < launch.region_count; n++) {
     size_t i = (c.last_region + n) % launch.region_count;
     const Region &region = launch.regions[i];
     if (!inside(address, region.first, region.bytes)) continue;
     c.last_region = i;
-    return touch_global(region, c.globals[i], {"a buffer", size_t(address - region.first), write, atomic, code}, bytes);
+    touch.offset = size_t(address - region.first);
+    return touch_global(region, c.globals[i], touch, bytes);
   }
   if (is_bookkeeping(address)) return;
   const char *verb = write ? "write" : "read";
@@ -213,9 +248,9 @@ void under_way(const void *where, size_t bytes, Site site) {
   bool fixed = inside(address, launch.shared, launch.shared_bytes);
   if (!fixed && !inside(address, dynamic_shared, launch.dynamic_bytes))
     fail(site, "asynchronous copy to memory that is not shared");
-  std::vector<Cell> &cells = fixed ? checker->statics : checker->dynamics;
-  Cell *first = &cells[size_t(address - (fixed ? launch.shared : dynamic_shared))];
-  for (size_t i = 0; i < bytes; i++) first[i].write.under_way = true;
+  Cells &cells = fixed ? checker->statics : checker->dynamics;
+  size_t offset = size_t(address - (fixed ? launch.shared : dynamic_shared));
+  cells.each(offset, bytes, [](Cell &cell, size_t) { cell.write.under_way = true; });
 }
 
 void fence() {
@@ -228,14 +263,12 @@ void begin_checks(const Launch &launch) {
   c.launch = &launch;
   c.epoch = 0;
   c.last_region = 0;
-  c.statics.assign(launch.shared_bytes, Cell{});
-  c.dynamics.assign(launch.dynamic_bytes, Cell{});
+  c.statics.reset(launch.shared_bytes);
+  c.dynamics.reset(launch.dynamic_bytes);
   c.globals.clear();
   c.globals.resize(launch.region_count);
-  for (size_t i = 0; i < launch.region_count; i++) {
-    const Region &region = launch.regions[i];
-    if (region.writable) c.globals[i].assign((region.bytes + region.cell - 1) / region.cell, Cell{});
-  }
+  for (size_t i = 0; i < launch.region_count; i++)
+    if (launch.regions[i].writable) c.globals[i].reset(launch.regions[i].bytes);
   c.first_epochs.clear();
   c.published.clear();
   c.warp_times.assign((launch.block[0] * launch.block[1] * launch.block[2] + WARP - 1) / WARP, 0);

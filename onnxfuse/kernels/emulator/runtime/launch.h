@@ -9,7 +9,6 @@ namespace emulator {
 struct Region {
   char *first;
   uint64_t bytes;
-  uint64_t cell;                // Bytes of one element: what two threads may write side by side.
   unsigned char *written;       // One byte for each byte, set when it is written; null where all counts as written.
   uint32_t writable;
 };

@@ -2,6 +2,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -39,14 +40,16 @@ struct Gathering {
 };
 
 struct Warp {
-  unsigned lanes, live;
-  std::vector<Gathering> gatherings;
+  unsigned lanes, live, count;
+  Gathering gatherings[WARP];
 };
 
 struct Scheduler {
   const Launch *launch;
   void *caller;  // Stack pointer of who launched.
   std::vector<Thread> threads;
+  std::vector<Copies> copies;       // Of each thread, and apart from it: what is used at every step should lie close.
+  std::vector<uint32_t> knowledge;  // WARP for each thread.
   std::vector<Warp> warps;
   std::vector<Thread *> ready;  // The next is the last.
   std::vector<Fiber *> fibers, idle;
@@ -66,6 +69,8 @@ uint64_t next_random() {
   x ^= x << 13, x ^= x >> 7, x ^= x << 17;
   return x;
 }
+
+bool same(Site a, Site b) { return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file)); }
 
 void thread_body();
 
@@ -128,10 +133,10 @@ void wait(State state, Site site) {
   leave(&self->fiber->stack_pointer, take_ready());
 }
 
-void complete(Warp &warp, unsigned first, size_t at) {
+void complete(Warp &warp, unsigned first, unsigned at) {
   Scheduler &s = *scheduler;
   Gathering done = warp.gatherings[at];
-  warp.gatherings.erase(warp.gatherings.begin() + long(at));
+  warp.gatherings[at] = warp.gatherings[--warp.count];
   Thread *lanes = &s.threads[first];
   if (done.meeting == Meeting::exchange) {
     for (unsigned i = 0; i < WARP; i++) {
@@ -161,8 +166,8 @@ void exit_thread() {
   Warp &warp = s.warps[self->warp];
   warp.live &= ~(1u << self->lane);
   if (s.waiting) fail(s.waiting_at, "divergent barrier: thread %u exits while others wait here", self->rank);
-  for (const Gathering &gathering : warp.gatherings)
-    if (gathering.mask >> self->lane & 1)
+  for (unsigned i = 0; i < warp.count; i++)
+    if (const Gathering &gathering = warp.gatherings[i]; gathering.mask >> self->lane & 1)
       fail(gathering.site, "lane %u exits while others wait for it here with mask %08x", self->lane, gathering.mask);
 }
 
@@ -192,17 +197,17 @@ void start_block(uint64_t number) {
   memset(dynamic_shared, POISON, launch.dynamic_bytes);
   unsigned count = unsigned(s.threads.size());
   s.live = count;
+  if (launch.checked) std::fill(s.knowledge.begin(), s.knowledge.end(), 0);
   s.waiting = 0;
   for (unsigned w = 0; w < s.warps.size(); w++) {
     unsigned lanes = count - w * WARP;
     s.warps[w].lanes = s.warps[w].live = lanes >= WARP ? ~0u : (1u << lanes) - 1;
-    s.warps[w].gatherings.clear();
+    s.warps[w].count = 0;
   }
   for (Thread &t : s.threads) {
     t.fiber = nullptr;
-    t.copies.count = t.copies.groups = 0;
+    t.copies->count = t.copies->groups = 0;
     t.time = 1;
-    memset(t.knows, 0, sizeof t.knows);
   }
   if (launch.checked) begin_block();
   release(0, count, [](Thread &) { return true; });
@@ -263,12 +268,15 @@ void prepare(const Launch &launch) {
   place.block = {launch.block[0], launch.block[1], launch.block[2]};
   unsigned x = launch.block[0], y = launch.block[1], count = x * y * launch.block[2];
   s.threads.resize(count);
+  s.copies.resize(count);
+  s.knowledge.resize(count * WARP);
   s.warps.resize((count + WARP - 1) / WARP);
   s.ready.reserve(count);
   for (unsigned i = 0; i < count; i++) {
     Thread &t = s.threads[i];
     t.index = {i % x, i / x % y, i / x / y};
     t.rank = i, t.lane = i % WARP, t.warp = i / WARP;
+    t.copies = &s.copies[i], t.knows = &s.knowledge[i * WARP];
   }
 }
 
@@ -297,7 +305,7 @@ void barrier(Site site) {
   Scheduler &s = *scheduler;
   if (s.live != s.threads.size())
     fail(site, "divergent barrier: %zu threads of the block have exited", s.threads.size() - s.live);
-  if (s.waiting && (s.waiting_at.line != site.line || strcmp(s.waiting_at.file, site.file)))
+  if (s.waiting && !same(s.waiting_at, site))
     fail(site, "divergent barrier: %u threads wait at %s:%d", s.waiting, s.waiting_at.file, s.waiting_at.line);
   s.waiting_at = site;
   if (++s.waiting < s.live) return wait(State::at_barrier, site);
@@ -325,15 +333,15 @@ unsigned meet(Meeting meeting, unsigned mask, Site site) {
   unsigned present = mask & warp.lanes;
   if (unsigned gone = present & ~warp.live)
     fail(site, "mask %08x names lane %d, which has exited", mask, __builtin_ctz(gone));
-  size_t at = warp.gatherings.size();
-  for (size_t i = 0; i < warp.gatherings.size(); i++) {
+  unsigned at = warp.count;
+  for (unsigned i = 0; i < warp.count; i++) {
     const Gathering &other = warp.gatherings[i];
     if (other.mask == mask) at = i;
     else if (other.arrived & mask)
       fail(site, "mask %08x names lanes that wait at %s:%d with mask %08x", mask, other.site.file, other.site.line,
            other.mask);
   }
-  if (at == warp.gatherings.size()) warp.gatherings.push_back({meeting, mask, 0, site});
+  if (at == warp.count) warp.gatherings[warp.count++] = {meeting, mask, 0, site};
   Gathering &gathering = warp.gatherings[at];
   if (gathering.meeting != meeting)
     fail(site, "other lanes of mask %08x wait in another operation, at %s:%d", mask, gathering.site.file,

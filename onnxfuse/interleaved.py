@@ -49,8 +49,9 @@ def measure(
     rounds: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
     seed: int = 0,
+    progress: Callable[[float], None] | None = None,
 ) -> Samples:
-    """Run `sides` in rounds, each round in another random order.
+    """Run `sides` in rounds, each round in another random order; `progress` is told the share that is surely done.
 
     It ends when every side's interval against `baseline` reaches no farther than `precision` to either side, after
     `seconds` by `clock`, whichever comes first, but not before nine rounds; with `rounds`, after exactly that many.
@@ -72,6 +73,8 @@ def measure(
             shuffled.shuffle(order)
             for name in order:
                 samples[name].append(_time(sides[name], calls, clock))
+            if progress is not None:
+                progress(done / rounds if rounds else min((clock() - start) / seconds, 1.0))
             if rounds is not None:
                 if done >= rounds:
                     break

@@ -1,0 +1,165 @@
+"""What a node costs besides its kernel, where onnxruntime calls a kernel of onnxfuse.
+
+Chains of nodes whose kernel does nothing, of two lengths: what the longer takes more, divided by the nodes that it has
+more.  Beside them onnxruntime's own Identity on tensors of the same size, which it copies.  A CPU session; a CUDA
+session calls the same code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import onnxruntime
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from benchmarks import scale
+from onnxfuse import interleaved
+from onnxfuse.kernels.device import Device, TensorType
+from onnxfuse.kernels.kernel import Kernel, Parameter, Signature, Work
+from onnxfuse.runtime import registration
+from onnxfuse.runtime.custom_op import Backend, Op
+from onnxfuse.runtime.installed import CPU
+
+EXAMPLE = """example:
+  python -m benchmarks.bridge --json bridge.json
+"""
+SHORT, LONG = 1, 201
+DIMS = (2, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of node."""
+
+    node: str
+    microseconds: float
+    """What one such node adds to a run: the median over rounds."""
+
+
+def empty(read: int, written: int) -> type[Kernel]:
+    """A kernel that does nothing, with so many inputs and outputs."""
+
+    class Empty:
+        signature: ClassVar[Signature] = Signature(
+            f"Empty{read}{written}",
+            tuple(Parameter(f"X{index}") for index in range(read)),
+            tuple(Parameter(f"Y{index}", optional=bool(index)) for index in range(written)),
+        )
+
+        def __init__(self, attributes: Mapping[str, Any]) -> None: ...
+
+        def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+            assert inputs[0] is not None
+            return (inputs[0],) * written
+
+        def launch(self, device: Device, inputs: Sequence[Any], outputs: Sequence[Any]) -> None: ...
+
+        def work(self, inputs: Sequence[TensorType | None]) -> Work:
+            return Work(0, 0, 0)
+
+    return Empty
+
+
+def kinds() -> dict[str, tuple[type[Kernel] | None, Callable[[int], NodeProto]]]:
+    """Name of a kind of node → its kernel, and what makes the i-th node of a chain of them."""
+
+    def node(op: str, extra: Sequence[str], outputs: int) -> Callable[[int], NodeProto]:
+        domain = "onnxfuse" if op.startswith("Empty") else ""
+        unread = [f"unread{index}" for index in range(1, outputs)]
+        return lambda i: helper.make_node(
+            op, [f"x{i}", *extra], [f"x{i + 1}", *(f"{name}_{i}" for name in unread)], domain=domain
+        )
+
+    return {
+        "onnxruntime's Identity": (None, node("Identity", [], 1)),
+        "1 input": (empty(1, 1), node("Empty11", [], 1)),
+        "1 input, 2 initializers": (empty(3, 1), node("Empty31", ["w", "w"], 1)),
+        "3 inputs": (empty(3, 1), node("Empty31", ["x0", "x0"], 1)),
+        "5 inputs, 3 outputs": (empty(5, 3), node("Empty53", ["x0", "x0", "w", "w"], 3)),
+    }
+
+
+def chain(make: Callable[[int], NodeProto], kernel: type[Kernel] | None, length: int) -> Callable[[], object]:
+    """A function that runs a chain once."""
+    first, last = (helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, ["a", "b", "c"]) for i in (0, length))
+    weight = [numpy_helper.from_array(np.ones(DIMS[-1], np.float32), "w")]
+    graph = helper.make_graph([make(i) for i in range(length)], "chain", [first], [last], weight)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("onnxfuse", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    # Identity would be optimized away.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if kernel is not None:
+        registration.add(options, [Op(kernel, "float32")], BACKEND)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+    feeds = {"x0": np.ones(DIMS, np.float32)}
+    return lambda: session.run(None, feeds)
+
+
+BACKEND = Backend(CPU, lambda stream: cast(Device, None))
+
+
+def measure(rounds: int) -> list[Row]:
+    """Every kind of node, all of them in turns."""
+    chains = {
+        (name, length): chain(make, kernel, length)
+        for name, (kernel, make) in kinds().items()
+        for length in (SHORT, LONG)
+    }
+    samples = interleaved.measure(
+        {f"{name}/{length}": run for (name, length), run in chains.items()},
+        f"1 input/{LONG}",
+        rounds=rounds,
+        # All of it happens in this thread: what other processes take is left out.
+        clock=time.thread_time,
+    )
+    return [
+        Row(name, round(statistics.median(differences(samples, name)) / (LONG - SHORT) * 1e6, 2)) for name in kinds()
+    ]
+
+
+def differences(samples: interleaved.Samples, name: str) -> list[float]:
+    """What the long chain took more than the short one in each round, in seconds."""
+    return [b - a for a, b in zip(samples[f"{name}/{SHORT}"], samples[f"{name}/{LONG}"], strict=True)]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bridge",
+        description=__doc__,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=99, metavar="N", help="default: 99")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parsed = parser.parse_args(arguments)
+    rows = measure(parsed.rounds)
+    for row in rows:
+        print(f"{row.node:28} {row.microseconds:6.2f} us a node")
+    if parsed.json:
+        figures = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "environment": scale.environment(),
+            "versions": {name: version(name) for name in ("onnxfuse", "onnxruntime", "numpy")},
+            "rounds": parsed.rounds,
+            "rows": [asdict(row) for row in rows],
+        }
+        parsed.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""onnxfuse bench"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .options import PATH, format_, given_inputs, print_json, provider, seed, shape
+
+
+@click.command()
+@click.argument("model", type=PATH, metavar="MODEL")
+@click.argument("fused", type=PATH, metavar="[FUSED]", required=False)
+@given_inputs
+@provider
+@click.option(
+    "--target",
+    type=click.Choice(["onnxfuse", "onnx", "ort"]),
+    default="onnxfuse",
+    show_default=True,
+    help="What to make of MODEL, if FUSED is not given.",
+)
+@shape
+@seed
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Of onnxruntime, on a CPU.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=10, show_default=True, help="To measure, at most.")
+@click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Exactly so many, whatever time it takes.")
+@click.option("--profile/--no-profile", default=True, show_default=True, help="Say what each op takes.")
+@format_
+def bench(
+    model: Path,
+    fused: Path | None,
+    inputs: Path | None,
+    provider: str,
+    target: str,
+    shapes: dict[str, tuple[int, ...]],
+    seed: int,
+    threads: int,
+    seconds: float,
+    rounds: int | None,
+    profile: bool,
+    style: str,
+) -> None:
+    """Measure MODEL against FUSED, or against what `onnxfuse optimize` makes of MODEL.
+
+    Both run in onnxruntime with all its optimizations, in turns, on the same inputs; outputs are compared first.
+
+    \b
+    Example:
+      onnxfuse bench bert.onnx --shape input_ids:1,128 --target ort
+      onnxfuse bench bert.onnx bert.fused.onnx --provider cuda
+      onnxfuse bench bert.onnx bert.fused.onnx --format json | jq .ratio.median
+    """
+    from onnxfuse import bench as benchmark
+    from onnxfuse import display, files, pipeline, tables
+
+    given = files.read_inputs(inputs) if inputs else None
+    source = files.read(model)
+    original = benchmark.Side(source, model.parent, str(model))
+    with display.progress(model.name) as progress:
+        if fused is not None:
+            other = benchmark.Side(files.read(fused), fused.parent, str(fused))
+        else:
+            made = pipeline.optimize(source, target=target, base_dir=model.parent, progress=progress)
+            other = benchmark.Side(made.model, model.parent, f"what onnxfuse makes of it (--target {target})")
+        result = benchmark.bench(
+            original,
+            other,
+            provider=provider,
+            threads=threads,
+            given=given,
+            shapes=shapes,
+            seed=seed,
+            seconds=seconds,
+            rounds=rounds,
+            profile=profile,
+            progress=progress,
+        )
+    if style == "json":
+        print_json(result.to_json())
+    else:
+        tables.print_bench(display.console(), result)

@@ -1,0 +1,116 @@
+"""What several commands share: options, and how models are gone through one by one."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from onnxfuse.errors import OnnxfuseError
+
+# onnx and numpy take longer to import than `onnxfuse --help` may take: the commands import what they need.
+if TYPE_CHECKING:
+    from onnxfuse.records import Report
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Result = TypeVar("_Result")
+
+
+def options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    """One decorator for several options, shown in --help in this order."""
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _parsed_shapes(_: click.Context, __: click.Parameter, values: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for value in values:
+        # The name may have a colon in it, as TensorFlow's have; the dimensions have none.
+        name, _colon, dims = value.rpartition(":")
+        if not name or not re.fullmatch(r"(\d+([,x]\d+)*)?", dims):
+            raise click.BadParameter(f"{value!r}: write NAME:DIMS, such as input_ids:1,128", param_hint="--shape")
+        shapes[name] = tuple(int(size) for size in re.findall(r"\d+", dims))
+    return shapes
+
+
+PATH = click.Path(path_type=Path)
+
+models = click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+rules = click.option("--rules", type=PATH, multiple=True, metavar="DIR", help="More rules, beside the catalogue.")
+shape = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME:DIMS",
+    callback=_parsed_shapes,
+    help="Shape of an input, such as input_ids:1,128.",
+)
+format_ = click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
+selection = options(
+    click.option("--select", multiple=True, metavar="RULE", help="Use this rule and no other (may be repeated)."),
+    click.option("--ignore", multiple=True, metavar="RULE", help="Do not use this rule (may be repeated)."),
+    rules,
+    click.option(
+        "--target",
+        type=click.Choice(["onnxfuse", "onnx", "ort"]),
+        default="onnxfuse",
+        show_default=True,
+        help="Fused ops with function bodies, standard ops only, or what onnxruntime runs fastest.",
+    ),
+    click.option("--provider", type=click.Choice(["cpu"]), expose_value=False, help="What --target ort is for."),
+)
+given_inputs = click.option("--inputs", type=PATH, metavar="FILE.npz", help="What to feed.  [default: generated]")
+provider = click.option(
+    "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where onnxruntime runs."
+)
+seed = click.option("--seed", default=0, show_default=True, help="Seed of the generated inputs.")
+loudness = options(
+    click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
+    click.option("-v", "--verbose", is_flag=True, help="Name every site."),
+)
+
+
+def complain(error: OnnxfuseError, path: Path | None = None) -> int:
+    """Prints the error, with the model's `path` in front if it does not name it, and returns its exit code."""
+    lead = f"{path}: " if path and str(path) not in str(error) else ""
+    click.echo(f"onnxfuse: error: {lead}{error}", err=True)
+    return error.exit_code
+
+
+def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_Result], int]:
+    """What `work` makes of each path, and the worst exit code: one that fails does not stop the others."""
+    # A command is short, and the cycle collector looks at every term and node again and again: once per model will do.
+    gc.disable()
+    results, code = [], 0
+    for number, path in enumerate(paths):
+        if number:
+            gc.collect()
+        try:
+            results.append(work(path))
+        except OnnxfuseError as error:
+            code = max(code, complain(error, path))
+    return results, code
+
+
+def print_json(data: object) -> None:
+    click.echo(to_json(data), nl=False)
+
+
+def one_or_many(reports: Sequence[Report], asked: int) -> object:
+    """An object if one model was asked for, an array if several were."""
+    plain = [found.to_json() for found in reports]
+    return plain[0] if asked == 1 and plain else plain
+
+
+def to_json(data: object) -> str:
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"

@@ -1,0 +1,77 @@
+"""onnxfuse report"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import each, format_, models, one_or_many, print_json, selection, shape
+
+if TYPE_CHECKING:
+    from onnxfuse.records import Report
+
+
+@click.command()
+@models
+@selection
+@shape
+@format_
+@click.option("--why", metavar="RULE", help="Every place where this rule fuses or nearly does.")
+@click.option("--explain", metavar="NODE", help="What becomes of this node, and why.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every site.")
+def report(
+    models: tuple[str, ...],
+    shapes: dict[str, tuple[int, ...]],
+    style: str,
+    why: str | None,
+    explain: str | None,
+    verbose: bool,
+    **options: Any,
+) -> int:
+    """Say what can be fused in each MODEL, what that saves, and why the rest cannot.
+
+    Loads no external data and runs nothing.  JSON is one object for one model, an array of them for several.
+
+    \b
+    Example:
+      onnxfuse report bert.onnx --shape input_ids:1,128
+      onnxfuse report bert.onnx --why LayerNormalization
+      onnxfuse report bert.onnx --explain /encoder/layer.3/Div
+      onnxfuse report bert.onnx --format json | jq .census
+    """
+    from onnxfuse import display, files, names, paths, pipeline
+
+    names.check_rules((*options["select"], *options["ignore"], *filter(None, [why])), options["rules"])
+    out = display.console()
+
+    def one(path: Path) -> Report:
+        start = time.perf_counter()
+        model = files.read(path)
+        node = names.node_named(explain, model) if explain else None
+        with display.progress(path.name) as progress:
+            found = pipeline.report(
+                model, shapes=shapes or None, why=why, base_dir=path.parent, progress=progress, **options
+            )
+        found.model, found.seconds = str(path), time.perf_counter() - start
+        known_as = frozenset((node.name, *node.output)) - {""} if node else frozenset[str]()
+        if style == "json":
+            found = found.narrowed(lambda fusion: not why or fusion.rule == why)
+            return found.narrowed(lambda fusion: not node or display.concerns(fusion, known_as))
+        if node:
+            users = names.rules_with(node.op_type, options["rules"])
+            out.print(f"{explain} ({node.op_type}) in {path}")
+            display.print_explanation(out, found, known_as, node.op_type, users)
+        elif why:
+            display.print_why(out, found, why)
+        else:
+            display.print_report(out, found, verbose=verbose)
+        return found
+
+    sources = paths.expand(models)
+    reports, code = each(sources, one)
+    if style == "json":
+        print_json(one_or_many(reports, len(sources)))
+    return code

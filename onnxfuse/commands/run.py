@@ -1,0 +1,63 @@
+"""onnxfuse run"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onnxfuse.errors import OutputError
+
+from .options import PATH, given_inputs, provider, seed, shape
+
+
+@click.command()
+@click.argument("model", type=PATH, metavar="MODEL")
+@given_inputs
+@click.option("--outputs", type=PATH, metavar="FILE.npz", help="Write the outputs there.")
+@provider
+@shape
+@seed
+@click.option("--emulate", is_flag=True, help="On a CPU, run the CUDA source of kernels, slowly.")
+def run(
+    model: Path,
+    inputs: Path | None,
+    outputs: Path | None,
+    provider: str,
+    shapes: dict[str, tuple[int, ...]],
+    seed: int,
+    emulate: bool,
+) -> None:
+    """Run MODEL once, on given or generated inputs, and say what comes out.
+
+    Fused ops run kernels where they have one on the provider, else their function bodies.  Outputs of types that NumPy
+    lacks, such as bfloat16, are written as float32.
+
+    \b
+    Example:
+      onnxfuse run bert.fused.onnx --shape input_ids:1,128
+      onnxfuse run bert.fused.onnx --inputs x.npz --outputs y.npz --provider cuda
+    """
+    from onnxfuse import display, execution, files, tables
+
+    if outputs and not outputs.absolute().parent.is_dir():
+        raise OutputError(f"--outputs {outputs}: there is no folder {outputs.parent}: make it first")
+    out = display.console()
+    result = execution.run(
+        files.read(model),
+        model,
+        given=files.read_inputs(inputs) if inputs else None,
+        provider=provider,
+        shapes=shapes,
+        seed=seed,
+        emulate=emulate,
+    )
+    out.print(f"{model}: {result.case}")
+    tables.print_outputs(out, result.outputs)
+    if result.served.names:
+        out.print(f"  kernels: {', '.join(result.served.names)}")
+    for op, reason in result.served.reasons.items():
+        out.print(f"  {op} runs from its function body: {reason}")
+    if outputs:
+        files.write_arrays(outputs, result.outputs)
+        out.print(f"  written to {outputs}")

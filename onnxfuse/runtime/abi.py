@@ -1,0 +1,167 @@
+"""onnxruntime's C API as far as custom ops need it: where each function stands in its table.
+
+Names, order and types are those of onnxruntime_c_api.h.  The table only grows at its end and is asked for by version,
+so that one set of slots holds for every onnxruntime that knows that version; `check` refuses those that were not tried.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_void_p
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from onnxfuse.errors import DependencyError
+
+API_VERSION = 24
+"""The version of the table that is asked for, and of OrtCustomOp that is given."""
+TESTED = ((1, 27), (1, 31))
+"""The first and the last minor version of onnxruntime that tests/test_bridge.py has passed on.
+
+Before 1.27 onnxruntime runs one body for all nodes of an op, whatever their overload: no fused model is safe there.
+"""
+
+ORT_FAIL = 1
+REQUIRED, OPTIONAL = 0, 1
+"""OrtCustomOpInputOutputCharacteristic, which begins with INPUT_OUTPUT_."""
+OrtMemTypeDefault = 0
+
+Pointer: TypeAlias = int | None
+"""An address, as ctypes gives it: None is the null pointer."""
+
+_ADDRESS = c_size_t
+"""A pointer that Python gives: ctypes converts a number faster than anything else."""
+
+SLOTS: dict[str, tuple[int, Any, tuple[Any, ...]]] = {
+    "CreateStatus": (0, c_void_p, (c_int, c_char_p)),
+    "GetErrorCode": (1, c_int, (_ADDRESS,)),
+    "GetErrorMessage": (2, c_char_p, (_ADDRESS,)),
+    "CreateCustomOpDomain": (26, c_void_p, (c_char_p, _ADDRESS)),
+    "CustomOpDomain_Add": (27, c_void_p, (_ADDRESS, _ADDRESS)),
+    "AddCustomOpDomain": (28, c_void_p, (_ADDRESS, _ADDRESS)),
+    "GetTensorMutableData": (51, c_void_p, (_ADDRESS, _ADDRESS)),
+    "GetAllocatorWithDefaultOptions": (78, c_void_p, (_ADDRESS,)),
+    "KernelInfoGetAttribute_float": (85, c_void_p, (_ADDRESS, c_char_p, _ADDRESS)),
+    "KernelInfoGetAttribute_int64": (86, c_void_p, (_ADDRESS, c_char_p, _ADDRESS)),
+    "KernelInfoGetAttribute_string": (87, c_void_p, (_ADDRESS, c_char_p, _ADDRESS, _ADDRESS)),
+    "KernelContext_GetInput": (90, c_void_p, (_ADDRESS, c_size_t, _ADDRESS)),
+    "KernelContext_GetOutput": (91, c_void_p, (_ADDRESS, c_size_t, _ADDRESS, c_size_t, _ADDRESS)),
+    "ReleaseStatus": (93, None, (_ADDRESS,)),
+    "ReleaseValue": (96, None, (_ADDRESS,)),
+    "KernelInfoGetAttributeArray_float": (162, c_void_p, (_ADDRESS, c_char_p, _ADDRESS, _ADDRESS)),
+    "KernelInfoGetAttributeArray_int64": (163, c_void_p, (_ADDRESS, c_char_p, _ADDRESS, _ADDRESS)),
+    "KernelContext_GetGPUComputeStream": (193, c_void_p, (_ADDRESS, _ADDRESS)),
+    "KernelInfo_GetInputCount": (230, c_void_p, (_ADDRESS, _ADDRESS)),
+    "KernelInfo_GetOutputCount": (231, c_void_p, (_ADDRESS, _ADDRESS)),
+    "KernelInfoGetAttribute_tensor": (236, c_void_p, (_ADDRESS, c_char_p, _ADDRESS, _ADDRESS)),
+    "KernelInfoGetConstantInput_tensor": (249, c_void_p, (_ADDRESS, c_size_t, _ADDRESS, _ADDRESS)),
+    "GetTensorElementTypeAndShapeDataReference": (414, c_void_p, (_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS)),
+}
+"""Member of OrtApi → its place in the table, what it returns, what it takes.  An OrtStatus* is null if all is well."""
+
+EVERY_RUN = frozenset(
+    (
+        "GetTensorMutableData",
+        "KernelContext_GetInput",
+        "KernelContext_GetOutput",
+        "KernelContext_GetGPUComputeStream",
+        "GetTensorElementTypeAndShapeDataReference",
+    )
+)
+"""Called with ctypes objects only (c_void_p, c_size_t, byref), never with numbers: that takes a third of the time."""
+
+CALLBACKS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "CreateKernel": (c_void_p, (c_void_p, c_void_p, c_void_p)),
+    "GetName": (c_void_p, (c_void_p,)),
+    "GetExecutionProviderType": (c_void_p, (c_void_p,)),
+    "GetInputType": (c_int, (c_void_p, c_size_t)),
+    "GetInputTypeCount": (c_size_t, (c_void_p,)),
+    "GetOutputType": (c_int, (c_void_p, c_size_t)),
+    "GetOutputTypeCount": (c_size_t, (c_void_p,)),
+    "KernelCompute": (None, (c_void_p, c_void_p)),
+    "KernelDestroy": (None, (c_void_p,)),
+    "GetInputCharacteristic": (c_int, (c_void_p, c_size_t)),
+    "GetOutputCharacteristic": (c_int, (c_void_p, c_size_t)),
+    "GetInputMemoryType": (c_int, (c_void_p, c_size_t)),
+    "GetVariadicInputMinArity": (c_int, (c_void_p,)),
+    "GetVariadicInputHomogeneity": (c_int, (c_void_p,)),
+    "GetVariadicOutputMinArity": (c_int, (c_void_p,)),
+    "GetVariadicOutputHomogeneity": (c_int, (c_void_p,)),
+    "CreateKernelV2": (c_void_p, (c_void_p, c_void_p, c_void_p, POINTER(c_void_p))),
+    "KernelComputeV2": (c_void_p, (c_void_p, c_void_p)),
+    "InferOutputShapeFn": (c_void_p, (c_void_p, c_void_p)),
+    "GetStartVersion": (c_int, (c_void_p,)),
+    "GetEndVersion": (c_int, (c_void_p,)),
+    "GetMayInplace": (c_size_t, (c_void_p, c_void_p)),
+    "ReleaseMayInplace": (None, (c_void_p, c_void_p)),
+    "GetAliasMap": (c_size_t, (c_void_p, c_void_p)),
+    "ReleaseAliasMap": (None, (c_void_p, c_void_p)),
+}
+"""Member of OrtCustomOp behind `version`, in the header's order → what it returns and takes."""
+
+
+class OrtCustomOp(ctypes.Structure):
+    """The struct of callbacks by which onnxruntime knows a custom op; a null pointer stands for what an op lacks."""
+
+    _fields_ = [("version", c_uint32), *((name, c_void_p) for name in CALLBACKS)]
+
+
+class Api:
+    """The functions of `SLOTS` by their names, of the onnxruntime at whose OrtApiBase `base` points.
+
+    They are called with Python's lock held: none of them waits for another thread, and most take less time than to give
+    the lock away.
+    """
+
+    def __init__(self, base: int) -> None:
+        members = ctypes.cast(base, POINTER(c_void_p))
+        version = ctypes.CFUNCTYPE(c_char_p)(members[1])()
+        table = ctypes.CFUNCTYPE(c_void_p, c_uint32)(members[0])(API_VERSION)
+        if not table:
+            raise DependencyError(f"onnxruntime {version.decode()} has no API version {API_VERSION}: upgrade it")
+        entries = ctypes.cast(table, POINTER(c_void_p))
+        for name, (slot, result, arguments) in SLOTS.items():
+            kinds = () if name in EVERY_RUN else arguments
+            setattr(self, name, ctypes.PYFUNCTYPE(result, *kinds)(entries[slot]))
+        self._try()
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+    def _try(self) -> None:
+        """Raises DependencyError if the slots of a status are not where they should be."""
+        status = self.status("onnxfuse")
+        if self.GetErrorCode(status) != ORT_FAIL or self.GetErrorMessage(status) != b"onnxfuse":
+            raise DependencyError("this onnxruntime has another C API than those that onnxfuse was tested with")
+        self.ReleaseStatus(status)
+
+    def check(self, status: Pointer) -> None:
+        """Raises RuntimeError with the status's message, and frees it, if there is one."""
+        if status:
+            message = self.GetErrorMessage(status).decode(errors="replace")
+            self.ReleaseStatus(status)
+            raise RuntimeError(message)
+
+    def ok(self, status: Pointer) -> bool:
+        """Whether there is no error; the status is freed."""
+        if status:
+            self.ReleaseStatus(status)
+        return not status
+
+    def status(self, message: str) -> Pointer:
+        """A new status that says `message`; onnxruntime frees it."""
+        created: Pointer = self.CreateStatus(ORT_FAIL, message.encode(errors="replace"))
+        return created
+
+
+def check(version: str) -> None:
+    """Raises DependencyError if this version of onnxruntime is outside the tested range."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    first, last = (".".join(map(str, bound)) for bound in TESTED)
+    if found is None or not TESTED[0] <= (int(found[1]), int(found[2])) <= TESTED[1]:
+        raise DependencyError(
+            f"kernels were tested with onnxruntime {first} to {last}, this is {version}: install one of those, or open "
+            "the model with onnxruntime.InferenceSession, which runs the function bodies"
+        )

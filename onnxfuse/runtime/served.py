@@ -1,0 +1,183 @@
+"""Which fused ops of a model kernels can compute: all nodes of an op, or none.
+
+onnxruntime runs a registered op's kernel and has no way back to the function body: a node whose element type or
+attributes the kernel does not take would make the model invalid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
+
+from onnxfuse import kernels
+from onnxfuse.errors import KernelError
+from onnxfuse.graph import DOMAIN, STANDARD, Graph, roots
+from onnxfuse.kernels.kernel import Kernel
+
+from . import attributes
+from .custom_op import Op
+
+
+@dataclass(slots=True)
+class Served:
+    """What becomes of the fused ops of a model."""
+
+    ops: list[Op] = field(default_factory=list)
+    """Those to register, one for each element type."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Name of each other op → why it runs from its function body."""
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Op → the module of onnxfuse.kernels that has its kernel."""
+        return {op.name: op.kernel.__module__.rpartition(".")[2] for op in self.ops}
+
+    @property
+    def names(self) -> list[str]:
+        """The ops that kernels compute."""
+        return sorted({op.name for op in self.ops})
+
+
+def examine(model: ModelProto, rules: Sequence[Path] = ()) -> Served:
+    """Look at every fused node of a model: of its graph, of inner graphs, of its functions.
+
+    `rules` are folders of a user's own rules, whose ops may have kernels too.
+    """
+    uses: dict[str, list[tuple[NodeProto, ElementTypes]]] = {}
+    for root in roots(model):
+        scopes: dict[int, ElementTypes] = {}
+        for graph in root.scopes():
+            types = scopes[id(graph)] = ElementTypes(graph, scopes.get(id(graph.parent)), rules)
+            for node in graph.nodes:
+                if node.domain == DOMAIN:
+                    uses.setdefault(node.op_type, []).append((node, types))
+    result = Served()
+    for name, nodes in sorted(uses.items()):
+        try:
+            result.ops += _ops(name, nodes, rules)
+        except KernelError as refusal:
+            result.reasons[name] = str(refusal)
+    return result
+
+
+def _ops(name: str, nodes: list[tuple[NodeProto, ElementTypes]], rules: Sequence[Path]) -> list[Op]:
+    """What to register for all nodes of an op.  Raises KernelError if a kernel does not take one of them."""
+    kernel = kernels.find(name, rules)
+    types: dict[str, None] = {}
+    asked: set[tuple[str, int]] = set()
+    tried: set[str] = set()
+    for node, known in nodes:
+        types[_element_type(node, known, kernel)] = None
+        for attribute in node.attribute:
+            if attribute.type not in attributes.READABLE:
+                kind = AttributeProto.AttributeType.Name(attribute.type)
+                raise KernelError(f"onnxruntime tells no kernel an attribute of type {kind}, as {attribute.name} is")
+            asked.add((attribute.name, int(attribute.type)))
+        key = str(sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute))
+        # Attributes of a function's call are known only once onnxruntime has put its body in place.
+        if key not in tried and not any(attribute.ref_attr_name for attribute in node.attribute):
+            kernel(values(node))
+            tried.add(key)
+    attributes.expect(name, asked)
+    return [Op(kernel, kind) for kind in types]
+
+
+def _element_type(node: NodeProto, types: ElementTypes, kernel: type[Kernel]) -> str:
+    """The element type of a node's op.  Raises KernelError if it has another signature than the kernel."""
+    signature = kernel.signature
+    if len(node.input) > len(signature.inputs) or len(node.output) > len(signature.outputs):
+        raise KernelError(f"{node.op_type} has more inputs or outputs at {node.name} than its kernel")
+    found: str | None = None
+    for parameter, given in [*_given(signature.inputs, node.input), *_given(signature.outputs, node.output)]:
+        if not given:
+            if not parameter.optional:
+                raise KernelError(f"{node.op_type} has no {parameter.name} at {node.name}, which its kernel wants")
+            continue
+        kind = types.of(given)
+        if kind == TensorProto.UNDEFINED:
+            raise KernelError(f"the element type of {given} is unknown before the model runs")
+        dtype = helper.tensor_dtype_to_np_dtype(kind).name
+        wanted = parameter.type if parameter.type != "T" else found or dtype
+        if dtype != wanted:
+            raise KernelError(
+                f"{parameter.name} of {node.op_type} is {dtype} at {node.name}, its kernel wants {wanted}"
+            )
+        found = dtype if parameter.type == "T" else found
+    if found is None or found not in signature.types:
+        raise KernelError(f"the kernel of {node.op_type} has no {found}: it has {', '.join(signature.types)}")
+    return found
+
+
+class ElementTypes:
+    """Element types of a scope's values, as TensorProto has them: also of those that fused nodes hide.
+
+    Nodes are in topological order, so that each passes on what those before it were found to have.
+    """
+
+    def __init__(self, graph: Graph, outer: ElementTypes | None, rules: Sequence[Path] = ()) -> None:
+        self._graph, self._outer, self._rules = graph, outer, rules
+        self._found: dict[str, int] = {}
+        for node in graph.nodes:
+            hidden = [name for name in node.output if name and not graph.type_of(name)[0]]
+            if hidden:
+                self._pass_on(node, hidden)
+
+    def of(self, name: str) -> int:
+        """The element type of a value; TensorProto.UNDEFINED where nothing tells."""
+        tensor = self._graph.constant_tensor(name)
+        if tensor is not None:
+            return tensor.data_type
+        known = self._found.get(name) or self._graph.type_of(name)[0]
+        return known or (self._outer.of(name) if self._outer is not None else TensorProto.UNDEFINED)
+
+    def _pass_on(self, node: NodeProto, hidden: list[str]) -> None:
+        inputs, outputs = _variables(node, self._graph.opset, self._rules)
+        bound: dict[str, int] = {}
+        for variable, name in zip(inputs, node.input, strict=False):
+            if name and (kind := self.of(name)):
+                bound.setdefault(variable, kind)
+        for variable, name in zip(outputs, node.output, strict=False):
+            if name in hidden:
+                self._found[name] = bound.get(variable) or _FIXED.get(variable, TensorProto.UNDEFINED)
+
+
+_FIXED = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
+
+
+def _variables(node: NodeProto, opset: int, rules: Sequence[Path]) -> tuple[list[str], list[str]]:
+    """What an op's inputs and outputs have for a type: the same text is the same type."""
+    if node.domain == DOMAIN:
+        try:
+            signature = kernels.find(node.op_type, rules).signature
+        except KernelError:
+            return [], []
+        return [p.type for p in signature.inputs], [p.type for p in signature.outputs]
+    if node.domain in STANDARD and defs.has(node.op_type, opset, ""):
+        schema = defs.get_schema(node.op_type, opset, "")
+        return [p.type_str for p in schema.inputs], [p.type_str for p in schema.outputs]
+    return [], []
+
+
+def _given(parameters: tuple[Any, ...], names: Any) -> Iterator[tuple[Any, str]]:
+    """Each parameter and the value that a node gives it; "" where it leaves it out."""
+    for index, parameter in enumerate(parameters):
+        yield parameter, names[index] if index < len(names) else ""
+
+
+def values(node: NodeProto) -> Mapping[str, Any]:
+    """The attributes of a node, as a kernel takes them."""
+    return {attribute.name: _value(attribute) for attribute in node.attribute}
+
+
+def _value(attribute: AttributeProto) -> Any:
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, TensorProto):
+        return np.asarray(numpy_helper.to_array(value))
+    if isinstance(value, bytes):
+        return value.decode()
+    return value if isinstance(value, int | float) else tuple(value)

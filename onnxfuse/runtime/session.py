@@ -1,0 +1,126 @@
+"""onnxruntime's own session, with the fused ops of a model registered that kernels can compute."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+from onnx import ModelProto
+
+from onnxfuse.errors import DependencyError, UsageError
+
+from . import registration
+from .custom_op import Backend
+from .installed import CPU, CUDA, has_cuda, onnxruntime
+from .served import Served, examine
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, SessionOptions
+
+Model = str | os.PathLike[str] | bytes | ModelProto
+Providers = Sequence[str | tuple[str, dict[str, Any]]]
+
+
+def open_session(
+    model: str | os.PathLike[str] | bytes,
+    sess_options: SessionOptions | None = None,
+    providers: Providers | None = None,
+    provider_options: Sequence[dict[str, Any]] | None = None,
+    *,
+    emulate: bool = False,
+    rules: Sequence[Path] = (),
+    **options: Any,
+) -> InferenceSession:
+    """onnxruntime's InferenceSession of a model, its fused nodes run by kernels where there are any for them.
+
+    On CUDA the kernels run on onnxruntime's stream.  On a CPU the nodes run their function bodies, as without onnxfuse;
+    `emulate` runs the CUDA source there, for tests: slowly.  `rules` are folders of a user's rules, for ops of theirs.
+    All other arguments are onnxruntime's.
+
+    Raises DependencyError where onnxruntime is missing, or is a version that kernels were not tested with, and
+    UsageError where `sess_options` know an op from another model that must run from its function body in this one.
+    """
+    ort = onnxruntime()
+    chosen = sess_options if sess_options is not None else ort.SessionOptions()
+    register(chosen, model, providers, emulate=emulate, rules=rules)
+    if providers is not None:
+        options["providers"] = list(providers)
+    if provider_options is not None:
+        options["provider_options"] = provider_options
+    source = model if isinstance(model, bytes) else os.fspath(model)
+    return ort.InferenceSession(source, chosen, **options)
+
+
+def register(
+    session_options: SessionOptions,
+    model: Model,
+    providers: Providers | None = None,
+    *,
+    emulate: bool = False,
+    rules: Sequence[Path] = (),
+) -> Served:
+    """Make known to `session_options` the ops of `model` that kernels compute on one of `providers`.
+
+    Returns what is served, and why the rest is not.  Raises UsageError where the options know an op, from a call for
+    another model, that must run from its function body in this one.
+    """
+    backend = _backend(providers, emulate)
+    if backend is None:
+        return Served()
+    proto = _parsed(model)
+    found = examine(proto, rules) if proto is not None else Served()
+    if clash := registration.known(session_options).intersection(found.reasons):
+        name = min(clash)
+        raise UsageError(f"these SessionOptions know {name} from another model; make new ones: {found.reasons[name]}")
+    if found.ops:
+        registration.add(session_options, found.ops, backend)
+    return found
+
+
+def _parsed(model: Model) -> ModelProto | None:
+    """The model without its external data; None if it is in onnxruntime's own format, or none at all."""
+    if isinstance(model, ModelProto):
+        return model
+    parsed = ModelProto()
+    try:
+        parsed.ParseFromString(model if isinstance(model, bytes) else Path(model).read_bytes())
+    except (OSError, DecodeError):
+        return None
+    return parsed
+
+
+def _backend(providers: Providers | None, emulate: bool) -> Backend | None:
+    """Where kernels run in a session of these providers; None where none do."""
+    asked = [
+        name if isinstance(name, str) else name[0] for name in providers or onnxruntime().get_available_providers()
+    ]
+    if CUDA in asked:
+        return _cuda()
+    return _emulated() if emulate and CPU in asked else None
+
+
+@cache
+def _cuda() -> Backend | None:
+    if not has_cuda():
+        return None
+    from onnxfuse.kernels.cuda import Cuda
+
+    try:
+        Cuda(0)
+    except DependencyError as error:
+        warnings.warn(f"fused ops run from their function bodies: {error}", RuntimeWarning, stacklevel=4)
+        return None
+    return Backend(CUDA, cache(Cuda))
+
+
+@cache
+def _emulated() -> Backend:
+    from onnxfuse.kernels.emulated import Emulated
+
+    device = Emulated()
+    return Backend(CPU, lambda stream: device)
