@@ -23,13 +23,11 @@ asm(R"(
 emulator_dynamic_shared: .zero 232448
 .previous
 )");
-extern "C" char emulator_dynamic_shared[] __attribute__((visibility("hidden")));
 
 namespace emulator {
 
 KEPT Thread *thread = nullptr;
 KEPT Place place = {};
-KEPT char *dynamic_shared = emulator_dynamic_shared;
 
 namespace {
 
@@ -194,7 +192,7 @@ void start_block(uint64_t number) {
   place.index = {unsigned(number % launch.grid[0]), unsigned(number / launch.grid[0] % launch.grid[1]),
                  unsigned(number / launch.grid[0] / launch.grid[1])};
   memset(launch.shared, POISON, launch.shared_bytes);
-  memset(dynamic_shared, POISON, launch.dynamic_bytes);
+  memset(emulator_dynamic_shared, POISON, launch.dynamic_bytes);
   unsigned count = unsigned(s.threads.size());
   s.live = count;
   if (launch.checked) std::fill(s.knowledge.begin(), s.knowledge.end(), 0);
