@@ -226,7 +226,9 @@ def test_a_failing_step_is_a_row_and_not_the_end(machine: HostMachine, journal: 
         step("time", "c", SkippedError("torch is not installed")),
         step("check", "d", [{}]),
     ]
-    run(everything, machine, journal, 100.0)
+    said: list[str] = []
+    run(everything, machine, journal, 100.0, tell=said.append)
+    assert [line.split()[-1] for line in said] == ["check", "time", "check"]
     rows = journal.all("row")
     assert [row["name"] for row in rows] == ["a", "b", "c", "d"]
     assert rows[0] == {"section": "check", "name": "a", "outcome": OK, "error": 1e-6}
@@ -295,7 +297,9 @@ for i in range(done, 3):
 """
 
 
-@pytest.mark.parametrize(("mode", "reason"), [("hang", "hung, and was ended"), ("die", "the process died, SIGSEGV")])
+@pytest.mark.parametrize(
+    ("mode", "reason"), [("hang", "hung for 0.5 s, and was ended"), ("die", "the process died, SIGSEGV")]
+)
 def test_a_worker_that_hangs_or_dies_costs_one_step(journal: Journal, mode: str, reason: str) -> None:
     call = [sys.executable, "-c", WORKER, str(journal.path), mode]
     assert command.supervise(journal, 60.0, call, rest=0.05) == 0
@@ -322,6 +326,7 @@ def test_a_copy_and_a_node_are_timed_by_the_same_clock(machine: HostMachine) -> 
     assert row["sets"] > 2
     assert row["of_copy"] == pytest.approx(1.0, rel=1e-3)
     assert row["sides"]["onnxfuse"]["us"] == pytest.approx(row["bytes"] / 1e3, rel=1e-3)
+    assert row["host_us"] > 0
 
 
 def test_small_nodes_say_that_they_are_in_the_cache(machine: HostMachine) -> None:

@@ -47,7 +47,7 @@ def work(journal: Journal, budget: float, sections: Sequence[str]) -> int:
         journal.write("facts", machine.facts())
         journal.write("plan", [step.key for step in chosen])
     try:
-        run(chosen, machine, journal, budget)
+        run(chosen, machine, journal, budget, tell=lambda line: print(line, file=sys.stderr, flush=True))
     except LostError:
         return LOST
     return 0
@@ -75,8 +75,7 @@ def supervise(journal: Journal, budget: float, command: Sequence[str], clock: Ca
         if code in (0, NO_GPU):
             break
         if step := journal.begun():
-            reason = "hung, and was ended" if hung else f"the process died, {_death(code)}"
-            journal.died(step, reason, step["limit"] if hung else 1.0)
+            journal.died(step, hung or f"the process died, {_death(code)}", step["limit"] if hung else 1.0)
         fruitless = fruitless + 1 if len(journal.all("end")) == ended else 0
         if fruitless > 1:
             print(f"benchmarks.gpu: the worker ends before it has done anything, {_death(code)}", file=sys.stderr)
@@ -85,8 +84,8 @@ def supervise(journal: Journal, budget: float, command: Sequence[str], clock: Ca
 
 
 def _wait(worker: subprocess.Popen[bytes], journal: Journal, end: float, clock: Callable[[], float],
-          rest: float) -> bool:  # fmt: skip
-    """Until the worker is done; True if it hung, and has to be ended."""
+          rest: float) -> str:  # fmt: skip
+    """Until the worker is done; the reason if it has to be ended."""
     size, since = -1, clock()
     while worker.poll() is None:
         time.sleep(rest)
@@ -96,9 +95,11 @@ def _wait(worker: subprocess.Popen[bytes], journal: Journal, end: float, clock: 
             continue
         step = journal.begun()
         limit = step["limit"] if step else 120.0
-        if clock() - since > limit or clock() > end:
-            return True
-    return False
+        if clock() - since > limit:
+            return f"hung for {limit:g} s, and was ended"
+        if clock() > end:
+            return "not done when time was up"
+    return ""
 
 
 def _death(code: int) -> str:
@@ -152,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not parsed.budget > 0 or math.isinf(parsed.budget):
         parser.error("--budget is a number of seconds above 0")
     if parsed.small_grid:
-        return sanitizer.grid()
+        return sanitizer.grid(parsed.budget)
     if parsed.worker:
         return work(Journal(parsed.worker), parsed.budget, parsed.only)
     return whole(parsed.budget, parsed.results, parsed.only)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device import Array, Buffer, Grid, Source, TensorType
 from onnxfuse.kernels.kernel import Kernel
 
@@ -68,7 +67,7 @@ def collect(device: Collector, node: Planned) -> None:
 
 def wanted(asked: tuple[bool, ...], outputs: Sequence[object]) -> list[bool]:
     """Whether each output is asked for."""
-    return [*asked, *(True for _ in outputs[len(asked) :])]
+    return [*asked, *(True for _ in outputs[len(asked) :])][: len(outputs)]
 
 
 def types_of(inputs: Inputs) -> list[TensorType | None]:
@@ -81,7 +80,7 @@ def compile_all(every: Iterable[Planned], machine: Machine, threads: int) -> Ite
     for node in every:
         try:
             collect(collector, node)
-        except KernelError:
+        except Exception:
             continue  # it says so itself when its turn comes
         for key in reversed(collector.found):
             if key in names:

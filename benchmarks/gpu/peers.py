@@ -36,6 +36,7 @@ class _Raw:
 
     def __init__(self, memory: Memory) -> None:
         size = memory.dtype.itemsize
+        self.memory = memory
         self.__cuda_array_interface__ = {
             "shape": memory.shape,
             "typestr": f"<i{size}",

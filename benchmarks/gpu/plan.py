@@ -93,13 +93,15 @@ def run(
     journal: Journal,
     budget: float,
     clock: Callable[[], float] = time.monotonic,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Do the steps that have not ended yet by the journal, those first that stand first.
 
     A step that fails is a row.  A step whose section has taken longer, so far, than is left of `budget` seconds is
-    not begun; a shorter one behind it may be.  Raises LostError if the machine is of no use after a step.
+    not begun; a shorter one behind it may be.  `tell` is told of each new section.  Raises LostError if the machine is
+    of no use after a step.
     """
-    start = clock()
+    start, section = clock(), ""
     done = {end["step"] for end in journal.all("end")}
     took: dict[str, list[float]] = {}
     for end in journal.all("end"):
@@ -113,6 +115,9 @@ def run(
             continue
         about = {"step": step.key, "section": step.section, "name": step.name, "limit": step.limit}
         journal.write("begin", about)
+        if step.section != section:
+            section = step.section
+            tell(f"{clock() - start:5.0f} s  {section}")
         began, failed = clock(), False
         try:
             for row in step.run(machine):

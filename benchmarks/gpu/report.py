@@ -68,7 +68,7 @@ def markdown(found: Row) -> list[str]:
     tail += [f"skipped {line}" for line in skipped(rows)][:MOST_FAILURES]
     tail += [f"left out for lack of time: {count} of {section}" for section, count in found["left_out"].items()]
     tail += [f"{len(bad)} failed; {found['seconds']:.0f} s"]
-    times = _times([*by_section.get("time", []), *by_section.get("torch", [])])
+    times = _times([*by_section.get("time", []), *by_section.get("torch", []), *by_section.get("tuned", [])])
     return [*lines, *times[: MOST_LINES - len(lines) - len(tail)], *tail]
 
 

@@ -9,13 +9,15 @@ from . import cases, checks, expected, peers, sanitizer, sessions, sizes, stack,
 from .machine import Machine, copy_rate
 from .plan import Journal, Row, Step
 
-SECTIONS = ("compile", "check", "floor", "time", "split_stack", "sanitizer", "torch", "session")
+SECTIONS = ("compile", "check", "floor", "time", "split_stack", "sanitizer", "torch", "session", "tuned")
+FIRST = 10
+"""Nodes that tell most: PyTorch runs beside these before all others."""
 COPIED = 8
 """Times the last cache that a copy moves."""
 
 
 def plan(journal: Journal) -> list[Step]:
-    """Correctness, floors, our times, split_stack, the sanitizer, PyTorch, onnxruntime.
+    """Correctness, floors, our times, split_stack; then the sanitizer and what others take, the most telling first.
 
     What one step needs of another it finds in the journal.
     """
@@ -25,29 +27,34 @@ def plan(journal: Journal) -> list[Step]:
         return float(measured[-1]) if measured else None
 
     nodes = list(sizes.timed())
+    first, rest = nodes[:FIRST], nodes[FIRST:]
+    memcheck, racecheck = sanitizer.steps()
+    plain, tuned = (peers.FULL,), tuple(peers.MODES)
     return [
         Step("compile", "kernels", compile_all, 60.0, 300.0),
         *checks.steps(),
         Step("floor", "copy", floor, 2.0),
         *(Step("time", node.name, partial(timing.time_node, node, rate), 1.5) for node in nodes),
         Step("split_stack", "op by op", partial(stack.compare, modes=()), 5.0),
-        *sanitizer.steps(),
-        *(torch_steps(nodes, rate)),
+        memcheck,
+        Step("torch", "installed", torch_installed, 10.0, 180.0),
+        Step("split_stack", "compiled", partial(stack.compare, modes=plain), 20.0, 180.0),
+        *(beside(node, plain, rate) for node in first),
+        racecheck,
         *sessions.steps(),
+        *(beside(node, tuned, rate) for node in first if node.tuned),
+        Step("split_stack", "tuned", partial(stack.compare, modes=tuned), 40.0, 240.0),
+        *(beside(node, plain, rate) for node in rest),
+        *(beside(node, tuned, rate) for node in rest if node.tuned),
     ]
 
 
-def torch_steps(nodes: list[sizes.Timed], rate: timing.Rate) -> Iterator[Step]:
-    """Eager and compiled beside each node; then, of those where it tells, after a search for the best kernel."""
-    yield Step("torch", "installed", torch_installed, 15.0, 180.0)
-    yield Step("split_stack", "compiled", partial(stack.compare, modes=(peers.FULL,)), 20.0, 180.0)
-    for node in nodes:
-        yield Step("torch", node.name, partial(peers.beside, node, (peers.FULL,), rate), 8.0, 120.0)
-    yield Step("split_stack", "tuned", partial(stack.compare, modes=tuple(peers.MODES)), 40.0, 240.0)
-    for node in nodes:
-        if node.tuned:
-            names = tuple(peers.MODES)
-            yield Step("torch", f"{node.name}, tuned", partial(peers.beside, node, names, rate), 25.0, 240.0)
+def beside(node: sizes.Timed, modes: tuple[str, ...], rate: timing.Rate) -> Step:
+    """PyTorch beside a node; a search for the best kernel takes longer than to compile one."""
+    searching = len(modes) > 1
+    name = f"{node.name}, tuned" if searching else node.name
+    run = partial(peers.beside, node, modes, rate)
+    return Step("tuned" if searching else "torch", name, run, 25.0 if searching else 6.0, 240.0 if searching else 120.0)
 
 
 def compile_all(machine: Machine) -> Iterator[Row]:

@@ -24,6 +24,7 @@ REPLAY = 1e-3
 """A replay takes about this many seconds at least."""
 MOST_LAUNCHES = 200
 LEAST_ROUNDS, MOST_ROUNDS = 11, 101
+HOST_LAUNCHES = 21
 SECONDS = 0.4
 """For all rounds of a node."""
 CACHES = 4
@@ -185,4 +186,17 @@ def time_node(node: Timed, rate: Rate, machine: Machine,
         return
     made = side(machine, call, len(every), machine.graph)
     samples = measure(machine, {"onnxfuse": made}, clock)
-    yield row(node, machine, every, samples, rate()) | {"how": {"onnxfuse": made.how}}
+    found = row(node, machine, every, samples, rate())
+    yield found | {"how": {"onnxfuse": made.how}, "host_us": round(host(machine, call(0)) * 1e6, 2)}
+
+
+def host(machine: Machine, launch: Run, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of the host's time that one launch takes, outside a graph: the median."""
+    samples = []
+    for _ in range(HOST_LAUNCHES):
+        machine.wait()
+        start = clock()
+        launch()
+        samples.append(clock() - start)
+    machine.wait()
+    return statistics.median(samples)
