@@ -14,7 +14,7 @@ Only real types obey these laws: integer division truncates, so integer arithmet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from onnx import TensorProto
@@ -237,10 +237,18 @@ def _where(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
     truth = _everywhere(condition)
     if truth is not None and shape is not None:
         return expand(terms, x if truth else y, shape)
-    if x.op == "Where" and x.args[2] is y and y.scalar is not None and same_shape(x.shape, shape):
-        both = make(terms, "And", [condition, x.args[0]], {})
-        return make(terms, "Where", [both, x.args[1], y], {}, shape, dtype)
+    for keep, inner, low in _sides(terms, condition, x, y):
+        if inner.op == "Where" and low.scalar is not None and same_shape(inner.shape, shape):
+            for also, value, other in _sides(terms, *inner.args):
+                if other is low:
+                    both = make(terms, "And", [keep(), also()], {})
+                    return make(terms, "Where", [both, value, low], {}, shape, dtype)
     return _lift_merge(terms, "Where", args, shape)
+
+
+def _sides(terms: Terms, condition: Term, x: Term, y: Term) -> tuple[tuple[Callable[[], Term], Term, Term], ...]:
+    """A Where read in both ways: (when the first of these two is taken, that one, the other)."""
+    return (lambda: condition, x, y), (lambda: make(terms, "Not", [condition], {}), y, x)
 
 
 def _everywhere(term: Term) -> bool | None:

@@ -97,10 +97,10 @@ def standard_attributes(op: str, opset: int) -> frozenset[str] | None:
     return frozenset(defs.get_schema(op, opset, "").attributes) if defs.has(op, opset, "") else None
 
 
-def is_standard(op: str, attrs: Iterable[str], opset: int) -> bool:
-    """Does ai.onnx have this op, with these attributes, at this opset?"""
+def is_standard(op: str, attrs: Iterable[str], opset: int, inputs: int = 0) -> bool:
+    """Does ai.onnx have this op, with these attributes and so many inputs, at this opset?"""
     known = standard_attributes(op, opset)
-    return known is not None and set(attrs) <= known
+    return known is not None and set(attrs) <= known and inputs <= int(defs.get_schema(op, opset, "").max_input)
 
 
 @cache
@@ -354,7 +354,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
     ]
     equations = meaning(definition)
     replaced = {name for s in definition.standard for name in targets(s)}
-    standard = is_standard(use.op, attrs.keys() - replaced, opset) and use.op not in EXPANDED
+    standard = is_standard(use.op, attrs.keys() - replaced, opset, len(names)) and use.op not in EXPANDED
     if standard and allows(use.op, opset, use.dtype):
         env = environment(definition, args, attrs, catalogue)
         body.equations(definition.standard, env)

@@ -44,7 +44,7 @@ def _bounds(mask: Term, queries: Dim, keys: Dim) -> tuple[Dim | None, Dim | None
     if len(dims) < 2 or not (_fills(dims[0], queries) and _fills(dims[1], keys)):
         return None
     known = diagonals(mask)
-    sees = () if known is None else tuple(_sees(mask, value) for value in known.values)
+    sees = () if known is None else tuple(_sees(mask, float(value)) for value in known.values)
     if known is None or None in sees:
         return None
     breaks, sees = Diagonals(known.breaks, sees).joined()

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import indexing as indexing
-from . import padding as padding  # their forms belong to the table
+from . import padding as padding
+from . import stack as stack  # their forms belong to the table
 from .algebra import NEUTRAL, combine
 from .contract import einsum
 from .forms import fold, make

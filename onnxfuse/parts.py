@@ -9,16 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+import numpy as np
+
 from .infer import normal_axis
 from .normal import expand, make, repeat, reshape, slice_axis
 from .symbolic import Dim
-from .terms import Term, Terms, is_number, value_of
+from .terms import Term, Terms, is_number, static, value_of
 
 POINTWISE = frozenset("Cos Sin Exp Tanh Sigmoid Sqrt Reciprocal Cast Add Mul".split())
 """Ops of which every element depends on the elements at its own place."""
 
 Inward: TypeAlias = Callable[[Terms, Term, int, int, int], Term | None]
 """(terms, x, start, stop, step) → the slice with x's own op outside, or None where it cannot move inward."""
+
+
+def along(terms: Terms, x: Term, axis: int) -> Term | None:
+    """The vector [x.shape[axis]] that x repeats along all its other axes; None if it is no such repetition."""
+    source = x.args[0] if x.op == "Expand" and len(x.args) == 1 else x
+    if x.shape is None or source.shape is None:
+        return None
+    size, place = x.shape[axis], axis - len(x.shape) + len(source.shape)
+    if place < 0:
+        return None
+    if source.shape[place] == size and all(d == 1 for i, d in enumerate(source.shape) if i != place):
+        return reshape(terms, source, (size,))
+    dims = static(x.shape)
+    if dims is None or not x.constant or 0 in dims:
+        return None
+    rows = np.moveaxis(value_of(x), axis, -1).reshape(-1, dims[axis])
+    return terms.constant(rows[0].copy(), x.dtype) if (rows == rows[0]).all() else None
 
 
 def part(terms: Terms, x: Term, start: int, stop: int, step: int = 1) -> Term | None:

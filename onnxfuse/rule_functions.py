@@ -14,7 +14,7 @@ from onnx import TensorProto
 from . import causal, symbolic
 from .lengths import lengths_of, window_of
 from .padding import lengthened
-from .parts import part
+from .parts import along, part
 from .symbolic import Dim, Shape, Sym, broadcast, product
 from .terms import HALF, Term, is_number, same_shape, value_of
 
@@ -145,6 +145,14 @@ def _every(scope: Scope, x: Value, number: Value) -> bool:
     return x.constant and bool(np.all(value_of(x) == number))
 
 
+def _along(scope: Scope, x: Value, axis: int) -> Term:
+    """The vector that x repeats along all axes but one."""
+    vector = along(scope.terms, x, axis) if isinstance(x, Term) else None
+    if vector is None:
+        raise UndecidedError(f"{x!r} differs along an axis other than {axis}")
+    return vector
+
+
 def _part(scope: Scope, x: Value, start: Value, stop: Value, step: int = 1) -> Term:
     """x[..., start:stop:step], computed inside what computes x."""
     piece = part(scope.terms, x, start, stop, step) if isinstance(x, Term) and isinstance(stop, int) else None
@@ -194,6 +202,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "broadcasts": _broadcasts,
     "same": _same,
     "attribute": _attribute,
+    "along": _along,
     "part": _part,
     "every": _every,
 }

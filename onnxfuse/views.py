@@ -369,37 +369,6 @@ def chosen(terms: Terms, x: Term, axis: int, indices: Sequence[Any]) -> Term | N
     return repeat(terms, slice_axis(terms, x, axis, once[0], once[-1] + 1), axis, often)
 
 
-@form("Concat")
-def _concat(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    if shape is None:
-        return None
-    axis = normal_axis(attrs["axis"], len(shape))
-    kept = [a for a in args if a.shape is None or product(a.shape) != 0] or args[:1]
-    if len(kept) == 1:
-        return kept[0]
-    joined = _rejoined(terms, kept, axis)
-    if joined is not None:
-        return joined
-    if len(kept) == len(args) and attrs["axis"] < 0:
-        return None
-    return make(terms, "Concat", kept, {"axis": axis - len(shape)}, shape, dtype)
-
-
-def _rejoined(terms: Terms, parts: Sequence[Term], axis: int) -> Term | None:
-    """Slices of one term put together again, or one of length 1 repeated; None for anything else."""
-    first = parts[0]
-    if first.shape is not None and first.shape[axis] == 1 and all(part is first for part in parts):
-        return expand(terms, first, (*first.shape[:axis], len(parts), *first.shape[axis + 1 :]))
-    x, indices = first.args[0] if first.op == "Slice" else first, list[int]()
-    for part in parts:
-        sliced = part.op == "Slice" and part.args == (x,) and part.attr("axis") == axis and part.attr("step") == 1
-        start, stop = (0, x.shape[axis] if x.shape else None) if part is x else (part.attr("start"), part.attr("stop"))
-        if not (sliced or part is x) or not isinstance(start, int) or not isinstance(stop, int) or start < 0:
-            return None
-        indices += range(start, stop)
-    return chosen(terms, x, axis, indices) if x.shape is not None and len(indices) <= SMALL else None
-
-
 @form("ConstantOfShape")
 def _full(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     if shape is None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import Source
+from onnxfuse.errors import DependencyError, KernelError
+from onnxfuse.kernels.device import Buffer, Device, Source
 from onnxfuse.kernels.emulated import ORDERS, Emulated
+from onnxfuse.kernels.emulator import build
+
+from .kernel_mutants import survivors
 
 Array = np.ndarray[Any, Any]
 
@@ -255,3 +263,172 @@ def test_the_correct_twin_passes(name: str, order: Any, checked: bool) -> None:
     for seed in range(3):
         result = run(name, KERNELS[name].text, Emulated(checked, order, seed))
         np.testing.assert_array_equal(result, KERNELS[name].result)
+
+
+@pytest.mark.parametrize("name", ["reversed", "lanes", "partial", "halves", "last_block"])
+def test_every_deleted_barrier_is_caught(name: str) -> None:
+    def launch(device: Device) -> None:
+        kernel = KERNELS[name]
+        arguments = kernel.arguments()
+        device.launch(Source("m.cu", kernel.text), name, (kernel.grid,), (kernel.block,), arguments)
+        np.testing.assert_array_equal(arguments[kernel.output], kernel.result)
+
+    assert survivors(launch) == []
+
+
+def test_a_barrier_that_nobody_needs_survives() -> None:
+    text = REVERSED.replace("tile[t] =", "__syncthreads();\n  tile[t] =")
+
+    def launch(device: Device) -> None:
+        y = zeros(128)
+        device.launch(Source("m.cu", text), "reversed", (2,), (64,), [floats(128), y])
+        np.testing.assert_array_equal(y, KERNELS["reversed"].result)
+
+    assert survivors(launch) == ["m.cu:5"]
+
+
+def test_an_output_left_unwritten_is_named() -> None:
+    source = Source("most.cu", SQUARED)
+    for checked in (True, False):
+        device = Emulated(checked)
+        y = np.zeros((4, 8), np.float32)
+        message = r"output 0 \(float32\[4, 8\]\): 5 elements were never written, the first is element 27"
+        with pytest.raises(KernelError, match=message), device.fresh(y):
+            device.launch(source, "squared", (1,), (32,), [floats(32), y, np.int32(27)])
+        with device.fresh(y):
+            device.launch(source, "squared", (1,), (32,), [floats(32), y, np.int32(27)])
+            np.testing.assert_array_equal(np.flatnonzero(device.unwritten(y)), range(27, 32))
+            device.launch(source, "squared", (1,), (32,), [floats(32), y, np.int32(32)])
+        assert y[3, 7] == 32 * 32
+
+
+def test_what_overlaps_is_one_buffer() -> None:
+    """A kernel may work in place, and an array is not read-only where another argument lets it be written."""
+    x = floats(40)
+    for checked in (True, False):
+        Emulated(checked).launch(Source("v.cu", VECTORS), "vectors", (1,), (8,), [x[:32], x[:32], np.int32(32)])
+    np.testing.assert_array_equal(x, floats(40))
+    with pytest.raises(KernelError, match=r"race: (reads|writes)"):
+        Emulated().launch(Source("v.cu", VECTORS), "vectors", (1,), (8,), [x[:32], x[4:36], np.int32(32)])
+
+
+def test_alignment_is_that_of_the_callers_memory() -> None:
+    x, y = floats(72), zeros(72)
+    first = next(i for i in range(8) if x[i:].ctypes.data % 16 == 0)
+    aligned = Buffer(x[first:].ctypes.data, (64,), x.dtype)
+    shifted = Buffer(x[first + 1 :].ctypes.data, (64,), x.dtype)
+    target = next(i for i in range(8) if y[i:].ctypes.data % 16 == 0)
+    output = Buffer(y[target:].ctypes.data, (64,), y.dtype)
+    source = Source("v.cu", VECTORS)
+    for checked in (True, False):
+        Emulated(checked).launch(source, "vectors", (2,), (8,), [aligned, output, np.int32(64)])
+        np.testing.assert_array_equal(y[target : target + 64], [(i ^ 3) + 1 + first for i in range(64)])
+        with pytest.raises(KernelError, match=r"v.cu:5: .*misaligned access: 4 bytes past a multiple of 16"):
+            Emulated(checked).launch(source, "vectors", (2,), (8,), [shifted, output, np.int32(64)])
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "arguments", "shared", "message"),
+    [
+        ((1,), (32,), [zeros(4), zeros(4)], 0, "takes 3 arguments, 2 were given"),
+        ((1,), (32,), [zeros(4), zeros(4), np.int64(4)], 0, "argument 2 is a int64 where an integer of 4 bytes"),
+        ((1,), (32,), [zeros(4), zeros(4), np.float32(4)], 0, "argument 2 is a float32 where an integer of 4 bytes"),
+        ((1,), (32,), [zeros(4), np.int32(4), np.int32(4)], 0, "argument 1 is a int32 where a pointer"),
+        ((1,), (32,), [zeros(4), zeros(8)[::2], np.int32(4)], 0, r"float32\[4\] is not contiguous"),
+        ((1,), (2048,), [zeros(4), zeros(4), np.int32(4)], 0, "a block of 2048 threads; 1 to 1024"),
+        ((0,), (32,), [zeros(4), zeros(4), np.int32(4)], 0, r"a grid of \(0, 1, 1\) blocks"),
+        ((1,), (32,), [zeros(4), zeros(4), np.int32(4)], 1 << 20, "1048576 bytes of shared memory; at most 232448"),
+        ((1,), (32,), [zeros(4), None, np.int32(4)], 0, "write of 4 bytes at address"),
+    ],
+)
+def test_a_launch_that_cannot_be_is_refused(
+    grid: Any, block: Any, arguments: list[Any], shared: int, message: str
+) -> None:
+    with pytest.raises(KernelError, match=message):
+        Emulated().launch(Source("s.cu", SQUARED), "squared", grid, block, arguments, shared)
+
+
+def test_a_source_that_does_not_compile_is_named() -> None:
+    source = Source("s.cu", SQUARED.replace("x[i] * x[i]", "z[i]"))
+    for checked in (True, False):
+        with pytest.raises(KernelError, match=r"^s.cu:4: .z. was not declared in this scope$"):
+            Emulated(checked).launch(source, "squared", (1,), (1,), [zeros(1), zeros(1), np.int32(1)])
+    with pytest.raises(KernelError, match="cubed"):
+        Emulated().launch(Source("s.cu", SQUARED), "cubed", (1,), (1,), [zeros(1), zeros(1), np.int32(1)])
+
+
+def test_lines_are_those_of_the_file_they_come_from() -> None:
+    text = '#line 1 "main.cu"\n#line 10 "part.cuh"\ninline __device__ float part(const float *x) { return x[70]; }\n'
+    text += (
+        '#line 3 "main.cu"\nextern "C" __global__ void main_kernel(const float *x, float *y) {\n  y[0] = part(x);\n}\n'
+    )
+    with pytest.raises(KernelError, match=r"^main_kernel: part.cuh:10: .* read of 4 bytes at byte 280"):
+        Emulated().launch(Source("main.cu", text), "main_kernel", (1,), (1,), [floats(70), zeros(1)])
+
+
+def test_without_a_compiler_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    with pytest.raises(DependencyError, match=r"g\+\+, which is not installed: install it"):
+        Emulated().launch(Source("none.cu", SQUARED + "// anew"), "squared", (1,), (1,), [None, None, np.int32(0)])
+
+
+def test_libraries_are_kept_and_used_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ONNXFUSE_CACHE", str(tmp_path / "cache"))
+    source = Source("kept.cu", SQUARED)
+    path = build.build(source, "squared", checked=True)
+    before = path.stat()
+    assert path.parent == tmp_path / "cache"
+    assert build.build(source, "squared", checked=True) == path
+    assert path.stat() == before
+    assert build.build(source, "squared", checked=False) != path
+    assert build.build(Source("kept.cu", SQUARED + " "), "squared", checked=True) != path
+    monkeypatch.setattr(build, "_platform", lambda: "another compiler")
+    assert build.build(source, "squared", checked=True) != path
+    assert not [left for left in path.parent.iterdir() if left.suffix not in (".so", ".o")]
+
+
+def test_several_processes_may_build_at_a_time(tmp_path: Path) -> None:
+    code = """
+import numpy as np
+from onnxfuse.kernels.device import Source
+from onnxfuse.kernels.emulated import Emulated
+y = np.zeros(4, np.float32)
+text = 'extern "C" __global__ void one(float *y) { y[threadIdx.x] = 1.0f; }'
+Emulated().launch(Source("one.cu", text), "one", (1,), (4,), [y])
+print(y.sum())
+"""
+    environment = {**os.environ, "ONNXFUSE_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", code]
+    started = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [process.communicate(timeout=120)[0].strip() for process in started] == ["4.0"] * 4
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_several_threads_may_launch_at_a_time(checked: bool) -> None:
+    device = Emulated(checked)
+    source = Source("r.cu", REVERSED)
+
+    def launch(seed: int) -> bool:
+        x = np.random.default_rng(seed).random(64 * 20, np.float32)
+        for _ in range(20):
+            y = np.zeros_like(x)
+            with device.fresh(y):
+                device.launch(source, "reversed", (20,), (64,), [x, y])
+            if not np.array_equal(y.reshape(20, 64), x.reshape(20, 64)[:, ::-1]):
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(launch, range(8))) == [True] * 8
+
+
+def test_a_kernel_that_fails_leaves_nothing_behind() -> None:
+    device = Emulated()
+    right, wrong = Source("r.cu", REVERSED), Source("r.cu", REVERSED.replace("__syncthreads();", ""))
+    for _ in range(5):
+        x, y = floats(128), zeros(128)
+        with pytest.raises(KernelError):
+            device.launch(wrong, "reversed", (2,), (64,), [x, y])
+        with device.fresh(y):
+            device.launch(right, "reversed", (2,), (64,), [x, y])
+        np.testing.assert_array_equal(y, KERNELS["reversed"].result)

@@ -39,6 +39,14 @@ class Buffer(NamedTuple):
     dtype: np.dtype[Any]
 
 
+def address(array: Array) -> int:
+    """Where an array begins in its device's memory, in bytes."""
+    if isinstance(array, Buffer):
+        return array.pointer
+    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__  # type: ignore[attr-defined]
+    return int(interface["data"][0])
+
+
 class TensorType(NamedTuple):
     """Element type and shape of an array, there already or not; a `float32[2, 7, 64]`."""
 

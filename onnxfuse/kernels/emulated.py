@@ -115,7 +115,7 @@ class Emulated:
                 order=self._order,
                 seed=self._seed,
             )
-            with kernel.library() as library:
+            with kernel.copies.one() as library:
                 library.launch(entry, launch)
 
         blocks = math.prod(extent)
@@ -176,17 +176,16 @@ class Emulated:
         return found if found is not None and found.size == region.end - region.first else None
 
 
-class _Kernel:
-    """An entry of a built library, with as many copies of that library as launches run at a time."""
+class _Copies:
+    """A built library, with as many copies of it as launches run at a time."""
 
-    def __init__(self, path: Path, entry: str) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._idle = [Library(path)]
-        self.parameters = self._idle[0].parameters(entry)
 
     @contextmanager
-    def library(self) -> Iterator[Library]:
+    def one(self) -> Iterator[Library]:
         """A copy that nobody uses: shared memory is part of a library, so each launch needs its own."""
         with self._lock:
             library = self._idle.pop() if self._idle else None
@@ -199,16 +198,36 @@ class _Kernel:
                 self._idle.append(library)
 
 
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """An entry of a built library."""
+
+    copies: _Copies
+    parameters: tuple[ParameterType, ...]
+
+
+_kernels: dict[tuple[Source, str, bool], _Kernel] = {}
+_copies: dict[Path, _Copies] = {}
+_loading = threading.Lock()
+
+
+def _kernel(source: Source, entry: str, checked: bool) -> _Kernel:
+    """The entry of a source, built and loaded if it is not yet."""
+    key = source, entry, checked
+    if found := _kernels.get(key):
+        return found
+    path = build(source, entry, checked)
+    with _loading:
+        copies = _copies.get(path) or _copies.setdefault(path, _Copies(path))
+    with copies.one() as library:
+        return _kernels.setdefault(key, _Kernel(copies, library.parameters(entry)))
+
+
 def _another(path: Path) -> Library:
     """A further copy of a library that is loaded already; the loader knows files apart by name and inode."""
     with tempfile.NamedTemporaryFile(suffix=path.suffix, dir=path.parent) as file:
         shutil.copyfile(path, file.name)
         return Library(Path(file.name), path)
-
-
-@cache
-def _kernel(source: Source, entry: str, checked: bool) -> _Kernel:
-    return _Kernel(build(source, entry, checked), entry)
 
 
 def _processors() -> int:

@@ -19,6 +19,7 @@ from tests.spellings import (
     activations,
     attention,
     attention_forms,
+    attention_positions,
     conv_bn,
     gelu,
     layer_norm,
@@ -41,6 +42,7 @@ FAMILIES: dict[str, Callable[[int], Iterator[Spelling]]] = {
     "rotary": rotary.spellings,
     "attention": attention.spellings,
     "attention_forms": attention_forms.spellings,
+    "attention_positions": attention_positions.spellings,
     "conv_bn": conv_bn.spellings,
     "epilogues": conv_bn.epilogue_spellings,
 }
@@ -58,6 +60,7 @@ LEAST = {
     "rotary": 100,
     "attention": 240,
     "attention_forms": 72,
+    "attention_positions": 60,
     "conv_bn": 30,
     "epilogues": 30,
 }

@@ -83,7 +83,9 @@ def cache_folder() -> Path:
 def _translation_unit(source: Source, entry: str) -> str:
     """What g++ is given: the kernel's text, and for each entry a function that takes its arguments by address."""
     entries = sorted({*ENTRY.findall(source.text), entry})
-    text = DYNAMIC_SHARED.sub(r"\g<type> *const \g<name> = (\g<type> *)::emulator::dynamic_shared;", source.text)
+    text = DYNAMIC_SHARED.sub(
+        r"\g<type> *const \g<name> = (\g<type> *)::emulator::emulator_dynamic_shared;", source.text
+    )
     exports = "".join(f"EMULATOR_EXPORT({name})\n" for name in entries)
     name = source.name.replace("\\", "/").replace('"', "'")
     return f'#include "cuda_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "exports"\n#include "export.h"\n{exports}'

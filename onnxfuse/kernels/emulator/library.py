@@ -11,6 +11,9 @@ from pathlib import Path
 
 from ...errors import KernelError
 
+_stacks: list[int] = []
+"""Stacks that no launch is using.  They belong to the process: it may have 65,530 mappings, and many libraries."""
+
 CODE = re.compile("@([0-9a-f]+)@")
 VARIABLE = re.compile("^([0-9a-f]+) ([0-9a-f]+) [bB] (.+)$", re.MULTILINE)
 SHARED = re.compile(r"byte (\d+) of shared memory")
@@ -40,6 +43,7 @@ class Launch(ctypes.Structure):
         ("block", ctypes.c_uint * 3),
         ("first_block", ctypes.c_uint64),
         ("last_block", ctypes.c_uint64),
+        ("stacks", ctypes.c_void_p),
         ("shared", ctypes.c_void_p),
         ("shared_bytes", ctypes.c_uint64),
         ("dynamic_bytes", ctypes.c_uint64),
@@ -75,6 +79,8 @@ class Library:
         self._base, self._shared = layout[0], layout[1]
         self._shared_bytes = (layout[2] or 0) - (layout[1] or 0)
         self._run = self._library.emulator_launch
+        self._make_stacks = self._library.emulator_stacks
+        self._make_stacks.restype = ctypes.c_void_p
 
     def parameters(self, entry: str) -> tuple[ParameterType, ...]:
         """The parameters of an entry, in order."""
@@ -88,7 +94,13 @@ class Library:
         launch.kernel = ctypes.cast(self._library[f"emulator_call_{entry}"], ctypes.c_void_p)
         launch.image, launch.shared, launch.shared_bytes = self._base, self._shared, self._shared_bytes
         launch.message, launch.message_bytes = ctypes.cast(message, ctypes.c_char_p), MESSAGE_BYTES
-        if self._run(ctypes.byref(launch)):
+        stacks = _stacks.pop() if _stacks else self._make_stacks()
+        if not stacks:
+            raise KernelError(f"{entry}: no memory for the stacks of a block's threads")
+        launch.stacks = stacks
+        failed = self._run(ctypes.byref(launch))
+        _stacks.append(stacks)
+        if failed:
             text = message.value.decode(errors="replace")
             text = CODE.sub(lambda found: self._line(found[1]), text)
             raise KernelError(SHARED.sub(lambda found: self._variable(int(found[1])), text))

@@ -7,11 +7,11 @@ struct alignas(2) __nv_bfloat16 {
   unsigned short bits;
 
   __nv_bfloat16() = default;
-  __nv_bfloat16(float value) : bits(rounded(value)) {}
+  __forceinline__ __nv_bfloat16(float value) : bits(rounded(value)) {}
   __nv_bfloat16(double value) : bits(rounded(to_odd(value))) {}
   __nv_bfloat16(int value) : __nv_bfloat16(double(value)) {}
   __nv_bfloat16(unsigned value) : __nv_bfloat16(double(value)) {}
-  operator float() const { return emulator_bits<float>(unsigned(bits) << 16); }
+  __forceinline__ operator float() const { return emulator_bits<float>(unsigned(bits) << 16); }
 
   static __nv_bfloat16 from_bits(unsigned short bits) {
     __nv_bfloat16 result;

@@ -17,7 +17,8 @@
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 // Zero-initialised data of the kernel's translation unit *is* shared memory; see runtime/scheduler.cpp.
-#define __shared__ static
+// Without __constinit g++ guards arrays of classes (__half) by a flag, which would lie in shared memory too.
+#define __shared__ static __constinit
 
 #define threadIdx (::emulator::place.thread)
 #define blockIdx (::emulator::place.index)

@@ -10,11 +10,11 @@ struct alignas(2) __half {
   unsigned short bits;
 
   __half() = default;
-  __half(float value) : bits(rounded(value)) {}
+  __forceinline__ __half(float value) : bits(rounded(value)) {}
   __half(double value) : __half(to_odd(value)) {}
   __half(int value) : __half(double(value)) {}
   __half(unsigned value) : __half(double(value)) {}
-  operator float() const { return widened(bits); }
+  __forceinline__ operator float() const { return widened(bits); }
 
   static __half from_bits(unsigned short bits) {
     __half half;
@@ -22,7 +22,7 @@ struct alignas(2) __half {
     return half;
   }
 
-  static float widened(unsigned short bits) {
+  static __forceinline__ float widened(unsigned short bits) {
 #ifdef __F16C__
     return _cvtsh_ss(bits);
 #else

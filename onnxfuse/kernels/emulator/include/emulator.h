@@ -73,7 +73,7 @@ struct Place {
 
 extern Thread *thread;
 extern Place place;
-extern char *dynamic_shared;
+extern "C" char emulator_dynamic_shared[];
 
 [[noreturn]] void fail(Site site, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void barrier(Site site);

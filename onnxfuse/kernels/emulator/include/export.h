@@ -42,14 +42,14 @@ EMULATOR_UNCHECKED inline void call(void (*kernel)(Parameters...), void **argume
 }  // namespace emulator
 
 #pragma GCC visibility push(hidden)
-extern "C" char __ehdr_start[], __bss_start[], _end[], emulator_dynamic_shared[];
+extern "C" char __ehdr_start[], __bss_start[], _end[];
 #pragma GCC visibility pop
 
 // Where the library's image begins, and where its zero-initialised data, which is shared memory, begins and ends.
 extern "C" __attribute__((visibility("default"), used)) void emulator_layout(char **layout) {
   layout[0] = __ehdr_start;
   layout[1] = __bss_start;
-  layout[2] = emulator_dynamic_shared > __bss_start ? emulator_dynamic_shared : _end;
+  layout[2] = ::emulator::emulator_dynamic_shared > __bss_start ? ::emulator::emulator_dynamic_shared : _end;
 }
 
 #define EMULATOR_EXPORT(name) EMULATOR_EXPORT_AS(name)

@@ -214,9 +214,9 @@ void access(const void *where, size_t bytes, bool write, bool atomic, const void
     return touch_shared(c.statics, touch, bytes);
   }
   constexpr size_t DYNAMIC = 232448;
-  if (inside(address, dynamic_shared, DYNAMIC)) {
+  if (inside(address, emulator_dynamic_shared, DYNAMIC)) {
     touch.memory = "dynamic shared memory";
-    touch.offset = size_t(address - dynamic_shared);
+    touch.offset = size_t(address - emulator_dynamic_shared);
     return touch_shared(c.dynamics, touch, bytes);
   }
   if (address >= launch.image && address < emulator_image_end) return;  // Constants and built-in variables.
@@ -246,10 +246,10 @@ void under_way(const void *where, size_t bytes, Site site) {
   const char *address = static_cast<const char *>(where);
   const Launch &launch = *checker->launch;
   bool fixed = inside(address, launch.shared, launch.shared_bytes);
-  if (!fixed && !inside(address, dynamic_shared, launch.dynamic_bytes))
+  if (!fixed && !inside(address, emulator_dynamic_shared, launch.dynamic_bytes))
     fail(site, "asynchronous copy to memory that is not shared");
   Cells &cells = fixed ? checker->statics : checker->dynamics;
-  size_t offset = size_t(address - (fixed ? launch.shared : dynamic_shared));
+  size_t offset = size_t(address - (fixed ? launch.shared : emulator_dynamic_shared));
   cells.each(offset, bytes, [](Cell &cell, size_t) { cell.write.under_way = true; });
 }
 

@@ -70,14 +70,20 @@ emulator_switch:
 
 namespace emulator {
 
-Fiber *make_fiber(unsigned number) {
-  constexpr size_t GUARD = 4096;  // An overflow must stop the program, not run into the next thread's stack.
-  void *memory = mmap(nullptr, STACK + GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) abort();
-  char *stack = static_cast<char *>(memory) + GUARD;
-  if (mprotect(stack, STACK, PROT_READ | PROT_WRITE)) abort();
-  return new Fiber{nullptr, stack, number};
+constexpr size_t GUARD = 4096;  // An overflow must stop the program, not run into the next thread's stack.
+constexpr size_t MOST_THREADS = 1024;
+
+char *make_stacks() {
+  constexpr size_t bytes = MOST_THREADS * (GUARD + STACK);
+  void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  char *stacks = static_cast<char *>(memory);
+  for (size_t i = 0; i < MOST_THREADS; i++)
+    if (mprotect(stacks + i * (GUARD + STACK), GUARD, PROT_NONE)) return nullptr;
+  return stacks;
 }
+
+void give_stack(Fiber *fiber, char *stacks) { fiber->stack = stacks + fiber->number * (GUARD + STACK) + GUARD; }
 
 void reset(Fiber *fiber, void (*body)()) {
   // Tops at one and the same offset in a page would all compete for the same lines of the cache.

@@ -13,9 +13,11 @@ struct Fiber {
 
 constexpr size_t STACK = 256 << 10;
 
-// A fiber ready to run `body`, which must not return.
-Fiber *make_fiber(unsigned number);
-// Forget what the fiber was doing.
+// Stacks for all threads of a block.
+char *make_stacks();
+// The fiber has one of them.
+void give_stack(Fiber *fiber, char *stacks);
+// Let the fiber run `body`, which must not return, whatever it was doing.
 void reset(Fiber *fiber, void (*body)());
 // Go on with `to`; what called is at `*from`.
 extern "C" void emulator_switch(void **from, void *to);

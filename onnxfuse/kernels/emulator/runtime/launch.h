@@ -18,6 +18,7 @@ struct Launch {
   void **arguments;
   unsigned grid[3], block[3];
   uint64_t first_block, last_block;
+  char *stacks;                 // From emulator_stacks().
   char *shared;                 // The kernel's static shared memory.
   uint64_t shared_bytes;
   uint64_t dynamic_bytes;

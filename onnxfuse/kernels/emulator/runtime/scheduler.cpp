@@ -23,13 +23,11 @@ asm(R"(
 emulator_dynamic_shared: .zero 232448
 .previous
 )");
-extern "C" char emulator_dynamic_shared[] __attribute__((visibility("hidden")));
 
 namespace emulator {
 
 KEPT Thread *thread = nullptr;
 KEPT Place place = {};
-KEPT char *dynamic_shared = emulator_dynamic_shared;
 
 namespace {
 
@@ -54,6 +52,7 @@ struct Scheduler {
   std::vector<Thread *> ready;  // The next is the last.
   std::vector<Fiber *> fibers, idle;
   Fiber *fiber;
+  unsigned used;  // Of the fibers, those that have a stack of this launch's.
   unsigned live, waiting;
   Site waiting_at;
   int votes[3], verdict[3];
@@ -76,9 +75,11 @@ void thread_body();
 Fiber *take_fiber() {
   Scheduler &s = *scheduler;
   if (s.idle.empty()) {
-    s.fibers.push_back(make_fiber(unsigned(s.fibers.size())));
-    reset(s.fibers.back(), thread_body);
-    return s.fibers.back();
+    if (s.used == s.fibers.size()) s.fibers.push_back(new Fiber{nullptr, nullptr, s.used});
+    Fiber *fiber = s.fibers[s.used++];
+    give_stack(fiber, s.launch->stacks);
+    reset(fiber, thread_body);
+    return fiber;
   }
   Fiber *fiber = s.idle.back();
   s.idle.pop_back();
@@ -191,7 +192,7 @@ void start_block(uint64_t number) {
   place.index = {unsigned(number % launch.grid[0]), unsigned(number / launch.grid[0] % launch.grid[1]),
                  unsigned(number / launch.grid[0] / launch.grid[1])};
   memset(launch.shared, POISON, launch.shared_bytes);
-  memset(dynamic_shared, POISON, launch.dynamic_bytes);
+  memset(emulator_dynamic_shared, POISON, launch.dynamic_bytes);
   unsigned count = unsigned(s.threads.size());
   s.live = count;
   if (launch.checked) std::fill(s.knowledge.begin(), s.knowledge.end(), 0);
@@ -257,6 +258,9 @@ void prepare(const Launch &launch) {
   Scheduler &s = *scheduler;
   s.launch = &launch;
   s.failed = false;
+  s.used = 0;
+  s.idle.clear();
+  s.ready.clear();
   s.random = launch.seed * 0x9E3779B97F4A7C15ull | 1;
   place.grid = {launch.grid[0], launch.grid[1], launch.grid[2]};
   place.block = {launch.block[0], launch.block[1], launch.block[2]};
@@ -350,6 +354,9 @@ unsigned meet(Meeting meeting, unsigned mask, Site site) {
 
 using namespace emulator;
 
+// What a launch needs in `stacks`; launches that run at a time need their own.  Null if there is no memory.
+extern "C" __attribute__((visibility("default"))) char *emulator_stacks() { return make_stacks(); }
+
 // 0, or 1 with a message in `launch.message`.
 extern "C" __attribute__((visibility("default"))) int emulator_launch(const Launch *launch) {
   if (!scheduler) scheduler = new Scheduler{};
@@ -359,11 +366,6 @@ extern "C" __attribute__((visibility("default"))) int emulator_launch(const Laun
   uint64_t count = launch->last_block - launch->first_block;
   for (uint64_t i = 0; i < count && !s.failed; i++)
     run_block(launch->first_block + (launch->order == 1 ? count - 1 - i : i));
-  if (s.failed) {  // Whatever the threads were doing, their stacks are free again.
-    s.idle = s.fibers;
-    for (Fiber *fiber : s.idle) reset(fiber, thread_body);
-    s.ready.clear();
-  }
   thread = nullptr;
   if (launch->checked) end_checks();
   return s.failed;

@@ -1,0 +1,80 @@
+"""Kernels with one barrier left out: which of them does a run notice?
+
+survivors(run)    where `run(device)` launches kernels on the device that it is given and checks their outputs
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device import Array, Device, Grid, Source
+from onnxfuse.kernels.emulated import Emulated
+
+BARRIER = re.compile(
+    r"__syncthreads\(\)|__syncthreads_(?:or|and|count)(?=\()|__syncwarp\([^()]*\)|__threadfence\(\)"
+    r"|__pipeline_wait_prior\([^()]*\)|\b\w+(?:\(\))?\.sync\(\)"
+)
+LINE = re.compile(r'^#line (\d+) "(.+)"$')
+
+
+def barriers(source: Source) -> Iterator[tuple[str, int, int]]:
+    """Each barrier of a source: "file:line" (and "#n" for a further one in the line), and where it is in the text."""
+    file, line, start = source.name, 0, 0
+    for text in source.text.splitlines(keepends=True):
+        line += 1
+        if found := LINE.match(text.rstrip("\n")):
+            file, line = found[2], int(found[1]) - 1
+        elif not text.lstrip().startswith("#define"):
+            code = text.split("//")[0]
+            for number, barrier in enumerate(BARRIER.finditer(code)):
+                label = f"{file}:{line}" + (f"#{number + 1}" if number else "")
+                yield label, start + barrier.start(), start + barrier.end()
+        start += len(text)
+
+
+class _Without:
+    """A device that leaves out the barrier at `label` of every source, and notes the barriers that it sees."""
+
+    def __init__(self, device: Device, label: str = "") -> None:
+        self.multiprocessors = device.multiprocessors
+        self.seen: dict[str, None] = {}
+        self._device, self._label = device, label
+
+    def launch(
+        self,
+        source: Source,
+        entry: str,
+        grid: Grid,
+        block: Grid,
+        arguments: Sequence[Array | np.generic | None],
+        shared: int = 0,
+    ) -> None:
+        text = source.text
+        for label, start, end in barriers(source):
+            self.seen[label] = None
+            if label == self._label:
+                text = text[:start] + " " * (end - start) + text[end:]
+        self._device.launch(Source(source.name, text), entry, grid, block, arguments, shared)
+
+
+def survivors(run: Callable[[Device], None], checked: bool = True) -> list[str]:
+    """The barriers, of all kernels that `run` launches, that can be left out without `run` failing.
+
+    Raises what `run` raises with every barrier in place.
+    """
+    whole = _Without(Emulated(checked))
+    run(whole)
+    assert whole.seen, "no kernel of this run has a barrier"
+    return [label for label in whole.seen if not _noticed(run, _Without(Emulated(checked), label))]
+
+
+def _noticed(run: Callable[[Device], None], device: Device) -> bool:
+    try:
+        run(device)
+    except (KernelError, AssertionError):
+        return True
+    return False
