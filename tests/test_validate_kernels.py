@@ -186,7 +186,7 @@ WAVE = """<ir_version: 9, opset_import: ["": 17]>
 g (float[n, 33] x) => (float[n, 33] y) { s = Sin(x)  y = Mul(s, x) }"""
 
 
-def test_the_op_of_a_users_rule_has_a_kernel_without_more(tmp_path: Path) -> None:
+def test_the_op_of_a_users_rule_has_a_kernel_without_more(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "swell.rule").write_text(RULE)
     rules, path = [tmp_path], tmp_path / "wave.onnx"
     report = onnxfuse.optimize(parser.parse_model(WAVE), path, rules=rules, validate="kernels").report
@@ -195,5 +195,8 @@ def test_the_op_of_a_users_rule_has_a_kernel_without_more(tmp_path: Path) -> Non
     feeds = {"x": np.linspace(-9, 9, 66, dtype=np.float32).reshape(2, 33)}
     opened = onnxfuse.InferenceSession(path, providers=["CPUExecutionProvider"], emulate=True, rules=rules)
     np.testing.assert_allclose(opened.run(None, feeds)[0], np.sin(feeds["x"]) * feeds["x"], rtol=1e-5, atol=1e-6)
+    options = ["--emulate", "--rules", str(tmp_path), "--shape", "x:2,33"]
+    assert main(["run", str(path), *options]) == 0
+    assert "  kernels: Swell\n" in capsys.readouterr().out
     found = onnxfuse.register(onnxruntime.SessionOptions(), path, ["CPUExecutionProvider"], emulate=True)
     assert (found.names, found.reasons) == ([], {"Swell": "no rule defines Swell"})
