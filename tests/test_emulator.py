@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import DependencyError, KernelError
-from onnxfuse.kernels.device import Buffer, Device, Source
+from onnxfuse.kernels.device import Buffer, Source
 from onnxfuse.kernels.emulated import ORDERS, Emulated
 from onnxfuse.kernels.emulator import build
 
@@ -267,7 +267,7 @@ def test_the_correct_twin_passes(name: str, order: Any, checked: bool) -> None:
 
 @pytest.mark.parametrize("name", ["reversed", "lanes", "partial", "halves", "last_block"])
 def test_every_deleted_barrier_is_caught(name: str) -> None:
-    def launch(device: Device) -> None:
+    def launch(device: Emulated) -> None:
         kernel = KERNELS[name]
         arguments = kernel.arguments()
         device.launch(Source("m.cu", kernel.text), name, (kernel.grid,), (kernel.block,), arguments)
@@ -279,7 +279,7 @@ def test_every_deleted_barrier_is_caught(name: str) -> None:
 def test_a_barrier_that_nobody_needs_survives() -> None:
     text = REVERSED.replace("tile[t] =", "__syncthreads();\n  tile[t] =")
 
-    def launch(device: Device) -> None:
+    def launch(device: Emulated) -> None:
         y = zeros(128)
         device.launch(Source("m.cu", text), "reversed", (2,), (64,), [floats(128), y])
         np.testing.assert_array_equal(y, KERNELS["reversed"].result)
