@@ -228,6 +228,12 @@ MISTAKES = {
     ),
     "no wait for a copy": ("halves", "__pipeline_wait_prior(1);", "", "of tile while an asynchronous copy to it"),
     "wait for too few copies": ("halves", "wait_prior(0)", "wait_prior(1)", "of tile while an asynchronous copy to it"),
+    "sum from nowhere": (
+        "partial",
+        "if (t < 32) tile[t] = x[t];",
+        "if (t < 32) atomicAdd(&tile[t], x[t]);",
+        "reads byte .* of tile, which no thread",
+    ),
     "no fence": ("last_block", "__threadfence();", "", "reads byte .* that another block wrote"),
     "no atomic": ("last_block", "atomicAdd(arrived, 1u)", "(*arrived)++", "reads byte .* that another block wrote"),
 }
@@ -420,6 +426,23 @@ def test_several_threads_may_launch_at_a_time(checked: bool) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(launch, range(8))) == [True] * 8
+
+
+def test_entries_of_one_source_may_run_at_a_time() -> None:
+    text = REVERSED + REVERSED.replace("reversed", "negated").replace("tile[63 - t]", "-tile[t]")
+    device, source, x = Emulated(), Source("both.cu", text), floats(64 * 50)
+
+    def launch(entry: str) -> Array:
+        y = np.zeros_like(x)
+        for _ in range(10):
+            device.launch(source, entry, (50,), (64,), [x, y])
+        return y
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(launch, ["reversed", "negated"] * 4))
+    for turned, negated in zip(results[::2], results[1::2], strict=True):
+        np.testing.assert_array_equal(turned.reshape(50, 64), x.reshape(50, 64)[:, ::-1])
+        np.testing.assert_array_equal(negated, -x)
 
 
 def test_a_kernel_that_fails_leaves_nothing_behind() -> None:

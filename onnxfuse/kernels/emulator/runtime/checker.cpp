@@ -96,7 +96,7 @@ bool handed_over(uint32_t epoch) {
 struct Touch {
   const char *memory;
   size_t offset;
-  bool write, atomic;
+  bool read, write, atomic;
   const void *code;
 };
 
@@ -164,9 +164,9 @@ void touch_shared(Cells &cells, Touch &touch, size_t bytes) {
   cells.each(touch.offset, bytes, [&](Cell &cell, size_t offset) {
     touch.offset = offset;
     if (!in_block(cell.write.epoch)) cell = Cell{};  // What an earlier block did here is no matter.
-    if (!touch.write && !cell.write.epoch)
+    if (touch.read && !cell.write.epoch)
       fail(at_code(touch.code), "reads byte %zu of %s, which no thread of the block has written", touch.offset, touch.memory);
-    if (!touch.write && cell.write.under_way)
+    if (touch.read && cell.write.under_way)
       fail(at_code(touch.code), "reads byte %zu of %s while an asynchronous copy to it is under way", touch.offset, touch.memory);
     touch_cell(cell, touch);
   });
@@ -181,8 +181,9 @@ void touch_global(const Region &region, Cells &cells, Touch &touch, size_t bytes
     fail(at_code(touch.code), "write of %zu bytes at byte %zu of an input", bytes, touch.offset);
   if (region.written) {
     for (size_t i = touch.offset; i < touch.offset + bytes; i++) {
+      if (touch.read && !region.written[i])
+        fail(at_code(touch.code), "reads byte %zu of an output that nobody has written", i);
       if (touch.write) region.written[i] = 1;
-      else if (!region.written[i]) fail(at_code(touch.code), "reads byte %zu of an output that nobody has written", i);
     }
   }
   if (!region.writable) return;
@@ -202,13 +203,14 @@ extern "C" char emulator_image_end[] __asm__("_end") __attribute__((visibility("
 
 }  // namespace
 
-void access(const void *where, size_t bytes, bool write, bool atomic, const void *code) {
+void access(const void *where, size_t bytes, Access kind, const void *code) {
   if (!checker || !checker->launch || !thread) return;
   Checker &c = *checker;
   const char *address = static_cast<const char *>(where);
   if (inside(address, current_fiber()->stack, STACK)) return;
   const Launch &launch = *c.launch;
-  Touch touch = {"shared memory", 0, write, atomic, code};
+  bool write = kind != Access::read, atomic = kind == Access::update || kind == Access::exchange;
+  Touch touch = {"shared memory", 0, kind == Access::read || kind == Access::update, write, atomic, code};
   if (inside(address, launch.shared, launch.shared_bytes)) {
     touch.offset = size_t(address - launch.shared);
     return touch_shared(c.statics, touch, bytes);
@@ -310,20 +312,20 @@ using namespace emulator;
 #define HOOK extern "C" __attribute__((visibility("hidden"))) void
 
 #define ACCESS(bytes)                                                                                        \
-  HOOK __tsan_read##bytes(void *address) { access(address, bytes, false, false, CALLER); }                   \
-  HOOK __tsan_write##bytes(void *address) { access(address, bytes, true, false, CALLER); }                   \
-  HOOK __tsan_unaligned_read##bytes(void *address) { access(address, bytes, false, false, CALLER); }         \
-  HOOK __tsan_unaligned_write##bytes(void *address) { access(address, bytes, true, false, CALLER); }         \
-  HOOK __tsan_volatile_read##bytes(void *address) { access(address, bytes, false, false, CALLER); }          \
-  HOOK __tsan_volatile_write##bytes(void *address) { access(address, bytes, true, false, CALLER); }
+  HOOK __tsan_read##bytes(void *address) { access(address, bytes, Access::read, CALLER); }                   \
+  HOOK __tsan_write##bytes(void *address) { access(address, bytes, Access::write, CALLER); }                   \
+  HOOK __tsan_unaligned_read##bytes(void *address) { access(address, bytes, Access::read, CALLER); }         \
+  HOOK __tsan_unaligned_write##bytes(void *address) { access(address, bytes, Access::write, CALLER); }         \
+  HOOK __tsan_volatile_read##bytes(void *address) { access(address, bytes, Access::read, CALLER); }          \
+  HOOK __tsan_volatile_write##bytes(void *address) { access(address, bytes, Access::write, CALLER); }
 ACCESS(1)
 ACCESS(2)
 ACCESS(4)
 ACCESS(8)
 ACCESS(16)
 
-HOOK __tsan_read_range(void *address, size_t bytes) { access(address, bytes, false, false, CALLER); }
-HOOK __tsan_write_range(void *address, size_t bytes) { access(address, bytes, true, false, CALLER); }
+HOOK __tsan_read_range(void *address, size_t bytes) { access(address, bytes, Access::read, CALLER); }
+HOOK __tsan_write_range(void *address, size_t bytes) { access(address, bytes, Access::write, CALLER); }
 HOOK __tsan_init() {}
 HOOK __tsan_func_entry(void *) {}
 HOOK __tsan_func_exit() {}
