@@ -308,6 +308,31 @@ def test_an_output_left_unwritten_is_named() -> None:
         assert y[3, 7] == 32 * 32
 
 
+def test_an_output_may_be_written_in_parts() -> None:
+    source = Source("parts.cu", SQUARED)
+    for checked in (True, False):
+        device = Emulated(checked)
+        x, y, empty = floats(64), zeros(64), np.zeros((0, 3), np.float32)
+        message = "32 elements were never written, the first is element 32"
+        with pytest.raises(KernelError, match=message), device.fresh(y, empty):
+            device.launch(source, "squared", (1,), (32,), [x, y[:32], np.int32(32)])
+        with device.fresh(y, empty):
+            device.launch(source, "squared", (1,), (32,), [x, y[:32], np.int32(32)])
+            device.launch(source, "squared", (1,), (32,), [x[32:], y[32:], np.int32(32)])
+            np.testing.assert_array_equal(y, x * x)
+            device.launch(source, "squared", (2,), (32,), [y, y, np.int32(64)])
+        np.testing.assert_array_equal(y, x**4)
+
+
+def test_integers_may_be_minus_one() -> None:
+    text = 'extern "C" __global__ void minus(int *y) { y[threadIdx.x] = -1; }'
+    for checked in (True, False):
+        device, y = Emulated(checked), np.zeros(8, np.int32)
+        with device.fresh(y):
+            device.launch(Source("minus.cu", text), "minus", (1,), (8,), [y])
+        assert set(y) == {-1}
+
+
 def test_what_overlaps_is_one_buffer() -> None:
     """A kernel may work in place, and an array is not read-only where another argument lets it be written."""
     x = floats(40)

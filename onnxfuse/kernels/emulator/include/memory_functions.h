@@ -29,7 +29,7 @@ template <class T> struct Same { using type = T; };  // The address alone decide
 
 }  // namespace emulator
 
-#define EMULATOR_ATOMIC(name, kind, expression)                                          \
+#define EMULATOR_ATOMIC(name, kind, expression)                                      \
   template <class T>                                                                 \
   inline T name(T *address, typename ::emulator::Same<T>::type value) {              \
     auto update = [value](T old) -> T { return expression; };                        \
