@@ -25,30 +25,34 @@ from onnxfuse.kernels.softmax import LogSoftmax, SafeSoftmax, Softmax, tile
 
 from .row_cases import DTYPES, EPSILON, Wanted, affine, assert_close, misaligned, normalized, run, softmax, values
 
-ALL_WIDTHS = (1, 2, 7, 31, 32, 33, 64, 127, 768, 1000, 1024, 4096, 5120, 16384 + 5, 65536)
-SOME_WIDTHS = (1, 7, 64, 1000, 4096, 16384 + 5, 65536)
+WIDTHS = {
+    "float32": (1, 2, 7, 31, 32, 33, 64, 127, 768, 1000, 1024, 4096, 5120, 16384 + 5, 65536),
+    "float16": (1, 7, 64, 1000, 4096, 16384 + 5, 65536),
+    "bfloat16": (33, 768, 4096),
+}
+"""Each width is another arrangement of threads, and so another kernel to compile."""
 ROWS = (0, 1, 3, 70)
-"""More than twice the emulator's multiprocessors is another arrangement of threads."""
+"""More than twice the emulator's multiprocessors is another arrangement."""
 
 FAST = Emulated(checked=False)
 CHECKED = Emulated(checked=True)
 
+FLOAT, HALF, BFLOAT = DTYPES
 widths = pytest.mark.parametrize(
-    ("dtype", "width"),
-    [(d, w) for d in DTYPES for w in (ALL_WIDTHS if d == np.float32 else SOME_WIDTHS)],
-    ids=lambda value: str(value),
+    ("dtype", "width"), [(dtype, width) for dtype in DTYPES for width in WIDTHS[dtype.name]], ids=str
 )
 
 
 def rows_of(width: int) -> tuple[int, ...]:
-    return ROWS if width <= 5120 else ROWS[:3]
+    return ROWS if width <= 4096 else ROWS[:3]
 
 
 @widths
 def test_layer_normalization(dtype: np.dtype[Any], width: int) -> None:
     rng = np.random.default_rng(width)
     kernel = LayerNormalization({"axis": -1, "epsilon": EPSILON})
-    for rows, bias in itertools.product(rows_of(width), (True, False)):
+    bias = width != 64
+    for rows in rows_of(width):
         x, s = values(rng, (rows, width), dtype, 3), values(rng, (width,), dtype)
         b = values(rng, (width,), dtype) if bias else None
         y, mean, inverse = run(FAST, kernel, [x, s, b], wanted=(True, bias, bias))
@@ -64,11 +68,13 @@ def test_layer_normalization(dtype: np.dtype[Any], width: int) -> None:
             assert inverse is None
 
 
-@widths
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", [1, 33, 768, 4096, 65536])
 def test_skip_simplified_layer_normalization(dtype: np.dtype[Any], width: int) -> None:
     rng = np.random.default_rng(width)
     kernel = SkipSimplifiedLayerNormalization({"epsilon": EPSILON})
-    for rows, everything in itertools.product(rows_of(width), (True, False)):
+    everything = width != 768
+    for rows in rows_of(width):
         x, skip = values(rng, (rows, width), dtype), values(rng, (rows, width), dtype)
         s = values(rng, (width,), dtype)
         bias = values(rng, (width,), dtype) if everything else None
@@ -84,8 +90,7 @@ def test_skip_simplified_layer_normalization(dtype: np.dtype[Any], width: int) -
             assert_close(outputs[2], Wanted(root))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("width", [1, 33, 768, 4096])
+@pytest.mark.parametrize(("dtype", "width"), [(FLOAT, 1), (HALF, 768)], ids=str)
 def test_skip_layer_normalization_in_all_its_forms(dtype: np.dtype[Any], width: int) -> None:
     rng = np.random.default_rng(width)
     kernel = SkipLayerNormalization({"epsilon": EPSILON})
@@ -108,8 +113,7 @@ def test_skip_layer_normalization_in_all_its_forms(dtype: np.dtype[Any], width: 
         assert_close(got, want)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kernel", [LayerNormalization, RMSNormalization])
+@pytest.mark.parametrize(("kernel", "dtype"), [(LayerNormalization, HALF), (RMSNormalization, FLOAT)])
 def test_axes_and_the_shapes_that_a_scale_may_have(kernel: type[Any], dtype: np.dtype[Any]) -> None:
     rng = np.random.default_rng(0)
     x = values(rng, (2, 3, 4, 5), dtype)
@@ -136,7 +140,7 @@ def test_statistics_keep_the_dimensions_they_are_of() -> None:
     assert {o.dtype.name for o in outputs} == {"float16"}
 
 
-@pytest.mark.parametrize("width", [64, 1000, 4096, 65536])
+@pytest.mark.parametrize("width", [64, 4096, 65536])
 @pytest.mark.parametrize("mean", [1e4, -1e4])
 def test_data_far_from_zero(width: int, mean: float) -> None:
     rng = np.random.default_rng(width)
@@ -184,9 +188,8 @@ def test_softmax(dtype: np.dtype[Any], width: int) -> None:
             assert_close(y, softmax(x, -1, "Softmax"))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kernel", [Softmax, LogSoftmax, SafeSoftmax])
-@pytest.mark.parametrize("width", [33, 1024, 4096, 40000])
+@pytest.mark.parametrize(("dtype", "width"), [(FLOAT, 33), (HALF, 4096), (BFLOAT, 40000), (FLOAT, 40000)], ids=str)
 def test_softmax_of_strange_rows(kernel: type[Any], dtype: np.dtype[Any], width: int) -> None:
     x = np.random.default_rng(width).standard_normal((8, width)).astype(dtype)
     x[1] = -np.inf
@@ -233,7 +236,7 @@ GROUPED = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [FLOAT, HALF], ids=str)
 @pytest.mark.parametrize(("shape", "groups"), [*GROUPED, ((3, 5, 2, 4), 5), ((1, 2, 64, 128), 2)], ids=str)
 def test_group_and_instance_normalization(shape: tuple[int, ...], groups: int, dtype: np.dtype[Any]) -> None:
     rng = np.random.default_rng(1)
@@ -250,8 +253,7 @@ def test_group_and_instance_normalization(shape: tuple[int, ...], groups: int, d
         assert_close(run(FAST, InstanceNormalization({"epsilon": EPSILON}), [x, s, b])[0], want)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("width", [7, 64, 1024, 4096])
+@pytest.mark.parametrize(("dtype", "width"), [(FLOAT, 64), (HALF, 1024), (HALF, 4096)], ids=str)
 def test_misaligned_arrays(dtype: np.dtype[Any], width: int) -> None:
     rng = np.random.default_rng(0)
     x, s = values(rng, (3, width), dtype), values(rng, (width,), dtype)
@@ -262,7 +264,7 @@ def test_misaligned_arrays(dtype: np.dtype[Any], width: int) -> None:
 
 
 @pytest.mark.parametrize("order", ["forward", "reverse", "random"])
-@pytest.mark.parametrize(("rows", "width"), [(5, 8), (3, 40), (70, 1500), (2, 4100), (1, 33000)])
+@pytest.mark.parametrize(("rows", "width"), [(5, 8), (70, 1500), (1, 33000)])
 def test_no_race_and_no_access_out_of_bounds(order: Any, rows: int, width: int) -> None:
     rng = np.random.default_rng(0)
     device = Emulated(checked=True, order=order)

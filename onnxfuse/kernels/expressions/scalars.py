@@ -44,7 +44,7 @@ STORED = {
 class Scalar:
     """One element, of C++ type `type`.  `kind` says what `payload` is:
 
-    literal: the value; argument: a name; load: (input, offset, guard, size of the input); table: (array, offset);
+    literal: the value; argument: a name; load: (input, offset, guard, size of the input); table: (values, offset, guard);
     position: an Index; call: (op, its formula); select: the condition.
     """
 
@@ -87,26 +87,16 @@ class Scalars:
         return self._one(("argument", name), lambda: Scalar("argument", type, name))
 
     def load(self, source: int, type: str, offset: Index, size: int, guard: Guard) -> Scalar:
-        """An element of an input.
-
-        Where every offset lies inside the input the guard may only spare traffic, and one that differs between the
-        lanes of a vector would not: it is left out.
-        """
-        assert 0 <= offset.low <= offset.high < size, "an index map leads outside its tensor"
-        offset = free(offset)
-        safe = offset.low >= 0 and offset.high < size and not offset.clamped()
-        if safe:
-            guard = tuple(c for c in guard if not c.depends & LANE or not isinstance(c, Bound))
-        depends = offset.depends
-        for condition in guard:
-            depends |= condition.depends
+        """An element of an input of `size` elements."""
+        offset, guard, depends = _placed(offset, size, guard)
         payload = (source, offset, guard, size)
         return self._one(("load", *payload), lambda: Scalar("load", type, payload, depends=depends))
 
-    def table(self, values: tuple[int | float | bool, ...], type: str, offset: Index) -> Scalar:
-        offset = free(offset)
-        payload = (values, offset)
-        return self._one(("table", type, *payload), lambda: Scalar("table", type, payload, depends=offset.depends))
+    def table(self, values: tuple[int | float | bool, ...], type: str, offset: Index, guard: Guard) -> Scalar:
+        """An element of a constant."""
+        offset, guard, depends = _placed(offset, len(values), guard)
+        payload = (values, offset, guard)
+        return self._one(("table", type, *payload), lambda: Scalar("table", type, payload, depends=depends))
 
     def position(self, index: Index) -> Scalar:
         index = free(index)
@@ -159,6 +149,22 @@ class Scalars:
             index: Index = scalar.payload
             return index
         return number(int(scalar.value)) if scalar.kind == "literal" and scalar.type in (INT, LONG) else None
+
+
+def _placed(offset: Index, size: int, guard: Guard) -> tuple[Index, Guard, int]:
+    """An offset, the guard that its access needs, and what both depend on.
+
+    Where every offset lies inside the array the guard may only spare traffic, and one that differs between the lanes
+    of a vector would not: it is left out.
+    """
+    assert 0 <= offset.low <= offset.high < size, "an index map leads outside its tensor"
+    offset = free(offset)
+    if offset.low >= 0 and offset.high < size and not offset.clamped():
+        guard = tuple(c for c in guard if not c.depends & LANE or not isinstance(c, Bound))
+    depends = offset.depends
+    for condition in guard:
+        depends |= condition.depends
+    return offset, guard, depends
 
 
 def _matched(wanted: tuple[float | str, ...], args: Sequence[Scalar]) -> tuple[Scalar, ...] | None:

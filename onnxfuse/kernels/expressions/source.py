@@ -167,7 +167,7 @@ class Writer:
             case "select":
                 text = f"{self.condition(s.payload)} ? {self._operand(s.args[0])} : {self._operand(s.args[1])}"
             case "table":
-                text = f"{self._table(s)}[{self.index(s.payload[1])}]"
+                text = self._guarded(f"{self._table(s)}[{self.index(s.payload[1])}]", s.payload[2], s.type)
             case _:
                 text = self._load(s)
         self.statement(s, "t", s.type, text, s.depends)
@@ -186,7 +186,7 @@ class Writer:
         vector = self._vector(offset, size)
         if vector is None or any(c.depends & LANE for c in guard):
             element = f"value(in{number}[{self.index(offset)}])"
-            return f"{self.guard(guard)} ? {element} : {zero(s.type)}" if guard else element
+            return self._guarded(element, guard, s.type)
         count, start, within = vector
         key = ("vector", number, count, start, guard)
         if key not in self.names:
@@ -199,6 +199,9 @@ class Writer:
                 else f"load({name}, {address});"
             )
         return f"value({self.names[key]}[{self.index(within)}])"
+
+    def _guarded(self, element: str, guard: Guard, type: str) -> str:
+        return f"{self.guard(guard)} ? {element} : {zero(type)}" if guard else element
 
     def _vector(self, offset: Index, size: int) -> tuple[int, Index, Index] | None:
         """(n, start, within): n neighbours from n · start, of which each lane takes one; none of them lies outside."""
