@@ -7,13 +7,17 @@ written once and run on any `Device`: CUDA by way of CuPy, or a CPU by way of th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..errors import KernelError
 from .kernel import Kernel
 
+if TYPE_CHECKING:
+    from ..language import Catalogue
+
 KERNELS: dict[str, type[Kernel]] = {}
-"""Op of domain onnxfuse → its kernel."""
+"""Op of domain onnxfuse → its kernel, where that is written by hand."""
 
 
 def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
@@ -21,6 +25,18 @@ def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
 
     Raises KernelError with the reason where there is none, and the op runs from its function body.
     """
-    if op not in KERNELS:
-        raise KernelError(f"{op} has no kernel")
-    return KERNELS[op]
+    return KERNELS.get(op) or _generated(op, tuple(rules))
+
+
+@cache
+def _generated(op: str, rules: tuple[Path, ...]) -> type[Kernel]:
+    from .pointwise import kernel
+
+    return kernel(op, _catalogue(rules))
+
+
+@cache
+def _catalogue(rules: tuple[Path, ...]) -> Catalogue:
+    from ..language import load
+
+    return load(rules)
