@@ -8,23 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .kernel import Kernel
 
-KERNELS: dict[str, type[Kernel] | str] = {
-    "GroupNormalization": "group_norm",
-    "InstanceNormalization": "group_norm",
-    "LayerNormalization": "row_norm",
-    "LogSoftmax": "softmax",
-    "RMSNormalization": "row_norm",
-    "SafeSoftmax": "softmax",
-    "SkipLayerNormalization": "row_norm",
-    "SkipSimplifiedLayerNormalization": "row_norm",
-    "Softmax": "softmax",
-}
-"""Op of domain onnxfuse → its kernel, or the module here that has it under the op's name.  Others are generated."""
+if TYPE_CHECKING:
+    from ..language import Catalogue
+
+KERNELS: dict[str, type[Kernel]] = {}
+"""Op of domain onnxfuse → its kernel, where that is written by hand."""
 
 
 def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
@@ -32,17 +25,18 @@ def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
 
     Raises KernelError with the reason where there is none, and the op runs from its function body.
     """
-    written = KERNELS.get(op)
-    if isinstance(written, str):
-        found: type[Kernel] = getattr(import_module(f"{__name__}.{written}"), op)
-        return found
-    return written or _generated(op, tuple(rules))
+    return KERNELS.get(op) or _generated(op, tuple(rules))
 
 
 @cache
 def _generated(op: str, rules: tuple[Path, ...]) -> type[Kernel]:
-    # The generator reads rules, and much of the engine with them: whoever needs no more than a device does without.
-    from ..language import load
-    from . import pointwise
+    from .pointwise import kernel
 
-    return pointwise.kernel(op, load(rules))
+    return kernel(op, _catalogue(rules))
+
+
+@cache
+def _catalogue(rules: tuple[Path, ...]) -> Catalogue:
+    from ..language import load
+
+    return load(rules)
