@@ -10,9 +10,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import KernelError
+from .group_norm import GroupNormalization, InstanceNormalization
 from .kernel import Kernel
+from .row_norm import (
+    LayerNormalization,
+    RMSNormalization,
+    SkipLayerNormalization,
+    SkipSimplifiedLayerNormalization,
+)
+from .softmax import LogSoftmax, SafeSoftmax, Softmax
 
-KERNELS: dict[str, type[Kernel]] = {}
+ROWS: tuple[type[Kernel], ...] = (
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    LogSoftmax,
+    RMSNormalization,
+    SafeSoftmax,
+    SkipLayerNormalization,
+    SkipSimplifiedLayerNormalization,
+    Softmax,
+)
+KERNELS: dict[str, type[Kernel]] = {kernel.signature.op: kernel for kernel in ROWS}
 """Op of domain onnxfuse → its kernel."""
 
 
