@@ -11,12 +11,31 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .group_norm import GroupNormalization, InstanceNormalization
 from .kernel import Kernel
+from .row_norm import (
+    LayerNormalization,
+    RMSNormalization,
+    SkipLayerNormalization,
+    SkipSimplifiedLayerNormalization,
+)
+from .softmax import LogSoftmax, SafeSoftmax, Softmax
 
 if TYPE_CHECKING:
     from ..language import Catalogue
 
-KERNELS: dict[str, type[Kernel]] = {}
+ROWS: tuple[type[Kernel], ...] = (
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    LogSoftmax,
+    RMSNormalization,
+    SafeSoftmax,
+    SkipLayerNormalization,
+    SkipSimplifiedLayerNormalization,
+    Softmax,
+)
+KERNELS: dict[str, type[Kernel]] = {kernel.signature.op: kernel for kernel in ROWS}
 """Op of domain onnxfuse → its kernel, where that is written by hand."""
 
 

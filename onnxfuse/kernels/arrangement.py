@@ -9,14 +9,14 @@ from functools import lru_cache
 
 from .device import Array, address
 
-HELD = 32
+HELD = 24
 """Elements of a row that a thread holds in registers at most, so that the whole kernel needs no more than 64."""
 HELD_OF_WIDE = 16
 """The same where the row is longer, and as many elements again are on their way."""
 RESIDENT = 1024
 """Threads that a multiprocessor must have room for: up to 64 registers each."""
-RESIDENT_OF_ROWS = 768
-"""The same where a warp has rows of its own: up to 80 registers each."""
+RESIDENT_OF_ROWS = 640
+"""The same where a warp has rows of its own: up to 96 registers each."""
 MOST_ITEMS = 16
 """Accesses of a thread at most: each has an address and a condition, too."""
 MOST_CROWDED = 8
