@@ -88,21 +88,21 @@ def _loop(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value],
     """Outputs of one shape, by their numbers: in vectors of 16 bytes, or the widest in which something is read."""
     first = next(iter(values.values()))
     count, narrowest = first.size, min(v.dtype.itemsize for v in values.values())
-    singles = _elements(values, variable("i", count))
-    reached = _reached([s for _, s in singles])
-    used = {s.payload[0]: inputs[s.payload[0]] for s in reached if s.kind == "load"}
-    dtypes = {k: used[k].dtype.name for k in sorted(used)}
     width = min(WIDEST, BYTES // narrowest) if aligned else 1
-    while width > 1:
-        if count >= 2 * width:
-            position = [(variable("j", count // width), width), (variable("v", width, LANE), 1)]
-            rest = singles if count % width else ()
-            text = source.kernel(entry, dtypes, _elements(values, total(position)), rest, count, width)
-            if text.vectors or not used:
-                break
+    while True:
+        while count < 2 * width and width > 1:
+            width //= 2
+        position = variable("i", count)
+        if width > 1:
+            position = total([(variable("j", count // width), width), (variable("v", width, LANE), 1)])
+        elements = _elements(values, position)
+        reached = _reached([s for _, s in elements])
+        dtypes = {k: inputs[k].dtype.name for k in sorted({s.payload[0] for s in reached if s.kind == "load"})}
+        rest = _elements(values, variable("i", count)) if count % width else ()
+        text = source.kernel(entry, dtypes, elements, rest, count, width)
+        if width == 1 or text.vectors or not dtypes:
+            break
         width //= 2
-    else:
-        text = source.kernel(entry, dtypes, singles, (), count, 1)
     return Loop(
         Source(entry, Source.file(HEADER).text + text.body),
         entry,
