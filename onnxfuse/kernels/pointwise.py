@@ -2,7 +2,7 @@
 
 No op has code of its own here: a rule whose meaning is made of such ops has a kernel.  The loop is specialised on the
 pattern (what broadcasts, what divides into vectors, element types), and sizes are its arguments; a new batch size is
-traced anew in about a millisecond and finds the same source compiled.
+traced anew in a few milliseconds and finds the same source compiled.
 
 `device_function` writes the same expressions as a function that other kernels call on what they read or write.
 """
