@@ -47,6 +47,7 @@ class Writer:
     names: dict[Any, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     position: bool = False
+    largest: int = 0
     numbers: dict[int, str] = field(default_factory=dict)
     divisors: dict[int, str] = field(default_factory=dict)
 
@@ -79,6 +80,7 @@ class Writer:
 
     def index(self, index: Index) -> str:
         """A sum; `i` is the position of the lane's element."""
+        self.largest = max(self.largest, -index.low, index.high)
         terms = dict(index.terms)
         parts = []
         literal = index.depends == LANE
@@ -178,6 +180,7 @@ class Writer:
     def _load(self, s: Scalar) -> str:
         """An element of an input, through a vector where the lanes read neighbours under one condition."""
         number, offset, guard, size = s.payload
+        self.largest = max(self.largest, size)
         vector = self._vector(offset, size)
         if vector is None or any(c.depends & LANE for c in guard):
             element = f"value(in{number}[{self.index(offset)}])"
@@ -235,11 +238,12 @@ def kernel(
     rest: Sequence[tuple[str, Scalar]],
     count: int,
     width: int,
-    wide: bool,
+    wide: bool = False,
 ) -> Text:
     """The source of one loop over `count` elements, `width` at a time: `inputs` are numbers and element types of those
     that are read, `elements` the element type and expression of each output.
 
+    Indices are 32-bit, or if `wide`, or where one may pass NARROW_LIMIT, 64-bit.
     Vectors are counted by `j` and their lanes by `v`; single elements by `i`, those of `rest` what the vectors leave.
     Arrays come first as parameters, inputs `in0` … and outputs `out0` …; then the count of vectors (and that of
     elements, where some are left), then numbers.
@@ -248,10 +252,13 @@ def kernel(
     lines = _vectors(writer, elements) if width > 1 else _singles(writer, elements)
     vectors = "x" in writer.counts
     left = []
+    single = Writer(inputs, 1, wide, tables=writer.tables, numbers=writer.numbers, divisors=writer.divisors)
     if rest:
-        single = Writer(inputs, 1, wide, tables=writer.tables, numbers=writer.numbers, divisors=writer.divisors)
         left = ["Index elements", f"    for (Index i = {width} * count + first; i < elements; i += step) {{"]
         left += [f"        {line}" for line in _singles(single, rest)] + ["    }"]
+    largest = max(count, writer.largest, single.largest)
+    if largest >= NARROW_LIMIT and not wide:
+        return kernel(entry, inputs, elements, rest, count, width, wide=True)
     head = [f"const {STORED[dtype]}* __restrict__ in{k}" for k, dtype in inputs.items()]
     head += [f"{STORED[dtype]}* __restrict__ out{k}" for k, (dtype, _) in enumerate(elements)]
     head += ["Index count", *left[:1], *(f"Index {name}" for name in writer.numbers.values())]
