@@ -202,6 +202,7 @@ def InferenceSession(  # noqa: N802 - it stands where onnxruntime's stood
 
     Args:
         path_or_bytes, sess_options, providers, provider_options, options: As onnxruntime.InferenceSession has them.
+            Without providers: CUDA where a session can have it, and the CPU.
         emulate: On the CPU provider, run the CUDA source of the kernels in the emulator, which is for tests and slow.
             Without it, a session on a CPU runs function bodies, as it would without onnxfuse.
         rules: Folders of .rule files that the model was fused with besides the catalogue.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -16,6 +17,13 @@ from onnxfuse.kernels.device import Buffer, Device, TensorType
 from onnxfuse.kernels.kernel import Parameter, Signature
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("onnxfuse", 1)]
+
+
+def no_kernel(op: str, rules: Sequence[Path] = ()) -> Any:
+    """What kernels.find is where there are no kernels."""
+    raise KernelError(f"{op} has no kernel")
+
+
 ELEMENT_TYPES = {
     "float32": (TensorProto.FLOAT, np.dtype("float32")),
     "float16": (TensorProto.FLOAT16, np.dtype("float16")),
@@ -32,7 +40,7 @@ def view(buffer: Buffer) -> np.ndarray:
 
 
 class Shift:
-    """X + bias + 100 where a body computes X: what tells a kernel from a body.  The second output is X's mean.
+    """X + bias + 100 where a body computes X: what tells a kernel from a body.  Further outputs are X's mean and 2 X.
 
     `seen` are the attributes of each node, `pointers` the addresses of the inputs of the last launches.
     """
@@ -40,7 +48,7 @@ class Shift:
     signature: ClassVar[Signature] = Signature(
         "Shift",
         (Parameter("X"), Parameter("bias", optional=True), Parameter("mask", "bool", optional=True)),
-        (Parameter("Y"), Parameter("mean", "float32", optional=True)),
+        (Parameter("Y"), Parameter("mean", "float32", optional=True), Parameter("twice", optional=True)),
     )
     seen: ClassVar[list[dict[str, Any]]] = []
     pointers: ClassVar[deque[list[int | None]]] = deque(maxlen=8)
@@ -55,7 +63,7 @@ class Shift:
         assert given is not None
         if given.shape and given.shape[-1] == 13:
             raise KernelError("Shift takes no row of 13:\nbad luck")
-        return given, TensorType(np.dtype("float32"), given.shape[:-1])
+        return given, TensorType(np.dtype("float32"), given.shape[:-1]), given
 
     def launch(self, device: Device, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         self.pointers.append([None if array is None else array.pointer for array in inputs])
@@ -67,6 +75,8 @@ class Shift:
         view(outputs[0])[...] = y.astype(outputs[0].dtype)
         if outputs[1] is not None:
             view(outputs[1])[...] = x.mean(-1)
+        if outputs[2] is not None:
+            view(outputs[2])[...] = (2 * x).astype(outputs[2].dtype)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Any:
         raise NotImplementedError
@@ -80,6 +90,8 @@ def body(overload: str = "", inputs: Sequence[str] = ("X",), outputs: Sequence[s
             helper.make_node("ReduceMean", ["X"], ["m"], axes=[-1], keepdims=0),
             helper.make_node("Cast", ["m"], ["mean"], to=TensorProto.FLOAT),
         ]
+    if len(outputs) > 2:
+        nodes.append(helper.make_node("Add", ["X", "X"], ["twice"]))
     made = helper.make_function("onnxfuse", "Shift", inputs, outputs, nodes, OPSETS[:1])
     made.overload = overload
     return made

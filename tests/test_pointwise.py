@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfuse import language
+from onnxfuse import kernels, language
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels import pointwise
 from onnxfuse.kernels.device import Source, TensorType
@@ -333,6 +333,16 @@ def test_a_rule_of_the_user_has_a_kernel(tmp_path: Path) -> None:
         (actual,) = run(made, arrays, CHECKED)
         (expected,) = reference("Warp", {"alpha": 3.0}, arrays, catalogue)
         assert not far(actual, expected, scale=4.0)
+
+
+def test_a_kernel_is_found_by_name(tmp_path: Path) -> None:
+    """The same class every time, and that of a user's rule."""
+    assert kernels.find("SwiGLU") is kernels.find("SwiGLU")
+    (tmp_path / "twice.rule").write_text("# Twice.\nTwice(X)\n\nmatch:  Y = Sin(Sin(X))\nemit:   Y = Twice(X)\n")
+    with pytest.raises(KernelError, match="no rule defines Twice"):
+        kernels.find("Twice")
+    x = np.ones(3, np.float32)
+    assert not far(run(kernels.find("Twice", [tmp_path])({}), [x], CHECKED)[0], np.sin(np.sin(x.astype(float))))
 
 
 # -------------------------------------------------------------------------------------------------------------- nodes

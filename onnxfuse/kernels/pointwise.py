@@ -21,7 +21,7 @@ from ..bodies import Use, _output_names, asks_for_shapes, function, meaning, rea
 from ..errors import KernelError
 from ..language import Catalogue
 from ..rule import PREDICATES, Rule, op_name
-from .device import Array, Buffer, Device, Source, TensorType
+from .device import Array, Device, Source, TensorType, address
 from .expressions import source
 from .expressions.index import LANE, Index, coordinates, total, variable
 from .expressions.scalars import Scalar, Scalars
@@ -83,37 +83,41 @@ def loops(
 
 
 def _loop(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value], aligned: bool) -> Loop:
-    """Outputs of one shape, by their numbers: in the widest vectors that divide the elements and that something is read
-    in, else one element at a time."""
+    """Outputs of one shape, by their numbers: in vectors of 16 bytes, or the widest in which something is read."""
     first = next(iter(values.values()))
-    count, narrowest, width = first.size, min(v.dtype.itemsize for v in values.values()), WIDEST
-    while True:
-        while width > 1 and (not aligned or width * narrowest > BYTES or count % width or count == width):
-            width //= 2
-        position = variable("j" if width > 1 else "i", count // width)
-        if width > 1:
-            position = total([(position, width), (variable("v", width, LANE), 1)])
-        at = coordinates(position, first.shape)
-        elements = [(v.dtype.name, v.at(at)) for v in values.values()]
-        reached = _reached([s for _, s in elements])
-        used = sorted({s.payload[0] for s in reached if s.kind == "load"})
-        largest = max(count, *(size(inputs[k].shape) for k in used), 0)
-        text = source.kernel(
-            entry, {k: inputs[k].dtype.name for k in used}, elements, count, width, largest >= source.NARROW_LIMIT
-        )
-        if width == 1 or text.vectors or not used:
-            break
+    count, narrowest = first.size, min(v.dtype.itemsize for v in values.values())
+    singles = _elements(values, variable("i", count))
+    reached = _reached([s for _, s in singles])
+    used = {s.payload[0]: inputs[s.payload[0]] for s in reached if s.kind == "load"}
+    dtypes = {k: used[k].dtype.name for k in sorted(used)}
+    wide = max([count, *(size(t.shape) for t in used.values())]) >= source.NARROW_LIMIT
+    width = min(WIDEST, BYTES // narrowest) if aligned else 1
+    while width > 1:
+        if count >= 2 * width:
+            position = [(variable("j", count // width), width), (variable("v", width, LANE), 1)]
+            rest = singles if count % width else ()
+            text = source.kernel(entry, dtypes, _elements(values, total(position)), rest, count, width, wide)
+            if text.vectors or not used:
+                break
         width //= 2
+    else:
+        text = source.kernel(entry, dtypes, singles, (), count, 1, wide)
     return Loop(
         Source(entry, Source.file(HEADER).text + text.body),
         entry,
-        tuple(used),
+        tuple(dtypes),
         tuple(values),
         text.parameters,
         count // width,
         _read(reached, inputs, count),
         count * sum(s.flops for s in reached),
     )
+
+
+def _elements(values: Mapping[int, Value], position: Index) -> list[tuple[str, Scalar]]:
+    """The element type and the expression of each output, at a position of its contiguous memory."""
+    at = coordinates(position, next(iter(values.values())).shape)
+    return [(v.dtype.name, v.at(at)) for v in values.values()]
 
 
 def _reached(results: Sequence[Scalar]) -> list[Scalar]:
@@ -139,7 +143,7 @@ def _indices(s: Scalar) -> Iterator[Index]:
             yield s.payload[1]
         case "select":
             yield s.payload.index
-    if s.kind == "load":
+    if s.kind in ("load", "table"):
         for condition in s.payload[2]:
             yield condition.index
 
@@ -234,16 +238,6 @@ def check(signature: Signature, inputs: Sequence[TensorType | None]) -> None:
             raise KernelError(f"{parameter.name} of {op} must be {' or '.join(wanted)}, not {given.dtype.name}")
 
 
-def address(array: Array) -> int:
-    """Where an array lies on its device."""
-    if isinstance(array, Buffer):
-        return array.pointer
-    if isinstance(array, np.ndarray):
-        return int(array.ctypes.data)
-    found: Any = array
-    return int(found.data.ptr)  # CuPy
-
-
 KINDS = {"int": "int64", "bool": "bool"}
 
 
@@ -315,3 +309,41 @@ def device_function(
         raise KernelError(f"{name} is a function of single elements; its nodes make tensors")
     results = [(outputs[t], v.at(coordinates(Index(), v.shape))) for t, v in zip(outputs, values, strict=True)]
     return source.function(name, [(computed_type(d), t) for t, d in inputs.items()], results)
+
+
+# -------------------------------------------------------------------------------------------------------- the sample
+
+SAMPLED: tuple[tuple[str, str, dict[str, Any], tuple[str, ...], tuple[tuple[int, ...], ...]], ...] = (
+    ("flat", "Gelu", {}, REAL, ((8, 1024),)),
+    ("flat", "Mish", {}, ("float32",), ((8, 1024),)),
+    ("gated", "SwiGLU", {}, REAL, ((8, 1024), (8, 1024))),
+    ("gated", "GeGLU", {"approximate": "tanh"}, ("float16",), ((8, 1024), (8, 1024))),
+    ("row", "PRelu", {}, ("float16",), ((8, 1024), (1024,))),
+    ("odd", "PRelu", {}, ("float16",), ((8, 1023), (1023,))),
+    ("halves", "RotaryEmbedding", {}, REAL, ((2, 4, 7, 64), (2, 7, 32), (2, 7, 32))),
+    ("pairs", "RotaryEmbedding", {"interleaved": 1}, ("float16",), ((2, 4, 7, 64), (2, 7, 32), (2, 7, 32))),
+    (
+        "partial",
+        "RotaryEmbedding",
+        {"num_heads": 4, "rotary_embedding_dim": 32},
+        ("float16",),
+        ((2, 7, 256), (50, 16), (50, 16), (2, 7)),
+    ),
+)
+"""(what it shows, op, attributes, element types, shapes) of sources that stand for all others; a fourth input is
+int64."""
+
+
+def samples() -> Iterator[tuple[str, Source]]:
+    """Generated sources for the table of resources, each under a name."""
+    from ..language import load
+
+    catalogue = load()
+    for name, op, attributes, dtypes, shapes in SAMPLED:
+        made = kernel(op, catalogue)(attributes)
+        for dtype in dtypes:
+            kinds = [np.dtype(dtype)] * 3 + [np.dtype(np.int64)]
+            assert isinstance(made, Pointwise)
+            types = tuple(TensorType(kind, shape) for kind, shape in zip(kinds, shapes, strict=False))
+            for loop in made._plan(types, (True,), True)[1]:
+                yield f"{op} {name} {dtype}", loop.source

@@ -47,13 +47,10 @@ def open_session(
     """
     ort = onnxruntime()
     chosen = sess_options if sess_options is not None else ort.SessionOptions()
-    register(chosen, model, providers, emulate=emulate, rules=rules)
-    if providers is not None:
-        options["providers"] = list(providers)
-    if provider_options is not None:
-        options["provider_options"] = provider_options
+    wanted = default_providers() if providers is None else list(providers)
+    register(chosen, model, wanted, emulate=emulate, rules=rules)
     source = model if isinstance(model, bytes) else os.fspath(model)
-    return ort.InferenceSession(source, chosen, **options)
+    return ort.InferenceSession(source, chosen, wanted, provider_options, **options)
 
 
 def register(
@@ -69,7 +66,7 @@ def register(
     Returns what is served, and why the rest is not.  Raises UsageError where the options know an op, from a call for
     another model, that must run from its function body in this one.
     """
-    backend = _backend(providers, emulate)
+    backend = _backend(default_providers() if providers is None else providers, emulate)
     if backend is None:
         return Served()
     proto = _parsed(model)
@@ -80,6 +77,11 @@ def register(
     if found.ops:
         registration.add(session_options, found.ops, backend)
     return found
+
+
+def default_providers() -> list[str]:
+    """CUDA where a session can have it, and the CPU."""
+    return [CUDA, CPU] if has_cuda() else [CPU]
 
 
 def _parsed(model: Model) -> ModelProto | None:
@@ -94,13 +96,11 @@ def _parsed(model: Model) -> ModelProto | None:
     return parsed
 
 
-def _backend(providers: Providers | None, emulate: bool) -> Backend | None:
+def _backend(providers: Providers, emulate: bool) -> Backend | None:
     """Where kernels run in a session of these providers; None where none do."""
-    asked = [
-        name if isinstance(name, str) else name[0] for name in providers or onnxruntime().get_available_providers()
-    ]
-    if CUDA in asked:
-        return _cuda()
+    asked = {name if isinstance(name, str) else name[0] for name in providers}
+    if CUDA in asked and (backend := _cuda()) is not None:
+        return backend
     return _emulated() if emulate and CPU in asked else None
 
 

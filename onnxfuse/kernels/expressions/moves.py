@@ -236,6 +236,8 @@ def _pad(call: Call) -> list[Value]:
     def at(c: Coordinates, guard: Guard) -> Scalar:
         filler = call.operand(2).at((ZERO,) * len(call.operand(2).shape), guard) if call.given(2) else default
         conditions = []
+        if x.size == 0:
+            return filler
         for k, n, start in zip(c, x.shape, before, strict=True):
             conditions += [(below(k, start), False), (below(k, start + n), True)]
         if any(isinstance(bound, bool) and bound != wanted for bound, wanted in conditions):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .elementwise import BETTER, ONE_PLUS, Formula
+from .elementwise import BETTER, FORMULAS, ONE_PLUS, SMOOTH, Formula
 from .index import LANE, Bound, Guard, Index, free, number, total
 
 FLOAT, BOOL, INT, LONG = "float", "bool", "int", "long long"
@@ -44,8 +44,8 @@ STORED = {
 class Scalar:
     """One element, of C++ type `type`.  `kind` says what `payload` is:
 
-    literal: the value; argument: a name; load: (input, offset, guard, size of the input); table: (array, offset);
-    position: an Index; call: (op, its formula); select: the condition.
+    literal: the value; argument: a name; load: (input, offset, guard, size of the input); table: (values, offset,
+    guard); position: an Index; call: (op, its formula); select: the condition.
     """
 
     kind: str
@@ -87,26 +87,16 @@ class Scalars:
         return self._one(("argument", name), lambda: Scalar("argument", type, name))
 
     def load(self, source: int, type: str, offset: Index, size: int, guard: Guard) -> Scalar:
-        """An element of an input.
-
-        Where every offset lies inside the input the guard may only spare traffic, and one that differs between the
-        lanes of a vector would not: it is left out.
-        """
-        assert 0 <= offset.low <= offset.high < size, "an index map leads outside its tensor"
-        offset = free(offset)
-        safe = offset.low >= 0 and offset.high < size and not offset.clamped()
-        if safe:
-            guard = tuple(c for c in guard if not c.depends & LANE or not isinstance(c, Bound))
-        depends = offset.depends
-        for condition in guard:
-            depends |= condition.depends
+        """An element of an input of `size` elements."""
+        offset, guard, depends = _placed(offset, size, guard)
         payload = (source, offset, guard, size)
         return self._one(("load", *payload), lambda: Scalar("load", type, payload, depends=depends))
 
-    def table(self, values: tuple[int | float | bool, ...], type: str, offset: Index) -> Scalar:
-        offset = free(offset)
-        payload = (values, offset)
-        return self._one(("table", type, *payload), lambda: Scalar("table", type, payload, depends=offset.depends))
+    def table(self, values: tuple[int | float | bool, ...], type: str, offset: Index, guard: Guard) -> Scalar:
+        """An element of a constant."""
+        offset, guard, depends = _placed(offset, len(values), guard)
+        payload = (values, offset, guard)
+        return self._one(("table", type, *payload), lambda: Scalar("table", type, payload, depends=depends))
 
     def position(self, index: Index) -> Scalar:
         index = free(index)
@@ -129,6 +119,7 @@ class Scalars:
         known = self._affine(op, args)
         if known is not None:
             return known
+        args = [self._product(a) if op in SMOOTH else a for a in args]
         for wanted, better in BETTER.get(op, ()):
             operands = _matched(wanted, args)
             if operands is not None:
@@ -140,6 +131,12 @@ class Scalars:
             depends |= a.depends
         key = ("call", text, type, *args)
         return self._one(key, lambda: Scalar("call", type, (op, text), tuple(args), depends, formula.flops))
+
+    def _product(self, x: Scalar) -> Scalar:
+        """A quotient by a number as a product, which is several times as fast."""
+        if x.kind != "call" or x.payload[0] != "Div" or not x.args[1].value or x.type != FLOAT:
+            return x
+        return self.call("Mul", FORMULAS["Mul"], (x.args[0], self.literal(1 / x.args[1].value, FLOAT)))
 
     def _affine(self, op: str, args: Sequence[Scalar]) -> Scalar | None:
         """Sums and multiples of positions are positions."""
@@ -159,6 +156,22 @@ class Scalars:
             index: Index = scalar.payload
             return index
         return number(int(scalar.value)) if scalar.kind == "literal" and scalar.type in (INT, LONG) else None
+
+
+def _placed(offset: Index, size: int, guard: Guard) -> tuple[Index, Guard, int]:
+    """An offset, the guard that its access needs, and what both depend on.
+
+    Where every offset lies inside the array the guard may only spare traffic, and one that differs between the lanes
+    of a vector would not: it is left out.
+    """
+    assert 0 <= offset.low <= offset.high < size, "an index map leads outside its tensor"
+    offset = free(offset)
+    if offset.low >= 0 and offset.high < size and not offset.clamped():
+        guard = tuple(c for c in guard if not c.depends & LANE or not isinstance(c, Bound))
+    depends = offset.depends
+    for condition in guard:
+        depends |= condition.depends
+    return offset, guard, depends
 
 
 def _matched(wanted: tuple[float | str, ...], args: Sequence[Scalar]) -> tuple[Scalar, ...] | None:

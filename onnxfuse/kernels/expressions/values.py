@@ -102,7 +102,7 @@ def constant(scalars: Scalars, array: np.ndarray[Any, Any], sized: bool = False)
                 return scalars.position(index)
         if kept.size > TABLE:
             raise KernelError(f"a constant of {kept.size} elements is no part of a pointwise kernel")
-        return scalars.table(tuple(kept.tolist()), type, flat(coordinates, content.shape))
+        return scalars.table(tuple(kept.tolist()), type, flat(coordinates, content.shape), guard)
 
     return Value(content.shape, content.dtype, at, (), content, sized)
 
