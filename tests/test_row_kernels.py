@@ -345,6 +345,17 @@ def test_a_tile_is_a_block(columns: int, inner: int) -> None:
     assert width & (width - 1) == depth & (depth - 1) == 0
 
 
+def test_one_array_in_two_places_and_then_two() -> None:
+    rng = np.random.default_rng(0)
+    x, skip = values(rng, (3, 40), FLOAT), values(rng, (3, 40), FLOAT)
+    scale = values(rng, (40,), FLOAT)
+    kernel = SkipSimplifiedLayerNormalization({"epsilon": EPSILON})
+    for other in (x, skip, x):
+        y = run(FAST, kernel, [x, other, scale], wanted=(True, False, False, False))[0]
+        total = x.astype(np.float64) + other.astype(np.float64)
+        assert_close(y, affine(normalized(total, (-1,), center=False)[0], scale))
+
+
 def test_work_is_what_moves() -> None:
     half = np.dtype(np.float16)
     x, s = TensorType(half, (10, 64)), TensorType(half, (64,))

@@ -61,7 +61,7 @@ def arrange(columns: int, vector: int, itemsize: int, crowded: bool) -> Arrangem
     if vectors > 1024 * most:
         return Arrangement(0, 1024, vector, min(HELD_OF_WIDE // vector, MOST_CROWDED), True)
     least = -(-vectors // 1024)
-    items = max(least, min(MOST_CROWDED, max(1, IN_FLIGHT // (vector * itemsize)))) if crowded else least
+    items = max(least, min(MOST_CROWDED, most, max(1, IN_FLIGHT // (vector * itemsize)))) if crowded else least
     threads = 32 * -(-vectors // (32 * items))
     return Arrangement(0, threads, vector, -(-vectors // threads), False)
 
