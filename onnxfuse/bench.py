@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ def bench(
     fused: Side,
     *,
     provider: str = "cpu",
+    rules: Sequence[Path] = (),
     threads: int = 1,
     given: Mapping[str, Any] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
@@ -85,7 +86,7 @@ def bench(
     inputs, and NumericsError where they compute different numbers.
     """
     sessions = {
-        side: opened(of.model, of.name, of.base_dir, provider=provider, threads=threads)
+        side: opened(of.model, of.name, of.base_dir, provider=provider, rules=rules, threads=threads)
         for side, of in ((ORIGINAL, original), (FUSED, fused))
     }
     case, expected = first_case(
@@ -114,7 +115,7 @@ def bench(
         ratio=interleaved.ratio(samples[ORIGINAL], samples[FUSED]),
         kernels=sessions[FUSED].served.names,
         profile={
-            side: _profile(of, case.inputs, provider=provider, threads=threads)
+            side: _profile(of, case.inputs, provider=provider, rules=rules, threads=threads)
             for side, of in ((ORIGINAL, original), (FUSED, fused))
             if profile
         },

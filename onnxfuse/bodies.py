@@ -379,7 +379,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         if isinstance(result, tuple):
             values = list(result[: len(use.outputs)])
         elif len(use.outputs) > 1:
-            values = [env[name] for name in _output_names(definition)[: len(use.outputs)]]
+            values = [env[name] for name in output_names(definition)[: len(use.outputs)]]
         else:
             values = [result]
         # onnxruntime runs nodes whose outputs nobody reads: an output that the node does not name is a mere 0.
@@ -406,7 +406,7 @@ def asks_for_shapes(definition: Rule) -> bool:
     return bool(calls & {"rank", "dim", "isbool"})
 
 
-def _output_names(definition: Rule) -> list[str]:
+def output_names(definition: Rule) -> list[str]:
     """The outputs of an op in order: the left side of the last equation that `emit` or `meaning` ends in."""
     return targets((definition.emit or definition.meaning)[-1])
 

@@ -36,12 +36,13 @@ def run(
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
     emulate: bool = False,
+    rules: Sequence[Path] = (),
 ) -> Run:
     """Run `model`, which lies at `path`, on what is `given`, or on generated inputs.
 
     Raises ModelError where onnxruntime loads or runs it on no inputs, UsageError where inputs or shapes do not fit.
     """
-    session = opened(path, str(path), provider=provider, emulate=emulate)
+    session = opened(path, str(path), provider=provider, emulate=emulate, rules=rules)
     case, outputs = first_case(model, str(path), session, given=given, shapes=shapes, seed=seed)
     return Run(case.name, case.inputs, dict(zip(session.outputs, outputs, strict=True)), session.served)
 

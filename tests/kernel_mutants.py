@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import Array, Device, Grid, Source
+from onnxfuse.kernels.device import Array, Grid, Source
 from onnxfuse.kernels.emulated import Emulated
 
 BARRIER = re.compile(
@@ -36,13 +36,13 @@ def barriers(source: Source) -> Iterator[tuple[str, int, int]]:
         start += len(text)
 
 
-class _Without:
-    """A device that leaves out the barrier at `label` of every source, and notes the barriers that it sees."""
+class _Without(Emulated):
+    """Leaves out the barrier at `label` of every source, and notes the barriers that it sees."""
 
-    def __init__(self, device: Device, label: str = "") -> None:
-        self.multiprocessors = device.multiprocessors
+    def __init__(self, label: str = "") -> None:
+        super().__init__(checked=True)
         self.seen: dict[str, None] = {}
-        self._device, self._label = device, label
+        self._label = label
 
     def launch(
         self,
@@ -58,21 +58,21 @@ class _Without:
             self.seen[label] = None
             if label == self._label:
                 text = text[:start] + " " * (end - start) + text[end:]
-        self._device.launch(Source(source.name, text), entry, grid, block, arguments, shared)
+        super().launch(Source(source.name, text), entry, grid, block, arguments, shared)
 
 
-def survivors(run: Callable[[Device], None], checked: bool = True) -> list[str]:
+def survivors(run: Callable[[Emulated], None]) -> list[str]:
     """The barriers, of all kernels that `run` launches, that can be left out without `run` failing.
 
     Raises what `run` raises with every barrier in place.
     """
-    whole = _Without(Emulated(checked))
+    whole = _Without()
     run(whole)
     assert whole.seen, "no kernel of this run has a barrier"
-    return [label for label in whole.seen if not _noticed(run, _Without(Emulated(checked), label))]
+    return [label for label in whole.seen if not _noticed(run, _Without(label))]
 
 
-def _noticed(run: Callable[[Device], None], device: Device) -> bool:
+def _noticed(run: Callable[[Emulated], None], device: Emulated) -> bool:
     try:
         run(device)
     except (KernelError, AssertionError):

@@ -79,14 +79,16 @@ def reference(
         return list(ReferenceEvaluator(body, new_ops=[Erf]).run(None, feeds, attributes={}))
 
 
-def evaluate(nodes: Sequence[NodeProto], feeds: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+def evaluate(
+    nodes: Sequence[NodeProto], feeds: Mapping[str, Array], outputs: Sequence[str], opset: int = 17
+) -> list[Array]:
     """Nodes in float64."""
     values = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()
     ]
     results = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, None) for name in outputs]
     model = helper.make_model(
-        helper.make_graph(list(nodes), "nodes", values, results), opset_imports=[helper.make_opsetid("", 17)]
+        helper.make_graph(list(nodes), "nodes", values, results), opset_imports=[helper.make_opsetid("", opset)]
     )
     with np.errstate(all="ignore"):
         return list(ReferenceEvaluator(model, new_ops=[Erf]).run(list(outputs), dict(feeds)))

@@ -114,6 +114,8 @@ def test_refusals_are_one_line(modules: list[FakeModule]) -> None:
         KernelError, match=r"^double.cu, kernel twice: launch of \(1,\) blocks of \(2048,\): CUDA_ERROR"
     ):
         cuda.Cuda().launch(SOURCE, "twice", (1,), (2048,), [])
+    with pytest.raises(KernelError, match=r"^double.cu, kernel twice: a grid of \(0,\) blocks is not possible$"):
+        cuda.Cuda().launch(SOURCE, "twice", (0,), (32,), [])
     with pytest.raises(KernelError, match=r"^x\.cu:3: expected an expression$"):
         cuda.Cuda().launch(Source("x.cu", "?"), "x", (1,), (1,), [])
     with pytest.raises(KernelError, match="a ndarray is not in the memory of a GPU"):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import DependencyError, KernelError
-from onnxfuse.kernels.device import Buffer, Device, Source
+from onnxfuse.kernels.device import Buffer, Source
 from onnxfuse.kernels.emulated import ORDERS, Emulated
 from onnxfuse.kernels.emulator import build
 
@@ -228,6 +228,12 @@ MISTAKES = {
     ),
     "no wait for a copy": ("halves", "__pipeline_wait_prior(1);", "", "of tile while an asynchronous copy to it"),
     "wait for too few copies": ("halves", "wait_prior(0)", "wait_prior(1)", "of tile while an asynchronous copy to it"),
+    "sum from nowhere": (
+        "partial",
+        "if (t < 32) tile[t] = x[t];",
+        "if (t < 32) atomicAdd(&tile[t], x[t]);",
+        "reads byte .* of tile, which no thread",
+    ),
     "no fence": ("last_block", "__threadfence();", "", "reads byte .* that another block wrote"),
     "no atomic": ("last_block", "atomicAdd(arrived, 1u)", "(*arrived)++", "reads byte .* that another block wrote"),
 }
@@ -267,7 +273,7 @@ def test_the_correct_twin_passes(name: str, order: Any, checked: bool) -> None:
 
 @pytest.mark.parametrize("name", ["reversed", "lanes", "partial", "halves", "last_block"])
 def test_every_deleted_barrier_is_caught(name: str) -> None:
-    def launch(device: Device) -> None:
+    def launch(device: Emulated) -> None:
         kernel = KERNELS[name]
         arguments = kernel.arguments()
         device.launch(Source("m.cu", kernel.text), name, (kernel.grid,), (kernel.block,), arguments)
@@ -279,7 +285,7 @@ def test_every_deleted_barrier_is_caught(name: str) -> None:
 def test_a_barrier_that_nobody_needs_survives() -> None:
     text = REVERSED.replace("tile[t] =", "__syncthreads();\n  tile[t] =")
 
-    def launch(device: Device) -> None:
+    def launch(device: Emulated) -> None:
         y = zeros(128)
         device.launch(Source("m.cu", text), "reversed", (2,), (64,), [floats(128), y])
         np.testing.assert_array_equal(y, KERNELS["reversed"].result)
@@ -300,6 +306,31 @@ def test_an_output_left_unwritten_is_named() -> None:
             np.testing.assert_array_equal(np.flatnonzero(device.unwritten(y)), range(27, 32))
             device.launch(source, "squared", (1,), (32,), [floats(32), y, np.int32(32)])
         assert y[3, 7] == 32 * 32
+
+
+def test_an_output_may_be_written_in_parts() -> None:
+    source = Source("parts.cu", SQUARED)
+    for checked in (True, False):
+        device = Emulated(checked)
+        x, y, empty = floats(64), zeros(64), np.zeros((0, 3), np.float32)
+        message = "32 elements were never written, the first is element 32"
+        with pytest.raises(KernelError, match=message), device.fresh(y, empty):
+            device.launch(source, "squared", (1,), (32,), [x, y[:32], np.int32(32)])
+        with device.fresh(y, empty):
+            device.launch(source, "squared", (1,), (32,), [x, y[:32], np.int32(32)])
+            device.launch(source, "squared", (1,), (32,), [x[32:], y[32:], np.int32(32)])
+            np.testing.assert_array_equal(y, x * x)
+            device.launch(source, "squared", (2,), (32,), [y, y, np.int32(64)])
+        np.testing.assert_array_equal(y, x**4)
+
+
+def test_integers_may_be_minus_one() -> None:
+    text = 'extern "C" __global__ void minus(int *y) { y[threadIdx.x] = -1; }'
+    for checked in (True, False):
+        device, y = Emulated(checked), np.zeros(8, np.int32)
+        with device.fresh(y):
+            device.launch(Source("minus.cu", text), "minus", (1,), (8,), [y])
+        assert set(y) == {-1}
 
 
 def test_what_overlaps_is_one_buffer() -> None:
@@ -420,6 +451,23 @@ def test_several_threads_may_launch_at_a_time(checked: bool) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(launch, range(8))) == [True] * 8
+
+
+def test_entries_of_one_source_may_run_at_a_time() -> None:
+    text = REVERSED + REVERSED.replace("reversed", "negated").replace("tile[63 - t]", "-tile[t]")
+    device, source, x = Emulated(), Source("both.cu", text), floats(64 * 50)
+
+    def launch(entry: str) -> Array:
+        y = np.zeros_like(x)
+        for _ in range(10):
+            device.launch(source, entry, (50,), (64,), [x, y])
+        return y
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(launch, ["reversed", "negated"] * 4))
+    for turned, negated in zip(results[::2], results[1::2], strict=True):
+        np.testing.assert_array_equal(turned.reshape(50, 64), x.reshape(50, 64)[:, ::-1])
+        np.testing.assert_array_equal(negated, -x)
 
 
 def test_a_kernel_that_fails_leaves_nothing_behind() -> None:

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfuse import language
+from onnxfuse import kernels, language
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels import pointwise
 from onnxfuse.kernels.device import Source, TensorType
 from onnxfuse.kernels.emulated import Emulated
 from onnxfuse.kernels.expressions import source
 from onnxfuse.kernels.kernel import Kernel
-from tests.kernel_runs import BFLOAT16, FLOAT16, FLOAT32, Array, far, reference, run, types
+from tests.kernel_runs import BFLOAT16, FLOAT16, FLOAT32, Array, evaluate, far, reference, run, types, wide
 
 CATALOGUE = language.load()
 CHECKED = Emulated(order="random")
@@ -335,6 +335,16 @@ def test_a_rule_of_the_user_has_a_kernel(tmp_path: Path) -> None:
         assert not far(actual, expected, scale=4.0)
 
 
+def test_a_kernel_is_found_by_name(tmp_path: Path) -> None:
+    """The same class every time, and that of a user's rule."""
+    assert kernels.find("SwiGLU") is kernels.find("SwiGLU")
+    (tmp_path / "twice.rule").write_text("# Twice.\nTwice(X)\n\nmatch:  Y = Sin(Sin(X))\nemit:   Y = Twice(X)\n")
+    with pytest.raises(KernelError, match="no rule defines Twice"):
+        kernels.find("Twice")
+    x = np.ones(3, np.float32)
+    assert not far(run(kernels.find("Twice", [tmp_path])({}), [x], CHECKED)[0], np.sin(np.sin(x.astype(float))))
+
+
 # -------------------------------------------------------------------------------------------------------------- nodes
 
 
@@ -375,6 +385,77 @@ def test_outputs_of_several_shapes_and_types() -> None:
     assert results[4].tolist() == [5, 8]
     _, others = pointwise.loops("split", nodes, {"X": TensorType(FLOAT32, (6, 8))}, ["", "", "", "", "shape"])
     assert others[0].source == loops[-1].source, "the dims are numbers of a launch"
+
+
+def test_an_index_past_31_bits_inside_an_expression_is_64_bit() -> None:
+    """A small result of a large intermediate: 2^40 elements are expanded, reshaped, and four of them taken."""
+    nodes = [
+        integers("large", 1 << 20, 1 << 20),
+        integers("flat", 1 << 40),
+        integers("from", (1 << 39) + 5),
+        integers("to", (1 << 39) + 9),
+        integers("axis", 0),
+        node("Expand", "X large", "e"),
+        node("Reshape", "e flat", "f"),
+        node("Slice", "f from to axis", "y"),
+    ]
+    _, (loop,) = pointwise.loops("large", nodes, {"X": TensorType(FLOAT32, (1 << 20, 1))}, ["y"])
+    x, y = np.arange(1 << 20, dtype=np.float32), np.empty(4, np.float32)
+    CHECKED.launch(loop.source, loop.entry, (1,), (32,), [x, y, *loop.parameters])
+    assert y.tolist() == [1 << 19] * 4
+
+
+def test_the_other_elementwise_ops() -> None:
+    """Each op once, all in one kernel for each shape."""
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Array] = {
+        "p": rng.uniform(0.1, 0.9, (4, 4, 4, 4)).astype(np.float32),
+        "x": numbers(rng, (4, 4, 4, 4), FLOAT32),
+        "i": rng.integers(-9, 9, (4, 4, 4, 4)),
+        "k": rng.integers(1, 4, (4, 4, 4, 4)),
+        "b": rng.random((4, 4, 4, 4)) < 0.5,
+        "s": rng.integers(-100, 100, (4, 4, 4, 4)).astype(np.int8),
+    }
+    feeds["x"].flat[:3] = [np.inf, -np.inf, np.nan]
+    unary = "Acos Asin Atan Atanh Asinh Cos Cosh Exp Floor Ceil Log Neg Reciprocal Round Sign Sin Sinh Sqrt Tan"
+    calls: list[tuple[str, str, dict[str, Any]]] = [(op, "p", {}) for op in unary.split()]
+    calls += [(op, "x", {}) for op in "Floor Ceil Round Sign Abs IsNaN IsInf Neg Relu".split()]
+    calls += [(op, "x p", {}) for op in "Max Min Mean Div Mod Less LessOrEqual Greater GreaterOrEqual Equal".split()]
+    calls[-6] = ("Mod", "x p", {"fmod": 1})
+    calls += [
+        (op, "i k", {})
+        for op in "Add Sub Mul Max Min Mod Pow Equal Less Greater BitwiseAnd BitwiseOr BitwiseXor".split()
+    ]
+    calls += [(op, "i", {}) for op in "Abs Neg Sign BitwiseNot".split()]
+    calls += [(op, "b b", {}) for op in "And Or Xor Equal".split()] + [("Not", "b", {})]
+    calls += [("Pow", "p x", {}), ("Mod", "p p", {"fmod": 1}), ("Shrink", "x", {"lambd": 1.5, "bias": 0.5})]
+    calls += [("IsInf", "x", {"detect_negative": 0}), ("Clip", "x p", {}), ("CastLike", "i p", {})]
+    calls += [
+        ("Cast", "i", {"to": t}) for t in (TensorProto.FLOAT, TensorProto.INT8, TensorProto.BOOL, TensorProto.INT32)
+    ]
+    calls += [("Cast", "p", {"to": t}) for t in (TensorProto.BOOL, TensorProto.INT64, TensorProto.FLOAT16)]
+    calls += [("Cast", "s", {"to": t}) for t in (TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT64)]
+    calls += [("Cast", "b", {"to": t}) for t in (TensorProto.FLOAT, TensorProto.INT64)]
+    calls += [("DepthToSpace", "x", {"blocksize": 2, "mode": m}) for m in ("DCR", "CRD")]
+    calls += [
+        ("SpaceToDepth", "x", {"blocksize": 2}),
+        ("Flatten", "x", {"axis": 2}),
+        ("GatherElements", "x k", {"axis": 1}),
+    ]
+    calls += [("Selu", "x", {}), ("Elu", "x", {}), ("Celu", "x", {}), ("HardSigmoid", "x", {}), ("LeakyRelu", "x", {})]
+    nodes = [helper.make_node(op, names.split(), [f"y{n}"], **given) for n, (op, names, given) in enumerate(calls)]
+    outputs = [n.output[0] for n in nodes]
+    kinds, loops = pointwise.loops("all", nodes, {n: TensorType(a.dtype, a.shape) for n, a in feeds.items()}, outputs)
+    results = [np.empty(t.shape, t.dtype) for t in kinds]
+    given_arrays = list(feeds.values())
+    for loop in loops:
+        arrays = [*(given_arrays[k] for k in loop.inputs), *(results[k] for k in loop.outputs)]
+        with CHECKED.fresh(*(results[k] for k in loop.outputs)):
+            CHECKED.launch(loop.source, loop.entry, (2,), (64,), [*arrays, *loop.parameters])
+    for call, actual, made in zip(calls, results, nodes, strict=True):
+        used = {name: w for name in made.input if (w := wide(feeds[name])) is not None}
+        expected = evaluate([made], used, list(made.output), 18)[0]
+        assert not far(actual, np.asarray(expected)), call
 
 
 @pytest.mark.parametrize(

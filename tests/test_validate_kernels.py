@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import parser
 
 import onnxfuse
 from onnxfuse import kernels
 from onnxfuse.cli import main
-from onnxfuse.errors import NumericsError
+from onnxfuse.errors import KernelError, NumericsError
 from onnxfuse.kernels.device import Device, Source, TensorType
 from onnxfuse.kernels.emulator import build
 from onnxfuse.kernels.kernel import Parameter, Signature
@@ -154,3 +155,48 @@ def test_the_file_is_the_same_with_and_without_kernels(model: Path, kernel: type
     plain, proved = onnxfuse.optimize(model), onnxfuse.optimize(model, validate="kernels")
     assert isinstance(plain.model, onnx.ModelProto)
     assert plain.model.SerializeToString(deterministic=True) == proved.model.SerializeToString(deterministic=True)
+
+
+# -------------------------------------------------------------------------------------- which kernel an op has
+
+
+@pytest.mark.parametrize("op", kernels.KERNELS)
+def test_every_op_of_the_table_has_a_kernel_of_its_name(op: str) -> None:
+    assert kernels.find(op).signature.op == op
+
+
+def test_an_op_of_a_rule_has_a_generated_kernel_the_same_each_time() -> None:
+    assert kernels.find("Mish") is kernels.find("Mish")
+    assert kernels.find("Mish").signature.op == "Mish"
+    with pytest.raises(KernelError, match="FusedMatMul has no generated kernel: MatMul is neither"):
+        kernels.find("FusedMatMul")
+    with pytest.raises(KernelError, match="no rule defines Unheard"):
+        kernels.find("Unheard")
+
+
+RULE = """# A wave that grows.
+Swell(X)
+
+match:  Y = Sin(X) * X
+emit:   Y = Swell(X)
+cost:   pointwise
+test:   X=[2,7,64]
+"""
+WAVE = """<ir_version: 9, opset_import: ["": 17]>
+g (float[n, 33] x) => (float[n, 33] y) { s = Sin(x)  y = Mul(s, x) }"""
+
+
+def test_the_op_of_a_users_rule_has_a_kernel_without_more(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "swell.rule").write_text(RULE)
+    rules, path = [tmp_path], tmp_path / "wave.onnx"
+    report = onnxfuse.optimize(parser.parse_model(WAVE), path, rules=rules, validate="kernels").report
+    assert report.validation.kernels == ("Swell",)
+    assert report.kernels == {"Swell": "pointwise"}
+    feeds = {"x": np.linspace(-9, 9, 66, dtype=np.float32).reshape(2, 33)}
+    opened = onnxfuse.InferenceSession(path, providers=["CPUExecutionProvider"], emulate=True, rules=rules)
+    np.testing.assert_allclose(opened.run(None, feeds)[0], np.sin(feeds["x"]) * feeds["x"], rtol=1e-5, atol=1e-6)
+    options = ["--emulate", "--rules", str(tmp_path), "--shape", "x:2,33"]
+    assert main(["run", str(path), *options]) == 0
+    assert "  kernels: Swell\n" in capsys.readouterr().out
+    found = onnxfuse.register(onnxruntime.SessionOptions(), path, ["CPUExecutionProvider"], emulate=True)
+    assert (found.names, found.reasons) == ([], {"Swell": "no rule defines Swell"})

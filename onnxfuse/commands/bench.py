@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .options import PATH, format_, given_inputs, print_json, provider, seed, shape
+from .options import PATH, format_, given_inputs, print_json, provider, rules, seed, shape
 
 
 @click.command()
@@ -21,6 +21,7 @@ from .options import PATH, format_, given_inputs, print_json, provider, seed, sh
     show_default=True,
     help="What to make of MODEL, if FUSED is not given.",
 )
+@rules
 @shape
 @seed
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Of onnxruntime, on a CPU.")
@@ -34,6 +35,7 @@ def bench(
     inputs: Path | None,
     provider: str,
     target: str,
+    rules: tuple[Path, ...],
     shapes: dict[str, tuple[int, ...]],
     seed: int,
     threads: int,
@@ -62,12 +64,13 @@ def bench(
         if fused is not None:
             other = benchmark.Side(files.read(fused), fused.parent, str(fused))
         else:
-            made = pipeline.optimize(source, target=target, base_dir=model.parent, progress=progress)
+            made = pipeline.optimize(source, target=target, rules=rules, base_dir=model.parent, progress=progress)
             other = benchmark.Side(made.model, model.parent, f"what onnxfuse makes of it (--target {target})")
         result = benchmark.bench(
             original,
             other,
             provider=provider,
+            rules=rules,
             threads=threads,
             given=given,
             shapes=shapes,

@@ -8,7 +8,7 @@ import click
 
 from onnxfuse.errors import OutputError
 
-from .options import PATH, given_inputs, provider, seed, shape
+from .options import PATH, given_inputs, provider, rules, seed, shape
 
 
 @click.command()
@@ -18,6 +18,7 @@ from .options import PATH, given_inputs, provider, seed, shape
 @provider
 @shape
 @seed
+@rules
 @click.option("--emulate", is_flag=True, help="On a CPU, run the CUDA source of kernels, slowly.")
 def run(
     model: Path,
@@ -26,6 +27,7 @@ def run(
     provider: str,
     shapes: dict[str, tuple[int, ...]],
     seed: int,
+    rules: tuple[Path, ...],
     emulate: bool,
 ) -> None:
     """Run MODEL once, on given or generated inputs, and say what comes out.
@@ -51,6 +53,7 @@ def run(
         shapes=shapes,
         seed=seed,
         emulate=emulate,
+        rules=rules,
     )
     out.print(f"{model}: {result.case}")
     tables.print_outputs(out, result.outputs)

@@ -7,13 +7,36 @@ written once and run on any `Device`: CUDA by way of CuPy, or a CPU by way of th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..errors import KernelError
+from .group_norm import GroupNormalization, InstanceNormalization
 from .kernel import Kernel
+from .row_norm import (
+    LayerNormalization,
+    RMSNormalization,
+    SkipLayerNormalization,
+    SkipSimplifiedLayerNormalization,
+)
+from .softmax import LogSoftmax, SafeSoftmax, Softmax
 
-KERNELS: dict[str, type[Kernel]] = {}
-"""Op of domain onnxfuse → its kernel."""
+if TYPE_CHECKING:
+    from ..language import Catalogue
+
+ROWS: tuple[type[Kernel], ...] = (
+    GroupNormalization,
+    InstanceNormalization,
+    LayerNormalization,
+    LogSoftmax,
+    RMSNormalization,
+    SafeSoftmax,
+    SkipLayerNormalization,
+    SkipSimplifiedLayerNormalization,
+    Softmax,
+)
+KERNELS: dict[str, type[Kernel]] = {kernel.signature.op: kernel for kernel in ROWS}
+"""Op of domain onnxfuse → its kernel, where that is written by hand."""
 
 
 def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
@@ -21,6 +44,18 @@ def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
 
     Raises KernelError with the reason where there is none, and the op runs from its function body.
     """
-    if op not in KERNELS:
-        raise KernelError(f"{op} has no kernel")
-    return KERNELS[op]
+    return KERNELS.get(op) or _generated(op, tuple(rules))
+
+
+@cache
+def _generated(op: str, rules: tuple[Path, ...]) -> type[Kernel]:
+    from .pointwise import kernel
+
+    return kernel(op, _catalogue(rules))
+
+
+@cache
+def _catalogue(rules: tuple[Path, ...]) -> Catalogue:
+    from ..language import load
+
+    return load(rules)

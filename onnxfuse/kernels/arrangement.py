@@ -9,14 +9,14 @@ from functools import lru_cache
 
 from .device import Array, address
 
-HELD = 32
+HELD = 24
 """Elements of a row that a thread holds in registers at most, so that the whole kernel needs no more than 64."""
 HELD_OF_WIDE = 16
 """The same where the row is longer, and as many elements again are on their way."""
 RESIDENT = 1024
 """Threads that a multiprocessor must have room for: up to 64 registers each."""
-RESIDENT_OF_ROWS = 768
-"""The same where a warp has rows of its own: up to 80 registers each."""
+RESIDENT_OF_ROWS = 640
+"""The same where a warp has rows of its own: up to 96 registers each."""
 MOST_ITEMS = 16
 """Accesses of a thread at most: each has an address and a condition, too."""
 MOST_CROWDED = 8
@@ -61,7 +61,7 @@ def arrange(columns: int, vector: int, itemsize: int, crowded: bool) -> Arrangem
     if vectors > 1024 * most:
         return Arrangement(0, 1024, vector, min(HELD_OF_WIDE // vector, MOST_CROWDED), True)
     least = -(-vectors // 1024)
-    items = max(least, min(MOST_CROWDED, max(1, IN_FLIGHT // (vector * itemsize)))) if crowded else least
+    items = max(least, min(MOST_CROWDED, most, max(1, IN_FLIGHT // (vector * itemsize)))) if crowded else least
     threads = 32 * -(-vectors // (32 * items))
     return Arrangement(0, threads, vector, -(-vectors // threads), False)
 

@@ -48,6 +48,8 @@ class Cuda:
         shared: int = 0,
     ) -> None:
         """Run a kernel; see `Device.launch`.  An error inside the kernel shows at the next synchronisation."""
+        if min(grid) < 1:  # CuPy would launch one block.
+            raise KernelError(f"{source.name}, kernel {entry}: a grid of {grid} blocks is not possible")
         kernel = _kernel(source, entry)
         if shared > DEFAULT_SHARED:
             _allow(source, entry, shared)

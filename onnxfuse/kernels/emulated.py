@@ -9,10 +9,11 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,7 +70,7 @@ class Emulated:
         self.checked = checked
         self._order = ORDERS.index(order)
         self._seed = seed
-        self._fresh: dict[int, NDArray[np.uint8]] = {}
+        self._fresh: list[_Marks] = []
         self._lock = threading.Lock()
 
     def launch(
@@ -98,7 +99,7 @@ class Emulated:
                 region.copy = _guarded(region)
         values = [_value(argument, regions) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        written = [self._written(region) for region in regions]
+        written = [self._marked(region) if self.checked and region.writable else None for region in regions]
         table = (Region * len(regions))(*map(_entry, regions, written))
 
         def run(first_block: int, last_block: int) -> None:
@@ -125,12 +126,16 @@ class Emulated:
             if parts == 1:
                 run(0, blocks)
             else:
-                list(_workers().map(run, bounds, bounds[1:]))
+                started = [_workers().submit(run, first, last) for first, last in pairwise(bounds)]
+                wait(started)  # All of them: the arguments are the caller's again once this returns.
+                for part in started:
+                    part.result()
         except KernelError as error:
             raise KernelError(f"{entry}: {error}") from None
-        for region in regions:
+        for region, marked in zip(regions, written, strict=True):
             if region.copy is not None and region.writable:
                 ctypes.memmove(region.first, region.copy.ctypes.data, region.end - region.first)
+                self._mark(region, marked)
 
     @contextmanager
     def fresh(self, *outputs: Array) -> Iterator[None]:
@@ -138,11 +143,11 @@ class Emulated:
 
         Raises KernelError when an element was left unwritten.
         """
-        spans = [(address(output), _bytes(output)) for output in outputs]
-        for first, count in spans:
-            ctypes.memset(first, POISON, count)
+        marks = [_Marks(address(output), np.zeros(_bytes(output), np.uint8)) for output in outputs]
+        for mark in marks:
+            ctypes.memset(mark.first, POISON, mark.written.size)
         with self._lock:
-            self._fresh.update((first, np.zeros(count, np.uint8)) for first, count in spans)
+            self._fresh.extend(marks)
         try:
             yield
             for position, output in enumerate(outputs):
@@ -154,26 +159,57 @@ class Emulated:
                     )
         finally:
             with self._lock:
-                for first, _ in spans:
-                    self._fresh.pop(first, None)
+                self._fresh = [mark for mark in self._fresh if not any(mark is done for done in marks)]
 
     def unwritten(self, output: Array) -> NDArray[np.bool_]:
         """Which elements of an array, in order, hold a byte that no launch has written since it was `fresh`.
 
-        Without checks these are the elements that are all poison still.
+        Without checks these are the elements that are poison still; of integers, which may be -1, nothing is known.
         """
-        first, count = address(output), _bytes(output)
-        if not self.checked:
-            memory = np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(first))
-            return np.asarray((memory.reshape(-1, output.dtype.itemsize) == POISON).all(axis=1))
-        return np.asarray((self._fresh[first].reshape(-1, output.dtype.itemsize) == 0).any(axis=1))
+        count, itemsize = math.prod(output.shape), output.dtype.itemsize
+        if not count or (not self.checked and output.dtype.kind in "iub"):
+            return np.zeros(count, np.bool_)
+        region = _Region(address(output), address(output) + count * itemsize, writable=True)
+        if self.checked:
+            marked = self._marked(region)
+            left = np.zeros(count * itemsize, np.bool_) if marked is None else marked == 0
+            return np.asarray(left.reshape(count, itemsize).any(axis=1))
+        memory = np.ctypeslib.as_array((ctypes.c_uint8 * (count * itemsize)).from_address(region.first))
+        return np.asarray((memory.reshape(count, itemsize) == POISON).all(axis=1))
 
-    def _written(self, region: _Region) -> NDArray[np.uint8] | None:
-        if not region.writable or not self.checked:
-            return None
+    def _marked(self, region: _Region) -> NDArray[np.uint8] | None:
+        """For each byte of a region whether it has been written; None if all count as written."""
+        marked = None
         with self._lock:
-            found = self._fresh.get(region.first)
-        return found if found is not None and found.size == region.end - region.first else None
+            for mark in self._fresh:
+                if (span := mark.within(region)) is not None:
+                    marked = np.ones(region.end - region.first, np.uint8) if marked is None else marked
+                    marked[span[1]] &= mark.written[span[0]]
+        return marked
+
+    def _mark(self, region: _Region, marked: NDArray[np.uint8] | None) -> None:
+        """Remember what a launch has written of a region."""
+        if marked is None:
+            return
+        with self._lock:
+            for mark in self._fresh:
+                if (span := mark.within(region)) is not None:
+                    mark.written[span[0]] |= marked[span[1]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """An array that is `fresh`: for each byte whether it has been written."""
+
+    first: int
+    written: NDArray[np.uint8]
+
+    def within(self, region: _Region) -> tuple[slice, slice] | None:
+        """Where a region and the array overlap: in the array, and in the region."""
+        start, end = max(self.first, region.first), min(self.first + self.written.size, region.end)
+        if start >= end:
+            return None
+        return slice(start - self.first, end - self.first), slice(start - region.first, end - region.first)
 
 
 class _Copies:

@@ -12,7 +12,24 @@ template <class T> INLINE T relu(T x) { return maximum(x, T(0)); }
 INLINE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 INLINE float softplus(float x) { return maximum(x, 0.f) + log1pf(expf(-fabsf(x))); }
 INLINE float softsign(float x) { return x / (1.f + fabsf(x)); }
-INLINE float gelu(float x) { return 0.5f * x * erfcf(-0.707106781f * x); }
+
+// 1 - erf(z), with all digits where that is tiny: exp(-z^2) t P(t) for z >= 0, with t = 1 / (1 + 0.4 z) and P fitted for
+// the least relative error, 8e-8.  Half the instructions of erfcf.
+INLINE float complementary_erf(float z) {
+    const float u = fabsf(z), t = __fdividef(1.f, 1.f + 0.4f * u);
+    float p = 0.0441542568f;
+    p = p * t - 0.154406867f;
+    p = p * t + 0.113028659f;
+    p = p * t + 0.0548642114f;
+    p = p * t + 0.10249885f;
+    p = p * t + 0.183778649f;
+    p = p * t + 0.204322196f;
+    p = p * t + 0.226106472f;
+    p = p * t + 0.225653648f;
+    const float tail = expf(-u * u) * (t * p);
+    return z < 0.f ? 2.f - tail : tail;
+}
+INLINE float gelu(float x) { return 0.5f * x * complementary_erf(-0.707106781f * x); }
 INLINE float gelu_tanh(float x) { return x * sigmoid(1.59576912f * (x + 0.044715f * (x * x * x))); }
 INLINE float elu(float x, float alpha) { return x > 0.f ? x : alpha * expm1f(x); }
 INLINE float celu(float x, float alpha) { return x > 0.f ? x : alpha * expm1f(x / alpha); }

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import KernelError
 from .device import Array, Device, TensorType
 from .kernel import Parameter, Signature, Work
+from .replay import Replay
 from .row_norm import program
 from .rows import Given, Spread, launch
 
@@ -28,6 +29,7 @@ class GroupNormalization:
         if attributes.get("stash_type", 1) != 1:
             raise KernelError(f"{self.signature.op} computes in float32 only; stash_type is {attributes['stash_type']}")
         self.num_groups = self.groups_of(attributes)
+        self._replay = Replay(self._launch)
 
     def groups_of(self, attributes: Mapping[str, Any]) -> int:
         """The number of groups; 0 if each channel is one."""
@@ -48,6 +50,9 @@ class GroupNormalization:
         return (x,)
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        self._replay(device, inputs, outputs)
+
+    def _launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
         x, scale, bias = inputs
         y = outputs[0]
         if x is None or scale is None or bias is None or y is None or 0 in x.shape:

@@ -2,7 +2,7 @@
 
 No op has code of its own here: a rule whose meaning is made of such ops has a kernel.  The loop is specialised on the
 pattern (what broadcasts, what divides into vectors, element types), and sizes are its arguments; a new batch size is
-traced anew in about a millisecond and finds the same source compiled.
+traced anew in a few milliseconds and finds the same source compiled.
 
 `device_function` writes the same expressions as a function that other kernels call on what they read or write.
 """
@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import NodeProto, helper
 
-from ..bodies import Use, _output_names, asks_for_shapes, function, meaning, real_dtype
+from ..bodies import Use, asks_for_shapes, function, meaning, output_names, real_dtype
 from ..errors import KernelError
 from ..language import Catalogue
 from ..rule import PREDICATES, Rule, op_name
-from .device import Array, Buffer, Device, Source, TensorType
+from .device import Array, Device, Source, TensorType, address
 from .expressions import source
 from .expressions.index import LANE, Index, coordinates, total, variable
 from .expressions.scalars import Scalar, Scalars
@@ -35,6 +35,8 @@ OPSET = 17
 BYTES, WIDEST = 16, 8
 """Largest access, and most elements that one thread computes at a time."""
 THREADS = 256
+BLOCKS = 2048 // THREADS
+"""On a multiprocessor at a time."""
 HEADER = "pointwise.cuh"
 KNOWN = 512
 """Plans that a kernel keeps; past that it begins anew."""
@@ -83,37 +85,40 @@ def loops(
 
 
 def _loop(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value], aligned: bool) -> Loop:
-    """Outputs of one shape, by their numbers: in the widest vectors that divide the elements and that something is read
-    in, else one element at a time."""
+    """Outputs of one shape, by their numbers: in vectors of 16 bytes, or the widest in which something is read."""
     first = next(iter(values.values()))
-    count, narrowest, width = first.size, min(v.dtype.itemsize for v in values.values()), WIDEST
+    count, narrowest = first.size, min(v.dtype.itemsize for v in values.values())
+    width = min(WIDEST, BYTES // narrowest) if aligned else 1
     while True:
-        while width > 1 and (not aligned or width * narrowest > BYTES or count % width or count == width):
+        while count < 2 * width and width > 1:
             width //= 2
-        position = variable("j" if width > 1 else "i", count // width)
+        position = variable("i", count)
         if width > 1:
-            position = total([(position, width), (variable("v", width, LANE), 1)])
-        at = coordinates(position, first.shape)
-        elements = [(v.dtype.name, v.at(at)) for v in values.values()]
+            position = total([(variable("j", count // width), width), (variable("v", width, LANE), 1)])
+        elements = _elements(values, position)
         reached = _reached([s for _, s in elements])
-        used = sorted({s.payload[0] for s in reached if s.kind == "load"})
-        largest = max(count, *(size(inputs[k].shape) for k in used), 0)
-        text = source.kernel(
-            entry, {k: inputs[k].dtype.name for k in used}, elements, count, width, largest >= source.NARROW_LIMIT
-        )
-        if width == 1 or text.vectors or not used:
+        dtypes = {k: inputs[k].dtype.name for k in sorted({s.payload[0] for s in reached if s.kind == "load"})}
+        rest = _elements(values, variable("i", count)) if count % width else ()
+        text = source.kernel(entry, dtypes, elements, rest, count, width)
+        if width == 1 or text.vectors or not dtypes:
             break
         width //= 2
     return Loop(
         Source(entry, Source.file(HEADER).text + text.body),
         entry,
-        tuple(used),
+        tuple(dtypes),
         tuple(values),
         text.parameters,
         count // width,
         _read(reached, inputs, count),
         count * sum(s.flops for s in reached),
     )
+
+
+def _elements(values: Mapping[int, Value], position: Index) -> list[tuple[str, Scalar]]:
+    """The element type and the expression of each output, at a position of its contiguous memory."""
+    at = coordinates(position, next(iter(values.values())).shape)
+    return [(v.dtype.name, v.at(at)) for v in values.values()]
 
 
 def _reached(results: Sequence[Scalar]) -> list[Scalar]:
@@ -168,25 +173,26 @@ class Pointwise:
             if definition.attributes is not None and name not in definition.attributes:
                 raise KernelError(f"{self.signature.op} has no attribute {name}")
         self.attributes = tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in attributes.items()))
+        self._all = (True,) * len(self.signature.outputs)
         self._plans: dict[Any, tuple[tuple[TensorType, ...], list[Loop]]] = {}
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-        return self._plan(tuple(inputs), (True,) * len(self.signature.outputs), True)[0]
+        return self._plan(tuple(inputs), self._all, True)[0]
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        types = tuple(None if a is None else TensorType(a.dtype, tuple(a.shape)) for a in inputs)
-        arrays = [a for a in (*inputs, *outputs) if a is not None]
-        aligned = all(address(a) % BYTES == 0 for a in arrays)
-        _, made = self._plan(types, tuple(a is not None for a in outputs), aligned)
+        addresses = 0
+        for a in (*inputs, *outputs):
+            addresses |= 0 if a is None else address(a)
+        types = tuple([None if a is None else TensorType(a.dtype, tuple(a.shape)) for a in inputs])
+        wanted = tuple([a is not None for a in outputs])
         given = [a for a in inputs if a is not None]
-        for loop in made:
-            blocks = min(-(-loop.vectors // THREADS), device.multiprocessors * (2048 // THREADS))
-            arguments = [*(given[k] for k in loop.inputs), *(outputs[k] for k in loop.outputs)]
-            count, *rest = loop.parameters
-            device.launch(loop.source, loop.entry, (blocks,), (THREADS,), [*arguments, count, *rest])
+        for loop in self._plan(types, wanted, addresses % BYTES == 0)[1]:
+            blocks = min(-(-loop.vectors // THREADS), device.multiprocessors * BLOCKS)
+            arrays = [*[given[k] for k in loop.inputs], *[outputs[k] for k in loop.outputs]]
+            device.launch(loop.source, loop.entry, (blocks,), (THREADS,), [*arrays, *loop.parameters])
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
-        types, made = self._plan(tuple(inputs), (True,) * len(self.signature.outputs), True)
+        types, made = self._plan(tuple(inputs), self._all, True)
         written = sum(size(t.shape) * t.dtype.itemsize for t in types)
         return Work(sum(loop.read for loop in made), written, sum(loop.flops for loop in made))
 
@@ -234,16 +240,6 @@ def check(signature: Signature, inputs: Sequence[TensorType | None]) -> None:
             raise KernelError(f"{parameter.name} of {op} must be {' or '.join(wanted)}, not {given.dtype.name}")
 
 
-def address(array: Array) -> int:
-    """Where an array lies on its device."""
-    if isinstance(array, Buffer):
-        return array.pointer
-    if isinstance(array, np.ndarray):
-        return int(array.ctypes.data)
-    found: Any = array
-    return int(found.data.ptr)  # CuPy
-
-
 KINDS = {"int": "int64", "bool": "bool"}
 
 
@@ -259,7 +255,7 @@ def kernel(op: str, catalogue: Catalogue) -> type[Kernel]:
     if other:
         raise KernelError(f"{op} has no generated kernel: {other} is neither elementwise nor a view")
     parameters = tuple(Parameter(p.name, KINDS.get(p.kind or "", "T"), p.optional) for p in definition.tensors)
-    results = tuple(Parameter(name) for name in _output_names(definition))
+    results = tuple(Parameter(name) for name in output_names(definition))
     signature = Signature(op, parameters, results)
     made: type[Kernel] = type(
         op, (Pointwise,), {"signature": signature, "catalogue": catalogue, "__doc__": definition.doc}
@@ -317,7 +313,7 @@ def device_function(
     return source.function(name, [(computed_type(d), t) for t, d in inputs.items()], results)
 
 
-# --------------------------------------------------------------------------------------------------------------- samples
+# -------------------------------------------------------------------------------------------------------- the sample
 
 SAMPLED: tuple[tuple[str, str, dict[str, Any], tuple[str, ...], tuple[tuple[int, ...], ...]], ...] = (
     ("flat", "Gelu", {}, REAL, ((8, 1024),)),
@@ -336,7 +332,8 @@ SAMPLED: tuple[tuple[str, str, dict[str, Any], tuple[str, ...], tuple[tuple[int,
         ((2, 7, 256), (50, 16), (50, 16), (2, 7)),
     ),
 )
-"""(what it shows, op, attributes, element types, shapes) of sources that stand for all others; a fourth input is int64."""
+"""(what it shows, op, attributes, element types, shapes) of sources that stand for all others; a fourth input is
+int64."""
 
 
 def samples() -> Iterator[tuple[str, Source]]:

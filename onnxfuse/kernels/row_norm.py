@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import KernelError
 from .device import Array, Device, TensorType
 from .kernel import Parameter, Signature, Work
+from .replay import Replay
 from .row_source import Expression, Operand, Program, Reach
 from .rows import Given, Spread, launch
 
@@ -66,6 +67,7 @@ class RowNormalization:
         self.epsilon = np.float32(attributes.get("epsilon", 1e-5))
         if attributes.get("stash_type", 1) != 1:
             raise KernelError(f"{self.signature.op} computes in float32 only; stash_type is {attributes['stash_type']}")
+        self._replay = Replay(self._launch)
 
     def split(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The dimensions of the rows and of the columns."""
@@ -86,6 +88,9 @@ class RowNormalization:
         return tuple(types)
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        self._replay(device, inputs, outputs)
+
+    def _launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
         self._run(device, inputs[0], inputs[1], _at(inputs, 2), outputs)
 
     def _run(
@@ -190,7 +195,7 @@ class SkipLayerNormalization(RowNormalization):
         SKIP_OUTPUTS,
     )
 
-    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+    def _launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
         self._run(device, inputs[0], inputs[2], _at(inputs, 3), outputs, inputs[1], _at(inputs, 4))
 
 
@@ -204,5 +209,5 @@ class SkipSimplifiedLayerNormalization(RowNormalization):
         SKIP_OUTPUTS,
     )
 
-    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+    def _launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
         self._run(device, inputs[0], inputs[2], None, outputs, inputs[1], _at(inputs, 3))

@@ -48,6 +48,16 @@ class Expression:
     operands: tuple[Operand, ...] = ()
     functions: str = ""
 
+    @classmethod
+    def of(cls, name: str, function: str, operands: tuple[Operand, ...], first: tuple[str, ...] = ()) -> Expression:
+        """One that `pointwise.device_function` wrote: its arguments are `first` (on the write, `value`), the operands,
+        and a reference to the result."""
+        names = (*first, *(operand.name for operand in operands))
+        parameters = ", ".join(f"float {n}" for n in names)
+        result = f"float y; {name}({', '.join((*names, 'y'))}); return y;"
+        value = f"__device__ __forceinline__ float value_of_{name}({parameters}) {{ {result} }}\n"
+        return cls(f"value_of_{name}({', '.join(names)})", operands, f"{function}\n{value}")
+
 
 @dataclass(frozen=True, eq=False)
 class Program:

@@ -10,6 +10,7 @@
 //   keep(value, row, column, columns)    stores what was read, where that is an output of its own
 //   write(value, row, column, columns)   VECTOR results, and what is computed from them on the way, to memory
 #include "common.cuh"
+#include "functions.cuh"
 
 struct Row {
     long long index;

@@ -32,14 +32,12 @@ CHECKED = (
 )
 FAST = ("-O2",)
 
+ALIGNED = r"(?:(?:__align__|alignas)\s*\([^)]*\)\s*)*"
+BOUNDS = r"(?:__launch_bounds__\s*\([^)]*\)\s*)?"
 DYNAMIC_SHARED = re.compile(
-    r"extern\s+(?P<before>(?:__align__\s*\([^)]*\)\s*|alignas\s*\([^)]*\)\s*)*)__shared__\s+"
-    r"(?P<after>(?:__align__\s*\([^)]*\)\s*|alignas\s*\([^)]*\)\s*)*)(?P<type>[\w:\s]+?)\s+(?P<name>\w+)\s*\[\s*\]\s*;"
+    rf"extern\s+{ALIGNED}__shared__\s+{ALIGNED}(?P<type>[\w:\s]+?)\s+(?P<name>\w+)\s*\[\s*\]\s*;"
 )
-ENTRY = re.compile(
-    r'^(?!\s*#).*?extern\s+"C"\s+__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(',
-    re.MULTILINE,
-)
+ENTRY = re.compile(rf'^(?!\s*#).*?extern\s+"C"\s+__global__\s+{BOUNDS}void\s+{BOUNDS}(\w+)\s*\(', re.MULTILINE)
 ERROR = re.compile(r"^(?P<where>[^\n:]+:\d+):\d+: (?:fatal )?error: (?P<message>.*)$", re.MULTILINE)
 
 

@@ -94,7 +94,10 @@ class Library:
         launch.kernel = ctypes.cast(self._library[f"emulator_call_{entry}"], ctypes.c_void_p)
         launch.image, launch.shared, launch.shared_bytes = self._base, self._shared, self._shared_bytes
         launch.message, launch.message_bytes = ctypes.cast(message, ctypes.c_char_p), MESSAGE_BYTES
-        stacks = _stacks.pop() if _stacks else self._make_stacks()
+        try:
+            stacks = _stacks.pop()
+        except IndexError:
+            stacks = self._make_stacks()
         if not stacks:
             raise KernelError(f"{entry}: no memory for the stacks of a block's threads")
         launch.stacks = stacks

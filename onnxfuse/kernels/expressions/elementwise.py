@@ -107,15 +107,18 @@ IS_INF = F("IsInf", "is_infinite({0}, {detect_negative}, {detect_positive})", re
 FOLDED = {"Max": "Max", "Min": "Min", "Sum": "Add", "Mean": "Add"}
 """Ops of any number of operands → the op on two of them."""
 
+SMOOTH = frozenset(("Cos", "Erf", "Exp", "Sigmoid", "Sin", "Tanh"))
+"""Ops whose operand, where it is a quotient by a number, may as well be a product."""
+
 ONE_PLUS = "1 +"
 BETTER: dict[str, tuple[tuple[tuple[float | str, ...], Formula], ...]] = {
     # Differences of nearly equal numbers, and the functions that compute them without cancelling.
     "Add": (
-        (("+", 1.0, "Erf"), F("Erfc", "erfcf(-{0})", 2)),
+        (("+", 1.0, "Erf"), F("Erfc", "complementary_erf(-{0})", 2)),
         (("+", 1.0, "Tanh"), F("TwoSigmoid", "2.f * sigmoid(2.f * {0})", 5)),
     ),
     "Sub": (
-        (("-", 1.0, "Erf"), F("Erfc", "erfcf({0})")),
+        (("-", 1.0, "Erf"), F("Erfc", "complementary_erf({0})")),
         (("-", 1.0, "Tanh"), F("TwoSigmoid", "2.f * sigmoid(-2.f * {0})", 5)),
         (("-", 1.0, "Sigmoid"), F("Sigmoid", "sigmoid(-{0})", 4)),
         (("-", "Exp", 1.0), F("Expm1", "expm1f({0})")),

@@ -43,10 +43,11 @@ class Writer:
     wide: bool = False
     outer: list[str] = field(default_factory=list)
     inner: list[str] = field(default_factory=list)
-    tables: list[str] = field(default_factory=list)
+    tables: dict[tuple[str, tuple[int | float | bool, ...]], str] = field(default_factory=dict)
     names: dict[Any, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     position: bool = False
+    largest: int = 0
     numbers: dict[int, str] = field(default_factory=dict)
     divisors: dict[int, str] = field(default_factory=dict)
 
@@ -79,6 +80,7 @@ class Writer:
 
     def index(self, index: Index) -> str:
         """A sum; `i` is the position of the lane's element."""
+        self.largest = max(self.largest, -index.low, index.high)
         terms = dict(index.terms)
         parts = []
         literal = index.depends == LANE
@@ -173,16 +175,12 @@ class Writer:
         self.statement(s, "t", s.type, text, s.depends)
 
     def _table(self, s: Scalar) -> str:
-        key = ("table", s.type, s.payload[0])
-        if key not in self.names:
-            self.name(key, "table")
-            values = ", ".join(real(v) if s.type == FLOAT else str(v).lower() for v in s.payload[0])
-            self.tables.append(f"const {s.type} {self.names[key]}[] = {{{values}}};")
-        return self.names[key]
+        return self.tables.setdefault((s.type, s.payload[0]), f"table{len(self.tables)}")
 
     def _load(self, s: Scalar) -> str:
         """An element of an input, through a vector where the lanes read neighbours under one condition."""
         number, offset, guard, size = s.payload
+        self.largest = max(self.largest, size)
         vector = self._vector(offset, size)
         if vector is None or any(c.depends & LANE for c in guard):
             element = f"value(in{number}[{self.index(offset)}])"
@@ -237,45 +235,47 @@ def kernel(
     entry: str,
     inputs: Mapping[int, str],
     elements: Sequence[tuple[str, Scalar]],
+    rest: Sequence[tuple[str, Scalar]],
     count: int,
     width: int,
-    wide: bool,
+    wide: bool = False,
 ) -> Text:
-    """The source of one loop over `count` elements, `width` at a time: `inputs` are numbers and
-    element types of those that are read, `elements` the element type and expression of each output.
+    """The source of one loop over `count` elements, `width` at a time: `inputs` are numbers and element types of those
+    that are read, `elements` the element type and expression of each output.
 
-    Arrays come first as parameters, inputs `in0` … and outputs `out0` …; then the count of vectors, then numbers.
+    Indices are 32-bit, or if `wide`, or where one may pass NARROW_LIMIT, 64-bit.
+    Vectors are counted by `j` and their lanes by `v`; single elements by `i`, those of `rest` what the vectors leave.
+    Arrays come first as parameters, inputs `in0` … and outputs `out0` …; then the count of vectors (and that of
+    elements, where some are left), then numbers.
     """
     writer = Writer(inputs, width, wide)
-    results = [f"Rounded<{STORED[dtype]}>::of({writer.scalar(s)})" for dtype, s in elements]
-    stored = [STORED[dtype] for dtype, _ in elements]
-    loop = "j" if width > 1 else "i"
-    lines = list(writer.outer)
-    if width > 1:
-        lines += [f"{type} y{k}[{width}];" for k, type in enumerate(stored)]
-        lines += ["#pragma unroll", f"for (int v = 0; v < {width}; ++v) {{"]
-        inner = [*writer.inner, *(f"y{k}[v] = {text};" for k, text in enumerate(results))]
-        if writer.position:
-            inner.insert(0, f"const Index i = {width} * j + v;")
-        lines += [f"    {line}" for line in inner] + ["}"]
-        lines += [f"store(out{k} + {width} * j, y{k});" for k in range(len(stored))]
-    else:
-        lines += [f"out{k}[i] = {text};" for k, text in enumerate(results)]
+    lines = _vectors(writer, elements) if width > 1 else _singles(writer, elements)
+    vectors = "x" in writer.counts
+    left = []
+    single = Writer(inputs, 1, wide, tables=writer.tables, numbers=writer.numbers, divisors=writer.divisors)
+    if rest:
+        left = ["Index elements", f"    for (Index i = {width} * count + first; i < elements; i += step) {{"]
+        left += [f"        {line}" for line in _singles(single, rest)] + ["    }"]
+    largest = max(count, writer.largest, single.largest)
+    if largest >= NARROW_LIMIT and not wide:
+        return kernel(entry, inputs, elements, rest, count, width, wide=True)
     head = [f"const {STORED[dtype]}* __restrict__ in{k}" for k, dtype in inputs.items()]
-    head += [f"{type}* __restrict__ out{k}" for k, type in enumerate(stored)]
-    head += ["Index count", *(f"Index {name}" for name in writer.numbers.values())]
+    head += [f"{STORED[dtype]}* __restrict__ out{k}" for k, (dtype, _) in enumerate(elements)]
+    head += ["Index count", *left[:1], *(f"Index {name}" for name in writer.numbers.values())]
     integer = np.int64 if wide else np.int32
-    parameters: list[np.generic] = [integer(n) for n in (count // width, *writer.numbers)]
+    counts = [count // width, *([count] if rest else [])]
+    parameters: list[np.generic] = [integer(n) for n in (*counts, *writer.numbers)]
     prepared = []
     for n, name in writer.divisors.items():
         head += [f"int {name}_number, unsigned {name}_multiplier, int {name}_shift"]
         prepared.append(f"const Divisor {name} = {{{name}_number, {name}_multiplier, {name}_shift}};")
         parameters += division(n)
+    loop = "j" if width > 1 else "i"
     body = [
         "",
         f"typedef {'long long' if wide else 'int'} Index;",
         "",
-        *(f"__device__ {table}" for table in writer.tables),
+        *(_table(name, *content) for content, name in writer.tables.items()),
         f'extern "C" __global__ void __launch_bounds__(256) {entry}(',
         ",\n".join(f"    {h}" for h in head) + ") {",
         *(f"    {line}" for line in prepared),
@@ -284,10 +284,40 @@ def kernel(
         f"    for (Index {loop} = first; {loop} < count; {loop} += step) {{",
         *(f"        {line}" for line in lines),
         "    }",
+        *left[1:],
         "}",
         "",
     ]
-    return Text("\n".join(body), tuple(parameters), "x" in writer.counts)
+    return Text("\n".join(body), tuple(parameters), vectors)
+
+
+def _table(name: str, type: str, values: tuple[int | float | bool, ...]) -> str:
+    texts = ", ".join(real(v) if type == FLOAT else str(v).lower() for v in values)
+    return f"__device__ const {type} {name}[] = {{{texts}}};"
+
+
+def _vectors(writer: Writer, elements: Sequence[tuple[str, Scalar]]) -> list[str]:
+    """The body of a loop over vectors."""
+    width = writer.width
+    results = [f"Rounded<{STORED[dtype]}>::of({writer.scalar(s)})" for dtype, s in elements]
+    inner = [*writer.inner, *(f"y{k}[v] = {text};" for k, text in enumerate(results))]
+    if writer.position:
+        inner.insert(0, f"const Index i = {width} * j + v;")
+    return [
+        *writer.outer,
+        *(f"{STORED[dtype]} y{k}[{width}];" for k, (dtype, _) in enumerate(elements)),
+        "#pragma unroll",
+        f"for (int v = 0; v < {width}; ++v) {{",
+        *(f"    {line}" for line in inner),
+        "}",
+        *(f"store(out{k} + {width} * j, y{k});" for k in range(len(elements))),
+    ]
+
+
+def _singles(writer: Writer, elements: Sequence[tuple[str, Scalar]]) -> list[str]:
+    """The body of a loop over single elements."""
+    results = [f"Rounded<{STORED[dtype]}>::of({writer.scalar(s)})" for dtype, s in elements]
+    return [*writer.outer, *(f"out{k}[i] = {text};" for k, text in enumerate(results))]
 
 
 def division(n: int) -> list[np.generic]:

@@ -50,7 +50,7 @@ struct alignas(2) __half {
 #endif
   }
 
-  // A double on its way to half must not be rounded twice: the float between keeps, in its last bit, that it was inexact.
+  // A double on its way to half must not be rounded twice: the float between says in its last bit that it is inexact.
   static float to_odd(double value) {
     float nearest = float(value);
     if (double(nearest) == value || value != value || isinf(nearest)) return nearest;

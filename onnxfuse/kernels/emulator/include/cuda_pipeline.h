@@ -11,7 +11,7 @@ EMULATOR_UNCHECKED inline void __pipeline_memcpy_async(
   if (uintptr_t(to) % bytes || uintptr_t(from) % bytes)
     fail(site, "asynchronous copy of %zu bytes between addresses that are not aligned to it", bytes);
   if (copies.count == Copies::MOST) fail(site, "more than %u asynchronous copies under way", Copies::MOST);
-  access(to, bytes, true, false, __builtin_return_address(0));
+  access(to, bytes, Access::write, __builtin_return_address(0));
   under_way(to, bytes, site);
   memset(to, POISON, bytes);
   copies.copy[copies.count++] = {(char *)to, (const char *)from, unsigned(bytes), unsigned(zeros)};
@@ -32,8 +32,8 @@ EMULATOR_UNCHECKED inline void __pipeline_wait_prior(unsigned under_way) {
   for (unsigned i = 0; i < end; i++) {
     Copy copy = copies.copy[i];
     unsigned bytes = copy.bytes - copy.zeros;
-    if (bytes) access(copy.from, bytes, false, false, __builtin_return_address(0));
-    access(copy.to, copy.bytes, true, false, __builtin_return_address(0));
+    if (bytes) access(copy.from, bytes, Access::read, __builtin_return_address(0));
+    access(copy.to, copy.bytes, Access::write, __builtin_return_address(0));
     memcpy(copy.to, copy.from, bytes);
     memset(copy.to + bytes, 0, copy.zeros);
   }

@@ -81,7 +81,9 @@ int barrier_reduce(int predicate, int which, Site site);
 // Wait for the other lanes of the mask; returns those of them that the block has.
 unsigned meet(Meeting meeting, unsigned mask, Site site);
 Thread &lane(unsigned lane);
-void access(const void *address, size_t bytes, bool write, bool atomic, const void *code);
+// What the checker is told of an access.
+enum class Access : uint8_t { read, write, update, exchange };
+void access(const void *address, size_t bytes, Access kind, const void *code);
 // A copy to shared memory has begun, and until it is waited for nobody may look.
 void under_way(const void *address, size_t bytes, Site site);
 void fence();

@@ -15,9 +15,9 @@ template <class T> inline void __stwt(T *address, T value) { *address = value; }
 namespace emulator {
 
 // Blocks may run on several CPU threads: a read-modify-write is one really.
-template <class T, class Update>
+template <Access kind = Access::update, class T, class Update>
 EMULATOR_UNCHECKED __attribute__((noinline)) T read_modify_write(T *address, Update update) {
-  access(address, sizeof(T), true, true, __builtin_return_address(0));
+  access(address, sizeof(T), kind, __builtin_return_address(0));
   T old, updated;
   __atomic_load(address, &old, __ATOMIC_RELAXED);
   do updated = update(old);
@@ -29,23 +29,24 @@ template <class T> struct Same { using type = T; };  // The address alone decide
 
 }  // namespace emulator
 
-#define EMULATOR_ATOMIC(name, expression)                                            \
+#define EMULATOR_ATOMIC(name, kind, expression)                                      \
   template <class T>                                                                 \
   inline T name(T *address, typename ::emulator::Same<T>::type value) {              \
-    return ::emulator::read_modify_write(address, [value](T old) -> T { return expression; }); \
+    auto update = [value](T old) -> T { return expression; };                        \
+    return ::emulator::read_modify_write<::emulator::Access::kind>(address, update); \
   }                                                                                  \
   template <class T>                                                                 \
   inline T name##_block(T *address, typename ::emulator::Same<T>::type value) { return name(address, value); }
-EMULATOR_ATOMIC(atomicAdd, old + value)
-EMULATOR_ATOMIC(atomicSub, old - value)
-EMULATOR_ATOMIC(atomicExch, ((void)old, value))
-EMULATOR_ATOMIC(atomicMin, old < value ? old : value)
-EMULATOR_ATOMIC(atomicMax, old > value ? old : value)
-EMULATOR_ATOMIC(atomicAnd, old & value)
-EMULATOR_ATOMIC(atomicOr, old | value)
-EMULATOR_ATOMIC(atomicXor, old ^ value)
-EMULATOR_ATOMIC(atomicInc, old >= value ? T(0) : T(old + 1))
-EMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : T(old - 1))
+EMULATOR_ATOMIC(atomicAdd, update, old + value)
+EMULATOR_ATOMIC(atomicSub, update, old - value)
+EMULATOR_ATOMIC(atomicExch, exchange, ((void)old, value))
+EMULATOR_ATOMIC(atomicMin, update, old < value ? old : value)
+EMULATOR_ATOMIC(atomicMax, update, old > value ? old : value)
+EMULATOR_ATOMIC(atomicAnd, update, old & value)
+EMULATOR_ATOMIC(atomicOr, update, old | value)
+EMULATOR_ATOMIC(atomicXor, update, old ^ value)
+EMULATOR_ATOMIC(atomicInc, update, old >= value ? T(0) : T(old + 1))
+EMULATOR_ATOMIC(atomicDec, update, old == 0 || old > value ? value : T(old - 1))
 #undef EMULATOR_ATOMIC
 
 template <class T>

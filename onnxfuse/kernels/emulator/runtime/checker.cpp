@@ -1,10 +1,10 @@
 // Races, bounds, alignment, and reads of what nobody wrote.
 //
-// The kernel is compiled with -fsanitize=thread and -fsanitize=alignment,bounds,... but linked with neither runtime: the
-// functions that the compiler calls for each access are here.  Shared memory and global buffers that can be written
-// remember who touched each part last, and two accesses are a race unless a barrier orders them
-// (happens-before: L. Lamport, CACM 21(7), 1978; as in FastTrack, C. Flanagan and S. Freund, PLDI 2009): so the order in
-// which the emulator happens to run the threads does not matter.
+// The kernel is compiled with -fsanitize=thread and -fsanitize=alignment,bounds,... but linked with neither runtime:
+// the functions that the compiler calls for each access are here.  Shared memory and global buffers that can be written
+// remember who touched each part last, and two accesses are a race unless a barrier orders them (happens-before:
+// L. Lamport, CACM 21(7), 1978; as in FastTrack, C. Flanagan and S. Freund, PLDI 2009): so the order in which the
+// emulator happens to run the threads does not matter.
 #include "checker.h"
 
 #include <algorithm>
@@ -96,18 +96,18 @@ bool handed_over(uint32_t epoch) {
 struct Touch {
   const char *memory;
   size_t offset;
-  bool write, atomic;
+  bool read, write, atomic;
   const void *code;
 };
 
 [[noreturn]] void race(const Touch &touch, const char *ours, const char *theirs, uint32_t rank, uint32_t code) {
-  fail(at_code(touch.code), "race: %s byte %zu of %s that thread %u of the block %s at @%x@, with no barrier between", ours,
-       touch.offset, touch.memory, rank, theirs, code);
+  fail(at_code(touch.code), "race: %s byte %zu of %s that thread %u of the block %s at @%x@, with no barrier between",
+       ours, touch.offset, touch.memory, rank, theirs, code);
 }
 
 [[noreturn]] void race_of_blocks(const Touch &touch, const char *ours, const char *theirs, uint32_t code) {
-  fail(at_code(touch.code), "race: %s byte %zu of %s that another block %s at @%x@", ours, touch.offset, touch.memory, theirs,
-       code);
+  fail(at_code(touch.code), "race: %s byte %zu of %s that another block %s at @%x@", ours, touch.offset,
+       touch.memory, theirs, code);
 }
 
 void check_against_write(const Write &last, const Touch &touch) {
@@ -135,8 +135,8 @@ void record_read(Reads &reads, uint32_t code) {
   uint32_t self = 1u << thread->lane;
   if (reads.epoch && !in_block(reads.epoch)) reads.by_earlier_block = true;
   if (reads.epoch != checker->epoch) {
-    reads.epoch = checker->epoch, reads.lanes = self, reads.warp = uint16_t(thread->warp), reads.by_several_warps = false;
-    reads.time = thread->time, reads.code = code;
+    reads.epoch = checker->epoch, reads.time = thread->time, reads.code = code;
+    reads.lanes = self, reads.warp = uint16_t(thread->warp), reads.by_several_warps = false;
   } else if (reads.warp != thread->warp) {
     reads.by_several_warps = true;
   } else {
@@ -164,10 +164,12 @@ void touch_shared(Cells &cells, Touch &touch, size_t bytes) {
   cells.each(touch.offset, bytes, [&](Cell &cell, size_t offset) {
     touch.offset = offset;
     if (!in_block(cell.write.epoch)) cell = Cell{};  // What an earlier block did here is no matter.
-    if (!touch.write && !cell.write.epoch)
-      fail(at_code(touch.code), "reads byte %zu of %s, which no thread of the block has written", touch.offset, touch.memory);
-    if (!touch.write && cell.write.under_way)
-      fail(at_code(touch.code), "reads byte %zu of %s while an asynchronous copy to it is under way", touch.offset, touch.memory);
+    if (touch.read && !cell.write.epoch)
+      fail(at_code(touch.code), "reads byte %zu of %s, which no thread of the block has written", touch.offset,
+           touch.memory);
+    if (touch.read && cell.write.under_way)
+      fail(at_code(touch.code), "reads byte %zu of %s while an asynchronous copy to it is under way", touch.offset,
+           touch.memory);
     touch_cell(cell, touch);
   });
 }
@@ -181,8 +183,9 @@ void touch_global(const Region &region, Cells &cells, Touch &touch, size_t bytes
     fail(at_code(touch.code), "write of %zu bytes at byte %zu of an input", bytes, touch.offset);
   if (region.written) {
     for (size_t i = touch.offset; i < touch.offset + bytes; i++) {
+      if (touch.read && !region.written[i])
+        fail(at_code(touch.code), "reads byte %zu of an output that nobody has written", i);
       if (touch.write) region.written[i] = 1;
-      else if (!region.written[i]) fail(at_code(touch.code), "reads byte %zu of an output that nobody has written", i);
     }
   }
   if (!region.writable) return;
@@ -196,19 +199,22 @@ void touch_global(const Region &region, Cells &cells, Touch &touch, size_t bytes
   }
 }
 
-bool inside(const char *address, const char *first, size_t bytes) { return address >= first && address < first + bytes; }
+bool inside(const char *address, const char *first, size_t bytes) {
+  return address >= first && address < first + bytes;
+}
 
 extern "C" char emulator_image_end[] __asm__("_end") __attribute__((visibility("hidden")));
 
 }  // namespace
 
-void access(const void *where, size_t bytes, bool write, bool atomic, const void *code) {
+void access(const void *where, size_t bytes, Access kind, const void *code) {
   if (!checker || !checker->launch || !thread) return;
   Checker &c = *checker;
   const char *address = static_cast<const char *>(where);
   if (inside(address, current_fiber()->stack, STACK)) return;
   const Launch &launch = *c.launch;
-  Touch touch = {"shared memory", 0, write, atomic, code};
+  bool write = kind != Access::read, atomic = kind == Access::update || kind == Access::exchange;
+  Touch touch = {"shared memory", 0, kind == Access::read || kind == Access::update, write, atomic, code};
   if (inside(address, launch.shared, launch.shared_bytes)) {
     touch.offset = size_t(address - launch.shared);
     return touch_shared(c.statics, touch, bytes);
@@ -310,20 +316,20 @@ using namespace emulator;
 #define HOOK extern "C" __attribute__((visibility("hidden"))) void
 
 #define ACCESS(bytes)                                                                                        \
-  HOOK __tsan_read##bytes(void *address) { access(address, bytes, false, false, CALLER); }                   \
-  HOOK __tsan_write##bytes(void *address) { access(address, bytes, true, false, CALLER); }                   \
-  HOOK __tsan_unaligned_read##bytes(void *address) { access(address, bytes, false, false, CALLER); }         \
-  HOOK __tsan_unaligned_write##bytes(void *address) { access(address, bytes, true, false, CALLER); }         \
-  HOOK __tsan_volatile_read##bytes(void *address) { access(address, bytes, false, false, CALLER); }          \
-  HOOK __tsan_volatile_write##bytes(void *address) { access(address, bytes, true, false, CALLER); }
+  HOOK __tsan_read##bytes(void *address) { access(address, bytes, Access::read, CALLER); }                   \
+  HOOK __tsan_write##bytes(void *address) { access(address, bytes, Access::write, CALLER); }                   \
+  HOOK __tsan_unaligned_read##bytes(void *address) { access(address, bytes, Access::read, CALLER); }         \
+  HOOK __tsan_unaligned_write##bytes(void *address) { access(address, bytes, Access::write, CALLER); }         \
+  HOOK __tsan_volatile_read##bytes(void *address) { access(address, bytes, Access::read, CALLER); }          \
+  HOOK __tsan_volatile_write##bytes(void *address) { access(address, bytes, Access::write, CALLER); }
 ACCESS(1)
 ACCESS(2)
 ACCESS(4)
 ACCESS(8)
 ACCESS(16)
 
-HOOK __tsan_read_range(void *address, size_t bytes) { access(address, bytes, false, false, CALLER); }
-HOOK __tsan_write_range(void *address, size_t bytes) { access(address, bytes, true, false, CALLER); }
+HOOK __tsan_read_range(void *address, size_t bytes) { access(address, bytes, Access::read, CALLER); }
+HOOK __tsan_write_range(void *address, size_t bytes) { access(address, bytes, Access::write, CALLER); }
 HOOK __tsan_init() {}
 HOOK __tsan_func_entry(void *) {}
 HOOK __tsan_func_exit() {}
@@ -347,7 +353,8 @@ struct TypeMismatch {
 HOOK __ubsan_handle_type_mismatch_v1(TypeMismatch *data, uintptr_t address) {
   if (!thread) return;
   unsigned alignment = 1u << data->log_alignment;
-  fail(data->where.site(), "misaligned access: %zu bytes past a multiple of %u", size_t(address % alignment), alignment);
+  fail(data->where.site(), "misaligned access: %zu bytes past a multiple of %u", size_t(address % alignment),
+       alignment);
 }
 HOOK __ubsan_handle_out_of_bounds(SourceLocation *where, uintptr_t index) {
   fail(where->site(), "index %td is outside the array", ptrdiff_t(index));

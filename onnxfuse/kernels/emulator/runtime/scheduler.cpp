@@ -11,8 +11,8 @@
 #include "fiber.h"
 #include "launch.h"
 
-// Zero-initialised data of the library is shared memory, and poisoned before each block: what the runtime keeps must lie
-// elsewhere.
+// Zero-initialised data of the library is shared memory, and poisoned before each block: what the runtime keeps must
+// lie elsewhere.
 #define KEPT __attribute__((section("emulator_state")))
 
 asm(R"(
