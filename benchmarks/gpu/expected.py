@@ -9,45 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxfuse import kernels, language
-from onnxfuse.errors import KernelError
-from onnxfuse.kernels import group_norm, pointwise, row_norm, softmax
 from onnxfuse.kernels.kernel import Kernel
 from tests import kernel_runs, row_cases
 from tests.row_cases import Wanted
 
 Values = NDArray[Any]
 CATALOGUE = language.load()
-ROWS: dict[str, type[Kernel]] = {
-    kernel.signature.op: kernel
-    for kernel in (
-        row_norm.LayerNormalization,
-        row_norm.RMSNormalization,
-        row_norm.SkipLayerNormalization,
-        row_norm.SkipSimplifiedLayerNormalization,
-        softmax.Softmax,
-        softmax.LogSoftmax,
-        softmax.SafeSoftmax,
-        group_norm.GroupNormalization,
-        group_norm.InstanceNormalization,
-    )
-}
-"""The kernels that are files; all others are generated."""
 TERMS = {"RotaryEmbedding": 1.0, "HardSigmoid": 0.5, "HardSwish": 1.5}
 """The size of the terms of elementwise ops where they cancel: a rotation, a line near its zero."""
 
 
 def kernel(op: str, attributes: Mapping[str, Any]) -> Kernel:
     """The kernel of a node.  Raises KernelError where there is none."""
-    return _class(op)(attributes)
-
-
-def _class(op: str) -> type[Kernel]:
-    if op in ROWS:
-        return ROWS[op]
-    try:
-        return kernels.find(op)
-    except KernelError:
-        return pointwise.kernel(op, CATALOGUE)
+    return kernels.find(op)(attributes)
 
 
 def expected(op: str, attributes: Mapping[str, Any], inputs: Sequence[Values | None]) -> list[Wanted]:

@@ -7,7 +7,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ class Journal:
     """Lines of JSON, each an object of one key: `facts`, `plan`, `begin`, `row`, `end`, `left`."""
 
     path: Path
-    _known: list[tuple[str, Any]] = field(default_factory=list)
 
     def write(self, kind: str, value: Any) -> None:
         """Append a line; it is on the disk when this returns."""

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .expected import ROWS
+from onnxfuse.kernels import KERNELS
+
 from .plan import OK, Journal, Row
 
 MOST_LINES = 100
@@ -87,7 +88,7 @@ def _checked(rows: Sequence[Row]) -> list[str]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         op = row.get("op") or row["name"].split()[0]
-        groups.setdefault(op if op in (*ROWS, "RotaryEmbedding") else GENERATED, []).append(row)
+        groups.setdefault(op if op in (*KERNELS, "RotaryEmbedding") else GENERATED, []).append(row)
     dtypes = ("float32", "float16", "bfloat16")
     lines = [
         "",
