@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -305,6 +307,39 @@ def test_a_worker_that_hangs_or_dies_costs_one_step(journal: Journal, mode: str,
     call = [sys.executable, "-c", WORKER, str(journal.path), mode]
     assert command.supervise(journal, 60.0, call, rest=0.05) == 0
     assert [(row["name"], row["outcome"]) for row in journal.all("row")] == [("0", OK), ("1", reason), ("2", OK)]
+
+
+def test_a_worker_is_ended_when_time_is_up(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "GRACE", 0.0)
+    call = [sys.executable, "-c", WORKER.replace("0.5", "1000"), str(journal.path), "hang"]
+    assert command.supervise(journal, 1.0, call, rest=0.05) != 0
+    assert [(row["name"], row["outcome"]) for row in journal.all("row")] == [
+        ("0", OK),
+        ("1", "not done when time was up"),
+    ]
+
+
+def test_who_ends_it_early_gets_what_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def supervise(journal: Journal, budget: float, call: Sequence[str]) -> int:
+        assert call[-2:] == ["--only", "check"]
+        journal.write("facts", {"card": "x"})
+        journal.write("row", {"section": "check", "name": "a", "outcome": OK, "error": 0.0, "op": "Softmax"})
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+        return 0
+
+    monkeypatch.setattr(command, "supervise", supervise)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert command.main(["--results", str(tmp_path / "new"), "--only", "check"]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "| Softmax | 1 | 0 |" in capsys.readouterr().out
+    record, kept = sorted((tmp_path / "new").iterdir())
+    assert json.loads(record.read_text())["rows"][0]["name"] == "a"
+    assert kept.suffix == ".jsonl"
 
 
 def test_a_worker_that_never_begins_is_given_up(journal: Journal, capfd: pytest.CaptureFixture[str]) -> None:

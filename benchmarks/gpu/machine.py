@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -127,8 +128,10 @@ class CudaMachine:
             "multiprocessors": found["multiProcessorCount"],
             "cache_mb": round(self.cache / 2**20, 1),
             "compute_capability": f"{found['major']}.{found['minor']}",
-            "driver": _version(self._runtime.driverGetVersion()),
+            "driver": _driver(),
+            "cuda": _version(self._runtime.driverGetVersion()),
             "runtime": _version(self._runtime.runtimeGetVersion()),
+            "cupy": self.arrays.__version__,
             "nvrtc": ".".join(map(str, self.arrays.cuda.nvrtc.getVersion())),
         }
 
@@ -223,6 +226,16 @@ def in_turn(calls: Sequence[Run]) -> Run:
             call()
 
     return run
+
+
+def _driver() -> str:
+    """The driver's own version, which CUDA does not tell; "unknown" without nvidia-smi."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return said.split("\n")[0].strip()
 
 
 def _version(number: int) -> str:
