@@ -531,7 +531,8 @@ def test_a_worker_goes_through_the_plan(
     for each in real(journal):
         if each.section in ("floor", "torch", "session", "sanitizer"):
             seen.setdefault(each.section, each)
-    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
+    for name in ("torch", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
     monkeypatch.setattr(sanitizer.shutil, "which", lambda name, path=None: None)
     monkeypatch.setattr(steps, "plan", lambda journal: list(seen.values()))
     assert command.work(journal, 600.0, []) == 0

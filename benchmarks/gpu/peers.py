@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -22,10 +21,12 @@ EPSILON = 1e-5
 
 def torch() -> Any:
     """PyTorch with a GPU.  Raises SkippedError with the reason where it is of no use."""
-    if importlib.util.find_spec("torch") is None:
-        raise SkippedError("torch is not installed")
-    import torch as module
-
+    try:
+        import torch as module
+    except ModuleNotFoundError:
+        raise SkippedError("torch is not installed") from None
+    except (ImportError, OSError) as error:
+        raise SkippedError(f"torch does not load: {one_line(error)}") from None
     if not module.cuda.is_available():
         raise SkippedError(f"torch {module.__version__} sees no GPU")
     return module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,11 +38,11 @@ SECONDS = 3.0
 
 def available() -> None:
     """Raises SkippedError where onnxruntime has no CUDA provider that works."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise SkippedError("onnxruntime-gpu is not installed")
-    if not has_cuda():
+    try:
         import onnxruntime
-
+    except ImportError:
+        raise SkippedError("onnxruntime-gpu is not installed") from None
+    if not has_cuda():
         raise SkippedError(f"the CUDA provider of onnxruntime {onnxruntime.__version__} is not there, or does not load")
 
 
