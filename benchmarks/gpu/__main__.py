@@ -53,8 +53,13 @@ def work(journal: Journal, budget: float, sections: Sequence[str]) -> int:
     return 0
 
 
-def supervise(journal: Journal, budget: float, command: Sequence[str], clock: Callable[[], float] = time.monotonic,
-              rest: float = 0.3) -> int:  # fmt: skip
+def supervise(
+    journal: Journal,
+    budget: float,
+    command: Sequence[str],
+    clock: Callable[[], float] = time.monotonic,
+    rest: float = 0.3,
+) -> int:
     """Start workers by `command` until one has done all that the budget allows; returns the last exit code.
 
     A worker that dies, or hangs in a step, costs that step; the next one goes on behind it.
@@ -83,8 +88,9 @@ def supervise(journal: Journal, budget: float, command: Sequence[str], clock: Ca
     return code
 
 
-def _wait(worker: subprocess.Popen[bytes], journal: Journal, end: float, clock: Callable[[], float],
-          rest: float) -> str:  # fmt: skip
+def _wait(
+    worker: subprocess.Popen[bytes], journal: Journal, end: float, clock: Callable[[], float], rest: float
+) -> str:
     """Until the worker is done; the reason if it has to be ended."""
     size, since = -1, clock()
     while worker.poll() is None:
@@ -145,8 +151,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--budget", type=float, default=480.0, metavar="SECONDS", help="default: 480")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="default: benchmarks/results")
-    parser.add_argument("--only", nargs="+", default=[], choices=steps.SECTIONS, metavar="SECTION",
-                        help=f"some of {', '.join(steps.SECTIONS)}")  # fmt: skip
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        choices=steps.SECTIONS,
+        metavar="SECTION",
+        help=f"some of {', '.join(steps.SECTIONS)}",
+    )
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--small-grid", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)

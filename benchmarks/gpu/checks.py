@@ -118,8 +118,9 @@ def check(case: Case, machine: Machine) -> Row:
             machine.write(memory, array)
         placed.append(memory)
     types = kernel.outputs(types_of(inputs))
-    outputs = [machine.allocate(t, case.by) if w else None
-               for t, w in zip(types, wanted(case.outputs, types), strict=True)]  # fmt: skip
+    outputs = [
+        machine.allocate(t, case.by) if w else None for t, w in zip(types, wanted(case.outputs, types), strict=True)
+    ]
     kernel.launch(machine.device, placed, outputs)
     machine.wait()
     row: Row = {"op": case.op, "dtype": str(types[0].dtype), "error": 0.0}

@@ -58,8 +58,11 @@ def _normalization(
     normal, mean, inverse = row_cases.normalized(x, axes, center)
     assert scale is not None
     # A mean is as wrong as the largest of what it is the mean of.
-    return [row_cases.affine(normal, scale, bias), Wanted(mean, np.maximum(np.abs(x).max(initial=0), 1)),
-            Wanted(inverse)]  # fmt: skip
+    return [
+        row_cases.affine(normal, scale, bias),
+        Wanted(mean, np.maximum(np.abs(x).max(initial=0), 1)),
+        Wanted(inverse),
+    ]
 
 
 def _skip(

@@ -57,10 +57,16 @@ def markdown(found: Row) -> list[str]:
     lines = [" · ".join(f"{key} {value}" for key, value in found["machine"].items())]
     lines += _compiled(by_section.get("compile", []))
     lines += _checked(by_section.get("check", []))
-    lines += [f"{row['name']} under compute-sanitizer: {row['cases']} cases, {row['outcome']}"
-              for row in by_section.get("sanitizer", []) if "cases" in row]  # fmt: skip
-    lines += [f"copy on the card: {row['bytes_per_second'] / 1e9:,.0f} GB/s, read and written"
-              for row in by_section.get("floor", []) if "bytes_per_second" in row]  # fmt: skip
+    lines += [
+        f"{row['name']} under compute-sanitizer: {row['cases']} cases, {row['outcome']}"
+        for row in by_section.get("sanitizer", [])
+        if "cases" in row
+    ]
+    lines += [
+        f"copy on the card: {row['bytes_per_second'] / 1e9:,.0f} GB/s, read and written"
+        for row in by_section.get("floor", [])
+        if "bytes_per_second" in row
+    ]
     lines += _stack([row for row in by_section.get("split_stack", []) if "sides" in row])
     lines += _sessions(by_section.get("session", []))
     bad = failures(rows)
@@ -96,8 +102,10 @@ def _checked(rows: Sequence[Row]) -> list[str]:
         "|---|--:|--:|--:|--:|--:|",
     ]
     for op, members in groups.items():
-        errors = [max((m["error"] for m in members if m.get("dtype") == d and m["outcome"] == OK), default=None)
-                  for d in dtypes]  # fmt: skip
+        errors = [
+            max((m["error"] for m in members if m.get("dtype") == d and m["outcome"] == OK), default=None)
+            for d in dtypes
+        ]
         cells = " | ".join("" if e is None else f"{e:.1e}" for e in errors)
         lines.append(f"| {op} | {len(members)} | {len(failures(members))} | {cells} |")
     return lines
@@ -108,8 +116,11 @@ def _times(rows: Sequence[Row]) -> list[str]:
     last = {row["name"]: row for row in rows if "sides" in row}
     if not last:
         return []
-    lines = ["", "| node, µs | of copy | onnxfuse | eager | compile | max-autotune | best / ours |",
-             "|---|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    lines = [
+        "",
+        "| node, µs | of copy | onnxfuse | eager | compile | max-autotune | best / ours |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
     for name, row in last.items():
         sides = row["sides"]
         share = f"{row['of_copy']:.0%}" if row.get("of_copy") else "in cache" if row["cached"] else ""

@@ -118,8 +118,11 @@ def rows(op: str, dtype: str, width: int, weights: int, count: int | None = None
     """A matrix of rows, with weights by column."""
     elements = ELEMENTS // (2 if dtype == "float32" else 1)
     x = Operand((elements // width if count is None else count, width), batched=True)
-    return Timed(op, dtype, (x, *(Operand((width,)) for _ in range(weights))), outputs=(True, False, False),
-                 tuned=tuned) if weights else Timed(op, dtype, (x,), tuned=tuned)  # fmt: skip
+    return (
+        Timed(op, dtype, (x, *(Operand((width,)) for _ in range(weights))), outputs=(True, False, False), tuned=tuned)
+        if weights
+        else Timed(op, dtype, (x,), tuned=tuned)
+    )
 
 
 def skip(op: str, dtype: str, width: int, tuned: bool = False) -> Timed:
@@ -141,8 +144,9 @@ def elementwise(
 def groups(op: str, dtype: str, shape: tuple[int, ...], count: int, tuned: bool = False) -> Timed:
     """Groups of channels; each channel is one where `count` is 0."""
     weights = (Operand(shape[1:2]),) * 2
-    return Timed(op, dtype, (Operand(shape, batched=True), *weights), {"num_groups": count} if count else {},
-                 tuned=tuned)  # fmt: skip
+    return Timed(
+        op, dtype, (Operand(shape, batched=True), *weights), {"num_groups": count} if count else {}, tuned=tuned
+    )
 
 
 def rotation(

@@ -35,7 +35,7 @@ def plan(journal: Journal) -> list[Step]:
         *checks.steps(),
         Step("floor", "copy", floor, 2.0),
         *(Step("time", node.name, partial(timing.time_node, node, rate), 1.5) for node in nodes),
-        Step("split_stack", "op by op", partial(stack.compare, modes=()), 5.0),
+        Step("split_stack", "op by op", partial(stack.compare, modes=()), 15.0, 180.0),
         memcheck,
         Step("torch", "installed", torch_installed, 10.0, 180.0),
         Step("split_stack", "compiled", partial(stack.compare, modes=plain), 20.0, 180.0),

@@ -86,8 +86,9 @@ def ours(node: Timed, machine: Machine, every: Sequence[Set]) -> Callable[[int],
     return lambda i: lambda: kernel.launch(machine.device, every[i].inputs, every[i].outputs)
 
 
-def side(machine: Machine, call: Callable[[int], Run], count: int,
-         graph: Callable[[Sequence[Run]], tuple[Run, str]]) -> Side:  # fmt: skip
+def side(
+    machine: Machine, call: Callable[[int], Run], count: int, graph: Callable[[Sequence[Run]], tuple[Run, str]]
+) -> Side:
     """A side whose launches go through `count` sets in turn, as often as a replay of REPLAY seconds takes."""
     for i in range(count):
         call(i)()
@@ -130,8 +131,9 @@ def summary(samples: Sequence[float]) -> dict[str, float]:
     return {"us": round(middle * 1e6, 3), "us_low": round(low * 1e6, 3), "us_high": round(high * 1e6, 3)}
 
 
-def row(node: Timed, machine: Machine, every: Sequence[Set], samples: Mapping[str, Sequence[float]],
-        rate: float | None) -> Row:  # fmt: skip
+def row(
+    node: Timed, machine: Machine, every: Sequence[Set], samples: Mapping[str, Sequence[float]], rate: float | None
+) -> Row:
     """What a table shows of a node.  `rate` is the bandwidth of a copy in bytes a second."""
     kernel = expected.kernel(node.op, node.attributes)
     work = kernel.work(node.types)
@@ -173,8 +175,7 @@ def verify(node: Timed, machine: Machine, made: Set) -> str:
     return "written out of bounds" if spoiled else ""
 
 
-def time_node(node: Timed, rate: Rate, machine: Machine,
-              clock: Callable[[], float] = time.monotonic) -> Iterator[Row]:  # fmt: skip
+def time_node(node: Timed, rate: Rate, machine: Machine, clock: Callable[[], float] = time.monotonic) -> Iterator[Row]:
     """Our kernel alone: right first, then timed."""
     every = sets(node, machine)
     call = ours(node, machine, every)
