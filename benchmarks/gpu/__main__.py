@@ -27,7 +27,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 EXAMPLE = """example:
   python -m benchmarks.gpu --budget 480
 """
-NO_GPU, LOST = 2, 75
+NO_GPU, LOST, INTERRUPTED = 2, 75, 130
 MOST_WORKERS = 25
 GRACE = 20.0
 """Seconds beyond the budget that a step may take, once begun."""
@@ -185,7 +185,7 @@ def whole(budget: float, folder: Path, sections: Sequence[str]) -> int:
     try:
         code = supervise(journal, budget, command)
     except KeyboardInterrupt:
-        code = 130
+        code = INTERRUPTED
     if not journal.all("facts"):
         return code or NO_GPU
     found = report.record(journal, about(budget, time.monotonic() - start))
@@ -194,7 +194,9 @@ def whole(budget: float, folder: Path, sections: Sequence[str]) -> int:
     print(f"\n{path}")
     if code == 0:
         journal.path.unlink()
-    return code or int(bool(report.failures(found["rows"])))
+    if code in (NO_GPU, INTERRUPTED):
+        return code
+    return int(bool(code or report.failures(found["rows"])))
 
 
 if __name__ == "__main__":

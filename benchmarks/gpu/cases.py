@@ -148,10 +148,14 @@ def turned(form: tuple[int, int, int, bool, bool], dtype: np.dtype[Any]) -> Make
 
 
 def widths() -> Iterator[tuple[np.dtype[Any], int, int]]:
-    """Element types, rows and widths of matrices."""
+    """Element types, rows and widths of matrices.
+
+    Many rows of two columns are left out: in some the two are nearly equal, and what a sum of inputs loses in float32
+    is stretched beyond any tolerance.
+    """
     for dtype in DTYPES:
         for width in WIDTHS if dtype == DTYPES[0] else FEW_WIDTHS:
-            rows = (0, 1, 3, MANY_ROWS) if width == 64 else (3, MANY_ROWS) if width <= 5120 else (3,)
+            rows = (0, 1, 3, MANY_ROWS) if width == 64 else (3, MANY_ROWS) if width <= 5120 and width != 2 else (3,)
             yield from ((dtype, count, width) for count in rows)
 
 
