@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .embed_norm import EmbedLayerNormalization, EmbedSimplifiedLayerNormalization
 from .group_norm import GroupNormalization, InstanceNormalization
 from .kernel import Kernel
 from .row_norm import (
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ..language import Catalogue
 
 ROWS: tuple[type[Kernel], ...] = (
+    EmbedLayerNormalization,
+    EmbedSimplifiedLayerNormalization,
     GroupNormalization,
     InstanceNormalization,
     LayerNormalization,

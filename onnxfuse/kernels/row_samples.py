@@ -8,6 +8,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from .device import Array, Buffer, Grid, Source, TensorType
+from .embed_norm import EmbedLayerNormalization
 from .group_norm import GroupNormalization
 from .kernel import Kernel
 from .row_norm import LayerNormalization, RMSNormalization, SkipLayerNormalization
@@ -39,13 +40,14 @@ class _Recorder:
 
 
 def launched(kernel: Kernel, dtype: np.dtype[np.generic], shapes: Sequence[tuple[int, ...]]) -> Source:
-    """The source that a kernel launches for inputs of these shapes, all its outputs asked for."""
+    """The source that a kernel launches for inputs of these shapes, all its outputs of their element type asked for."""
     device = _Recorder()
-    outputs = kernel.outputs([TensorType(dtype, shape) for shape in shapes])
+    kinds = [dtype if p.type == "T" else np.dtype(p.type) for p in kernel.signature.inputs]
+    outputs = kernel.outputs([TensorType(kind, shape) for kind, shape in zip(kinds, shapes, strict=False)])
     kernel.launch(
         device,
-        [Buffer(ADDRESS, shape, dtype) for shape in shapes],
-        [Buffer(ADDRESS, t.shape, t.dtype) for t in outputs],
+        [Buffer(ADDRESS, shape, kind) if shape else None for kind, shape in zip(kinds, shapes, strict=False)],
+        [Buffer(ADDRESS, t.shape, t.dtype) if t.dtype != np.int64 else None for t in outputs],
     )
     return device.sources[0]
 
@@ -59,6 +61,9 @@ def samples() -> Iterable[tuple[str, Source]]:
                 f"SkipLayerNormalization {dtype} {where}",
                 launched(SkipLayerNormalization({}), dtype, [x, x, *[(n,)] * 3]),
             )
+            ids, table, w = (rows // 2, 2), (1000, n), (n,)
+            embedded = [ids, ids, table, (512, n), (2, n), w, w]
+            yield f"EmbedLayerNormalization {dtype} {where}", launched(EmbedLayerNormalization({}), dtype, embedded)
             yield f"RMSNormalization {dtype} {where}", launched(RMSNormalization({}), dtype, [x, (n,)])
             yield f"Softmax {dtype} {where}", launched(Softmax({}), dtype, [x])
         yield (
