@@ -17,6 +17,7 @@ from onnxfuse.symbolic import (
     broadcast,
     broadcast_dim,
     equal,
+    evaluate,
     exact,
     floor_divide,
     maximum,
@@ -164,3 +165,11 @@ def test_two_unknowns_broadcast_to_one_symbol_that_names_both() -> None:
     assert broadcast_dim(b, both) == both
     assert broadcast_dim(broadcast_dim(a, b), c) == broadcast_dim(a, broadcast_dim(c, b))
     assert broadcast_dim(minimum(a, b), b) == b
+
+
+def test_the_size_of_what_is_derived_is_that_of_its_parts() -> None:
+    dim = minimum(9, a) * b + broadcast_dim(a, c)
+    assert isinstance(dim, Sym)
+    assert evaluate(dim, {"a": 20, "b": 2, "c": 1}) == 9 * 2 + 20
+    assert evaluate(dim, {"a": 4, "b": 2, "c": 1}) == 4 * 2 + 4
+    assert evaluate(dim, {"a": 4, "b": 2}) is None

@@ -79,6 +79,7 @@ def cases() -> Iterator[Case]:
     yield from pointwise()
     yield from rotary()
     yield from norms()
+    yield from embeddings()
     yield from softmaxes()
     yield from groups()
 
@@ -131,6 +132,30 @@ def rotary() -> Iterator[Case]:
             label = f"{dtype} head {head} {text}{' positions' if gathered else ''}"
             size = BATCH * HEADS * POSITIONS * head
             yield Case("RotaryEmbedding", label, turned(form, dtype), attributes, size=size)
+
+
+def embeddings() -> Iterator[Case]:
+    """Rows of tables and the normalization behind them; some ids count from the end or name no row."""
+    words, places, segments, rows = 31, 9, 3, (True, False, True)
+    for dtype, width in ((dtype, width) for dtype in DTYPES for width in (7, 64, 768, 4096)):
+        for shape in ((2, 5), (257, 8)):
+
+            def all_three(
+                rng: np.random.Generator, dtype: np.dtype[Any] = dtype, width: int = width, shape: Any = shape
+            ) -> Inputs:
+                tables = [draw(rng, (count, width), dtype) for count in (words, places, segments)]
+                weights = [draw(rng, (width,), dtype) for _ in range(2)]
+                ids, types = rng.integers(-words - 2, words + 2, shape), rng.integers(0, segments, (1, shape[1]))
+                return [ids, types, *tables, *weights]
+
+            def words_only(
+                rng: np.random.Generator, dtype: np.dtype[Any] = dtype, width: int = width, shape: Any = shape
+            ) -> Inputs:
+                return [rng.integers(0, words, shape), draw(rng, (words, width), dtype), draw(rng, (width,), dtype)]
+
+            label, size = f"{dtype} {text((*shape, width))}", shape[0] * shape[1] * width
+            yield Case("EmbedLayerNormalization", label, all_three, outputs=rows, size=size)
+            yield Case("EmbedSimplifiedLayerNormalization", label, words_only, size=size)
 
 
 def turned(form: tuple[int, int, int, bool, bool], dtype: np.dtype[Any]) -> Maker:

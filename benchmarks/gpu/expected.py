@@ -40,6 +40,16 @@ def expected(op: str, attributes: Mapping[str, Any], inputs: Sequence[Values | N
         return _skip(x, given[1], given[4], True, given[2], given[3])
     if op == "SkipSimplifiedLayerNormalization":
         return _skip(x, given[1], given[3], False, given[2], None)
+    if op == "EmbedLayerNormalization":
+        total = _chosen(given[2], inputs[0]) + _chosen(given[4], inputs[1])
+        places = given[3]
+        assert places is not None
+        total = total + places[: total.shape[-2]]
+        output = _normalization(total, (-1,), True, given[5], given[6])[0]
+        return [output, Wanted(np.zeros(total.shape[:1])), Wanted(total, 3.0)]
+    if op == "EmbedSimplifiedLayerNormalization":
+        total = _chosen(given[1], inputs[0])
+        return [_normalization(total, (-1,), False, given[2], None)[0], Wanted(total)]
     if op in ("GroupNormalization", "InstanceNormalization"):
         groups = attributes.get("num_groups", x.shape[1])
         normal, _, _ = row_cases.normalized(x.reshape(x.shape[0], groups, -1), (-1,))
@@ -71,6 +81,14 @@ def _skip(
     assert skip is not None
     total = x + skip + (0.0 if bias is None else bias)
     return [*_normalization(total, (-1,), center, scale, beta), Wanted(total, 3.0)]
+
+
+def _chosen(table: Values | None, ids: Values | None) -> Values:
+    """Rows of a table; zeros where there is no such row."""
+    assert table is not None
+    assert ids is not None
+    there = (ids >= -len(table)) & (ids < len(table))
+    return np.asarray(table[np.where(there, ids, 0)] * there[..., None])
 
 
 def difference(actual: Values, wanted: Wanted) -> tuple[str, float]:
