@@ -22,6 +22,7 @@ class _Recorder:
     """A device that keeps what it is asked to launch."""
 
     multiprocessors = MULTIPROCESSORS
+    vendor = None
 
     def __init__(self) -> None:
         self.sources: list[Source] = []
