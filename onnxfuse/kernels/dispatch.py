@@ -72,7 +72,7 @@ class Class(NamedTuple):
 
 
 def _bucket(size: int) -> int:
-    return 1 << max(0, size - 1).bit_length()
+    return 1 << (size - 1).bit_length() if size else 0
 
 
 @cache
