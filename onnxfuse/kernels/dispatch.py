@@ -91,14 +91,21 @@ class Verdicts:
 
     def seconds(self, card: str, which: Class) -> Seconds | None:
         """The times of both forms, where they are known."""
+        return self._known().get(card, {}).get(str(which))
+
+    def _known(self) -> dict[str, dict[str, Seconds]]:
         if self._seconds is None:
             self._seconds = _read(self._path)
-        return self._seconds.get(card, {}).get(str(which))
+        return self._seconds
 
     def predicted(self, card: str, which: Class) -> float | None:
-        """Seconds that a product of this class takes on this card, by the form that is chosen; None if unknown."""
-        times = self.seconds(card, which)
-        return times[best(times)] if times else None
+        """Seconds that a product of this class takes, by the form that is chosen, on the first card measured whose name
+        has the word `card` in it ("h200"); None if there is none."""
+        for name in sorted(self._known()):
+            times = self.seconds(name, which)
+            if times and card.lower() in name.lower().replace(",", " ").split():
+                return times[best(times)]
+        return None
 
     def choose(
         self, vendor: Vendor | None, which: Class, tiled: Callable[[], None], vendors: Callable[[Vendor], None]

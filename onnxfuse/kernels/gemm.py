@@ -153,6 +153,16 @@ class FusedMatMul:
             flops=2 * multiplications(a.shape, b.shape, self.transposed) + after.flops * math.prod(y.shape),
         )
 
+    def which(self, inputs: Sequence[TensorType | None]) -> Class:
+        """The class of shapes, for arrays that are aligned."""
+        a, b, _ = _three(inputs)
+        assert a is not None
+        assert b is not None
+        found, itemsize = products(a.shape, b.shape, self.transposed), a.dtype.itemsize
+        one = found[0] if found else Product(0, 0, 0)
+        columns = (one.k, one.k if self.transposed else one.n, one.n)
+        return Class.of(one, len(found), a.dtype.name, min(math.gcd(16 // itemsize, n) for n in columns) * itemsize)
+
     def _planned(self, multiprocessors: int, a: Array, b: Array, bias: Array | None, y: Array) -> _Plan | None:
         found = products(a.shape, b.shape, self.transposed, self.scale)
         if not found:
