@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+GPU    := .venv-gpu
 DEMO   := models/bert.dynamo.onnx models/llama.ts.onnx models/convnext.ts.onnx
 
-.PHONY: demo test lint models clean
+.PHONY: demo test lint models gpu-check clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,5 +29,15 @@ models: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev,models]'
 	$(BIN)/python -m models.make
 
+# onnxruntime-gpu cannot stand beside onnxruntime: another environment, and none where CuPy is there already.
+$(GPU)/installed: pyproject.toml
+	$(PYTHON) -m venv $(GPU)
+	$(GPU)/bin/python -m pip install --quiet --editable '.[gpu]'
+	touch $@
+
+gpu-check:
+	@if $(PYTHON) -c 'import cupy, numpy, onnx' 2>/dev/null; then exec $(PYTHON) -m benchmarks.gpu; \
+	else $(MAKE) --no-print-directory $(GPU)/installed && exec $(GPU)/bin/python -m benchmarks.gpu; fi
+
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) $(GPU) demo

@@ -90,7 +90,9 @@ def kinds() -> dict[str, tuple[type[Kernel] | None, Callable[[int], NodeProto]]]
     }
 
 
-def chain(make: Callable[[int], NodeProto], kernel: type[Kernel] | None, length: int) -> Callable[[], object]:
+def chain(
+    make: Callable[[int], NodeProto], kernel: type[Kernel] | None, length: int, backend: Backend
+) -> Callable[[], object]:
     """A function that runs a chain once."""
     first, last = (helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, ["a", "b", "c"]) for i in (0, length))
     weight = [numpy_helper.from_array(np.ones(DIMS[-1], np.float32), "w")]
@@ -102,8 +104,8 @@ def chain(make: Callable[[int], NodeProto], kernel: type[Kernel] | None, length:
     # Identity would be optimized away.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if kernel is not None:
-        registration.add(options, [Op(kernel, "float32")], BACKEND)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+        registration.add(options, [Op(kernel, "float32")], backend)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[backend.provider])
     feeds = {"x0": np.ones(DIMS, np.float32)}
     return lambda: session.run(None, feeds)
 
@@ -111,10 +113,10 @@ def chain(make: Callable[[int], NodeProto], kernel: type[Kernel] | None, length:
 BACKEND = Backend(CPU, lambda stream: cast(Device, None))
 
 
-def measure(rounds: int) -> list[Row]:
-    """Every kind of node, all of them in turns."""
+def measure(rounds: int, backend: Backend = BACKEND) -> list[Row]:
+    """Every kind of node, all of them in turns, in sessions of the provider of `backend`."""
     chains = {
-        (name, length): chain(make, kernel, length)
+        (name, length): chain(make, kernel, length, backend)
         for name, (kernel, make) in kinds().items()
         for length in (SHORT, LONG)
     }

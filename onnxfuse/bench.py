@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from .execution import first_case, opened
 from .runtime.quiet import Session, SessionError
 
 ORIGINAL, FUSED = "original", "fused"
-_PROFILED_RUNS = 10
+_PROFILED_RUNS = 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +142,14 @@ def _profile(side: Side, feeds: Mapping[str, Any], **options: Any) -> list[OpTim
 
 
 def op_times(events: list[dict[str, Any]]) -> list[OpTime]:
-    """The ops in a profile of onnxruntime, the longest first; its first run, which warms up, is left out."""
-    runs = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == "model_run")[1:]
-    if not runs:
-        return []
-    times: dict[str, list[float]] = {}
+    """The ops in a profile of onnxruntime, the longest first: medians over the runs but the first, which warms up."""
+    starts = sorted(event["ts"] for event in events if event["name"] == "model_run")[1:]
+    times: dict[str, list[list[float]]] = {}
     for event in events:
-        if event["name"].endswith("_kernel_time") and event["ts"] >= runs[0][0]:
-            times.setdefault(event["args"]["op_name"], []).append(event["dur"] * 1e-6)
-    found = [OpTime(op, round(len(own) / len(runs)), sum(own) / len(runs)) for op, own in times.items()]
+        if event["name"].endswith("_kernel_time") and (run := bisect_right(starts, event["ts"])):
+            own = times.setdefault(event["args"]["op_name"], [[] for _ in starts])
+            own[run - 1].append(event["dur"] * 1e-6)
+    found = [
+        OpTime(op, statistics.median_low(map(len, own)), statistics.median(map(sum, own))) for op, own in times.items()
+    ]
     return sorted(found, key=lambda entry: (-entry.seconds, entry.op))

@@ -112,9 +112,12 @@ def test_a_profile_counts_nodes_and_leaves_the_first_run_out() -> None:
         return {"name": name, "ts": start, "dur": duration, "args": {"op_name": op} if op else {}}
 
     events = [event("model_run", 0, 90), event("a_kernel_time", 10, 50, "Add")]
-    for start in (100, 200):
+    for start, interrupted in ((100, 0), (200, 900), (300, 0)):
         events += [event("model_run", start, 50), event("session_initialization", start, 9)]
-        events += [event("a_kernel_time", start + 1, 4, "Add"), event("b_kernel_time", start + 9, 6, "Add")]
+        events += [
+            event("a_kernel_time", start + 1, 4 + interrupted, "Add"),
+            event("b_kernel_time", start + 9, 6, "Add"),
+        ]
         events += [event("c_kernel_time", start + 20, 30, "MatMul")]
     assert op_times(events) == [OpTime("MatMul", 1, pytest.approx(30e-6)), OpTime("Add", 2, pytest.approx(10e-6))]
     assert op_times(events[:2]) == []

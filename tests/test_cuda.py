@@ -87,6 +87,15 @@ def test_a_launch_goes_to_the_stream_that_was_given(modules: list[FakeModule]) -
     assert second == ((1,), (32,), (0x1000, 0, 6), 1000, 0x1234)
 
 
+def test_a_kernel_is_compiled_ahead_of_its_launch(modules: list[FakeModule]) -> None:
+    cuda.prepare(SOURCE, "twice")
+    assert list(modules[0].kernels) == ["twice"]
+    cuda.Cuda().launch(SOURCE, "twice", (1,), (1,), [])
+    assert len(modules) == 1
+    with pytest.raises(KernelError, match=r"^x\.cu:3: expected an expression$"):
+        cuda.prepare(Source("x.cu", "?"), "x")
+
+
 def test_arguments_have_the_size_the_kernel_reads() -> None:
     buffer = Buffer(1 << 40, (3,), np.dtype(ml_dtypes.bfloat16))
     packed = cuda.packed([buffer, None, np.int64(5), np.float32(0.5), np.bool_(True)])

@@ -65,6 +65,14 @@ class Cuda:
             raise KernelError(f"{source.name}, kernel {entry}: launch of {grid} blocks of {block}: {error}") from None
 
 
+def prepare(source: Source, entry: str) -> None:
+    """Compile a kernel ahead of its first launch, from any thread: compilers run side by side.
+
+    Raises KernelError with the compiler's first error.
+    """
+    _kernel(source, entry)
+
+
 class _Stream:
     """A stream by its address, in the CUDA stream protocol."""
 

@@ -34,6 +34,12 @@ def samples() -> Iterable[tuple[str, Source]]:
             )
             yield f"RMSNormalization {dtype} {where}", launched(RMSNormalization({}), dtype, [x, (n,)])
             yield f"Softmax {dtype} {where}", launched(Softmax({}), dtype, [x])
+        for n, where in ((65534, "wide in pairs"), (65535, "wide and odd")):  # these want the most registers
+            x = (2, n)
+            yield (
+                f"SkipLayerNormalization {dtype} {where}",
+                launched(SkipLayerNormalization({}), dtype, [x, x, *[(n,)] * 3]),
+            )
         yield (
             f"LayerNormalization {dtype} odd",
             launched(LayerNormalization({}), dtype, [(ROWS, 1001), (1001,), (1001,)]),

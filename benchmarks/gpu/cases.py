@@ -1,0 +1,246 @@
+"""The grid on which every kernel is checked: element types, widths, broadcasts, misaligned and strange data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from .expected import CATALOGUE
+
+Values = NDArray[Any]
+Inputs = list[Values | None]
+Maker = Callable[[np.random.Generator], Inputs]
+
+DTYPES = tuple(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16)))
+WIDTHS = (1, 2, 7, 31, 32, 33, 64, 127, 768, 1000, 1024, 4096, 5120, 16384 + 5, 65536)
+FEW_WIDTHS = (1, 7, 64, 1000, 4096, 16384 + 5, 65536)
+"""Of half precision."""
+MANY_ROWS = 600
+"""Enough to have another arrangement of threads."""
+SMALL = 1 << 16
+"""Elements of a case that a checker of memory accesses can afford."""
+
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "Celu": {"alpha": 2.0},
+    "Elu": {"alpha": 1.5},
+    "GeGLU": {"approximate": "tanh"},
+    "LeakyRelu": {"alpha": 0.01},
+    "QuickGelu": {"alpha": 1.702},
+    "Selu": {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805},
+    "Swish": {"alpha": 1.5},
+    "ThresholdedRelu": {"alpha": 0.5},
+}
+"""Attributes that are not the defaults, or have none."""
+ROTARY = (
+    # head, rotated channels (0 for all), interleaved, heads in 3-D, position_ids
+    (16, 0, 0, False, False),
+    (16, 0, 1, False, True),
+    (32, 16, 0, True, True),
+    (16, 8, 1, True, False),
+    (10, 0, 0, True, True),
+    (20, 6, 1, False, False),
+    (2, 0, 0, False, False),
+    (128, 0, 0, False, True),
+)
+
+BATCH, HEADS, POSITIONS = 2, 3, 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch.  `outputs` says which outputs are asked for; those past its end are."""
+
+    op: str
+    label: str
+    inputs: Maker
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[bool, ...] = ()
+    by: int = 0
+    """Elements by which all arrays lie behind a multiple of 256 bytes."""
+    size: int = 0
+    """Elements of the largest input."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.op} {self.label}"
+
+    def make(self) -> Inputs:
+        """The inputs, the same each time."""
+        return self.inputs(np.random.default_rng(sum(self.name.encode())))
+
+
+def cases() -> Iterator[Case]:
+    """All of them."""
+    yield from pointwise()
+    yield from rotary()
+    yield from norms()
+    yield from softmaxes()
+    yield from groups()
+
+
+def draw(
+    rng: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any], size: float = 1.0, mean: float = 0.0
+) -> Values:
+    """Normally distributed numbers."""
+    return np.asarray(mean + size * rng.standard_normal(tuple(shape))).astype(dtype)
+
+
+def drawn(dtype: np.dtype[Any], *shapes: Sequence[int] | None, size: float = 1.0) -> Maker:
+    """Inputs of these shapes."""
+    return lambda rng: [None if shape is None else draw(rng, shape, dtype, size) for shape in shapes]
+
+
+def text(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def pointwise() -> Iterator[Case]:
+    """Every rule whose kernel is generated, but rotary embedding."""
+    shapes: list[tuple[np.dtype[Any], tuple[int, ...], int]] = [(dtype, (3, 5, 8), 0) for dtype in DTYPES]
+    shapes += [(dtype, (257, 4100), 0) for dtype in DTYPES]
+    shapes += [(DTYPES[0], (3, 5, 7), 0), (DTYPES[1], (33, 999), 0), (DTYPES[0], (3, 5, 8), 1), (DTYPES[0], (4, 0), 0)]
+    for op, rule in sorted(CATALOGUE.definitions.items()):
+        if rule.kernel != "pointwise" or op == "RotaryEmbedding":
+            continue
+        for dtype, shape, by in shapes:
+            make = drawn(dtype, *(shape for _ in rule.tensors), size=4.0)
+            label = f"{dtype} {text(shape)}{' misaligned' if by else ''}"
+            yield Case(op, label, make, ATTRIBUTES.get(op, {}), by=by, size=int(np.prod(shape)))
+    tanh = {"approximate": "tanh"}
+    yield from (
+        Case("Gelu", f"{dtype} tanh", drawn(dtype, (64, 512), size=4.0), tanh, size=1 << 15) for dtype in DTYPES
+    )
+    for x, slope in (((2, 3, 8), (8,)), ((2, 3, 8), (3, 1)), ((2, 3, 8), (2, 1, 1)), ((2, 3, 7), (7,))):
+        label = f"{text(x)} by {text(slope)}"
+        yield Case("PRelu", label, drawn(DTYPES[1], x, slope), size=48)
+
+
+def rotary() -> Iterator[Case]:
+    """Rotary embedding in all its forms."""
+    for form in ROTARY:
+        head, rotated, interleaved, flat, gathered = form
+        every = {"interleaved": interleaved, "rotary_embedding_dim": rotated, "num_heads": HEADS if flat else 0}
+        attributes = {key: value for key, value in every.items() if value}
+        text = " ".join(f"{key}={value}" for key, value in attributes.items())
+        for dtype in DTYPES:
+            label = f"{dtype} head {head} {text}{' positions' if gathered else ''}"
+            size = BATCH * HEADS * POSITIONS * head
+            yield Case("RotaryEmbedding", label, turned(form, dtype), attributes, size=size)
+
+
+def turned(form: tuple[int, int, int, bool, bool], dtype: np.dtype[Any]) -> Maker:
+    """Inputs of rotary embedding."""
+    head, rotated, _, flat, gathered = form
+    half, table = (rotated or head) // 2, 11
+
+    def make(rng: np.random.Generator) -> Inputs:
+        angles = rng.standard_normal((table, half) if gathered else (BATCH, POSITIONS, half))
+        x = draw(rng, (BATCH, POSITIONS, HEADS * head) if flat else (BATCH, HEADS, POSITIONS, head), dtype)
+        made: Inputs = [x, np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)]
+        return [*made, rng.integers(0, table, (BATCH, POSITIONS))] if gathered else made
+
+    return make
+
+
+def widths() -> Iterator[tuple[np.dtype[Any], int, int]]:
+    """Element types, rows and widths of matrices.
+
+    Many rows of two columns are left out: in some the two are nearly equal, and what a sum of inputs loses in float32
+    is stretched beyond any tolerance.
+    """
+    for dtype in DTYPES:
+        for width in WIDTHS if dtype == DTYPES[0] else FEW_WIDTHS:
+            rows = (0, 1, 3, MANY_ROWS) if width == 64 else (3, MANY_ROWS) if width <= 5120 and width != 2 else (3,)
+            yield from ((dtype, count, width) for count in rows)
+
+
+def norms() -> Iterator[Case]:
+    """Normalizations of rows, alone and behind a sum."""
+    first = (True, False, False)
+    for dtype, rows, width in widths():
+        x, w, size = (rows, width), (width,), rows * width
+        label = f"{dtype} {text(x)}"
+        yield Case("LayerNormalization", f"{label} bias", drawn(dtype, x, w, w), size=size)
+        yield Case("LayerNormalization", label, drawn(dtype, x, w), outputs=first, size=size)
+        yield Case("RMSNormalization", label, drawn(dtype, x, w), size=size)
+        yield Case("SkipLayerNormalization", f"{label} all", drawn(dtype, x, x, w, w, w), size=size)
+        for op in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"):
+            yield Case(op, label, drawn(dtype, x, x, w), outputs=first, size=size)
+        yield Case("SkipSimplifiedLayerNormalization", f"{label} all", drawn(dtype, x, x, w, w), size=size)
+    for dtype in DTYPES:
+        for width in (7, 64, 1024, 4096):
+            make, label = drawn(dtype, (3, width), (width,)), f"{dtype} 3x{width} misaligned"
+            yield Case("LayerNormalization", label, make, outputs=first, by=1, size=3 * width)
+        for axis, scale in ((2, (4, 5)), (2, (4, 1)), (-3, (3, 1, 1)), (-3, (4, 1)), (0, (2, 1, 1, 1))):
+            make, label = drawn(dtype, (2, 3, 4, 5), scale), f"{dtype} axis {axis} scale {text(scale)}"
+            for op in ("LayerNormalization", "RMSNormalization"):
+                yield Case(op, label, make, {"axis": axis}, outputs=first, size=120)
+    for width in (64, 1000, 4096, 65536):
+
+        def far(rng: np.random.Generator, width: int = width) -> Inputs:
+            x = draw(rng, (3, width), DTYPES[0], mean=1e4)
+            x[1, 0] = 0.0  # one element may be nothing like the others
+            return [x, np.ones(width, np.float32)]
+
+        yield Case("LayerNormalization", f"3x{width} around 1e4", far, size=3 * width)
+
+
+def softmaxes() -> Iterator[Case]:
+    """Softmax over the last axis and others, of rows with infinities and NaN."""
+    for dtype, rows, width in widths():
+        for op in ("Softmax", "LogSoftmax", "SafeSoftmax"):
+            make = drawn(dtype, (rows, width), size=5.0)
+            yield Case(op, f"{dtype} {rows}x{width}", make, size=rows * width)
+    for dtype in DTYPES:
+        for op in ("Softmax", "LogSoftmax", "SafeSoftmax"):
+            for width in (33, 1024, 4096, 40000):
+                make = strange(dtype, width)
+                yield Case(op, f"{dtype} 8x{width} strange", make, size=8 * width)
+            for shape, axis in (((2, 7, 5), 1), ((3, 4, 300), -2), ((5, 2), 0), ((2, 300, 33), 1), ((6, 1, 9), 1)):
+                label = f"{dtype} {text(shape)} axis {axis}"
+                yield Case(op, label, drawn(dtype, shape, size=5.0), {"axis": axis}, size=int(np.prod(shape)))
+        yield Case("Softmax", f"{dtype} 3x1024 misaligned", drawn(dtype, (3, 1024)), by=1, size=3072)
+
+
+def strange(dtype: np.dtype[Any], width: int) -> Maker:
+    """Rows hidden in part and in whole, rows with NaN and infinity, rows with one large element."""
+
+    def make(rng: np.random.Generator) -> Inputs:
+        x = draw(rng, (8, width), dtype)
+        x[1] = -np.inf
+        x[2, 1:] = -np.inf
+        x[3, : width // 2] = -np.inf
+        x[4] = np.asarray(1e4, dtype)
+        x[4, 0] = np.asarray(-1e4, dtype)
+        x[5, width // 3] = np.nan
+        x[6, width // 3] = np.inf
+        x[7, -1] = np.asarray(1e4, dtype)
+        return [x]
+
+    return make
+
+
+def groups() -> Iterator[Case]:
+    """Normalization of groups of channels."""
+    for dtype in DTYPES:
+        for shape, count in (
+            ((2, 6, 4, 5), 3),
+            ((2, 6, 7), 3),
+            ((1, 64, 8, 8), 32),
+            ((2, 4, 1), 2),
+            ((1, 8, 100, 100), 2),
+            ((2, 8), 4),
+            ((3, 5, 2, 4), 5),
+            ((1, 2, 64, 128), 2),
+        ):
+            channels = (shape[1],)
+            make, size = drawn(dtype, shape, channels, channels), int(np.prod(shape))
+            label = f"{dtype} {text(shape)} in {count}"
+            yield Case("GroupNormalization", label, make, {"num_groups": count}, size=size)
+            if count == shape[1]:
+                yield Case("InstanceNormalization", label, make, size=size)

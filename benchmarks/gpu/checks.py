@@ -1,0 +1,173 @@
+"""Compiling everything at once, and each kernel against float64."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onnxfuse.kernels.device import Array, Buffer, Grid, Source, TensorType
+from onnxfuse.kernels.kernel import Kernel
+
+from . import cases, expected
+from .cases import Case, Inputs
+from .machine import Machine
+from .plan import Row, Step, one_line
+
+LEAST_SMALL = 100
+"""Elements of a case that says something about memory accesses."""
+
+
+class Planned(NamedTuple):
+    """A node that will be launched."""
+
+    name: str
+    kernel: Kernel
+    types: Sequence[TensorType | None]
+    outputs: tuple[bool, ...]
+    by: int = 0
+
+
+class Collector:
+    """A device that launches nothing and remembers what it was asked for."""
+
+    def __init__(self, multiprocessors: int) -> None:
+        self.multiprocessors = multiprocessors
+        self.found: dict[tuple[Source, str], None] = {}
+
+    def launch(
+        self,
+        source: Source,
+        entry: str,
+        grid: Grid,
+        block: Grid,
+        arguments: Sequence[Array | np.generic | None],
+        shared: int = 0,
+    ) -> None:
+        self.found[source, entry] = None
+
+
+def collect(device: Collector, node: Planned) -> None:
+    """What a node launches."""
+
+    def place(type: TensorType, number: int) -> Buffer:
+        return Buffer((number + 1 << 40) + node.by * type.dtype.itemsize, type.shape, type.dtype)
+
+    given = [None if t is None else place(t, i) for i, t in enumerate(node.types)]
+    made = node.kernel.outputs(node.types)
+    asked = wanted(node.outputs, made)
+    outputs = [place(t, 100 + i) if w else None for i, (t, w) in enumerate(zip(made, asked, strict=True))]
+    node.kernel.launch(device, given, outputs)
+
+
+def wanted(asked: tuple[bool, ...], outputs: Sequence[object]) -> list[bool]:
+    """Whether each output is asked for."""
+    return [*asked, *(True for _ in outputs[len(asked) :])][: len(outputs)]
+
+
+def types_of(inputs: Inputs) -> list[TensorType | None]:
+    return [None if a is None else TensorType(a.dtype, a.shape) for a in inputs]
+
+
+def compile_all(every: Iterable[Planned], machine: Machine, threads: int) -> Iterator[Row]:
+    """Compile what all nodes launch, side by side; a row for all of it, and one for each source that fails."""
+    collector, start, names = Collector(machine.device.multiprocessors), time.monotonic(), dict[Any, str]()
+    for node in every:
+        try:
+            collect(collector, node)
+        except Exception:
+            continue  # it says so itself when its turn comes
+        for key in reversed(collector.found):
+            if key in names:
+                break
+            names[key] = node.name
+    collected = time.monotonic()
+
+    def compiled(key: tuple[Source, str]) -> str:
+        try:
+            machine.prepare(*key)
+        except Exception as error:
+            return one_line(error)
+        return ""
+
+    with ThreadPoolExecutor(threads) as pool:
+        failures = dict(zip(collector.found, pool.map(compiled, collector.found), strict=True))
+    yield {
+        "name": "kernels",
+        "sources": len(failures),
+        "failed": sum(map(bool, failures.values())),
+        "collect_seconds": round(collected - start, 1),
+        "compile_seconds": round(time.monotonic() - collected, 1),
+    }
+    yield from ({"name": names[key], "outcome": reason} for key, reason in failures.items() if reason)
+
+
+def check(case: Case, machine: Machine) -> Row:
+    """Run a case into poisoned outputs, between guards, and compare with float64."""
+    inputs = case.make()
+    kernel = expected.kernel(case.op, case.attributes)
+    placed = []
+    for array in inputs:
+        memory = None if array is None else machine.allocate(TensorType(array.dtype, array.shape), case.by)
+        if memory is not None and array is not None:
+            machine.write(memory, array)
+        placed.append(memory)
+    types = kernel.outputs(types_of(inputs))
+    outputs = [
+        machine.allocate(t, case.by) if w else None for t, w in zip(types, wanted(case.outputs, types), strict=True)
+    ]
+    kernel.launch(machine.device, placed, outputs)
+    machine.wait()
+    row: Row = {"op": case.op, "dtype": str(types[0].dtype), "error": 0.0}
+    if any(output is not None and not output.nbytes for output in outputs):
+        return row
+    for number, (output, value) in enumerate(
+        zip(outputs, expected.expected(case.op, case.attributes, inputs), strict=False)
+    ):
+        if output is None:
+            continue
+        reason, error = expected.difference(machine.read(output), value)
+        row["error"] = max(row["error"], error)
+        if machine.spoiled(output):
+            reason = "written out of bounds"
+        if reason:
+            row["outcome"] = f"output {number}: {reason}"
+            return row
+    for memory, array in zip(placed, inputs, strict=True):
+        if memory is not None and array is not None and machine.read(memory).tobytes() != array.tobytes():
+            row["outcome"] = "an input was written"
+    return row
+
+
+def small() -> list[Case]:
+    """Of every op, for two element types, the smallest and the largest case that a checker of memory accesses can
+    afford, and one that is misaligned."""
+    found: dict[tuple[str, str], list[Case]] = {}
+    for case in sorted(cases.cases(), key=lambda case: case.size):
+        dtype = case.label.split()[0]
+        if LEAST_SMALL <= case.size <= cases.SMALL and dtype in ("float32", "float16"):
+            found.setdefault((case.op, dtype), []).append(case)
+    chosen: dict[str, Case] = {}
+    for every in found.values():
+        for case in (every[0], every[-1], *[case for case in every if case.by][:1]):
+            chosen[case.name] = case
+    return list(chosen.values())
+
+
+def steps(every: Iterable[Case] | None = None) -> list[Step]:
+    """A step for each case."""
+
+    def one(case: Case, machine: Machine) -> Iterator[Row]:
+        yield check(case, machine)
+
+    found = cases.cases() if every is None else every
+    return [Step("check", case.name, partial(one, case), seconds=0.2) for case in found]
+
+
+def processors() -> int:
+    return len(os.sched_getaffinity(0))

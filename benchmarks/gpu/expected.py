@@ -1,0 +1,96 @@
+"""What the ops of the kernels compute, in float64 on the CPU; the tests of the kernels compare with the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnxfuse import kernels, language
+from onnxfuse.kernels.kernel import Kernel
+from tests import kernel_runs, row_cases
+from tests.row_cases import Wanted
+
+Values = NDArray[Any]
+CATALOGUE = language.load()
+TERMS = {"RotaryEmbedding": 1.0, "HardSigmoid": 0.5, "HardSwish": 1.5}
+"""The size of the terms of elementwise ops where they cancel: a rotation, a line near its zero."""
+
+
+def kernel(op: str, attributes: Mapping[str, Any]) -> Kernel:
+    """The kernel of a node.  Raises KernelError where there is none."""
+    return kernels.find(op)(attributes)
+
+
+def expected(op: str, attributes: Mapping[str, Any], inputs: Sequence[Values | None]) -> list[Wanted]:
+    """All outputs of a node, in float64, on the values that the kernel is given."""
+    given = [None if a is None else kernel_runs.wide(a) for a in inputs]
+    given += [None] * 5
+    x = given[0]
+    assert x is not None
+    if op in ("Softmax", "LogSoftmax", "SafeSoftmax"):
+        assert inputs[0] is not None
+        return [row_cases.softmax(inputs[0], attributes.get("axis", -1), op)]
+    if op in ("LayerNormalization", "RMSNormalization"):
+        axes = tuple(range(attributes.get("axis", -1) % x.ndim, x.ndim))
+        return _normalization(x, axes, op == "LayerNormalization", given[1], given[2])
+    if op == "SkipLayerNormalization":
+        return _skip(x, given[1], given[4], True, given[2], given[3])
+    if op == "SkipSimplifiedLayerNormalization":
+        return _skip(x, given[1], given[3], False, given[2], None)
+    if op in ("GroupNormalization", "InstanceNormalization"):
+        groups = attributes.get("num_groups", x.shape[1])
+        normal, _, _ = row_cases.normalized(x.reshape(x.shape[0], groups, -1), (-1,))
+        along = (-1, *(1 for _ in x.shape[2:]))
+        scale, bias = given[1], given[2]
+        assert scale is not None
+        assert bias is not None
+        return [row_cases.affine(normal.reshape(x.shape), scale.reshape(along), bias.reshape(along))]
+    results = kernel_runs.reference(op, attributes, inputs, CATALOGUE)
+    return [Wanted(value, TERMS.get(op, 0.0)) for value in results]
+
+
+def _normalization(
+    x: Values, axes: tuple[int, ...], center: bool, scale: Values | None, bias: Values | None
+) -> list[Wanted]:
+    normal, mean, inverse = row_cases.normalized(x, axes, center)
+    assert scale is not None
+    # A mean is as wrong as the largest of what it is the mean of.
+    return [
+        row_cases.affine(normal, scale, bias),
+        Wanted(mean, np.maximum(np.abs(x).max(initial=0), 1)),
+        Wanted(inverse),
+    ]
+
+
+def _skip(
+    x: Values, skip: Values | None, bias: Values | None, center: bool, scale: Values | None, beta: Values | None
+) -> list[Wanted]:
+    assert skip is not None
+    total = x + skip + (0.0 if bias is None else bias)
+    return [*_normalization(total, (-1,), center, scale, beta), Wanted(total, 3.0)]
+
+
+def difference(actual: Values, wanted: Wanted) -> tuple[str, float]:
+    """Why an output is wrong, empty if it is right; and ‖actual − wanted‖ / ‖wanted‖ over what is finite.
+
+    Right is, for float32, 1e-5 of float64; for half precision, 2 ulp of float64 rounded once.
+    """
+    value = np.broadcast_to(wanted.value, actual.shape)
+    with np.errstate(all="ignore"):
+        real = actual.astype(np.float64)
+        finite = np.isfinite(value) & np.isfinite(real)
+        norm = float(np.linalg.norm(value[finite]))
+        error = float(np.linalg.norm(real[finite] - value[finite])) / norm if norm else 0.0
+    if actual.dtype.kind not in "fV":
+        return kernel_runs.far(actual, value), error
+    reason = kernel_runs.far(actual, value, wanted.size)
+    if reason and actual.dtype.itemsize == 2 and np.any(wanted.size):
+        try:  # sums that cancel
+            row_cases.assert_close(actual, wanted)
+        except AssertionError:
+            return reason, error
+        return "", error
+    return reason, error

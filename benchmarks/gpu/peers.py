@@ -1,0 +1,190 @@
+"""The same nodes in PyTorch, as its users write them: eager, and through torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from . import timing
+from .machine import Machine, Memory, Run
+from .plan import Row, SkippedError, one_line
+from .sizes import Timed
+from .timing import Set
+
+FULL, TUNED = "compile", "max-autotune"
+MODES: dict[str, dict[str, Any]] = {FULL: {}, TUNED: {"mode": "max-autotune-no-cudagraphs"}}
+CLOSE = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
+"""‖theirs − ours‖ / ‖ours‖ beyond which two sides compute different things."""
+EPSILON = 1e-5
+
+
+def torch() -> Any:
+    """PyTorch with a GPU.  Raises SkippedError with the reason where it is of no use."""
+    try:
+        import torch as module
+    except ModuleNotFoundError:
+        raise SkippedError("torch is not installed") from None
+    except (ImportError, OSError) as error:
+        raise SkippedError(f"torch does not load: {one_line(error)}") from None
+    if not module.cuda.is_available():
+        raise SkippedError(f"torch {module.__version__} sees no GPU")
+    return module
+
+
+class _Raw:
+    """Memory in the form that PyTorch takes over, as integers of the element's size."""
+
+    def __init__(self, memory: Memory) -> None:
+        size = memory.dtype.itemsize
+        self.memory = memory
+        self.__cuda_array_interface__ = {
+            "shape": memory.shape,
+            "typestr": f"<i{size}",
+            "data": (memory.pointer, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+def tensor(module: Any, memory: Memory) -> Any:
+    """An array as a tensor on the same memory."""
+    return module.as_tensor(_Raw(memory), device="cuda").view(getattr(module, memory.dtype.name))
+
+
+def function(module: Any, node: Timed) -> Callable[..., Any]:
+    """A node as a function of tensors.  Raises SkippedError where PyTorch has no usual way to write it."""
+    nn, get = module.nn.functional, node.attributes.get
+    width = node.operands[0].shape[-1:]
+    axis = get("axis", -1)
+
+    def skip_layer(x: Any, skip: Any, scale: Any, beta: Any) -> Any:
+        total = x + skip
+        return nn.layer_norm(total, width, scale, beta, EPSILON), total
+
+    def skip_rms(x: Any, skip: Any, scale: Any) -> Any:
+        total = x + skip
+        return nn.rms_norm(total, width, scale, EPSILON), total
+
+    def safe(x: Any) -> Any:
+        return module.nan_to_num(module.softmax(x, -1), nan=0.0)
+
+    def rotary(x: Any, cos: Any, sin: Any, ids: Any = None) -> Any:
+        cos, sin = (table if ids is None else table[ids] for table in (cos, sin))
+        cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+        if get("interleaved"):
+            a, b = x[..., ::2], x[..., 1::2]
+            return module.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+        a, b = x.chunk(2, -1)
+        return module.cat((a * cos - b * sin, a * sin + b * cos), -1)
+
+    known: dict[str, Callable[..., Any]] = {
+        "LayerNormalization": lambda x, s, b: nn.layer_norm(x, width, s, b, EPSILON),
+        "RMSNormalization": lambda x, s: nn.rms_norm(x, width, s, EPSILON),
+        "SkipLayerNormalization": skip_layer,
+        "SkipSimplifiedLayerNormalization": skip_rms,
+        "Softmax": lambda x: module.softmax(x, axis),
+        "LogSoftmax": lambda x: module.log_softmax(x, axis),
+        "SafeSoftmax": safe,
+        "GroupNormalization": lambda x, s, b: nn.group_norm(x, get("num_groups"), s, b, EPSILON),
+        "InstanceNormalization": lambda x, s, b: nn.instance_norm(x, weight=s, bias=b, eps=EPSILON),
+        "Gelu": lambda x: nn.gelu(x, approximate=get("approximate", "none")),
+        "Tanh": module.tanh,
+        "Swish": nn.silu,
+        "Mish": nn.mish,
+        "SwiGLU": lambda a, b: nn.silu(a) * b,
+        "GeGLU": lambda a, b: nn.gelu(a) * b,
+        "PRelu": lambda x, slope: module.where(x >= 0, x, x * slope),
+        "RotaryEmbedding": rotary,
+    }
+    if node.op not in known:
+        raise SkippedError(f"{node.op} has no usual spelling in PyTorch")
+    return known[node.op]
+
+
+def call(written: Callable[..., Any], inputs: Sequence[Sequence[Any]]) -> Callable[[int], Run]:
+    """What runs a function on the i-th inputs and forgets its results."""
+
+    def at(i: int) -> Run:
+        def run() -> None:
+            written(*inputs[i])
+
+        return run
+
+    return at
+
+
+def graph(module: Any, machine: Machine, calls: Sequence[Run]) -> tuple[Run, str]:
+    """As Machine.graph, with PyTorch's allocator aware of it."""
+    try:
+        captured = module.cuda.CUDAGraph()
+        with module.cuda.graph(captured):
+            for each in calls:
+                each()
+    except Exception:  # whatever cannot be captured runs as it is
+        module.cuda.synchronize()
+
+        def plain() -> None:
+            for each in calls:
+                each()
+
+        return plain, "stream"
+    return captured.replay, "graph"
+
+
+def compare(module: Any, node: Timed, written: Callable[..., Any], tensors: Sequence[Any], made: Set) -> str:
+    """Why two sides compute different things, empty if they do not.  Our outputs must be there."""
+    results = written(*tensors)
+    outputs = [tensor(module, output) for output in made.outputs if output is not None]
+    for theirs, own in zip(results if isinstance(results, tuple) else (results,), outputs, strict=True):
+        wide = own.double()
+        far = float((theirs.double() - wide).norm() / wide.norm())
+        if not far <= CLOSE[node.dtype]:
+            return f"differs from onnxfuse by {far:.1e}"
+    return ""
+
+
+def beside(node: Timed, names: Sequence[str], rate: timing.Rate, machine: Machine) -> Iterator[Row]:
+    """Our kernel, torch eager, and the compiled forms `names`, in turns."""
+    module = torch()
+    written = function(module, node)
+    every = timing.sets(node, machine)
+    own = timing.ours(node, machine, every)
+    with module.no_grad(), module.cuda.stream(module.cuda.ExternalStream(machine.stream)):
+        inputs = [[tensor(module, memory) for memory in each.inputs] for each in every]
+        sides = {"onnxfuse": timing.side(machine, own, len(every), machine.graph)}
+        reasons: dict[str, str] = {}
+        for name in ("eager", *names):
+            try:
+                sides[name] = _side(module, name, written, node, every, inputs, machine)
+            except Exception as error:
+                reasons[name] = one_line(error)
+                machine.wait()
+        samples = timing.measure(machine, sides)
+        found = timing.row(node, machine, every, samples, rate())
+        found |= {"name": node.name, "how": {name: side.how for name, side in sides.items()}, "failed": reasons}
+        if "eager" in reasons:
+            found["outcome"] = f"torch: {reasons['eager']}"
+        yield found
+    module._dynamo.reset()
+
+
+def _side(
+    module: Any,
+    name: str,
+    written: Callable[..., Any],
+    node: Timed,
+    every: Sequence[Set],
+    inputs: Sequence[Sequence[Any]],
+    machine: Machine,
+) -> timing.Side:
+    function = written
+    if name in MODES:
+        module._dynamo.reset()
+        function = module.compile(written, dynamic=False, fullgraph=True, **MODES[name])
+        for _ in range(3):
+            function(*inputs[0])
+        module.cuda.synchronize()
+    if reason := compare(module, node, function, inputs[-1], every[-1]):
+        raise ValueError(reason)
+    return timing.side(machine, call(function, inputs), len(every), partial(graph, module, machine))

@@ -1,0 +1,168 @@
+"""Fused models in onnxruntime on the CUDA provider, beside the originals with onnxruntime's own optimizations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+import onnxfuse
+from models import split_stack
+from onnxfuse import inputs, interleaved, numerics
+from onnxfuse.runtime.installed import CPU, CUDA, has_cuda
+from onnxfuse.runtime.session import register
+
+from . import timing
+from .machine import Machine
+from .plan import Row, SkippedError, Step, one_line
+
+MODELS = (
+    "bert.dynamo",
+    "gpt2.ts",
+    "llama.dynamo",
+    "llama_half.ts",
+    "vit.dynamo",
+    "t5_encoder.ts",
+    "whisper_encoder.dynamo",
+    "convnext.dynamo",
+)
+FOLDER = Path(split_stack.__file__).parent
+SECONDS = 3.0
+"""For the rounds of a model."""
+
+
+def available() -> None:
+    """Raises SkippedError where onnxruntime has no CUDA provider that works."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise SkippedError("onnxruntime-gpu is not installed") from None
+    if not has_cuda():
+        raise SkippedError(f"the CUDA provider of onnxruntime {onnxruntime.__version__} is not there, or does not load")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where sessions run: a provider, the name of its memory, and whether it can replay a captured graph."""
+
+    provider: str
+    memory: str
+    captures: bool
+
+
+GPU = Place(CUDA, "cuda", True)
+
+
+def opened(model: onnx.ModelProto, fused: bool, captured: bool, place: Place = GPU) -> Any:
+    """A session with every optimization of onnxruntime; `captured` replays a CUDA graph of its own."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 4
+    settings = {"enable_cuda_graph": "1" if captured else "0", "use_tf32": "0"} if place.captures else {}
+    providers = list(dict.fromkeys([place.provider, CPU]))
+    text = model.SerializeToString()
+    make = onnxfuse.InferenceSession if fused else ort.InferenceSession
+    return make(text, options, providers=providers, provider_options=[settings, {}][: len(providers)])
+
+
+def compare(model: onnx.ModelProto, seconds: float = SECONDS, place: Place = GPU) -> Iterator[Row]:
+    """One model: the fused one must compute the same; then all sides in turns."""
+    import onnxruntime as ort
+
+    fused = onnxfuse.optimize(model, validate="off").model
+    served = register(ort.SessionOptions(), fused, [place.provider, CPU])
+    row: Row = {"served": served.names, "bodies": served.reasons, "failed": {}}
+    host = ort.InferenceSession(model.SerializeToString(), providers=[CPU])
+
+    def runs(case: inputs.Case) -> str:
+        try:
+            host.run(None, case.inputs)
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            return one_line(error)
+        return ""
+
+    cases, reason = inputs.generate(model, runs, one=True)
+    if not cases:
+        raise SkippedError(reason)
+    feeds = {key: np.asarray(value) for key, value in cases[0].inputs.items()}
+    sides: dict[str, Callable[[], None]] = {}
+    outputs: dict[str, list[Any]] = {}
+    for side, proto in (("original", model), ("onnxfuse", fused)):
+        for captured in (False, True)[: 1 + place.captures]:
+            label = f"{side}, graph" if captured else side
+            try:
+                session = opened(proto, side == "onnxfuse", captured, place)
+                plain = session if not captured else opened(proto, side == "onnxfuse", False, place)
+                run, read = bind(session, plain, feeds, place.memory)
+                for _ in range(3):
+                    run()
+                outputs[label], sides[label] = read(), run
+            except Exception as error:
+                row["failed"][label] = one_line(error)
+    for label, found in outputs.items() if "original" in outputs else ():
+        for wanted, actual in zip(outputs["original"], found, strict=True):
+            if difference := numerics.compare(wanted, actual).reason:
+                row["outcome"] = f"{label}: an output {difference}"
+    if "original" in sides:
+        samples = interleaved.measure(sides, "original", seconds=seconds)
+        row["sides"] = {label: timing.summary(found) for label, found in samples.items()}
+    if "onnxfuse" in row["failed"]:
+        row["outcome"] = row["failed"]["onnxfuse"]
+    yield row
+
+
+def bind(
+    session: Any, plain: Any, feeds: Mapping[str, Any], memory: str
+) -> tuple[Callable[[], None], Callable[[], list[Any]]]:
+    """What runs a session with inputs and outputs that stay in the memory of its device, and what reads its outputs.
+
+    `plain` is a session of the same model that captures nothing: it tells the shapes of the outputs.
+    """
+    import onnxruntime as ort
+
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, memory, 0))
+    values = [
+        ort.OrtValue.ortvalue_from_shape_and_type(list(a.shape), a.dtype, memory, 0) for a in plain.run(None, feeds)
+    ]
+    for info, value in zip(session.get_outputs(), values, strict=True):
+        binding.bind_ortvalue_output(info.name, value)
+
+    def run() -> None:
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+
+    return run, lambda: [value.numpy() for value in values]
+
+
+def overhead(machine: Machine) -> Iterator[Row]:
+    """What a node costs besides its kernel: microseconds, by the kind of node."""
+    available()
+    from benchmarks import bridge
+    from onnxfuse.runtime.custom_op import Backend
+
+    rows = bridge.measure(49, Backend(CUDA, lambda stream: machine.device))
+    yield {"microseconds": {row.node: row.microseconds for row in rows}}
+
+
+def steps(names: Sequence[str] = MODELS) -> list[Step]:
+    """A step for each model, split_stack among them, and one for the bridge alone."""
+
+    def from_file(name: str, machine: Machine) -> Iterator[Row]:
+        available()
+        yield from compare(onnx.load(FOLDER / f"{name}.onnx"))
+
+    def stack(machine: Machine) -> Iterator[Row]:
+        available()
+        yield from compare(split_stack.build())
+
+    found = [Step("session", "split_stack", stack, 15.0), Step("session", "bridge", overhead, 10.0)]
+    return found + [Step("session", name, partial(from_file, name), 15.0) for name in names]

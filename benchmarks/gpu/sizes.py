@@ -1,0 +1,172 @@
+"""The nodes that are timed: past the caches, in the order of what they tell, then small ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from onnxfuse.kernels.device import TensorType
+
+DTYPES = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "int64": np.dtype(np.int64),
+}
+MILLIONS = 1 << 20
+ELEMENTS = 64 * MILLIONS
+"""Of the input of a node past the caches: 128 MB in half precision."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input.  `batched` ones have an element for each place along the first dimension of the first input."""
+
+    shape: tuple[int, ...]
+    kind: Literal["values", "positions"] = "values"
+    batched: bool = False
+    most: int = 0
+    """Positions are below this."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A node to be timed."""
+
+    op: str
+    dtype: str
+    operands: tuple[Operand, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[bool, ...] = ()
+    tuned: bool = False
+    """Whether it is worth the minutes that a search by torch.compile takes."""
+
+    @property
+    def name(self) -> str:
+        shape = "x".join(map(str, self.operands[0].shape))
+        given = " ".join(f"{key}={value}" for key, value in self.attributes.items())
+        return " ".join(filter(None, (self.op, self.dtype, shape, given)))
+
+    @property
+    def types(self) -> list[TensorType]:
+        return [
+            TensorType(DTYPES[self.dtype if operand.kind == "values" else "int64"], operand.shape)
+            for operand in self.operands
+        ]
+
+
+def timed() -> Iterator[Timed]:
+    """All of them, the most telling first."""
+    half = "float16"
+    yield rows("LayerNormalization", half, 4096, 2, tuned=True)
+    yield rows("Softmax", half, 1024, 0, tuned=True)
+    yield elementwise("Gelu", half, 1, tuned=True)
+    yield skip("SkipSimplifiedLayerNormalization", half, 4096, tuned=True)
+    yield elementwise("SwiGLU", half, 2, tuned=True)
+    yield rotation(half, 4, 32, 4096, 128, tuned=True)
+    yield rows("RMSNormalization", half, 4096, 1, tuned=True)
+    yield skip("SkipLayerNormalization", half, 768)
+    yield groups("GroupNormalization", half, (64, 256, 64, 64), 32, tuned=True)
+    yield small()[0]
+    for width in (256, 768, 1024, 8192, 16384, 65536):
+        yield rows("LayerNormalization", half, width, 2)
+    for width in (64, 128, 512, 4096, 32768, 131072):
+        yield rows("Softmax", half, width, 0)
+    yield rows("LayerNormalization", "float32", 1024, 2)
+    yield rows("LayerNormalization", "bfloat16", 1024, 2)
+    yield rows("Softmax", "float32", 1024, 0)
+    yield rows("LogSoftmax", half, 32768, 0)
+    yield rows("SafeSoftmax", half, 512, 0)
+    yield rows("RMSNormalization", "bfloat16", 8192, 1)
+    yield skip("SkipLayerNormalization", "float32", 1024)
+    yield skip("SkipSimplifiedLayerNormalization", "bfloat16", 8192)
+    yield Timed("Softmax", half, (Operand((64, 256, 4096), batched=True),), {"axis": 1})
+    yield groups("InstanceNormalization", half, (64, 256, 64, 64), 0)
+    yield groups("GroupNormalization", "float32", (32, 256, 64, 64), 32)
+    yield elementwise("Gelu", "float32", 1)
+    yield elementwise("Gelu", half, 1, {"approximate": "tanh"})
+    yield elementwise("Tanh", half, 1)
+    yield elementwise("Swish", "bfloat16", 1, {"alpha": 1.0})
+    yield elementwise("GeGLU", half, 2)
+    yield elementwise("Mish", half, 1)
+    yield Timed("PRelu", half, (Operand((16384, 4096), batched=True), Operand((4096,))))
+    yield rotation(half, 4, 32, 4096, 128, {"interleaved": 1})
+    yield rotation("bfloat16", 4, 32, 4096, 128, table=8192)
+    # 999 columns: nothing is aligned, all access is by single elements.
+    yield rows("LayerNormalization", half, 999, 2)
+    yield rows("Softmax", half, 999, 0)
+    yield from small()[1:]
+
+
+def small() -> list[Timed]:
+    """Nodes whose time is mostly that of a launch."""
+    return [
+        rows("LayerNormalization", "float16", 768, 2, 128),
+        rows("RMSNormalization", "float16", 4096, 1, 1),
+        rows("Softmax", "float16", 128, 0, 12 * 128),
+        Timed("Gelu", "float16", (Operand((128, 3072), batched=True),)),
+        rotation("float16", 1, 32, 1, 128),
+    ]
+
+
+def rows(op: str, dtype: str, width: int, weights: int, count: int | None = None, tuned: bool = False) -> Timed:
+    """A matrix of rows, with weights by column."""
+    elements = ELEMENTS // (2 if dtype == "float32" else 1)
+    x = Operand((elements // width if count is None else count, width), batched=True)
+    return (
+        Timed(op, dtype, (x, *(Operand((width,)) for _ in range(weights))), outputs=(True, False, False), tuned=tuned)
+        if weights
+        else Timed(op, dtype, (x,), tuned=tuned)
+    )
+
+
+def skip(op: str, dtype: str, width: int, tuned: bool = False) -> Timed:
+    """A residual sum and its normalization; the sum is kept."""
+    elements = ELEMENTS // (2 if dtype == "float32" else 1)
+    x, w = Operand((elements // width, width), batched=True), Operand((width,))
+    weights = (w, w) if op == "SkipLayerNormalization" else (w,)
+    return Timed(op, dtype, (x, x, *weights), outputs=(True, False, False, True), tuned=tuned)
+
+
+def elementwise(
+    op: str, dtype: str, inputs: int, attributes: Mapping[str, Any] | None = None, tuned: bool = False
+) -> Timed:
+    """An op of elements alone."""
+    x = Operand((ELEMENTS // (8192 if dtype == "float32" else 4096), 4096), batched=True)
+    return Timed(op, dtype, (x,) * inputs, attributes or {}, tuned=tuned)
+
+
+def groups(op: str, dtype: str, shape: tuple[int, ...], count: int, tuned: bool = False) -> Timed:
+    """Groups of channels; each channel is one where `count` is 0."""
+    weights = (Operand(shape[1:2]),) * 2
+    return Timed(
+        op, dtype, (Operand(shape, batched=True), *weights), {"num_groups": count} if count else {}, tuned=tuned
+    )
+
+
+def rotation(
+    dtype: str,
+    batch: int,
+    heads: int,
+    positions: int,
+    head: int,
+    attributes: Mapping[str, Any] | None = None,
+    table: int = 0,
+    tuned: bool = False,
+) -> Timed:
+    """Rotary embedding, its angles given for each position or looked up in a table."""
+    x = Operand((batch, heads, positions, head), batched=True)
+    angles = Operand((table, head // 2) if table else (batch, positions, head // 2), batched=not table)
+    ids = (Operand((batch, positions), "positions", True, table),) if table else ()
+    return Timed("RotaryEmbedding", dtype, (x, angles, angles, *ids), attributes or {}, tuned=tuned)
+
+
+def moved(node: Timed, work_bytes: int, outputs: list[TensorType]) -> int:
+    """Bytes of `work_bytes` without those of outputs that the node does not ask for."""
+    unasked = [t for t, asked in zip(outputs, node.outputs, strict=False) if not asked]
+    return work_bytes - sum(math.prod(t.shape) * t.dtype.itemsize for t in unasked)
