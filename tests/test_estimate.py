@@ -13,6 +13,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import onnxfuse
+from benchmarks.gpu import report as gpu_report
 from onnxfuse import estimate
 from onnxfuse.cards import CARDS, card
 from onnxfuse.cli import main
@@ -194,6 +195,15 @@ def test_measured_figures_take_the_place_of_the_data_sheets(tmp_path: Path) -> N
     slow = only(linear(1, 1024, 8448), card=str(path)).seconds
     assert slow is not None
     assert slow > (only(linear(1, 1024, 8448)).seconds or 0)
+
+
+def test_the_check_on_a_gpu_writes_such_a_file(tmp_path: Path) -> None:
+    machine = {"card": "NVIDIA A100", "compute_capability": "8.0", "multiprocessors": 108}
+    row = {"section": "floor", "outcome": "ok", "bytes_per_second": 1.7e12}
+    path = tmp_path / "card.json"
+    path.write_text(json.dumps(gpu_report.card({"machine": machine, "rows": [row]})))
+    assert card(str(path)) == replace(CARDS["a100"], name="NVIDIA A100", bandwidth=1.7e12)
+    assert gpu_report.card({"machine": machine, "rows": [row | {"outcome": "hung"}]}) is None
 
 
 @pytest.mark.parametrize(

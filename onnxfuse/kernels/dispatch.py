@@ -88,6 +88,7 @@ class Verdicts:
         self._path = path
         self._measuring = threading.Lock()
         self._seconds: dict[str, dict[str, Seconds]] | None = None
+        self._chosen: dict[tuple[str, Class], str] = {}
 
     def seconds(self, card: str, which: Class) -> Seconds | None:
         """The times of both forms, where they are known."""
@@ -131,8 +132,10 @@ class Verdicts:
         card = vendor.card
         if card is None:
             return TILED
-        times = self.seconds(card, which)
-        return best(times) if times else None
+        form = self._chosen.get((card, which))
+        if form is None and (times := self.seconds(card, which)):
+            form = self._chosen[card, which] = best(times)
+        return form
 
     def _measured(self, vendor: Vendor, which: Class, forms: Mapping[str, Callable[[], None]]) -> str:
         if vendor.capturing or not self._measuring.acquire(blocking=False):
