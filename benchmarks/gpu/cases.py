@@ -64,6 +64,8 @@ class Case:
     """Elements by which all arrays lie behind a multiple of 256 bytes."""
     size: int = 0
     """Elements of the largest input."""
+    product: str = ""
+    """The form of a product that is checked: "tiled" is ours, "vendor" the vendor's and a pass over it."""
 
     @property
     def name(self) -> str:
@@ -81,6 +83,7 @@ def cases() -> Iterator[Case]:
     yield from norms()
     yield from softmaxes()
     yield from groups()
+    yield from products()
 
 
 def draw(
@@ -244,3 +247,36 @@ def groups() -> Iterator[Case]:
             yield Case("GroupNormalization", label, make, {"num_groups": count}, size=size)
             if count == shape[1]:
                 yield Case("InstanceNormalization", label, make, size=size)
+
+
+PRODUCTS = (
+    # m, k, n: a few rows and many, with all accesses and with single elements
+    (1, 64, 48),
+    (5, 33, 19),
+    (16, 1024, 64),
+    (65, 1, 66),
+    (70, 72, 136),
+    (130, 129, 131),
+    (512, 768, 3072),
+    (2049, 513, 1025),
+)
+
+
+def products() -> Iterator[Case]:
+    """Products with bias and activation, in both forms where both are rounded once."""
+    for dtype in DTYPES:
+        for m, k, n in PRODUCTS:
+            for transposed in (0, 1):
+                b = (n, k) if transposed else (k, n)
+                for form in ("tiled", "vendor") if dtype == DTYPES[0] else ("tiled",):
+                    label = f"{dtype} {m}x{k}x{n}{' transposed' if transposed else ''} {form}"
+                    attributes = {"activation": "Gelu", "alpha": 0.5, "transB": transposed}
+                    size = max(m * k, k * n)
+                    make = drawn(dtype, (m, k), b, (n,))
+                    yield Case("FusedMatMul", label, make, attributes, size=size, product=form)
+        for left, right in (((3, 40, 24), (3, 24, 72)), ((40, 24), (3, 24, 72)), ((2, 3, 40, 24), (3, 24, 72))):
+            label, attributes = f"{dtype} {text(left)} by {text(right)}", {"activation": "Relu"}
+            make = drawn(dtype, left, right, None)
+            yield Case("FusedMatMul", label, make, attributes, size=int(np.prod(left)), product="tiled")
+        make, attributes = drawn(dtype, (40, 64), (64, 64), (64,)), {"activation": "Tanh"}
+        yield Case("FusedMatMul", f"{dtype} misaligned", make, attributes, by=1, size=4096, product="tiled")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DependencyError, KernelError
-from .device import Array, Buffer, Grid, Source
+from .cublas import Cublas, found
+from .device import Array, Buffer, Grid, Source, Vendor
 
 if TYPE_CHECKING:
     import cupy
@@ -37,6 +38,11 @@ class Cuda:
         module = _cupy()
         self.multiprocessors = _multiprocessors(int(module.cuda.runtime.getDevice()))
         self._stream = module.cuda.Stream.from_external(_Stream(stream))
+
+    @property
+    def vendor(self) -> Vendor | None:
+        """cuBLAS on the same stream; None where CuPy finds no cuBLAS."""
+        return Cublas(self._stream) if found() else None
 
     def launch(
         self,

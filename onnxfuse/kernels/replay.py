@@ -32,6 +32,8 @@ class _Launch:
 class _Recorder:
     """A device that writes down what it is asked to launch."""
 
+    vendor = None
+
     def __init__(self, multiprocessors: int, places: dict[int, int]) -> None:
         self.multiprocessors = multiprocessors
         self.launches: list[_Launch] = []

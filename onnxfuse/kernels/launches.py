@@ -1,0 +1,122 @@
+"""What a kernel launches, without a device: sources, grids, and the multiprocessors that they keep busy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from math import prod
+
+import numpy as np
+
+from .device import Array, Buffer, Grid, Source, TensorType
+from .kernel import Kernel
+from .nvrtc import SAMPLED, committed
+
+ADDRESS = 1 << 20
+"""Where all arrays are said to begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch."""
+
+    source: Source
+    entry: str
+    blocks: int
+    threads: int
+    """Of a block."""
+    shared: int
+    """Bytes of dynamic shared memory."""
+
+
+@dataclass(slots=True)
+class Recorder:
+    """A device that keeps what it is asked to launch."""
+
+    multiprocessors: int
+    vendor: None = None
+    launches: list[Launch] = field(default_factory=list)
+
+    def launch(
+        self,
+        source: Source,
+        entry: str,
+        grid: Grid,
+        block: Grid,
+        arguments: Sequence[Array | np.generic | None],
+        shared: int = 0,
+    ) -> None:
+        self.launches.append(Launch(source, entry, prod(grid), prod(block), shared))
+
+
+def launches(kernel: Kernel, inputs: Sequence[TensorType | None], multiprocessors: int) -> list[Launch]:
+    """What a kernel launches for aligned inputs of these types, all its outputs asked for."""
+    device = Recorder(multiprocessors)
+    given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
+    outputs = [Buffer(ADDRESS, t.shape, t.dtype) for t in kernel.outputs(inputs)]
+    kernel.launch(device, given, outputs)
+    return device.launches
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a multiprocessor has room for (CUDA C++ Programming Guide, table of compute capabilities)."""
+
+    threads: int
+    blocks: int
+    registers: int
+    shared: int
+    """Bytes."""
+
+
+LIMITS = {
+    "sm_80": Limits(2048, 32, 65536, 164 * 1024),
+    "sm_90": Limits(2048, 32, 65536, 228 * 1024),
+    "sm_100": Limits(2048, 32, 65536, 228 * 1024),
+}
+WARP, REGISTERS_AT_A_TIME, SHARED_AT_A_TIME, RESERVED = 32, 256, 128, 1024
+"""Threads of a warp; units in which a warp gets registers and a block shared memory; bytes of the latter that each
+block has beside its own."""
+
+
+def resident(architecture: str, threads: int, registers: int, shared: int) -> int:
+    """Blocks that a multiprocessor runs at a time: `registers` are those of a thread, `shared` all bytes of a block."""
+    limits = LIMITS[architecture]
+    warps = -(-threads // WARP)
+    of_warp = -(-registers * WARP // REGISTERS_AT_A_TIME) * REGISTERS_AT_A_TIME
+    of_block = -(-shared // SHARED_AT_A_TIME) * SHARED_AT_A_TIME + RESERVED
+    return min(
+        limits.blocks,
+        limits.threads // (warps * WARP),
+        limits.registers // (max(of_warp, 1) * warps),
+        limits.shared // of_block,
+    )
+
+
+def occupancy(launch: Launch, architecture: str) -> int | None:
+    """Blocks of a launch that a multiprocessor runs at a time, with the registers of the compiled source that is most
+    like it; None where none is like it."""
+    defines = _defines(launch.source)
+    best: tuple[int, int, int] | None = None
+    table = committed()
+    for name, source in _samples().items():
+        needs = table.get(name, {}).get(architecture, {}).get(launch.entry)
+        if source.name != launch.source.name or needs is None:
+            continue
+        key = (len(defines & _defines(source)), needs.registers, needs.shared)
+        best = key if best is None else max(best, key)
+    if best is None or architecture not in LIMITS:
+        return None
+    return resident(architecture, launch.threads, best[1], best[2] + launch.shared)
+
+
+def _defines(source: Source) -> frozenset[str]:
+    """The lines that say what a source is specialised for."""
+    return frozenset(line for line in source.text.split("#line", 1)[0].splitlines() if line.startswith("#define"))
+
+
+@cache
+def _samples() -> dict[str, Source]:
+    return {name: source for module in SAMPLED for name, source in import_module(f".{module}", __package__).samples()}
