@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import KernelError
+from .embed_norm import EmbedLayerNormalization, EmbedSimplifiedLayerNormalization
 from .gemm import FusedMatMul
 from .group_norm import GroupNormalization, InstanceNormalization
 from .kernel import Kernel
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from ..language import Catalogue
 
 WRITTEN: tuple[type[Kernel], ...] = (
+    EmbedLayerNormalization,
+    EmbedSimplifiedLayerNormalization,
     FusedMatMul,
     GroupNormalization,
     InstanceNormalization,

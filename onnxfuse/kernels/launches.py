@@ -52,10 +52,11 @@ class Recorder:
 
 
 def launches(kernel: Kernel, inputs: Sequence[TensorType | None], multiprocessors: int) -> list[Launch]:
-    """What a kernel launches for aligned inputs of these types, all its outputs asked for."""
+    """What a kernel launches for aligned inputs of these types, all its outputs of the op's element type asked for."""
     device = Recorder(multiprocessors)
     given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
-    outputs = [Buffer(ADDRESS, t.shape, t.dtype) for t in kernel.outputs(inputs)]
+    made = zip(kernel.signature.outputs, kernel.outputs(inputs), strict=True)
+    outputs = [Buffer(ADDRESS, t.shape, t.dtype) if p.type == "T" else None for p, t in made]
     kernel.launch(device, given, outputs)
     return device.launches
 
