@@ -7,40 +7,20 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from ml_dtypes import bfloat16
 
-from .device import Array, Buffer, Grid, Source, TensorType
+from .device import Buffer, Source, TensorType
 from .group_norm import GroupNormalization
 from .kernel import Kernel
+from .recorder import ADDRESS, Recorder
 from .row_norm import LayerNormalization, RMSNormalization, SkipLayerNormalization
 from .softmax import LogSoftmax, SafeSoftmax, Softmax
 
 DTYPES = tuple(map(np.dtype, (np.float32, np.float16, bfloat16)))
-ROWS, MULTIPROCESSORS = 4096, 132
-ADDRESS = 1 << 20
-
-
-class _Recorder:
-    """A device that keeps what it is asked to launch."""
-
-    multiprocessors = MULTIPROCESSORS
-
-    def __init__(self) -> None:
-        self.sources: list[Source] = []
-
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        self.sources.append(source)
+ROWS = 4096
 
 
 def launched(kernel: Kernel, dtype: np.dtype[np.generic], shapes: Sequence[tuple[int, ...]]) -> Source:
     """The source that a kernel launches for inputs of these shapes, all its outputs asked for."""
-    device = _Recorder()
+    device = Recorder()
     outputs = kernel.outputs([TensorType(dtype, shape) for shape in shapes])
     kernel.launch(
         device,
