@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .attention import Attention
 from .group_norm import GroupNormalization, InstanceNormalization
 from .kernel import Kernel
 from .row_norm import (
@@ -24,7 +25,8 @@ from .softmax import LogSoftmax, SafeSoftmax, Softmax
 if TYPE_CHECKING:
     from ..language import Catalogue
 
-ROWS: tuple[type[Kernel], ...] = (
+WRITTEN: tuple[type[Kernel], ...] = (
+    Attention,
     GroupNormalization,
     InstanceNormalization,
     LayerNormalization,
@@ -35,7 +37,7 @@ ROWS: tuple[type[Kernel], ...] = (
     SkipSimplifiedLayerNormalization,
     Softmax,
 )
-KERNELS: dict[str, type[Kernel]] = {kernel.signature.op: kernel for kernel in ROWS}
+KERNELS: dict[str, type[Kernel]] = {kernel.signature.op: kernel for kernel in WRITTEN}
 """Op of domain onnxfuse → its kernel, where that is written by hand."""
 
 
