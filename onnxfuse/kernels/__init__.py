@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import KernelError
+from .attention import Attention
 from .embed_norm import EmbedLayerNormalization, EmbedSimplifiedLayerNormalization
 from .gemm import FusedMatMul
 from .group_norm import GroupNormalization, InstanceNormalization
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..language import Catalogue
 
 WRITTEN: tuple[type[Kernel], ...] = (
+    Attention,
     EmbedLayerNormalization,
     EmbedSimplifiedLayerNormalization,
     FusedMatMul,
