@@ -131,14 +131,16 @@ def report(
     ignore: Sequence[str] = (),
     rules: Sequence[Path] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
+    card: str | None = None,
     base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """What can be fused in `model`, what that saves, and why the rest cannot.  Nothing is run or written.
 
-    The arguments are those of `optimize`.
+    With a `card` ("h200", or a .json file that onnxfuse.cards describes) each fusion has an estimate of its time there.
+    The other arguments are those of `optimize`.
     """
-    from onnxfuse import pipeline, sources
+    from onnxfuse import cards, pipeline, sources
 
     source = sources.opened(model)
     found = pipeline.report(
@@ -148,6 +150,7 @@ def report(
         ignore=ignore,
         rules=rules,
         shapes=shapes,
+        card=cards.card(card) if card is not None else None,
         base_dir=base_dir or source.folder,
         progress=progress,
     )

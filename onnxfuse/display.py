@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from onnxfuse.records import Fusion, NearMiss, Report, Validation, known_bytes
+from onnxfuse.records import Estimate, Fusion, NearMiss, Report, Validation, known_bytes
 
 if TYPE_CHECKING:
     from onnxfuse.demands import Finding
@@ -88,6 +88,42 @@ def print_report(out: Console, report: Report, *, verbose: bool) -> None:
     print_near_misses(out, report.near_misses, verbose=verbose)
     if report.near_misses or not report.fusions:
         out.print()
+
+
+def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:
+    """How long the fused nodes take on a card; those alike together, the longest first."""
+    if report.card is None:
+        return
+    groups: dict[tuple[str, Estimate], list[Fusion]] = defaultdict(list)
+    for fusion in report.fusions:
+        if fusion.estimate is not None:
+            groups[fusion.op.removeprefix("onnxfuse."), fusion.estimate].append(fusion)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column(f"predicted on {report.card}", overflow="fold")
+    for heading in ("nodes", "time each", "bound by", "moves", "computes", "launches", "blocks", "runs from"):
+        table.add_column(heading, justify="left" if heading in ("bound by", "runs from") else "right", no_wrap=True)
+    for (op, e), group in sorted(
+        groups.items(), key=lambda item: (-len(item[1]) * (item[0][1].seconds or 0), item[0][0])
+    ):
+        figures = [
+            human_seconds(e.seconds) + (" measured" if e.measured else "") if e.seconds is not None else "?",
+            e.bound or "?",
+            human_bytes(e.bytes) if e.bytes is not None else "?",
+            human_flops(e.flops) if e.flops is not None else "?",
+            str(e.launches) if e.launches is not None else "?",
+            str(e.resident) if e.resident is not None else "",
+        ]
+        table.add_row(Text(op, style="bold cyan"), str(len(group)), *figures, Text(e.source, style="dim"))
+        for fusion in group if verbose else ():
+            table.add_row(Text(f"  {fusion.node}", style="dim"))
+    if not groups:
+        return
+    out.print(Padding.indent(table, 2))
+    times = [fusion.estimate.seconds for fusion in report.fusions if fusion.estimate is not None]
+    known = [seconds for seconds in times if seconds is not None]
+    total = f"{human_seconds(sum(known))} for {len(known)} fused nodes" if known else ""
+    rest = f"{len(times) - len(known)} unknown: give --shape NAME:DIMS" if len(known) < len(times) else ""
+    out.print(Text(f"  {', '.join(filter(None, (total, rest)))}\n", style="dim"))
 
 
 def print_why(out: Console, report: Report, rule: str) -> None:
@@ -288,3 +324,20 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def human_flops(count: float) -> str:
+    """`count` operations in decimal units, three digits: ``1.23 Gflop``."""
+    for unit in ("flop", "kflop", "Mflop", "Gflop"):
+        if abs(count) < 999.5:
+            return f"{count:.0f} {unit}" if unit == "flop" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} Tflop"
+
+
+def human_seconds(seconds: float) -> str:
+    """A time in decimal units, three digits: ``12.3 µs``."""
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if seconds * factor < 999.5:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 from onnx import ModelProto
 
 from .bodies import Functions
+from .cards import Card
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
+from .estimate import estimates
 from .graph import DOMAIN, STANDARD, Names, attribute_graphs, roots
 from .kernels.emulator.build import compiler
 from .language import Catalogue, load
@@ -163,17 +165,26 @@ def report(
     rules: Sequence[Path] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
     why: str | None = None,
+    card: Card | None = None,
     base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """What can be fused, what it saves, and what almost can.  Nothing is run.
+    """What can be fused, what it saves, and what almost can; on a `card`, how long it takes.  Nothing is run.
 
     Near misses of the rule `why` are told even where its pattern is so small that they say little.
     """
     started = time.perf_counter()
     catalogue = load(rules).choose(select, ignore)
     _, fused = lower(model, catalogue, target=target, base_dir=base_dir, why=why, progress=progress)
-    result = _report(model, fused, target, sizes(model, shapes or {}), rules)
+    known = sizes(model, shapes or {})
+    result = _report(model, fused, target, known, rules)
+    if card is not None:
+        found = estimates(fused.model, known, card, rules, base_dir)
+        result.card = card.name
+        result.fusions = [
+            replace(told, estimate=found.get((site.scope, site.node.name)))
+            for told, site in zip(result.fusions, filter(_worth_telling, fused.sites), strict=True)
+        ]
     result.seconds = time.perf_counter() - started
     return result
 

@@ -11,6 +11,27 @@ from typing import Any, Literal
 SCHEMA_VERSION = 1
 
 Verdict = Literal["equal", "mismatch", "not validated"]
+Bound = Literal["bytes", "flops", "launches"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How long a fused node takes on a card, predicted; None is unknown, because a dimension is."""
+
+    source: str
+    """The module of onnxfuse.kernels that has its kernel, or "function body"."""
+    seconds: float | None = None
+    bound: Bound | None = None
+    """What takes the longest; None also where there is nothing to compute."""
+    bytes: int | None = None
+    """Moved to and from memory."""
+    flops: int | None = None
+    """A fused multiply-add is two."""
+    launches: int | None = None
+    resident: int | None = None
+    """Blocks that a multiprocessor runs at a time; None also where no compiled source is like the kernel's."""
+    measured: bool = False
+    """Whether `seconds` was measured on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +54,8 @@ class Fusion:
     """Kernel launches that are no longer made."""
     bytes_saved: int | None
     """Bytes that no longer travel to and from memory at the given shapes; None where a dimension is unknown."""
+    estimate: Estimate | None = None
+    """Where estimates were asked for and the node is one of onnxfuse's ops."""
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -106,6 +129,8 @@ class Report:
     """Op of domain onnxfuse in the output → the module of onnxfuse.kernels that has its kernel."""
     bodies: dict[str, str] = field(default_factory=dict)
     """Each other such op → why it runs from its function body."""
+    card: str | None = None
+    """Name of the card that the estimates are for."""
     validation: Validation = field(default_factory=lambda: Validation("not validated"))
     seconds: float = 0.0
     """Wall-clock time from reading to writing."""

@@ -107,6 +107,7 @@ class Wrong:
     """A device that spoils what a kernel has computed."""
 
     multiprocessors = 4
+    vendor = None
 
     def __init__(self, machine: HostMachine, spoil: Callable[[Memory], None]) -> None:
         self._device, self._spoil = machine.device, spoil

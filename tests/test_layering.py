@@ -55,6 +55,7 @@ USERS = {
     "rich": {"cli", "display", "tables"},
     "onnxruntime": {"runtime.*"},
     "cupy": {"kernels.*"},
+    "cupy_backends": {"kernels.*"},
     "onnx_graphsurgeon": {"sources"},
 }
 """The only modules that may import these packages, be it inside a function."""

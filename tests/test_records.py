@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onnxfuse.records import SCHEMA_VERSION, LeftOut, Report, Validation, known_bytes
+from onnxfuse.records import SCHEMA_VERSION, Estimate, LeftOut, Report, Validation, known_bytes
 from tests.fake_engine import fusion, near_miss
 
 SCHEMA: dict[str, Any] = json.loads(files("onnxfuse").joinpath("report.schema.json").read_text(encoding="utf-8"))
@@ -17,6 +17,7 @@ TYPES = {
     "object": dict,
     "array": list,
     "string": str,
+    "boolean": bool,
     "integer": int,
     "number": (int, float),
     "null": type(None),
@@ -32,7 +33,9 @@ def violations(value: Any, schema: dict[str, Any], at: str = "$") -> list[str]:
     wrong = []
     names = schema.get("type", [])
     allowed = tuple(TYPES[name] for name in ([names] if isinstance(names, str) else names))
-    if allowed and (not any(isinstance(value, kind) for kind in allowed) or isinstance(value, bool)):
+    if allowed and (
+        not any(isinstance(value, kind) for kind in allowed) or isinstance(value, bool) > (bool in allowed)
+    ):
         return [f"{at}: {value!r} is not {names}"]
     if "enum" in schema and value not in schema["enum"]:
         wrong.append(f"{at}: {value!r} is not in {schema['enum']}")
@@ -60,7 +63,11 @@ def full() -> Report:
         output="bert.fused.onnx",
         nodes_before=100,
         nodes_after=84,
-        fusions=[fusion(), fusion("Gelu", bytes_saved=None)],
+        fusions=[
+            fusion(estimate=Estimate("gemm", 1e-5, "bytes", 4096, 128, 1, 2)),
+            fusion("Gelu", bytes_saved=None, estimate=Estimate("function body")),
+        ],
+        card="h200",
         near_misses=[near_miss()],
         left_out=[LeftOut(fusion("Attention"), float("nan"), "has NaN")],
         validation=Validation("equal", 1e-7, 1e-4, 1e-5, 2, "", (1e-6, float("inf"))),
@@ -83,6 +90,8 @@ def test_a_report_conforms_to_its_schema(report: Report) -> None:
         (("schema",), 2, "$: "),
         (("fusions", 0, "rule"), None, "$.fusions[0].rule: None is not string"),
         (("validation", "verdict"), "fine", "$.validation.verdict: 'fine' is not in"),
+        (("fusions", 0, "estimate", "bound"), "luck", "$.fusions[0].estimate.bound: 'luck' is not in"),
+        (("fusions", 1, "estimate", "measured"), None, "$.fusions[1].estimate.measured: None is not boolean"),
         (("census", "Gelu"), 0, "$.census.Gelu: 0 is less than 1"),
     ],
 )
@@ -110,7 +119,7 @@ def test_the_schema_describes_every_key() -> None:
             missing += undescribed(inner, f"{at}.{key}")
         return missing
 
-    assert [undescribed(part, name) for name, part in ({"$": SCHEMA} | SCHEMA["$defs"]).items()] == [[], [], []]
+    assert [undescribed(part, name) for name, part in ({"$": SCHEMA} | SCHEMA["$defs"]).items()] == [[]] * 4
     assert SCHEMA["properties"]["schema"]["const"] == SCHEMA_VERSION
 
 

@@ -16,9 +16,11 @@ import onnxfuse
 from onnxfuse import kernels
 from onnxfuse.cli import main
 from onnxfuse.errors import KernelError, NumericsError
+from onnxfuse.kernels import pointwise
 from onnxfuse.kernels.device import Device, Source, TensorType
 from onnxfuse.kernels.emulator import build
 from onnxfuse.kernels.kernel import Parameter, Signature
+from onnxfuse.language import load
 from tests.bridge_models import no_kernel
 
 TEXT = """<ir_version: 9, opset_import: ["": 17]>
@@ -169,7 +171,9 @@ def test_an_op_of_a_rule_has_a_generated_kernel_the_same_each_time() -> None:
     assert kernels.find("Mish") is kernels.find("Mish")
     assert kernels.find("Mish").signature.op == "Mish"
     with pytest.raises(KernelError, match="FusedMatMul has no generated kernel: MatMul is neither"):
-        kernels.find("FusedMatMul")
+        pointwise.kernel("FusedMatMul", load())
+    with pytest.raises(KernelError, match="the convolution is left to onnxruntime"):
+        kernels.find("FusedConv")
     with pytest.raises(KernelError, match="no rule defines Unheard"):
         kernels.find("Unheard")
 

@@ -24,6 +24,8 @@ from .plan import Journal, LostError, Row, run
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+CARD = "card.json"
+"""In the folder of results: the card as `onnxfuse report --estimate --card` takes it, the last that was measured."""
 EXAMPLE = """example:
   python -m benchmarks.gpu --budget 480
 """
@@ -190,6 +192,8 @@ def whole(budget: float, folder: Path, sections: Sequence[str]) -> int:
         return code or NO_GPU
     found = report.record(journal, about(budget, time.monotonic() - start))
     write(path, found)
+    if measured := report.card(found):
+        (folder / CARD).write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     print("\n".join(report.markdown(found)))
     print(f"\n{path}")
     if code == 0:

@@ -64,6 +64,8 @@ class Case:
     """Elements by which all arrays lie behind a multiple of 256 bytes."""
     size: int = 0
     """Elements of the largest input."""
+    product: str = ""
+    """The form of a product that is checked: "tiled" is ours, "vendor" the vendor's and a pass over it."""
 
     @property
     def name(self) -> str:
@@ -79,9 +81,10 @@ def cases() -> Iterator[Case]:
     yield from pointwise()
     yield from rotary()
     yield from norms()
-    yield from embeddings()
     yield from softmaxes()
     yield from groups()
+    yield from embeddings()
+    yield from products()
 
 
 def draw(
@@ -132,30 +135,6 @@ def rotary() -> Iterator[Case]:
             label = f"{dtype} head {head} {text}{' positions' if gathered else ''}"
             size = BATCH * HEADS * POSITIONS * head
             yield Case("RotaryEmbedding", label, turned(form, dtype), attributes, size=size)
-
-
-def embeddings() -> Iterator[Case]:
-    """Rows of tables and the normalization behind them; some ids count from the end or name no row."""
-    words, places, segments, rows = 31, 9, 3, (True, False, True)
-    for dtype, width in ((dtype, width) for dtype in DTYPES for width in (7, 64, 768, 4096)):
-        for shape in ((2, 5), (257, 8)):
-
-            def all_three(
-                rng: np.random.Generator, dtype: np.dtype[Any] = dtype, width: int = width, shape: Any = shape
-            ) -> Inputs:
-                tables = [draw(rng, (count, width), dtype) for count in (words, places, segments)]
-                weights = [draw(rng, (width,), dtype) for _ in range(2)]
-                ids, types = rng.integers(-words - 2, words + 2, shape), rng.integers(0, segments, (1, shape[1]))
-                return [ids, types, *tables, *weights]
-
-            def words_only(
-                rng: np.random.Generator, dtype: np.dtype[Any] = dtype, width: int = width, shape: Any = shape
-            ) -> Inputs:
-                return [rng.integers(0, words, shape), draw(rng, (words, width), dtype), draw(rng, (width,), dtype)]
-
-            label, size = f"{dtype} {text((*shape, width))}", shape[0] * shape[1] * width
-            yield Case("EmbedLayerNormalization", label, all_three, outputs=rows, size=size)
-            yield Case("EmbedSimplifiedLayerNormalization", label, words_only, size=size)
 
 
 def turned(form: tuple[int, int, int, bool, bool], dtype: np.dtype[Any]) -> Maker:
@@ -269,3 +248,61 @@ def groups() -> Iterator[Case]:
             yield Case("GroupNormalization", label, make, {"num_groups": count}, size=size)
             if count == shape[1]:
                 yield Case("InstanceNormalization", label, make, size=size)
+
+
+def embeddings() -> Iterator[Case]:
+    """Rows of tables, added and normalised; some ids name no row."""
+    for dtype in DTYPES:
+        for width in (1, 7, 64, 768, 1000, 16384 + 5):
+            label, size = f"{dtype} 4x7 of {width}", 28 * width
+            yield Case(
+                "EmbedLayerNormalization", label, embedded(dtype, width, True), outputs=(True, False, True), size=size
+            )
+            yield Case("EmbedSimplifiedLayerNormalization", label, embedded(dtype, width, False), size=size)
+
+
+def embedded(dtype: np.dtype[Any], width: int, segments: bool) -> Maker:
+    """Ids with their tables: of words alone, or of words, positions and segments."""
+
+    def make(rng: np.random.Generator) -> Inputs:
+        ids = rng.integers(-11, 13, (4, 7))
+        word, gamma = draw(rng, (11, width), dtype), draw(rng, (width,), dtype)
+        if not segments:
+            return [ids, word, gamma]
+        tables = [draw(rng, (count, width), dtype) for count in (9, 2)]
+        return [ids, rng.integers(0, 2, (4, 7)), word, *tables, gamma, draw(rng, (width,), dtype)]
+
+    return make
+
+
+PRODUCTS = (
+    # m, k, n: a few rows and many, with all accesses and with single elements
+    (1, 64, 48),
+    (5, 33, 19),
+    (16, 1024, 64),
+    (65, 1, 66),
+    (70, 72, 136),
+    (130, 129, 131),
+    (512, 768, 3072),
+    (2049, 513, 1025),
+)
+
+
+def products() -> Iterator[Case]:
+    """Products with bias and activation, in both forms where both are rounded once."""
+    for dtype in DTYPES:
+        for m, k, n in PRODUCTS:
+            for transposed in (0, 1):
+                b = (n, k) if transposed else (k, n)
+                for form in ("tiled", "vendor") if dtype == DTYPES[0] else ("tiled",):
+                    label = f"{dtype} {m}x{k}x{n}{' transposed' if transposed else ''} {form}"
+                    attributes = {"activation": "Gelu", "alpha": 0.5, "transB": transposed}
+                    size = max(m * k, k * n)
+                    make = drawn(dtype, (m, k), b, (n,))
+                    yield Case("FusedMatMul", label, make, attributes, size=size, product=form)
+        for left, right in (((3, 40, 24), (3, 24, 72)), ((40, 24), (3, 24, 72)), ((2, 3, 40, 24), (3, 24, 72))):
+            label, attributes = f"{dtype} {text(left)} by {text(right)}", {"activation": "Relu"}
+            make = drawn(dtype, left, right, None)
+            yield Case("FusedMatMul", label, make, attributes, size=int(np.prod(left)), product="tiled")
+        make, attributes = drawn(dtype, (40, 64), (64, 64), (64,)), {"activation": "Tanh"}
+        yield Case("FusedMatMul", f"{dtype} misaligned", make, attributes, by=1, size=4096, product="tiled")

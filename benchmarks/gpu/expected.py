@@ -40,16 +40,6 @@ def expected(op: str, attributes: Mapping[str, Any], inputs: Sequence[Values | N
         return _skip(x, given[1], given[4], True, given[2], given[3])
     if op == "SkipSimplifiedLayerNormalization":
         return _skip(x, given[1], given[3], False, given[2], None)
-    if op == "EmbedLayerNormalization":
-        total = _chosen(given[2], inputs[0]) + _chosen(given[4], inputs[1])
-        places = given[3]
-        assert places is not None
-        total = total + places[: total.shape[-2]]
-        output = _normalization(total, (-1,), True, given[5], given[6])[0]
-        return [output, Wanted(np.zeros(total.shape[:1])), Wanted(total, 3.0)]
-    if op == "EmbedSimplifiedLayerNormalization":
-        total = _chosen(given[1], inputs[0])
-        return [_normalization(total, (-1,), False, given[2], None)[0], Wanted(total)]
     if op in ("GroupNormalization", "InstanceNormalization"):
         groups = attributes.get("num_groups", x.shape[1])
         normal, _, _ = row_cases.normalized(x.reshape(x.shape[0], groups, -1), (-1,))
@@ -58,8 +48,40 @@ def expected(op: str, attributes: Mapping[str, Any], inputs: Sequence[Values | N
         assert scale is not None
         assert bias is not None
         return [row_cases.affine(normal.reshape(x.shape), scale.reshape(along), bias.reshape(along))]
+    if op in ("EmbedLayerNormalization", "EmbedSimplifiedLayerNormalization"):
+        return _embedding(op, inputs)
+    if op == "FusedMatMul":
+        return [_product(attributes, inputs)]
     results = kernel_runs.reference(op, attributes, inputs, CATALOGUE)
     return [Wanted(value, TERMS.get(op, 0.0)) for value in results]
+
+
+def _product(attributes: Mapping[str, Any], inputs: Sequence[Values | None]) -> Wanted:
+    """A product with bias and activation; where its terms cancel, a millionth of their sum counts."""
+    (value,) = kernel_runs.reference("FusedMatMul", attributes, inputs, CATALOGUE)
+    a, b, *_ = (np.abs(x.astype(np.float64)) for x in inputs if x is not None)
+    terms = a @ (b.swapaxes(-1, -2) if attributes.get("transB") else b)
+    return Wanted(value, 0.1 * abs(attributes.get("alpha", 1.0)) * terms + 0.1)
+
+
+def _embedding(op: str, inputs: Sequence[Values | None]) -> list[Wanted]:
+    """Rows of tables, added and normalised: output, mask_index (nobody asks for it) and the sum."""
+    ids, *rest = (np.asarray(a) for a in inputs if a is not None)
+    if op == "EmbedSimplifiedLayerNormalization":
+        word, gamma = rest
+        total = _rows(word, ids)
+        normal, _, _ = row_cases.normalized(total, (-1,), center=False)
+        return [row_cases.affine(normal, gamma), Wanted(total)]
+    segments, word, positions, kinds, gamma, beta = rest
+    total = _rows(word, ids) + _rows(positions, np.arange(ids.shape[-1])) + _rows(kinds, segments)
+    normal, _, _ = row_cases.normalized(total, (-1,))
+    return [row_cases.affine(normal, gamma, beta), Wanted(ids), Wanted(total, 3.0)]
+
+
+def _rows(table: Values, ids: Values) -> Values:
+    """Rows of a table in float64; an id counts from the end if it is negative, and without a row gives zeros."""
+    known = (ids >= -len(table)) & (ids < len(table))
+    return np.where(known[..., None], table[np.where(known, ids, 0)].astype(np.float64), 0.0)
 
 
 def _normalization(
@@ -81,14 +103,6 @@ def _skip(
     assert skip is not None
     total = x + skip + (0.0 if bias is None else bias)
     return [*_normalization(total, (-1,), center, scale, beta), Wanted(total, 3.0)]
-
-
-def _chosen(table: Values | None, ids: Values | None) -> Values:
-    """Rows of a table; zeros where there is no such row."""
-    assert table is not None
-    assert ids is not None
-    there = (ids >= -len(table)) & (ids < len(table))
-    return np.asarray(table[np.where(there, ids, 0)] * there[..., None])
 
 
 def difference(actual: Values, wanted: Wanted) -> tuple[str, float]:

@@ -27,6 +27,24 @@ def record(journal: Journal, about: Row) -> Row:
     }
 
 
+def card(found: Row) -> Row | None:
+    """What `onnxfuse report --estimate --card FILE` predicts times from; None where the bandwidth was not measured.
+
+    What is not measured here, a card of the same generation stands for.
+    """
+    measured = [row["bytes_per_second"] for row in found["rows"] if row["section"] == "floor" and row["outcome"] == OK]
+    if not measured:
+        return None
+    machine = found["machine"]
+    generation = "a100" if machine["compute_capability"].startswith("8.") else "h200"
+    return {
+        "like": generation,
+        "name": machine["card"],
+        "multiprocessors": machine["multiprocessors"],
+        "bandwidth": measured[-1],
+    }
+
+
 def left_out(journal: Journal) -> dict[str, int]:
     """Section → how many of its steps were not done."""
     ended = {end["step"] for end in journal.all("end")}

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 @shape
 @format_
 @click.option("--why", metavar="RULE", help="Every place where this rule fuses or nearly does.")
+@click.option("--estimate", is_flag=True, help="Predict the time of each fused node on a GPU, and what bounds it.")
+@click.option(
+    "--card", metavar="CARD", help="The GPU: a100, h100, h200, or a .json file with figures.  [default: h200]"
+)
 @click.option("--explain", metavar="NODE", help="What becomes of this node, and why.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every site.")
 def report(
@@ -28,6 +32,8 @@ def report(
     style: str,
     why: str | None,
     explain: str | None,
+    estimate: bool,
+    card: str | None,
     verbose: bool,
     **options: Any,
 ) -> int:
@@ -40,9 +46,17 @@ def report(
       onnxfuse report bert.onnx --shape input_ids:1,128
       onnxfuse report bert.onnx --why LayerNormalization
       onnxfuse report bert.onnx --explain /encoder/layer.3/Div
+      onnxfuse report bert.onnx --estimate --card a100 --shape input_ids:1,128
       onnxfuse report bert.onnx --format json | jq .census
     """
-    from onnxfuse import display, files, names, paths, pipeline
+    from onnxfuse import cards, display, files, names, paths, pipeline
+    from onnxfuse.errors import UsageError
+
+    if card and not estimate:
+        raise UsageError("--card is for --estimate")
+    if estimate and options["target"] != "onnxfuse":
+        raise UsageError("--estimate is for --target onnxfuse: what other targets run is not onnxfuse's")
+    known = cards.card(card or cards.DEFAULT) if estimate else None
 
     names.check_rules((*options["select"], *options["ignore"], *filter(None, [why])), options["rules"])
     out = display.console()
@@ -53,7 +67,7 @@ def report(
         node = names.node_named(explain, model) if explain else None
         with display.progress(path.name) as progress:
             found = pipeline.report(
-                model, shapes=shapes or None, why=why, base_dir=path.parent, progress=progress, **options
+                model, shapes=shapes or None, why=why, card=known, base_dir=path.parent, progress=progress, **options
             )
         found.model, found.seconds = str(path), time.perf_counter() - start
         known_as = frozenset((node.name, *node.output)) - {""} if node else frozenset[str]()
@@ -68,6 +82,7 @@ def report(
             display.print_why(out, found, why)
         else:
             display.print_report(out, found, verbose=verbose)
+            display.print_estimates(out, found, verbose=verbose)
         return found
 
     sources = paths.expand(models)

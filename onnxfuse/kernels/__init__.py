@@ -11,7 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import KernelError
+from .attention import Attention
 from .embed_norm import EmbedLayerNormalization, EmbedSimplifiedLayerNormalization
+from .gemm import FusedMatMul
 from .group_norm import GroupNormalization, InstanceNormalization
 from .kernel import Kernel
 from .row_norm import (
@@ -25,9 +28,11 @@ from .softmax import LogSoftmax, SafeSoftmax, Softmax
 if TYPE_CHECKING:
     from ..language import Catalogue
 
-ROWS: tuple[type[Kernel], ...] = (
+WRITTEN: tuple[type[Kernel], ...] = (
+    Attention,
     EmbedLayerNormalization,
     EmbedSimplifiedLayerNormalization,
+    FusedMatMul,
     GroupNormalization,
     InstanceNormalization,
     LayerNormalization,
@@ -38,8 +43,13 @@ ROWS: tuple[type[Kernel], ...] = (
     SkipSimplifiedLayerNormalization,
     Softmax,
 )
-KERNELS: dict[str, type[Kernel]] = {kernel.signature.op: kernel for kernel in ROWS}
+KERNELS: dict[str, type[Kernel]] = {kernel.signature.op: kernel for kernel in WRITTEN}
 """Op of domain onnxfuse → its kernel, where that is written by hand."""
+LEFT = {
+    "FusedConv": "the convolution is left to onnxruntime (on CUDA that is cuDNN's), which fuses bias and activation "
+    "into it where its provider can; onnxfuse has no kernel that would be faster",
+}
+"""Op → why there is no kernel on purpose."""
 
 
 def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
@@ -47,6 +57,8 @@ def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
 
     Raises KernelError with the reason where there is none, and the op runs from its function body.
     """
+    if op in LEFT:
+        raise KernelError(LEFT[op])
     return KERNELS.get(op) or _generated(op, tuple(rules))
 
 

@@ -15,12 +15,16 @@ HELD_OF_WIDE = 16
 """The same where the row is longer, and as many elements again are on their way."""
 RESIDENT = 1024
 """Threads that a multiprocessor must have room for: up to 64 registers each."""
+THREADS_OF_WIDE = 768
+"""Threads of a block whose row is longer: up to 80 registers each, and nothing spilled."""
 RESIDENT_OF_ROWS = 640
 """The same where a warp has rows of its own: up to 96 registers each."""
 MOST_ITEMS = 16
 """Accesses of a thread at most: each has an address and a condition, too."""
 MOST_CROWDED = 8
 """The same where more threads could share the row."""
+MOST_OF_WIDE = 5
+"""The same in a row that is longer than what its threads hold."""
 WARPS_OF_ROWS = 4
 """Warps of a block where each has rows of its own."""
 IN_FLIGHT = 64
@@ -42,6 +46,8 @@ class Arrangement:
     @property
     def bounds(self) -> tuple[int, int]:
         """Threads of a block at most, and blocks that a multiprocessor must have registers for."""
+        if self.wide:
+            return self.threads, 1
         threads = 1 << (self.threads - 1).bit_length()
         return threads, (RESIDENT_OF_ROWS if self.lanes else RESIDENT) // threads
 
@@ -59,7 +65,7 @@ def arrange(columns: int, vector: int, itemsize: int, crowded: bool) -> Arrangem
         lanes = min(32, 1 << (vectors - 1).bit_length())
         return Arrangement(lanes, 32 * WARPS_OF_ROWS, vector, -(-vectors // lanes), False)
     if vectors > 1024 * most:
-        return Arrangement(0, 1024, vector, min(HELD_OF_WIDE // vector, MOST_CROWDED), True)
+        return Arrangement(0, THREADS_OF_WIDE, vector, min(HELD_OF_WIDE // vector, MOST_OF_WIDE), True)
     least = -(-vectors // 1024)
     items = max(least, min(MOST_CROWDED, most, max(1, IN_FLIGHT // (vector * itemsize)))) if crowded else least
     threads = 32 * -(-vectors // (32 * items))

@@ -7,7 +7,8 @@ A `Device` launches CUDA source on arrays.  There are two: `cuda` (CuPy's RawMod
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -90,11 +91,56 @@ def _read(name: str) -> str:
     return read(name)
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """y[i] = scale * a[i] b[i] for `batch` matrices [m, k], [k, n] and [m, n], each row after row in its array.
+
+    Offsets and strides count elements: a[i] begins at `offset_a` + i * `stride_a`; a stride of 0 means that all i share
+    one matrix.  The matrices y[i] follow each other from `offset_y` on.  Where b is `transposed`, b[i] is stored as
+    [n, k].
+    """
+
+    m: int
+    n: int
+    k: int
+    transposed: bool = False
+    scale: float = 1.0
+    batch: int = 1
+    stride_a: int = 0
+    stride_b: int = 0
+    offset_a: int = 0
+    offset_b: int = 0
+    offset_y: int = 0
+
+
+class Vendor(Protocol):
+    """The library of matrix products that comes with a device, and a clock to measure it against ours."""
+
+    @property
+    def card(self) -> str | None:
+        """Name of what is measured; None where times say nothing about a GPU."""
+
+    @property
+    def capturing(self) -> bool:
+        """Whether launches are being recorded in a CUDA graph now, and do not run."""
+
+    def product(self, product: Product, a: Array, b: Array, y: Array) -> None:
+        """Compute a product in order with the launches.  Arrays have one real element type; sums are taken in float32
+        and rounded once.  Raises KernelError if the library refuses."""
+
+    def seconds(self, run: Callable[[], None]) -> float:
+        """How long the device takes for what `run` launches.  Waits for it."""
+
+
 class Device(Protocol):
     """Launches kernels in order: each sees what those before it wrote."""
 
     multiprocessors: int
     """How many blocks run at a time at least, for grids that walk over their work."""
+
+    @property
+    def vendor(self) -> Vendor | None:
+        """The vendor's products; None where there are none."""
 
     def launch(
         self,
@@ -109,4 +155,12 @@ class Device(Protocol):
 
         Arrays arrive as pointers (None as a null pointer), NumPy scalars as the C type of their dtype.  `shared` are
         bytes of dynamic shared memory.  Raises KernelError if the source does not compile or the launch is refused.
+        """
+
+    def scratch(self, count: int) -> AbstractContextManager[Array]:
+        """At least `count` bytes, on a multiple of 256, for launches within the `with` block; what is in them is
+        anybody's guess.
+
+        No other launch has them until the block ends.  They are never given back: a captured CUDA graph may use them
+        for as long as it lives.  One block at a time.
         """

@@ -24,6 +24,7 @@ from ..errors import KernelError
 from .device import Array, Buffer, Grid, Source
 from .emulator.build import build
 from .emulator.library import Launch, Library, ParameterType, Region
+from .host_products import NumPy
 
 POISON = 0xFF
 """The byte that outputs and shared memory are filled with: NaN in every float type, -1 in every integer type."""
@@ -72,6 +73,7 @@ class Emulated:
         self._seed = seed
         self._fresh: list[_Marks] = []
         self._lock = threading.Lock()
+        self.vendor = NumPy(self.note_written)
 
     def launch(
         self,
@@ -138,6 +140,13 @@ class Emulated:
                 self._mark(region, marked)
 
     @contextmanager
+    def scratch(self, count: int) -> Iterator[NDArray[np.uint8]]:
+        """Poisoned memory; see `Device.scratch`."""
+        memory = np.full(count + ALIGNMENT, POISON, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        yield memory[start : start + count]
+
+    @contextmanager
     def fresh(self, *outputs: Array) -> Iterator[None]:
         """Within it these arrays are poisoned and count as never written; at its end all must have been written.
 
@@ -176,6 +185,11 @@ class Emulated:
             return np.asarray(left.reshape(count, itemsize).any(axis=1))
         memory = np.ctypeslib.as_array((ctypes.c_uint8 * (count * itemsize)).from_address(region.first))
         return np.asarray((memory.reshape(count, itemsize) == POISON).all(axis=1))
+
+    def note_written(self, array: Array) -> None:
+        """All of an array counts as written: no launch did it."""
+        region = _Region(address(array), address(array) + _bytes(array), writable=True)
+        self._mark(region, np.ones(_bytes(array), np.uint8))
 
     def _marked(self, region: _Region) -> NDArray[np.uint8] | None:
         """For each byte of a region whether it has been written; None if all count as written."""

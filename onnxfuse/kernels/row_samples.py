@@ -7,49 +7,23 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from ml_dtypes import bfloat16
 
-from .device import Array, Buffer, Grid, Source, TensorType
+from .device import Source, TensorType
 from .embed_norm import EmbedLayerNormalization
 from .group_norm import GroupNormalization
 from .kernel import Kernel
+from .launches import launches
 from .row_norm import LayerNormalization, RMSNormalization, SkipLayerNormalization
 from .softmax import LogSoftmax, SafeSoftmax, Softmax
 
 DTYPES = tuple(map(np.dtype, (np.float32, np.float16, bfloat16)))
 ROWS, MULTIPROCESSORS = 4096, 132
-ADDRESS = 1 << 20
-
-
-class _Recorder:
-    """A device that keeps what it is asked to launch."""
-
-    multiprocessors = MULTIPROCESSORS
-
-    def __init__(self) -> None:
-        self.sources: list[Source] = []
-
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        self.sources.append(source)
 
 
 def launched(kernel: Kernel, dtype: np.dtype[np.generic], shapes: Sequence[tuple[int, ...]]) -> Source:
     """The source that a kernel launches for inputs of these shapes, all its outputs of their element type asked for."""
-    device = _Recorder()
     kinds = [dtype if p.type == "T" else np.dtype(p.type) for p in kernel.signature.inputs]
-    outputs = kernel.outputs([TensorType(kind, shape) for kind, shape in zip(kinds, shapes, strict=False)])
-    kernel.launch(
-        device,
-        [Buffer(ADDRESS, shape, kind) if shape else None for kind, shape in zip(kinds, shapes, strict=False)],
-        [Buffer(ADDRESS, t.shape, t.dtype) if t.dtype != np.int64 else None for t in outputs],
-    )
-    return device.sources[0]
+    types = [TensorType(kind, shape) if shape else None for kind, shape in zip(kinds, shapes, strict=False)]
+    return launches(kernel, types, MULTIPROCESSORS)[0].source
 
 
 def samples() -> Iterable[tuple[str, Source]]:
@@ -67,6 +41,12 @@ def samples() -> Iterable[tuple[str, Source]]:
                 yield f"EmbedLayerNormalization {dtype} {where}", launched(EmbedLayerNormalization({}), dtype, embedded)
             yield f"RMSNormalization {dtype} {where}", launched(RMSNormalization({}), dtype, [x, (n,)])
             yield f"Softmax {dtype} {where}", launched(Softmax({}), dtype, [x])
+        for n, where in ((65534, "wide in pairs"), (65535, "wide and odd")):  # these want the most registers
+            x = (2, n)
+            yield (
+                f"SkipLayerNormalization {dtype} {where}",
+                launched(SkipLayerNormalization({}), dtype, [x, x, *[(n,)] * 3]),
+            )
         yield (
             f"LayerNormalization {dtype} odd",
             launched(LayerNormalization({}), dtype, [(ROWS, 1001), (1001,), (1001,)]),

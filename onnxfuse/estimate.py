@@ -1,0 +1,222 @@
+"""How long fused nodes take on a card, predicted, and what bounds them.
+
+A kernel moves bytes, computes, and is launched: it takes as long as the longer of the first two, and the last beside
+that.  Bytes and operations are those of its `Kernel.work`; a grid of fewer blocks than there are multiprocessors gets
+that share of the bandwidth, and operations wait for the multiprocessor with the most blocks.  A product that was
+measured on this machine takes what `kernels.dispatch` knows.  An op without a kernel is what the nodes of its function
+body are one by one: their inputs and outputs once each, and a launch for each that is not a mere view.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx import FunctionProto, ModelProto, NodeProto, helper
+
+from . import kernels
+from .cards import Card
+from .errors import KernelError
+from .graph import DOMAIN, roots
+from .kernels.device import TensorType
+from .kernels.dispatch import verdicts
+from .kernels.gemm import FusedMatMul
+from .kernels.kernel import Kernel, Work
+from .kernels.launches import launches, occupancy
+from .lift import View, lift
+from .records import Bound, Estimate
+from .runtime.served import values
+from .symbolic import Sym
+
+VIEWS = frozenset({"Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Unsqueeze"})
+"""Nodes that a runtime does not launch."""
+PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Attention"})
+"""Ops, of bodies and fused, whose products of half precision run on tensor cores."""
+FUSED_PRODUCTS = frozenset({"FusedMatMul", "FusedConv", "Attention"})
+FUNCTION_BODY = "function body"
+
+
+def estimates(
+    model: ModelProto, known: Mapping[str, int], card: Card, rules: Sequence[Path] = (), base_dir: Path | None = None
+) -> dict[tuple[str, str], Estimate]:
+    """For each fused node of a model, by scope path and name; `known` are sizes of symbolic dimensions."""
+    sized = _sized(model, known)
+    bodies = {(f.name, f.overload): f for f in sized.functions if f.domain == DOMAIN}
+    found: dict[tuple[str, str], Estimate] = {}
+    views: dict[int, View] = {}
+    for root in roots(sized):
+        for graph in root.scopes():
+            view = views[id(graph)] = lift(graph, base_dir, views.get(id(graph.parent)))
+            for node in graph.nodes:
+                if node.domain == DOMAIN:
+                    body = bodies.get((node.op_type, node.overload))
+                    found[graph.path, node.name] = _estimate(node, _types(view, node.input), body, card, rules)
+    return found
+
+
+def _sized(model: ModelProto, known: Mapping[str, int]) -> ModelProto:
+    """A copy whose inputs have these sizes, and no other shapes declared."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.value_info[:]
+    for info in copy.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    for info in copy.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param in known:
+                dim.dim_value = known[dim.dim_param]
+    return copy
+
+
+def _types(view: View, names: Iterable[str]) -> list[TensorType | None] | None:
+    """The types of some values, None for what is left out; None if one is unknown."""
+    types: list[TensorType | None] = []
+    for name in names:
+        term = view.term(name)
+        kind = view.dtypes.get(name) or term.dtype
+        sizes = tuple(d for d in term.shape or () if not isinstance(d, Sym))
+        if name and (not kind or term.shape is None or len(sizes) < len(term.shape)):
+            return None
+        types.append(TensorType(np.dtype(helper.tensor_dtype_to_np_dtype(kind)), sizes) if name else None)
+    return types
+
+
+# ------------------------------------------------------------------------------------------------------- one node
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Seconds, each as if the others took none."""
+
+    bytes: float
+    flops: float
+    launches: float
+
+    @property
+    def bound(self) -> Bound:
+        times: dict[Bound, float] = {"bytes": self.bytes, "flops": self.flops, "launches": self.launches}
+        return max(times, key=lambda name: times[name])
+
+
+def _estimate(
+    node: NodeProto,
+    types: list[TensorType | None] | None,
+    body: FunctionProto | None,
+    card: Card,
+    rules: Sequence[Path],
+) -> Estimate:
+    attributes = values(node)
+    try:
+        made = kernels.find(node.op_type, rules)
+        kernel = made(attributes)
+        source = made.__module__.rpartition(".")[2]
+    except KernelError:
+        kernel, source = None, FUNCTION_BODY
+    if types is None:
+        return Estimate(source)
+    if kernel is not None:
+        try:
+            return _of_kernel(node.op_type, kernel, source, _padded(kernel, types), card)
+        except KernelError:
+            source = FUNCTION_BODY
+    return _of_body(body, types, card) if body is not None else Estimate(source)
+
+
+def _padded(kernel: Kernel, types: list[TensorType | None]) -> list[TensorType | None]:
+    return types + [None] * (len(kernel.signature.inputs) - len(types))
+
+
+def _of_kernel(op: str, kernel: Kernel, source: str, types: Sequence[TensorType | None], card: Card) -> Estimate:
+    work, made = kernel.work(types), launches(kernel, types, card.multiprocessors)
+    dtype = next(t.dtype for t in types if t is not None and t.dtype.kind in "fV")
+    busy = max((one.blocks for one in made), default=1)
+    fullest = -(-busy // card.multiprocessors) * card.multiprocessors
+    times = _Times(
+        _bytes(work) / card.bandwidth / min(1.0, busy / card.multiprocessors),
+        work.flops / _rate(op in FUSED_PRODUCTS, dtype, card) * fullest / busy,
+        len(made) * card.launch,
+    )
+    measured = (
+        verdicts().predicted(card.name, kernel.which(types)) if made and isinstance(kernel, FusedMatMul) else None
+    )
+    predicted = max(times.bytes, times.flops) + times.launches if made else 0.0
+    return Estimate(
+        source,
+        measured or predicted,
+        times.bound if made else None,
+        _bytes(work),
+        work.flops,
+        len(made),
+        min((n for one in made if (n := occupancy(one, card.architecture)) is not None), default=None),
+        measured is not None,
+    )
+
+
+def _bytes(work: Work) -> int:
+    return work.read + work.written
+
+
+def _rate(product: bool, dtype: np.dtype[np.generic], card: Card) -> float:
+    return card.tensor if product and dtype.itemsize == 2 else card.float32
+
+
+# ------------------------------------------------------------------------------------------------ function bodies
+
+
+def _of_body(body: FunctionProto, types: Sequence[TensorType | None], card: Card) -> Estimate:
+    """The nodes of a body one by one; unknown where a shape inside it is."""
+    view = _view(body, types)
+    seconds, moved, flops = 0.0, 0, 0
+    total = _Times(0.0, 0.0, 0.0)
+    count = 0
+    for node in view.graph.nodes:
+        if node.op_type in VIEWS:
+            continue
+        types_in, types_out = _types(view, node.input), _types(view, node.output)
+        if types_in is None or types_out is None:
+            return Estimate(FUNCTION_BODY)
+        inputs, outputs = [t for t in types_in if t is not None], [t for t in types_out if t is not None]
+        own_bytes = sum(math.prod(t.shape) * t.dtype.itemsize for t in (*inputs, *outputs))
+        own_flops = _flops(node, inputs, outputs)
+        times = _Times(
+            own_bytes / card.bandwidth,
+            own_flops / _rate(node.op_type in PRODUCTS, outputs[0].dtype, card),
+            card.launch,
+        )
+        seconds += max(times.bytes, times.flops) + times.launches
+        moved, flops, count = moved + own_bytes, flops + own_flops, count + 1
+        total = _Times(total.bytes + times.bytes, total.flops + times.flops, total.launches + times.launches)
+    return Estimate(FUNCTION_BODY, seconds, total.bound if count else None, moved, flops, count)
+
+
+def _view(body: FunctionProto, types: Sequence[TensorType | None]) -> View:
+    """A body as a graph of its own, whose inputs have these types."""
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(t.dtype), t.shape)
+        for name, t in zip(body.input, types, strict=False)
+        if t is not None
+    ]
+    graph = helper.make_graph(list(body.node), body.name, inputs, [])
+    model = helper.make_model(graph, opset_imports=list(body.opset_import))
+    return lift(next(roots(model)), None)
+
+
+def _flops(node: NodeProto, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> int:
+    """Operations of a standard node: two for each product of numbers, else one for each number read or written."""
+    written = math.prod(outputs[0].shape)
+    match node.op_type:
+        case "MatMul":
+            return 2 * written * inputs[0].shape[-1]
+        case "Gemm":
+            transposed = any(a.name == "transA" and a.i for a in node.attribute)
+            return 2 * written * inputs[0].shape[0 if transposed else 1]
+        case "Conv":
+            return 2 * written * math.prod(inputs[1].shape[1:])
+        case "ConvTranspose":
+            return 2 * math.prod(inputs[0].shape) * math.prod(inputs[1].shape[1:])
+        case "Attention":
+            return 4 * math.prod(inputs[0].shape) * inputs[1].shape[-2]
+    return max(math.prod(t.shape) for t in (*inputs, *outputs))

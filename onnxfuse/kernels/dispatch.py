@@ -1,0 +1,225 @@
+"""Which form of a product is the faster one: measured once for each class of shapes, element type and card.
+
+A verdict holds for all products of its `Class`.  It is measured at the first launch of that class, which waits for the
+device then; while a CUDA graph is captured, and where another thread is measuring already, the vendor's form runs.
+Ours is chosen only where it was the faster by `MARGIN`, so that a fused product is never slower than the vendor's
+followed by one pass.  Where there is no vendor's library, and where times say nothing of a GPU (in the emulator), ours
+runs.  The environment variable ONNXFUSE_PRODUCT=tiled or =vendor settles it without a measurement.
+
+Verdicts are kept in `products.json` in the cache folder of the kernels (~/.cache/onnxfuse/emulator, or
+$ONNXFUSE_CACHE), written whole and renamed into place; a file that cannot be read counts as empty, one that cannot be
+written is left alone::
+
+    {"schema": 1,
+     "seconds": {"NVIDIA H200 sm_90, driver 13000, cuBLAS 130200":
+                   {"1f0c89ab float16 1x4096x1024x4096 transposed 16": {"tiled": 6.1e-05, "vendor": 5.4e-05}}}}
+
+A class is named by the digest of our source, element type, batch x m x k x n rounded up to powers of two, how b is
+stored, and the bytes of the narrowest access that its alignment allows.  Times are medians, in seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import statistics
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import KernelError, UsageError
+from .device import Product, Source, Vendor
+from .emulator.build import cache_folder
+
+TILED, VENDOR = "tiled", "vendor"
+VARIABLE = "ONNXFUSE_PRODUCT"
+SCHEMA = 1
+ROUNDS = 9
+"""Measurements of each form, in turns; the median counts."""
+MARGIN = 0.02
+"""What is less is noise."""
+
+Seconds = Mapping[str, float]
+"""Form → time."""
+
+
+class Class(NamedTuple):
+    """Products that share a verdict; sizes are powers of two."""
+
+    dtype: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    transposed: bool
+    access: int
+    """Bytes of the narrowest access to a, b or y."""
+
+    @classmethod
+    def of(cls, product: Product, count: int, dtype: str, access: int) -> Class:
+        """The class of `count` such products, the first of which is given."""
+        batch, m, n, k = map(_bucket, (product.batch * count, product.m, product.n, product.k))
+        return cls(dtype, batch, m, n, k, product.transposed, access)
+
+    def __str__(self) -> str:
+        size = f"{self.batch}x{self.m}x{self.k}x{self.n}"
+        return f"{_digest()} {self.dtype} {size}{' transposed' if self.transposed else ''} {self.access}"
+
+
+def _bucket(size: int) -> int:
+    return 1 << (size - 1).bit_length() if size else 0
+
+
+@cache
+def _digest() -> str:
+    """What verdicts on our source depend on."""
+    return hashlib.sha256(Source.file("gemm.cu").text.encode()).hexdigest()[:8]
+
+
+class Verdicts:
+    """The times that were measured, in memory and in a file.  Several threads and processes may share them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._measuring = threading.Lock()
+        self._seconds: dict[str, dict[str, Seconds]] | None = None
+        self._chosen: dict[tuple[str, Class], str] = {}
+
+    def seconds(self, card: str, which: Class) -> Seconds | None:
+        """The times of both forms, where they are known."""
+        return self._known().get(card, {}).get(str(which))
+
+    def _known(self) -> dict[str, dict[str, Seconds]]:
+        if self._seconds is None:
+            self._seconds = _read(self._path)
+        return self._seconds
+
+    def predicted(self, card: str, which: Class) -> float | None:
+        """Seconds that a product of this class takes, by the form that is chosen, on the first card measured whose name
+        has the word `card` in it ("h200"); None if there is none."""
+        for name in sorted(self._known()):
+            times = self.seconds(name, which)
+            if times and card.lower() in name.lower().replace(",", " ").split():
+                return times[best(times)]
+        return None
+
+    def choose(
+        self, vendor: Vendor | None, which: Class, tiled: Callable[[], None], vendors: Callable[[Vendor], None]
+    ) -> str:
+        """Run one form, and say which: "tiled" or "vendor".  `vendors` takes the vendor's library."""
+        form = self._settled(vendor, which)
+        if form is None and vendor is not None:
+            form = self._measured(vendor, which, {TILED: tiled, VENDOR: lambda: vendors(vendor)})
+        if form == TILED or vendor is None:
+            tiled()
+            return TILED
+        vendors(vendor)
+        return VENDOR
+
+    def _settled(self, vendor: Vendor | None, which: Class) -> str | None:
+        """The form, where nothing need be measured."""
+        if vendor is None or (forced := _forced()) == TILED:
+            return TILED
+        if not which.k:
+            return TILED  # an empty sum is nothing that libraries agree on
+        if forced:
+            return forced
+        card = vendor.card
+        if card is None:
+            return TILED
+        form = self._chosen.get((card, which))
+        if form is None and (times := self.seconds(card, which)):
+            form = self._chosen[card, which] = best(times)
+        return form
+
+    def _measured(self, vendor: Vendor, which: Class, forms: Mapping[str, Callable[[], None]]) -> str:
+        if vendor.capturing or not self._measuring.acquire(blocking=False):
+            return VENDOR
+        try:
+            times = measure(vendor, forms)
+            card = vendor.card
+            assert card is not None
+            self._keep(card, which, times)
+            return best(times)
+        finally:
+            self._measuring.release()
+
+    def _keep(self, card: str, which: Class, times: Seconds) -> None:
+        """Remember times, and add them to what other processes have put into the file meanwhile."""
+        known = _read(self._path)
+        for other, classes in (self._seconds or {}).items():
+            known.setdefault(other, {}).update(classes)
+        known.setdefault(card, {})[str(which)] = times
+        self._seconds = known
+        _write(self._path, known)
+
+
+def best(times: Seconds) -> str:
+    """The form to choose: the vendor's unless ours is clearly faster."""
+    return TILED if times.get(TILED, math.inf) < times.get(VENDOR, math.inf) * (1 - MARGIN) else VENDOR
+
+
+def measure(vendor: Vendor, forms: Mapping[str, Callable[[], None]]) -> Seconds:
+    """The median time of each form.  One that the card refuses has none."""
+    samples: dict[str, list[float]] = {}
+    for form, run in forms.items():
+        try:
+            run()  # compiles, loads, allocates
+        except KernelError:
+            if form == VENDOR and not samples:
+                raise
+            continue
+        samples[form] = []
+    for _ in range(ROUNDS):
+        for form, times in samples.items():
+            times.append(vendor.seconds(forms[form]))
+    return {form: statistics.median(times) for form, times in samples.items()}
+
+
+def _forced() -> str:
+    form = os.environ.get(VARIABLE, "")
+    if form not in ("", TILED, VENDOR):
+        raise UsageError(f"{VARIABLE}={form}: it is {TILED}, {VENDOR}, or not set")
+    return form
+
+
+def _read(path: Path) -> dict[str, dict[str, Seconds]]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["schema"] != SCHEMA:
+            return {}
+        return {
+            str(card): {
+                str(which): {str(form): float(seconds) for form, seconds in times.items()}
+                for which, times in classes.items()
+            }
+            for card, classes in found["seconds"].items()
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _write(path: Path, seconds: Mapping[str, Mapping[str, Seconds]]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            json.dump({"schema": SCHEMA, "seconds": seconds}, file, indent=1)
+        Path(file.name).replace(path)
+    except OSError:
+        return
+
+
+@cache
+def verdicts() -> Verdicts:
+    """Those of this user."""
+    return Verdicts(cache_folder() / "products.json")
+
+
+def choose(vendor: Vendor | None, which: Class, tiled: Callable[[], None], vendors: Callable[[Vendor], None]) -> str:
+    """See `Verdicts.choose`."""
+    return verdicts().choose(vendor, which, tiled, vendors)

@@ -1,0 +1,99 @@
+// y[i] = epilogue(scale * a[i] b[i], bias) for matrices a[i] [m, k], b[i] [k, n] and y[i] [m, n], sums in float.
+//
+// TYPE        of a, b, bias and y: float on FMA units, __half and __nv_bfloat16 on tensor cores
+// TILE_M, N   the part of y that a block computes; TILE_K columns of a and rows of b are in shared memory at a time
+// WARP_M, N   the part of that part that a warp computes (tensor cores only)
+// THREADS     of a block
+// STAGES      tiles of a and b in shared memory: one is multiplied while the others arrive
+// TRANSPOSED  1 where b[i] is stored as [n, k]
+// VECTOR_A    elements of one access to a, VECTOR_B to b, VECTOR_Y to bias and y: rows and pointers are multiples of it
+// BIAS        1 where there is one, a row of n
+//
+// What is done to the product is said by a struct `Epilogue`, generated for each kernel:
+//   of(product, bias)    the result, in float
+#include "tile.cuh"
+#include "functions.cuh"
+
+constexpr int GROUP = 8;  // rows of tiles that blocks walk together, down before across: they share what is in the cache
+
+struct Part {
+    int batch, row, column;  // row and column of y in elements
+};
+
+__device__ __forceinline__ Part part_of(int block, int m, int n) {
+    const int down = (m + TILE_M - 1) / TILE_M, across = (n + TILE_N - 1) / TILE_N;
+    const int batch = block / (down * across), tile = block % (down * across);
+    const int first = tile / (GROUP * across) * GROUP, within = tile % (GROUP * across);
+    const int height = min(down - first, GROUP);
+    return {batch, (first + within % height) * TILE_M, within / height * TILE_N};
+}
+
+// Where results go.
+template <class Epilogue> struct Result {
+    TYPE* __restrict__ y;
+    const TYPE* __restrict__ bias;
+    int rows, columns;
+    float scale;
+
+    template <int N> __device__ __forceinline__ void write(const float (&product)[N], int row, int column) const {
+        static_assert(N % VECTOR_Y == 0, "whole vectors");
+        if (row >= rows) return;
+#pragma unroll
+        for (int start = 0; start < N; start += VECTOR_Y) {
+            if (column + start >= columns) return;
+            float added[VECTOR_Y], value[VECTOR_Y];
+            if constexpr (BIAS) {
+                load_floats(added, bias + column + start);
+            } else {
+                fill(added, 0.0f);
+            }
+#pragma unroll
+            for (int i = 0; i < VECTOR_Y; i++) value[i] = Epilogue::of(scale * product[start + i], added[i]);
+            store_floats(y + static_cast<long long>(row) * columns + column + start, value);
+        }
+    }
+};
+
+#if TENSOR_CORES
+#include "gemm_wmma.cuh"
+#else
+#include "gemm_fma.cuh"
+#endif
+
+constexpr int ROWS_B = TRANSPOSED ? TILE_N : TILE_K, COLUMNS_B = TRANSPOSED ? TILE_K : TILE_N;
+constexpr int STRIDE_A = TILE_K + PAD_A, STRIDE_B = COLUMNS_B + PAD_B;
+constexpr int STAGE = TILE_M * STRIDE_A + ROWS_B * STRIDE_B;  // elements
+
+template <class Epilogue> __device__ __forceinline__ void
+multiply(const TYPE* a, const TYPE* b, const Result<Epilogue>& result, int row, int column, int k) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    TYPE* tiles = reinterpret_cast<TYPE*>(memory);
+    const int m = result.rows, n = result.columns, steps = (k + TILE_K - 1) / TILE_K;
+
+    const auto begin = [&](int step) {
+        TYPE* to = tiles + step % STAGES * STAGE;
+        fetch<TILE_M, TILE_K, STRIDE_A, VECTOR_A, THREADS, InOrder>(to, a, row, step * TILE_K, m, k);
+        to += TILE_M * STRIDE_A;
+        if constexpr (TRANSPOSED) {
+            fetch<TILE_N, TILE_K, STRIDE_B, VECTOR_B, THREADS, SlotB>(to, b, column, step * TILE_K, n, k);
+        } else {
+            fetch<TILE_K, TILE_N, STRIDE_B, VECTOR_B, THREADS, InOrder>(to, b, step * TILE_K, column, k, n);
+        }
+    };
+#pragma unroll
+    for (int step = 0; step < STAGES - 1; step++) {
+        if (step < steps) begin(step);
+        __pipeline_commit();
+    }
+    Sums sums;
+    sums.clear();
+    for (int step = 0; step < steps; step++) {
+        __pipeline_wait_prior(STAGES - 2);
+        __syncthreads();  // the tile is there for all, and all have left the one that is overwritten now
+        if (step + STAGES - 1 < steps) begin(step + STAGES - 1);
+        __pipeline_commit();
+        const TYPE* tile = tiles + step % STAGES * STAGE;
+        sums.add<STRIDE_A, STRIDE_B>(tile, tile + TILE_M * STRIDE_A);
+    }
+    sums.write(result, row, column, reinterpret_cast<float*>(memory));
+}

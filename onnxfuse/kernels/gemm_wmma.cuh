@@ -1,0 +1,71 @@
+// Products of tiles on tensor cores: fragments of 16 x 16 x 16, WARP_M / 16 times WARP_N / 16 of them for each warp.
+#include <mma.h>
+
+constexpr int PAD_A = 8, PAD_B = 8;  // elements, 16 bytes: eight rows of a fragment lie in different banks
+using SlotB = InOrder;
+
+struct Sums {
+    static constexpr int DOWN = WARP_M / 16, ACROSS = WARP_N / 16;
+    static constexpr int STRIDE = WARP_N + 4;  // of a warp's row of floats on the way out
+
+    nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> at[DOWN][ACROSS];
+
+    static __device__ __forceinline__ int warp() { return threadIdx.x / 32; }
+    static __device__ __forceinline__ int row() { return warp() / (TILE_N / WARP_N) * WARP_M; }
+    static __device__ __forceinline__ int column() { return warp() % (TILE_N / WARP_N) * WARP_N; }
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < DOWN; i++) {
+#pragma unroll
+            for (int j = 0; j < ACROSS; j++) nvcuda::wmma::fill_fragment(at[i][j], 0.0f);
+        }
+    }
+
+    template <int STRIDE_A, int STRIDE_B> __device__ __forceinline__ void add(const TYPE* a, const TYPE* b) {
+        using namespace nvcuda::wmma;
+#if TRANSPOSED
+        using Order = col_major;
+#else
+        using Order = row_major;
+#endif
+#pragma unroll
+        for (int k = 0; k < TILE_K; k += 16) {
+            fragment<matrix_a, 16, 16, 16, TYPE, row_major> left[DOWN];
+#pragma unroll
+            for (int i = 0; i < DOWN; i++) load_matrix_sync(left[i], a + (row() + 16 * i) * STRIDE_A + k, STRIDE_A);
+#pragma unroll
+            for (int j = 0; j < ACROSS; j++) {
+                fragment<matrix_b, 16, 16, 16, TYPE, Order> right;
+                const int n = column() + 16 * j;
+                load_matrix_sync(right, TRANSPOSED ? b + n * STRIDE_B + k : b + k * STRIDE_B + n, STRIDE_B);
+#pragma unroll
+                for (int i = 0; i < DOWN; i++) mma_sync(at[i][j], left[i], right, at[i][j]);
+            }
+        }
+    }
+
+    // Which lane holds which element is the card's own affair: 16 rows at a time go through shared memory.
+    template <class Result> __device__ __forceinline__ void
+    write(const Result& result, int first_row, int first_column, float* memory) const {
+        constexpr int width = 8, across = WARP_N / width;
+        float* own = memory + warp() * 16 * STRIDE;
+        __syncthreads();  // no warp multiplies any more
+#pragma unroll
+        for (int i = 0; i < DOWN; i++) {
+#pragma unroll
+            for (int j = 0; j < ACROSS; j++)
+                nvcuda::wmma::store_matrix_sync(own + 16 * j, at[i][j], STRIDE, nvcuda::wmma::mem_row_major);
+            __syncwarp();
+#pragma unroll
+            for (int turn = 0; turn < 16 * across / 32; turn++) {
+                const int piece = 32 * turn + threadIdx.x % 32;
+                const int r = piece / across, c = piece % across * width;
+                float product[width];
+                load_floats(product, own + r * STRIDE + c);
+                result.write(product, first_row + row() + 16 * i + r, first_column + column() + c);
+            }
+            __syncwarp();
+        }
+    }
+};

@@ -1,0 +1,51 @@
+"""Matrix products on the CPU, where the emulator has to have what the vendor's library is on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .device import Array, Product, address
+
+
+class NumPy:
+    """A `Vendor` whose sums are float64 and rounded once; `written` is told of each result.  It has no card: its times
+    say nothing of a GPU."""
+
+    card = None
+    capturing = False
+
+    def __init__(self, written: Callable[[Array], None]) -> None:
+        self._written = written
+
+    def product(self, product: Product, a: Array, b: Array, y: Array) -> None:
+        """See `Vendor.product`."""
+        m, n, k, batch = product.m, product.n, product.k, product.batch
+        left = _matrices(a, product.offset_a, batch, product.stride_a, (m, k))
+        if product.transposed:
+            right = _matrices(b, product.offset_b, batch, product.stride_b, (n, k)).swapaxes(1, 2)
+        else:
+            right = _matrices(b, product.offset_b, batch, product.stride_b, (k, n))
+        result = _matrices(y, product.offset_y, batch, m * n, (m, n))
+        with np.errstate(over="ignore"):
+            result[...] = product.scale * (left.astype(np.float64) @ right.astype(np.float64))
+        self._written(y)
+
+    def seconds(self, run: Callable[[], None]) -> float:
+        """See `Vendor.seconds`; the time that this process takes."""
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+
+def _matrices(array: Array, offset: int, batch: int, stride: int, shape: tuple[int, int]) -> NDArray[np.generic]:
+    """Matrices [batch, *shape] in the memory of an array, `stride` elements apart."""
+    itemsize = array.dtype.itemsize
+    memory = (ctypes.c_uint8 * (math.prod(array.shape) * itemsize)).from_address(address(array))
+    flat = np.ctypeslib.as_array(memory).view(array.dtype)[offset:]
+    return np.lib.stride_tricks.as_strided(flat, (batch, *shape), (stride * itemsize, shape[1] * itemsize, itemsize))

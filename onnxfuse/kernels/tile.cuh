@@ -1,0 +1,38 @@
+// Pieces of row-major matrices on their way to shared memory.
+#include <cuda_pipeline.h>
+
+#include "common.cuh"
+
+// Begins the copy of N neighbours, or of zeros where they are not `there`.  No instruction copies 2 bytes behind a
+// thread's back: single elements of half precision pass through a register.
+template <int N, class T> __device__ __forceinline__ void copy(T* to, const T* from, bool there) {
+    constexpr int bytes = N * sizeof(T);
+    if constexpr (bytes >= 4) {
+        __pipeline_memcpy_async(to, from, bytes, there ? 0 : bytes);
+    } else if (there) {
+        *to = *from;
+    } else {
+        assign(*to, 0.0f);
+    }
+}
+
+// In which row of shared memory a row of a tile is kept.
+struct InOrder {
+    static __device__ __forceinline__ int of(int row) { return row; }
+};
+
+// Begins the copy of ROWS x COLUMNS elements of a matrix [height, width], from (row, column) on, into rows of STRIDE
+// elements; what lies outside the matrix is 0.  The COPIERS threads of the block each copy N neighbours at a time.
+template <int ROWS, int COLUMNS, int STRIDE, int N, int COPIERS, class Slot, class T>
+__device__ __forceinline__ void fetch(T* to, const T* matrix, int row, int column, int height, int width) {
+    constexpr int across = COLUMNS / N, turns = ROWS * across / COPIERS;
+    static_assert(COLUMNS % N == 0 && ROWS * across % COPIERS == 0, "every thread copies as much");
+    constexpr int together = sizeof(T) == 4 ? 1 : turns <= 8 ? turns : 4;  // addresses of more need too many registers
+#pragma unroll together
+    for (int i = 0; i < turns; i++) {
+        const int piece = i * COPIERS + threadIdx.x, r = piece / across, c = piece % across * N;
+        const bool there = row + r < height && column + c < width;
+        const T* from = there ? matrix + static_cast<long long>(row + r) * width + (column + c) : matrix;
+        copy<N>(to + Slot::of(r) * STRIDE + c, from, there);
+    }
+}

@@ -1,0 +1,313 @@
+"""Which form of a product runs: what is measured, when, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfuse.errors import KernelError, UsageError
+from onnxfuse.kernels import cublas, dispatch
+from onnxfuse.kernels.device import Array, Buffer, Product
+from onnxfuse.kernels.dispatch import MARGIN, ROUNDS, VARIABLE, Class, Verdicts
+from onnxfuse.kernels.emulated import Emulated
+
+WHICH = Class("float16", 1, 128, 1024, 256, False, 16)
+
+
+class FakeVendor:
+    """A card on which each form takes as long as `takes` says; the clock goes by what has run."""
+
+    def __init__(self, card: str | None = "Fake sm_90", **takes: float) -> None:
+        self.card, self.capturing = card, False
+        self.takes = takes
+        self.now = 0.0
+        self.ran: list[str] = []
+
+    def product(self, product: Product, a: Array, b: Array, y: Array) -> None:
+        raise AssertionError("forms are run as a whole")
+
+    def run(self, form: str) -> None:
+        if self.takes[form] < 0:
+            raise KernelError(f"{form} is refused")
+        self.ran.append(form)
+        self.now += self.takes[form]
+
+    def seconds(self, run: Callable[[], None]) -> float:
+        before = self.now
+        run()
+        return self.now - before
+
+
+def chosen(verdicts: Verdicts, vendor: FakeVendor, which: Class = WHICH) -> str:
+    """The form that ran last, which is the one that is said to have run."""
+    form = verdicts.choose(vendor, which, lambda: vendor.run("tiled"), lambda _: vendor.run("vendor"))
+    assert vendor.ran[-1] == form
+    return form
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return tmp_path / "cache" / "products.json"
+
+
+def test_the_faster_form_runs(path: Path) -> None:
+    verdicts = Verdicts(path)
+    assert chosen(verdicts, FakeVendor(tiled=1e-5, vendor=2e-5)) == "tiled"
+    other = WHICH._replace(m=4096)
+    assert chosen(verdicts, FakeVendor(tiled=3e-5, vendor=2e-5), other) == "vendor"
+    assert verdicts.predicted("Fake", WHICH) == pytest.approx(1e-5)
+    assert verdicts.predicted("Fake", other) == pytest.approx(2e-5)
+    assert verdicts.predicted("another", WHICH) is None
+    assert verdicts.predicted("fak", WHICH) is None
+
+
+def test_what_is_not_clearly_faster_does_not_run(path: Path) -> None:
+    for near in (1.0, 1 - MARGIN / 2):
+        verdicts = Verdicts(path.with_name(f"{near}.json"))
+        assert chosen(verdicts, FakeVendor(tiled=near * 1e-5, vendor=1e-5)) == "vendor"
+
+
+def test_a_class_is_measured_once(path: Path) -> None:
+    verdicts, vendor = Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5)
+    chosen(verdicts, vendor)
+    assert len(vendor.ran) == 2 * (1 + ROUNDS) + 1
+    for _ in range(3):
+        chosen(verdicts, vendor)
+    assert len(vendor.ran) == 2 * (1 + ROUNDS) + 4
+    chosen(verdicts, vendor, WHICH._replace(dtype="float32"))
+    assert len(vendor.ran) == 4 * (1 + ROUNDS) + 5
+
+
+def test_forms_are_measured_in_turns(path: Path) -> None:
+    vendor = FakeVendor(tiled=1e-5, vendor=2e-5)
+    dispatch.measure(vendor, {form: lambda form=form: vendor.run(form) for form in ("tiled", "vendor")})  # type: ignore[misc]
+    assert vendor.ran == ["tiled", "vendor"] * (1 + ROUNDS)
+
+
+def test_verdicts_outlive_the_process(path: Path) -> None:
+    chosen(Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5))
+    vendor = FakeVendor(tiled=9e-5, vendor=1e-5)
+    assert chosen(Verdicts(path), vendor) == "tiled"
+    assert vendor.ran == ["tiled"]
+    found = json.loads(path.read_text())
+    assert found["schema"] == 1
+    ((name, times),) = found["seconds"]["Fake sm_90"].items()
+    assert name.endswith("float16 1x128x256x1024 16")
+    assert times == {"tiled": pytest.approx(1e-5), "vendor": pytest.approx(2e-5)}
+    assert [file.name for file in path.parent.iterdir()] == ["products.json"]
+
+
+def test_another_card_has_verdicts_of_its_own(path: Path) -> None:
+    verdicts = Verdicts(path)
+    assert chosen(verdicts, FakeVendor(tiled=1e-5, vendor=2e-5)) == "tiled"
+    assert chosen(verdicts, FakeVendor("Other sm_80", tiled=2e-5, vendor=1e-5)) == "vendor"
+    assert len(json.loads(path.read_text())["seconds"]) == 2
+
+
+def test_two_processes_add_to_one_file(path: Path) -> None:
+    first, second = Verdicts(path), Verdicts(path)
+    others = [WHICH._replace(n=n) for n in (64, 128)]
+    assert first.seconds("Fake sm_90", WHICH) is None
+    assert second.seconds("Fake sm_90", WHICH) is None
+    for verdicts, which in zip((first, second), others, strict=True):
+        chosen(verdicts, FakeVendor(tiled=1e-5, vendor=2e-5), which)
+    assert all(Verdicts(path).predicted("fake", which) for which in others)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 7, "seconds": {}}', '{"schema": 1, "seconds": {"a": 3}}'])
+def test_a_file_that_cannot_be_read_counts_as_empty(path: Path, text: str) -> None:
+    path.parent.mkdir()
+    path.write_text(text)
+    assert chosen(Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5)) == "tiled"
+    assert json.loads(path.read_text())["seconds"]["Fake sm_90"]
+
+
+def test_a_folder_that_cannot_be_written_is_left_alone(path: Path) -> None:
+    path.parent.write_text("a file where the folder should be")
+    verdicts, vendor = Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5)
+    assert chosen(verdicts, vendor) == "tiled"
+    before = len(vendor.ran)
+    chosen(verdicts, vendor)
+    assert len(vendor.ran) == before + 1
+
+
+def test_nothing_is_measured_while_a_graph_is_captured(path: Path) -> None:
+    verdicts, vendor = Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5)
+    vendor.capturing = True
+    assert chosen(verdicts, vendor) == "vendor"
+    assert vendor.ran == ["vendor"]
+    assert not path.exists()
+    vendor.capturing = False
+    assert chosen(verdicts, vendor) == "tiled"
+    vendor.capturing = True
+    assert chosen(verdicts, vendor) == "tiled"
+
+
+def test_one_thread_measures_while_the_others_take_the_vendors(path: Path) -> None:
+    verdicts, vendor = Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5)
+    seen: list[str] = []
+
+    def seconds(run: Callable[[], None]) -> float:
+        if not seen:
+            other = FakeVendor(tiled=1e-5, vendor=2e-5)
+            thread = threading.Thread(target=lambda: seen.append(chosen(verdicts, other)))
+            thread.start()
+            thread.join()
+            assert other.ran == ["vendor"]
+        return FakeVendor.seconds(vendor, run)
+
+    vendor.seconds = seconds  # type: ignore[method-assign]
+    assert chosen(verdicts, vendor) == "tiled"
+    assert seen == ["vendor"]
+
+
+def test_a_form_that_the_card_refuses_is_not_chosen(path: Path) -> None:
+    assert chosen(Verdicts(path), FakeVendor(tiled=-1, vendor=2e-5)) == "vendor"
+    path.unlink()
+    assert chosen(Verdicts(path), FakeVendor(tiled=1e-5, vendor=-1)) == "tiled"
+    path.unlink()
+    with pytest.raises(KernelError, match="vendor is refused"):
+        chosen(Verdicts(path), FakeVendor(tiled=-1, vendor=-1))
+
+
+def test_the_choice_can_be_made_by_hand(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for form in ("tiled", "vendor"):
+        monkeypatch.setenv(VARIABLE, form)
+        vendor = FakeVendor(tiled=1e-5, vendor=2e-5)
+        assert chosen(Verdicts(path), vendor) == form
+        assert vendor.ran == [form]
+    monkeypatch.setenv(VARIABLE, "fastest")
+    with pytest.raises(UsageError, match="ONNXFUSE_PRODUCT=fastest: it is tiled, vendor, or not set"):
+        chosen(Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5))
+
+
+def test_without_a_gpu_ours_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vendor = FakeVendor(None, tiled=2e-5, vendor=1e-5)
+    assert chosen(Verdicts(path), vendor) == "tiled"
+    assert vendor.ran == ["tiled"]
+    assert Emulated().vendor.card is None
+    ran: list[str] = []
+    assert Verdicts(path).choose(None, WHICH, lambda: ran.append("tiled"), lambda _: ran.append("vendor")) == "tiled"
+    monkeypatch.setenv(VARIABLE, "vendor")
+    assert Verdicts(path).choose(None, WHICH, lambda: ran.append("tiled"), lambda _: ran.append("vendor")) == "tiled"
+    assert ran == ["tiled", "tiled"]
+
+
+def test_empty_sums_are_ours(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "vendor")
+    assert chosen(Verdicts(path), FakeVendor(tiled=2e-5, vendor=1e-5), WHICH._replace(k=0)) == "tiled"
+
+
+def test_classes() -> None:
+    product = Product(m=100, n=1024, k=1025, transposed=True, batch=3)
+    which = Class.of(product, 2, "float16", 4)
+    assert which == Class("float16", 8, 128, 1024, 2048, True, 4)
+    assert str(which).endswith(" float16 8x128x2048x1024 transposed 4")
+    assert Class.of(Product(m=1, n=1, k=0), 1, "float32", 4).k == 0
+
+
+# -------------------------------------------------------------------------------------------------------------- cuBLAS
+
+
+class FakeLibrary:
+    """cuBLAS: computes what it is asked for, column by column as it does, on the host's memory."""
+
+    def __init__(self) -> None:
+        self.mode, self.modes = 7, list[int]()
+        self.fails = False
+
+    def getMathMode(self, handle: int) -> int:  # noqa: N802
+        return self.mode
+
+    def setMathMode(self, handle: int, mode: int) -> None:  # noqa: N802
+        self.mode = mode
+        self.modes.append(mode)
+
+    def gemmStridedBatchedEx(self, handle: int, *given: int) -> None:  # noqa: N802
+        (opa, opb, m, n, k, alpha, a, kind, lda, stride_a, b, _, ldb, stride_b, beta, c, _, ldc, stride_c, batch,
+         compute, algorithm) = given  # fmt: skip
+        if self.fails:
+            raise RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
+        assert (opb, kind, compute, algorithm) == (0, 0, 68, -1)
+        assert (at(alpha, 1)[0], at(beta, 1)[0], self.mode) == (0.5, 0.0, 16)
+        for i in range(batch):
+            left = columns(a + 4 * i * stride_a, *((k, m) if opa else (m, k)), lda)
+            right, out = columns(b + 4 * i * stride_b, k, n, ldb), columns(c + 4 * i * stride_c, m, n, ldc)
+            out[...] = 0.5 * ((left.T if opa else left) @ right)
+
+
+def at(pointer: int, count: int) -> Any:
+    import ctypes
+
+    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(pointer))
+
+
+def columns(pointer: int, rows: int, count: int, leading: int) -> Any:
+    """A matrix [rows, count] that lies column by column."""
+    assert leading >= rows
+    return at(pointer, leading * count).reshape(count, leading).T[:rows]
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
+    fake = FakeLibrary()
+    cupy = SimpleNamespace(cuda=SimpleNamespace(device=SimpleNamespace(get_cublas_handle=lambda: 1)))
+    monkeypatch.setattr(cublas, "_modules", lambda: (cupy, fake))
+    return fake
+
+
+class Stream:
+    current = False
+
+    def __enter__(self) -> None:
+        self.current = True
+
+    def __exit__(self, *_: object) -> None:
+        self.current = False
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_row_major_products_by_a_library_that_counts_columns_first(library: FakeLibrary, transposed: bool) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((3, 2, 4)).astype(np.float32), rng.standard_normal((3, 4, 5)).astype(np.float32)
+    stored = np.ascontiguousarray(b.swapaxes(1, 2)) if transposed else b
+    y = np.full((3, 2, 5), np.nan, np.float32)
+    buffers = [Buffer(x.ctypes.data, x.shape, x.dtype) for x in (a, stored, y)]
+    vendor = cublas.Cublas(Stream())
+    vendor.product(Product(2, 5, 4, transposed, 0.5, 2, 8, 20), *buffers)
+    assert np.isnan(y[2]).all()
+    vendor.product(Product(2, 5, 4, transposed, 0.5, 1, 0, 0, 16, 40, 20), *buffers)
+    np.testing.assert_allclose(y, 0.5 * (a @ b), rtol=1e-6)
+    assert library.modes == [16, 7, 16, 7]
+
+
+def test_a_refusal_of_the_library_is_one_line(library: FakeLibrary) -> None:
+    library.fails = True
+    x = np.zeros((2, 2), np.float32)
+    with pytest.raises(KernelError, match=r"^cuBLAS refuses a product of \[2, 2\] by \[2, 2\]: CUBLAS_STATUS"):
+        cublas.Cublas(Stream()).product(Product(2, 2, 2), x, x, x)
+    assert library.mode == 7
+
+
+def test_times_are_those_between_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    class Event:
+        def record(self, stream: Any) -> None:
+            log.append(f"record {stream}")
+
+        def synchronize(self) -> None:
+            log.append("wait")
+
+    cuda = SimpleNamespace(Event=Event, get_elapsed_time=lambda start, stop: 0.25)
+    monkeypatch.setattr(cublas, "_modules", lambda: (SimpleNamespace(cuda=cuda), None))
+    assert cublas.Cublas("s").seconds(lambda: log.append("run")) == 0.25e-3
+    assert log == ["record s", "run", "record s", "wait"]
