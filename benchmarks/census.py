@@ -28,6 +28,7 @@ OPS = {
         "RMSNormalization",
         "SimplifiedLayerNormalization",
         "SkipSimplifiedLayerNormalization",
+        "EmbedSimplifiedLayerNormalization",
     },
     "gelu": {"Gelu", "FastGelu", "BiasGelu", "QuickGelu", "GeGLU"},
     "silu": {"Swish", "Silu", "SwiGLU"},

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -33,11 +33,14 @@ PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
 
 @dataclass(frozen=True)
 class Ref:
-    """A tensor of the body; of an input for which the meaning asks, its shape and whether it is of booleans."""
+    """A tensor of the body; of an input for which the meaning asks, its shape and whether it is of booleans.
+
+    One that is `narrow` is in half precision, in a body that computes in float32."""
 
     name: str
     shape: tuple[int | str, ...] | None = None
     boolean: bool = False
+    narrow: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class Body:
     dtype: int
     nodes: list[NodeProto] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    widened: dict[str, Ref] = field(default_factory=dict)
 
     def fresh(self, base: str) -> str:
         name, n = base, 1
@@ -169,6 +173,15 @@ class Body:
             return self.constant(value, TensorProto.INT64).name
         return self.constant(float(value), self.dtype).name
 
+    def wide(self, value: Any) -> Any:
+        """A value in the element type that the body computes in."""
+        if not isinstance(value, Ref) or not value.narrow:
+            return value
+        if value.name not in self.widened:
+            cast = self.node("Cast", [value.name], {"to": self.dtype})
+            self.widened[value.name] = replace(value, name=cast.name, narrow=False)
+        return self.widened[value.name]
+
     def needed(self, outputs: Sequence[str]) -> list[NodeProto]:
         """The nodes that the outputs depend on."""
         wanted, kept = set(outputs), []
@@ -193,7 +206,7 @@ class Body:
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
-            return env[node.id]
+            return self.wide(env[node.id])
         if isinstance(node, ast.List | ast.Tuple):
             return tuple(self.value(e, env) for e in node.elts)
         if isinstance(node, ast.IfExp):
@@ -255,7 +268,11 @@ class Body:
         op = op_name(node)
         if op in env:  # an op bound to a name, such as an activation
             op = env[op]
-        args = [self.value(a, env) for a in node.args]
+        # What is cut from a tensor in half precision is widened, not all of it.
+        first = node.args[0] if op in ("Gather", "Slice") and node.args else None
+        table = env[first.id] if isinstance(first, ast.Name) else None
+        cut = isinstance(table, Ref) and table.narrow
+        args: list[Any] = [table if cut and a is first else self.value(a, env) for a in node.args]
         if op == "given":
             return isinstance(args[0], Ref)
         if op == "isint":
@@ -279,7 +296,8 @@ class Body:
         for keyword in node.keywords:
             if keyword.arg is None and isinstance(keyword.value, ast.Name):
                 attrs.update(env.get(keyword.value.id) or {})
-        return self.apply(op, args, {k: v for k, v in attrs.items() if v is not None}, base)
+        made = self.apply(op, args, {k: v for k, v in attrs.items() if v is not None}, base)
+        return self.wide(replace(made, narrow=True)) if cut else made
 
     def apply(self, op: str, args: list[Any], attrs: dict[str, Any], base: str = "") -> Any:
         """One op over values: a standard node if the opset has it, else the equations that define it."""
@@ -369,9 +387,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         if island:
             body.dtype = TensorProto.FLOAT
             args = [
-                Ref(body.node("Cast", [a.name], {"to": TensorProto.FLOAT}).name, a.shape)
-                if a and p.kind not in ("int", "bool")
-                else a
+                replace(a, narrow=True) if a and p.kind not in ("int", "bool") else a
                 for a, p in zip(args, definition.tensors, strict=False)
             ]
         env = environment(definition, args, attrs, catalogue)

@@ -439,3 +439,21 @@ def _packed_attention(terms: Terms, args: list[Term], attrs: Attributes, outputs
     x, w = args[0].shape, args[1].shape
     size = exact(w[1], 3) if w is not None and len(w) == 2 else None
     return [(None if x is None or size is None else (*x[:2], size), args[0].dtype)]
+
+
+@_rule("EmbedLayerNormalization")
+def _embed(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """Rows of a table of words, one for each id; their normalization, mask_index and their sum."""
+    return _chosen(args[0], args[2]) * 3
+
+
+@_rule("EmbedSimplifiedLayerNormalization")
+def _embed_simplified(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """Rows of a table, one for each id; normalised and as they are."""
+    return _chosen(args[0], args[1]) * 2
+
+
+def _chosen(ids: Term, table: Term) -> Inferred:
+    if ids.shape is None or table.shape is None:
+        return [(None, table.dtype)]
+    return [((*ids.shape, table.shape[-1]), table.dtype)]

@@ -6,14 +6,14 @@ Rotary embeddings spell their angles out twice, as Concat(f, f) below Cos and Si
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from .infer import normal_axis
 from .normal import expand, make, repeat, reshape, slice_axis
-from .symbolic import Dim
+from .symbolic import Dim, minimum
 from .terms import Term, Terms, is_number, static, value_of
 
 POINTWISE = frozenset("Cos Sin Exp Tanh Sigmoid Sqrt Reciprocal Cast Add Mul".split())
@@ -38,6 +38,55 @@ def along(terms: Terms, x: Term, axis: int) -> Term | None:
         return None
     rows = np.moveaxis(value_of(x), axis, -1).reshape(-1, dims[axis])
     return terms.constant(rows[0].copy(), x.dtype) if (rows == rows[0]).all() else None
+
+
+def rows(terms: Terms, x: Term, count: Dim) -> Term | None:
+    """A matrix [n, columns] whose row i, or whose only one, x has as its row i wherever its leading axes stand, for i
+    below `count`; None where x differs along those.
+
+    Of a Slice of a stored table it is the table from there on: a sum of x with `count` rows that does not fail takes no
+    others of it."""
+    if x.op == "Add":
+        return _total(terms, [rows(terms, a, count) for a in x.args])
+    if x.op == "Expand" and len(x.args) == 1:
+        x = x.args[0]
+    if not x.shape:
+        return None
+    dims = static(x.shape)
+    if x.constant and dims is not None and 0 not in dims and any(d != 1 for d in dims[:-2]):
+        tables = value_of(x).reshape(-1, *dims[-2:])
+        return terms.constant(tables[0].copy(), x.dtype) if (tables == tables[0]).all() else None
+    if any(d != 1 for d in x.shape[:-2]):
+        return None
+    matrix = reshape(terms, x, ((1, *x.shape) if len(x.shape) == 1 else x.shape[-2:]))
+    return _table(terms, matrix, count)
+
+
+def _table(terms: Terms, x: Term, count: Dim) -> Term:
+    """The stored table from whose first rows x was cut, if there is one."""
+    if x.op != "Slice" or x.attr("axis") != 0 or x.attr("step") != 1 or x.shape is None:
+        return x
+    table, start = x.args[0], x.attr("start")
+    size = table.shape[0] if table.shape else None
+    if not table.constant or not isinstance(size, int) or not isinstance(start, int) or not 0 <= start < size - 1:
+        return x
+    # One row alone would be broadcast: min(1, count) is no count of rows that have to be there.
+    whole = x.shape[0] == count or x.shape[0] == minimum(size - start, count)
+    return slice_axis(terms, table, 0, start, size) if whole else x
+
+
+def _total(terms: Terms, parts: Sequence[Term | None]) -> Term | None:
+    """The sum of matrices of so many rows or of one, of as many as all have."""
+    found = [p for p in parts if p is not None and p.shape is not None]
+    lengths = {p.shape[0] for p in found if p.shape is not None and p.shape[0] != 1}
+    if len(found) < len(parts):
+        return None
+    if len(lengths) > 1:
+        sizes = [n for n in lengths if isinstance(n, int)]
+        if len(sizes) < len(lengths):
+            return None
+        found = [p if p.shape is None or p.shape[0] == 1 else slice_axis(terms, p, 0, 0, min(sizes)) for p in found]
+    return make(terms, "Add", found, {})
 
 
 def part(terms: Terms, x: Term, start: int, stop: int, step: int = 1) -> Term | None:

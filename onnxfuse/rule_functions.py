@@ -14,7 +14,7 @@ from onnx import TensorProto
 from . import causal, symbolic
 from .lengths import lengths_of, window_of
 from .padding import lengthened
-from .parts import along, part
+from .parts import along, part, rows
 from .symbolic import Dim, Shape, Sym, broadcast, product
 from .terms import HALF, Term, is_number, same_shape, value_of
 
@@ -153,6 +153,14 @@ def _along(scope: Scope, x: Value, axis: int) -> Term:
     return vector
 
 
+def _rows(scope: Scope, x: Value, count: Value) -> Term:
+    """The matrix of which x repeats the first rows, or the only one, along its leading axes."""
+    matrix = rows(scope.terms, x, count) if isinstance(x, Term) else None
+    if matrix is None:
+        raise UndecidedError(f"{x!r} has no rows that are the same along its leading axes")
+    return matrix
+
+
 def _part(scope: Scope, x: Value, start: Value, stop: Value, step: int = 1) -> Term:
     """x[..., start:stop:step], computed inside what computes x."""
     piece = part(scope.terms, x, start, stop, step) if isinstance(x, Term) and isinstance(stop, int) else None
@@ -204,5 +212,6 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "attribute": _attribute,
     "along": _along,
     "part": _part,
+    "rows": _rows,
     "every": _every,
 }

@@ -211,12 +211,15 @@ def _captured(rule: Rule, name: str) -> Mapping[str, Any]:
 def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tuple[int, Array]:
     """A tensor of the shape that ``test:`` gives: ``[2, 7]``, or ``positive([7])`` for what must be; ``halves([7])``
     and ``pairs([7])`` are constants whose last axis repeats, as a whole or element by element, ``lower([7, 9])`` one of
-    1 up to the diagonal and 0 behind it, ``upper([7, 9])`` of 0 up to it and -1e4 behind, ``hidden([7])`` of -inf."""
+    1 up to the diagonal and 0 behind it, ``upper([7, 9])`` of 0 up to it and -1e4 behind, ``hidden([7])`` of -inf.
+    Tensors of kind `int` are indices from 0 to 3."""
     wanted = rule.test.get(p.name)
     if wanted is None:
         raise rule.source.error(f"`test:` gives no shape for {p.name}", 1, f"such as  {p.name}=[2, 7, 64]")
     positive = op_name(wanted) == "positive"
     shape = literal(wanted.args[0] if isinstance(wanted, ast.Call) else wanted)
+    if p.kind == "int":
+        return TensorProto.INT64, rng.integers(0, 4, shape)
     if p.kind == "bool":
         array = rng.random(shape) < 0.8
         return TensorProto.BOOL, array

@@ -192,11 +192,26 @@ def same_if(symbol: Derived) -> set[str]:
     return set()
 
 
-def evaluate(dim: Sym, known: Mapping[str, int]) -> int | None:
+def evaluate(dim: Dim, known: Mapping[str, int]) -> int | None:
     """The size of a dimension if symbols with these labels have these sizes; None if one of them is unknown."""
-    if not {label(name) for name in dim.symbols} <= known.keys():
+    if isinstance(dim, int):
+        return dim
+    found = {name: _size(name, known) for name in dim.symbols}
+    sizes = {name: size for name, size in found.items() if size is not None}
+    if len(sizes) < len(found):
         return None
-    return sum(coefficient * prod(known[label(name)] for name in monomial) for monomial, coefficient in dim.terms)
+    return sum(coefficient * prod(sizes[name] for name in monomial) for monomial, coefficient in dim.terms)
+
+
+def _size(name: str, known: Mapping[str, int]) -> int | None:
+    """The size of a symbol, of one that is derived from others by theirs."""
+    if not isinstance(name, Derived):
+        return known.get(label(name))
+    operands = [evaluate(operand, known) for operand in name.operands]
+    if None in operands:
+        return None
+    size = _derive(name)(*(operand for operand in operands if operand is not None))
+    return size if isinstance(size, int) else None
 
 
 def product(dims: Iterable[Dim]) -> Dim:

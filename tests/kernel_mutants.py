@@ -1,5 +1,6 @@
-"""Kernels with one barrier left out: which of them does a run notice?
+"""Kernels with one barrier left out, or another mistake: does a run notice?
 
+Mutated           a device on which a kernel has other text in one place
 survivors(run)    where `run(device)` launches kernels on the device that it is given and checks their outputs
 """
 
@@ -78,3 +79,25 @@ def _noticed(run: Callable[[Emulated], None], device: Emulated) -> bool:
     except (KernelError, AssertionError):
         return True
     return False
+
+
+class Mutated:
+    """A device on which a kernel has other text in one place."""
+
+    def __init__(self, before: str, after: str) -> None:
+        self.before, self.after = before, after
+        self.device = Emulated(checked=True)
+        self.multiprocessors = self.device.multiprocessors
+
+    def launch(
+        self,
+        source: Source,
+        entry: str,
+        grid: Grid,
+        block: Grid,
+        arguments: Sequence[Array | np.generic | None],
+        shared: int = 0,
+    ) -> None:
+        assert self.before in source.text
+        text = source.text.replace(self.before, self.after)
+        self.device.launch(Source(source.name, text), entry, grid, block, arguments, shared)

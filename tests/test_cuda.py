@@ -48,6 +48,14 @@ class FakeModule:
         return self.kernels.setdefault(name, FakeKernel(name))
 
 
+class FakeMemory:
+    made: ClassVar[list[FakeMemory]] = []
+
+    def __init__(self, size: int) -> None:
+        self.size, self.ptr = size, 0x10000 * (1 + len(self.made))
+        self.made.append(self)
+
+
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeModule]]:
     """The RawModules that were made, with a CuPy that has one card of 132 multiprocessors."""
@@ -57,19 +65,21 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeModule]]:
             runtime=SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 1, CUDARuntimeError=RefusedError),
             Device=lambda number: SimpleNamespace(attributes={"MultiProcessorCount": 132}),
             Stream=SimpleNamespace(from_external=lambda found: SimpleNamespace(ptr=found.__cuda_stream__()[1])),
+            Memory=FakeMemory,
             driver=SimpleNamespace(CUDADriverError=RefusedError),
             compiler=SimpleNamespace(CompileException=RefusedError),
         ),
     )
     forget()
     monkeypatch.setattr(FakeModule, "made", [])
+    monkeypatch.setattr(FakeMemory, "made", [])
     monkeypatch.setitem(__import__("sys").modules, "cupy", fake)
     yield FakeModule.made
     forget()
 
 
 def forget() -> None:
-    for function in (cuda._cupy, cuda._module, cuda._kernel, cuda._allow, cuda._multiprocessors):
+    for function in (cuda._cupy, cuda._module, cuda._kernel, cuda._allow, cuda._multiprocessors, cuda._scratch):
         function.cache_clear()  # type: ignore[attr-defined]
 
 
@@ -94,6 +104,24 @@ def test_a_kernel_is_compiled_ahead_of_its_launch(modules: list[FakeModule]) -> 
     assert len(modules) == 1
     with pytest.raises(KernelError, match=r"^x\.cu:3: expected an expression$"):
         cuda.prepare(Source("x.cu", "?"), "x")
+
+
+def test_scratch_is_the_streams_and_is_never_given_back(modules: list[FakeModule]) -> None:
+    def pointer(stream: int, count: int) -> int:
+        with cuda.Cuda(stream).scratch(count) as memory:
+            assert memory.shape == (count,)
+            return memory.pointer
+
+    first = pointer(1, 1000)
+    assert pointer(1, 1 << 20) == first
+    second = pointer(1, (1 << 20) + 1)
+    assert pointer(1, 10) == second
+    assert pointer(2, 10) not in (first, second)
+    assert [memory.size for memory in FakeMemory.made] == [1 << 20, 1 << 21, 1 << 20]
+    assert [memory.size for memory in cuda._scratch(0, 1)._kept] == [1 << 20, 1 << 21]
+    with cuda.Cuda(1).scratch(10):
+        assert cuda._scratch(0, 1).lock.locked()
+        assert not cuda._scratch(0, 2).lock.locked()
 
 
 def test_arguments_have_the_size_the_kernel_reads() -> None:

@@ -20,8 +20,8 @@ PATHS = sorted(MODELS.glob("*.onnx"))
 
 OPS = {
     "attention": {"Attention"},
-    "layernorm": {"LayerNormalization", "SkipLayerNormalization"},
-    "rmsnorm": {"RMSNormalization", "SkipSimplifiedLayerNormalization"},
+    "layernorm": {"LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization"},
+    "rmsnorm": {"RMSNormalization", "SkipSimplifiedLayerNormalization", "EmbedSimplifiedLayerNormalization"},
     "gelu": {"Gelu", "FastGelu", "QuickGelu", "GeGLU"},
     "silu": {"Swish", "SwiGLU"},
     "softmax": {"Softmax"},

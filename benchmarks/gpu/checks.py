@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from onnxfuse.kernels.device import Array, Buffer, Grid, Source, TensorType
+from onnxfuse.kernels.device import Buffer, Source, TensorType
 from onnxfuse.kernels.dispatch import VARIABLE
 from onnxfuse.kernels.kernel import Kernel
+from onnxfuse.kernels.recorder import Recorder
 
 from . import cases, expected
 from .cases import Case, Inputs
@@ -35,28 +34,7 @@ class Planned(NamedTuple):
     by: int = 0
 
 
-class Collector:
-    """A device that launches nothing and remembers what it was asked for."""
-
-    vendor = None
-
-    def __init__(self, multiprocessors: int) -> None:
-        self.multiprocessors = multiprocessors
-        self.found: dict[tuple[Source, str], None] = {}
-
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        self.found[source, entry] = None
-
-
-def collect(device: Collector, node: Planned) -> None:
+def collect(device: Recorder, node: Planned) -> None:
     """What a node launches."""
 
     def place(type: TensorType, number: int) -> Buffer:
@@ -80,16 +58,15 @@ def types_of(inputs: Inputs) -> list[TensorType | None]:
 
 def compile_all(every: Iterable[Planned], machine: Machine, threads: int) -> Iterator[Row]:
     """Compile what all nodes launch, side by side; a row for all of it, and one for each source that fails."""
-    collector, start, names = Collector(machine.device.multiprocessors), time.monotonic(), dict[Any, str]()
+    start, names = time.monotonic(), dict[tuple[Source, str], str]()
     for node in every:
+        recorder = Recorder(machine.device.multiprocessors)
         try:
-            collect(collector, node)
+            collect(recorder, node)
         except Exception:
             continue  # it says so itself when its turn comes
-        for key in reversed(collector.found):
-            if key in names:
-                break
-            names[key] = node.name
+        for launch in recorder.launches:
+            names.setdefault((launch.source, launch.entry), node.name)
     collected = time.monotonic()
 
     def compiled(key: tuple[Source, str]) -> str:
@@ -100,7 +77,7 @@ def compile_all(every: Iterable[Planned], machine: Machine, threads: int) -> Ite
         return ""
 
     with ThreadPoolExecutor(threads) as pool:
-        failures = dict(zip(collector.found, pool.map(compiled, collector.found), strict=True))
+        failures = dict(zip(names, pool.map(compiled, names), strict=True))
     yield {
         "name": "kernels",
         "sources": len(failures),

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import KernelError
+from .attention import Attention
+from .embed_norm import EmbedLayerNormalization, EmbedSimplifiedLayerNormalization
 from .gemm import FusedMatMul
 from .group_norm import GroupNormalization, InstanceNormalization
 from .kernel import Kernel
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from ..language import Catalogue
 
 WRITTEN: tuple[type[Kernel], ...] = (
+    Attention,
+    EmbedLayerNormalization,
+    EmbedSimplifiedLayerNormalization,
     FusedMatMul,
     GroupNormalization,
     InstanceNormalization,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,8 @@ OPTIONS = ("-std=c++17",)
 
 ERROR = re.compile(r"^(\S+)\((\d+)\): (?:catastrophic )?error:? *(.*)$", re.MULTILINE)
 
+LEAST_SCRATCH = 1 << 20
+"""Bytes that a stream begins with."""
 DEFAULT_SHARED = 48 * 1024
 """Bytes of dynamic shared memory that a kernel may have without asking for more."""
 
@@ -38,6 +42,7 @@ class Cuda:
         module = _cupy()
         self.multiprocessors = _multiprocessors(int(module.cuda.runtime.getDevice()))
         self._stream = module.cuda.Stream.from_external(_Stream(stream))
+        self._scratch = _scratch(int(module.cuda.runtime.getDevice()), stream)
 
     @property
     def vendor(self) -> Vendor | None:
@@ -63,6 +68,32 @@ class Cuda:
             kernel(tuple(grid), tuple(block), packed(arguments), shared_mem=shared, stream=self._stream)
         except _cupy().cuda.driver.CUDADriverError as error:
             raise KernelError(f"{source.name}, kernel {entry}: launch of {grid} blocks of {block}: {error}") from None
+
+    @contextmanager
+    def scratch(self, count: int) -> Iterator[Buffer]:
+        """Memory of the stream's own; see `Device.scratch`.  It grows outside of graph capture only: a first run with
+        such sizes must come before."""
+        with self._scratch.lock:
+            yield self._scratch.of(count)
+
+
+class _Scratch:
+    """Memory that the launches of one stream use in turn."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._kept: list[Any] = []
+
+    def of(self, count: int) -> Buffer:
+        if not self._kept or self._kept[-1].size < count:
+            # Not from CuPy's pool, whose memory may have launches of other streams behind it.
+            self._kept.append(_cupy().cuda.Memory(max(LEAST_SCRATCH, 1 << (count - 1).bit_length())))
+        return Buffer(int(self._kept[-1].ptr), (count,), np.dtype(np.uint8))
+
+
+@cache
+def _scratch(device: int, stream: int) -> _Scratch:
+    return _Scratch()
 
 
 def prepare(source: Source, entry: str) -> None:

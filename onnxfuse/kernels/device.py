@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -154,4 +155,12 @@ class Device(Protocol):
 
         Arrays arrive as pointers (None as a null pointer), NumPy scalars as the C type of their dtype.  `shared` are
         bytes of dynamic shared memory.  Raises KernelError if the source does not compile or the launch is refused.
+        """
+
+    def scratch(self, count: int) -> AbstractContextManager[Array]:
+        """At least `count` bytes, on a multiple of 256, for launches within the `with` block; what is in them is
+        anybody's guess.
+
+        No other launch has them until the block ends.  They are never given back: a captured CUDA graph may use them
+        for as long as it lives.  One block at a time.
         """

@@ -140,6 +140,13 @@ class Emulated:
                 self._mark(region, marked)
 
     @contextmanager
+    def scratch(self, count: int) -> Iterator[NDArray[np.uint8]]:
+        """Poisoned memory; see `Device.scratch`."""
+        memory = np.full(count + ALIGNMENT, POISON, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        yield memory[start : start + count]
+
+    @contextmanager
     def fresh(self, *outputs: Array) -> Iterator[None]:
         """Within it these arrays are poisoned and count as never written; at its end all must have been written.
 

@@ -11,13 +11,16 @@ from .device import Array, Device, TensorType
 REAL = ("float32", "float16", "bfloat16")
 """Element types of the fused ops.  Sums are always taken in float32."""
 
+EITHER = "T or bool"
+"""The type of an input that is a mask: added, or saying what is seen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """An input or output of an op.
 
-    `type` is "T" for the op's real element type, or one that is always the same (int64, bool, float32).  What is
-    `optional` may be left out by a node.
+    `type` is "T" for the op's real element type, or one that is always the same (int64, bool, float32), or for an input
+    EITHER.  What is `optional` may be left out by a node.
     """
 
     name: str

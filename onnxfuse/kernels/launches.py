@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from math import prod
 
-import numpy as np
-
-from .device import Array, Buffer, Grid, Source, TensorType
+from .device import Buffer, Source, TensorType
 from .kernel import Kernel
 from .nvrtc import SAMPLED, committed
-
-ADDRESS = 1 << 20
-"""Where all arrays are said to begin."""
+from .recorder import ADDRESS, Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +27,14 @@ class Launch:
     """Bytes of dynamic shared memory."""
 
 
-@dataclass(slots=True)
-class Recorder:
-    """A device that keeps what it is asked to launch."""
-
-    multiprocessors: int
-    vendor: None = None
-    launches: list[Launch] = field(default_factory=list)
-
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        self.launches.append(Launch(source, entry, prod(grid), prod(block), shared))
-
-
 def launches(kernel: Kernel, inputs: Sequence[TensorType | None], multiprocessors: int) -> list[Launch]:
-    """What a kernel launches for aligned inputs of these types, all its outputs asked for."""
+    """What a kernel launches for aligned inputs of these types, all its outputs of the op's element type asked for."""
     device = Recorder(multiprocessors)
     given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
-    outputs = [Buffer(ADDRESS, t.shape, t.dtype) for t in kernel.outputs(inputs)]
+    made = zip(kernel.signature.outputs, kernel.outputs(inputs), strict=True)
+    outputs = [Buffer(ADDRESS, t.shape, t.dtype) if p.type == "T" else None for p, t in made]
     kernel.launch(device, given, outputs)
-    return device.launches
+    return [Launch(r.source, r.entry, prod(r.grid), prod(r.block), r.shared) for r in device.launches]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from .device import Source, TensorType
+from .embed_norm import EmbedLayerNormalization
 from .group_norm import GroupNormalization
 from .kernel import Kernel
 from .launches import launches
@@ -19,8 +20,10 @@ ROWS, MULTIPROCESSORS = 4096, 132
 
 
 def launched(kernel: Kernel, dtype: np.dtype[np.generic], shapes: Sequence[tuple[int, ...]]) -> Source:
-    """The source that a kernel launches for inputs of these shapes, all its outputs asked for."""
-    return launches(kernel, [TensorType(dtype, shape) for shape in shapes], MULTIPROCESSORS)[0].source
+    """The source that a kernel launches for inputs of these shapes, all its outputs of their element type asked for."""
+    kinds = [dtype if p.type == "T" else np.dtype(p.type) for p in kernel.signature.inputs]
+    types = [TensorType(kind, shape) if shape else None for kind, shape in zip(kinds, shapes, strict=False)]
+    return launches(kernel, types, MULTIPROCESSORS)[0].source
 
 
 def samples() -> Iterable[tuple[str, Source]]:
@@ -32,6 +35,9 @@ def samples() -> Iterable[tuple[str, Source]]:
                 f"SkipLayerNormalization {dtype} {where}",
                 launched(SkipLayerNormalization({}), dtype, [x, x, *[(n,)] * 3]),
             )
+            ids, table, w = (rows // 2, 2), (1000, n), (n,)
+            embedded = [ids, ids, table, (512, n), (2, n), w, w]
+            yield f"EmbedLayerNormalization {dtype} {where}", launched(EmbedLayerNormalization({}), dtype, embedded)
             yield f"RMSNormalization {dtype} {where}", launched(RMSNormalization({}), dtype, [x, (n,)])
             yield f"Softmax {dtype} {where}", launched(Softmax({}), dtype, [x])
         for n, where in ((65534, "wide in pairs"), (65535, "wide and odd")):  # these want the most registers

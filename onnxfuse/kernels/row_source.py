@@ -30,10 +30,18 @@ class Reach(Enum):
     GATHERED = "that of its column in the row of a table that an index for each row names"
 
 
+class Choice(Enum):
+    """Which row of its table a gathered operand has for a row of the matrix."""
+
+    OWN = "that which an array of indices says, one for each row"
+    CYCLIC = "the same, and the indices begin again after `period` rows"
+    COUNTED = "the rows of the table in turn, from the first again after `period` rows"
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An array that an expression reads, under the name it has there.  A gathered one is a table; its indices are an
-    array named `{name}_index`, an integer for each row."""
+    """An array that an expression reads, under the name it has there.  A gathered one is a table; its indices, where a
+    `Choice` has any, are an array of integers named `{name}_index`."""
 
     name: str
     reach: Reach = Reach.ELEMENT
@@ -82,12 +90,15 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A parameter of the generated kernel.  `even` says that a vector of a spread operand is one element."""
+    """A parameter of the generated kernel.
+
+    `even` says that a vector of a spread operand is one element, `choice` which rows a gathered one has."""
 
     name: str
     type: str
     reach: Reach
     even: bool = False
+    choice: Choice = Choice.OWN
 
     @property
     def members(self) -> list[str]:
@@ -96,6 +107,7 @@ class Slot:
         made = [f"{constant}{self.type}* __restrict__ {self.name}"]
         if self.reach is Reach.GATHERED:
             made.append(f"long long {self.name}_rows")
+            made += [f"long long {self.name}_period"] if self.choice is not Choice.OWN else []
         if self.reach is Reach.SPREAD:
             made += [f"int {self.name}_{number}" for number in ("divisor", "modulus", "groups", "channels")]
         return made
@@ -109,7 +121,9 @@ class Slot:
         if self.reach is Reach.COLUMN:
             return text + f"load_floats({name}_, {name} + column);\n"
         if self.reach is Reach.GATHERED:
-            chosen = f"chosen({name}_index[row], {name}_rows)"
+            turn = "row" if self.choice is Choice.OWN else f"row % {name}_period"
+            index = turn if self.choice is Choice.COUNTED else f"{name}_index[{turn}]"
+            chosen = f"chosen({index}, {name}_rows)"
             return text + f"load_row({name}_, {name}, {chosen}, column, columns);\n"
         group = f"row % {name}_groups * {name}_channels"
         if self.even:

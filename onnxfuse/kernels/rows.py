@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import KernelError
 from .arrangement import arrange, vector_of
 from .device import Array, Device
-from .row_source import ENTRY, TYPES, Program, Reach, Slot, source
+from .row_source import ENTRY, TYPES, Choice, Program, Reach, Slot, source
 
 MOST_COLUMNS = 2**30
 """Columns are counted in 32 bits."""
@@ -28,10 +28,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An array in its place: an operand, spread where its reach says so, or an output."""
+    """An array in its place: an operand, spread where its reach says so, or an output.  The rows that are taken from a
+    table begin again after `period`, see `Choice`."""
 
     array: Array
     spread: Spread | None = None
+    period: int | None = None
 
 
 def launch(
@@ -65,6 +67,7 @@ def launch(
             TYPES[g.array.dtype.name],
             Reach.SPREAD if g.spread else reaches.get(name, Reach.ELEMENT),
             g.spread is not None and g.spread.divisor % vector == 0,
+            _choice(g, f"{name}_index" in given),
         )
         for name, g in given.items()
     )
@@ -73,7 +76,14 @@ def launch(
         arguments.append(g.array)
         if reaches.get(name) is Reach.GATHERED:
             arguments.append(np.int64(g.array.shape[0]))
+            arguments += [] if g.period is None else [np.int64(g.period)]
         if g.spread:
             arguments += map(np.int32, (g.spread.divisor, g.spread.modulus, g.spread.groups, g.spread.channels))
     arguments += [np.int64(rows), np.int32(columns), *scalars]
     device.launch(source(program, how, slots), ENTRY, (how.blocks(rows),), (how.threads,), arguments)
+
+
+def _choice(given: Given, indexed: bool) -> Choice:
+    if given.period is None:
+        return Choice.OWN
+    return Choice.CYCLIC if indexed else Choice.COUNTED

@@ -17,7 +17,7 @@ from onnx import helper
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.kernels.device import Buffer, Device, TensorType
-from onnxfuse.kernels.kernel import Kernel, Parameter
+from onnxfuse.kernels.kernel import EITHER, Kernel, Parameter
 
 from . import abi, attributes
 from .abi import Api, OrtCustomOp, Pointer
@@ -49,8 +49,10 @@ class Op:
     def name(self) -> str:
         return self.kernel.signature.op
 
-    def dtype(self, parameter: Parameter) -> np.dtype[Any]:
-        """The element type of an input or output."""
+    def dtype(self, parameter: Parameter) -> np.dtype[Any] | None:
+        """The element type of an input or output; None if a node may have one of several."""
+        if parameter.type == EITHER:
+            return None
         name = self.type if parameter.type == "T" else parameter.type
         return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
@@ -158,8 +160,8 @@ class Node:
         return outputs + self._unnamed, empty
 
 
-def _buffer(api: Api, scratch: _Scratch, dtype: np.dtype[Any]) -> Buffer:
-    """The memory of the tensor in `scratch.value`."""
+def _buffer(api: Api, scratch: _Scratch, dtype: np.dtype[Any] | None) -> Buffer:
+    """The memory of the tensor in `scratch.value`, of the element type that it has to have."""
     value = scratch.value
     if status := (
         api.GetTensorMutableData(value, scratch.at_pointer)
@@ -167,7 +169,14 @@ def _buffer(api: Api, scratch: _Scratch, dtype: np.dtype[Any]) -> Buffer:
     ):
         api.check(status)
     rank = scratch.rank.value
+    if dtype is None:
+        dtype = helper.tensor_dtype_to_np_dtype(scratch.type.value)
     return Buffer(scratch.pointer.value or 0, tuple(scratch.dims[:rank]) if rank else (), dtype)
+
+
+def _kind(dtype: np.dtype[Any] | None) -> int:
+    """The ONNXTensorElementDataType; that of any tensor is 0."""
+    return 0 if dtype is None else int(helper.np_dtype_to_tensor_dtype(dtype))
 
 
 def _is_constant(api: Api, info: int, index: int) -> bool:
@@ -212,7 +221,7 @@ def define(api: Api, op: Op, backend: Backend) -> int:
         "GetEndVersion": lambda _: 2**31 - 1,
     }
     for direction, parameters in (("Input", signature.inputs), ("Output", signature.outputs)):
-        kinds = [int(helper.np_dtype_to_tensor_dtype(op.dtype(parameter))) for parameter in parameters]
+        kinds = [_kind(op.dtype(parameter)) for parameter in parameters]
         needs = [abi.OPTIONAL if parameter.optional else abi.REQUIRED for parameter in parameters]
         functions |= {
             f"Get{direction}TypeCount": lambda _, kinds=kinds: len(kinds),

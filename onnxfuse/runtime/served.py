@@ -17,7 +17,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, defs, helpe
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
 from onnxfuse.graph import DOMAIN, STANDARD, Graph, roots
-from onnxfuse.kernels.kernel import Kernel
+from onnxfuse.kernels.kernel import EITHER, Kernel
 
 from . import attributes
 from .custom_op import Op
@@ -102,12 +102,15 @@ def _element_type(node: NodeProto, types: ElementTypes, kernel: type[Kernel]) ->
         if kind == TensorProto.UNDEFINED:
             raise KernelError(f"the element type of {given} is unknown before the model runs")
         dtype = helper.tensor_dtype_to_np_dtype(kind).name
-        wanted = parameter.type if parameter.type != "T" else found or dtype
+        if parameter.type == EITHER and dtype == "bool":
+            continue
+        real = parameter.type in ("T", EITHER)
+        wanted = found or dtype if real else parameter.type
         if dtype != wanted:
             raise KernelError(
                 f"{parameter.name} of {node.op_type} is {dtype} at {node.name}, its kernel wants {wanted}"
             )
-        found = dtype if parameter.type == "T" else found
+        found = dtype if real else found
     if found is None or found not in signature.types:
         raise KernelError(f"the kernel of {node.op_type} has no {found}: it has {', '.join(signature.types)}")
     return found

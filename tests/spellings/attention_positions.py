@@ -20,9 +20,10 @@ CHOICES: Choices = {
     "length": ("static", "symbolic"),
     **STYLE_CHOICES,
 }
-"""Layouts: `single heads` slices [B,S,H*D] into heads that attend one by one.  Positions: `window` is causal with keys
-at most 2 before the query, `band` has 2 before and 1 behind it, `before` is without a bound in front.  Beside: padding
-[B,1,1,S] in one condition with the positions, before or behind them, or as a mask of its own."""
+"""Layouts: `single heads` slices [B,S,H*D] into heads that attend one by one, which is one attention.  Positions:
+`window` is causal with keys at most 2 before the query, `band` has 2 before and 1 behind it, `before` is without a
+bound in front.  Beside: padding [B,1,1,S] in one condition with the positions, before or behind them, or as a mask of
+its own."""
 
 B, H, S, D = 2, 2, 6, 8
 """Batch, heads, positions, head width."""
@@ -81,7 +82,7 @@ class _Attention:
         else:
             last = g.Concat(*outputs, axis=-1) if len(outputs) > 1 else self._merged(outputs[0])
             g.output(last, truth.swapaxes(1, 2).reshape(B, S, H * D), [B, self.length, H * D])
-        return g.spelling(name, {"Attention": len(outputs)})
+        return g.spelling(name, {"Attention": 1})
 
     def _heads(self, *operands: Array) -> list[list[str]]:
         g, layout = self.g, self.case.layout

@@ -43,7 +43,7 @@ struct Copy {
 };
 
 struct Copies {
-  static constexpr unsigned MOST = 64;
+  static constexpr unsigned MOST = 128;
   Copy copy[MOST];
   unsigned count;
   unsigned group_end[MOST];

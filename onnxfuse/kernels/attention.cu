@@ -1,0 +1,334 @@
+// Attention by tiles of keys, its scores never in memory: each tile's exponentials are taken against the greatest score
+// so far, and what has been summed is scaled when a greater one comes.
+//
+// A block has ROWS rows of one head of keys in one batch; a row is a query of one of the heads that share these keys,
+// so that all of them read the keys once: row r is query r / group of head r % group.  A warp has 16 rows, and keeps
+// its scores and its result in registers.  While scores are computed the values are on their way, and while values are
+// added up the next keys.  Tiles that no row of the block may see are left out.  With `partial` the keys of a row are
+// divided among `splits` blocks, and attention_combine.cu puts the parts together.
+//
+// defines  TYPE, TENSOR (products on tensor cores), WARPS, KEYS (of a tile), HEAD and HEAD_V (multiples of 16 that hold
+//          the head sizes), VECTOR and VECTOR_Y (elements of one access to inputs, to the output), CAPPED (1 if softcap
+//          is not 0), MASK (NONE, BOOLEAN, ADDED), MASK_TYPE, MASK_VECTOR
+// reads    queries once for each split; keys and values once for each tile of rows that may see them; the mask once
+// writes   Y, or its parts: HEAD_V + 2 floats for each row and split
+// flops    2 (head + head_v) for each score, besides its exponential; for halves the second product is done twice
+// source   Milakov and Gimelshein 2018; Dao 2023 (FlashAttention-2); Dao et al. 2023 (Flash-Decoding)
+#include "attention.cuh"
+#include <cuda_pipeline.h>
+
+#define NONE 0
+#define BOOLEAN 1
+#define ADDED 2
+
+constexpr int ROWS = 16 * WARPS;
+constexpr int THREADS = 32 * WARPS;
+// On a multiprocessor at a time at least: what a thread's share of the registers holds without spilling.
+constexpr int BLOCKS = (TENSOR && HEAD <= 64 && HEAD_V <= 64 ? 12 : 8) / WARPS;
+constexpr int CHUNK = 16 / sizeof(TYPE);
+// Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks.
+constexpr int STRIDE = HEAD + CHUNK;
+constexpr int STRIDE_V = HEAD_V + CHUNK;
+constexpr int QUERY_STRIDE = STRIDE > STRIDE_V ? STRIDE : STRIDE_V;
+
+#if TENSOR && __CUDA_ARCH__ >= 800
+#include "attention_tensor.cuh"
+using Products = Tensor;
+#else
+#include "attention_scalar.cuh"
+using Products = Scalar;
+#endif
+
+// Where the heads of a tensor are, in elements.
+struct Layout {
+    long long batch, head, row;
+};
+
+// Begins to copy rows to shared memory: `source(row)` is where row 0 <= row < present is, of `columns` elements; what
+// is behind them is 0.
+template <int COUNT, int COLUMNS, int WIDTH, class Rows>
+__device__ __forceinline__ void copy_rows(TYPE* to, int present, int columns, const TYPE* aligned, Rows source) {
+    constexpr int CHUNKS = COLUMNS / CHUNK;
+#pragma unroll(HEAD > 128 ? 1 : 4)
+    for (int i = threadIdx.x; i < COUNT * CHUNKS; i += THREADS) {
+        const int row = i / CHUNKS, column = i % CHUNKS * CHUNK;
+        TYPE* const into = to + row * WIDTH + column;
+        if constexpr (VECTOR == CHUNK) {
+            const bool there = row < present && column < columns;
+            __pipeline_memcpy_async(into, there ? source(row) + column : aligned, 16, there ? 0 : 16);
+        } else {
+#pragma unroll
+            for (int j = 0; j < CHUNK; j += VECTOR) {
+                float value[VECTOR];
+                fill(value, 0.0f);
+                if (row < present && column + j < columns) load_floats(value, source(row) + column + j);
+                store_floats(into + j, value);
+            }
+        }
+    }
+}
+
+#if MASK
+// What the mask says of the scores of a thread: two neighbouring keys of two rows, 8 keys on the next two.
+struct Mask {
+    const MASK_TYPE* rows[2];
+    long long step;
+    int keys;  // those behind are hidden
+    Vector<MASK_TYPE, MASK_VECTOR> told[KEYS / 8][4 / MASK_VECTOR];
+
+    __device__ __forceinline__ void load(int first) {
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i += MASK_VECTOR) {
+                const int key = first + 8 * n + threadIdx.x % 4 * 2 + i % 2;
+                const long long place = MASK_VECTOR == 2 ? key : key * step;
+                Vector<MASK_TYPE, MASK_VECTOR>& into = told[n][i / MASK_VECTOR];
+                if (key < keys) {
+                    into = *reinterpret_cast<const Vector<MASK_TYPE, MASK_VECTOR>*>(rows[i / 2] + place);
+                } else {
+#pragma unroll
+                    for (int j = 0; j < MASK_VECTOR; j++) hide(into.at[j]);
+                }
+            }
+        }
+    }
+
+    static __device__ __forceinline__ void hide(bool& shown) { shown = false; }
+    template <class T> static __device__ __forceinline__ void hide(T& added) { assign(added, minus_infinity()); }
+
+    __device__ __forceinline__ float apply(float x, int n, int i, float fill) const {
+        const MASK_TYPE said = told[n][i / MASK_VECTOR].at[i % MASK_VECTOR];
+        if constexpr (MASK == BOOLEAN) {
+            return said ? x : fill;
+        } else {
+            return x + to_float(said) * LOG2_E;
+        }
+    }
+};
+#endif
+
+// The scores of a warp's rows so far.
+struct Softmax {
+    float top[2] = {minus_infinity(), minus_infinity()};
+    float sum[2] = {0.0f, 0.0f};  // of the thread's own keys
+
+    // Scores become exponentials; o is scaled to go with them.
+    __device__ __forceinline__ void add(float (&s)[KEYS / 8][4], float (&o)[HEAD_V / 8][4]) {
+        float peak[2] = {top[0], top[1]};
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) peak[i / 2] = fmaxf(peak[i / 2], s[n][i]);
+        }
+        warp_reduce<4>(peak, Max());
+        float base[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            base[half] = base_of(peak[half]);
+            const float factor = exp2f(top[half] - base[half]);
+            top[half] = peak[half];
+            base[half] -= Products::BOOST;
+            sum[half] *= factor;
+#pragma unroll
+            for (int n = 0; n < HEAD_V / 8; n++) {
+                o[n][2 * half] *= factor;
+                o[n][2 * half + 1] *= factor;
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[n][i] = exp2f(s[n][i] - base[i / 2]);
+                sum[i / 2] += s[n][i];
+            }
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
+    const TYPE* q, const TYPE* k, const TYPE* v, const TYPE* past_k, const TYPE* past_v, const MASK_TYPE* mask,
+    const long long* lengths, const TYPE* sinks, TYPE* y, float* partial,
+    long long q_batch, long long q_head, long long q_row, long long k_batch, long long k_head, long long k_row,
+    long long v_batch, long long v_head, long long v_row, long long y_batch, long long y_head, long long y_row,
+    long long mask_batch, long long mask_head, long long mask_row, long long mask_key, int mask_keys,
+    int kv_heads, int group, int queries, int past, int fresh, int head, int head_v,
+    float scale, float softcap, float filler, int left, int right, int tiles, int splits, int nan_to_zero
+) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    TYPE* const query_tile = reinterpret_cast<TYPE*>(memory);
+    TYPE* const key_tile = query_tile + ROWS * QUERY_STRIDE;
+    TYPE* const value_tile = key_tile + KEYS * STRIDE;
+
+    // The rows that see most keys come first: those behind fill the gaps that the last blocks leave.
+    const int first_row = (tiles - 1 - static_cast<int>(blockIdx.x % tiles)) * ROWS;
+    const int split = blockIdx.x / tiles % splits;
+    const long long pair = blockIdx.x / tiles / splits;
+    const long long batch = pair / kv_heads, kv_head = pair % kv_heads;
+    const int rows = queries * group;
+    const int lane = threadIdx.x % 32, own = static_cast<int>(threadIdx.x / 32) * 16;
+
+    // Query i sees the keys from i + offset - left to i + offset + right, of those before `limit`.
+    const int total = past + fresh;
+    const long long length = lengths ? max(0ll, min(lengths[batch], 1ll << 28)) : total;
+    const int offset = lengths ? static_cast<int>(length) - queries : past;
+    // What a mask puts in place of a score may count, even at keys that are hidden otherwise.
+    const bool everything = MASK == BOOLEAN && filler > minus_infinity();
+    const int limit = everything ? total : min(static_cast<int>(length), MASK ? min(mask_keys, total) : total);
+    const int first_query = first_row / group, last_query = (min(first_row + ROWS, rows) - 1) / group;
+    int begin = everything ? 0 : max(0, first_query + offset - left) / KEYS * KEYS;
+    int end = everything ? total : min(limit, last_query + offset + right + 1);
+    const int turns = (max(0, end - begin) + KEYS - 1) / KEYS;
+    const int share = (turns + splits - 1) / splits * KEYS;
+    begin += split * share;
+    end = min(end, begin + share);
+
+    const auto query = [&](int row) {
+        const int r = first_row + row;
+        return q + batch * q_batch + (kv_head * group + r % group) * q_head + r / group * q_row;
+    };
+    const long long before = pair * past;
+    const TYPE* const new_keys = k + batch * k_batch + kv_head * k_head;
+    const TYPE* const new_values = v + batch * v_batch + kv_head * v_head;
+    const auto copy_keys = [&](int key) {
+        copy_rows<KEYS, HEAD, STRIDE>(key_tile, limit - key, head, q, [&](int row) {
+            const int j = key + row;
+            return j < past ? past_k + (before + j) * head : new_keys + (j - past) * k_row;
+        });
+        __pipeline_commit();
+    };
+    const auto copy_values = [&](int key) {
+        copy_rows<KEYS, HEAD_V, STRIDE_V>(value_tile, limit - key, head_v, q, [&](int row) {
+            const int j = key + row;
+            return j < past ? past_v + (before + j) * head_v : new_values + (j - past) * v_row;
+        });
+        __pipeline_commit();
+    };
+
+    copy_rows<ROWS, HEAD, QUERY_STRIDE>(query_tile, rows - first_row, head, q, query);
+    __pipeline_commit();
+    if (begin < end) copy_keys(begin);
+
+    int at[2];  // where a row's query stands among the keys
+#if MASK
+    Mask told;
+    told.step = mask_key;
+    told.keys = mask_keys;
+#endif
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = min(first_row + own + lane / 4 + 8 * half, rows - 1);
+        at[half] = row / group + offset;
+#if MASK
+        told.rows[half] =
+            mask + batch * mask_batch + (kv_head * group + row % group) * mask_head + row / group * mask_row;
+#endif
+    }
+    // In units of log 2.
+    const float unit = CAPPED ? softcap * LOG2_E : scale * LOG2_E;
+    const float inner = CAPPED ? scale / softcap : 1.0f;
+
+    TYPE* const own_rows = query_tile + own * QUERY_STRIDE;
+    Products products;
+    Softmax softmax;
+    float o[HEAD_V / 8][4];
+#pragma unroll
+    for (int n = 0; n < HEAD_V / 8; n++) fill(o[n], 0.0f);
+    __pipeline_wait_prior(0);
+    __syncthreads();
+    products.hold(own_rows);
+
+    for (int key = begin; key < end; key += KEYS) {
+        copy_values(key);
+#if MASK
+        told.load(key);
+#endif
+        float s[KEYS / 8][4];
+        products.scores(s, own_rows, key_tile);
+        __pipeline_wait_prior(0);
+        __syncthreads();
+        if (key + KEYS < end) copy_keys(key + KEYS);
+
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[n][i] = unit * (CAPPED ? tanhf(s[n][i] * inner) : s[n][i]);
+        }
+        const bool edge = key < last_query + offset - left || key + KEYS - 1 > min(limit - 1, first_query + offset + right);
+        if (edge) {
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int j = key + 8 * n + lane % 4 * 2 + i % 2;
+                    if (j < at[i / 2] - left || j > at[i / 2] + right || j >= limit) s[n][i] = minus_infinity();
+                }
+            }
+        }
+#if MASK
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[n][i] = told.apply(s[n][i], n, i, filler * LOG2_E);
+        }
+        if (everything && key + KEYS > total) {
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    if (key + 8 * n + lane % 4 * 2 + i % 2 >= total) s[n][i] = minus_infinity();
+                }
+            }
+        }
+#endif
+        softmax.add(s, o);
+        Products::add_values(o, s, value_tile);
+        __pipeline_wait_prior(0);
+        __syncthreads();
+    }
+    warp_reduce<4>(softmax.sum, Add());
+
+    if (partial) {
+        const long long count = static_cast<long long>(gridDim.x / tiles) * rows;
+        const float unboosted = exp2f(-Products::BOOST);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = first_row + own + lane / 4 + 8 * half;
+            if (row >= rows) continue;
+            const long long place = (pair * splits + split) * rows + row;
+#pragma unroll
+            for (int n = 0; n < HEAD_V / 8; n++) {
+                const float both[2] = {o[n][2 * half] * unboosted, o[n][2 * half + 1] * unboosted};
+                store_floats(partial + place * HEAD_V + Products::column(n, 2 * half), both);
+            }
+            const float statistics[2] = {softmax.top[half], softmax.sum[half] * unboosted};
+            if (lane % 4 == 0) store_floats(partial + count * HEAD_V + place * 2, statistics);
+        }
+        return;
+    }
+
+    // Rows go to memory in whole, by way of the place of the queries.
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = min(first_row + own + lane / 4 + 8 * half, rows - 1);
+        const float sink = sinks ? to_float(sinks[kv_head * group + row % group]) * LOG2_E : minus_infinity();
+        const float boosted = exp2f(-Products::BOOST);
+        const float factor = factor_of(softmax.top[half], softmax.sum[half] * boosted, sink, nan_to_zero) * boosted;
+#pragma unroll
+        for (int n = 0; n < HEAD_V / 8; n++) {
+            const float both[2] = {scaled(o[n][2 * half], factor), scaled(o[n][2 * half + 1], factor)};
+            store_floats(own_rows + (lane / 4 + 8 * half) * QUERY_STRIDE + Products::column(n, 2 * half), both);
+        }
+    }
+    __syncwarp();
+    constexpr int VECTORS = HEAD_V / VECTOR_Y;
+    for (int i = lane; i < 16 * VECTORS; i += 32) {
+        const int r = first_row + own + i / VECTORS, column = i % VECTORS * VECTOR_Y;
+        if (r >= rows || column >= head_v) continue;
+        TYPE* const to = y + batch * y_batch + (kv_head * group + r % group) * y_head + r / group * y_row + column;
+        *reinterpret_cast<Vector<TYPE, VECTOR_Y>*>(to) = *reinterpret_cast<const Vector<TYPE, VECTOR_Y>*>(
+            own_rows + i / VECTORS * QUERY_STRIDE + column);
+    }
+}

@@ -1,0 +1,83 @@
+// The two products of attention on tensor cores, for a warp's 16 query rows: TYPE is __half or __nv_bfloat16.
+#include "mma.cuh"
+
+template <class T> struct Boost { static constexpr float exponent = 0.0f; };
+template <> struct Boost<__half> { static constexpr float exponent = 14.0f; };
+
+struct Tensor {
+    // Rows that are as long as this stay in registers from the first tile to the last.
+    static constexpr bool HOLDS = HEAD <= 128;
+    // Shares are computed times 2^BOOST, so that in float16 few are subnormal.
+    static constexpr float BOOST = Boost<TYPE>::exponent;
+    unsigned held[HOLDS ? HEAD / 16 : 1][4];
+
+    // The column of element i of accumulator n of the output.
+    static __device__ __forceinline__ int column(int n, int i) { return 8 * n + 2 * (threadIdx.x % 4) + i % 2; }
+
+    static __device__ __forceinline__ void load_query(unsigned (&a)[4], const TYPE* queries, int step) {
+        const int lane = threadIdx.x % 32;
+        load_matrices<false>(a, queries + lane % 16 * QUERY_STRIDE + 16 * step + lane / 16 * 8);
+    }
+
+    __device__ __forceinline__ void hold(const TYPE* queries) {
+#pragma unroll
+        for (int step = 0; step < HEAD / 16; step++) load_query(held[HOLDS ? step : 0], queries, step);
+    }
+
+    // s[n][i] = query row g + i / 2 * 8 times key 8n + 2t + i % 2.
+    __device__ __forceinline__ void scores(float (&s)[KEYS / 8][4], const TYPE* queries, const TYPE* keys) const {
+        const int lane = threadIdx.x % 32;
+        const TYPE* row = keys + (lane % 8 + lane / 16 * 8) * STRIDE + lane / 8 % 2 * 8;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) fill(s[n], 0.0f);
+#pragma unroll(HOLDS ? HEAD / 16 : 2)
+        for (int step = 0; step < HEAD / 16; step++) {
+            unsigned a[4];
+            if constexpr (HOLDS) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) a[i] = held[HOLDS ? step : 0][i];
+            } else {
+                load_query(a, queries, step);
+            }
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n += 2) {
+                unsigned b[4];
+                load_matrices<false>(b, row + 8 * n * STRIDE + 16 * step);
+                multiply_add<TYPE>(s[n], a, b);
+                multiply_add<TYPE>(s[n + 1], a, b + 2);
+            }
+        }
+    }
+
+    // o += p x values.  A share is two numbers of TYPE, itself rounded and what that leaves: one alone would be off by
+    // several units in the last place wherever the sum is small against its terms.
+    static __device__ __forceinline__ void
+    add_values(float (&o)[HEAD_V / 8][4], const float (&p)[KEYS / 8][4], const TYPE* values) {
+        const int lane = threadIdx.x % 32;
+        const TYPE* row = values + lane % 16 * STRIDE_V + lane / 16 * 8;
+#pragma unroll
+        for (int step = 0; step < KEYS / 16; step++) {
+            unsigned a[4], rest[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float* pair = &p[2 * step + i / 2][i % 2 * 2];
+                TYPE low, high, rest_low, rest_high;
+                assign(low, pair[0]);
+                assign(high, pair[1]);
+                assign(rest_low, pair[0] - to_float(low));
+                assign(rest_high, pair[1] - to_float(high));
+                a[i] = pack(low, high);
+                rest[i] = pack(rest_low, rest_high);
+            }
+#pragma unroll
+            for (int n = 0; n < HEAD_V / 8; n += 2) {
+                unsigned b[4];
+                load_matrices<true>(b, row + 16 * step * STRIDE_V + 8 * n);
+                multiply_add<TYPE>(o[n], a, b);
+                multiply_add<TYPE>(o[n + 1], a, b + 2);
+                multiply_add<TYPE>(o[n], rest, b);
+                multiply_add<TYPE>(o[n + 1], rest, b + 2);
+            }
+        }
+    }
+};
