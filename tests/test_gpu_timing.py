@@ -75,7 +75,7 @@ def test_every_timed_node_has_a_kernel_its_work_and_a_spelling_in_torch() -> Non
 
     nodes = list(sizes.timed())
     assert len({node.name for node in nodes}) == len(nodes)
-    assert set(KERNELS) <= {node.op for node in nodes}
+    assert set(KERNELS) - sizes.UNTIMED <= {node.op for node in nodes}
     for node in nodes:
         kernel = expected.kernel(node.op, node.attributes)
         outputs = list(kernel.outputs(node.types))

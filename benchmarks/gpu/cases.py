@@ -83,6 +83,7 @@ def cases() -> Iterator[Case]:
     yield from norms()
     yield from softmaxes()
     yield from groups()
+    yield from embeddings()
     yield from products()
 
 
@@ -247,6 +248,31 @@ def groups() -> Iterator[Case]:
             yield Case("GroupNormalization", label, make, {"num_groups": count}, size=size)
             if count == shape[1]:
                 yield Case("InstanceNormalization", label, make, size=size)
+
+
+def embeddings() -> Iterator[Case]:
+    """Rows of tables, added and normalised; some ids name no row."""
+    for dtype in DTYPES:
+        for width in (1, 7, 64, 768, 1000, 16384 + 5):
+            label, size = f"{dtype} 4x7 of {width}", 28 * width
+            yield Case(
+                "EmbedLayerNormalization", label, embedded(dtype, width, True), outputs=(True, False, True), size=size
+            )
+            yield Case("EmbedSimplifiedLayerNormalization", label, embedded(dtype, width, False), size=size)
+
+
+def embedded(dtype: np.dtype[Any], width: int, segments: bool) -> Maker:
+    """Ids with their tables: of words alone, or of words, positions and segments."""
+
+    def make(rng: np.random.Generator) -> Inputs:
+        ids = rng.integers(-11, 13, (4, 7))
+        word, gamma = draw(rng, (11, width), dtype), draw(rng, (width,), dtype)
+        if not segments:
+            return [ids, word, gamma]
+        tables = [draw(rng, (count, width), dtype) for count in (9, 2)]
+        return [ids, rng.integers(0, 2, (4, 7)), word, *tables, gamma, draw(rng, (width,), dtype)]
+
+    return make
 
 
 PRODUCTS = (

@@ -50,6 +50,8 @@ def expected(
         assert scale is not None
         assert bias is not None
         return [row_cases.affine(normal.reshape(x.shape), scale.reshape(along), bias.reshape(along))]
+    if op in ("EmbedLayerNormalization", "EmbedSimplifiedLayerNormalization"):
+        return _embedding(op, inputs)
     if op == "FusedMatMul":
         return [_product(attributes, inputs, product == "vendor")]
     results = kernel_runs.reference(op, attributes, inputs, CATALOGUE)
@@ -73,6 +75,26 @@ def _product(attributes: Mapping[str, Any], inputs: Sequence[Values | None], rou
     if rounded and inputs[0] is not None:
         size = size + ROUNDING[inputs[0].dtype.name] / 1e-5 * (SLOPE * scale * np.abs(x @ y) + np.abs(value))
     return Wanted(value, size)
+
+
+def _embedding(op: str, inputs: Sequence[Values | None]) -> list[Wanted]:
+    """Rows of tables, added and normalised: output, mask_index (nobody asks for it) and the sum."""
+    ids, *rest = (np.asarray(a) for a in inputs if a is not None)
+    if op == "EmbedSimplifiedLayerNormalization":
+        word, gamma = rest
+        total = _rows(word, ids)
+        normal, _, _ = row_cases.normalized(total, (-1,), center=False)
+        return [row_cases.affine(normal, gamma), Wanted(total)]
+    segments, word, positions, kinds, gamma, beta = rest
+    total = _rows(word, ids) + _rows(positions, np.arange(ids.shape[-1])) + _rows(kinds, segments)
+    normal, _, _ = row_cases.normalized(total, (-1,))
+    return [row_cases.affine(normal, gamma, beta), Wanted(ids), Wanted(total, 3.0)]
+
+
+def _rows(table: Values, ids: Values) -> Values:
+    """Rows of a table in float64; an id counts from the end if it is negative, and without a row gives zeros."""
+    known = (ids >= -len(table)) & (ids < len(table))
+    return np.where(known[..., None], table[np.where(known, ids, 0)].astype(np.float64), 0.0)
 
 
 def _normalization(
