@@ -120,7 +120,7 @@ def check(case: Case, machine: Machine) -> Row:
     if any(output is not None and not output.nbytes for output in outputs):
         return row
     for number, (output, value) in enumerate(
-        zip(outputs, expected.expected(case.op, case.attributes, inputs), strict=False)
+        zip(outputs, expected.expected(case.op, case.attributes, inputs, case.product), strict=False)
     ):
         if output is None:
             continue

@@ -24,8 +24,10 @@ def kernel(op: str, attributes: Mapping[str, Any]) -> Kernel:
     return kernels.find(op)(attributes)
 
 
-def expected(op: str, attributes: Mapping[str, Any], inputs: Sequence[Values | None]) -> list[Wanted]:
-    """All outputs of a node, in float64, on the values that the kernel is given."""
+def expected(
+    op: str, attributes: Mapping[str, Any], inputs: Sequence[Values | None], product: str = ""
+) -> list[Wanted]:
+    """All outputs of a node, in float64, on the values that the kernel is given; `product` is the form of a product."""
     given = [None if a is None else kernel_runs.wide(a) for a in inputs]
     given += [None] * 5
     x = given[0]
@@ -51,17 +53,28 @@ def expected(op: str, attributes: Mapping[str, Any], inputs: Sequence[Values | N
     if op in ("EmbedLayerNormalization", "EmbedSimplifiedLayerNormalization"):
         return _embedding(op, inputs)
     if op == "FusedMatMul":
-        return [_product(attributes, inputs)]
+        return [_product(attributes, inputs, product == "vendor")]
     results = kernel_runs.reference(op, attributes, inputs, CATALOGUE)
     return [Wanted(value, TERMS.get(op, 0.0)) for value in results]
 
 
-def _product(attributes: Mapping[str, Any], inputs: Sequence[Values | None]) -> Wanted:
-    """A product with bias and activation; where its terms cancel, a millionth of their sum counts."""
+ROUNDING = {"float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""How far a number is from what it is rounded to, as a share of it; of float32 that is part of every tolerance."""
+SLOPE = 1.2
+"""Activations are no steeper."""
+
+
+def _product(attributes: Mapping[str, Any], inputs: Sequence[Values | None], rounded: bool) -> Wanted:
+    """A product with bias and activation; where its terms cancel, a millionth of their sum counts.  One that is
+    `rounded` before its bias may be off by that as well, and by its last rounding."""
     (value,) = kernel_runs.reference("FusedMatMul", attributes, inputs, CATALOGUE)
-    a, b, *_ = (np.abs(x.astype(np.float64)) for x in inputs if x is not None)
-    terms = a @ (b.swapaxes(-1, -2) if attributes.get("transB") else b)
-    return Wanted(value, 0.1 * abs(attributes.get("alpha", 1.0)) * terms + 0.1)
+    x, y, *_ = (x.astype(np.float64) for x in inputs if x is not None)
+    y = y.swapaxes(-1, -2) if attributes.get("transB") else y
+    scale = abs(attributes.get("alpha", 1.0))
+    size = 0.1 * scale * (np.abs(x) @ np.abs(y)) + 0.1
+    if rounded and inputs[0] is not None:
+        size = size + ROUNDING[inputs[0].dtype.name] / 1e-5 * (SLOPE * scale * np.abs(x @ y) + np.abs(value))
+    return Wanted(value, size)
 
 
 def _embedding(op: str, inputs: Sequence[Values | None]) -> list[Wanted]:
