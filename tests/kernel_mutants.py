@@ -1,6 +1,7 @@
 """Kernels with one barrier left out: which of them does a run notice?
 
 survivors(run)    where `run(device)` launches kernels on the device that it is given and checks their outputs
+Mutated           a device for one mistake of another kind
 """
 
 from __future__ import annotations
@@ -58,6 +59,28 @@ class _Without(Emulated):
             self.seen[label] = None
             if label == self._label:
                 text = text[:start] + " " * (end - start) + text[end:]
+        super().launch(Source(source.name, text), entry, grid, block, arguments, shared)
+
+
+class Mutated(Emulated):
+    """A device on which kernels have other text in one place; `applied` says that one of them had the place."""
+
+    def __init__(self, before: str, after: str) -> None:
+        super().__init__(checked=True)
+        self.applied = False
+        self._before, self._after = before, after
+
+    def launch(
+        self,
+        source: Source,
+        entry: str,
+        grid: Grid,
+        block: Grid,
+        arguments: Sequence[Array | np.generic | None],
+        shared: int = 0,
+    ) -> None:
+        self.applied |= self._before in source.text
+        text = source.text.replace(self._before, self._after)
         super().launch(Source(source.name, text), entry, grid, block, arguments, shared)
 
 

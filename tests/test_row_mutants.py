@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import Array, Device, Grid, Source
+from onnxfuse.kernels.device import Device
 from onnxfuse.kernels.emulated import Emulated
 from onnxfuse.kernels.row_norm import SkipLayerNormalization
 from onnxfuse.kernels.softmax import Softmax
 
-from .kernel_mutants import survivors
+from .kernel_mutants import Mutated, survivors
 from .row_cases import EPSILON, Wanted, affine, assert_close, normalized, softmax, values
 
 FLOAT = np.dtype(np.float32)
@@ -69,28 +68,6 @@ def test_every_barrier_is_needed() -> None:
     assert survivors(run) == []
 
 
-class Mutated:
-    """A device on which a kernel has other text in one place."""
-
-    def __init__(self, before: str, after: str) -> None:
-        self.before, self.after = before, after
-        self.device = Emulated(checked=True)
-        self.multiprocessors = self.device.multiprocessors
-
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        assert self.before in source.text
-        text = source.text.replace(self.before, self.after)
-        self.device.launch(Source(source.name, text), entry, grid, block, arguments, shared)
-
-
 GUARD = "row.live && column < columns"
 MUTANTS: list[tuple[str, str, str]] = [
     ("row_norm in warps", GUARD, "row.live"),
@@ -125,9 +102,10 @@ MUTANTS: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("name", "before", "after"), MUTANTS)
 def test_a_mistake_is_caught(name: str, before: str, after: str) -> None:
-    device: Any = Mutated(before, after)
+    device = Mutated(before, after)
     with pytest.raises((KernelError, AssertionError)):
         RUNS[name](device)
+    assert device.applied
 
 
 @pytest.mark.parametrize("name", RUNS)
