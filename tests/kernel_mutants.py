@@ -2,6 +2,7 @@
 
 Mutated           a device on which a kernel has other text in one place
 survivors(run)    where `run(device)` launches kernels on the device that it is given and checks their outputs
+Mutated           a device for one mistake of another kind
 """
 
 from __future__ import annotations
@@ -62,6 +63,28 @@ class _Without(Emulated):
         super().launch(Source(source.name, text), entry, grid, block, arguments, shared)
 
 
+class Mutated(Emulated):
+    """A device on which kernels have other text in one place; `applied` says that one of them had the place."""
+
+    def __init__(self, before: str, after: str) -> None:
+        super().__init__(checked=True)
+        self.applied = False
+        self._before, self._after = before, after
+
+    def launch(
+        self,
+        source: Source,
+        entry: str,
+        grid: Grid,
+        block: Grid,
+        arguments: Sequence[Array | np.generic | None],
+        shared: int = 0,
+    ) -> None:
+        self.applied |= self._before in source.text
+        text = source.text.replace(self._before, self._after)
+        super().launch(Source(source.name, text), entry, grid, block, arguments, shared)
+
+
 def survivors(run: Callable[[Emulated], None]) -> list[str]:
     """The barriers, of all kernels that `run` launches, that can be left out without `run` failing.
 
@@ -79,25 +102,3 @@ def _noticed(run: Callable[[Emulated], None], device: Emulated) -> bool:
     except (KernelError, AssertionError):
         return True
     return False
-
-
-class Mutated:
-    """A device on which a kernel has other text in one place."""
-
-    def __init__(self, before: str, after: str) -> None:
-        self.before, self.after = before, after
-        self.device = Emulated(checked=True)
-        self.multiprocessors = self.device.multiprocessors
-
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        assert self.before in source.text
-        text = source.text.replace(self.before, self.after)
-        self.device.launch(Source(source.name, text), entry, grid, block, arguments, shared)

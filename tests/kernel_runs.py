@@ -72,7 +72,8 @@ def reference(
     shapes = tuple(None if a is None else a.shape for a in arrays)
     asked = shapes if asks_for_shapes(catalogue.definitions[op]) else ()
     given = tuple(a is not None for a in arrays)
-    use = Use(op, given, tuple(sorted(attributes.items())), (True,) * outputs, TensorProto.DOUBLE, asked)
+    booleans = tuple(a is not None and a.dtype == np.bool_ for a in arrays) if asked else ()
+    use = Use(op, given, tuple(sorted(attributes.items())), (True,) * outputs, TensorProto.DOUBLE, asked, booleans)
     body = function(use, "", catalogue, 17)
     feeds = {name: wide(a) for name, a in zip(body.input, arrays, strict=True) if a is not None}
     with np.errstate(all="ignore"):

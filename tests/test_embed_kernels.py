@@ -183,8 +183,10 @@ def ragged(device: Any) -> None:
 
 @pytest.mark.parametrize(("before", "after"), MUTANTS)
 def test_a_mistake_is_caught(before: str, after: str) -> None:
+    device = Mutated(before, after)
     with pytest.raises((KernelError, AssertionError)):
-        ragged(Mutated(before, after))
+        ragged(device)
+    assert device.applied
 
 
 def test_without_a_mistake_nothing_is() -> None:

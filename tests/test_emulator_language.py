@@ -261,3 +261,39 @@ def test_dynamic_shared_memory_and_three_dimensions(checked: bool) -> None:
         device.launch(Source("shared.cu", SHARED), "shared", (2, 3, 5), (4, 3, 2), [pairs, y], shared=24 * 8)
     expected = (pairs["low"] * pairs["high"])[::-1]
     np.testing.assert_array_equal(y, np.broadcast_to(expected, y.shape))
+
+
+INSTRUCTIONS = """
+#include <cuda_fp16.h>
+#include <mma_instructions.h>
+extern "C" __global__ void product(const __half *a, const __half *b, const __half *rows, float *c, float *d) {
+  __shared__ __align__(16) __half left[16 * 24], right[16 * 8], across[16 * 8];
+  const int lane = threadIdx.x, g = lane / 4, t = lane % 4;
+  for (int i = lane; i < 256; i += 32) left[i / 16 * 24 + i % 16] = a[i];
+  for (int i = lane; i < 128; i += 32) right[i] = b[i], across[i] = rows[i];
+  __syncwarp();
+  unsigned x[4], y[4];
+  emulator::ldmatrix_x4<false>(x, left + lane % 16 * 24 + lane / 16 * 8);
+  // b as columns of 16 elements; the same columns as rows.
+  emulator::ldmatrix_x4<false>(y, right + (lane % 8) * 16 + lane / 8 % 2 * 8);
+  float sums[4] = {1, 1, 1, 1}, others[4] = {1, 1, 1, 1};
+  emulator::mma_m16n8k16<__half>(sums, x, y);
+  emulator::ldmatrix_x4<true>(y, across + lane % 16 * 8);
+  emulator::mma_m16n8k16<__half>(others, x, y);
+  for (int i = 0; i < 4; i++) {
+    c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
+    d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = others[i];
+  }
+}
+"""
+
+
+def test_a_product_by_warp_instructions() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((16, 16)).astype(np.float16), rng.standard_normal((16, 8)).astype(np.float16)
+    c, d = np.empty((16, 8), np.float32), np.empty((16, 8), np.float32)
+    columns = np.ascontiguousarray(b.T)
+    Emulated(checked=True).launch(Source("mma.cu", INSTRUCTIONS), "product", (1,), (32,), [a, columns, b, c, d])
+    want = 1 + a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(c, want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(d, c)

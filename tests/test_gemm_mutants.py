@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import Array, Device, Grid, Source
+from onnxfuse.kernels.device import Device
 from onnxfuse.kernels.dispatch import VARIABLE
 from onnxfuse.kernels.emulated import Emulated
 from onnxfuse.kernels.gemm import FusedMatMul
 
 from .gemm_cases import FLOAT, HALF, assert_right, attributes, operands
-from .kernel_mutants import survivors
+from .kernel_mutants import Mutated, survivors
 from .kernel_runs import run
 
 
@@ -65,32 +65,6 @@ def test_every_barrier_is_needed() -> None:
 
     of_products = [label for label in survivors(go) if not label.startswith("common.cuh")]  # no reduction is called
     assert of_products == []
-
-
-class Mutated:
-    """A device on which a kernel has other text in one place."""
-
-    def __init__(self, before: str, after: str) -> None:
-        self.before, self.after = before, after
-        self.device = Emulated(checked=True)
-        self.multiprocessors, self.vendor, self.fresh = (
-            self.device.multiprocessors,
-            self.device.vendor,
-            self.device.fresh,
-        )
-
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        assert self.before in source.text
-        text = source.text.replace(self.before, self.after)
-        self.device.launch(Source(source.name, text), entry, grid, block, arguments, shared)
 
 
 MUTANTS: list[tuple[str, str, str]] = [
@@ -144,8 +118,10 @@ MUTANTS: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("name", "before", "after"), MUTANTS)
 def test_a_mistake_is_caught(name: str, before: str, after: str) -> None:
+    device = Mutated(before, after)
     with pytest.raises((KernelError, AssertionError)):
-        RUNS[name](Mutated(before, after))
+        RUNS[name](device)
+    assert device.applied
 
 
 @pytest.mark.parametrize("name", RUNS)

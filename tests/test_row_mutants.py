@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -103,9 +102,10 @@ MUTANTS: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("name", "before", "after"), MUTANTS)
 def test_a_mistake_is_caught(name: str, before: str, after: str) -> None:
-    device: Any = Mutated(before, after)
+    device = Mutated(before, after)
     with pytest.raises((KernelError, AssertionError)):
         RUNS[name](device)
+    assert device.applied
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -23,9 +23,10 @@
 
 constexpr int ROWS = 16 * WARPS;
 constexpr int THREADS = 32 * WARPS;
-// On a multiprocessor at a time at least: what a thread's share of the registers holds without spilling.
-constexpr int BLOCKS = (TENSOR && HEAD <= 64 && HEAD_V <= 64 ? 12 : 8) / WARPS;
 constexpr int CHUNK = 16 / sizeof(TYPE);
+// On a multiprocessor at a time at least: what a thread's share of the registers holds without spilling.
+constexpr bool SMALL = TENSOR && HEAD <= 64 && HEAD_V <= 64 && VECTOR == CHUNK && !CAPPED;
+constexpr int BLOCKS = (SMALL ? 12 : 8) / WARPS;
 // Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks.
 constexpr int STRIDE = HEAD + CHUNK;
 constexpr int STRIDE_V = HEAD_V + CHUNK;
@@ -38,11 +39,6 @@ using Products = Tensor;
 #include "attention_scalar.cuh"
 using Products = Scalar;
 #endif
-
-// Where the heads of a tensor are, in elements.
-struct Layout {
-    long long batch, head, row;
-};
 
 // Begins to copy rows to shared memory: `source(row)` is where row 0 <= row < present is, of `columns` elements; what
 // is behind them is 0.
@@ -169,13 +165,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     const int rows = queries * group;
     const int lane = threadIdx.x % 32, own = static_cast<int>(threadIdx.x / 32) * 16;
 
-    // Query i sees the keys from i + offset - left to i + offset + right, of those before `limit`.
+    // Query i sees the keys from i + offset - left to i + offset + right, of those that are known; none counts that is not
+    // before `limit`.
     const int total = past + fresh;
     const long long length = lengths ? max(0ll, min(lengths[batch], 1ll << 28)) : total;
     const int offset = lengths ? static_cast<int>(length) - queries : past;
     // What a mask puts in place of a score may count, even at keys that are hidden otherwise.
     const bool everything = MASK == BOOLEAN && filler > minus_infinity();
-    const int limit = everything ? total : min(static_cast<int>(length), MASK ? min(mask_keys, total) : total);
+    const int known = min(static_cast<int>(length), total);
+    const int limit = everything ? total : MASK ? min(mask_keys, known) : known;
     const int first_query = first_row / group, last_query = (min(first_row + ROWS, rows) - 1) / group;
     int begin = everything ? 0 : max(0, first_query + offset - left) / KEYS * KEYS;
     int end = everything ? total : min(limit, last_query + offset + right + 1);
@@ -255,14 +253,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
 #pragma unroll
             for (int i = 0; i < 4; i++) s[n][i] = unit * (CAPPED ? tanhf(s[n][i] * inner) : s[n][i]);
         }
-        const bool edge = key < last_query + offset - left || key + KEYS - 1 > min(limit - 1, first_query + offset + right);
+        const bool edge = key < last_query + offset - left || key + KEYS - 1 > min(known - 1, first_query + offset + right);
         if (edge) {
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const int j = key + 8 * n + lane % 4 * 2 + i % 2;
-                    if (j < at[i / 2] - left || j > at[i / 2] + right || j >= limit) s[n][i] = minus_infinity();
+                    if (j < at[i / 2] - left || j > at[i / 2] + right || j >= known) s[n][i] = minus_infinity();
                 }
             }
         }

@@ -187,6 +187,12 @@ def present_source(dtype: str, vector: int) -> Source:
     return Source.file("attention_present.cu", TYPE=TYPES[dtype], VECTOR=vector)
 
 
+@cache
+def name_of(dtype: np.dtype[Any]) -> str:
+    """A dtype's name, which NumPy puts together anew each time: a past that grows makes every launch a new one."""
+    return dtype.name
+
+
 def padded(size: int) -> int:
     """A head size as products take it."""
     return -(-size // 16) * 16
@@ -290,7 +296,7 @@ class Attention:
         if y is None or 0 in y.shape:
             return
         assert q is not None
-        dtype, itemsize = q.dtype.name, q.dtype.itemsize
+        dtype, itemsize = name_of(q.dtype), q.dtype.itemsize
         head, head_v = padded(sizes.q.size), padded(sizes.v.size)
         tile = tiles(sizes.rows, head, head_v, dtype != "float32")
         across = -(-sizes.rows // tile.rows)
@@ -307,7 +313,7 @@ class Attention:
             head_v,
             (vector_of(itemsize, numbers, (q, k, v, past_k, past_v)), vector_of(itemsize, to[3:], (y,))),
             self.softcap != 0,
-            told.dtype.name if told else "",
+            name_of(told.dtype) if told else "",
             told.vector(address(mask)) if told and mask is not None else 1,
         )
         scale = self.scale if self.scale is not None else 1 / math.sqrt(sizes.q.size)
@@ -356,7 +362,7 @@ class Attention:
         past_rows = 0 if past is None else past.shape[2]
         sizes = map(np.int32, (layout.heads, past_rows, past_rows + layout.rows, layout.size))
         device.launch(
-            present_source(added.dtype.name, vector),
+            present_source(name_of(added.dtype), vector),
             "attention_present",
             (-(-count // (256 * vector)),),
             (256,),

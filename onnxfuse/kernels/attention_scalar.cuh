@@ -18,7 +18,7 @@ struct Scalar {
         const TYPE* columns = keys + threadIdx.x % 4 * 2 * STRIDE;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) fill(s[n], 0.0f);
-#pragma unroll 2
+#pragma unroll(HEAD > 128 ? 1 : 2)
         for (int k = 0; k < HEAD; k += 4) {
             float q[2][4];
             load_floats(q[0], rows + k);

@@ -26,7 +26,7 @@ from ..errors import DependencyError, KernelError
 from .cuda import OPTIONS, first_error
 from .device import Source
 
-SAMPLED: tuple[str, ...] = ("pointwise", "row_samples", "gemm_samples")
+SAMPLED: tuple[str, ...] = ("attention_samples", "gemm_samples", "pointwise", "row_samples")
 """Modules of this package with a function `samples() -> Iterable[tuple[str, Source]]`: every source that is compiled
 here, each under a name that says what it is specialised for ("softmax float16 warp")."""
 

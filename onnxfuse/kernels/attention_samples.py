@@ -1,0 +1,33 @@
+"""The attention kernels as they are compiled for typical heads: what NVRTC is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .attention import combine_source, present_source, source, tiles
+from .device import Source
+
+LONG, SINGLE = 1024, 1
+"""Rows of a head."""
+
+
+def samples() -> Iterable[tuple[str, Source]]:
+    """Each head size and element type for many queries with each kind of mask, and for one query."""
+    for dtype, vector in (("float32", 4), ("float16", 8), ("bfloat16", 8)):
+        tensor = dtype != "float32"
+        for head in (64, 80, 128, 256) if dtype != "bfloat16" else (64, 128):
+            long, single = tiles(LONG, head, head, tensor), tiles(SINGLE, head, head, tensor)
+            yield f"Attention {dtype} {head}", source(dtype, long, head, head, (vector, vector))
+            yield f"Attention {dtype} {head} one query", source(dtype, single, head, head, (vector, vector))
+            if dtype == "bfloat16":
+                continue
+            for mask in ("bool", dtype):
+                name = "boolean" if mask == "bool" else "added"
+                yield (
+                    f"Attention {dtype} {head} {name} mask",
+                    source(dtype, long, head, head, (vector, vector), mask=mask, mask_vector=2),
+                )
+        long = tiles(LONG, 48, 48, tensor)
+        yield f"Attention {dtype} 40 odd", source(dtype, long, 48, 48, (1, 1), True, dtype)
+        yield f"Attention {dtype} parts", combine_source(dtype, 128)
+        yield f"Attention {dtype} present", present_source(dtype, vector)

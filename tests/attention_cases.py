@@ -1,0 +1,140 @@
+"""Calls of the attention kernels for tests: inputs, and what NumPy makes of them in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.kernels.attention import Attention
+from onnxfuse.kernels.device import Device
+
+from .row_cases import Values, Wanted, values
+
+INPUTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen", "head_sink")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Shapes and attributes of a node.
+
+    `mask` is the shape of an added mask, or of a boolean one with `boolean`; `hidden` rows of it hide every key.
+    """
+
+    queries: int
+    keys: int
+    head: int = 64
+    batches: int = 2
+    heads: int = 2
+    kv_heads: int = 2
+    head_v: int = 0
+    mask: tuple[int, ...] | None = None
+    boolean: bool = False
+    hidden: tuple[int, ...] = ()
+    past: int = 0
+    lengths: tuple[int, ...] | None = None
+    sink: bool = False
+    flat: bool = False
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def node(self) -> dict[str, Any]:
+        """The attributes of the node."""
+        heads = {"q_num_heads": self.heads, "kv_num_heads": self.kv_heads} if self.flat else {}
+        return {**self.attributes, **heads}
+
+    def inputs(self, dtype: np.dtype[Any]) -> list[Values | None]:
+        rng = np.random.default_rng(self.seed)
+        head_v = self.head_v or self.head
+
+        def tensor(heads: int, rows: int, size: int, flat: bool = self.flat) -> Values:
+            shape = (self.batches, rows, heads * size) if flat else (self.batches, heads, rows, size)
+            return values(rng, shape, dtype)
+
+        q, k = tensor(self.heads, self.queries, self.head), tensor(self.kv_heads, self.keys, self.head)
+        v = tensor(self.kv_heads, self.keys, head_v)
+        mask = None
+        if self.mask is not None:
+            mask = rng.random(self.mask) < 0.6 if self.boolean else values(rng, self.mask, dtype)
+            for row in self.hidden:
+                mask[..., row, :] = False if self.boolean else np.asarray(-np.inf, dtype)
+        past_key = tensor(self.kv_heads, self.past, self.head, False) if self.past else None
+        past_value = tensor(self.kv_heads, self.past, head_v, False) if self.past else None
+        lengths = None if self.lengths is None else np.asarray(self.lengths, np.int64)
+        return [
+            q,
+            k,
+            v,
+            mask,
+            past_key,
+            past_value,
+            lengths,
+            values(rng, (self.heads,), dtype, 4) if self.sink else None,
+        ]
+
+
+def launched(device: Device, case: Case, inputs: Sequence[Values | None], outputs: Sequence[Values | None]) -> None:
+    Attention(case.node).launch(device, inputs, outputs)
+
+
+def expected(attributes: Mapping[str, Any], inputs: Sequence[Values | None]) -> tuple[Wanted, Wanted, Wanted]:
+    """Y, present_key and present_value in float64."""
+    real = [None if a is None or a.dtype.kind in "bi" else a.astype(np.float64) for a in inputs]
+    get = attributes.get
+
+    def heads(x: Values | None, count: int) -> Values:
+        assert x is not None
+        return x if x.ndim == 4 else x.reshape(*x.shape[:2], count, -1).transpose(0, 2, 1, 3)
+
+    q = heads(real[0], get("q_num_heads", 0))
+    k, v = (heads(x, get("kv_num_heads", 0)) for x in real[1:3])
+    past = 0
+    if real[4] is not None and real[5] is not None:
+        past = real[4].shape[2]
+        k, v = np.concatenate([real[4], k], 2), np.concatenate([real[5], v], 2)
+    queries, keys, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
+    scores = q @ np.repeat(k, group, 1).swapaxes(2, 3) * get("scale", q.shape[3] ** -0.5)
+    if cap := get("softcap", 0.0):
+        scores = cap * np.tanh(scores / cap)
+    scores = np.where(_hidden(attributes, q.shape[0], queries, keys, past, inputs[6]), -np.inf, scores)
+    mask = inputs[3]
+    if mask is not None:
+        if mask.shape[-1] not in (1, keys):
+            rest = np.full((*mask.shape[:-1], keys - mask.shape[-1]), False if mask.dtype == bool else -np.inf)
+            mask = np.concatenate([mask.astype(rest.dtype), rest], -1)
+        filler = get("mask_filter_value", 0.0) or -np.inf
+        scores = np.where(mask, scores, filler) if mask.dtype == bool else scores + mask.astype(np.float64)
+    if (sink := real[7]) is not None:
+        scores = np.concatenate([scores, np.broadcast_to(sink[:, None, None], (*scores.shape[:3], 1))], 3)
+    with np.errstate(all="ignore"):
+        exponentials = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+        weights = (exponentials / exponentials.sum(-1, keepdims=True))[..., :keys]
+    if get("nan_to_zero", 0):
+        weights = np.where(np.isnan(weights), 0, weights)
+    wide = np.repeat(v, group, 1)
+    y, size = weights @ wide, weights @ np.abs(wide)
+    if real[0] is not None and real[0].ndim == 3:
+        y, size = (x.swapaxes(1, 2).reshape(*x.shape[:1], queries, -1) for x in (y, size))
+    return Wanted(y, np.nan_to_num(size)), Wanted(k), Wanted(v)
+
+
+def _hidden(
+    attributes: Mapping[str, Any], batches: int, queries: int, keys: int, past: int, lengths: Values | None
+) -> Values:
+    """Which keys causal order, windows and lengths hide."""
+    key = np.arange(keys)
+    offset = np.full((batches, 1, 1, 1), past) if lengths is None else lengths.reshape(-1, 1, 1, 1) - queries
+    query = np.arange(queries)[:, None] + offset
+    hidden = np.zeros((batches, 1, queries, keys), bool)
+    if attributes.get("is_causal", 0):
+        hidden |= key > query
+    if (left := attributes.get("left_window_size", -1)) > -1:
+        hidden |= key < query - left
+    if (right := attributes.get("right_window_size", -1)) > -1:
+        hidden |= key > query + right
+    if lengths is not None:
+        hidden |= key >= lengths.reshape(-1, 1, 1, 1)
+    return hidden

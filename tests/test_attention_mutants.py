@@ -1,0 +1,140 @@
+"""Mistakes in the attention kernels: the emulator or the numbers catch every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.attention import Attention
+from onnxfuse.kernels.device import Device, TensorType
+from onnxfuse.kernels.emulated import Emulated
+
+from .attention_cases import Case, expected
+from .kernel_mutants import Mutated, survivors
+from .row_cases import assert_close
+
+FLOAT, HALF = np.dtype(np.float32), np.dtype(np.float16)
+
+
+def attended(case: Case, dtype: np.dtype[np.generic]) -> Callable[[Device], None]:
+    """A node, and the check of what it gave."""
+    inputs = case.inputs(dtype)
+    wants = expected(case.node, inputs)
+
+    def run(device: Device) -> None:
+        kernel = Attention(case.node)
+        types = kernel.outputs([None if i is None else TensorType(i.dtype, i.shape) for i in inputs])
+        outputs = [np.full(t.shape, np.nan, t.dtype) for t in types]
+        kernel.launch(device, inputs, outputs)
+        for got, want in zip(outputs, wants, strict=True):
+            assert_close(got, want)
+
+    return run
+
+
+CAUSAL = {"is_causal": 1, "scale": 0.2}
+WINDOW = {"left_window_size": 20, "right_window_size": 3, "nan_to_zero": 1}
+RUNS = {
+    "causal": attended(Case(70, 70, 40, past=65, kv_heads=1, flat=True, attributes=CAUSAL), HALF),
+    "scalar": attended(Case(70, 70, 40, past=65, kv_heads=1, flat=True, attributes=CAUSAL), FLOAT),
+    "hidden": attended(Case(70, 70, 40, lengths=(3, 0), attributes={**CAUSAL, "nan_to_zero": 1}), HALF),
+    "window": attended(Case(100, 150, 40, mask=(2, 2, 100, 150), attributes=WINDOW), HALF),
+    "left": attended(Case(100, 150, 40, attributes={"left_window_size": 20}), HALF),
+    "boolean": attended(
+        Case(70, 131, 40, mask=(70, 131), boolean=True, attributes={"mask_filter_value": -3.0, "is_causal": 1}), HALF
+    ),
+    "short": attended(Case(20, 131, 40, mask=(20, 66)), HALF),
+    "lengths": attended(Case(3, 200, 40, lengths=(200, 77)), HALF),
+    "capped": attended(Case(20, 70, 40, sink=True, mask=(20, 70), hidden=(5,), attributes={"softcap": 2.0}), HALF),
+    "one query": attended(Case(1, 1, 40, past=700, heads=8, kv_heads=2, sink=True, mask=(2, 8, 1, 701)), HALF),
+}
+
+
+def test_every_barrier_is_needed() -> None:
+    def run(device: Device) -> None:
+        for name in ("causal", "hidden"):
+            RUNS[name](device)
+
+    assert [label for label in survivors(run) if not label.startswith("common.cuh")] == []  # what none of them calls
+
+
+ROW = "batch * q_batch + (kv_head * group + r % group) * q_head + r / group * q_row"
+MUTANTS: list[tuple[str, str, str]] = [
+    ("causal", ROW, ROW.replace("q_batch", "q_head")),
+    ("causal", ROW, ROW.replace("r % group", "r / queries")),
+    ("causal", ROW, ROW.replace("r / group * q_row", "r / group * q_head")),
+    ("causal", "rows - first_row, head, q", "ROWS, head, q"),
+    ("causal", "limit - key, head, q", "KEYS, head, q"),
+    ("causal", "row < present && column < columns", "row < present"),
+    ("causal", "row < present && column < columns", "row <= present && column < columns"),
+    ("causal", "j < past ? past_k", "j <= past ? past_k"),
+    ("causal", "(j - past) * k_row", "j * k_row"),
+    ("causal", "(before + j) * head_v", "(before + j) * HEAD_V"),
+    ("causal", "last_query + offset + right + 1)", "last_query + offset + right)"),
+    ("causal", "if (edge)", "if (false)"),
+    ("causal", "j > at[i / 2] + right", "j >= at[i / 2] + right"),
+    ("causal", "j > at[i / 2] + right", "j > at[i / 2] + right + 1"),
+    ("causal", "lengths ? static_cast<int>(length) - queries : past", "0"),
+    ("causal", "sum[half] *= factor;", ""),
+    ("causal", "o[n][2 * half + 1] *= factor;", ""),
+    ("causal", "top[half] = peak[half];", ""),
+    ("causal", "warp_reduce<4>(peak, Max());", ""),
+    ("causal", "warp_reduce<4>(softmax.sum, Add());", ""),
+    ("causal", "lane % 16 * STRIDE_V + lane / 16 * 8", "lane % 8 * STRIDE_V + lane / 16 * 8"),
+    ("causal", "load_matrices<true>", "load_matrices<false>"),
+    ("causal", "multiply_add<TYPE>(o[n], rest, b);", ""),
+    ("causal", "r >= rows || column >= head_v", "column >= head_v"),
+    ("causal", "r >= rows || column >= head_v", "r >= rows"),
+    ("causal", "r / group * y_row + column", "r / group * y_head + column"),
+    ("causal", "row < past_rows ?", "row <= past_rows ?"),
+    ("causal", "(row - past_rows) * row_step", "row * row_step"),
+    ("causal", "if (index >= count) return;", ""),
+    ("scalar", "quad + key % 8 / 2", "quad + key % 4"),
+    ("scalar", "rows + 8 * QUERY_STRIDE + k", "rows + 8 * STRIDE_V / 2 + k"),
+    ("scalar", "columns + (8 * n + i) * STRIDE + k", "columns + (8 * n + i) * HEAD + k"),
+    ("hidden", "if (nan_to_zero && !(total > 0.0f)) return 0.0f;", ""),
+    ("window", "return top == minus_infinity() ? 0.0f : top;", "return top;"),
+    ("window", "j < at[i / 2] - left", "j <= at[i / 2] - left"),
+    ("window", "j < at[i / 2] - left", "false"),
+    ("left", "key < last_query + offset - left", "key < first_query + offset - left"),
+    ("window", "first_query + offset - left) / KEYS * KEYS", "first_query + offset) / KEYS * KEYS"),
+    ("window", "s[n][i] = told.apply(s[n][i], n, i, filler * LOG2_E);", ""),
+    ("window", "batch * mask_batch", "batch * mask_head"),
+    ("window", "row / group * mask_row", "row / group * mask_key"),
+    ("window", "to_float(said) * LOG2_E", "to_float(said)"),
+    ("window", "first + 8 * n + threadIdx.x % 4 * 2 + i % 2;", "first + 8 * n + threadIdx.x % 4 + i % 2 * 4;"),
+    ("boolean", "MASK == BOOLEAN && filler > minus_infinity()", "false"),
+    ("boolean", "everything && key + KEYS > total", "false"),
+    ("boolean", "key + 8 * n + lane % 4 * 2 + i % 2 >= total", "key + 8 * n + lane % 4 * 2 + i % 2 > total"),
+    ("short", "if (key < keys)", "if (key <= keys)"),
+    ("lengths", "min(static_cast<int>(length), total)", "total"),
+    ("capped", "unit * (CAPPED ? tanhf(s[n][i] * inner) : s[n][i])", "unit * s[n][i] * inner"),
+    ("capped", "exp2f(sink - base)", "0.0f"),
+    ("one query", "(kv_head * group + row % group) * mask_head", "0"),
+    ("one query", "pair * splits * rows + row", "pair * rows + row"),
+    ("one query", "begin += split * share;", ""),
+    ("one query", "end = min(end, begin + share);", ""),
+    ("one query", "exp2f(statistics[place * 2] - base)", "1.0f"),
+    ("one query", "if (lane % 4 == 0) store_floats", "if (lane == 0) store_floats"),
+    ("one query", "softmax.sum[half] * unboosted}", "softmax.sum[half]}"),
+    ("one query", "const float unboosted = exp2f(-Products::BOOST);", "const float unboosted = 1.0f;"),
+    ("one query", "sinks[head]", "sinks[kv_head]"),
+    ("one query", "if (row >= rows) continue;", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "before", "after"), MUTANTS, ids=lambda text: str(text)[:40])
+def test_mutants_are_caught(name: str, before: str, after: str) -> None:
+    device = Mutated(before, after)
+    with pytest.raises((KernelError, AssertionError)):
+        RUNS[name](device)
+    assert device.applied
+
+
+def test_without_a_mistake_nothing_is_caught() -> None:
+    device = Emulated(checked=True)
+    for run in RUNS.values():
+        run(device)
