@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
+
+from tests import attention_cases
 
 from .expected import CATALOGUE
 
@@ -84,6 +87,7 @@ def cases() -> Iterator[Case]:
     yield from softmaxes()
     yield from groups()
     yield from embeddings()
+    yield from attentions()
     yield from products()
 
 
@@ -248,6 +252,46 @@ def groups() -> Iterator[Case]:
             yield Case("GroupNormalization", label, make, {"num_groups": count}, size=size)
             if count == shape[1]:
                 yield Case("InstanceNormalization", label, make, size=size)
+
+
+ATTENTIONS = {
+    "square": attention_cases.Case(128, 128),
+    "odd": attention_cases.Case(77, 131, head=40, kv_heads=1),
+    "causal": attention_cases.Case(200, 200, attributes={"is_causal": 1}),
+    "causal with a past": attention_cases.Case(5, 5, past=300, attributes={"is_causal": 1}),
+    "one query": attention_cases.Case(1, 1, heads=8, kv_heads=1, past=999),
+    "one query over many keys": attention_cases.Case(1, 5000, batches=1, head=128),
+    "a bias": attention_cases.Case(65, 70, mask=(1, 2, 65, 70)),
+    "a mask with hidden rows": attention_cases.Case(
+        33, 50, mask=(2, 1, 33, 50), boolean=True, hidden=(0, 7), attributes={"nan_to_zero": 1}
+    ),
+    "a window": attention_cases.Case(150, 150, attributes={"left_window_size": 20, "right_window_size": 3}),
+    "lengths": attention_cases.Case(6, 64, lengths=(64, 9)),
+    "softcap and sinks": attention_cases.Case(40, 90, sink=True, attributes={"softcap": 30.0}),
+    "rows of 3-D": attention_cases.Case(60, 60, head=96, heads=4, kv_heads=2, flat=True),
+    "head of 256": attention_cases.Case(20, 45, head=256),
+    "long": attention_cases.Case(512, 512, batches=1, head=128, heads=2, attributes={"is_causal": 1}),
+}
+
+
+def attentions() -> Iterator[Case]:
+    """Attention in its forms, in each element type."""
+    for dtype in DTYPES:
+        for name, case in ATTENTIONS.items():
+            size = case.batches * max(case.heads * case.queries, case.kv_heads * (case.keys + case.past)) * case.head
+            yield Case(
+                "Attention",
+                f"{dtype} {name}",
+                partial(attended, case, dtype),
+                case.node,
+                outputs=(True, bool(case.past), bool(case.past), False),
+                size=size,
+            )
+
+
+def attended(case: attention_cases.Case, dtype: np.dtype[Any], rng: np.random.Generator) -> Inputs:
+    """The inputs of a call of attention, which draws its own."""
+    return case.inputs(dtype)
 
 
 def embeddings() -> Iterator[Case]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from onnxfuse import kernels, language
 from onnxfuse.kernels.kernel import Kernel
-from tests import kernel_runs, row_cases
+from tests import attention_cases, kernel_runs, row_cases
 from tests.row_cases import Wanted
 
 Values = NDArray[Any]
@@ -50,6 +50,8 @@ def expected(
         assert scale is not None
         assert bias is not None
         return [row_cases.affine(normal.reshape(x.shape), scale.reshape(along), bias.reshape(along))]
+    if op == "Attention":
+        return list(attention_cases.expected(attributes, inputs))
     if op in ("EmbedLayerNormalization", "EmbedSimplifiedLayerNormalization"):
         return _embedding(op, inputs)
     if op == "FusedMatMul":
