@@ -362,7 +362,8 @@ def count_nodes(model: ModelProto) -> int:
         graph = stack.pop()
         for node in graph.node:
             total += node.op_type != "Constant"
-            stack.extend(body for _, body in attribute_graphs(node))
+            if node.attribute:
+                stack.extend(body for _, body in attribute_graphs(node))
     return total
 
 

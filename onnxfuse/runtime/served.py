@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,8 @@ class ElementTypes:
         self._graph, self._outer, self._rules = graph, outer, rules
         self._found: dict[str, int] = {}
         for node in graph.nodes:
-            hidden = [name for name in node.output if name and not graph.type_of(name)[0]]
-            if hidden:
-                self._pass_on(node, hidden)
+            for name, kind in self._passed_on(node):
+                self._found[name] = kind
 
     def of(self, name: str) -> int:
         """The element type of a value; TensorProto.UNDEFINED where nothing tells."""
@@ -138,32 +138,51 @@ class ElementTypes:
         known = self._found.get(name) or self._graph.type_of(name)[0]
         return known or (self._outer.of(name) if self._outer is not None else TensorProto.UNDEFINED)
 
-    def _pass_on(self, node: NodeProto, hidden: list[str]) -> None:
-        inputs, outputs = _variables(node, self._graph.opset, self._rules)
+    def _declared(self, name: str) -> bool:
+        kind = self._graph.types.get(name)
+        return kind is not None and kind.tensor_type.elem_type != TensorProto.UNDEFINED
+
+    def _passed_on(self, node: NodeProto) -> Iterator[tuple[str, int]]:
+        """The types of a node's values that nothing declares: those of its operands, as far as its signature tells,
+        else what onnx infers, which looks at the whole graph."""
+        hidden = [(i, name) for i, name in enumerate(node.output) if name and not self._declared(name)]
+        if not hidden:
+            return
+        inputs, outputs = _variables(node.op_type, node.domain, self._graph.opset, self._rules)
         bound: dict[str, int] = {}
         for variable, name in zip(inputs, node.input, strict=False):
-            if name and (kind := self.of(name)):
-                bound.setdefault(variable, kind)
-        for variable, name in zip(outputs, node.output, strict=False):
-            if name in hidden:
-                self._found[name] = bound.get(variable) or _FIXED.get(variable, TensorProto.UNDEFINED)
+            if name and variable not in bound and (kind := self.of(name)):
+                bound[variable] = kind
+        for i, name in hidden:
+            variable = outputs[i] if i < len(outputs) else ""
+            yield name, bound.get(variable) or _FIXED.get(variable) or self._graph.type_of(name)[0]
 
 
-_FIXED = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
+_FIXED = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL} | {
+    f"tensor({kind.lower()})": number for kind, number in TensorProto.DataType.items()
+}
+"""Types that an op has whatever its operands are, as kernels and as schemas call them."""
 
 
-def _variables(node: NodeProto, opset: int, rules: Sequence[Path]) -> tuple[list[str], list[str]]:
+def _variables(op: str, domain: str, opset: int, rules: Sequence[Path]) -> tuple[list[str], list[str]]:
     """What an op's inputs and outputs have for a type: the same text is the same type."""
-    if node.domain == DOMAIN:
-        try:
-            signature = kernels.find(node.op_type, rules).signature
-        except KernelError:
-            return [], []
-        return [p.type for p in signature.inputs], [p.type for p in signature.outputs]
-    if node.domain in STANDARD and defs.has(node.op_type, opset, ""):
-        schema = defs.get_schema(node.op_type, opset, "")
-        return [p.type_str for p in schema.inputs], [p.type_str for p in schema.outputs]
-    return [], []
+    if domain in STANDARD:
+        return _standard(op, opset)
+    try:
+        signature = kernels.find(op, rules).signature if domain == DOMAIN else None
+    except KernelError:
+        signature = None
+    if signature is None:
+        return [], []
+    return [p.type for p in signature.inputs], [p.type for p in signature.outputs]
+
+
+@cache
+def _standard(op: str, opset: int) -> tuple[list[str], list[str]]:
+    if not defs.has(op, opset, ""):
+        return [], []
+    schema = defs.get_schema(op, opset, "")
+    return [p.type_str for p in schema.inputs], [p.type_str for p in schema.outputs]
 
 
 def _given(parameters: tuple[Any, ...], names: Any) -> Iterator[tuple[Any, str]]:
