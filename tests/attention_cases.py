@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from ml_dtypes import finfo
 
 from onnxfuse.kernels.attention import Attention
 from onnxfuse.kernels.device import Device
@@ -33,6 +34,8 @@ class Case:
     mask: tuple[int, ...] | None = None
     boolean: bool = False
     hidden: tuple[int, ...] = ()
+    lowest: bool = False
+    """Whether they are hidden by the lowest finite number, not by -inf."""
     past: int = 0
     lengths: tuple[int, ...] | None = None
     sink: bool = False
@@ -60,7 +63,8 @@ class Case:
         if self.mask is not None:
             mask = rng.random(self.mask) < 0.6 if self.boolean else values(rng, self.mask, dtype)
             for row in self.hidden:
-                mask[..., row, :] = False if self.boolean else np.asarray(-np.inf, dtype)
+                low = finfo(dtype).min if self.lowest else -np.inf
+                mask[..., row, :] = False if self.boolean else np.asarray(low, dtype)
         past_key = tensor(self.kv_heads, self.past, self.head, False) if self.past else None
         past_value = tensor(self.kv_heads, self.past, head_v, False) if self.past else None
         lengths = None if self.lengths is None else np.asarray(self.lengths, np.int64)

@@ -76,6 +76,16 @@ def test_activations_of_half_precision(activation: str, dtype: np.dtype[Any]) ->
     assert_right(y, arrays, given)
 
 
+def test_a_bias_without_axes() -> None:
+    """Of a product with one column: one number is its row."""
+    a, b, bias = operands((9, 8), (8, 1), FLOAT)
+    assert bias is not None
+    given = attributes("Relu")
+    (y,) = run(FusedMatMul(given), [a, b, bias.reshape(())], CHECKED)
+    assert y.shape == (9, 1)
+    assert_right(y, [a, b, bias.reshape(())], given)
+
+
 BATCHES: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
     ((3, 5, 8), (8, 16), 1),
     ((2, 3, 5, 8), (8, 16), 1),

@@ -98,7 +98,7 @@ struct Mask {
         if constexpr (MASK == BOOLEAN) {
             return said ? x : fill;
         } else {
-            return x + to_float(said) * LOG2_E;
+            return x + added(to_float(said));
         }
     }
 };
@@ -268,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) s[n][i] = told.apply(s[n][i], n, i, filler * LOG2_E);
+            for (int i = 0; i < 4; i++) s[n][i] = told.apply(s[n][i], n, i, added(filler));
         }
         if (everything && key + KEYS > total) {
 #pragma unroll

@@ -3,6 +3,11 @@
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
+// What a mask adds, in units of log 2.  What is finite stays finite: a row may hold the lowest number alone.
+__device__ __forceinline__ float added(float value) {
+    return value == minus_infinity() ? value : fmaxf(value * LOG2_E, -3.402823466e38f);
+}
+
 // What exponentials are taken against: a row may be hidden throughout.
 __device__ __forceinline__ float base_of(float top) { return top == minus_infinity() ? 0.0f : top; }
 

@@ -106,7 +106,7 @@ class FusedMatMul:
         assert b is not None
         shape = result(a.shape, b.shape, self.transposed)
         if bias is not None:
-            if bias.shape[-1:] != shape[-1:] or math.prod(bias.shape) != shape[-1]:
+            if bias.shape[-1:] not in ((), shape[-1:]) or math.prod(bias.shape) != shape[-1]:
                 raise KernelError(f"bias of shape {list(bias.shape)} is not one row for a product {list(shape)}")
             shape = (*(1,) * (len(bias.shape) - len(shape)), *shape)
         return (TensorType(a.dtype, shape),)
