@@ -165,10 +165,10 @@ def _arguments(terms: Terms, parts: Sequence[Term], depth: int) -> tuple[list[Te
     behind = max([own_axes, *(stack.behind for stack in found if isinstance(stack, Stack))])
     if behind > len(first.shape) or all(isinstance(a, Term) for a in found):
         return None
-    return [_aligned(terms, a, behind, len(first.shape) + 1) for a in found], behind
+    return [_aligned(terms, a, behind) for a in found], behind
 
 
-def _aligned(terms: Terms, argument: Term | Stack, behind: int, rank: int) -> Term:
+def _aligned(terms: Terms, argument: Term | Stack, behind: int) -> Term:
     """An argument with as many axes behind the counting one as all others."""
     if isinstance(argument, Stack):
         short = behind - (len(argument.shape) - 1)

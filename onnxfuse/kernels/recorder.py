@@ -36,10 +36,6 @@ class Recorder:
         self.launches: list[Recorded] = []
         self.scratched = 0
 
-    @property
-    def sources(self) -> list[Source]:
-        return [launch.source for launch in self.launches]
-
     def launch(
         self,
         source: Source,

@@ -12,11 +12,12 @@ from .embed_norm import EmbedLayerNormalization
 from .group_norm import GroupNormalization
 from .kernel import Kernel
 from .launches import launches
+from .recorder import MULTIPROCESSORS
 from .row_norm import LayerNormalization, RMSNormalization, SkipLayerNormalization
 from .softmax import LogSoftmax, SafeSoftmax, Softmax
 
 DTYPES = tuple(map(np.dtype, (np.float32, np.float16, bfloat16)))
-ROWS, MULTIPROCESSORS = 4096, 132
+ROWS = 4096
 
 
 def launched(kernel: Kernel, dtype: np.dtype[np.generic], shapes: Sequence[tuple[int, ...]]) -> Source:
