@@ -201,7 +201,9 @@ def _inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> list
         if not tensor.HasField("shape") and info.name not in shapes:
             raise _UnsupportedError(f"input {info.name!r} has no rank: say --shape {info.name}:DIM,DIM,...")
         dims: tuple[int | str, ...] = tuple(
-            dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or f"{info.name}.{axis}"
+            dim.dim_value
+            if dim.HasField("dim_value") and dim.dim_value >= 0
+            else dim.dim_param or f"{info.name}.{axis}"
             for axis, dim in enumerate(tensor.shape.dim)
         )
         if not tensor.HasField("shape"):
@@ -271,7 +273,7 @@ def _kinds(inputs: list[_Input], fixed: Sizes) -> dict[str, str]:
 
 def _kind(item: _Input, axis: int, symbol: str) -> str:
     label = "" if "." in symbol else symbol
-    if _BATCH_NAME.search(label):
+    if _BATCH_NAME.search(label) or (label.lower() == "n" and not axis):
         return "batch"
     if _PAST_NAME.search(label):
         return "past"
