@@ -119,14 +119,15 @@ CASES: dict[str, tuple[str, list[str]]] = {
         ["onnxfuse.FusedConv"],
     ),
     "HardSwish, its sixth merged with a factor behind it": (
-        """g (float[N, 4] x) => (float[N, 4] y) <float three = {3}, float none = {0}, float six = {6}, float k = {0.7}> {
+        """g (float[N, 4] x) => (float[N, 4] y) 
+        <float three = {3}, float none = {0}, float six = {6}, float k = {0.7}> {
             s = Add (x, three)
             c = Clip (s, none, six)
             p = Mul (x, c)
             h = Div (p, six)
             y = Mul (h, k)
         }""",
-        ["HardSwish", "Mul"],
+        ["onnxfuse.HardSwish", "Mul"],
     ),
     "MatMul, bias and Gelu": (
         """g (float[N, 2] x) => (float[N, 2] y)
