@@ -22,7 +22,7 @@ from .cards import Card
 from .errors import KernelError
 from .graph import DOMAIN, roots
 from .kernels.device import TensorType
-from .kernels.dispatch import verdicts
+from .kernels.dispatch import best, verdicts
 from .kernels.gemm import FusedMatMul
 from .kernels.kernel import Kernel, Work
 from .kernels.launches import launches, occupancy
@@ -139,9 +139,8 @@ def _of_kernel(op: str, kernel: Kernel, source: str, types: Sequence[TensorType 
         work.flops / _rate(op in FUSED_PRODUCTS, dtype, card) * fullest / busy,
         len(made) * card.launch,
     )
-    measured = (
-        verdicts().predicted(card.name, kernel.which(types)) if made and isinstance(kernel, FusedMatMul) else None
-    )
+    known = verdicts().measured(card.name, kernel.which(types)) if made and isinstance(kernel, FusedMatMul) else None
+    measured = known[best(known)] if known else None
     predicted = max(times.bytes, times.flops) + times.launches if made else 0.0
     return Estimate(
         source,

@@ -133,7 +133,7 @@ def test_a_product_that_was_measured_takes_what_was_measured() -> None:
     predicted = only(model)
     kernel = FusedMatMul({"activation": "Relu"})
     half = np.dtype(np.float16)
-    which = kernel.which([TensorType(half, (1, 1024)), TensorType(half, (1024, 8448))])
+    which = kernel.which([TensorType(half, shape) for shape in ((1, 1024), (1024, 8448), (8448,))])
     dispatch.verdicts()._keep("NVIDIA H200 sm_90, driver 13000", which, {"tiled": 5e-3, "vendor": 7e-3})
     found = only(model)
     assert (found.seconds, found.measured) == (5e-3, True)
