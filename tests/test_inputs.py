@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 from onnxfuse.errors import UsageError
-from onnxfuse.inputs import Case, generate
+from onnxfuse.inputs import Case, assumed, generate
 from onnxfuse.runtime.quiet import Session, SessionError
 
 
@@ -231,3 +231,23 @@ def test_given_inputs_are_the_only_case() -> None:
     (case,) = cases(parse("g (float[n, 4] x) => (y) { y = Relu(x) }"), given={"x": x})
     assert case.name == "given"
     assert case.inputs["x"] is x
+
+
+def test_sizes_that_are_assumed_are_those_tried_first() -> None:
+    graph = """g (int64[batch, s] ids, int64[batch, total] attention_mask, float[batch, 2, past, 4] past_key)
+        => (y) { y = Shape(ids) }"""
+    model = parse(graph)
+    (first,) = generate(model, lambda case: "", one=True)[0]
+    shapes, named = assumed(model)
+    assert shapes == {name: array.shape for name, array in first.inputs.items()}
+    assert shapes["attention_mask"] == (3, 12)
+    assert named == first.name == "batch=3 s=7 total=12 past=5"
+    shapes, named = assumed(model, {"ids": (2, 9)})
+    assert (shapes["ids"], shapes["past_key"]) == ((2, 9), (2, 2, 5, 4))
+    assert named == "total=14 past=5"
+    assert assumed(parse("g (float[3] x) => (y) { y = Relu(x) }")) == ({"x": (3,)}, "")
+
+
+def test_large_inputs_are_not_made_for_their_sizes() -> None:
+    model = parse("g (float[batch, n] x) => (y) { y = Relu(x) }")
+    assert assumed(model, {"x": (1 << 20, 1 << 30)}) == ({"x": (1 << 20, 1 << 30)}, "")
