@@ -16,8 +16,9 @@ from .bodies import Functions
 from .cards import Card
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
-from .estimate import estimates
+from .estimate import predict
 from .graph import DOMAIN, STANDARD, Names, attribute_graphs, roots
+from .inputs import assumed
 from .kernels.emulator.build import compiler
 from .language import Catalogue, load
 from .lift import View, lift
@@ -179,12 +180,7 @@ def report(
     known = sizes(model, shapes or {})
     result = _report(model, fused, target, known, rules)
     if card is not None:
-        found = estimates(fused.model, known, card, rules, base_dir)
-        result.card = card.name
-        result.fusions = [
-            replace(told, estimate=found.get((site.scope, site.node.name)))
-            for told, site in zip(result.fusions, filter(_worth_telling, fused.sites), strict=True)
-        ]
+        _add_estimates(result, fused, card, assumed(model, shapes), rules, base_dir)
     result.seconds = time.perf_counter() - started
     return result
 
@@ -347,6 +343,24 @@ def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, in
         kernels=served.sources,
         bodies=served.reasons,
     )
+
+
+def _add_estimates(
+    told: Report,
+    fused: Fused,
+    card: Card,
+    sizes: tuple[Mapping[str, Sequence[int]], str],
+    rules: Sequence[Path],
+    base_dir: Path | None,
+) -> None:
+    """What each fusion takes on a card; `sizes` are the shapes of the inputs, and what was assumed of them."""
+    shapes, told.assumed = sizes
+    found = predict(fused.model, shapes, card, rules, base_dir).fused
+    told.card = card.name
+    told.fusions = [
+        replace(fusion, estimate=found.get((site.scope, site.node.name)))
+        for fusion, site in zip(told.fusions, filter(_worth_telling, fused.sites), strict=True)
+    ]
 
 
 def _worth_telling(site: Site) -> bool:

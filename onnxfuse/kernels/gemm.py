@@ -1,8 +1,9 @@
-"""FusedMatMul: a product, its scale and bias, and an activation, by the faster of two forms.
+"""FusedMatMul: a product, its scale and bias, and an activation, by the fastest of three forms.
 
 "tiled" is a kernel of ours, gemm.cu: nothing but the result is written, rounded once.  "vendor" is the vendor's product
 and one pass over it in place, gemm_epilogue.cu: the product is rounded to the op's element type before that, as it is
-where the ops are separate.  `dispatch` knows which is faster.
+where the ops are separate.  "cublaslt" is the vendor's product with an epilogue of its own, for the few activations
+that it has (cublaslt.py).  `dispatch` knows which is the fastest.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import KernelError
+from . import cublaslt
 from .arrangement import vector_of
-from .device import Array, Device, Grid, Product, Source, TensorType, Vendor, address
-from .dispatch import Class, choose
+from .device import After, Array, Device, Grid, Product, Source, TensorType, address
+from .dispatch import CUBLASLT, TILED, VENDOR, Class, choose
 from .gemm_source import Attributes, Epilogue, Tile, epilogue, finish, gemm
 from .kernel import Parameter, Signature, Work
 from .products import multiplications, products, result
@@ -97,6 +99,7 @@ class FusedMatMul:
         if other or "activation" not in known:
             what = f"has no attribute {min(other)}" if other else "lacks its activation"
             raise KernelError(f"{self.signature.op} {what}")
+        self.activation = str(known["activation"])
         epilogue(self.signature.op, self.attributes, True)
         self._plans: dict[tuple[object, ...], _Plan | None] = {}
 
@@ -133,13 +136,25 @@ class FusedMatMul:
             for one in plan.tiled:
                 device.launch(one.source, one.entry, one.grid, one.block, [*arrays, *one.scalars], one.shared)
 
-        def vendors(vendor: Vendor) -> None:
-            for product in plan.products:
-                vendor.product(product, a, b, y)
-            after = plan.after
-            device.launch(after.source, after.entry, after.grid, after.block, [y, bias, *after.scalars])
+        forms, vendor = {TILED: tiled}, device.vendor
+        if vendor is not None:
 
-        choose(device.vendor, plan.which, tiled, vendors)
+            def vendors() -> None:
+                for product in plan.products:
+                    vendor.product(product, a, b, y)
+                after = plan.after
+                device.launch(after.source, after.entry, after.grid, after.block, [y, bias, *after.scalars])
+
+            def fused() -> None:
+                after = After(bias, activation=self.activation)
+                with device.scratch(cublaslt.WORKSPACE) as workspace:
+                    for product in plan.products:
+                        vendor.fused(product, a, b, y, after, workspace)
+
+            forms[VENDOR] = vendors
+            if plan.which.epilogue and vendor.fuses(self.activation, a.dtype):
+                forms[CUBLASLT] = fused
+        choose(vendor, plan.which, forms)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         a, b, bias = _three(inputs)
@@ -155,13 +170,14 @@ class FusedMatMul:
 
     def which(self, inputs: Sequence[TensorType | None]) -> Class:
         """The class of shapes, for arrays that are aligned."""
-        a, b, _ = _three(inputs)
+        a, b, bias = _three(inputs)
         assert a is not None
         assert b is not None
         found, itemsize = products(a.shape, b.shape, self.transposed), a.dtype.itemsize
         one = found[0] if found else Product(0, 0, 0)
         columns = (one.k, one.k if self.transposed else one.n, one.n)
-        return Class.of(one, len(found), a.dtype.name, min(math.gcd(16 // itemsize, n) for n in columns) * itemsize)
+        access = min(math.gcd(16 // itemsize, n) for n in columns) * itemsize
+        return Class.of(one, len(found), a.dtype.name, access, cublaslt.name(self.activation, bias is not None))
 
     def _planned(self, multiprocessors: int, a: Array, b: Array, bias: Array | None, y: Array) -> _Plan | None:
         found = products(a.shape, b.shape, self.transposed, self.scale)
@@ -181,7 +197,13 @@ class FusedMatMul:
             tuple(found),
             tuple(_tiled(product, dtype.name, dtype.itemsize, tile, vectors, after) for product in found),
             _after(found, dtype.name, vectors[2], after, multiprocessors),
-            Class.of(one, len(found), dtype.name, min(vectors) * dtype.itemsize),
+            Class.of(
+                one,
+                len(found),
+                dtype.name,
+                min(vectors) * dtype.itemsize,
+                cublaslt.name(self.activation, bias is not None),
+            ),
         )
 
 
