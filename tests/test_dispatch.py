@@ -65,6 +65,7 @@ def test_the_faster_form_runs(path: Path) -> None:
     assert chosen(verdicts, FakeVendor(tiled=3e-5, vendor=2e-5), other) == "vendor"
     assert verdicts.predicted("Fake", WHICH) == pytest.approx(1e-5)
     assert verdicts.predicted("Fake", other) == pytest.approx(2e-5)
+    assert verdicts.predicted("sm_90 fake", WHICH) == pytest.approx(1e-5)
     assert verdicts.predicted("another", WHICH) is None
     assert verdicts.predicted("fak", WHICH) is None
 

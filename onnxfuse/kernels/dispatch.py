@@ -37,6 +37,7 @@ from .device import Product, Source, Vendor
 from .emulator.build import cache_folder
 
 TILED, VENDOR = "tiled", "vendor"
+FORMS = (TILED, VENDOR)
 VARIABLE = "ONNXFUSE_PRODUCT"
 SCHEMA = 1
 ROUNDS = 9
@@ -101,10 +102,10 @@ class Verdicts:
 
     def predicted(self, card: str, which: Class) -> float | None:
         """Seconds that a product of this class takes, by the form that is chosen, on the first card measured whose name
-        has the word `card` in it ("h200"); None if there is none."""
+        has the words of `card` in it ("h200", "NVIDIA H200"); None if there is none."""
         for name in sorted(self._known()):
             times = self.seconds(name, which)
-            if times and card.lower() in name.lower().replace(",", " ").split():
+            if times and set(card.lower().split()) <= set(name.lower().replace(",", " ").split()):
                 return times[best(times)]
         return None
 
@@ -183,8 +184,8 @@ def measure(vendor: Vendor, forms: Mapping[str, Callable[[], None]]) -> Seconds:
 
 def _forced() -> str:
     form = os.environ.get(VARIABLE, "")
-    if form not in ("", TILED, VENDOR):
-        raise UsageError(f"{VARIABLE}={form}: it is {TILED}, {VENDOR}, or not set")
+    if form not in ("", *FORMS):
+        raise UsageError(f"{VARIABLE}={form}: it is {', '.join(FORMS)}, or not set")
     return form
 
 
