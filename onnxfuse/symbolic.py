@@ -156,7 +156,7 @@ def renamed(dim: Dim, names: Mapping[str, str]) -> Dim:
 
 def _derive(name: str) -> Callable[[Dim, Dim], Dim]:
     """The function of dimensions that a derived symbol stands for."""
-    kinds = {"min": minimum, "max": maximum, "bcast": broadcast_dim, "view": viewed}
+    kinds = {"min": minimum, "bcast": broadcast_dim, "view": viewed}
     return kinds.get(name.partition("(")[0], floor_divide)
 
 
@@ -279,44 +279,52 @@ def viewed(a: Dim, b: Dim) -> Dim:
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
-    """The smaller of the two, as a symbol where undecided."""
+    """The smaller of the two; where undecided what both exceed, plus a symbol for the smaller of two sums that have
+    nothing in common: min(a + c, b + c) is min(a, b) + c."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
     if at_least(a, b):
         return b
     if at_least(b, a):
         return a
-    return symbol(Derived.of("min(" + ",".join(sorted((repr(a), repr(b)))) + ")", a, b))
+    first = _canonical({m: c for m, c in _table(a - b).items() if c > 0})
+    second = first - (a - b)
+    smaller = symbol(Derived.of("min(" + ",".join(sorted((repr(first), repr(second)))) + ")", first, second))
+    return smaller + (a - first)
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
-    """The larger of the two, as a symbol where undecided."""
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
-    if at_least(a, b):
-        return a
-    if at_least(b, a):
-        return b
-    return symbol("max(" + ",".join(sorted((repr(a), repr(b)))) + ")")
+    """The larger of the two: what they are together without the smaller one."""
+    return a + b - minimum(a, b)
 
 
 def at_least(a: Dim, b: Dim) -> bool:
     """Is a >= b for certain?  A symbol may be 0 (an empty cache), never negative."""
-    difference = _sum(a, _product(b, -1))
-    if isinstance(difference, int):
-        return difference >= 0
-    terms = dict(difference.terms)
-    constant = terms.pop((), 0)
-    if constant >= 0 and all(c > 0 for c in terms.values()):
+    return _never_negative(_sum(a, _product(b, -1)))
+
+
+def _never_negative(dim: Dim) -> bool:
+    if isinstance(dim, int):
+        return dim >= 0
+    if all(c > 0 for _, c in dim.terms):
         return True
-    return any(at_least(a, operand) for operand in _smallest_of(b))
+    # What the smaller of two is taken from is no less than if each of the two were.
+    for monomial, c in dim.terms:
+        if c < 0 and len(monomial) == 1:
+            smallest = symbol(monomial[0])
+            for operand in smallest_of(smallest):
+                if _never_negative(dim + (smallest - operand) * -c):
+                    return True
+    return False
 
 
-def _smallest_of(dim: Dim) -> tuple[Dim, ...]:
-    """The dimensions of which this one is the smallest."""
-    names = dim.terms[0][0] if isinstance(dim, Sym) and len(dim.terms) == 1 and dim.terms[0][1] == 1 else ()
-    name = names[0] if len(names) == 1 else ""
-    return name.operands if isinstance(name, Derived) and name.startswith("min(") else ()
+def smallest_of(dim: Dim) -> tuple[Dim, ...]:
+    """The dimensions of which this one is the smallest; none where it is not written so."""
+    for monomial, c in dim.terms if isinstance(dim, Sym) else ():
+        name = monomial[0] if len(monomial) == 1 else ""
+        if c == 1 and isinstance(name, Derived) and name.startswith("min("):
+            return tuple(operand + (dim - symbol(name)) for operand in name.operands)
+    return ()
 
 
 def equal(a: Dim, b: Dim) -> bool | None:
@@ -343,7 +351,7 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
     names = set[str]()
     for dim, other in ((a, b), (b, a)):
         text = repr(dim)
-        if other in _smallest_of(dim):
+        if other in smallest_of(dim):
             return other
         names |= set(text[6:-1].split("|")) if text.startswith("bcast(") else {text}
     for dim in (a, b):
