@@ -124,6 +124,19 @@ def label(name: str) -> str:
     return name.label if isinstance(name, Apart) else name
 
 
+class Limited(str):
+    """The symbol of a dimension that is never above a number."""
+
+    __slots__ = ("limit",)
+    limit: int
+
+    @classmethod
+    def of(cls, text: str, limit: int) -> Limited:
+        result = cls(text)
+        result.limit = limit
+        return result
+
+
 class Derived(str):
     """A symbol that stands for a function of dimensions, which has no polynomial form: its name tells which."""
 
@@ -190,6 +203,19 @@ def same_if(symbol: Derived) -> set[str]:
                 return {name}
         return set(names) if exact(renamed(a, names), renamed(b, names)) is not None else set()
     return set()
+
+
+def limit(a: Dim, b: Dim) -> tuple[str, int] | None:
+    """(symbol, number) if the two, which are broadcast together, show that the symbol is never above the number: what
+    is cut to min(c, n) meets n only where it is n, and n is c at most."""
+    for cut, whole in ((a, b), (b, a)):
+        parts = smallest_of(cut)
+        (most,) = [part for part in parts if part != whole] if whole in parts else (None,)
+        if isinstance(most, int) and most > 1 and isinstance(whole, Sym) and len(whole.terms) == 1:
+            ((monomial, coefficient),) = whole.terms
+            if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived | Apart):
+                return monomial[0], most
+    return None
 
 
 def evaluate(dim: Dim, known: Mapping[str, int]) -> int | None:
@@ -308,14 +334,18 @@ def _never_negative(dim: Dim) -> bool:
         return dim >= 0
     if all(c > 0 for _, c in dim.terms):
         return True
-    # What the smaller of two is taken from is no less than if each of the two were.
+    # What is taken away is at most what bounds it.
     for monomial, c in dim.terms:
-        if c < 0 and len(monomial) == 1:
-            smallest = symbol(monomial[0])
-            for operand in smallest_of(smallest):
-                if _never_negative(dim + (smallest - operand) * -c):
-                    return True
+        for i, name in enumerate(monomial if c < 0 else ()):
+            rest = Sym(((monomial[:i] + monomial[i + 1 :], -c),)) if len(monomial) > 1 else -c
+            if any(_never_negative(dim + rest * (symbol(name) - bound)) for bound in _bounds(name)):
+                return True
     return False
+
+
+def _bounds(name: str) -> tuple[Dim, ...]:
+    """Dimensions that a symbol is never above."""
+    return (name.limit,) if isinstance(name, Limited) else smallest_of(symbol(name))
 
 
 def smallest_of(dim: Dim) -> tuple[Dim, ...]:
