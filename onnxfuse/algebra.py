@@ -214,9 +214,11 @@ def _cast(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None
 @form("Max")
 def _maximum(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     if len(args) == 2:
-        for x, zero in (args, args[::-1]):
-            if zero.scalar == 0 and same_shape(x.shape, shape):
+        for x, bound in (args, args[::-1]):
+            if bound.scalar == 0 and same_shape(x.shape, shape):
                 return make(terms, "Relu", [x], {}, shape, dtype)
+            if bound.scalar == -np.inf and same_shape(x.shape, shape):
+                return x
     return None
 
 

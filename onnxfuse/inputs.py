@@ -28,7 +28,7 @@ LADDERS: dict[str, tuple[int, ...]] = {
 }
 """Sizes to try for a dynamic axis, by kind.  Odd ones first: they catch a fusion that rounds or swaps dimensions."""
 _ATTEMPTS = 48
-_BATCH_NAME = re.compile(r"batch|^b$|^n$|^bs$", re.IGNORECASE)
+_BATCH_NAME = re.compile(r"batch|^b$|^bs$", re.IGNORECASE)
 _PAST_NAME = re.compile(r"past|cache", re.IGNORECASE)
 _IMAGE_NAME = re.compile(r"height|width|^h$|^w$", re.IGNORECASE)
 _SIGNAL_NAME = re.compile(r"samples|frames|audio", re.IGNORECASE)
@@ -229,7 +229,9 @@ def _inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> list
         if not tensor.HasField("shape") and info.name not in shapes:
             raise _UnsupportedError(f"input {info.name!r} has no rank: say --shape {info.name}:DIM,DIM,...")
         dims: tuple[int | str, ...] = tuple(
-            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{info.name}.{axis}"
+            dim.dim_value
+            if dim.HasField("dim_value") and dim.dim_value >= 0
+            else dim.dim_param or f"{info.name}.{axis}"
             for axis, dim in enumerate(tensor.shape.dim)
         )
         if not tensor.HasField("shape"):
@@ -299,7 +301,7 @@ def _kinds(inputs: list[_Input], fixed: Sizes) -> dict[str, str]:
 
 def _kind(item: _Input, axis: int, symbol: str) -> str:
     label = "" if "." in symbol else symbol
-    if _BATCH_NAME.search(label):
+    if _BATCH_NAME.search(label) or (label.lower() == "n" and not axis):
         return "batch"
     if _PAST_NAME.search(label):
         return "past"

@@ -383,7 +383,7 @@ def _add_estimates(
 
 def _worth_telling(site: Site) -> bool:
     """A node that a target merely writes in another way is no fusion."""
-    return len(site.replaced) > 1 or any(not match.rule.target for match in site.matches)
+    return len(site.replaced) > 1 or any(not match.rule.lowers for match in site.matches)
 
 
 def count_nodes(model: ModelProto) -> int:
@@ -402,7 +402,7 @@ def count_nodes(model: ModelProto) -> int:
 def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
     """A site as plain data; `known` are sizes of symbolic dimensions."""
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
-    fused = [match.rule.name for match in site.matches if not match.rule.target]
+    fused = [match.rule.name for match in site.matches if not match.rule.lowers]
     rules = dict.fromkeys(fused)
     rule = (fused or [match.rule.name for match in site.matches])[-1]
     return Fusion(
@@ -456,7 +456,7 @@ def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None
 
 def _telling(failure: Failure, why: str | None) -> bool:
     """Whether a failed match is worth a user's time."""
-    if failure.rule.target and failure.rule.name != why:
+    if failure.rule.lowers and failure.rule.name != why:
         return False
     if failure.rule.name == why:
         return failure.size > 1 and failure.matched / failure.size >= NEAR

@@ -82,6 +82,8 @@ def prove(
         banned |= candidate.simplified
         candidate = rebuild(banned)
         verdict = oracle.compare(candidate.model, **tolerances)
+    if verdict.verdict == "mismatch" and oracle.judge_by_float64(original, **tolerances):
+        verdict = oracle.compare(candidate.model, **tolerances)
     if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
         return candidate, verdict, left_out
     suspects, held = candidate, banned

@@ -78,6 +78,7 @@ def test_the_faster_form_runs(path: Path) -> None:
     assert verdicts.measured("Fake", other) == {"tiled": pytest.approx(3e-5), "vendor": pytest.approx(2e-5)}
     assert verdicts.measured("another", WHICH) is None
     assert verdicts.measured("fak", WHICH) is None
+    assert verdicts.measured("sm_90 fake", WHICH) is not None
 
 
 def test_what_is_not_clearly_faster_does_not_run(path: Path) -> None:

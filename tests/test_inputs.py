@@ -233,6 +233,26 @@ def test_given_inputs_are_the_only_case() -> None:
     assert case.inputs["x"] is x
 
 
+def test_a_size_below_0_is_one_that_is_not_known() -> None:
+    """Paddle writes -1 where others leave a dimension out."""
+    model = parse("g (float[2, 3] x) => (y) { y = Relu(x) }")
+    for dim in model.graph.input[0].type.tensor_type.shape.dim:
+        dim.dim_value = -1
+    model.graph.output[0].Clear()
+    model.graph.output[0].name = "y"
+    first, second = cases(model)[:2]
+    assert first.inputs["x"].shape != second.inputs["x"].shape
+
+
+def test_n_is_a_number_of_samples_where_it_stands_behind_the_batch() -> None:
+    """A model that takes windows of 400 samples does not run on three."""
+    model = parse(
+        "g (float[batch_size, N] x) => (float[batch_size, M] y) <int64[1] t = {240}, int64[1] e = {400}, "
+        "int64[1] one = {1}, int64[2] shape = {0, 160}> { w = Slice(x, t, e, one) y = Reshape(w, shape) }"
+    )
+    assert cases(model)[0].inputs["x"].shape[1] >= 400
+
+
 def test_sizes_that_are_assumed_are_those_tried_first() -> None:
     graph = """g (int64[batch, s] ids, int64[batch, total] attention_mask, float[batch, 2, past, 4] past_key)
         => (y) { y = Shape(ids) }"""

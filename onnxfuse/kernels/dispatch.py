@@ -43,6 +43,7 @@ from .device import Product, Source, Vendor
 from .emulator.build import cache_folder
 
 TILED, VENDOR, CUBLASLT = "tiled", "vendor", "cublaslt"
+FORMS = (TILED, VENDOR, CUBLASLT)
 VARIABLE = "ONNXFUSE_PRODUCT"
 SCHEMA = 2
 ROUNDS = 9
@@ -111,10 +112,11 @@ class Verdicts:
         return self._seconds
 
     def measured(self, card: str, which: Class) -> Seconds | None:
-        """The times of this class on the first card measured whose name has the word `card` in it ("h200")."""
+        """The times of this class on the first card measured whose name has the words of `card` in it ("h200",
+        "NVIDIA H200")."""
         for name in sorted(self._known()):
             times = self.seconds(name, which)
-            if times and card.lower() in name.lower().replace(",", " ").split():
+            if times and set(card.lower().split()) <= set(name.lower().replace(",", " ").split()):
                 return times
         return None
 
@@ -199,8 +201,8 @@ def measure(vendor: Vendor, forms: Forms) -> Seconds:
 
 def _forced() -> str:
     form = os.environ.get(VARIABLE, "")
-    if form not in ("", TILED, VENDOR, CUBLASLT):
-        raise UsageError(f"{VARIABLE}={form}: it is {TILED}, {VENDOR}, {CUBLASLT}, or not set")
+    if form not in ("", *FORMS):
+        raise UsageError(f"{VARIABLE}={form}: it is {', '.join(FORMS)}, or not set")
     return form
 
 
