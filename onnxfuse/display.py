@@ -70,6 +70,9 @@ def print_optimized(out: Console, report: Report, *, written: Sequence[Path], ve
     out.print(Text.assemble((report.model, "bold"), arrow))
     _print_sum(out, report, "nothing to fuse")
     _print_fusions(out, report.fusions, scopes=verbose, sites=verbose)
+    if report.card is not None:
+        sizes = f" at {report.assumed}, as nothing else was said: --shape NAME:DIMS" if report.assumed else ""
+        out.print(Text(f"  weighed on {report.card}{sizes}", style="dim"))
     for left in report.left_out:
         what = f"left out: {_fusion_at(left.fusion)}: {left.reason}"
         out.print(Padding.indent(Text.assemble(("✗ ", "bold red"), what), 2))

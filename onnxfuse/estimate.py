@@ -4,7 +4,8 @@ A kernel moves bytes, computes, and is launched: it takes as long as the longer 
 that.  Bytes and operations are those of its `Kernel.work`; a grid of fewer blocks than there are multiprocessors gets
 that share of the bandwidth, and operations wait for the multiprocessor with the most blocks.  A product that was
 measured on this machine takes what `kernels.dispatch` knows.  An op without a kernel is what the nodes of its function
-body are one by one: their inputs and outputs once each, and a launch for each that is not a mere view.
+body are one by one: their inputs and outputs once each, and a launch for each that is not a mere view.  So are nodes
+that nothing fused, but a product takes as long as ours would, fused or not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from . import kernels
 from .cards import Card
 from .errors import KernelError
 from .graph import DOMAIN, roots
+from .kernels import cublaslt
 from .kernels.device import TensorType
 from .kernels.dispatch import best, verdicts
 from .kernels.gemm import FusedMatMul
@@ -80,7 +82,7 @@ def predict(
                     found.unknown += estimate.seconds is None
                 elif any(name and not view.term(name).constant for name in node.output):
                     cost = _alone(view, node, card)
-                    found.others += cost.times.seconds if cost is not None else 0.0
+                    found.others += cost.seconds if cost is not None else 0.0
                     found.unknown += cost is None
     return found
 
@@ -135,6 +137,9 @@ class _Times:
         return max(times, key=lambda name: times[name])
 
 
+NOTHING = _Times(0.0, 0.0, 0.0)
+
+
 def _estimate(
     node: NodeProto,
     types: list[TensorType | None] | None,
@@ -159,28 +164,20 @@ def _estimate(
     return _of_body(body, types, card) if body is not None else Estimate(source)
 
 
-def _padded(kernel: Kernel, types: list[TensorType | None]) -> list[TensorType | None]:
-    return types + [None] * (len(kernel.signature.inputs) - len(types))
+def _padded(kernel: Kernel, types: Sequence[TensorType | None]) -> list[TensorType | None]:
+    return [*types, *[None] * (len(kernel.signature.inputs) - len(types))]
 
 
 def _of_kernel(
     node: NodeProto, kernel: Kernel, source: str, types: Sequence[TensorType | None], card: Card
 ) -> Estimate:
     work, made = kernel.work(types), launches(kernel, types, card.multiprocessors, [bool(y) for y in node.output])
-    dtype = next(t.dtype for t in types if t is not None and t.dtype.kind in "fV")
-    busy = max((one.blocks for one in made), default=1)
-    fullest = -(-busy // card.multiprocessors) * card.multiprocessors
-    times = _Times(
-        _bytes(work) / card.bandwidth / min(1.0, busy / card.multiprocessors),
-        work.flops / _rate(node.op_type in FUSED_PRODUCTS, dtype, card) * fullest / busy,
-        len(made) * card.launch,
-    )
+    times = _kernel_times(work, made, _rate(node.op_type in FUSED_PRODUCTS, _real(types), card), card)
     known = verdicts().measured(card.name, kernel.which(types)) if made and isinstance(kernel, FusedMatMul) else None
     measured = known[best(known)] if known else None
-    predicted = times.seconds if made else 0.0
     return Estimate(
         source,
-        measured or predicted,
+        measured or times.seconds,
         times.bound if made else None,
         _bytes(work),
         work.flops,
@@ -189,6 +186,22 @@ def _of_kernel(
         measured is not None,
         tuple(map(_launched, made)),
     )
+
+
+def _kernel_times(work: Work, made: Sequence[Launch], rate: float, card: Card) -> _Times:
+    if not made:
+        return NOTHING
+    busy = max(one.blocks for one in made)
+    fullest = -(-busy // card.multiprocessors) * card.multiprocessors
+    return _Times(
+        _bytes(work) / card.bandwidth / min(1.0, busy / card.multiprocessors),
+        work.flops / rate * fullest / busy,
+        len(made) * card.launch,
+    )
+
+
+def _real(types: Sequence[TensorType | None]) -> np.dtype[np.generic]:
+    return next(t.dtype for t in types if t is not None and t.dtype.kind in "fV")
 
 
 def _launched(launch: Launch) -> Launched:
@@ -220,12 +233,17 @@ class _Cost:
     times: _Times
     bytes: int = 0
     flops: int = 0
+    measured: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.measured or self.times.seconds
 
 
 def _alone(view: View, node: NodeProto, card: Card) -> _Cost | None:
     """A standard node by itself; None where one of its shapes is unknown."""
     if node.op_type in VIEWS:
-        return _Cost(_Times(0.0, 0.0, 0.0))
+        return _Cost(NOTHING)
     types_in, types_out = _types(view, node.input), _types(view, node.output)
     if types_in is None or types_out is None:
         return None
@@ -233,7 +251,30 @@ def _alone(view: View, node: NodeProto, card: Card) -> _Cost | None:
     moved = sum(math.prod(t.shape) * t.dtype.itemsize for t in (*inputs, *outputs))
     flops = _flops(node, inputs, outputs)
     rate = _rate(node.op_type in PRODUCTS, outputs[0].dtype, card)
+    if node.op_type in ("MatMul", "Gemm") and outputs[0].dtype.kind in "fV":
+        try:
+            return _product(node, inputs, card)
+        except KernelError:  # of vectors, or with its first operand transposed
+            pass
     return _Cost(_Times(moved / card.bandwidth, flops / rate, card.launch), moved, flops)
+
+
+def _product(node: NodeProto, inputs: list[TensorType], card: Card) -> _Cost:
+    """A product as if ours computed it, which is never slower than the vendor's with a pass behind it."""
+    given = values(node)
+    if given.get("transA"):
+        raise KernelError("a transposed first operand")
+    kernel = FusedMatMul({"activation": "Relu", "transB": given.get("transB", 0)})
+    types = _padded(kernel, inputs[:2])
+    work, made = kernel.work(types), launches(kernel, types, card.multiprocessors)
+    which = kernel.which(types)
+    known = [verdicts().measured(card.name, which._replace(epilogue=name)) for name in ("", *cublaslt.NAMES)]
+    return _Cost(
+        _kernel_times(work, made, _rate(True, _real(types), card), card),
+        _bytes(work),
+        work.flops,
+        min((times[best(times)] for times in known if times), default=None),
+    )
 
 
 def _of_body(body: FunctionProto, types: Sequence[TensorType | None], card: Card) -> Estimate:
@@ -243,10 +284,10 @@ def _of_body(body: FunctionProto, types: Sequence[TensorType | None], card: Card
     known = [cost for cost in costs if cost is not None]
     if len(known) < len(costs):
         return Estimate(FUNCTION_BODY)
-    total = sum((cost.times for cost in known), _Times(0.0, 0.0, 0.0))
+    total = sum((cost.times for cost in known), NOTHING)
     return Estimate(
         FUNCTION_BODY,
-        math.fsum(cost.times.seconds for cost in known),
+        math.fsum(cost.seconds for cost in known),
         total.bound if known else None,
         sum(cost.bytes for cost in known),
         sum(cost.flops for cost in known),

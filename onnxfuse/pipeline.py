@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
@@ -114,6 +114,7 @@ def optimize(
     atol: float | None = None,
     on_mismatch: Literal["bisect", "fail"] = "bisect",
     validate: Literal["onnxruntime", "reference", "kernels", "off"] = "onnxruntime",
+    card: Card | None = None,
     base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
@@ -121,9 +122,9 @@ def optimize(
 
     `target` is "onnxfuse" (fused ops with function bodies), "onnx" (standard ops) or "ort" (what onnxruntime runs
     fastest on a CPU); without `opset` the latter two may raise the model's, see `lower`.  `shapes` are those of inputs
-    to validate with and to measure traffic at; `base_dir` is where external data lies.  Raises NumericsError if the
-    fused model differs and `on_mismatch` is "fail"; otherwise the fusions that are guilty are left out and named in the
-    report.
+    to validate with and to measure traffic at; `base_dir` is where external data lies.  Fusions that are predicted to
+    lose on a `card` at these shapes are left out.  Raises NumericsError if the fused model differs and `on_mismatch` is
+    "fail"; otherwise the fusions that are guilty are left out, and all that are so are named in the report.
     """
     started = time.perf_counter()
     if validate == "kernels":
@@ -131,27 +132,44 @@ def optimize(
     catalogue = load(rules).choose(select, ignore)
     known = sizes(model, shapes or {})
     source, fused = lower(model, catalogue, target=target, opset=opset, base_dir=base_dir, progress=progress)
+    progress = progress or (lambda step, done, total: None)
     left_out: list[LeftOut] = []
+    losing: Banned = frozenset()
+
+    def rebuild(banned: Banned) -> Fused:
+        return fuse(source, catalogue, target=target, base_dir=base_dir, banned=banned | losing)
+
+    if card is not None:
+        from .pays import paying
+
+        weighed = assumed(model, shapes)
+        told = partial(fusion, known=known)
+        fused, losing, left_out = paying(
+            fused, rebuild, card, weighed[0], told=told, rules=rules, base_dir=base_dir, progress=progress
+        )
     validation = Validation("not validated", note="validation is off")
     if validate != "off":
         from .prove import prove  # onnxruntime is needed only here
 
-        fused, validation, left_out = prove(
+        fused, validation, wrong = prove(
             model,
             fused,
-            lambda banned: fuse(source, catalogue, target=target, base_dir=base_dir, banned=banned),
+            rebuild,
             bisecting=on_mismatch == "bisect",
             reference=validate == "reference",
             emulate=validate == "kernels",
             rules=rules,
             options={"seed": seed, "shapes": shapes, "given": inputs, "rtol": rtol, "atol": atol},
             base_dir=base_dir,
-            progress=progress or (lambda step, done, total: None),
+            progress=progress,
         )
+        left_out += wrong
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")
     report = _report(model, fused, target, known, rules)
     report.left_out, report.validation = left_out, validation
+    if card is not None:
+        _add_estimates(report, fused, card, weighed, rules, base_dir)
     report.seconds = time.perf_counter() - started
     return Optimized(fused.model, report)
 

@@ -299,7 +299,7 @@ def test_the_command_writes_estimates_as_json(capsys: pytest.CaptureFixture[str]
     [
         (["--card", "h100"], "--card is for --estimate"),
         (["--estimate", "--card", "h1000"], "--card h1000: it is a100, h100, h200, or a .json file"),
-        (["--estimate", "--target", "onnx"], "--estimate is for --target onnxfuse"),
+        (["--estimate", "--target", "onnx"], "estimates are for --target onnxfuse"),
     ],
 )
 def test_mistakes_on_the_command_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

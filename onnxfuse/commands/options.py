@@ -70,6 +70,13 @@ selection = options(
     ),
     click.option("--provider", type=click.Choice(["cpu"]), expose_value=False, help="What --target ort is for."),
 )
+
+
+def card(text: str) -> Callable[[_Command], _Command]:
+    """The option --card, which says `text` of itself."""
+    return click.option("--card", metavar="CARD", help=text)
+
+
 given_inputs = click.option("--inputs", type=PATH, metavar="FILE.npz", help="What to feed.  [default: generated]")
 provider = click.option(
     "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where onnxruntime runs."

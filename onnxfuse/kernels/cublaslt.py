@@ -9,6 +9,7 @@ and activation with numbers of our own.  Sums are float32: algorithms that add u
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -59,6 +60,9 @@ def name(activation: str, bias: bool, residual: bool = False) -> str:
     if activation not in ACTIVATIONS or (activation and residual):
         return ""
     return (activation or "linear") + " bias" * bias + " residual" * residual
+
+
+NAMES = sorted({name(*use) for use in itertools.product(ACTIVATIONS, (False, True), (False, True))} - {""})
 
 
 @cache
