@@ -4,13 +4,14 @@ vendor's product."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import TensorType
+from onnxfuse.kernels.device import After, TensorType
 from onnxfuse.kernels.dispatch import VARIABLE
 from onnxfuse.kernels.emulated import Emulated
 from onnxfuse.kernels.gemm import FusedMatMul
@@ -74,6 +75,31 @@ def test_activations_of_half_precision(activation: str, dtype: np.dtype[Any]) ->
     assert_right(y, arrays, given)
 
 
+@pytest.mark.parametrize("activation", ["Relu", "FastGelu"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_vendors_own_epilogue(activation: str, dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "cublaslt")
+    device = Emulated(checked=True)
+    fused: list[After] = []
+    monkeypatch.setattr(device.vendor, "fused", _noting(fused, device.vendor.fused))
+    for bias, transposed in ((True, False), (False, True)):
+        given = attributes(activation, alpha=0.5, transB=int(transposed))
+        arrays = operands((3, 9, 8), (8, 24), dtype, bias, transposed)
+        (y,) = run(FusedMatMul(given), arrays, device)
+        assert_right(y, arrays, given)
+    assert [(after.activation, after.bias is None) for after in fused] == [(activation, False), (activation, True)]
+    run(FusedMatMul(attributes("Gelu")), operands((9, 8), (8, 24), dtype), device)
+    assert len(fused) == 2
+
+
+def _noting(fused: list[After], function: Callable[..., None]) -> Callable[..., None]:
+    def note(*given: Any) -> None:
+        fused.append(given[4])
+        function(*given)
+
+    return note
+
+
 def test_a_bias_without_axes() -> None:
     """Of a product with one column: one number is its row."""
     a, b, bias, _ = operands((9, 8), (8, 1), FLOAT)
@@ -114,7 +140,7 @@ RESIDUALS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("a", "b", "residual"), RESIDUALS)
-@pytest.mark.parametrize("form", ["tiled", "vendor"])
+@pytest.mark.parametrize("form", ["tiled", "vendor", "cublaslt"])
 def test_residuals(
     a: tuple[int, ...], b: tuple[int, ...], residual: tuple[int, ...], form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,10 @@
-"""FusedMatMul: a product, its scale and bias, an activation and a residual, by the faster of two forms.
+"""FusedMatMul: a product, its scale and bias, an activation and a residual, by the fastest of three forms.
 
 "tiled" is a kernel of ours, gemm.cu: nothing but the result is written, rounded once; where there are too few tiles,
 sums in float are, and a second launch puts them together.  "vendor" is the vendor's product and one pass over it in
 place, gemm_epilogue.cu: the product is rounded to the op's element type before that, as it is where the ops are
-separate.  `dispatch` knows which is faster.
+separate.  "cublaslt" is the vendor's product with an epilogue of its own, for the few that it has (cublaslt.py).
+`dispatch` knows which is the fastest.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from ..errors import KernelError
+from . import cublaslt
 from .arrangement import vector_of
-from .device import Array, Device, Product, TensorType, Vendor, address
-from .dispatch import Class, choose
+from .device import After, Array, Device, Product, TensorType, address
+from .dispatch import CUBLASLT, TILED, VENDOR, Class, choose
 from .gemm_plan import Launch, Plan, Result, Vectors, plan
 from .gemm_source import Attributes, epilogue
 from .kernel import Parameter, Signature, Work
@@ -43,6 +45,7 @@ class FusedMatMul:
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         known: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()}
         self.transposed, self.scale = bool(known.get("transB", 0)), float(known.get("alpha", 1.0))
+        self.activation = str(known.get("activation", ""))
         self.attributes: Attributes = tuple(sorted(known.items()))
         other = known.keys() - {"activation", "activation_params", "alpha", "transB"}
         if other:
@@ -93,12 +96,24 @@ class FusedMatMul:
                 for one in made.tiled:
                     run(one, sums)
 
-        def vendors(vendor: Vendor) -> None:
-            for product in made.products:
-                vendor.product(product, a, b, y)
-            run(made.after)
+        forms, vendor = {TILED: tiled}, device.vendor
+        if vendor is not None:
 
-        choose(device.vendor, which, tiled, vendors)
+            def vendors() -> None:
+                for product in made.products:
+                    vendor.product(product, a, b, y)
+                run(made.after)
+
+            def fused() -> None:
+                after = After(bias, residual, self.activation)
+                with device.scratch(cublaslt.WORKSPACE) as workspace:
+                    for product in made.products:
+                        vendor.fused(product, a, b, y, after, workspace)
+
+            forms[VENDOR] = vendors
+            if which.epilogue and vendor.fuses(self.activation, a.dtype):
+                forms[CUBLASLT] = fused
+        choose(vendor, which, forms)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         a, b, bias, residual = _four(inputs)
@@ -114,13 +129,15 @@ class FusedMatMul:
 
     def which(self, inputs: Sequence[TensorType | None]) -> Class:
         """The class of shapes, for arrays that are aligned."""
-        a, b, *_ = _four(inputs)
+        a, b, bias, residual = _four(inputs)
         assert a is not None
         assert b is not None
         found, itemsize = products(a.shape, b.shape, self.transposed), a.dtype.itemsize
         one = found[0] if found else Product(0, 0, 0)
         columns = (one.k, one.k if self.transposed else one.n, one.n)
-        return Class.of(one, len(found), a.dtype.name, min(math.gcd(16 // itemsize, n) for n in columns) * itemsize)
+        access = min(math.gcd(16 // itemsize, n) for n in columns) * itemsize
+        (y,) = self.outputs(inputs)
+        return Class.of(one, len(found), a.dtype.name, access, self._vendors(bias, residual, y))
 
     def _planned(
         self, multiprocessors: int, a: Array, b: Array, bias: Array | None, residual: Array | None, y: Array
@@ -141,8 +158,15 @@ class FusedMatMul:
         )
         after = epilogue(self.signature.op, self.attributes, bias is not None, residual is not None)
         y_as_one = Result(dtype, math.prod(y.shape[:-1]), one.n, period, after)
-        which = Class.of(one, len(found), dtype.name, min(vectors) * dtype.itemsize)
+        access = min(vectors) * dtype.itemsize
+        which = Class.of(one, len(found), dtype.name, access, self._vendors(bias, residual, y))
         return plan(found, y_as_one, vectors, multiprocessors), which
+
+    def _vendors(self, bias: object, residual: Array | TensorType | None, y: Array | TensorType) -> str:
+        """The epilogue of the vendor's own, which adds to each element one of another matrix; empty if it has none."""
+        if residual is not None and math.prod(residual.shape) != math.prod(y.shape):
+            return ""
+        return cublaslt.name(self.activation, bias is not None, residual is not None)
 
 
 def _four(given: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
