@@ -23,7 +23,7 @@ class Architecture:
     `inputs(batch, length)` gives named tensors; an architecture without a sequence ignores `length`.
     """
 
-    build: Callable[[], hf.PreTrainedModel]
+    build: Callable[[], nn.Module]
     inputs: Callable[[int, int], dict[str, Tensor]]
     input_axes: Axes
     output_axes: Axes

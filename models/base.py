@@ -24,6 +24,7 @@ NAMES = (
     "t5_base_encoder",
     "t5_base_decoder",
     "whisper_base_encoder",
+    "llama_7b_block",
 )
 
 

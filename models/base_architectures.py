@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers as hf
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from models.architectures import (
     LOGITS,
@@ -119,6 +120,68 @@ def whisper_base_encoder() -> hf.PreTrainedModel:
     return encoder
 
 
+class CachedBlock(nn.Module):
+    """One decoder block of a Llama as generation runs it, with its cache.
+
+    `hidden` is [batch, new, width]; the cache's `past_key` and `past_value` are [batch, heads, past, width / heads].
+    Returns the hidden states behind the block, and the cache with the new keys and values in it.
+    """
+
+    def __init__(self, config: hf.LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layer = LlamaDecoderLayer(config, 0)
+        self.rotary = LlamaRotaryEmbedding(config)
+
+    def set_attn_implementation(self, name: str) -> None:
+        """As PreTrainedModel has it."""
+        self.config._attn_implementation = name
+
+    def forward(self, hidden: Tensor, past_key: Tensor, past_value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        past, new = past_key.shape[2], hidden.shape[1]
+        cache = hf.DynamicCache()
+        cache.update(past_key, past_value, 0)
+        positions = torch.arange(past, past + new).unsqueeze(0)
+        seen = torch.arange(past + new) <= positions.transpose(0, 1)
+        # Added, as float16 needs it: the TorchScript exporter makes a boolean mask one of float32, and all behind it.
+        mask = torch.where(seen, 0.0, -torch.inf).to(hidden.dtype)
+        behind = self.layer(
+            hidden,
+            attention_mask=mask[None, None],
+            position_ids=positions,
+            past_key_values=cache,
+            position_embeddings=self.rotary(hidden, positions),
+        )
+        return behind, cache.layers[0].keys, cache.layers[0].values
+
+
+def llama_7b_config() -> hf.LlamaConfig:
+    """Llama-7B: width 4096 in 32 heads, 11008 wide inside."""
+    return hf.LlamaConfig(hidden_size=4096, intermediate_size=11008, num_attention_heads=32, num_hidden_layers=1)
+
+
+def cached_block(config: hf.LlamaConfig) -> Architecture:
+    """A block of a Llama with a cache; its inputs are one new token behind `length` in the cache."""
+    heads, width = config.num_key_value_heads, config.hidden_size // config.num_attention_heads
+
+    def build() -> CachedBlock:
+        block = seeded(CachedBlock(config))
+        block.set_attn_implementation("sdpa")
+        return block
+
+    def inputs(batch: int, length: int) -> dict[str, Tensor]:
+        key, value = noise(2, batch, heads, length, width)
+        return {"hidden": noise(batch, 1, config.hidden_size), "past_key": key, "past_value": value}
+
+    past, present = {0: "batch", 2: "past"}, {0: "batch", 2: "total"}
+    return Architecture(
+        build,
+        inputs,
+        {"hidden": {0: "batch"}, "past_key": past, "past_value": past},
+        {"behind": {0: "batch"}, "present_key": present, "present_value": present},
+    )
+
+
 ENCODER_SEQUENCE = {0: "batch", 1: "encoder_sequence"}
 
 BASE = {
@@ -146,6 +209,7 @@ BASE = {
         {"input_features": {0: "batch"}},
         {"last_hidden_state": {0: "batch"}},
     ),
+    "llama_7b_block": cached_block(llama_7b_config()),
 }
 
 

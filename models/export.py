@@ -14,8 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
 
 from models.architectures import ARCHITECTURES, Architecture
 from models.blocks import count_blocks
@@ -50,10 +49,10 @@ def write_export(
     return count_blocks(module, _inputs(export, architecture, TRACED))
 
 
-def _write_torchscript(export: Export, architecture: Architecture, module: PreTrainedModel, path: Path) -> None:
+def _write_torchscript(export: Export, architecture: Architecture, module: nn.Module, path: Path) -> None:
     inputs = _inputs(export, architecture, TRACED)
     training = torch.onnx.TrainingMode
-    with _forward_takes_only(module, list(inputs)):
+    with _narrowed(module, list(inputs), len(architecture.output_axes)):
         torch.onnx.export(
             module,
             tuple(inputs.values()),
@@ -70,21 +69,21 @@ def _write_torchscript(export: Export, architecture: Architecture, module: PreTr
 
 
 @contextmanager
-def _forward_takes_only(module: PreTrainedModel, names: list[str]) -> Iterator[None]:
-    """Narrows `module.forward` to these inputs, by position, and to its first output.
+def _narrowed(module: nn.Module, names: list[str], outputs: int) -> Iterator[None]:
+    """Narrows `module.forward` to these inputs, by position, and to its first `outputs`.
 
     The TorchScript exporter turns the default values of the other parameters into graph inputs.  A wrapper module
     would do too, but would put its own name in front of every scope.
     """
     forward = module.forward
-    module.forward = lambda *inputs: forward(**dict(zip(names, inputs, strict=True)))[0]
+    module.forward = lambda *inputs: forward(**dict(zip(names, inputs, strict=True)))[:outputs]
     try:
         yield
     finally:
         del module.forward
 
 
-def _write_dynamo(export: Export, architecture: Architecture, module: PreTrainedModel, path: Path) -> None:
+def _write_dynamo(export: Export, architecture: Architecture, module: nn.Module, path: Path) -> None:
     inputs = _inputs(export, architecture, TRACED)
     program = torch.onnx.export(
         module,
@@ -115,16 +114,17 @@ def _drop_folder_names(model: onnx.ModelProto) -> None:
             prop.value = re.sub(r'File "[^"]*/site-packages/', 'File "', prop.value)
 
 
-def _compare(path: Path, module: PreTrainedModel, inputs: dict[str, Tensor]) -> None:
+def _compare(path: Path, module: nn.Module, inputs: dict[str, Tensor]) -> None:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    (got,) = session.run(None, {name: x.numpy() for name, x in inputs.items()})
+    found = session.run(None, {name: x.numpy() for name, x in inputs.items()})
     with torch.no_grad():
-        want = module(**inputs)[0].float().numpy()
-    tolerance = 1e-5 if got.dtype == np.float32 else 2e-2
-    error = float(np.abs(got.astype(np.float32) - want).max() / np.abs(want).max())
-    assert error < tolerance, f"{path.name} differs from PyTorch by {error:.1e}"
+        wanted = module(**inputs)[: len(found)]
+    for got, tensor in zip(found, wanted, strict=True):
+        want, tolerance = tensor.float().numpy(), 1e-5 if got.dtype == np.float32 else 2e-2
+        error = float(np.abs(got.astype(np.float32) - want).max() / np.abs(want).max())
+        assert error < tolerance, f"{path.name} differs from PyTorch by {error:.1e}"
 
 
 @contextmanager

@@ -72,6 +72,8 @@ class HostMachine:
         if self.dead:
             raise RuntimeError(self.dead)
 
+    def release(self) -> None: ...
+
 
 class Recorder(Emulated):
     """Without checks, and counting."""

@@ -22,6 +22,17 @@ from onnxfuse.language import Catalogue
 Array = NDArray[Any]
 FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "Celu": {"alpha": 2.0},
+    "Elu": {"alpha": 1.5},
+    "GeGLU": {"approximate": "tanh"},
+    "LeakyRelu": {"alpha": 0.01},
+    "QuickGelu": {"alpha": 1.702},
+    "Selu": {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805},
+    "Swish": {"alpha": 1.5},
+    "ThresholdedRelu": {"alpha": 0.5},
+}
+"""Of elementwise ops: attributes that are not the defaults, or have none."""
 NOISE = 1e-14
 """How wrong float64 itself is, times the largest intermediate, where a body cancels (1 + erf(x) at x = -8)."""
 

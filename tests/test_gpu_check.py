@@ -219,15 +219,20 @@ def test_who_ends_it_early_gets_what_was_done(
         return 0
 
     monkeypatch.setattr(command, "supervise", supervise)
+    monkeypatch.setenv("ONNXFUSE_CACHE", str(tmp_path))
+    (tmp_path / "products.json").write_text("measured")
     before = signal.getsignal(signal.SIGTERM)
     try:
         assert command.main(["--results", str(tmp_path / "new"), "--only", "check"]) == 130
     finally:
         signal.signal(signal.SIGTERM, before)
     assert "| Softmax | 1 | 0 |" in capsys.readouterr().out
-    record, kept = sorted((tmp_path / "new").iterdir())
+    record, kept, tables, verdicts = sorted((tmp_path / "new").iterdir())
+    assert record.name.endswith(".check.json"), "records of other sections are other files"
     assert json.loads(record.read_text())["rows"][0]["name"] == "a"
     assert kept.suffix == ".jsonl"
+    assert "| Softmax | 1 | 0 |" in tables.read_text()
+    assert verdicts.read_text() == "measured", "where $ONNXFUSE_CACHE may point"
 
 
 def test_a_worker_that_never_begins_is_given_up(journal: Journal, capfd: pytest.CaptureFixture[str]) -> None:

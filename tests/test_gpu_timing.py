@@ -12,7 +12,20 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import cases, expected, peers, report, sanitizer, sessions, sizes, stack, steps, timing
+from benchmarks.gpu import (
+    attentions,
+    cases,
+    expected,
+    linear,
+    peers,
+    report,
+    sanitizer,
+    sessions,
+    sizes,
+    stack,
+    steps,
+    timing,
+)
 from benchmarks.gpu.machine import copy_rate
 from benchmarks.gpu.plan import OK, Journal, SkippedError, Step, run
 from models import split_stack
@@ -75,14 +88,15 @@ def test_every_timed_node_has_a_kernel_its_work_and_a_spelling_in_torch() -> Non
 
     nodes = list(sizes.timed())
     assert len({node.name for node in nodes}) == len(nodes)
-    assert set(KERNELS) - sizes.UNTIMED <= {node.op for node in nodes}
+    assert set(KERNELS) - {"Attention", "FusedMatMul"} <= {node.op for node in nodes}
+    assert {node.op for node in (*attentions.timed(), *linear.timed())} == {"Attention", "FusedMatMul"}
     for node in nodes:
         kernel = expected.kernel(node.op, node.attributes)
         outputs = list(kernel.outputs(node.types))
         work = kernel.work(node.types)
         moved = sizes.moved(node, work.read + work.written, outputs)
-        x = math.prod(node.operands[0].shape) * node.types[0].dtype.itemsize  # type: ignore[union-attr]
-        assert 2 * x <= moved <= 6 * x, node.name
+        y = math.prod(outputs[0].shape) * outputs[0].dtype.itemsize
+        assert 2 * y <= moved <= 6 * y, node.name
         peers.function(Module, node)
     with pytest.raises(SkippedError, match="no usual spelling"):
         peers.function(Module, sizes.elementwise("Celu", "float16", 1))
@@ -178,7 +192,8 @@ def test_the_table_is_short_whatever_happens(machine: HostMachine, journal: Jour
     chosen = [step("check", case.name, [{"op": case.op, "dtype": "float32", "error": 1e-7}]) for case in cases.cases()]
     chosen += [step("check", f"broken {i}", RuntimeError("no")) for i in range(50)]
     chosen += [step("floor", "copy", [{"bytes_per_second": 4.3e12}])]
-    sides = {name: {"us": 10.0 * (i + 1)} for i, name in enumerate(report.SIDES)}
+    names = ("onnxfuse", "eager", "compile", "max-autotune")
+    sides = {name: {"us": 10.0 * (i + 1)} for i, name in enumerate(names)}
     chosen += [step("time", f"node {i}", [{"sides": sides, "of_copy": 0.912, "cached": False}]) for i in range(60)]
     chosen += [step("torch", f"node {i}", SkippedError(f"reason {i}")) for i in range(60)]
     chosen += [step("session", "bert", [{"sides": {"original": {"us": 1234.5}, "onnxfuse": {"us": 900.0}}}])]

@@ -18,20 +18,10 @@ from onnxfuse.kernels.device import Source, TensorType
 from onnxfuse.kernels.emulated import Emulated
 from onnxfuse.kernels.expressions import source
 from onnxfuse.kernels.kernel import Kernel
-from tests.kernel_runs import BFLOAT16, FLOAT16, FLOAT32, Array, evaluate, far, reference, run, types, wide
+from tests.kernel_runs import ATTRIBUTES, BFLOAT16, FLOAT16, FLOAT32, Array, evaluate, far, reference, run, types, wide
 
 CATALOGUE = language.load()
 CHECKED = Emulated(order="random")
-ATTRIBUTES: dict[str, dict[str, Any]] = {
-    "Celu": {"alpha": 2.0},
-    "Elu": {"alpha": 1.5},
-    "GeGLU": {"approximate": "tanh"},
-    "LeakyRelu": {"alpha": 0.01},
-    "QuickGelu": {"alpha": 1.702},
-    "Selu": {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805},
-    "Swish": {"alpha": 1.5},
-    "ThresholdedRelu": {"alpha": 0.5},
-}
 OPS = sorted(
     name for name, rule in CATALOGUE.definitions.items() if rule.kernel == "pointwise" and name != "RotaryEmbedding"
 )

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.errors import DependencyError
+from onnxfuse.kernels.emulator.build import cache_folder
 
 from . import report, sanitizer, steps
 from .machine import CudaMachine, Machine
@@ -26,6 +28,8 @@ ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 CARD = "card.json"
 """In the folder of results: the card as `onnxfuse report --estimate --card` takes it, the last that was measured."""
+VERDICTS = "products.json"
+"""Likewise: how long each form of the products took, as `report --estimate` finds it in $ONNXFUSE_CACHE."""
 EXAMPLE = """example:
   python -m benchmarks.gpu --budget 480
 """
@@ -44,7 +48,7 @@ def work(journal: Journal, budget: float, sections: Sequence[str]) -> int:
     except DependencyError as missing:
         print(f"benchmarks.gpu: {missing}", file=sys.stderr)
         return NO_GPU
-    chosen = [step for step in steps.plan(journal) if not sections or step.section in sections]
+    chosen = [step for step in steps.plan(journal) if not sections or step.section in {*sections, *steps.ALWAYS}]
     if not journal.all("facts"):
         journal.write("facts", machine.facts())
         journal.write("plan", [step.key for step in chosen])
@@ -177,7 +181,7 @@ def whole(budget: float, folder: Path, sections: Sequence[str]) -> int:
     """Everything, in a worker; then the record and the table."""
     start = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"gpu.{datetime.now(UTC).date().isoformat()}.json"
+    path = folder / f"{'.'.join(['gpu', datetime.now(UTC).date().isoformat(), *sections])}.json"
     journal = Journal(path.with_suffix(".jsonl"))
     journal.path.unlink(missing_ok=True)
     only = ["--only", *sections] if sections else []
@@ -194,6 +198,9 @@ def whole(budget: float, folder: Path, sections: Sequence[str]) -> int:
     write(path, found)
     if measured := report.card(found):
         (folder / CARD).write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+    if (verdicts := cache_folder() / VERDICTS).exists():
+        shutil.copyfile(verdicts, folder / VERDICTS)
+    path.with_suffix(".md").write_text("\n".join(report.markdown(found, most=None)) + "\n", encoding="utf-8")
     print("\n".join(report.markdown(found)))
     print(f"\n{path}")
     if code == 0:

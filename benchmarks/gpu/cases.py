@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tests import attention_cases
+from tests import attention_cases, kernel_runs
 
 from .expected import CATALOGUE
 
@@ -28,17 +28,6 @@ MANY_ROWS = 600
 SMALL = 1 << 16
 """Elements of a case that a checker of memory accesses can afford."""
 
-ATTRIBUTES: dict[str, dict[str, Any]] = {
-    "Celu": {"alpha": 2.0},
-    "Elu": {"alpha": 1.5},
-    "GeGLU": {"approximate": "tanh"},
-    "LeakyRelu": {"alpha": 0.01},
-    "QuickGelu": {"alpha": 1.702},
-    "Selu": {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805},
-    "Swish": {"alpha": 1.5},
-    "ThresholdedRelu": {"alpha": 0.5},
-}
-"""Attributes that are not the defaults, or have none."""
 ROTARY = (
     # head, rotated channels (0 for all), interleaved, heads in 3-D, position_ids
     (16, 0, 0, False, False),
@@ -118,7 +107,7 @@ def pointwise() -> Iterator[Case]:
         for dtype, shape, by in shapes:
             make = drawn(dtype, *(shape for _ in rule.tensors), size=4.0)
             label = f"{dtype} {text(shape)}{' misaligned' if by else ''}"
-            yield Case(op, label, make, ATTRIBUTES.get(op, {}), by=by, size=int(np.prod(shape)))
+            yield Case(op, label, make, kernel_runs.ATTRIBUTES.get(op, {}), by=by, size=int(np.prod(shape)))
     tanh = {"approximate": "tanh"}
     yield from (
         Case("Gelu", f"{dtype} tanh", drawn(dtype, (64, 512), size=4.0), tanh, size=1 << 15) for dtype in DTYPES

@@ -38,10 +38,11 @@ class Memory(Buffer):
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def at(self, index: int) -> Memory:
-        """One place along the first dimension, which stays, with size 1."""
-        step = math.prod(self.shape[1:]) * self.dtype.itemsize
-        return memory(self.pointer + index * step, (1, *self.shape[1:]), self.dtype, self.owner)
+    def at(self, *places: int) -> Memory:
+        """One place along each of the first dimensions, which stay, with size 1."""
+        offset = sum(place * math.prod(self.shape[i + 1 :]) for i, place in enumerate(places))
+        shape = (*(1 for _ in places), *self.shape[len(places) :])
+        return memory(self.pointer + offset * self.dtype.itemsize, shape, self.dtype, self.owner)
 
 
 def memory(pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any) -> Memory:
@@ -97,6 +98,9 @@ class Machine(Protocol):
 
     def wait(self) -> None:
         """Until everything is done.  Raises where something failed."""
+
+    def release(self) -> None:
+        """Memory that nobody holds goes back to the driver, for others to have."""
 
 
 class CudaMachine:
@@ -216,6 +220,9 @@ class CudaMachine:
 
     def wait(self) -> None:
         self._stream.synchronize()
+
+    def release(self) -> None:
+        self.arrays.get_default_memory_pool().free_all_blocks()
 
 
 def in_turn(calls: Sequence[Run]) -> Run:

@@ -52,10 +52,15 @@ def tensor(module: Any, memory: Memory) -> Any:
     return module.as_tensor(_Raw(memory), device="cuda").view(getattr(module, memory.dtype.name))
 
 
+def tensors(module: Any, made: Set) -> list[Any]:
+    """The inputs of a launch, None for those that are left out."""
+    return [None if memory is None else tensor(module, memory) for memory in made.inputs]
+
+
 def function(module: Any, node: Timed) -> Callable[..., Any]:
     """A node as a function of tensors.  Raises SkippedError where PyTorch has no usual way to write it."""
     nn, get = module.nn.functional, node.attributes.get
-    width = node.operands[0].shape[-1:]
+    width = node.first.shape[-1:]
     axis = get("axis", -1)
 
     def skip_layer(x: Any, skip: Any, scale: Any, beta: Any) -> Any:
@@ -65,6 +70,13 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
     def skip_rms(x: Any, skip: Any, scale: Any) -> Any:
         total = x + skip
         return nn.rms_norm(total, width, scale, EPSILON), total
+
+    def embed(ids: Any, segments: Any, words: Any, positions: Any, kinds: Any, scale: Any, beta: Any) -> Any:
+        total = nn.embedding(ids, words) + positions + nn.embedding(segments, kinds)
+        return nn.layer_norm(total, scale.shape, scale, beta, EPSILON)
+
+    def embed_rms(ids: Any, words: Any, scale: Any) -> Any:
+        return nn.rms_norm(nn.embedding(ids, words), scale.shape, scale, EPSILON)
 
     def safe(x: Any) -> Any:
         return module.nan_to_num(module.softmax(x, -1), nan=0.0)
@@ -96,6 +108,8 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
         "GeGLU": lambda a, b: nn.gelu(a) * b,
         "PRelu": lambda x, slope: module.where(x >= 0, x, x * slope),
         "RotaryEmbedding": rotary,
+        "EmbedLayerNormalization": embed,
+        "EmbedSimplifiedLayerNormalization": embed_rms,
     }
     if node.op not in known:
         raise SkippedError(f"{node.op} has no usual spelling in PyTorch")
@@ -151,7 +165,7 @@ def beside(node: Timed, names: Sequence[str], rate: timing.Rate, machine: Machin
     every = timing.sets(node, machine)
     own = timing.ours(node, machine, every)
     with module.no_grad(), module.cuda.stream(module.cuda.ExternalStream(machine.stream)):
-        inputs = [[tensor(module, memory) for memory in each.inputs] for each in every]
+        inputs = [tensors(module, each) for each in every]
         sides = {"onnxfuse": timing.side(machine, own, len(every), machine.graph)}
         reasons: dict[str, str] = {}
         for name in ("eager", *names):

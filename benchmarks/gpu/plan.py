@@ -102,6 +102,7 @@ def run(
     of no use after a step.
     """
     start, section = clock(), ""
+    gc.freeze()
     done = {end["step"] for end in journal.all("end")}
     took: dict[str, list[float]] = {}
     for end in journal.all("end"):
@@ -130,6 +131,7 @@ def run(
         lost = died(machine) if failed else ""
         if step.section != "check":
             gc.collect()  # closures that hold the machine's memory
+            gc.freeze()  # what is left stays, and is not looked at again after each step
         seconds = round(clock() - began, 3)
         took.setdefault(step.section, []).append(seconds)
         journal.write("end", {"step": step.key, "section": step.section, "seconds": seconds})

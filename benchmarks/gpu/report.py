@@ -7,23 +7,30 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from onnxfuse.kernels import KERNELS
+from onnxfuse.kernels.dispatch import FORMS
 
+from .contest import OURS
+from .floors import Floors
+from .goals import UNMEASURED, judged
 from .plan import OK, Journal, Row
+from .sdpa import BACKENDS, FLEX
 
 MOST_LINES = 100
 MOST_FAILURES = 12
-SIDES = ("onnxfuse", "eager", "compile", "max-autotune")
+HEAD = 3
+"""Lines of a table before the first of its rows."""
 GENERATED = "generated elementwise"
 
 
 def record(journal: Journal, about: Row) -> Row:
     """Everything: `about`, the machine's facts, every row, and what was left out."""
-    facts = journal.all("facts")
+    facts, rows = journal.all("facts"), journal.all("row")
     return {
         **about,
         "machine": facts[-1] if facts else {},
         "left_out": left_out(journal),
-        "rows": journal.all("row"),
+        "goals": judged(rows),
+        "rows": rows,
     }
 
 
@@ -32,16 +39,17 @@ def card(found: Row) -> Row | None:
 
     What is not measured here, a card of the same generation stands for.
     """
-    measured = [row["bytes_per_second"] for row in found["rows"] if row["section"] == "floor" and row["outcome"] == OK]
-    if not measured:
+    floors, machine = Floors.of(found["rows"]), found["machine"]
+    if floors.copy is None:
         return None
-    machine = found["machine"]
     generation = "a100" if machine["compute_capability"].startswith("8.") else "h200"
+    rates = {"float32": floors.products.get("float32"), "tensor": floors.products.get("float16")}
     return {
         "like": generation,
         "name": machine["card"],
         "multiprocessors": machine["multiprocessors"],
-        "bandwidth": measured[-1],
+        "bandwidth": floors.copy,
+        **{key: rate for key, rate in rates.items() if rate is not None},
     }
 
 
@@ -66,35 +74,55 @@ def skipped(rows: Iterable[Row]) -> list[str]:
     return [f"{', '.join(found)}: {reason}" for reason, found in sections.items()]
 
 
-def markdown(found: Row) -> list[str]:
-    """The table, MOST_LINES lines at most."""
+def markdown(found: Row, most: int | None = MOST_LINES) -> list[str]:
+    """The tables, in `most` lines; whole if that is None."""
     rows: list[Row] = found["rows"]
     by_section: dict[str, list[Row]] = {}
     for row in rows:
         by_section.setdefault(row["section"], []).append(row)
+
+    def of(*sections: str) -> list[Row]:
+        return [row for section in sections for row in by_section.get(section, [])]
+
     lines = [" · ".join(f"{key} {value}" for key, value in found["machine"].items())]
-    lines += _compiled(by_section.get("compile", []))
-    lines += _checked(by_section.get("check", []))
+    lines += _compiled(rows)
+    lines += _checked(of("check"))
     lines += [
         f"{row['name']} under compute-sanitizer: {row['cases']} cases, {row['outcome']}"
-        for row in by_section.get("sanitizer", [])
+        for row in of("sanitizer")
         if "cases" in row
     ]
-    lines += [
-        f"copy on the card: {row['bytes_per_second'] / 1e9:,.0f} GB/s, read and written"
-        for row in by_section.get("floor", [])
-        if "bytes_per_second" in row
+    lines += _floor(of("floor"))
+    lines += _goals(found["goals"])
+    tables = [
+        _stack([row for row in of("split_stack") if "sides" in row]),
+        _sessions(of("session")),
+        _models(of("models")),
+        _sides("attention", of("attention"), (OURS, *BACKENDS, FLEX)),
+        _sides("product", of("products"), (OURS, *FORMS, "eager", "compile")),
+        _sides("node", of("time", "torch", "tuned"), (OURS, "eager", "compile", "max-autotune")),
     ]
-    lines += _stack([row for row in by_section.get("split_stack", []) if "sides" in row])
-    lines += _sessions(by_section.get("session", []))
     bad = failures(rows)
-    tail = [f"FAILED {row['section']}: {row['name']}: {row['outcome']}" for row in bad[:MOST_FAILURES]]
-    tail += [f"and {len(bad) - MOST_FAILURES} failures more"] if len(bad) > MOST_FAILURES else []
-    tail += [f"skipped {line}" for line in skipped(rows)][:MOST_FAILURES]
+    shown = len(bad) if most is None else MOST_FAILURES
+    tail = [f"FAILED {row['section']}: {row['name']}: {row['outcome']}" for row in bad[:shown]]
+    tail += [f"and {len(bad) - shown} failures more"] if len(bad) > shown else []
+    tail += [f"skipped {line}" for line in skipped(rows)][: None if most is None else MOST_FAILURES]
     tail += [f"left out for lack of time: {count} of {section}" for section, count in found["left_out"].items()]
     tail += [f"{len(bad)} failed; {found['seconds']:.0f} s"]
-    times = _times([*by_section.get("time", []), *by_section.get("torch", []), *by_section.get("tuned", [])])
-    return [*lines, *times[: MOST_LINES - len(lines) - len(tail)], *tail]
+    if most is None:
+        refused = _refused(of("attention", "products", "models"))
+        return [*lines, *(line for table in tables for line in table), *refused, *tail]
+    return [*lines, *fitted(tables, most - len(lines) - len(tail)), *tail]
+
+
+def fitted(tables: Sequence[Sequence[str]], room: int) -> list[str]:
+    """All lines of the tables, if there is room; the longest are cut first."""
+    kept, left = [len(table) for table in tables], room
+    for done, place in enumerate(sorted(range(len(tables)), key=kept.__getitem__)):
+        kept[place] = min(kept[place], max(0, left) // (len(tables) - done))
+        left -= kept[place]
+    # A head without a line says nothing.
+    return [line for table, count in zip(tables, kept, strict=True) if count > HEAD for line in table[:count]]
 
 
 def _compiled(rows: Sequence[Row]) -> list[str]:
@@ -129,24 +157,67 @@ def _checked(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _times(rows: Sequence[Row]) -> list[str]:
+def _floor(rows: Sequence[Row]) -> list[str]:
+    lines = [
+        f"copy on the card: {row['bytes_per_second'] / 1e9:,.0f} GB/s, read and written"
+        for row in rows
+        if "bytes_per_second" in row
+    ]
+    products = [f"{row['dtype']} {row['flops_per_second'] / 1e12:,.0f}" for row in rows if "flops_per_second" in row]
+    return [*lines, *([f"the vendor's products, TFLOP/s: {', '.join(products)}"] if products else [])]
+
+
+def _goals(rows: Sequence[Row]) -> list[str]:
+    """Nothing, where nothing was measured."""
+    if all(row["outcome"] == UNMEASURED for row in rows):
+        return []
+    lines = ["", "| goal | at least | least measured | median | nodes | |", "|---|--:|--:|--:|--:|---|"]
+    for row in rows:
+        cells = "| |" if "measured" not in row else f"{row['measured']:.2f} | {row['median']:.2f} |"
+        where = f", by {row['worst']}" if "worst" in row else ""
+        lines.append(f"| {row['goal']} | {row['least']:.2f} | {cells} {row['nodes']} | {row['outcome']}{where} |")
+    return lines
+
+
+def _sides(title: str, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     """A line for each node: the last row that has it counts, for it has more sides."""
     last = {row["name"]: row for row in rows if "sides" in row}
     if not last:
         return []
     lines = [
         "",
-        "| node, µs | of copy | onnxfuse | eager | compile | max-autotune | best / ours |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+        f"| {title}, µs | {'of floor' if any('of_floor' in row for row in last.values()) else 'of copy'} | "
+        f"{' | '.join(names)} | best / ours |",
+        f"|---|{'--:|' * (len(names) + 2)}",
     ]
     for name, row in last.items():
-        sides = row["sides"]
-        share = f"{row['of_copy']:.0%}" if row.get("of_copy") else "in cache" if row["cached"] else ""
-        others = [sides[side]["us"] for side in SIDES[1:] if side in sides]
-        ours = sides["onnxfuse"]["us"]
+        sides, failed = row["sides"], row.get("failed", {})
+        share = row.get("of_floor", row.get("of_copy"))
+        part = f"{share:.0%}" if share else "in cache" if row["cached"] else ""
+        others = [summary["us"] for side, summary in sides.items() if side != OURS and side not in FORMS]
+        ours = sides[OURS]["us"]
         best = f"{min(others) / ours:.2f}" if others and ours else ""
-        cells = " | ".join(_us(sides.get(side)) for side in SIDES)
-        lines.append(f"| {name} | {share} | {cells} | {best} |")
+        cells = " | ".join("no" if side in failed else _us(sides.get(side)) for side in names)
+        lines.append(f"| {name} | {part} | {cells} | {best} |")
+    return lines
+
+
+def _refused(rows: Sequence[Row]) -> list[str]:
+    """Why sides are not there, each reason once."""
+    reasons = Counter((row["section"], side, said) for row in rows for side, said in row.get("failed", {}).items())
+    lines = [f"{section}: no {side} for {count}: {said}" for (section, side, said), count in reasons.items()]
+    return ["", *lines] if lines else []
+
+
+def _models(rows: Sequence[Row]) -> list[str]:
+    measured = [row for row in rows if row.get("sides")]
+    if not measured:
+        return []
+    names = list(dict.fromkeys(name for row in measured for name in row["sides"]))
+    lines = ["", f"| model, µs | {' | '.join(names)} |", f"|---|{'--:|' * len(names)}"]
+    for row in measured:
+        cells = " | ".join(_us(row["sides"].get(name)) for name in names)
+        lines.append(f"| {row['name']} | {cells} |")
     return lines
 
 

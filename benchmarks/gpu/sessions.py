@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -18,6 +18,7 @@ from onnxfuse.runtime.installed import CPU, CUDA, has_cuda
 from onnxfuse.runtime.session import register
 
 from . import timing
+from .contest import OURS
 from .machine import Machine
 from .plan import Row, SkippedError, Step, one_line
 
@@ -58,6 +59,13 @@ class Place:
 GPU = Place(CUDA, "cuda", True)
 
 
+class Racer(NamedTuple):
+    """What runs a model to its end, and what reads its outputs."""
+
+    run: Callable[[], None]
+    read: Callable[[], list[Any]]
+
+
 def opened(model: onnx.ModelProto, fused: bool, captured: bool, place: Place = GPU) -> Any:
     """A session with every optimization of onnxruntime; `captured` replays a CUDA graph of its own."""
     import onnxruntime as ort
@@ -73,12 +81,9 @@ def opened(model: onnx.ModelProto, fused: bool, captured: bool, place: Place = G
 
 
 def compare(model: onnx.ModelProto, seconds: float = SECONDS, place: Place = GPU) -> Iterator[Row]:
-    """One model: the fused one must compute the same; then all sides in turns."""
+    """One model, on inputs that the proof would generate: the fused one must compute the same; then all in turns."""
     import onnxruntime as ort
 
-    fused = onnxfuse.optimize(model, validate="off").model
-    served = register(ort.SessionOptions(), fused, [place.provider, CPU])
-    row: Row = {"served": served.names, "bodies": served.reasons, "failed": {}}
     host = ort.InferenceSession(model.SerializeToString(), providers=[CPU])
 
     def runs(case: inputs.Case) -> str:
@@ -92,30 +97,54 @@ def compare(model: onnx.ModelProto, seconds: float = SECONDS, place: Place = GPU
     if not cases:
         raise SkippedError(reason)
     feeds = {key: np.asarray(value) for key, value in cases[0].inputs.items()}
-    sides: dict[str, Callable[[], None]] = {}
-    outputs: dict[str, list[Any]] = {}
-    for side, proto in (("original", model), ("onnxfuse", fused)):
+    sides, row = opened_sides(model, feeds, place)
+    yield raced(sides, row, lambda wanted, actual: numerics.compare(wanted, actual).reason, seconds)
+
+
+def opened_sides(model: onnx.ModelProto, feeds: Mapping[str, Any], place: Place = GPU) -> tuple[dict[str, Racer], Row]:
+    """The model as it is and fused, each plain and as a captured graph, and the row that says why one is not there."""
+    import onnxruntime as ort
+
+    fused = onnxfuse.optimize(model, validate="off").model
+    served = register(ort.SessionOptions(), fused, [place.provider, CPU])
+    row: Row = {"served": served.names, "bodies": served.reasons, "failed": {}}
+    row["nodes"] = [len(model.graph.node), len(fused.graph.node)]
+    sides: dict[str, Racer] = {}
+    for side, proto in (("original", model), (OURS, fused)):
         for captured in (False, True)[: 1 + place.captures]:
             label = f"{side}, graph" if captured else side
             try:
-                session = opened(proto, side == "onnxfuse", captured, place)
-                plain = session if not captured else opened(proto, side == "onnxfuse", False, place)
-                run, read = bind(session, plain, feeds, place.memory)
-                for _ in range(3):
-                    run()
-                outputs[label], sides[label] = read(), run
+                session = opened(proto, side == OURS, captured, place)
+                plain = session if not captured else opened(proto, side == OURS, False, place)
+                sides[label] = Racer(*bind(session, plain, feeds, place.memory))
             except Exception as error:
                 row["failed"][label] = one_line(error)
-    for label, found in outputs.items() if "original" in outputs else ():
-        for wanted, actual in zip(outputs["original"], found, strict=True):
-            if difference := numerics.compare(wanted, actual).reason:
+    return sides, row
+
+
+def raced(
+    sides: Mapping[str, Racer], row: Row, differs: Callable[[Any, Any], str | None], seconds: float = SECONDS
+) -> Row:
+    """`row` with the times of all sides, if any; their outputs must be those of the first."""
+    outputs: dict[str, list[Any]] = {}
+    for label, side in sides.items():
+        try:
+            for _ in range(3):
+                side.run()
+            outputs[label] = side.read()
+        except Exception as error:
+            row["failed"][label] = one_line(error)
+    for label, found in outputs.items():
+        for wanted, actual in zip(next(iter(outputs.values())), found, strict=True):
+            if difference := differs(wanted, actual):
                 row["outcome"] = f"{label}: an output {difference}"
-    if "original" in sides:
-        samples = interleaved.measure(sides, "original", seconds=seconds)
+    if OURS in row["failed"]:
+        row["outcome"] = row["failed"][OURS]
+    if outputs:
+        runs = {label: sides[label].run for label in outputs}
+        samples = interleaved.measure(runs, next(iter(runs)), seconds=seconds)
         row["sides"] = {label: timing.summary(found) for label, found in samples.items()}
-    if "onnxfuse" in row["failed"]:
-        row["outcome"] = row["failed"]["onnxfuse"]
-    yield row
+    return row
 
 
 def bind(

@@ -17,13 +17,13 @@ DTYPES = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "int64": np.dtype(np.int64),
+    "bool": np.dtype(np.bool_),
 }
+KINDS = {"positions": "int64", "seen": "bool"}
+"""Operands of a type that is not the node's."""
 MILLIONS = 1 << 20
 ELEMENTS = 64 * MILLIONS
 """Of the input of a node past the caches: 128 MB in half precision."""
-
-UNTIMED = frozenset("Attention FusedMatMul EmbedLayerNormalization EmbedSimplifiedLayerNormalization".split())
-"""Ops whose kernels are checked, and not timed yet: bound by arithmetic, or by where in a table their rows lie."""
 
 
 @dataclass(frozen=True)
@@ -31,34 +31,48 @@ class Operand:
     """An input.  `batched` ones have an element for each place along the first dimension of the first input."""
 
     shape: tuple[int, ...]
-    kind: Literal["values", "positions"] = "values"
+    kind: Literal["values", "positions", "seen"] = "values"
     batched: bool = False
     most: int = 0
     """Positions are below this."""
 
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
 
 @dataclass(frozen=True)
 class Timed:
-    """A node to be timed."""
+    """A node to be timed.  An operand that it leaves out is None."""
 
     op: str
     dtype: str
-    operands: tuple[Operand, ...]
+    operands: tuple[Operand | None, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     outputs: tuple[bool, ...] = ()
     tuned: bool = False
     """Whether it is worth the minutes that a search by torch.compile takes."""
+    label: str = ""
+    """What tells it from others of its op and type, where shape and attributes do not."""
 
     @property
     def name(self) -> str:
-        shape = "x".join(map(str, self.operands[0].shape))
+        shape = "x".join(map(str, self.first.shape))
         given = " ".join(f"{key}={value}" for key, value in self.attributes.items())
-        return " ".join(filter(None, (self.op, self.dtype, shape, given)))
+        return " ".join(filter(None, (self.op, self.dtype, self.label or f"{shape} {given}".strip())))
 
     @property
-    def types(self) -> list[TensorType]:
+    def first(self) -> Operand:
+        """The operand along whose first dimension places are."""
+        found = self.operands[0]
+        assert found is not None
+        return found
+
+    @property
+    def types(self) -> list[TensorType | None]:
         return [
-            TensorType(DTYPES[self.dtype if operand.kind == "values" else "int64"], operand.shape)
+            None if operand is None else TensorType(DTYPES[KINDS.get(operand.kind, self.dtype)], operand.shape)
             for operand in self.operands
         ]
 
@@ -76,6 +90,8 @@ def timed() -> Iterator[Timed]:
     yield skip("SkipLayerNormalization", half, 768)
     yield groups("GroupNormalization", half, (64, 256, 64, 64), 32, tuned=True)
     yield small()[0]
+    yield embedding("EmbedLayerNormalization", half, 768)
+    yield embedding("EmbedSimplifiedLayerNormalization", half, 4096)
     for width in (256, 768, 1024, 8192, 16384, 65536):
         yield rows("LayerNormalization", half, width, 2)
     for width in (64, 128, 512, 4096, 32768, 131072):
@@ -167,6 +183,21 @@ def rotation(
     angles = Operand((table, head // 2) if table else (batch, positions, head // 2), batched=not table)
     ids = (Operand((batch, positions), "positions", True, table),) if table else ()
     return Timed("RotaryEmbedding", dtype, (x, angles, angles, *ids), attributes or {}, tuned=tuned)
+
+
+def embedding(op: str, dtype: str, width: int) -> Timed:
+    """128 rows of 512 words each; their rows lie anywhere in a table that no cache holds.
+
+    The tables of EmbedLayerNormalization are those of words, positions and segments.
+    """
+    ids = Operand((128, 512), "positions", True, ELEMENTS * 4 // width)
+    words, weight = Operand((ids.most, width)), Operand((width,))
+    if op == "EmbedSimplifiedLayerNormalization":
+        return Timed(op, dtype, (ids, words, weight), outputs=(True, False), label=f"128x512 of {width}")
+    segments = Operand(ids.shape, "positions", True, 2)
+    tables = (words, Operand((512, width)), Operand((2, width)))
+    operands = (ids, segments, *tables, weight, weight)
+    return Timed(op, dtype, operands, outputs=(True, False, False), label=f"128x512 of {width}")
 
 
 def moved(node: Timed, work_bytes: int, outputs: list[TensorType]) -> int:

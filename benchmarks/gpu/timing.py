@@ -32,6 +32,8 @@ CACHES = 4
 MOST_SETS = 8
 SAMPLED, MOST_SAMPLED = 3, 1 << 22
 """Places along the first dimension whose results are compared with float64: one, if it has so many elements."""
+SEEN = 0.7
+"""Share of the keys that a boolean mask shows."""
 BLOCK = (1 << 20) + 4093
 """Random elements that an array is filled with, over and over: no row length divides it."""
 
@@ -50,7 +52,7 @@ class Side:
 class Set:
     """Inputs and outputs of one launch."""
 
-    inputs: list[Memory]
+    inputs: list[Memory | None]
     outputs: list[Memory | None]
 
 
@@ -59,24 +61,30 @@ def sets(node: Timed, machine: Machine) -> list[Set]:
     kernel = expected.kernel(node.op, node.attributes)
     types = kernel.outputs(node.types)
     asked = checks.wanted(node.outputs, types)
-    size = sum(math.prod(t.shape) * t.dtype.itemsize for t in [*node.types, *types])
+    size = sum(math.prod(t.shape) * t.dtype.itemsize for t in [*node.types, *types] if t is not None)
     count = 1 if size * MOST_SETS < machine.cache else min(MOST_SETS, 1 + -(-CACHES * machine.cache // max(size, 1)))
     rng = np.random.default_rng(0)
-    blocks = [block(rng, operand, type.dtype) for operand, type in zip(node.operands, node.types, strict=True)]
+    blocks = [
+        None if operand is None or type is None else block(rng, operand, type.dtype)
+        for operand, type in zip(node.operands, node.types, strict=True)
+    ]
     made = []
     for _ in range(count):
-        inputs = [machine.allocate(type) for type in node.types]
+        inputs = [None if type is None else machine.allocate(type) for type in node.types]
         for memory, values in zip(inputs, blocks, strict=True):
-            machine.fill(memory, values)
+            if memory is not None and values is not None:
+                machine.fill(memory, values)
         made.append(Set(inputs, [machine.allocate(t) if w else None for t, w in zip(types, asked, strict=True)]))
     return made
 
 
 def block(rng: np.random.Generator, operand: Operand, dtype: np.dtype[Any]) -> Any:
     """Random elements for an input."""
-    count = min(BLOCK, math.prod(operand.shape))
+    count = min(BLOCK, operand.size)
     if operand.kind == "positions":
         return rng.integers(0, operand.most, count).astype(dtype)
+    if operand.kind == "seen":
+        return rng.random(count) < SEEN
     return rng.standard_normal(count).astype(np.float32).astype(dtype)
 
 
@@ -156,13 +164,12 @@ def row(
 
 def verify(node: Timed, machine: Machine, made: Set) -> str:
     """Why some places along the first dimension are wrong, empty if they are right."""
-    first = node.operands[0].shape[0]
-    each = math.prod(node.operands[0].shape[1:])
+    first, each = node.first.shape[0], math.prod(node.first.shape[1:])
     random_places = np.random.default_rng(first).integers(0, first, SAMPLED - 2).tolist()
     places = sorted({0, first - 1, *random_places} if each < MOST_SAMPLED else {first - 1})
     for place in places:
         inputs = [
-            machine.read(memory.at(place) if operand.batched else memory)
+            None if operand is None or memory is None else machine.read(memory.at(place) if operand.batched else memory)
             for operand, memory in zip(node.operands, made.inputs, strict=True)
         ]
         wanted = expected.expected(node.op, node.attributes, inputs)
