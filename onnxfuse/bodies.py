@@ -61,6 +61,7 @@ class Use:
     dtype: int
     shapes: tuple[tuple[int | str, ...] | None, ...] = ()
     booleans: tuple[bool, ...] = ()
+    domain: str = DOMAIN
 
 
 @dataclass
@@ -90,8 +91,9 @@ class Functions:
             return
         for (opset, use), overload in wanted.items():
             model.functions.append(function(use, overload, self.catalogue, opset))
-        if all(entry.domain != DOMAIN for entry in model.opset_import):
-            model.opset_import.add(domain=DOMAIN, version=1)
+        imported = {entry.domain for entry in model.opset_import}
+        for domain in sorted({use.domain for _, use in wanted} - imported):
+            model.opset_import.add(domain=domain, version=1)
         least = 10 if any(wanted.values()) else 8
         model.ir_version = max(model.ir_version, least)
 
@@ -363,7 +365,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
     """The model-local function for one use of a fused op."""
     definition = catalogue.definitions[use.op]
     names = [p.name for p in definition.tensors][: len(use.inputs)]
-    made = FunctionProto(domain=DOMAIN, name=use.op, overload=overload, input=names)
+    made = FunctionProto(domain=use.domain, name=use.op, overload=overload, input=names)
     attrs = dict(use.attrs)
     made.attribute.extend(sorted(attrs))
     made.opset_import.append(helper.make_opsetid("", opset))

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, parser
 
 import onnxfuse
 from onnxfuse.bodies import Use, function
@@ -23,6 +23,7 @@ from onnxfuse.kernels.device import Buffer, TensorType
 from onnxfuse.kernels.emulated import Emulated
 from onnxfuse.kernels.recorder import ADDRESS, Recorder
 from onnxfuse.language import load
+from onnxfuse.pipeline import fuse
 from onnxfuse.runtime.served import examine
 
 from .attention_cases import INPUTS, POSITIONS, Case, expected
@@ -447,3 +448,35 @@ def test_both_kinds_of_masks_in_a_session() -> None:
     session = onnxfuse.InferenceSession(model.SerializeToString(), emulate=True)
     plain = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(None, feeds)[0], plain.run(None, feeds)[0], rtol=2e-5, atol=2e-6)
+
+
+def test_only_the_node_that_shows_its_scores_runs_its_body() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2,4,7,16] q, float[2,4,7,16] k) => (float[2,4,7,16] y, float[2,4,7,7] weights) {
+        columns = Transpose <perm = [0, 1, 3, 2]> (k)
+        scores = MatMul (q, columns)
+        weights = Softmax (scores)
+        x = MatMul (weights, k)
+        again = MatMul (x, columns)
+        shares = Softmax (again)
+        y = MatMul (shares, k)
+    }"""
+    model = parser.parse_model(text)
+    fused = fuse(model, load()).model
+    onnx.checker.check_model(fused, full_check=True)
+    first, second = fused.graph.node
+    assert (first.domain, second.domain) == ("onnxfuse.function", "onnxfuse")
+    served = examine(fused)
+    assert served.names == ["Attention"]
+    assert list(served.reasons) == ["onnxfuse.function.Attention"]
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.standard_normal((2, 4, 7, 16)).astype(np.float32) for name in ("q", "k")}
+    sessions = [
+        onnxfuse.InferenceSession(fused.SerializeToString(), emulate=True),
+        onnxruntime.InferenceSession(fused.SerializeToString(), providers=["CPUExecutionProvider"]),
+        onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]),
+    ]
+    ours, bodies, original = (session.run(None, feeds) for session in sessions)
+    for one, other, want in zip(ours, bodies, original, strict=True):
+        np.testing.assert_allclose(one, want, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(other, want, rtol=2e-5, atol=2e-6)
