@@ -61,6 +61,7 @@ def optimize(
     atol: float | None = None,
     on_mismatch: Literal["bisect", "fail"] = "bisect",
     validate: Literal["onnxruntime", "reference", "kernels", "off"] = "onnxruntime",
+    card: str | None = None,
     base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
@@ -81,6 +82,9 @@ def optimize(
         on_mismatch: Leave the guilty fusion out and name it in the report, or raise.
         validate: Compare in onnxruntime; also with float64 ("reference"); with the CUDA source of the kernels run on
             the CPU, which needs g++ ("kernels"); or not at all ("off").
+        card: Leave out what is predicted to be slower fused than not on this GPU, "h200" or a .json file that
+            onnxfuse.cards describes, at `shapes`, or at sizes that are assumed and named in the report.  What was
+            measured on this machine counts for more than what is predicted.
         base_dir: Where external data lies; None is the folder of `model`, if that is a file.
         progress: Called with (step, done, total).
 
@@ -95,7 +99,7 @@ def optimize(
     """
     from pathlib import Path
 
-    from onnxfuse import files, pipeline, sources
+    from onnxfuse import cards, files, pipeline, sources
 
     source = sources.opened(model)
     optimized = pipeline.optimize(
@@ -112,6 +116,7 @@ def optimize(
         atol=atol,
         on_mismatch=on_mismatch,
         validate=validate,
+        card=cards.given(card, target),
         base_dir=base_dir or source.folder,
         progress=progress,
     )
@@ -150,7 +155,7 @@ def report(
         ignore=ignore,
         rules=rules,
         shapes=shapes,
-        card=cards.card(card) if card is not None else None,
+        card=cards.given(card, target),
         base_dir=base_dir or source.folder,
         progress=progress,
     )

@@ -14,7 +14,7 @@ Only real types obey these laws: integer division truncates, so integer arithmet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import TensorProto
@@ -22,8 +22,8 @@ from onnx import TensorProto
 from .canonical import freeze
 from .forms import Form, fold, form, hoisted, make, scaled, split_scalar
 from .symbolic import Dim, Shape, broadcast, product
-from .terms import REAL, Attributes, Term, Terms, is_number, numpy_dtype, same_shape, static
-from .views import Block, blocks_of, expand, leading_merge, merged_blocks, reshape, transpose, unmerge
+from .terms import REAL, Attributes, Term, Terms, is_number, same_shape, static
+from .views import Block, blocks_of, leading_merge, merged_blocks, reshape, transpose, unmerge
 
 NEUTRAL = {"Add": 0.0, "Mul": 1.0}
 """The ops that `combine` makes, and the number that changes nothing in each."""
@@ -59,7 +59,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
     if len(operands) == 1:
         return operands[0]
     if any(hoisted(operand)[0].op == "Reshape" for operand in operands):
-        lifted = _lift_merge(terms, op, operands, shape)
+        lifted = lift_merge(terms, op, operands, shape)
         lifted = _lift_rows(terms, operands, shape) if lifted is None and op == "Add" else lifted
         if lifted is not None:
             return lifted
@@ -199,27 +199,6 @@ def _power(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
 # ------------------------------------------------------------------------------------------------ elementwise
 
 
-@form("Cast")
-def _cast(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    x = args[0]
-    if x.dtype == dtype or (x.dtype in REAL and dtype in REAL and not x.constant):
-        return x
-    if x.dtype in REAL and dtype in REAL and x.scalar is not None:
-        return terms.number(float(np.float64(x.scalar).astype(numpy_dtype(dtype))), dtype, x.rank or 0)
-    if x.op == "Cast" and x.args[0].dtype == dtype == TensorProto.BOOL:
-        return x.args[0]
-    return x if x.constant and x.dtype in REAL and dtype in REAL else None
-
-
-@form("Max")
-def _maximum(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    if len(args) == 2:
-        for x, zero in (args, args[::-1]):
-            if zero.scalar == 0 and same_shape(x.shape, shape):
-                return make(terms, "Relu", [x], {}, shape, dtype)
-    return None
-
-
 @form("Clip")
 def _clip(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     low = args[1] if len(args) > 1 and args[1].op != "Absent" else None
@@ -229,45 +208,9 @@ def _clip(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None
     return None
 
 
-@form("Where")
-def _where(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    condition, x, y = args
-    if condition.op == "Not":
-        return make(terms, "Where", [condition.args[0], y, x], {}, shape, dtype)
-    truth = _everywhere(condition)
-    if truth is not None and shape is not None:
-        return expand(terms, x if truth else y, shape)
-    for keep, inner, low in _sides(terms, condition, x, y):
-        if inner.op == "Where" and low.scalar is not None and same_shape(inner.shape, shape):
-            for also, value, other in _sides(terms, *inner.args):
-                if other is low:
-                    both = make(terms, "And", [keep(), also()], {})
-                    return make(terms, "Where", [both, value, low], {}, shape, dtype)
-    return _lift_merge(terms, "Where", args, shape)
-
-
-def _sides(terms: Terms, condition: Term, x: Term, y: Term) -> tuple[tuple[Callable[[], Term], Term, Term], ...]:
-    """A Where read in both ways: (when the first of these two is taken, that one, the other)."""
-    return (lambda: condition, x, y), (lambda: make(terms, "Not", [condition], {}), y, x)
-
-
-def _everywhere(term: Term) -> bool | None:
-    """The truth value that all elements of a condition are known to have."""
-    constant = term.args[0] if term.op == "Expand" and len(term.args) == 1 else term
-    if constant.op != "Constant" or constant.data is None or not constant.data.size:
-        return None
-    values = {bool(b) for b in constant.data.ravel()}
-    return values.pop() if len(values) == 1 else None
-
-
-@form("Not")
-def _not(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    return args[0].args[0] if args[0].op == "Not" else None
-
-
 def _elementwise(op: str) -> Form:
     def lifted(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-        return _lift_merge(terms, op, args, args[0].shape)
+        return lift_merge(terms, op, args, args[0].shape)
 
     return lifted
 
@@ -277,20 +220,6 @@ def _flip(other: str) -> Form:
         return make(terms, other, args[::-1], {}, shape, dtype)
 
     return flipped
-
-
-def _commutative(op: str) -> Form:
-    def ordered(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-        if op in ("And", "Or") and shape is not None:
-            for x, c in (args, args[::-1]):
-                truth = _everywhere(c)
-                if truth is not None and x.shape is not None:
-                    return expand(terms, x if truth == (op == "And") else c, shape)
-        if args == sorted(args, key=lambda t: t.id):
-            return None
-        return make(terms, op, sorted(args, key=lambda t: t.id), attrs, shape, dtype)
-
-    return ordered
 
 
 def _activation(op: str) -> Form:
@@ -308,8 +237,6 @@ for _op in ("Tanh", "IsNaN"):
     form(_op)(_elementwise(_op))
 for _op in ("Gelu", "FastGelu", "QuickGelu", "Swish", "Mish", "HardSwish"):
     form(_op)(_activation(_op))
-for _op in ("And", "Or", "Equal"):
-    form(_op)(_commutative(_op))
 form("Less")(_flip("Greater"))
 form("LessOrEqual")(_flip("GreaterOrEqual"))
 
@@ -441,7 +368,7 @@ for _kind in ("Mean", "Sum", "Max", "Min", "Prod", "SumSquare", "L2", "L1", "Log
 # ------------------------------------------------------------------------------------------------ merges
 
 
-def _lift_merge(terms: Terms, op: str, operands: list[Term], shape: Shape | None) -> Term | None:
+def lift_merge(terms: Terms, op: str, operands: list[Term], shape: Shape | None) -> Term | None:
     """op(merge(x), y, ...) as merge(op(x, unmerge(y), ...)) for an elementwise op over attention scores in rank 3."""
     if shape is None or (op in NEUTRAL and sum(not is_number(t) for t in operands) < 2):
         return None

@@ -47,6 +47,15 @@ CARDS = {
 DEFAULT = "h200"
 
 
+def given(name: str | None, target: str = "onnxfuse") -> Card | None:
+    """The card that a user named, if so.  Raises UsageError where it is none, and for a target that has no kernels."""
+    if name is None:
+        return None
+    if target != "onnxfuse":
+        raise UsageError("estimates are for --target onnxfuse: what other targets run is not onnxfuse's")
+    return card(name)
+
+
 def card(name: str) -> Card:
     """A card of CARDS, or of a JSON file.  Raises UsageError where it is neither."""
     if name in CARDS:

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from .diagonals import LARGEST, Diagonals, diagonals
 from .forms import make
-from .symbolic import Dim
+from .symbolic import Dim, smallest_of
 from .terms import REAL, Term, Terms, static, value_of
 
 NEVER = -1e9
@@ -69,10 +69,8 @@ def _sees(mask: Term, value: float) -> bool | None:
 
 def _fills(dim: Dim, size: Dim) -> bool:
     """Is the dimension the size, and no 1 that broadcasts?  What is cut to min(n, size) is, in every run that adds."""
-    if dim == size:
-        return True
-    parts = repr(dim)[4:-1].split(",") if repr(dim).startswith("min(") else []
-    return repr(size) in parts and all(part == repr(size) or (part.isdigit() and part != "1") for part in parts)
+    parts = smallest_of(dim)
+    return dim == size or (size in parts and all(p == size or (isinstance(p, int) and p != 1) for p in parts))
 
 
 def hides(mask: Term) -> bool:

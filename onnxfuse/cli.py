@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -10,20 +11,23 @@ import click
 from onnxfuse import __version__
 from onnxfuse.commands.bench import bench
 from onnxfuse.commands.check import check
+from onnxfuse.commands.guard import guarded
 from onnxfuse.commands.optimize import optimize
-from onnxfuse.commands.options import complain
+from onnxfuse.commands.options import complain, mistake
 from onnxfuse.commands.report import report
 from onnxfuse.commands.rules import rules
 from onnxfuse.commands.run import run
 from onnxfuse.errors import OnnxfuseError, UsageError
 
 INTERRUPTED = 130
+UNREAD = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; what goes wrong becomes one line on stderr.
 
-    0 done, 1 findings, 2 bad usage or an unreadable model, 3 the numbers changed, 130 interrupted.
+    0 done, 1 findings, 2 bad usage or an unreadable model, 3 the numbers changed, 4 a mistake in onnxfuse, 130
+    interrupted.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -41,7 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("onnxfuse: interrupted", err=True)
         return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is for nobody
+        return UNREAD
+    except Exception as error:
+        return complain(mistake(error))
     return int(code or 0)
+
+
+def guarded_main() -> int:
+    """`main`, in a process whose crash is told."""
+    return guarded(main)
 
 
 @click.group(name="onnxfuse", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

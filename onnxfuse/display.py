@@ -70,6 +70,9 @@ def print_optimized(out: Console, report: Report, *, written: Sequence[Path], ve
     out.print(Text.assemble((report.model, "bold"), arrow))
     _print_sum(out, report, "nothing to fuse")
     _print_fusions(out, report.fusions, scopes=verbose, sites=verbose)
+    if report.card is not None:
+        sizes = f" at {report.assumed}, as nothing else was said: --shape NAME:DIMS" if report.assumed else ""
+        out.print(Text(f"  weighed on {report.card}{sizes}", style="dim"))
     for left in report.left_out:
         what = f"left out: {_fusion_at(left.fusion)}: {left.reason}"
         out.print(Padding.indent(Text.assemble(("✗ ", "bold red"), what), 2))
@@ -114,16 +117,26 @@ def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:
             str(e.resident) if e.resident is not None else "",
         ]
         table.add_row(Text(op, style="bold cyan"), str(len(group)), *figures, Text(e.source, style="dim"))
-        for fusion in group if verbose else ():
-            table.add_row(Text(f"  {fusion.node}", style="dim"))
+        for line in (*_kernels(e), *(fusion.node for fusion in group)) if verbose else ():
+            table.add_row(Text(f"  {line}", style="dim"))
     if not groups:
         return
     out.print(Padding.indent(table, 2))
     times = [fusion.estimate.seconds for fusion in report.fusions if fusion.estimate is not None]
     known = [seconds for seconds in times if seconds is not None]
     total = f"{human_seconds(sum(known))} for {len(known)} fused nodes" if known else ""
-    rest = f"{len(times) - len(known)} unknown: give --shape NAME:DIMS" if len(known) < len(times) else ""
-    out.print(Text(f"  {', '.join(filter(None, (total, rest)))}\n", style="dim"))
+    rest = f"{len(times) - len(known)} of unknown shapes" if len(known) < len(times) else ""
+    sizes = f" at {report.assumed}, as nothing else was said: --shape NAME:DIMS" if report.assumed else ""
+    out.print(Text(f"  {', '.join(filter(None, (total, rest)))}{sizes}\n", style="dim"))
+
+
+def _kernels(estimate: Estimate) -> Iterator[str]:
+    """A line for each launch, and what its blocks need."""
+    for launch in estimate.kernels:
+        yield f"{launch.kernel}: {launch.blocks:,} × {launch.threads} threads"
+        for on in launch.occupancy:
+            shared = human_bytes(on.shared + launch.shared)
+            yield f"  {on.architecture}: {on.registers} registers, {shared} shared, {on.resident} blocks at a time"
 
 
 def print_why(out: Console, report: Report, rule: str) -> None:

@@ -7,7 +7,8 @@
     ├── RuleError            a .rule file with a mistake: says file, line, column and a suggestion
     ├── DependencyError      an optional package that this command needs is not installed
     ├── KernelError          a kernel that cannot be compiled or launched, or inputs that do not fit its op
-    └── NumericsError        exit code 3: the fused model computes something else
+    ├── NumericsError        exit code 3: the fused model computes something else
+    └── InternalError        exit code 4: a mistake in onnxfuse itself
 
 Each message is one line for a user: it names the file, the node where there is one, and the next step.
 """
@@ -57,3 +58,9 @@ class NumericsError(OnnxfuseError):
     """The fused model computes something else than the original."""
 
     exit_code = 3
+
+
+class InternalError(OnnxfuseError):
+    """A mistake in onnxfuse itself, which met with what nobody foresaw."""
+
+    exit_code = 4

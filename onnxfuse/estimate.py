@@ -4,14 +4,15 @@ A kernel moves bytes, computes, and is launched: it takes as long as the longer 
 that.  Bytes and operations are those of its `Kernel.work`; a grid of fewer blocks than there are multiprocessors gets
 that share of the bandwidth, and operations wait for the multiprocessor with the most blocks.  A product that was
 measured on this machine takes what `kernels.dispatch` knows.  An op without a kernel is what the nodes of its function
-body are one by one: their inputs and outputs once each, and a launch for each that is not a mere view.
+body are one by one: their inputs and outputs once each, and a launch for each that is not a mere view.  So are nodes
+that nothing fused, but a product takes as long as ours would, fused or not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,15 @@ from . import kernels
 from .cards import Card
 from .errors import KernelError
 from .graph import DOMAIN, roots
+from .kernels import cublaslt
 from .kernels.device import TensorType
-from .kernels.dispatch import verdicts
+from .kernels.dispatch import best, verdicts
 from .kernels.gemm import FusedMatMul
 from .kernels.kernel import Kernel, Work
-from .kernels.launches import launches, occupancy
+from .kernels.launches import Launch, launches, occupancy
+from .kernels.nvrtc import ARCHITECTURES
 from .lift import View, lift
-from .records import Bound, Estimate
+from .records import Bound, Estimate, Launched, Occupancy
 from .runtime.served import values
 from .symbolic import Sym
 
@@ -39,13 +42,34 @@ FUSED_PRODUCTS = frozenset({"FusedMatMul", "FusedConv", "Attention"})
 FUNCTION_BODY = "function body"
 
 
-def estimates(
-    model: ModelProto, known: Mapping[str, int], card: Card, rules: Sequence[Path] = (), base_dir: Path | None = None
-) -> dict[tuple[str, str], Estimate]:
-    """For each fused node of a model, by scope path and name; `known` are sizes of symbolic dimensions."""
-    sized = _sized(model, known)
+@dataclass(slots=True)
+class Prediction:
+    """How long a model takes on a card."""
+
+    fused: dict[tuple[str, str], Estimate] = field(default_factory=dict)
+    """Its fused nodes, by scope path and name."""
+    others: float = 0.0
+    """Seconds of its other nodes, each as if a runtime ran it alone; what is constant is computed before."""
+    unknown: int = 0
+    """Nodes of whose shapes too little is known."""
+
+    @property
+    def seconds(self) -> float:
+        """Of all nodes that something is known of."""
+        return self.others + math.fsum(e.seconds for e in self.fused.values() if e.seconds is not None)
+
+
+def predict(
+    model: ModelProto,
+    shapes: Mapping[str, Sequence[int]],
+    card: Card,
+    rules: Sequence[Path] = (),
+    base_dir: Path | None = None,
+) -> Prediction:
+    """Of a model whose inputs have these shapes."""
+    sized = _sized(model, shapes)
     bodies = {(f.name, f.overload): f for f in sized.functions if f.domain == DOMAIN}
-    found: dict[tuple[str, str], Estimate] = {}
+    found = Prediction()
     views: dict[int, View] = {}
     for root in roots(sized):
         for graph in root.scopes():
@@ -53,21 +77,26 @@ def estimates(
             for node in graph.nodes:
                 if node.domain == DOMAIN:
                     body = bodies.get((node.op_type, node.overload))
-                    found[graph.path, node.name] = _estimate(node, _types(view, node.input), body, card, rules)
+                    estimate = _estimate(node, _types(view, node.input), body, card, rules)
+                    found.fused[graph.path, node.name] = estimate
+                    found.unknown += estimate.seconds is None
+                elif any(name and not view.term(name).constant for name in node.output):
+                    cost = _alone(view, node, card)
+                    found.others += cost.seconds if cost is not None else 0.0
+                    found.unknown += cost is None
     return found
 
 
-def _sized(model: ModelProto, known: Mapping[str, int]) -> ModelProto:
-    """A copy whose inputs have these sizes, and no other shapes declared."""
+def _sized(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
+    """A copy whose inputs have these shapes, and no others declared."""
     copy = ModelProto()
     copy.CopyFrom(model)
     del copy.graph.value_info[:]
     for info in copy.graph.output:
         info.type.tensor_type.ClearField("shape")
     for info in copy.graph.input:
-        for dim in info.type.tensor_type.shape.dim:
-            if dim.dim_param in known:
-                dim.dim_value = known[dim.dim_param]
+        for dim, size in zip(info.type.tensor_type.shape.dim, shapes.get(info.name, ()), strict=False):
+            dim.dim_value = size
     return copy
 
 
@@ -95,10 +124,20 @@ class _Times:
     flops: float
     launches: float
 
+    def __add__(self, other: _Times) -> _Times:
+        return _Times(self.bytes + other.bytes, self.flops + other.flops, self.launches + other.launches)
+
+    @property
+    def seconds(self) -> float:
+        return max(self.bytes, self.flops) + self.launches
+
     @property
     def bound(self) -> Bound:
         times: dict[Bound, float] = {"bytes": self.bytes, "flops": self.flops, "launches": self.launches}
         return max(times, key=lambda name: times[name])
+
+
+NOTHING = _Times(0.0, 0.0, 0.0)
 
 
 def _estimate(
@@ -119,39 +158,60 @@ def _estimate(
         return Estimate(source)
     if kernel is not None:
         try:
-            return _of_kernel(node.op_type, kernel, source, _padded(kernel, types), card)
+            return _of_kernel(node, kernel, source, _padded(kernel, types), card)
         except KernelError:
             source = FUNCTION_BODY
     return _of_body(body, types, card) if body is not None else Estimate(source)
 
 
-def _padded(kernel: Kernel, types: list[TensorType | None]) -> list[TensorType | None]:
-    return types + [None] * (len(kernel.signature.inputs) - len(types))
+def _padded(kernel: Kernel, types: Sequence[TensorType | None]) -> list[TensorType | None]:
+    return [*types, *[None] * (len(kernel.signature.inputs) - len(types))]
 
 
-def _of_kernel(op: str, kernel: Kernel, source: str, types: Sequence[TensorType | None], card: Card) -> Estimate:
-    work, made = kernel.work(types), launches(kernel, types, card.multiprocessors)
-    dtype = next(t.dtype for t in types if t is not None and t.dtype.kind in "fV")
-    busy = max((one.blocks for one in made), default=1)
-    fullest = -(-busy // card.multiprocessors) * card.multiprocessors
-    times = _Times(
-        _bytes(work) / card.bandwidth / min(1.0, busy / card.multiprocessors),
-        work.flops / _rate(op in FUSED_PRODUCTS, dtype, card) * fullest / busy,
-        len(made) * card.launch,
-    )
-    measured = (
-        verdicts().predicted(card.name, kernel.which(types)) if made and isinstance(kernel, FusedMatMul) else None
-    )
-    predicted = max(times.bytes, times.flops) + times.launches if made else 0.0
+def _of_kernel(
+    node: NodeProto, kernel: Kernel, source: str, types: Sequence[TensorType | None], card: Card
+) -> Estimate:
+    work, made = kernel.work(types), launches(kernel, types, card.multiprocessors, [bool(y) for y in node.output])
+    times = _kernel_times(work, made, _rate(node.op_type in FUSED_PRODUCTS, _real(types), card), card)
+    known = verdicts().measured(card.name, kernel.which(types)) if made and isinstance(kernel, FusedMatMul) else None
+    measured = known[best(known)] if known else None
     return Estimate(
         source,
-        measured or predicted,
+        measured or times.seconds,
         times.bound if made else None,
         _bytes(work),
         work.flops,
         len(made),
-        min((n for one in made if (n := occupancy(one, card.architecture)) is not None), default=None),
+        min((found.resident for one in made if (found := occupancy(one, card.architecture))), default=None),
         measured is not None,
+        tuple(map(_launched, made)),
+    )
+
+
+def _kernel_times(work: Work, made: Sequence[Launch], rate: float, card: Card) -> _Times:
+    if not made:
+        return NOTHING
+    busy = max(one.blocks for one in made)
+    fullest = -(-busy // card.multiprocessors) * card.multiprocessors
+    return _Times(
+        _bytes(work) / card.bandwidth / min(1.0, busy / card.multiprocessors),
+        work.flops / rate * fullest / busy,
+        len(made) * card.launch,
+    )
+
+
+def _real(types: Sequence[TensorType | None]) -> np.dtype[np.generic]:
+    return next(t.dtype for t in types if t is not None and t.dtype.kind in "fV")
+
+
+def _launched(launch: Launch) -> Launched:
+    found = ((name, occupancy(launch, name)) for name in ARCHITECTURES)
+    return Launched(
+        f"{launch.source.name} {launch.entry}",
+        launch.blocks,
+        launch.threads,
+        launch.shared,
+        tuple(Occupancy(name, *figures) for name, figures in found if figures is not None),
     )
 
 
@@ -166,30 +226,73 @@ def _rate(product: bool, dtype: np.dtype[np.generic], card: Card) -> float:
 # ------------------------------------------------------------------------------------------------ function bodies
 
 
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """What a standard node takes."""
+
+    times: _Times
+    bytes: int = 0
+    flops: int = 0
+    measured: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.measured or self.times.seconds
+
+
+def _alone(view: View, node: NodeProto, card: Card) -> _Cost | None:
+    """A standard node by itself; None where one of its shapes is unknown."""
+    if node.op_type in VIEWS:
+        return _Cost(NOTHING)
+    types_in, types_out = _types(view, node.input), _types(view, node.output)
+    if types_in is None or types_out is None:
+        return None
+    inputs, outputs = [t for t in types_in if t is not None], [t for t in types_out if t is not None]
+    moved = sum(math.prod(t.shape) * t.dtype.itemsize for t in (*inputs, *outputs))
+    flops = _flops(node, inputs, outputs)
+    rate = _rate(node.op_type in PRODUCTS, outputs[0].dtype, card)
+    if node.op_type in ("MatMul", "Gemm") and outputs[0].dtype.kind in "fV":
+        try:
+            return _product(node, inputs, card)
+        except KernelError:  # of vectors, or with its first operand transposed
+            pass
+    return _Cost(_Times(moved / card.bandwidth, flops / rate, card.launch), moved, flops)
+
+
+def _product(node: NodeProto, inputs: list[TensorType], card: Card) -> _Cost:
+    """A product as if ours computed it, which is never slower than the vendor's with a pass behind it."""
+    given = values(node)
+    if given.get("transA"):
+        raise KernelError("a transposed first operand")
+    kernel = FusedMatMul({"activation": "Relu", "transB": given.get("transB", 0)})
+    types = _padded(kernel, inputs[:2])
+    work, made = kernel.work(types), launches(kernel, types, card.multiprocessors)
+    which = kernel.which(types)
+    known = [verdicts().measured(card.name, which._replace(epilogue=name)) for name in ("", *cublaslt.NAMES)]
+    return _Cost(
+        _kernel_times(work, made, _rate(True, _real(types), card), card),
+        _bytes(work),
+        work.flops,
+        min((times[best(times)] for times in known if times), default=None),
+    )
+
+
 def _of_body(body: FunctionProto, types: Sequence[TensorType | None], card: Card) -> Estimate:
     """The nodes of a body one by one; unknown where a shape inside it is."""
     view = _view(body, types)
-    seconds, moved, flops = 0.0, 0, 0
-    total = _Times(0.0, 0.0, 0.0)
-    count = 0
-    for node in view.graph.nodes:
-        if node.op_type in VIEWS:
-            continue
-        types_in, types_out = _types(view, node.input), _types(view, node.output)
-        if types_in is None or types_out is None:
-            return Estimate(FUNCTION_BODY)
-        inputs, outputs = [t for t in types_in if t is not None], [t for t in types_out if t is not None]
-        own_bytes = sum(math.prod(t.shape) * t.dtype.itemsize for t in (*inputs, *outputs))
-        own_flops = _flops(node, inputs, outputs)
-        times = _Times(
-            own_bytes / card.bandwidth,
-            own_flops / _rate(node.op_type in PRODUCTS, outputs[0].dtype, card),
-            card.launch,
-        )
-        seconds += max(times.bytes, times.flops) + times.launches
-        moved, flops, count = moved + own_bytes, flops + own_flops, count + 1
-        total = _Times(total.bytes + times.bytes, total.flops + times.flops, total.launches + times.launches)
-    return Estimate(FUNCTION_BODY, seconds, total.bound if count else None, moved, flops, count)
+    costs = [_alone(view, node, card) for node in view.graph.nodes if node.op_type not in VIEWS]
+    known = [cost for cost in costs if cost is not None]
+    if len(known) < len(costs):
+        return Estimate(FUNCTION_BODY)
+    total = sum((cost.times for cost in known), NOTHING)
+    return Estimate(
+        FUNCTION_BODY,
+        math.fsum(cost.seconds for cost in known),
+        total.bound if known else None,
+        sum(cost.bytes for cost in known),
+        sum(cost.flops for cost in known),
+        len(known),
+    )
 
 
 def _view(body: FunctionProto, types: Sequence[TensorType | None]) -> View:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from .canonical import freeze
+from .choices import compared
 from .forms import Form, form
 from .infer import normal_axis
 from .symbolic import Dim, Shape, at_least, product
@@ -299,10 +300,10 @@ def _gather_elements(terms: Terms, args: list[Term], attrs: Attributes, shape: S
 def _always(op: str) -> Form:
     """Comparisons of indices that come out the same everywhere are constants."""
 
-    def compared(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    def decided(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
         a, b = (affine(arg) for arg in args)
         if a is None or b is None or shape is None:
-            return None
+            return compared(terms, op, args, shape)
         first, second = (broadcast_steps(i.steps, t.shape, shape) for i, t in zip((a, b), args, strict=True))
         gap, steps = a.offset - b.offset, [p - q for p, q in zip(first, second, strict=True)]
         strict = op == "Greater"
@@ -314,7 +315,7 @@ def _always(op: str) -> Form:
             return None
         return expand(terms, terms.constant(np.full((1,) * len(shape), truth), dtype), shape)
 
-    return compared
+    return decided
 
 
 for _op in ("Greater", "GreaterOrEqual"):

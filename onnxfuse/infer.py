@@ -356,6 +356,16 @@ def _global_pool(terms: Terms, args: list[Term], attrs: Attributes, outputs: int
     return [(None if x is None else x[:2] + (1,) * (len(x) - 2), args[0].dtype)]
 
 
+@_rule("Resize")
+def _resize(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """By sizes, where they are known and each is what its dimension becomes (ai.onnx Resize-11)."""
+    x, sizes = args[0], args[3].data if len(args) > 3 else None
+    whole = "axes" not in attrs and attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+    if sizes is None or x.shape is None or not whole:
+        return [(None, 0)]
+    return [(tuple(sizes), x.dtype)]
+
+
 @_rule("Tile")
 def _tile(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     x, data = args[0].shape, args[1].data

@@ -28,7 +28,7 @@ LADDERS: dict[str, tuple[int, ...]] = {
 }
 """Sizes to try for a dynamic axis, by kind.  Odd ones first: they catch a fusion that rounds or swaps dimensions."""
 _ATTEMPTS = 48
-_BATCH_NAME = re.compile(r"batch|^b$|^n$|^bs$", re.IGNORECASE)
+_BATCH_NAME = re.compile(r"batch|^b$|^bs$", re.IGNORECASE)
 _PAST_NAME = re.compile(r"past|cache", re.IGNORECASE)
 _IMAGE_NAME = re.compile(r"height|width|^h$|^w$", re.IGNORECASE)
 _SIGNAL_NAME = re.compile(r"samples|frames|audio", re.IGNORECASE)
@@ -96,6 +96,29 @@ def generate(
     return ([], failure) if failure else ([case], "")
 
 
+def assumed(
+    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
+) -> tuple[dict[str, tuple[int, ...]], str]:
+    """Shapes of all inputs as `generate` tries them first, and the sizes among them that `shapes` does not give, such
+    as ``batch=3 sequence=7``.  Nothing is run; both are empty where nothing can be generated.
+
+    Raises UsageError where `shapes` do not fit the model.
+    """
+    try:
+        inputs = _inputs(model, shapes or {})
+    except _UnsupportedError:
+        return {}, ""
+    fixed = _fixed(inputs, shapes or {})
+    search = _Search(inputs, _kinds(inputs, fixed), fixed, lambda case: "", 0)
+    search.covers_past = any(item.past for item in inputs)
+    sizes = search.sizes(dict.fromkeys(search.kinds.values(), 0))
+    free = {
+        name: {dim: size for dim, size in own.items() if dim not in fixed and f"{name}:{dim}" not in fixed}
+        for name, own in sizes.items()
+    }
+    return {item.name: _sizes(item, sizes) for item in inputs}, _named(free)
+
+
 @dataclass(slots=True)
 class _Search:
     """The walk over sizes until the model has run on enough of them."""
@@ -115,9 +138,7 @@ class _Search:
 
     def attempt(self, rung: dict[str, int], split: frozenset[str] = frozenset(), kind: str = "") -> bool:
         """Runs the model at the sizes of `rung`, inputs or symbols in `split` one step on in axes of `kind`."""
-        shapes = {item.name: self._sizes(item, rung, split, kind) for item in self.inputs}
-        if self.covers_past:
-            _cover_past(self.inputs, self.fixed, shapes)
+        shapes = self.sizes(rung, split, kind)
         if kind and shapes in self.tried:
             return False
         self.tried.append(shapes)
@@ -127,6 +148,13 @@ class _Search:
         if not error:
             self.cases.append(case)
         return not error
+
+    def sizes(self, rung: dict[str, int], split: frozenset[str] = frozenset(), kind: str = "") -> dict[str, Sizes]:
+        """The size of each dynamic dim, by input."""
+        shapes = {item.name: self._sizes(item, rung, split, kind) for item in self.inputs}
+        if self.covers_past:
+            _cover_past(self.inputs, self.fixed, shapes)
+        return shapes
 
     def _sizes(self, item: _Input, rung: dict[str, int], split: frozenset[str], kind: str) -> Sizes:
         """The size of each dynamic dim of `item`."""
@@ -201,7 +229,9 @@ def _inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> list
         if not tensor.HasField("shape") and info.name not in shapes:
             raise _UnsupportedError(f"input {info.name!r} has no rank: say --shape {info.name}:DIM,DIM,...")
         dims: tuple[int | str, ...] = tuple(
-            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{info.name}.{axis}"
+            dim.dim_value
+            if dim.HasField("dim_value") and dim.dim_value >= 0
+            else dim.dim_param or f"{info.name}.{axis}"
             for axis, dim in enumerate(tensor.shape.dim)
         )
         if not tensor.HasField("shape"):
@@ -271,7 +301,7 @@ def _kinds(inputs: list[_Input], fixed: Sizes) -> dict[str, str]:
 
 def _kind(item: _Input, axis: int, symbol: str) -> str:
     label = "" if "." in symbol else symbol
-    if _BATCH_NAME.search(label):
+    if _BATCH_NAME.search(label) or (label.lower() == "n" and not axis):
         return "batch"
     if _PAST_NAME.search(label):
         return "past"
@@ -366,16 +396,21 @@ def _sizes(item: _Input, shapes: dict[str, Sizes]) -> tuple[int, ...]:
 
 def _case(inputs: list[_Input], shapes: dict[str, Sizes], seed: int, number: int, careful: bool) -> Case:
     feeds: dict[str, Any] = {}
-    label: dict[str, list[int]] = {}
     for item in inputs:
-        for dim, size in shapes[item.name].items():
-            label.setdefault(dim, []).append(size)
         rng = np.random.default_rng([seed, number, zlib.crc32(item.name.encode())])
         sizes = _sizes(item, shapes)
         draw = [_values(item, sizes, rng, shapes, number, careful) for _ in range(2 if item.sequence else 1)]
         feeds[item.name] = draw if item.sequence else draw[0]
-    names = (f"{dim}={'/'.join(map(str, dict.fromkeys(sizes)))}" for dim, sizes in label.items())
-    return Case(" ".join(names) or "static shapes", feeds)
+    return Case(_named(shapes) or "static shapes", feeds)
+
+
+def _named(shapes: Mapping[str, Sizes]) -> str:
+    """The sizes of all inputs by symbol: ``batch=3 sequence=7/12``."""
+    label: dict[str, list[int]] = {}
+    for known in shapes.values():
+        for dim, size in known.items():
+            label.setdefault(dim, []).append(size)
+    return " ".join(f"{dim}={'/'.join(map(str, dict.fromkeys(sizes)))}" for dim, sizes in label.items())
 
 
 def _values(

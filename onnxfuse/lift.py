@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from onnx import NodeProto, TensorProto, numpy_helper
 
 from .canonical import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from .graph import STANDARD, Graph, captured_names, has_bodies
-from .infer import infer, normal_axis
+from .infer import BROADCAST, infer, normal_axis
 from .normal import fold, make, reshape, slice_axis
 from .shape_data import shape_data
-from .symbolic import Apart, Derived, Dim, Shape, Sym, product, same_if, symbol
+from .symbolic import Apart, Derived, Dim, Limited, Shape, Sym, limit, product, same_if, symbol
 from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms
 
 RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
@@ -90,31 +91,54 @@ def lift(graph: Graph, base_dir: Path | None, parent: View | None = None) -> Vie
     """The terms of every value of a scope.
 
     Names of dimensions lie: exporters give the same to a sequence and to its cache.  Where two inputs share one they
-    are taken for different, until an op needs them to be equal."""
-    equal: set[str] = set()
+    are taken for different, until an op needs them to be equal.  What an op needs to be short, is."""
+    known = _Known()
     while True:
-        view = _lift(graph, base_dir, parent, equal)
-        found = {name for symbol in view.terms.symbols() if isinstance(symbol, Derived) for name in same_if(symbol)}
-        if found <= equal:
+        view = _lift(graph, base_dir, parent, known)
+        found = _known(view.terms)
+        if found.equal <= known.equal and found.limits.keys() <= known.limits.keys():
             return view
-        equal |= found
+        known = _Known(known.equal | found.equal, {**found.limits, **known.limits})
 
 
-def _apart(name: str, shape: Shape | None, taken: set[str], equal: Collection[str]) -> Shape | None:
+@dataclass(frozen=True)
+class _Known:
+    """What the ops of a scope tell of its inputs' dimensions."""
+
+    equal: frozenset[str] = frozenset()
+    """Those told apart that are what their labels say after all."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Symbols → the largest that they can be."""
+
+
+def _known(terms: Terms) -> _Known:
+    derived = [symbol for symbol in terms.symbols() if isinstance(symbol, Derived)]
+    limits: dict[str, int] = {}
+    if any(symbol.startswith("min(") for symbol in derived):
+        for term in terms:
+            shapes = [a.shape[::-1] for a in term.args if a.shape is not None] if term.op in BROADCAST else []
+            for dims in zip_longest(*shapes, fillvalue=1):
+                limits.update(found for a, b in combinations(dims, 2) if (found := limit(a, b)))
+    return _Known(frozenset(name for symbol in derived for name in same_if(symbol)), limits)
+
+
+def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Shape | None:
     """An input's shape, in which what is named like another input's dimension is told apart from it."""
     dims: list[Dim] = []
     for axis, dim in enumerate(shape or ()):
         if isinstance(dim, Sym):
             (text,) = dim.symbols
             other = Apart.of(text, f"{name}.{axis}")
-            if text in taken and other not in equal:
+            if text in taken and other not in known.equal:
                 dim = symbol(other)
+            elif text in known.limits:
+                dim = symbol(Limited.of(text, known.limits[text]))
             taken.add(text)
         dims.append(dim)
     return None if shape is None else tuple(dims)
 
 
-def _lift(graph: Graph, base_dir: Path | None, parent: View | None, equal: Collection[str]) -> View:
+def _lift(graph: Graph, base_dir: Path | None, parent: View | None, known: _Known) -> View:
     """The terms of every value of a scope, in one pass over its nodes."""
     view = View(graph, Terms(), base_dir, parent, shared=_shared(graph))
     taken: set[str] = set()
@@ -127,7 +151,7 @@ def _lift(graph: Graph, base_dir: Path | None, parent: View | None, equal: Colle
     for name in graph.inputs:
         if name not in view.terms_of:
             dtype, shape = graph.type_of(name)
-            _define(view, name, view.terms.input(name, _apart(name, shape, taken, equal), dtype), dtype)
+            _define(view, name, view.terms.input(name, _tell(name, shape, taken, known), dtype), dtype)
     for node in graph.nodes:
         for name, (term, dtype) in zip(node.output, _lift_node(view, node), strict=False):
             if name:

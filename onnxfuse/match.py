@@ -307,8 +307,27 @@ class Matcher:
             for outside in self._with_number(p, t, scalar, numbers, partial):
                 for _ in self._assign(p, t, others, terms + outside[1], rest, partial):
                     yield [*self._left, *outside[0]]
+            if partial and p.op == "Mul" and scalar is not None and numbers and self._known(scalar) is None:
+                yield from self._solved(p, t, scalar, numbers, others, terms, rest)
 
     _left: list[Term]
+
+    def _solved(
+        self,
+        p: Pattern,
+        t: Term,
+        scalar: Pattern,
+        numbers: list[Term],
+        others: list[Pattern],
+        terms: list[Term],
+        rest: list[Pattern],
+    ) -> Iterator[list[Term]]:
+        """Matches in which the other operands say what the number should be: what it is more stays outside."""
+        for _ in self._assign(p, t, others, terms, rest, True):
+            known, found = self._known(scalar), numbers[0].scalar
+            assert found is not None
+            if known and not close(known, found, t.dtype):
+                yield [*self._left, self.terms.number(found / known, t.dtype, numbers[0].rank or 0), *numbers[1:]]
 
     def _with_number(
         self, p: Pattern, t: Term, scalar: Pattern | None, numbers: list[Term], at_root: bool

@@ -1,8 +1,8 @@
 """The normal form of terms: one spelling for each expression, up to the algebra of real numbers and of views.
 
 `make` and the constructors below answer terms in normal form, given arguments in normal form; equal spellings are one
-term.  `algebra`, `views`, `indexing` and `padding` say which spellings are equal.  The order from the outside in is
-fixed, so that rewriting ends: scalar, merge, Repeat and Expand, unsqueeze, Slice, Transpose.
+term.  `algebra`, `choices`, `views`, `indexing` and `padding` say which spellings are equal.  The order from the
+outside in is fixed, so that rewriting ends: scalar, merge, Repeat and Expand, unsqueeze, Slice, Transpose.
 
 Views, and what depends on shapes, belong here; what an op means belongs into a rule.  STUDY: each part was kept because
 real exports need it.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from . import choices as choices
 from . import indexing as indexing
 from . import padding as padding
 from . import stack as stack  # their forms belong to the table

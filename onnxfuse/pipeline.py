@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
@@ -16,8 +16,9 @@ from .bodies import Functions
 from .cards import Card
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
-from .estimate import estimates
+from .estimate import predict
 from .graph import DOMAIN, STANDARD, Names, attribute_graphs, roots
+from .inputs import assumed
 from .kernels.emulator.build import compiler
 from .language import Catalogue, load
 from .lift import View, lift
@@ -113,6 +114,7 @@ def optimize(
     atol: float | None = None,
     on_mismatch: Literal["bisect", "fail"] = "bisect",
     validate: Literal["onnxruntime", "reference", "kernels", "off"] = "onnxruntime",
+    card: Card | None = None,
     base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
@@ -120,9 +122,9 @@ def optimize(
 
     `target` is "onnxfuse" (fused ops with function bodies), "onnx" (standard ops) or "ort" (what onnxruntime runs
     fastest on a CPU); without `opset` the latter two may raise the model's, see `lower`.  `shapes` are those of inputs
-    to validate with and to measure traffic at; `base_dir` is where external data lies.  Raises NumericsError if the
-    fused model differs and `on_mismatch` is "fail"; otherwise the fusions that are guilty are left out and named in the
-    report.
+    to validate with and to measure traffic at; `base_dir` is where external data lies.  Fusions that are predicted to
+    lose on a `card` at these shapes are left out.  Raises NumericsError if the fused model differs and `on_mismatch` is
+    "fail"; otherwise the fusions that are guilty are left out, and all that are so are named in the report.
     """
     started = time.perf_counter()
     if validate == "kernels":
@@ -130,27 +132,44 @@ def optimize(
     catalogue = load(rules).choose(select, ignore)
     known = sizes(model, shapes or {})
     source, fused = lower(model, catalogue, target=target, opset=opset, base_dir=base_dir, progress=progress)
+    progress = progress or (lambda step, done, total: None)
     left_out: list[LeftOut] = []
+    losing: Banned = frozenset()
+
+    def rebuild(banned: Banned) -> Fused:
+        return fuse(source, catalogue, target=target, base_dir=base_dir, banned=banned | losing)
+
+    if card is not None:
+        from .pays import paying
+
+        weighed = assumed(model, shapes)
+        told = partial(fusion, known=known)
+        fused, losing, left_out = paying(
+            fused, rebuild, card, weighed[0], told=told, rules=rules, base_dir=base_dir, progress=progress
+        )
     validation = Validation("not validated", note="validation is off")
     if validate != "off":
         from .prove import prove  # onnxruntime is needed only here
 
-        fused, validation, left_out = prove(
+        fused, validation, wrong = prove(
             model,
             fused,
-            lambda banned: fuse(source, catalogue, target=target, base_dir=base_dir, banned=banned),
+            rebuild,
             bisecting=on_mismatch == "bisect",
             reference=validate == "reference",
             emulate=validate == "kernels",
             rules=rules,
             options={"seed": seed, "shapes": shapes, "given": inputs, "rtol": rtol, "atol": atol},
             base_dir=base_dir,
-            progress=progress or (lambda step, done, total: None),
+            progress=progress,
         )
+        left_out += wrong
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")
     report = _report(model, fused, target, known, rules)
     report.left_out, report.validation = left_out, validation
+    if card is not None:
+        _add_estimates(report, fused, card, weighed, rules, base_dir)
     report.seconds = time.perf_counter() - started
     return Optimized(fused.model, report)
 
@@ -179,12 +198,7 @@ def report(
     known = sizes(model, shapes or {})
     result = _report(model, fused, target, known, rules)
     if card is not None:
-        found = estimates(fused.model, known, card, rules, base_dir)
-        result.card = card.name
-        result.fusions = [
-            replace(told, estimate=found.get((site.scope, site.node.name)))
-            for told, site in zip(result.fusions, filter(_worth_telling, fused.sites), strict=True)
-        ]
+        _add_estimates(result, fused, card, assumed(model, shapes), rules, base_dir)
     result.seconds = time.perf_counter() - started
     return result
 
@@ -349,9 +363,27 @@ def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, in
     )
 
 
+def _add_estimates(
+    told: Report,
+    fused: Fused,
+    card: Card,
+    sizes: tuple[Mapping[str, Sequence[int]], str],
+    rules: Sequence[Path],
+    base_dir: Path | None,
+) -> None:
+    """What each fusion takes on a card; `sizes` are the shapes of the inputs, and what was assumed of them."""
+    shapes, told.assumed = sizes
+    found = predict(fused.model, shapes, card, rules, base_dir).fused
+    told.card = card.name
+    told.fusions = [
+        replace(fusion, estimate=found.get((site.scope, site.node.name)))
+        for fusion, site in zip(told.fusions, filter(_worth_telling, fused.sites), strict=True)
+    ]
+
+
 def _worth_telling(site: Site) -> bool:
     """A node that a target merely writes in another way is no fusion."""
-    return len(site.replaced) > 1 or any(not match.rule.target for match in site.matches)
+    return len(site.replaced) > 1 or any(not match.rule.lowers for match in site.matches)
 
 
 def count_nodes(model: ModelProto) -> int:
@@ -370,7 +402,7 @@ def count_nodes(model: ModelProto) -> int:
 def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
     """A site as plain data; `known` are sizes of symbolic dimensions."""
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
-    fused = [match.rule.name for match in site.matches if not match.rule.target]
+    fused = [match.rule.name for match in site.matches if not match.rule.lowers]
     rules = dict.fromkeys(fused)
     rule = (fused or [match.rule.name for match in site.matches])[-1]
     return Fusion(
@@ -424,7 +456,7 @@ def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None
 
 def _telling(failure: Failure, why: str | None) -> bool:
     """Whether a failed match is worth a user's time."""
-    if failure.rule.target and failure.rule.name != why:
+    if failure.rule.lowers and failure.rule.name != why:
         return False
     if failure.rule.name == why:
         return failure.size > 1 and failure.matched / failure.size >= NEAR

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
+from .provenance import keys
 from .records import LeftOut, Validation
 from .validate import Oracle, bisect, compare_sites
 
 if TYPE_CHECKING:
-    from .match import Match
     from .pipeline import Banned, Fused, Progress
     from .provenance import Site
 
@@ -82,6 +82,8 @@ def prove(
         banned |= candidate.simplified
         candidate = rebuild(banned)
         verdict = oracle.compare(candidate.model, **tolerances)
+    if verdict.verdict == "mismatch" and oracle.judge_by_float64(original, **tolerances):
+        verdict = oracle.compare(candidate.model, **tolerances)
     if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
         return candidate, verdict, left_out
     suspects, held = candidate, banned
@@ -109,13 +111,6 @@ def prove(
     if verdict.verdict == "mismatch" and oracle.compare(original, **tolerances).verdict == "mismatch":
         verdict = replace(verdict, note=f"{verdict.note}, as does the original once onnxruntime has optimized it")
     return candidate, verdict, left_out
-
-
-def keys(site: Site, matches: Sequence[Match]) -> list[tuple[str, str, str]]:
-    """What must be banned for these matches of a site not to come back: their rules, at the values they changed.
-
-    Not at the site's own value: where views cancel, that is another than the one at which a rule matched."""
-    return [(site.scope, match.rule.name, value) for match in matches for value in match.values]
 
 
 def _left_out(site: Site, verdict: Validation, reason: str) -> LeftOut:

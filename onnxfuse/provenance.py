@@ -107,6 +107,13 @@ def sites(
     return result
 
 
+def keys(site: Site, matches: Sequence[Match]) -> list[tuple[str, str, str]]:
+    """What must be banned for these matches of a site not to come back: their rules, at the values they changed.
+
+    Not at the site's own value: where views cancel, that is another than the one at which a rule matched."""
+    return [(site.scope, match.rule.name, value) for match in matches for value in match.values]
+
+
 def _by_owner(owner: Mapping[int, int], count: int) -> list[list[int]]:
     """The nodes of each site, in the order of the graph."""
     nodes: list[list[int]] = [[] for _ in range(count)]

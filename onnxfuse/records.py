@@ -15,6 +15,34 @@ Bound = Literal["bytes", "flops", "launches"]
 
 
 @dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What a block of a launch needs on an architecture, by the compiled source that is most like it."""
+
+    architecture: str
+    registers: int
+    """Of a thread."""
+    shared: int
+    """Bytes of static shared memory."""
+    resident: int
+    """Blocks that a multiprocessor runs at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One launch of a fused node's kernel."""
+
+    kernel: str
+    """File and entry, "gemm.cu gemm"."""
+    blocks: int
+    threads: int
+    """Of a block."""
+    shared: int
+    """Bytes of dynamic shared memory of a block."""
+    occupancy: tuple[Occupancy, ...] = ()
+    """For each architecture that kernels are compiled for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """How long a fused node takes on a card, predicted; None is unknown, because a dimension is."""
 
@@ -32,6 +60,7 @@ class Estimate:
     """Blocks that a multiprocessor runs at a time; None also where no compiled source is like the kernel's."""
     measured: bool = False
     """Whether `seconds` was measured on this machine."""
+    kernels: tuple[Launched, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +108,13 @@ class NearMiss:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A fusion that the proof found guilty of a mismatch, and that is therefore not in the output."""
+    """A fusion that is not in the output: the proof found it guilty of a mismatch, or it is predicted to be slower."""
 
     fusion: Fusion
     error: float | None
-    """Error of the model that it was in; None where no number describes the mismatch."""
+    """Error of the model that it was in; None where no number describes the mismatch, or there is none."""
     reason: str
-    """What differs, or why the model with it does not run."""
+    """What differs, why the model with it does not run, or how much slower it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +160,8 @@ class Report:
     """Each other such op → why it runs from its function body."""
     card: str | None = None
     """Name of the card that the estimates are for."""
+    assumed: str = ""
+    """Sizes that the estimates are for and that nobody gave, such as ``batch=3 sequence=7``."""
     validation: Validation = field(default_factory=lambda: Validation("not validated"))
     seconds: float = 0.0
     """Wall-clock time from reading to writing."""

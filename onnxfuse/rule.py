@@ -64,8 +64,13 @@ class Rule:
 
     @property
     def target(self) -> str:
-        """The lowering target that this rule belongs to; empty for a fusion, which every target uses."""
+        """The only target that this rule serves; empty for a fusion that all use."""
         return "" if self.stratum[:1].isdigit() else self.stratum.split("/")[0]
+
+    @property
+    def lowers(self) -> bool:
+        """Whether it says what a fused op becomes: a target that is not onnxfuse itself has no fusions of its own."""
+        return self.target not in ("", "onnxfuse")
 
     @cached_property
     def tensors(self) -> tuple[Parameter, ...]:

@@ -82,9 +82,13 @@ def _filled(scope: Scope, value: Value, x: Value, axes: Value) -> Value:
     return scope.terms.constant(np.full([int(d) for d in dims if isinstance(d, int)], float(number)), scope.like.dtype)
 
 
-def _broadcasts(scope: Scope, x: Value, shape: Value) -> bool:
-    """Does x broadcast to `shape` without widening it?"""
-    return same_shape(broadcast(_shape(scope, x), tuple(shape)), tuple(shape))
+def _broadcasts(scope: Scope, x: Value, shape: Value, rows: Value = None) -> bool:
+    """Does x broadcast to `shape` without widening it?  Where the result is multiplied by a matrix of `rows` rows, it
+    cannot have other columns than those."""
+    wide, shape = broadcast(_shape(scope, x), tuple(shape)), tuple(shape)
+    if rows is not None and shape and rows == shape[-1]:
+        wide = (*wide[:-1], rows)
+    return same_shape(wide, shape)
 
 
 def _same(scope: Scope, a: Value, b: Value) -> bool:

@@ -21,7 +21,7 @@ from .lift import View
 from .match import Match
 from .search import Found
 from .shape_data import END
-from .symbolic import Dim, Shape, Sym, exact, product
+from .symbolic import Dim, Shape, Sym, product, viewed
 from .terms import REAL, Array, Attributes, Term, Terms, is_number, value_of
 from .views import is_reshape
 
@@ -315,12 +315,13 @@ class Speller:
         open_dims = [
             i for i, d in enumerate(dims) if isinstance(d, Sym) or (target[i] == 0 and source[i : i + 1] != (0,))
         ]
-        if len(open_dims) == 1:
-            i = open_dims[0]
+        # The rest of the elements; beside other symbols only what nothing else tells.
+        for i in open_dims:
             rest = product(d for j, d in enumerate(target) if j != i)
-            if exact(product(source), rest) == target[i]:
-                dims[i] = -1
-                open_dims = []
+            if viewed(product(source), rest) == target[i] and (len(open_dims) == 1 or not self._told(target[i], limit)):
+                dims[i], target = -1, (*target[:i], -1, *target[i + 1 :])
+                open_dims.remove(i)
+                break
         shape = (
             self._integers([d for d in dims if not isinstance(d, Sym)])
             if not any(isinstance(dims[i], Sym) for i in open_dims)
@@ -392,6 +393,10 @@ class Speller:
         vector = written[0] if len(written) == 1 else self.node("Concat", written, {"axis": 0}, limit)
         self.register(term, limit - 0.5, vector, term.dtype)
         return vector
+
+    def _told(self, dim: Dim, limit: float) -> bool:
+        """Can a dimension be had from the values before a place?"""
+        return self._dims.parts([dim], limit) is not None
 
     def _part(self, part: Part, limit: float) -> str:
         """One part of a vector of dimensions."""

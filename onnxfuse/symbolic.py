@@ -124,6 +124,19 @@ def label(name: str) -> str:
     return name.label if isinstance(name, Apart) else name
 
 
+class Limited(str):
+    """The symbol of a dimension that is never above a number."""
+
+    __slots__ = ("limit",)
+    limit: int
+
+    @classmethod
+    def of(cls, text: str, limit: int) -> Limited:
+        result = cls(text)
+        result.limit = limit
+        return result
+
+
 class Derived(str):
     """A symbol that stands for a function of dimensions, which has no polynomial form: its name tells which."""
 
@@ -156,7 +169,7 @@ def renamed(dim: Dim, names: Mapping[str, str]) -> Dim:
 
 def _derive(name: str) -> Callable[[Dim, Dim], Dim]:
     """The function of dimensions that a derived symbol stands for."""
-    kinds = {"min": minimum, "max": maximum, "bcast": broadcast_dim, "view": viewed}
+    kinds = {"min": minimum, "bcast": broadcast_dim, "view": viewed}
     return kinds.get(name.partition("(")[0], floor_divide)
 
 
@@ -190,6 +203,19 @@ def same_if(symbol: Derived) -> set[str]:
                 return {name}
         return set(names) if exact(renamed(a, names), renamed(b, names)) is not None else set()
     return set()
+
+
+def limit(a: Dim, b: Dim) -> tuple[str, int] | None:
+    """(symbol, number) if the two, which are broadcast together, show that the symbol is never above the number: what
+    is cut to min(c, n) meets n only where it is n, and n is c at most."""
+    for cut, whole in ((a, b), (b, a)):
+        parts = smallest_of(cut)
+        (most,) = [part for part in parts if part != whole] if whole in parts else (None,)
+        if isinstance(most, int) and most > 1 and isinstance(whole, Sym) and len(whole.terms) == 1:
+            ((monomial, coefficient),) = whole.terms
+            if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived | Apart):
+                return monomial[0], most
+    return None
 
 
 def evaluate(dim: Dim, known: Mapping[str, int]) -> int | None:
@@ -279,44 +305,56 @@ def viewed(a: Dim, b: Dim) -> Dim:
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
-    """The smaller of the two, as a symbol where undecided."""
+    """The smaller of the two; where undecided what both exceed, plus a symbol for the smaller of two sums that have
+    nothing in common: min(a + c, b + c) is min(a, b) + c."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
     if at_least(a, b):
         return b
     if at_least(b, a):
         return a
-    return symbol(Derived.of("min(" + ",".join(sorted((repr(a), repr(b)))) + ")", a, b))
+    first = _canonical({m: c for m, c in _table(a - b).items() if c > 0})
+    second = first - (a - b)
+    smaller = symbol(Derived.of("min(" + ",".join(sorted((repr(first), repr(second)))) + ")", first, second))
+    return smaller + (a - first)
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
-    """The larger of the two, as a symbol where undecided."""
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
-    if at_least(a, b):
-        return a
-    if at_least(b, a):
-        return b
-    return symbol("max(" + ",".join(sorted((repr(a), repr(b)))) + ")")
+    """The larger of the two: what they are together without the smaller one."""
+    return a + b - minimum(a, b)
 
 
 def at_least(a: Dim, b: Dim) -> bool:
     """Is a >= b for certain?  A symbol may be 0 (an empty cache), never negative."""
-    difference = _sum(a, _product(b, -1))
-    if isinstance(difference, int):
-        return difference >= 0
-    terms = dict(difference.terms)
-    constant = terms.pop((), 0)
-    if constant >= 0 and all(c > 0 for c in terms.values()):
+    return _never_negative(_sum(a, _product(b, -1)))
+
+
+def _never_negative(dim: Dim) -> bool:
+    if isinstance(dim, int):
+        return dim >= 0
+    if all(c > 0 for _, c in dim.terms):
         return True
-    return any(at_least(a, operand) for operand in _smallest_of(b))
+    # What is taken away is at most what bounds it.
+    for monomial, c in dim.terms:
+        for i, name in enumerate(monomial if c < 0 else ()):
+            rest = Sym(((monomial[:i] + monomial[i + 1 :], -c),)) if len(monomial) > 1 else -c
+            if any(_never_negative(dim + rest * (symbol(name) - bound)) for bound in _bounds(name)):
+                return True
+    return False
 
 
-def _smallest_of(dim: Dim) -> tuple[Dim, ...]:
-    """The dimensions of which this one is the smallest."""
-    names = dim.terms[0][0] if isinstance(dim, Sym) and len(dim.terms) == 1 and dim.terms[0][1] == 1 else ()
-    name = names[0] if len(names) == 1 else ""
-    return name.operands if isinstance(name, Derived) and name.startswith("min(") else ()
+def _bounds(name: str) -> tuple[Dim, ...]:
+    """Dimensions that a symbol is never above."""
+    return (name.limit,) if isinstance(name, Limited) else smallest_of(symbol(name))
+
+
+def smallest_of(dim: Dim) -> tuple[Dim, ...]:
+    """The dimensions of which this one is the smallest; none where it is not written so."""
+    for monomial, c in dim.terms if isinstance(dim, Sym) else ():
+        name = monomial[0] if len(monomial) == 1 else ""
+        if c == 1 and isinstance(name, Derived) and name.startswith("min("):
+            return tuple(operand + (dim - symbol(name)) for operand in name.operands)
+    return ()
 
 
 def equal(a: Dim, b: Dim) -> bool | None:
@@ -343,7 +381,7 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
     names = set[str]()
     for dim, other in ((a, b), (b, a)):
         text = repr(dim)
-        if other in _smallest_of(dim):
+        if other in smallest_of(dim):
             return other
         names |= set(text[6:-1].split("|")) if text.startswith("bcast(") else {text}
     for dim in (a, b):

@@ -12,7 +12,7 @@ Terms are created in topological order: an argument's `id` is smaller than its u
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -118,6 +118,10 @@ class Terms:
         """The symbols in the shapes of all terms."""
         dims = {dim for term in self._table.values() for dim in term.shape or () if isinstance(dim, Sym)}
         return {name for dim in dims for name in dim.symbols}
+
+    def __iter__(self) -> Iterator[Term]:
+        """Every term there is."""
+        return iter(self._table.values())
 
     def fresh_dim(self) -> Sym:
         self._fresh += 1

@@ -116,8 +116,8 @@ class _Index:
     def note_dims(self, info: onnx.ValueInfoProto, scope: str) -> None:
         if info.type.tensor_type.HasField("shape"):
             dims = info.type.tensor_type.shape.dim
-            # 0 is unknown here; an axis that really has no elements cannot be indexed at all.
-            self.dims.setdefault((scope, info.name), tuple(dim.dim_param or dim.dim_value for dim in dims))
+            # 0 and -1 are unknown here; an axis that really has no elements cannot be indexed at all.
+            self.dims.setdefault((scope, info.name), tuple(dim.dim_param or max(dim.dim_value, 0) for dim in dims))
 
     def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: str) -> None:
         for node in nodes:

@@ -6,6 +6,7 @@
                     that changes nothing is gone
     order           from the outside in: scalar factor, Repeat and Expand, Reshape, Slice, Transpose; a Transpose moves
                     inside what it commutes with
+    dims of 1       come back inside: unsqueeze(f(squeeze a, squeeze b)) is f(a, b)
     products        (a @ b)^T is b^T @ a^T where that saves a Transpose
     repeated heads  merge([.., h, n expanded, ..]) is Repeat(x, axis, n): how grouped-query attention repeats its heads
 
@@ -30,6 +31,8 @@ from .terms import SMALL, Attributes, Term, Terms, numpy_dtype, same_shape, stat
 
 VIEWS = frozenset({"Reshape", "Transpose", "Slice", "Expand", "Repeat"})
 """Ops whose terms have one argument and carry everything else in their attributes."""
+ELEMENTWISE = frozenset({"Add", "Mul", "Pow", "Reciprocal", "Relu", "Sqrt"})
+"""What statistics of rows go through."""
 Block: TypeAlias = tuple[int, int, int, int]
 """Axes a from:to of one shape and b from:to of another that hold the same elements: (a from, a to, b from, b to)."""
 
@@ -56,6 +59,10 @@ def reshape(terms: Terms, x: Term, shape: Shape) -> Term:
             if inner is not None:
                 target = (*shape[: j1 - 1], inner, *shape[j1:])
                 return repeat(terms, reshape(terms, x.args[0], target), j1 - 1, n)
+    if x.shape is not None and len(shape) > len(x.shape) and x.op in ELEMENTWISE:
+        regained = _regained(terms, x, shape)
+        if regained is not None:
+            return regained
     attrs = {"shape": tuple(shape)}
     if x.constant:
         folded = fold(terms, "Reshape", [x], attrs, shape, x.dtype)
@@ -78,6 +85,20 @@ def _merge_expand(terms: Terms, x: Term, shape: Shape) -> Term | None:
             base = reshape(terms, source, tuple(product(source.shape[a:b]) for a, b, _, _ in blocks))
             return repeat(terms, base, j0, x.shape[expanded[0]])
     return None
+
+
+def _regained(terms: Terms, x: Term, shape: Shape, depth: int = 10) -> Term | None:
+    """x in this shape, if it was computed from values that all had it before they lost dims of 1: what a variance is
+    whose sums were taken without keepdims."""
+    if x.scalar is not None and not x.rank:
+        return x
+    if is_reshape(x):
+        return x.args[0] if same_shape(x.args[0].shape, shape) else None
+    if not depth or x.op not in ELEMENTWISE or not all(a.scalar is not None or a.shape == x.shape for a in x.args):
+        return None
+    args = [_regained(terms, arg, shape, depth - 1) for arg in x.args]
+    found = [arg for arg in args if arg is not None]
+    return make(terms, x.op, found, dict(x.attrs)) if len(found) == len(args) else None
 
 
 def transpose(terms: Terms, x: Term, perm: Sequence[int]) -> Term:

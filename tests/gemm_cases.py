@@ -21,6 +21,7 @@ BFLOAT = np.dtype(ml_dtypes.bfloat16)
 DTYPES = (FLOAT, HALF, BFLOAT)
 
 ACTIVATIONS: dict[str, list[float]] = {
+    "": [],
     "Clip": [-0.5, 6.0],
     "Elu": [],
     "FastGelu": [],
@@ -45,28 +46,36 @@ def catalogue() -> Catalogue:
 
 def attributes(activation: str = "Relu", **more: Any) -> dict[str, Any]:
     params = ACTIVATIONS[activation]
-    return {"activation": activation, **({"activation_params": params} if params else {}), **more}
+    named = {"activation": activation} if activation else {}
+    return {**named, **({"activation_params": params} if params else {}), **more}
 
 
 def operands(
-    a: tuple[int, ...], b: tuple[int, ...], dtype: np.dtype[Any], bias: bool = True, transposed: bool = False
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    dtype: np.dtype[Any],
+    bias: bool = True,
+    transposed: bool = False,
+    residual: tuple[int, ...] | None = None,
 ) -> list[Values | None]:
-    """A, B (given as [k, n], stored as [n, k] if `transposed`) and a bias, whose shape is [1, n]."""
+    """A, B (given as [k, n], stored as [n, k] if `transposed`), a bias, whose shape is [1, n], and a residual of the
+    given shape."""
     rng = np.random.default_rng(sum(a) + 7 * sum(b))
     stored = (*b[:-2], b[-1], b[-2]) if transposed else b
     arrays = [rng.standard_normal(shape).astype(dtype) for shape in (a, stored, (1, b[-1]))]
-    return [*arrays[:2], arrays[2] if bias else None]
+    more = None if residual is None else rng.standard_normal(residual).astype(dtype)
+    return [*arrays[:2], arrays[2] if bias else None, more]
 
 
 def assert_right(y: Values, arrays: list[Values | None], given: Mapping[str, Any]) -> None:
     """float32 within 1e-5 of float64, half precision within 2 ulp of float64 rounded once; and a millionth of the sum
     of all magnitudes, which is what counts where they cancel."""
     (wanted,) = reference("FusedMatMul", given, arrays, catalogue())
-    a, b, bias = (None if x is None else np.abs(x.astype(np.float64)) for x in arrays)
+    a, b, bias, residual, *_ = (None if x is None else np.abs(x.astype(np.float64)) for x in (*arrays, None))
     assert a is not None
     assert b is not None
     size = abs(given.get("alpha", 1.0)) * (a @ (b.swapaxes(-1, -2) if given.get("transB") else b))
-    size = size + (0 if bias is None else bias)
+    size = size + (0 if bias is None else bias) + (0 if residual is None else residual)
     assert_near(y, wanted, size)
 
 

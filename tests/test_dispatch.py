@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections.abc import Callable
@@ -14,8 +15,8 @@ import pytest
 
 from onnxfuse.errors import KernelError, UsageError
 from onnxfuse.kernels import cublas, dispatch
-from onnxfuse.kernels.device import Array, Buffer, Product
-from onnxfuse.kernels.dispatch import MARGIN, ROUNDS, VARIABLE, Class, Verdicts
+from onnxfuse.kernels.device import After, Array, Buffer, Product
+from onnxfuse.kernels.dispatch import MARGIN, ROUNDS, VARIABLE, Class, Forms, Verdicts, best
 from onnxfuse.kernels.emulated import Emulated
 
 WHICH = Class("float16", 1, 128, 1024, 256, False, 16)
@@ -33,6 +34,12 @@ class FakeVendor:
     def product(self, product: Product, a: Array, b: Array, y: Array) -> None:
         raise AssertionError("forms are run as a whole")
 
+    def fuses(self, activation: str, dtype: np.dtype[Any]) -> bool:
+        raise AssertionError("forms are known by now")
+
+    def fused(self, product: Product, a: Array, b: Array, y: Array, after: After, workspace: Array) -> None:
+        raise AssertionError("forms are run as a whole")
+
     def run(self, form: str) -> None:
         if self.takes[form] < 0:
             raise KernelError(f"{form} is refused")
@@ -45,9 +52,13 @@ class FakeVendor:
         return self.now - before
 
 
+def forms(vendor: FakeVendor) -> Forms:
+    return {form: functools.partial(vendor.run, form) for form in vendor.takes}
+
+
 def chosen(verdicts: Verdicts, vendor: FakeVendor, which: Class = WHICH) -> str:
     """The form that ran last, which is the one that is said to have run."""
-    form = verdicts.choose(vendor, which, lambda: vendor.run("tiled"), lambda _: vendor.run("vendor"))
+    form = verdicts.choose(vendor, which, forms(vendor))
     assert vendor.ran[-1] == form
     return form
 
@@ -63,11 +74,11 @@ def test_the_faster_form_runs(path: Path) -> None:
     assert chosen(verdicts, FakeVendor(tiled=1e-5, vendor=2e-5)) == "tiled"
     other = WHICH._replace(m=4096)
     assert chosen(verdicts, FakeVendor(tiled=3e-5, vendor=2e-5), other) == "vendor"
-    assert verdicts.predicted("Fake", WHICH) == pytest.approx(1e-5)
-    assert verdicts.predicted("Fake", other) == pytest.approx(2e-5)
-    assert verdicts.predicted("sm_90 fake", WHICH) == pytest.approx(1e-5)
-    assert verdicts.predicted("another", WHICH) is None
-    assert verdicts.predicted("fak", WHICH) is None
+    assert verdicts.measured("Fake", WHICH) == {"tiled": pytest.approx(1e-5), "vendor": pytest.approx(2e-5)}
+    assert verdicts.measured("Fake", other) == {"tiled": pytest.approx(3e-5), "vendor": pytest.approx(2e-5)}
+    assert verdicts.measured("another", WHICH) is None
+    assert verdicts.measured("fak", WHICH) is None
+    assert verdicts.measured("sm_90 fake", WHICH) is not None
 
 
 def test_what_is_not_clearly_faster_does_not_run(path: Path) -> None:
@@ -89,7 +100,7 @@ def test_a_class_is_measured_once(path: Path) -> None:
 
 def test_forms_are_measured_in_turns(path: Path) -> None:
     vendor = FakeVendor(tiled=1e-5, vendor=2e-5)
-    dispatch.measure(vendor, {form: lambda form=form: vendor.run(form) for form in ("tiled", "vendor")})  # type: ignore[misc]
+    dispatch.measure(vendor, forms(vendor))
     assert vendor.ran == ["tiled", "vendor"] * (1 + ROUNDS)
 
 
@@ -99,7 +110,7 @@ def test_verdicts_outlive_the_process(path: Path) -> None:
     assert chosen(Verdicts(path), vendor) == "tiled"
     assert vendor.ran == ["tiled"]
     found = json.loads(path.read_text())
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     ((name, times),) = found["seconds"]["Fake sm_90"].items()
     assert name.endswith("float16 1x128x256x1024 16")
     assert times == {"tiled": pytest.approx(1e-5), "vendor": pytest.approx(2e-5)}
@@ -120,10 +131,10 @@ def test_two_processes_add_to_one_file(path: Path) -> None:
     assert second.seconds("Fake sm_90", WHICH) is None
     for verdicts, which in zip((first, second), others, strict=True):
         chosen(verdicts, FakeVendor(tiled=1e-5, vendor=2e-5), which)
-    assert all(Verdicts(path).predicted("fake", which) for which in others)
+    assert all(Verdicts(path).measured("fake", which) for which in others)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 7, "seconds": {}}', '{"schema": 1, "seconds": {"a": 3}}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "seconds": {}}', '{"schema": 2, "seconds": {"a": 3}}'])
 def test_a_file_that_cannot_be_read_counts_as_empty(path: Path, text: str) -> None:
     path.parent.mkdir()
     path.write_text(text)
@@ -180,13 +191,13 @@ def test_a_form_that_the_card_refuses_is_not_chosen(path: Path) -> None:
 
 
 def test_the_choice_can_be_made_by_hand(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for form in ("tiled", "vendor"):
+    for form in ("tiled", "vendor", "cublaslt"):
         monkeypatch.setenv(VARIABLE, form)
-        vendor = FakeVendor(tiled=1e-5, vendor=2e-5)
+        vendor = FakeVendor(tiled=1e-5, vendor=2e-5, cublaslt=3e-5)
         assert chosen(Verdicts(path), vendor) == form
         assert vendor.ran == [form]
     monkeypatch.setenv(VARIABLE, "fastest")
-    with pytest.raises(UsageError, match="ONNXFUSE_PRODUCT=fastest: it is tiled, vendor, or not set"):
+    with pytest.raises(UsageError, match="ONNXFUSE_PRODUCT=fastest: it is tiled, vendor, cublaslt, or not set"):
         chosen(Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5))
 
 
@@ -195,11 +206,11 @@ def test_without_a_gpu_ours_runs(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert chosen(Verdicts(path), vendor) == "tiled"
     assert vendor.ran == ["tiled"]
     assert Emulated().vendor.card is None
-    ran: list[str] = []
-    assert Verdicts(path).choose(None, WHICH, lambda: ran.append("tiled"), lambda _: ran.append("vendor")) == "tiled"
+    ours = FakeVendor(tiled=1e-5)
+    assert Verdicts(path).choose(None, WHICH, forms(ours)) == "tiled"
     monkeypatch.setenv(VARIABLE, "vendor")
-    assert Verdicts(path).choose(None, WHICH, lambda: ran.append("tiled"), lambda _: ran.append("vendor")) == "tiled"
-    assert ran == ["tiled", "tiled"]
+    assert Verdicts(path).choose(None, WHICH, forms(ours)) == "tiled"
+    assert ours.ran == ["tiled", "tiled"]
 
 
 def test_empty_sums_are_ours(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +224,38 @@ def test_classes() -> None:
     assert which == Class("float16", 8, 128, 1024, 2048, True, 4)
     assert str(which).endswith(" float16 8x128x2048x1024 transposed 4")
     assert Class.of(Product(m=1, n=1, k=0), 1, "float32", 4).k == 0
+    assert str(Class.of(product, 2, "float16", 4, "Relu bias")) == f"{which} Relu bias"
+
+
+def test_the_fastest_of_three_forms_runs(path: Path) -> None:
+    other = WHICH._replace(epilogue="Relu bias")
+    verdicts = Verdicts(path)
+    assert chosen(verdicts, FakeVendor(tiled=2e-5, vendor=3e-5, cublaslt=1e-5), other) == "cublaslt"
+    assert chosen(verdicts, FakeVendor(tiled=2e-5, vendor=3e-5)) == "tiled"
+    near = (1 - MARGIN / 2) * 1e-5
+    assert best({"tiled": 2e-5, "vendor": 1e-5, "cublaslt": near}) == "vendor"
+    assert best({"tiled": near, "vendor": 2e-5, "cublaslt": 1e-5}) == "tiled"
+    assert best({"tiled": 1.0}) == "tiled"
+
+
+def test_a_fast_form_that_refuses_one_product_gives_way_to_the_vendors(path: Path) -> None:
+    verdicts = Verdicts(path)
+    assert chosen(verdicts, FakeVendor(tiled=2e-5, vendor=3e-5, cublaslt=1e-5)) == "cublaslt"
+    vendor = FakeVendor(tiled=2e-5, vendor=3e-5, cublaslt=-1)
+    assert chosen(verdicts, vendor) == "vendor"
+    assert vendor.ran == ["vendor"]
+
+
+def test_a_form_that_a_product_cannot_have_gives_way_to_the_vendors(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts = Verdicts(path)
+    assert chosen(verdicts, FakeVendor(tiled=2e-5, vendor=3e-5, cublaslt=1e-5)) == "cublaslt"
+    assert chosen(verdicts, FakeVendor(tiled=2e-5, vendor=3e-5)) == "vendor"
+    monkeypatch.setenv(VARIABLE, "cublaslt")
+    assert chosen(verdicts, FakeVendor(tiled=2e-5, vendor=3e-5)) == "vendor"
+    with pytest.raises(KernelError, match="cublaslt is refused"):
+        chosen(verdicts, FakeVendor(tiled=2e-5, vendor=3e-5, cublaslt=-1))
 
 
 # -------------------------------------------------------------------------------------------------------------- cuBLAS

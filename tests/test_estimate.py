@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from onnxfuse.cli import main
 from onnxfuse.errors import UsageError
 from onnxfuse.kernels import dispatch
 from onnxfuse.kernels.device import TensorType
-from onnxfuse.kernels.gemm import FusedMatMul
+from onnxfuse.kernels.gemm import HALF, FusedMatMul
 from onnxfuse.kernels.launches import LIMITS, launches, occupancy, resident
+from onnxfuse.kernels.nvrtc import committed
 from onnxfuse.kernels.row_norm import LayerNormalization
 from onnxfuse.records import Estimate
 
@@ -87,7 +89,7 @@ def test_few_rows_are_bound_by_bytes_and_tiny_ones_by_their_launch() -> None:
 
 
 def test_a_grid_that_does_not_fill_the_card_gets_its_share() -> None:
-    few, many = only(linear(1, 1024, 64)), only(linear(1, 1024, 64 * 132))
+    few, many = only(linear(1, 256, 64)), only(linear(1, 256, 64 * 132))
     assert few.seconds is not None
     assert few.seconds - 2.5e-6 == pytest.approx((few.bytes or 0) / 4.8e12 * 132)
     assert many.seconds is not None
@@ -100,10 +102,38 @@ def test_another_card_takes_another_time() -> None:
     assert times["a100"] > times["h100"] > times["h200"]
 
 
-def test_an_unknown_dimension_is_an_unknown_time() -> None:
+def test_sizes_that_nobody_gave_are_those_of_generated_inputs() -> None:
     model = linear("rows", 64, 64)
+    report = onnxfuse.report(model, card="h200")
+    assert report.assumed == "rows=3"
+    assert report.fusions[0].estimate == only(linear(3, 64, 64))
+    report = onnxfuse.report(model, card="h200", shapes={"x": [128, 64]})
+    assert report.assumed == ""
+    assert report.fusions[0].estimate == only(linear(128, 64, 64))
+    assert onnxfuse.report(model).assumed == ""
+
+
+def test_a_shape_that_depends_on_values_is_an_unknown_time() -> None:
+    model = linear("rows", 64, 64)
+    model.graph.node.insert(0, helper.make_node("Compress", ["all", "which"], ["x"], axis=0))
+    del model.graph.input[:]
+    model.graph.input.extend(
+        [helper.make_tensor_value_info("all", 10, [8, 64]), helper.make_tensor_value_info("which", 9, [8])]
+    )
     assert only(model) == Estimate("gemm")
-    assert only(model, shapes={"x": [128, 64]}).seconds == only(linear(128, 64, 64)).seconds
+
+
+def test_what_each_launch_takes_of_a_multiprocessor() -> None:
+    (launch,) = only(linear(8192, 1024, 2048)).kernels
+    assert (launch.kernel, launch.blocks, launch.threads) == ("gemm.cu gemm", 64 * 16, 128)
+    assert launch.shared == HALF[0].shared(2, False)
+    found = {on.architecture: on for on in launch.occupancy}
+    assert found.keys() == {"sm_80", "sm_90", "sm_100"}
+    compiled = committed()["FusedMatMul float16 large"]
+    for name in ("sm_80", "sm_90"):
+        on, needs = found[name], compiled[name]["gemm"]
+        assert (on.registers, on.shared) == (needs.registers, needs.shared)
+        assert on.resident == resident(name, 128, needs.registers, needs.shared + launch.shared)
 
 
 def test_an_op_without_a_kernel_is_the_nodes_of_its_body() -> None:
@@ -133,7 +163,7 @@ def test_a_product_that_was_measured_takes_what_was_measured() -> None:
     predicted = only(model)
     kernel = FusedMatMul({"activation": "Relu"})
     half = np.dtype(np.float16)
-    which = kernel.which([TensorType(half, (1, 1024)), TensorType(half, (1024, 8448))])
+    which = kernel.which([TensorType(half, shape) for shape in ((1, 1024), (1024, 8448), (8448,))])
     dispatch.verdicts()._keep("NVIDIA H200 sm_90, driver 13000", which, {"tiled": 5e-3, "vendor": 7e-3})
     found = only(model)
     assert (found.seconds, found.measured) == (5e-3, True)
@@ -175,9 +205,14 @@ def test_the_registers_are_those_of_the_source_that_is_most_alike() -> None:
     shapes = [TensorType(half, (4096, 4096))] * 2 + [TensorType(half, (4096,))]
     (large,) = launches(FusedMatMul({"activation": "Tanh"}), shapes, 132)
     assert (large.blocks, large.threads) == (32 * 32, 128)
-    assert occupancy(large, "sm_90") == occupancy(large, "sm_80") == 2
-    (small,) = launches(FusedMatMul({"activation": "Tanh"}), [TensorType(half, (4, 4096)), *shapes[1:]], 132)
-    assert (occupancy(small, "sm_90") or 0) > 2
+    found = [occupancy(large, name) for name in ("sm_80", "sm_90")]
+    assert [one and one.resident for one in found] == [2, 2]
+    small, finish = launches(FusedMatMul({"activation": "Tanh"}), [TensorType(half, (4, 4096)), *shapes[1:]], 132)
+    assert small.blocks == 64 * 4
+    few = occupancy(small, "sm_90")
+    assert few is not None
+    assert few.resident > 2
+    assert occupancy(finish, "sm_90") is not None
     (norm,) = launches(LayerNormalization({}), [TensorType(half, (64, 768)), *[TensorType(half, (768,))] * 2], 132)
     assert occupancy(norm, "sm_90") is not None
     assert occupancy(norm, "sm_86") is None
@@ -245,7 +280,9 @@ def test_the_command_prints_estimates(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["report", path, "--estimate", "--card", "a100", "-v"]) == 0
     out = capsys.readouterr().out
     assert "predicted on a100" in out
-    assert "14 unknown: give --shape NAME:DIMS" in out
+    assert "for 14 fused nodes at batch=3 sequence=7, as nothing else was said: --shape NAME:DIMS" in out
+    assert "gemm.cu gemm: 2 × 256 threads" in out
+    assert re.search(r"sm_90: \d+ registers, [\d.]+ kB shared, \d+ blocks at a time", out)
     assert main(["report", path]) == 0
     assert "predicted" not in capsys.readouterr().out
 
@@ -264,7 +301,7 @@ def test_the_command_writes_estimates_as_json(capsys: pytest.CaptureFixture[str]
     [
         (["--card", "h100"], "--card is for --estimate"),
         (["--estimate", "--card", "h1000"], "--card h1000: it is a100, h100, h200, or a .json file"),
-        (["--estimate", "--target", "onnx"], "--estimate is for --target onnxfuse"),
+        (["--estimate", "--target", "onnx"], "estimates are for --target onnxfuse"),
     ],
 )
 def test_mistakes_on_the_command_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,27 @@ CASES: dict[str, tuple[str, list[str]]] = {
         }""",
         ["onnxfuse.FusedConv"],
     ),
+    "Conv, and a number that no activation takes": (
+        """g (float[N, 1, 4] x) => (float[N, 2, 4] y)
+        <float[2, 1, 1] w = {2, 3}, float[1, 1, 1] k = {0.7}, float[1] b = {0.3}> {
+            c = Conv (x, w)
+            scaled = Mul (c, k)
+            shifted = Add (scaled, b)
+            y = Relu (shifted)
+        }""",
+        ["onnxfuse.FusedConv"],
+    ),
+    "HardSwish, its sixth merged with a factor behind it": (
+        """g (float[N, 4] x) => (float[N, 4] y) 
+        <float three = {3}, float none = {0}, float six = {6}, float k = {0.7}> {
+            s = Add (x, three)
+            c = Clip (s, none, six)
+            p = Mul (x, c)
+            h = Div (p, six)
+            y = Mul (h, k)
+        }""",
+        ["onnxfuse.HardSwish", "Mul"],
+    ),
     "MatMul, bias and Gelu": (
         """g (float[N, 2] x) => (float[N, 2] y)
         <float[2, 2] w = {1, 2, 3, 4}, float[2] b = {1, 2}, float r = {1.4142135}, float one = {1}, float half = {0.5}>

@@ -4,18 +4,17 @@ vendor's product."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import TensorType
+from onnxfuse.kernels.device import After, TensorType
 from onnxfuse.kernels.dispatch import VARIABLE
 from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.gemm import FLOAT as FLOAT_TILES
-from onnxfuse.kernels.gemm import HALF as HALF_TILES
-from onnxfuse.kernels.gemm import FusedMatMul, tile_of
+from onnxfuse.kernels.gemm import FusedMatMul
 from onnxfuse.kernels.products import products
 
 from .gemm_cases import ACTIVATIONS, BFLOAT, DTYPES, FLOAT, HALF, assert_near, assert_right, attributes, operands
@@ -76,9 +75,34 @@ def test_activations_of_half_precision(activation: str, dtype: np.dtype[Any]) ->
     assert_right(y, arrays, given)
 
 
+@pytest.mark.parametrize("activation", ["Relu", "FastGelu"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_vendors_own_epilogue(activation: str, dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "cublaslt")
+    device = Emulated(checked=True)
+    fused: list[After] = []
+    monkeypatch.setattr(device.vendor, "fused", _noting(fused, device.vendor.fused))
+    for bias, transposed in ((True, False), (False, True)):
+        given = attributes(activation, alpha=0.5, transB=int(transposed))
+        arrays = operands((3, 9, 8), (8, 24), dtype, bias, transposed)
+        (y,) = run(FusedMatMul(given), arrays, device)
+        assert_right(y, arrays, given)
+    assert [(after.activation, after.bias is None) for after in fused] == [(activation, False), (activation, True)]
+    run(FusedMatMul(attributes("Gelu")), operands((9, 8), (8, 24), dtype), device)
+    assert len(fused) == 2
+
+
+def _noting(fused: list[After], function: Callable[..., None]) -> Callable[..., None]:
+    def note(*given: Any) -> None:
+        fused.append(given[4])
+        function(*given)
+
+    return note
+
+
 def test_a_bias_without_axes() -> None:
     """Of a product with one column: one number is its row."""
-    a, b, bias = operands((9, 8), (8, 1), FLOAT)
+    a, b, bias, _ = operands((9, 8), (8, 1), FLOAT)
     assert bias is not None
     given = attributes("Relu")
     (y,) = run(FusedMatMul(given), [a, b, bias.reshape(())], CHECKED)
@@ -98,6 +122,41 @@ BATCHES: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
     ((1, 1, 5, 8), (1, 8, 16), 1),
 ]
 """Shapes of a and b, and how many products of one stride they are."""
+
+
+RESIDUALS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
+    ((9, 8), (8, 64), (9, 64)),
+    ((9, 8), (8, 64), (64,)),
+    ((9, 8), (8, 1), ()),
+    ((2, 3, 5, 8), (8, 16), (2, 3, 5, 16)),
+    ((2, 3, 5, 8), (8, 16), (3, 5, 16)),
+    ((2, 3, 5, 8), (8, 16), (1, 1, 5, 16)),
+    ((3, 5, 8), (3, 8, 17), (5, 17)),
+    ((2, 3, 5, 8), (3, 8, 16), (3, 5, 16)),
+    ((2, 1, 3, 5, 8), (1, 2, 3, 8, 16), (2, 3, 5, 16)),
+    ((5, 8), (8, 16), (1, 1, 5, 16)),
+]
+"""Shapes of a, b and a residual."""
+
+
+@pytest.mark.parametrize(("a", "b", "residual"), RESIDUALS)
+@pytest.mark.parametrize("form", ["tiled", "vendor"])
+def test_residuals(
+    a: tuple[int, ...], b: tuple[int, ...], residual: tuple[int, ...], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, form)
+    given = attributes("Relu" if len(a) % 2 else "", alpha=0.5)
+    arrays = operands(a, b, FLOAT, bias=len(b) == 2, residual=residual)
+    (y,) = run(FusedMatMul(given), arrays, CHECKED)
+    assert_right(y, arrays, given)
+
+
+@pytest.mark.parametrize("dtype", [HALF, BFLOAT], ids=str)
+def test_residuals_of_half_precision(dtype: np.dtype[Any]) -> None:
+    given = attributes("Gelu", transB=1)
+    arrays = operands((70, 72), (72, 136), dtype, transposed=True, residual=(70, 136))
+    (y,) = run(FusedMatMul(given), arrays, CHECKED)
+    assert_right(y, arrays, given)
 
 
 @pytest.mark.parametrize(("a", "b", "count"), BATCHES)
@@ -122,7 +181,7 @@ def test_the_pass_over_the_vendors_product(dtype: np.dtype[Any], size: tuple[int
     given = attributes("Gelu", alpha=0.125, transB=1)
     arrays = operands((m, k), (k, n), dtype, transposed=True)
     (y,) = run(FusedMatMul(given), arrays, CHECKED)
-    a, b, bias = arrays
+    a, b, bias, _ = arrays
     assert a is not None
     assert b is not None
     product = (0.125 * (a.astype(np.float64) @ b.astype(np.float64).T)).astype(dtype)
@@ -153,7 +212,7 @@ def test_empty_products(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_infinities_and_nan_go_through() -> None:
     for dtype in DTYPES:
-        a, b, bias = operands((20, 8), (8, 16), dtype)
+        a, b, bias, _ = operands((20, 8), (8, 16), dtype)
         assert a is not None
         a[3, 2], a[5, 1] = np.inf, np.nan
         (y,) = run(FusedMatMul(attributes("LeakyRelu")), [a, b, bias], CHECKED)
@@ -186,14 +245,6 @@ def test_the_order_of_threads_does_not_matter() -> None:
         assert all((results[0] == other).all() for other in results)
 
 
-def test_tiles() -> None:
-    assert tile_of(2, 4096, 4096, 1, 132) is HALF_TILES[0]
-    assert tile_of(2, 512, 1024, 1, 132) is HALF_TILES[1]
-    assert tile_of(2, 8, 4096, 1, 132) is HALF_TILES[2]
-    assert tile_of(4, 64, 64, 512, 132) is FLOAT_TILES[1]
-    assert tile_of(4, 256, 256, 512, 132) is FLOAT_TILES[0]
-
-
 def test_work() -> None:
     kernel = FusedMatMul(attributes("Relu", transB=1))
     shapes = [TensorType(HALF, shape) for shape in ((2, 5, 8), (16, 8), (16,))]
@@ -209,7 +260,6 @@ def test_work() -> None:
     ("given", "message"),
     [
         ({"activation": "Relu", "beta": 1}, "FusedMatMul has no attribute beta"),
-        ({"alpha": 2.0}, "FusedMatMul lacks its activation"),
         ({"activation": "Softmax"}, "Softmax is neither elementwise nor a view"),
         ({"activation": "LeakyRelu"}, "FusedMatMul with attributes .*: tuple index out of range"),
     ],
@@ -227,6 +277,9 @@ def test_attributes_that_no_kernel_takes(given: dict[str, Any], message: str) ->
         (((2, 5, 8), (3, 8, 16)), "the batches do not fit"),
         (((5, 8), (8, 16), (8,)), r"bias of shape \[8\] is not one row for a product \[5, 16\]"),
         (((5, 8), (8, 16), (5, 16)), r"bias of shape \[5, 16\] is not one row"),
+        (((3, 5, 8), (8, 16), (16,), (3, 1, 16)), r"residual of shape \[3, 1, 16\] does not repeat in \[3, 5, 16\]"),
+        (((5, 8), (8, 16), (16,), (5, 1)), r"residual of shape \[5, 1\] does not repeat"),
+        (((5, 8), (8, 16), (16,), (2, 5, 16)), r"residual of shape \[2, 5, 16\] does not repeat in \[5, 16\]"),
     ],
 )
 def test_shapes_that_do_not_fit(shapes: tuple[tuple[int, ...], ...], message: str) -> None:

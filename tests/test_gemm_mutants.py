@@ -31,6 +31,20 @@ def launched(dtype: np.dtype[Any], m: int, k: int, n: int, transposed: bool = Fa
     return go
 
 
+def shared(device: Any) -> None:
+    """Sums in parts, and a residual that repeats, behind an activation that it does not go through."""
+    given, arrays = attributes("Relu", alpha=0.5), operands((2, 5, 1100), (1100, 72), HALF, residual=(5, 72))
+    (y,) = run(FusedMatMul(given), arrays, device)
+    assert_right(y, arrays, given)
+
+
+def repeated(device: Any) -> None:
+    for b in ((3, 40, 72), (40, 72)):
+        given, arrays = attributes("Relu"), operands((2, 3, 5, 40), b, HALF, bias=False, residual=(3, 5, 72))
+        (y,) = run(FusedMatMul(given), arrays, device)
+        assert_right(y, arrays, given)
+
+
 def batched(device: Any) -> None:
     given, arrays = attributes("Relu"), operands((3, 20, 40), (3, 40, 72), HALF)
     (y,) = run(FusedMatMul(given), arrays, device)
@@ -40,7 +54,7 @@ def batched(device: Any) -> None:
 def after_the_vendors(device: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, "vendor")
-        given, arrays = attributes("Relu"), operands((300, 8), (8, 72), FLOAT)
+        given, arrays = attributes("Relu"), operands((6, 100, 8), (8, 72), FLOAT, residual=(100, 72))
         (y,) = run(FusedMatMul(given), arrays, device)
         assert_right(y, arrays, given)
 
@@ -54,6 +68,8 @@ RUNS = {
     "float odd": launched(FLOAT, 67, 51, 71),
     "few rows": launched(HALF, 5, 328, 72),
     "batched": batched,
+    "shared": shared,
+    "repeated": repeated,
     "after the vendor's": after_the_vendors,
 }
 
@@ -79,8 +95,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("half", "__pipeline_wait_prior(STAGES - 2)", "__pipeline_wait_prior(STAGES - 1)"),
     (
         "half",
-        "if (step + STAGES - 1 < steps) begin(step + STAGES - 1)",
-        "if (step + STAGES < steps) begin(step + STAGES)",
+        "if (step + STAGES - 1 < last) begin(step + STAGES - 1)",
+        "if (step + STAGES < last) begin(step + STAGES)",
     ),
     ("half", "tiles + step % STAGES * STAGE;\n        sums", "tiles + (step + 1) % STAGES * STAGE;\n        sums"),
     ("half", "(k + TILE_K - 1) / TILE_K", "k / TILE_K"),
@@ -108,7 +124,30 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("float", "first_column + 16 * j + 4 * x()", "first_column + 16 * j + 4 * y()"),
     ("batched", "part.batch * stride_a", "0 * stride_a"),
     ("batched", "part.batch * stride_b", "part.batch * stride_a"),
-    ("batched", "part.batch * size", "0"),
+    ("batched", "first + part.batch * static_cast<long long>(m)", "first"),
+    ("shared", "first = blockIdx.y * share", "first = 0"),
+    ("shared", "min(first + share, steps)", "steps"),
+    ("shared", "min(first + share, steps)", "min(first + share - 1, steps)"),
+    ("shared", "first + ahead < last", "first + ahead < last - STAGES"),
+    ("shared", "blockIdx.y * rows + ", ""),
+    ("shared", "int part = 1; part < count", "int part = 2; part < count"),
+    ("shared", "int part = 1; part < count", "int part = 0; part < count"),
+    ("shared", "part < count", "part < count - 1"),
+    ("shared", "parts + part * rows * columns", "parts + part * columns"),
+    ("shared", "Epilogue::of(scale * value[i], added[i], other[i])", "Epilogue::of(value[i], added[i], other[i])"),
+    ("shared", "of(scale * value[i], added[i], other[i])", "of(scale * value[i] + other[i], added[i], 0)"),
+    (
+        "repeated",
+        "of(scale * product[start + i], added[i], other[i])",
+        "of(scale * product[start + i] + other[i], 0, 0)",
+    ),
+    ("repeated", "(before + row) % period", "row % period"),
+    ("repeated", "(before + row) % period", "before + row"),
+    ("repeated", "same * columns + column", "same * columns"),
+    ("repeated", "sums.write(result, row, column", "sums.write(result, row, 0"),
+    ("after the vendor's", "same += further;", ""),
+    ("after the vendor's", "if (same >= period) same -= period;", ""),
+    ("after the vendor's", "static_cast<long long>(same) * columns + column", "column"),
     ("after the vendor's", "if (column >= columns) return;", ""),
     ("after the vendor's", "row < rows; row += step", "row < rows; row += step + 1"),
     ("after the vendor's", "row < rows", "row <= rows"),

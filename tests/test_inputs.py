@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 from onnxfuse.errors import UsageError
-from onnxfuse.inputs import Case, generate
+from onnxfuse.inputs import Case, assumed, generate
 from onnxfuse.runtime.quiet import Session, SessionError
 
 
@@ -231,3 +231,43 @@ def test_given_inputs_are_the_only_case() -> None:
     (case,) = cases(parse("g (float[n, 4] x) => (y) { y = Relu(x) }"), given={"x": x})
     assert case.name == "given"
     assert case.inputs["x"] is x
+
+
+def test_a_size_below_0_is_one_that_is_not_known() -> None:
+    """Paddle writes -1 where others leave a dimension out."""
+    model = parse("g (float[2, 3] x) => (y) { y = Relu(x) }")
+    for dim in model.graph.input[0].type.tensor_type.shape.dim:
+        dim.dim_value = -1
+    model.graph.output[0].Clear()
+    model.graph.output[0].name = "y"
+    first, second = cases(model)[:2]
+    assert first.inputs["x"].shape != second.inputs["x"].shape
+
+
+def test_n_is_a_number_of_samples_where_it_stands_behind_the_batch() -> None:
+    """A model that takes windows of 400 samples does not run on three."""
+    model = parse(
+        "g (float[batch_size, N] x) => (float[batch_size, M] y) <int64[1] t = {240}, int64[1] e = {400}, "
+        "int64[1] one = {1}, int64[2] shape = {0, 160}> { w = Slice(x, t, e, one) y = Reshape(w, shape) }"
+    )
+    assert cases(model)[0].inputs["x"].shape[1] >= 400
+
+
+def test_sizes_that_are_assumed_are_those_tried_first() -> None:
+    graph = """g (int64[batch, s] ids, int64[batch, total] attention_mask, float[batch, 2, past, 4] past_key)
+        => (y) { y = Shape(ids) }"""
+    model = parse(graph)
+    (first,) = generate(model, lambda case: "", one=True)[0]
+    shapes, named = assumed(model)
+    assert shapes == {name: array.shape for name, array in first.inputs.items()}
+    assert shapes["attention_mask"] == (3, 12)
+    assert named == first.name == "batch=3 s=7 total=12 past=5"
+    shapes, named = assumed(model, {"ids": (2, 9)})
+    assert (shapes["ids"], shapes["past_key"]) == ((2, 9), (2, 2, 5, 4))
+    assert named == "total=14 past=5"
+    assert assumed(parse("g (float[3] x) => (y) { y = Relu(x) }")) == ({"x": (3,)}, "")
+
+
+def test_large_inputs_are_not_made_for_their_sizes() -> None:
+    model = parse("g (float[batch, n] x) => (y) { y = Relu(x) }")
+    assert assumed(model, {"x": (1 << 20, 1 << 30)}) == ({"x": (1 << 20, 1 << 30)}, "")

@@ -11,6 +11,7 @@ import pytest
 
 from onnxfuse.symbolic import (
     Dim,
+    Limited,
     Shape,
     Sym,
     at_least,
@@ -20,9 +21,11 @@ from onnxfuse.symbolic import (
     evaluate,
     exact,
     floor_divide,
+    limit,
     maximum,
     minimum,
     product,
+    smallest_of,
     symbol,
 )
 
@@ -136,6 +139,40 @@ def test_minimum_and_maximum() -> None:
     assert minimum(a, b) == minimum(b, a)
     assert maximum(a, b) == maximum(b, a)
     assert minimum(a, b) != maximum(a, b)
+
+
+def test_what_both_have_in_common_is_told_apart_from_the_smaller() -> None:
+    assert minimum(a + 2, b + 2) == minimum(a, b) + 2
+    assert 64 - maximum(0, 64 - a) == minimum(64, a)
+    assert minimum(a, b) + maximum(a, b) == a + b
+    assert set(smallest_of(minimum(62, a - 2) + b)) == {62 + b, a - 2 + b}
+    assert smallest_of(a) == ()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_smaller_and_the_larger_are_those_of_integers(seed: int) -> None:
+    rng = random.Random(seed)
+    decided = 0
+    for _ in range(40):
+        p, q, r = polynomial(rng), polynomial(rng), polynomial(rng)
+        for at in EVERYWHERE:
+            left, right = value(p, **at), value(q, **at)
+            assert evaluate(minimum(p, q), at) == min(left, right)
+            assert evaluate(maximum(p, q), at) == max(left, right)
+            assert not at_least(r, minimum(p, q)) or value(r, **at) >= min(left, right)
+        decided += at_least(p, minimum(p, q)) and at_least(maximum(p, q), q)
+    assert decided == 40
+
+
+def test_what_meets_all_of_a_dimension_it_is_cut_to_limits_that() -> None:
+    assert limit(minimum(64, a), a) == limit(a, minimum(64, a)) == ("a", 64)
+    assert limit(minimum(1, a), a) is None  # one row meets any number
+    assert limit(minimum(b, a), a) is None
+    assert limit(minimum(64, a), b) is None
+    short = symbol(Limited.of("a", 64))
+    assert minimum(64, short) == short
+    assert at_least(64 * b, short * b)
+    assert not at_least(63, short)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .options import PATH, format_, given_inputs, print_json, provider, rules, seed, shape
+from .options import PATH, begin, format_, given_inputs, print_json, provider, rules, seed, shape
 
 
 @click.command()
@@ -58,6 +58,7 @@ def bench(
     from onnxfuse import display, files, pipeline, tables
 
     given = files.read_inputs(inputs) if inputs else None
+    begin(model)
     source = files.read(model)
     original = benchmark.Side(source, model.parent, str(model))
     with display.progress(model.name) as progress:

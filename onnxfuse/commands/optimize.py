@@ -10,7 +10,7 @@ import click
 
 from onnxfuse.errors import NumericsError, OutputError, UsageError
 
-from .options import PATH, each, loudness, models, one_or_many, selection, shape, to_json
+from .options import PATH, card, each, loudness, models, one_or_many, selection, shape, to_json
 
 if TYPE_CHECKING:
     from onnxfuse.records import Report
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 )
 @click.option("--inputs", type=PATH, metavar="FILE.npz", help="Validate with these inputs.")
 @shape
+@card("Leave out what is predicted to be slower fused on this GPU: a100, h100, h200, or a .json file with figures.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the generated inputs.")
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance.  [default: by dtype]")
 @click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance.  [default: by dtype]")
@@ -49,6 +50,7 @@ def optimize(
     output: str | None,
     shapes: dict[str, tuple[int, ...]],
     inputs: Path | None,
+    card: str | None,
     validate: Literal["onnxruntime", "reference", "kernels"] | None,
     no_validate: bool,
     dry_run: bool,
@@ -64,9 +66,11 @@ def optimize(
       onnxfuse optimize bert.onnx                       write bert.fused.onnx
       onnxfuse optimize exports/*.onnx -o fused/        write fused/NAME.onnx for each
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
+      onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100
     """
-    from onnxfuse import display, files, names, paths, pipeline
+    from onnxfuse import cards, display, files, names, paths, pipeline
 
+    options["card"] = cards.given(card, options["target"])
     if validate and no_validate:
         raise UsageError("--validate and --no-validate exclude each other: give one")
     if report_file and not report_file.absolute().parent.is_dir():

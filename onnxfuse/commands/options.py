@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from onnxfuse.errors import OnnxfuseError
+from onnxfuse.errors import InternalError, OnnxfuseError
 
 # onnx and numpy take longer to import than `onnxfuse --help` may take: the commands import what they need.
 if TYPE_CHECKING:
@@ -69,6 +70,13 @@ selection = options(
     ),
     click.option("--provider", type=click.Choice(["cpu"]), expose_value=False, help="What --target ort is for."),
 )
+
+
+def card(text: str) -> Callable[[_Command], _Command]:
+    """The option --card, which says `text` of itself."""
+    return click.option("--card", metavar="CARD", help=text)
+
+
 given_inputs = click.option("--inputs", type=PATH, metavar="FILE.npz", help="What to feed.  [default: generated]")
 provider = click.option(
     "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where onnxruntime runs."
@@ -78,6 +86,10 @@ loudness = options(
     click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
     click.option("-v", "--verbose", is_flag=True, help="Name every site."),
 )
+
+
+working_on: list[Callable[[Path], None]] = []
+"""Who wants to know which model a command has come to."""
 
 
 def complain(error: OnnxfuseError, path: Path | None = None) -> int:
@@ -95,11 +107,31 @@ def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_
     for number, path in enumerate(paths):
         if number:
             gc.collect()
+        begin(path)
         try:
             results.append(work(path))
         except OnnxfuseError as error:
             code = max(code, complain(error, path))
+        except Exception as error:
+            code = max(code, complain(mistake(error), path))
     return results, code
+
+
+def begin(path: Path) -> None:
+    """Say that what follows is about this model."""
+    for tell in working_on:
+        tell(path)
+
+
+def mistake(error: Exception) -> InternalError:
+    """What nobody foresaw, in one line.  Raises `error` itself, traceback and all, if ONNXFUSE_TRACEBACK is set."""
+    if os.environ.get("ONNXFUSE_TRACEBACK"):
+        raise error
+    said = " ".join(str(error).split())
+    return InternalError(
+        f"{type(error).__name__}: {said}: a mistake in onnxfuse, not in the model, which is as it was; please report "
+        "it with what ONNXFUSE_TRACEBACK=1 prints"
+    )
 
 
 def print_json(data: object) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import each, format_, models, one_or_many, print_json, selection, shape
+from .options import card, each, format_, models, one_or_many, print_json, selection, shape
 
 if TYPE_CHECKING:
     from onnxfuse.records import Report
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 @format_
 @click.option("--why", metavar="RULE", help="Every place where this rule fuses or nearly does.")
 @click.option("--estimate", is_flag=True, help="Predict the time of each fused node on a GPU, and what bounds it.")
-@click.option(
-    "--card", metavar="CARD", help="The GPU: a100, h100, h200, or a .json file with figures.  [default: h200]"
-)
+@card("The GPU: a100, h100, h200, or a .json file with figures.  [default: h200]")
 @click.option("--explain", metavar="NODE", help="What becomes of this node, and why.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every site.")
 def report(
@@ -54,9 +52,7 @@ def report(
 
     if card and not estimate:
         raise UsageError("--card is for --estimate")
-    if estimate and options["target"] != "onnxfuse":
-        raise UsageError("--estimate is for --target onnxfuse: what other targets run is not onnxfuse's")
-    known = cards.card(card or cards.DEFAULT) if estimate else None
+    known = cards.given(card or cards.DEFAULT if estimate else None, options["target"])
 
     names.check_rules((*options["select"], *options["ignore"], *filter(None, [why])), options["rules"])
     out = display.console()

@@ -8,7 +8,7 @@ import click
 
 from onnxfuse.errors import OutputError
 
-from .options import PATH, given_inputs, provider, rules, seed, shape
+from .options import PATH, begin, given_inputs, provider, rules, seed, shape
 
 
 @click.command()
@@ -45,6 +45,7 @@ def run(
     if outputs and not outputs.absolute().parent.is_dir():
         raise OutputError(f"--outputs {outputs}: there is no folder {outputs.parent}: make it first")
     out = display.console()
+    begin(model)
     result = execution.run(
         files.read(model),
         model,

@@ -1,4 +1,4 @@
-"""cuBLAS by way of CuPy: the vendor's matrix products, and times by CUDA events."""
+"""cuBLAS by way of CuPy: the vendor's matrix products, cuBLASLt's where it is there, and times by CUDA events."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import KernelError
-from .device import Array, Product, address
+from . import cublaslt
+from .cublaslt import TYPES
+from .device import After, Array, Product, address
 
-TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
-"""Element type → cudaDataType."""
 COMPUTE_32F = 68
 """cublasComputeType_t: products and sums of float32 are not rounded to fewer bits."""
 DEFAULT_ALGORITHM = -1
@@ -29,7 +29,7 @@ class Cublas:
 
     @property
     def card(self) -> str:
-        """Name and architecture of the GPU, and the versions of its driver and of cuBLAS."""
+        """Name and architecture of the GPU, and the versions of its driver, of cuBLAS and of nvmath-python."""
         cupy, _ = _modules()
         return _card(int(cupy.cuda.runtime.getDevice()))
 
@@ -81,6 +81,14 @@ class Cublas:
         finally:
             library.setMathMode(handle, before)
 
+    def fuses(self, activation: str, dtype: np.dtype[Any]) -> bool:
+        """See `Vendor.fuses`."""
+        return bool(cublaslt.found()) and cublaslt.exact(self._stream, activation, dtype)
+
+    def fused(self, product: Product, a: Array, b: Array, y: Array, after: After, workspace: Array) -> None:
+        """See `Vendor.fused`; by cuBLASLt, where nvmath-python is installed."""
+        cublaslt.launch(self._stream, product, a, b, y, after, workspace)
+
     def seconds(self, run: Callable[[], None]) -> float:
         """See `Vendor.seconds`: the time between two events around it."""
         cupy, _ = _modules()
@@ -115,4 +123,6 @@ def _card(device: int) -> str:
     name = properties["name"].decode()
     architecture = f"sm_{properties['major']}{properties['minor']}"
     driver = cupy.cuda.runtime.driverGetVersion()
-    return f"{name} {architecture}, driver {driver}, cuBLAS {library.getVersion(cupy.cuda.device.get_cublas_handle())}"
+    products = f"cuBLAS {library.getVersion(cupy.cuda.device.get_cublas_handle())}"
+    fused = f", nvmath {cublaslt.found()}" if cublaslt.found() else ""
+    return f"{name} {architecture}, driver {driver}, {products}{fused}"

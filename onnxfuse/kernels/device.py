@@ -113,6 +113,17 @@ class Product:
     offset_y: int = 0
 
 
+class After(NamedTuple):
+    """What a library does to a product before it writes it, in this order."""
+
+    bias: Array | None = None
+    """A row of n, added."""
+    residual: Array | None = None
+    """Shaped like the result, added."""
+    activation: str = ""
+    """As FusedMatMul calls it; none if empty."""
+
+
 class Vendor(Protocol):
     """The library of matrix products that comes with a device, and a clock to measure it against ours."""
 
@@ -127,6 +138,15 @@ class Vendor(Protocol):
     def product(self, product: Product, a: Array, b: Array, y: Array) -> None:
         """Compute a product in order with the launches.  Arrays have one real element type; sums are taken in float32
         and rounded once.  Raises KernelError if the library refuses."""
+
+    def fuses(self, activation: str, dtype: np.dtype[Any]) -> bool:
+        """Whether `fused` computes this activation ("" is none) as ONNX has it, behind products of this type."""
+
+    def fused(self, product: Product, a: Array, b: Array, y: Array, after: After, workspace: Array) -> None:
+        """Compute a product and what is `after` it in one launch, in order with the others, and round once.
+
+        `workspace` has cublaslt.WORKSPACE bytes.  Raises KernelError if the library refuses, or has nothing of the
+        kind."""
 
     def seconds(self, run: Callable[[], None]) -> float:
         """How long the device takes for what `run` launches.  Waits for it."""

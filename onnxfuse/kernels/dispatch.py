@@ -1,21 +1,27 @@
-"""Which form of a product is the faster one: measured once for each class of shapes, element type and card.
+"""Which form of a product is the fastest: measured once for each class of shapes, element type and card.
+
+The forms are "tiled", a kernel of ours; "vendor", the vendor's product and one pass of ours over it; and "cublaslt",
+the vendor's product with an epilogue of its own, where nvmath-python is installed and has such an epilogue.
 
 A verdict holds for all products of its `Class`.  It is measured at the first launch of that class, which waits for the
 device then; while a CUDA graph is captured, and where another thread is measuring already, the vendor's form runs.
-Ours is chosen only where it was the faster by `MARGIN`, so that a fused product is never slower than the vendor's
+Another is chosen only where it was the faster by `MARGIN`, so that a fused product is never slower than the vendor's
 followed by one pass.  Where there is no vendor's library, and where times say nothing of a GPU (in the emulator), ours
-runs.  The environment variable ONNXFUSE_PRODUCT=tiled or =vendor settles it without a measurement.
+runs.  The environment variable ONNXFUSE_PRODUCT=tiled, =vendor or =cublaslt settles it without a measurement; a product
+that cannot have that form has the vendor's.
 
 Verdicts are kept in `products.json` in the cache folder of the kernels (~/.cache/onnxfuse/emulator, or
 $ONNXFUSE_CACHE), written whole and renamed into place; a file that cannot be read counts as empty, one that cannot be
 written is left alone::
 
-    {"schema": 1,
-     "seconds": {"NVIDIA H200 sm_90, driver 13000, cuBLAS 130200":
-                   {"1f0c89ab float16 1x4096x1024x4096 transposed 16": {"tiled": 6.1e-05, "vendor": 5.4e-05}}}}
+    {"schema": 2,
+     "seconds": {"NVIDIA H200 sm_90, driver 13000, cuBLAS 130200, nvmath 1.0.0":
+                   {"1f0c89ab float16 1x4096x1024x4096 transposed 16 Relu bias":
+                      {"tiled": 6.1e-05, "vendor": 5.4e-05, "cublaslt": 5.1e-05}}}}
 
 A class is named by the digest of our source, element type, batch x m x k x n rounded up to powers of two, how b is
-stored, and the bytes of the narrowest access that its alignment allows.  Times are medians, in seconds.
+stored, the bytes of the narrowest access that its alignment allows, and the epilogue if the vendor's library has it.
+Times are medians, in seconds.
 """
 
 from __future__ import annotations
@@ -36,10 +42,10 @@ from ..errors import KernelError, UsageError
 from .device import Product, Source, Vendor
 from .emulator.build import cache_folder
 
-TILED, VENDOR = "tiled", "vendor"
-FORMS = (TILED, VENDOR)
+TILED, VENDOR, CUBLASLT = "tiled", "vendor", "cublaslt"
+FORMS = (TILED, VENDOR, CUBLASLT)
 VARIABLE = "ONNXFUSE_PRODUCT"
-SCHEMA = 1
+SCHEMA = 2
 ROUNDS = 9
 """Measurements of each form, in turns; the median counts."""
 MARGIN = 0.02
@@ -47,6 +53,8 @@ MARGIN = 0.02
 
 Seconds = Mapping[str, float]
 """Form → time."""
+Forms = Mapping[str, Callable[[], None]]
+"""Form → what runs it; with a vendor's library, its form is one of them."""
 
 
 class Class(NamedTuple):
@@ -60,16 +68,19 @@ class Class(NamedTuple):
     transposed: bool
     access: int
     """Bytes of the narrowest access to a, b or y."""
+    epilogue: str = ""
+    """As `cublaslt.name` has it: the forms of all others do not depend on it."""
 
     @classmethod
-    def of(cls, product: Product, count: int, dtype: str, access: int) -> Class:
+    def of(cls, product: Product, count: int, dtype: str, access: int, epilogue: str = "") -> Class:
         """The class of `count` such products, the first of which is given."""
         batch, m, n, k = map(_bucket, (product.batch * count, product.m, product.n, product.k))
-        return cls(dtype, batch, m, n, k, product.transposed, access)
+        return cls(dtype, batch, m, n, k, product.transposed, access, epilogue)
 
     def __str__(self) -> str:
         size = f"{self.batch}x{self.m}x{self.k}x{self.n}"
-        return f"{_digest()} {self.dtype} {size}{' transposed' if self.transposed else ''} {self.access}"
+        stored = "transposed" if self.transposed else ""
+        return " ".join(filter(None, (_digest(), self.dtype, size, stored, str(self.access), self.epilogue)))
 
 
 def _bucket(size: int) -> int:
@@ -92,7 +103,7 @@ class Verdicts:
         self._chosen: dict[tuple[str, Class], str] = {}
 
     def seconds(self, card: str, which: Class) -> Seconds | None:
-        """The times of both forms, where they are known."""
+        """The times of all forms, where they are known."""
         return self._known().get(card, {}).get(str(which))
 
     def _known(self) -> dict[str, dict[str, Seconds]]:
@@ -100,45 +111,48 @@ class Verdicts:
             self._seconds = _read(self._path)
         return self._seconds
 
-    def predicted(self, card: str, which: Class) -> float | None:
-        """Seconds that a product of this class takes, by the form that is chosen, on the first card measured whose name
-        has the words of `card` in it ("h200", "NVIDIA H200"); None if there is none."""
+    def measured(self, card: str, which: Class) -> Seconds | None:
+        """The times of this class on the first card measured whose name has the words of `card` in it ("h200",
+        "NVIDIA H200")."""
         for name in sorted(self._known()):
             times = self.seconds(name, which)
             if times and set(card.lower().split()) <= set(name.lower().replace(",", " ").split()):
-                return times[best(times)]
+                return times
         return None
 
-    def choose(
-        self, vendor: Vendor | None, which: Class, tiled: Callable[[], None], vendors: Callable[[Vendor], None]
-    ) -> str:
-        """Run one form, and say which: "tiled" or "vendor".  `vendors` takes the vendor's library."""
-        form = self._settled(vendor, which)
+    def choose(self, vendor: Vendor | None, which: Class, forms: Forms) -> str:
+        """Run one form, and say which.  A form that was the fastest of its class, but refuses this product, gives way
+        to the vendor's."""
+        form = self._settled(vendor, which, forms)
         if form is None and vendor is not None:
-            form = self._measured(vendor, which, {TILED: tiled, VENDOR: lambda: vendors(vendor)})
-        if form == TILED or vendor is None:
-            tiled()
-            return TILED
-        vendors(vendor)
-        return VENDOR
+            form = self._measured(vendor, which, forms)
+        form = form or TILED
+        try:
+            forms[form]()
+        except KernelError:
+            if form != CUBLASLT or _forced():
+                raise
+            form = VENDOR
+            forms[form]()
+        return form
 
-    def _settled(self, vendor: Vendor | None, which: Class) -> str | None:
+    def _settled(self, vendor: Vendor | None, which: Class, forms: Forms) -> str | None:
         """The form, where nothing need be measured."""
         if vendor is None or (forced := _forced()) == TILED:
             return TILED
         if not which.k:
             return TILED  # an empty sum is nothing that libraries agree on
         if forced:
-            return forced
+            return forced if forced in forms else VENDOR
         card = vendor.card
         if card is None:
             return TILED
         form = self._chosen.get((card, which))
         if form is None and (times := self.seconds(card, which)):
             form = self._chosen[card, which] = best(times)
-        return form
+        return form if form is None or form in forms else VENDOR
 
-    def _measured(self, vendor: Vendor, which: Class, forms: Mapping[str, Callable[[], None]]) -> str:
+    def _measured(self, vendor: Vendor, which: Class, forms: Forms) -> str:
         if vendor.capturing or not self._measuring.acquire(blocking=False):
             return VENDOR
         try:
@@ -161,21 +175,24 @@ class Verdicts:
 
 
 def best(times: Seconds) -> str:
-    """The form to choose: the vendor's unless ours is clearly faster."""
-    return TILED if times.get(TILED, math.inf) < times.get(VENDOR, math.inf) * (1 - MARGIN) else VENDOR
+    """The form to choose: the vendor's unless another is clearly faster."""
+    other = min((form for form in times if form != VENDOR), key=lambda form: times[form], default=VENDOR)
+    return other if times[other] < times.get(VENDOR, math.inf) * (1 - MARGIN) else VENDOR
 
 
-def measure(vendor: Vendor, forms: Mapping[str, Callable[[], None]]) -> Seconds:
+def measure(vendor: Vendor, forms: Forms) -> Seconds:
     """The median time of each form.  One that the card refuses has none."""
     samples: dict[str, list[float]] = {}
+    refusal: KernelError | None = None
     for form, run in forms.items():
         try:
             run()  # compiles, loads, allocates
-        except KernelError:
-            if form == VENDOR and not samples:
-                raise
+        except KernelError as error:
+            refusal = error if form == VENDOR else refusal
             continue
         samples[form] = []
+    if refusal is not None and not samples:
+        raise refusal
     for _ in range(ROUNDS):
         for form, times in samples.items():
             times.append(vendor.seconds(forms[form]))
@@ -221,6 +238,6 @@ def verdicts() -> Verdicts:
     return Verdicts(cache_folder() / "products.json")
 
 
-def choose(vendor: Vendor | None, which: Class, tiled: Callable[[], None], vendors: Callable[[Vendor], None]) -> str:
+def choose(vendor: Vendor | None, which: Class, forms: Forms) -> str:
     """See `Verdicts.choose`."""
-    return verdicts().choose(vendor, which, tiled, vendors)
+    return verdicts().choose(vendor, which, forms)

@@ -1,16 +1,25 @@
-// y[i] = epilogue(scale * a[i] b[i], bias) for matrices a[i] [m, k], b[i] [k, n] and y[i] [m, n], sums in float.
+// y[i] = epilogue(scale * a[i] b[i], bias, residual) for matrices a[i] [m, k], b[i] [k, n] and y[i] [m, n], sums in float.
 //
-// TYPE        of a, b, bias and y: float on FMA units, __half and __nv_bfloat16 on tensor cores
+// Blocks may share the sums of a tile: each writes those over its part of k as floats, and gemm_epilogue.cu puts them
+// together.  That is how few rows, as when tokens are generated one by one, read b at the card's bandwidth: a tile of
+// all rows and 64 columns reads each number of b once, and there are too few such tiles to ask for enough bytes at a
+// time.  With one row the tensor cores multiply 15 rows of zeros, which takes an eighth of the time that the bytes do; a
+// kernel of its own for that row would read as much, and would have to share k as well unless b is transposed, where it
+// could spare the second launch (2 of 11 us for a [4096, 4096] in half precision at 4.8 TB/s; reasoned, not measured).
+//
+// TYPE        of a, b, bias, residual and y: float on FMA units, __half and __nv_bfloat16 on tensor cores
 // TILE_M, N   the part of y that a block computes; TILE_K columns of a and rows of b are in shared memory at a time
 // WARP_M, N   the part of that part that a warp computes (tensor cores only)
 // THREADS     of a block
 // STAGES      tiles of a and b in shared memory: one is multiplied while the others arrive
 // TRANSPOSED  1 where b[i] is stored as [n, k]
-// VECTOR_A    elements of one access to a, VECTOR_B to b, VECTOR_Y to bias and y: rows and pointers are multiples of it
+// VECTOR_A    elements of one access to a, VECTOR_B to b, VECTOR_Y to bias, residual and y: rows and pointers are
+//             multiples of it
 // BIAS        1 where there is one, a row of n
+// RESIDUAL    1 where there is one, with the rows of y or so many that repeat
 //
 // What is done to the product is said by a struct `Epilogue`, generated for each kernel:
-//   of(product, bias)    the result, in float
+//   of(product, bias, residual)    the result, in float
 #include "tile.cuh"
 #include "functions.cuh"
 
@@ -28,12 +37,14 @@ __device__ __forceinline__ Part part_of(int block, int m, int n) {
     return {batch, (first + within % height) * TILE_M, within / height * TILE_N};
 }
 
-// Where results go.
+// Where results go.  `before` are the rows of y, or of what the residual repeats, that lie before this matrix.
 template <class Epilogue> struct Result {
     TYPE* __restrict__ y;
     const TYPE* __restrict__ bias;
+    const TYPE* __restrict__ residual;
     int rows, columns;
     float scale;
+    unsigned before, period;  // rows of the residual
 
     template <int N> __device__ __forceinline__ void write(const float (&product)[N], int row, int column) const {
         static_assert(N % VECTOR_Y == 0, "whole vectors");
@@ -41,15 +52,37 @@ template <class Epilogue> struct Result {
 #pragma unroll
         for (int start = 0; start < N; start += VECTOR_Y) {
             if (column + start >= columns) return;
-            float added[VECTOR_Y], value[VECTOR_Y];
-            if constexpr (BIAS) {
-                load_floats(added, bias + column + start);
-            } else {
-                fill(added, 0.0f);
+            float added[VECTOR_Y], other[VECTOR_Y], value[VECTOR_Y];
+            fill(added, 0.0f);
+            fill(other, 0.0f);
+            if constexpr (BIAS) load_floats(added, bias + column + start);
+            if constexpr (RESIDUAL) {
+                const long long same = (before + row) % period;
+                load_floats(other, residual + same * columns + column + start);
             }
 #pragma unroll
-            for (int i = 0; i < VECTOR_Y; i++) value[i] = Epilogue::of(scale * product[start + i], added[i]);
+            for (int i = 0; i < VECTOR_Y; i++) {
+                value[i] = Epilogue::of(scale * product[start + i], added[i], other[i]);
+            }
             store_floats(y + static_cast<long long>(row) * columns + column + start, value);
+        }
+    }
+};
+
+// Where sums over a part of k go.
+struct Partial {
+    float* __restrict__ sums;
+    int rows, columns;
+
+    template <int N> __device__ __forceinline__ void write(const float (&product)[N], int row, int column) const {
+        if (row >= rows) return;
+#pragma unroll
+        for (int start = 0; start < N; start += VECTOR_Y) {
+            if (column + start >= columns) return;
+            float value[VECTOR_Y];
+#pragma unroll
+            for (int i = 0; i < VECTOR_Y; i++) value[i] = product[start + i];
+            store_floats(sums + static_cast<long long>(row) * columns + column + start, value);
         }
     }
 };
@@ -64,11 +97,13 @@ constexpr int ROWS_B = TRANSPOSED ? TILE_N : TILE_K, COLUMNS_B = TRANSPOSED ? TI
 constexpr int STRIDE_A = TILE_K + PAD_A, STRIDE_B = COLUMNS_B + PAD_B;
 constexpr int STAGE = TILE_M * STRIDE_A + ROWS_B * STRIDE_B;  // elements
 
-template <class Epilogue> __device__ __forceinline__ void
-multiply(const TYPE* a, const TYPE* b, const Result<Epilogue>& result, int row, int column, int k) {
+// The tile at (row, column), over the part of k that is the blocks' of this blockIdx.y.
+template <class Result> __device__ __forceinline__ void
+multiply(const TYPE* a, const TYPE* b, const Result& result, int row, int column, int k) {
     extern __shared__ __align__(128) unsigned char memory[];
     TYPE* tiles = reinterpret_cast<TYPE*>(memory);
     const int m = result.rows, n = result.columns, steps = (k + TILE_K - 1) / TILE_K;
+    const int share = (steps + gridDim.y - 1) / gridDim.y, first = blockIdx.y * share, last = min(first + share, steps);
 
     const auto begin = [&](int step) {
         TYPE* to = tiles + step % STAGES * STAGE;
@@ -81,16 +116,16 @@ multiply(const TYPE* a, const TYPE* b, const Result<Epilogue>& result, int row, 
         }
     };
 #pragma unroll
-    for (int step = 0; step < STAGES - 1; step++) {
-        if (step < steps) begin(step);
+    for (int ahead = 0; ahead < STAGES - 1; ahead++) {
+        if (first + ahead < last) begin(first + ahead);
         __pipeline_commit();
     }
     Sums sums;
     sums.clear();
-    for (int step = 0; step < steps; step++) {
+    for (int step = first; step < last; step++) {
         __pipeline_wait_prior(STAGES - 2);
         __syncthreads();  // the tile is there for all, and all have left the one that is overwritten now
-        if (step + STAGES - 1 < steps) begin(step + STAGES - 1);
+        if (step + STAGES - 1 < last) begin(step + STAGES - 1);
         __pipeline_commit();
         const TYPE* tile = tiles + step % STAGES * STAGE;
         sums.add<STRIDE_A, STRIDE_B>(tile, tile + TILE_M * STRIDE_A);

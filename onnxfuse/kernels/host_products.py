@@ -6,11 +6,18 @@ import ctypes
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .device import Array, Product, address
+from .device import After, Array, Product, address
+
+ACTIVATED: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "": lambda x: x,
+    "Relu": lambda x: np.maximum(x, 0),
+    "FastGelu": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+}
 
 
 class NumPy:
@@ -25,15 +32,31 @@ class NumPy:
 
     def product(self, product: Product, a: Array, b: Array, y: Array) -> None:
         """See `Vendor.product`."""
+        self._compute(product, a, b, y, After())
+
+    def fuses(self, activation: str, dtype: np.dtype[Any]) -> bool:
+        """See `Vendor.fuses`; what cuBLASLt has."""
+        return activation in ACTIVATED
+
+    def fused(self, product: Product, a: Array, b: Array, y: Array, after: After, workspace: Array) -> None:
+        """See `Vendor.fused`."""
+        self._compute(product, a, b, y, after)
+
+    def _compute(self, product: Product, a: Array, b: Array, y: Array, after: After) -> None:
         m, n, k, batch = product.m, product.n, product.k, product.batch
         left = _matrices(a, product.offset_a, batch, product.stride_a, (m, k))
         if product.transposed:
             right = _matrices(b, product.offset_b, batch, product.stride_b, (n, k)).swapaxes(1, 2)
         else:
             right = _matrices(b, product.offset_b, batch, product.stride_b, (k, n))
-        result = _matrices(y, product.offset_y, batch, m * n, (m, n))
         with np.errstate(over="ignore"):
-            result[...] = product.scale * (left.astype(np.float64) @ right.astype(np.float64))
+            value = product.scale * (left.astype(np.float64) @ right.astype(np.float64))
+            if after.residual is not None:
+                value += _matrices(after.residual, product.offset_y, batch, m * n, (m, n)).astype(np.float64)
+            if after.bias is not None:
+                value += _matrices(after.bias, 0, 1, 0, (1, n)).astype(np.float64)
+            result = _matrices(y, product.offset_y, batch, m * n, (m, n))
+            result[...] = ACTIVATED[after.activation](value)
         self._written(y)
 
     def seconds(self, run: Callable[[], None]) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from math import prod
+from typing import NamedTuple
 
 from .device import Buffer, Source, TensorType
 from .kernel import Kernel
@@ -27,12 +28,16 @@ class Launch:
     """Bytes of dynamic shared memory."""
 
 
-def launches(kernel: Kernel, inputs: Sequence[TensorType | None], multiprocessors: int) -> list[Launch]:
-    """What a kernel launches for aligned inputs of these types, all its outputs of the op's element type asked for."""
+def launches(
+    kernel: Kernel, inputs: Sequence[TensorType | None], multiprocessors: int, wanted: Sequence[bool] | None = None
+) -> list[Launch]:
+    """What a kernel launches for aligned inputs of these types; `wanted` are the outputs asked for, if not all of them
+    that have the op's element type."""
     device = Recorder(multiprocessors)
     given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
-    made = zip(kernel.signature.outputs, kernel.outputs(inputs), strict=True)
-    outputs = [Buffer(ADDRESS, t.shape, t.dtype) if p.type == "T" else None for p, t in made]
+    parameters, types = kernel.signature.outputs, kernel.outputs(inputs)
+    asked = [p.type == "T" for p in parameters] if wanted is None else [*wanted, *[False] * len(parameters)]
+    outputs = [Buffer(ADDRESS, t.shape, t.dtype) if ask else None for t, ask in zip(types, asked, strict=False)]
     kernel.launch(device, given, outputs)
     return [Launch(r.source, r.entry, prod(r.grid), prod(r.block), r.shared) for r in device.launches]
 
@@ -72,9 +77,20 @@ def resident(architecture: str, threads: int, registers: int, shared: int) -> in
     )
 
 
-def occupancy(launch: Launch, architecture: str) -> int | None:
-    """Blocks of a launch that a multiprocessor runs at a time, with the registers of the compiled source that is most
-    like it; None where none is like it."""
+class Occupancy(NamedTuple):
+    """What a launch takes of a multiprocessor."""
+
+    registers: int
+    """Of a thread."""
+    shared: int
+    """Bytes of a block, beside those of dynamic shared memory."""
+    resident: int
+    """Blocks at a time."""
+
+
+def occupancy(launch: Launch, architecture: str) -> Occupancy | None:
+    """Of a launch on an architecture, with the resources of the compiled source that is most like it; None where none
+    is like it."""
     defines = _defines(launch.source)
     best: tuple[int, int, int] | None = None
     table = committed()
@@ -86,9 +102,11 @@ def occupancy(launch: Launch, architecture: str) -> int | None:
         best = key if best is None else max(best, key)
     if best is None or architecture not in LIMITS:
         return None
-    return resident(architecture, launch.threads, best[1], best[2] + launch.shared)
+    _, registers, shared = best
+    return Occupancy(registers, shared, resident(architecture, launch.threads, registers, shared + launch.shared))
 
 
+@lru_cache(maxsize=4096)
 def _defines(source: Source) -> frozenset[str]:
     """The lines that say what a source is specialised for."""
     return frozenset(line for line in source.text.split("#line", 1)[0].splitlines() if line.startswith("#define"))

@@ -108,7 +108,7 @@ class Graph:
         return self.node("Cast", x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def reduce(self, op_type: str, x: str, axes: Sequence[int], *, keep: str = "keepdims") -> str:
-        """Reduce over `axes`, leaving size-1 axes by `keepdims` or, with keep="unsqueeze", by an Unsqueeze."""
+        """Reduce over `axes`, leaving size-1 axes by `keepdims` or an Unsqueeze; with keep="late" they are gone."""
         attributes: dict[str, Any] = {"keepdims": int(keep == "keepdims")}
         operands: list[Operand] = [x]
         if op_type in AXES_AS_INPUT_FROM_18 and self.opset < 18:
@@ -116,7 +116,7 @@ class Graph:
         else:
             operands.append(np.array(axes, np.int64))
         reduced = self.node(op_type, *operands, **attributes)
-        return reduced if keep == "keepdims" else self.node("Unsqueeze", reduced, np.array(axes, np.int64))
+        return self.node("Unsqueeze", reduced, np.array(axes, np.int64)) if keep == "unsqueeze" else reduced
 
     def split(self, x: str, parts: int, axis: int, size: int) -> list[str]:
         """Split `x` into `parts` pieces of `size` along `axis`."""

@@ -13,7 +13,7 @@ from tests.spellings.build import STYLE_CHOICES, Array, Case, Choices, Graph, Op
 CHOICES: Choices = {
     "mean": ("mean", "sum/n", "sum*1/n"),
     "centre": ("x-m", "subtracted twice", "mean twice", "x+(-m)"),
-    "var": ("pow", "mul", "(m-x)^2", "sum of squares", "E[x^2]-m^2", "E[xx]-mm"),
+    "var": ("pow", "mul", "(m-x)^2", "sum of squares", "E[x^2]-m^2", "E[xx]-mm", "E[xx]-mm clamped"),
     "eps": ("var+eps", "eps+var"),
     "root": ("/sqrt", "*reciprocal", "reciprocal*", "*1/sqrt", "*pow", "/pow"),
     "affine": (
@@ -22,7 +22,7 @@ CHOICES: Choices = {
         *("x*k+(b-m*k)", "(b-k*m)+k*x", "x*k-m*k", "x*r+(b-m*r)"),
     ),
     "axes": ("last", "positive", "two"),
-    "keep": ("keepdims", "unsqueeze"),
+    "keep": ("keepdims", "unsqueeze", "late"),
     "rank": ("3", "4", "2"),
     "epsilon": ("1e-5", "1e-12", "1e-3"),
     "precision": ("float32", "float16", "float16 parameters", "float16 affine", "float32 variance"),
@@ -65,6 +65,7 @@ def _valid(case: Case) -> bool:
     refused = (
         # A one-element constant must not raise the rank of what it meets.
         case.rank == "2" and (case.scalar == "[1,1,1]" or case.axes == "two"),
+        case.keep == "late" and case.scalar == "[1,1,1]",
         # SkipLayerNormalization normalises the last axis and wants a scale.
         case.residual != "none" and (case.axes == "two" or not _scaled(case)),
         case.precision == "float16 affine" and case.affine not in behind_island,
@@ -158,7 +159,12 @@ def _body(g: Graph, case: Case, x: str, s: Operand, b: Operand, axes: list[int],
         total = g.reduce("ReduceSum", value, axes, keep=case.keep)
         return g.Div(total, n) if case.mean == "sum/n" else g.Mul(total, 1 / n)
 
-    m = mean(x)
+    def kept(value: str) -> str:
+        """The axes come back where what has been computed without them meets x again."""
+        return g.node("Unsqueeze", value, np.array(axes, np.int64)) if case.keep == "late" else value
+
+    low = mean(x)
+    m = kept(low)
 
     @cache
     def difference() -> str:
@@ -169,16 +175,18 @@ def _body(g: Graph, case: Case, x: str, s: Operand, b: Operand, axes: list[int],
             case "subtracted twice":
                 return g.Sub(x, m)
             case "mean twice":
-                return g.Sub(x, mean(x))
+                return g.Sub(x, kept(mean(x)))
             case _:
                 return difference()
 
     def variance() -> str:
         match case.var:
             case "E[x^2]-m^2":
-                return g.Sub(mean(g.Pow(x, 2)), g.Pow(m, 2))
+                return g.Sub(mean(g.Pow(x, 2)), g.Pow(low, 2))
             case "E[xx]-mm":
-                return g.Sub(mean(g.Mul(x, x)), g.Mul(m, m))
+                return g.Sub(mean(g.Mul(x, x)), g.Mul(low, low))
+            case "E[xx]-mm clamped":
+                return g.Max(g.Sub(mean(g.Mul(x, x)), g.Mul(low, low)), np.zeros((), g.dtype(x)))
             case "(m-x)^2":
                 return mean(up(g.Pow(g.Sub(m, x), 2)))
             case "sum of squares":
@@ -194,17 +202,19 @@ def _body(g: Graph, case: Case, x: str, s: Operand, b: Operand, axes: list[int],
     shifted = (
         g.Add(variance(), float(case.epsilon)) if case.eps == "var+eps" else g.Add(float(case.epsilon), variance())
     )
-    divide = _division(g, case, shifted, g.dtype(x))
+    divide = _division(g, case, shifted, g.dtype(x), kept)
     if case.precision == "float16 affine":
         return _affine(g, case, x, m, difference, lambda value: g.cast(divide(value), np.float16), s, b)
     return _affine(g, case, x, m, difference, divide, s, b)
 
 
-def _division(g: Graph, case: Case, variance: str, dtype: np.dtype[np.floating]) -> Callable[[Operand], str]:
+def _division(
+    g: Graph, case: Case, variance: str, dtype: np.dtype[np.floating], kept: Callable[[str], str]
+) -> Callable[[Operand], str]:
     """How something is divided by the root of `variance`; 1.0 divided by it is the bare reciprocal."""
 
     def down(value: str) -> str:
-        return value if g.dtype(value) == dtype else g.cast(value, dtype)
+        return kept(value if g.dtype(value) == dtype else g.cast(value, dtype))
 
     if case.root.startswith("/"):
         std = down(g.Sqrt(variance) if case.root == "/sqrt" else g.Pow(variance, 0.5))

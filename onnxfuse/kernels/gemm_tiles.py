@@ -1,0 +1,85 @@
+"""How the blocks of gemm.cu share a product: in tiles, and where those are few, each tile's sums in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a block and its warps share a product; gemm.cu says what each number means."""
+
+    m: int
+    n: int
+    k: int
+    warp_m: int
+    warp_n: int
+    threads: int
+    stages: int
+    resident: int
+    """Blocks that a multiprocessor must have registers for."""
+    abreast: int
+    """Blocks that a multiprocessor runs in the time of one: more than one where a block alone waits for its bytes."""
+    pace: int
+    """Columns of a that a block gets through in the time of a launch (2 us) on a card like the H200.  Of the medium
+    tile less than its size tells: each number that is read from shared memory is multiplied half as often.  Of that for
+    few rows what the bandwidth allows, at 24 KB under way."""
+
+    def shared(self, itemsize: int, transposed: bool) -> int:
+        """Bytes of shared memory of a block: its stages, or what the sums pass through on their way out."""
+        pad = 16 // itemsize
+        b = self.n * (self.k + pad) if transposed else self.k * (self.n + (pad if itemsize == 2 else 0))
+        stages = self.stages * (self.m * (self.k + pad) + b) * itemsize
+        return max(stages, self.threads // 32 * 16 * (self.warp_n + 4) * 4 if itemsize == 2 else 0)
+
+    def count(self, m: int, n: int) -> int:
+        """Tiles of a matrix [m, n]."""
+        return -(-m // self.m) * -(-n // self.n)
+
+
+HALF = (
+    Tile(128, 128, 32, 64, 64, threads=128, stages=3, resident=2, abreast=1, pace=256),
+    Tile(64, 64, 32, 32, 32, threads=128, stages=4, resident=4, abreast=1, pace=717),
+    Tile(16, 64, 64, 16, 16, threads=128, stages=4, resident=4, abreast=2, pace=512),
+)
+FLOAT = (
+    Tile(128, 128, 16, 0, 0, threads=256, stages=3, resident=2, abreast=1, pace=32),
+    Tile(64, 64, 16, 0, 0, threads=256, stages=3, resident=2, abreast=1, pace=90),
+    Tile(16, 64, 64, 0, 0, threads=256, stages=3, resident=2, abreast=2, pace=256),
+)
+"""For many rows and columns, for fewer, and for a few rows."""
+MOVED = 72_000
+"""Bytes that a multiprocessor's share of the bandwidth moves in the time of a launch."""
+
+
+class Division(NamedTuple):
+    """Tiles, and how many blocks share the sums of each."""
+
+    tile: Tile
+    splits: int
+
+
+@lru_cache(maxsize=1024)
+def divide(itemsize: int, m: int, n: int, k: int, batch: int, multiprocessors: int) -> Division:
+    """What takes the shortest time: they all take as long as the multiprocessor that has the most, and parts of sums
+    are written, and read and put together by another launch.
+
+    Sums are shared only while all blocks run at a time, so that their parts take no more memory than a tile of floats
+    for each of those: 8.7 MB on 132 multiprocessors, for the largest tile.
+    """
+    large, medium, small = HALF if itemsize == 2 else FLOAT
+
+    def ways() -> Iterator[tuple[float, Division]]:
+        for tile in (small,) if m <= small.m else (large, medium):
+            steps, tiles, places = -(-k // tile.k), batch * tile.count(m, n), multiprocessors * tile.abreast
+            yield -(-tiles // places) * k / tile.pace, Division(tile, 1)
+            # A block that does not fill its stages waits for each of them.
+            for splits in range(2, min(places // tiles, steps // tile.stages) + 1):
+                share = -(-steps // splits)
+                moved = 2 * 4 * splits * batch * m * n / multiprocessors
+                yield share * tile.k / tile.pace + 1 + moved / MOVED, Division(tile, -(-steps // share))
+
+    return min(ways(), key=lambda way: way[0])[1]

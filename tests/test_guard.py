@@ -1,0 +1,60 @@
+"""What takes a process down is told in one line by another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+from onnxfuse.commands.guard import guarded
+from onnxfuse.commands.options import begin
+
+def work():
+    begin(Path("first.onnx"))
+    begin(Path("m.onnx"))
+    {}
+
+sys.exit(guarded(work))
+"""
+
+
+def run(body: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", SCRIPT.format(body)], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["SIGFPE", "SIGSEGV", "SIGABRT"])
+def test_a_crash_is_one_line_that_names_the_model(name: str) -> None:
+    done = run(f"os.kill(os.getpid(), signal.{name})")
+    assert done.returncode == 2
+    assert done.stderr.startswith("onnxfuse: error: m.onnx: ")
+    assert f"crashed with {name} on this model and nothing was written" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_memory_that_is_gone_is_told_too() -> None:
+    done = run("os.kill(os.getpid(), signal.SIGKILL)")
+    assert done.returncode == 128 + signal.SIGKILL
+    assert done.stderr == "onnxfuse: m.onnx: killed, as a system does that has no memory left\n"
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_the_exit_code_is_that_of_the_work(code: int) -> None:
+    done = run(f"print('done'); return {code}")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "done\n", "")
+
+
+def test_who_ends_the_parent_ends_the_work() -> None:
+    script = SCRIPT.format("print(os.getpid(), flush=True); time.sleep(60)")
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.terminate()
+        assert parent.wait(30) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
