@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import attentions, contest, expected, floors, goals, linear, report, sdpa, sizes, timing
+from benchmarks.gpu import attentions, contest, expected, floors, goals, linear, report, sdpa, sizes, steps, timing
 from benchmarks.gpu.attentions import attention
 from benchmarks.gpu.contest import OURS
 from benchmarks.gpu.floors import Bound, Floors
@@ -132,7 +132,8 @@ def test_no_backend_has_softcap_and_the_math_backend_a_limit() -> None:
         capped = sdpa.ways(attention(1, 2, 8, 16, softcap=3.0), torch)
     finally:
         del sys.modules["collections.nn.attention.flex_attention"]
-    assert {name for name, way in capped.items() if isinstance(way, contest.Refused)} == {"flash", "efficient", "cudnn"}
+    assert {name for name, way in capped.items() if isinstance(way, contest.Refused)} == set(sdpa.BACKENDS)
+    assert isinstance(capped[sdpa.EAGER], contest.Way)
     assert isinstance(capped[sdpa.FLEX], contest.Way)
 
 
@@ -189,6 +190,45 @@ def test_layers_are_those_of_the_models() -> None:
     assert {node.first.shape[0] for node in nodes} == set(linear.ROWS)
     for name in ("BERT-base", "BERT-large", "GPT-2", "ViT-L", "Llama-7B"):
         assert any(name in node.name for node in nodes)
+
+
+# ---------------------------------------------------------------------------------------------------------- the plan
+
+
+def test_sections_run_from_end_to_end(
+    machine: HostMachine, torch: FakeTorch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nodes that a CPU can afford, and one wrong answer of PyTorch's."""
+    torch.wrong = "CUDNN"
+    small = [linear.layer(found._replace(k=24, n=40), 20) for found in linear.LAYERS[:2]]
+    monkeypatch.setattr(attentions, "telling", lambda: NODES[:1])
+    monkeypatch.setattr(attentions, "timed", lambda: iter(NODES[:3]))
+    monkeypatch.setattr(linear, "telling", lambda: small[:1])
+    monkeypatch.setattr(linear, "timed", lambda: iter(small))
+    monkeypatch.setattr(floors, "RATED", ("float16", "float32"))
+    monkeypatch.setattr(floors.products, "__defaults__", (64,))
+    monkeypatch.setattr(command, "MAKE_MACHINE", lambda: machine)
+    journal = Journal(tmp_path / "journal.jsonl")
+    assert command.work(journal, 1e6, ["attention", "products"]) == 0
+    record = report.record(journal, command.about(480.0, 12.0))
+    assert record["left_out"] == {}
+    assert report.failures(record["rows"]) == []
+    sections = [row["section"] for row in record["rows"]]
+    assert {section: sections.count(section) for section in sections} == {"floor": 3, "attention": 5, "products": 6}
+    text = "\n".join(report.markdown(record))
+    assert "| attention without a mask, of the rate of flash | 0.70 |" in text
+    assert " | 2 | " in next(line for line in text.splitlines() if "of the vendor's and separate ops" in line)
+    whole = "\n".join(report.markdown(record, most=None))
+    assert "attention: no cudnn for 1: differs from onnxfuse by" in whole
+    assert "sources compiled" in whole
+
+
+def test_one_call_has_time_for_what_tells_most(tmp_path: Path) -> None:
+    planned = steps.plan(Journal(tmp_path / "journal.jsonl"))
+    first = planned[: next(i for i, step in enumerate(planned) if step.section == "split_stack")]
+    assert {step.section for step in first} == {"compile", "check", "floor", "time", "torch", "attention", "products"}
+    assert sum(step.seconds for step in first) < 480
+    assert len({step.key for step in planned}) == len(planned)
 
 
 # ------------------------------------------------------------------------------------------------------ floors, goals
@@ -279,7 +319,7 @@ def test_the_tables_say_what_was_reached_and_refused(tmp_path: Path) -> None:
     text = "\n".join(report.markdown(record, most=None))
     assert "| attention without a mask, of the rate of flash | 0.70 | 0.69 | 0.74 | 2 | missed, by b |" in text
     assert "| decode with past and present, of a copy's bandwidth | 0.80 | | | 0 | not measured |" in text
-    assert "| c | 50% | 5.0 | no | 6.0 |  | 9.0 |  | 1.20 |" in text
+    assert "| c | 50% | 5.0 | no | 6.0 |  | 9.0 |  |  | 1.20 |" in text
     assert "| f |  | 5.0 | 5.0 | 6.0 |" in text
     assert "attention: no flash for 1: no masks" in text
     assert "models: no onnxruntime for 1: no CUDA provider" in text

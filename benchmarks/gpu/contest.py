@@ -59,48 +59,51 @@ def run(contest: Contest, floors: Measured, machine: Machine) -> Iterator[Row]:
 
     Raises SkippedError where the node has no kernel.
     """
+    try:
+        yield _row(contest, floors, machine)
+    finally:
+        machine.release()
+        peers.release()
+
+
+def _row(contest: Contest, floors: Measured, machine: Machine) -> Row:
     node, sides, failed = contest.node, dict[str, Side](), dict[str, str]()
     try:
         every = timing.sets(node, machine)
     except KernelError as missing:
         raise SkippedError(str(missing)) from None
     row: Row = {"name": node.name, "op": node.op, "dtype": node.dtype, **contest.more}
-    try:
-        for name, own in contest.own.items():
-            launch = own(machine, every)
-            try:
-                for i in range(len(every)):
-                    launch(i)()
-                machine.wait()
-                if reason := contest.verify(node, machine, every[-1]):
-                    yield row | {"outcome": f"{name}: {reason}"}
-                    return
-                sides[name] = timing.side(machine, launch, len(every), machine.graph)
-            except Exception as error:
-                if name == OURS:
-                    raise
-                failed[name] = one_line(error)
+    for name, own in contest.own.items():
+        launch = own(machine, every)
         try:
-            module = peers.torch()
-        except SkippedError as reason:
-            failed["torch"] = str(reason)
+            for i in range(len(every)):
+                launch(i)()
+            machine.wait()
+            if reason := contest.verify(node, machine, every[-1]):
+                return row | {"outcome": f"{name}: {reason}"}
+            sides[name] = timing.side(machine, launch, len(every), machine.graph)
+        except Exception as error:
+            if name == OURS:
+                raise
+            failed[name] = one_line(error)
+    try:
+        module = peers.torch()
+    except SkippedError as reason:
+        failed["torch"] = str(reason)
+        samples = timing.measure(machine, sides)
+    else:
+        with module.no_grad(), module.cuda.stream(module.cuda.ExternalStream(machine.stream)):
+            inputs = [peers.tensors(module, each) for each in every]
+            for name, way in contest.theirs(module).items():
+                try:
+                    sides[name] = _side(module, way, node, every, inputs, machine)
+                except Exception as error:
+                    failed[name] = str(error) if isinstance(error, SkippedError) else one_line(error)
+                    machine.wait()
             samples = timing.measure(machine, sides)
-        else:
-            with module.no_grad(), module.cuda.stream(module.cuda.ExternalStream(machine.stream)):
-                inputs = [peers.tensors(module, each) for each in every]
-                for name, way in contest.theirs(module).items():
-                    try:
-                        sides[name] = _side(module, way, node, every, inputs, machine)
-                    except Exception as error:
-                        failed[name] = str(error) if isinstance(error, SkippedError) else one_line(error)
-                        machine.wait()
-                samples = timing.measure(machine, sides)
-        found = timing.row(node, machine, every, samples, floors().copy)
-        found |= {"how": {name: side.how for name, side in sides.items()}, "failed": failed}
-        yield row | found | _floor(node, floors, found)
-    finally:
-        sides.clear()
-        machine.release()
+    found = timing.row(node, machine, every, samples, floors().copy)
+    found |= {"how": {name: side.how for name, side in sides.items()}, "failed": failed}
+    return row | found | _floor(node, floors, found)
 
 
 def _side(

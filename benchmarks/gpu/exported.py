@@ -101,10 +101,12 @@ def compare(case: Case, machine: Machine, place: Place = GPU, seconds: float = s
         row |= more
     with module.no_grad():
         sides |= torch_sides(module, case, found, feeds, place, row["failed"])
-        yield sessions.raced(sides, row, partial(far, case.dtype), seconds)
-        sides.clear()
-        gc.collect()
-        machine.release()
+        row = sessions.raced(sides, row, partial(far, case.dtype), seconds)
+    sides.clear()
+    gc.collect()
+    machine.release()
+    peers.release()
+    yield row
 
 
 def torch_sides(

@@ -13,7 +13,7 @@ from .contest import OURS
 from .floors import Floors
 from .goals import UNMEASURED, judged
 from .plan import OK, Journal, Row
-from .sdpa import BACKENDS, FLEX
+from .sdpa import BACKENDS, EAGER, FLEX
 
 MOST_LINES = 100
 MOST_FAILURES = 12
@@ -98,7 +98,7 @@ def markdown(found: Row, most: int | None = MOST_LINES) -> list[str]:
         _stack([row for row in of("split_stack") if "sides" in row]),
         _sessions(of("session")),
         _models(of("models")),
-        _sides("attention", of("attention"), (OURS, *BACKENDS, FLEX)),
+        _sides("attention", of("attention"), (OURS, *BACKENDS, EAGER, FLEX)),
         _sides("product", of("products"), (OURS, *FORMS, "eager", "compile")),
         _sides("node", of("time", "torch", "tuned"), (OURS, "eager", "compile", "max-autotune")),
     ]
@@ -192,8 +192,8 @@ def _sides(title: str, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     ]
     for name, row in last.items():
         sides, failed = row["sides"], row.get("failed", {})
-        share = row.get("of_floor", row.get("of_copy"))
-        part = f"{share:.0%}" if share else "in cache" if row["cached"] else ""
+        share, fits = row.get("of_floor", row.get("of_copy")), row["cached"] and row.get("bound") != "flops"
+        part = "in cache" if fits else f"{share:.0%}" if share else ""
         others = [summary["us"] for side, summary in sides.items() if side != OURS and side not in FORMS]
         ours = sides[OURS]["us"]
         best = f"{min(others) / ours:.2f}" if others and ours else ""
@@ -204,7 +204,8 @@ def _sides(title: str, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 def _refused(rows: Sequence[Row]) -> list[str]:
     """Why sides are not there, each reason once."""
-    reasons = Counter((row["section"], side, said) for row in rows for side, said in row.get("failed", {}).items())
+    timed = [row for row in rows if "sides" in row]
+    reasons = Counter((row["section"], side, said) for row in timed for side, said in row.get("failed", {}).items())
     lines = [f"{section}: no {side} for {count}: {said}" for (section, side, said), count in reasons.items()]
     return ["", *lines] if lines else []
 
