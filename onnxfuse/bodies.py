@@ -28,6 +28,8 @@ from .terms import HALF, REAL
 
 EXPANDED = frozenset({"GroupNormalization"})
 """Standard ops that onnxruntime has no kernel for on a CPU.  It expands their function; the equations are faster."""
+UNKNOWN = "?"
+"""The dimensions of a value in a body, of which only the rank is known."""
 PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
 
 
@@ -59,6 +61,7 @@ class Use:
     dtype: int
     shapes: tuple[tuple[int | str, ...] | None, ...] = ()
     booleans: tuple[bool, ...] = ()
+    domain: str = DOMAIN
 
 
 @dataclass
@@ -88,8 +91,9 @@ class Functions:
             return
         for (opset, use), overload in wanted.items():
             model.functions.append(function(use, overload, self.catalogue, opset))
-        if all(entry.domain != DOMAIN for entry in model.opset_import):
-            model.opset_import.add(domain=DOMAIN, version=1)
+        imported = {entry.domain for entry in model.opset_import}
+        for domain in sorted({use.domain for _, use in wanted} - imported):
+            model.opset_import.add(domain=domain, version=1)
         least = 10 if any(wanted.values()) else 8
         model.ir_version = max(model.ir_version, least)
 
@@ -323,7 +327,8 @@ class Body:
             inputs.append(self.constant(attrs.pop(moved[1]), TensorProto.INT64, moved[1]).name)
         if op.startswith("Reduce"):
             attrs.setdefault("keepdims", 1)
-        return self.node(op, inputs, attrs, base)
+        made = self.node(op, inputs, attrs, base)
+        return replace(made, shape=(UNKNOWN,) * len(attrs["perm"])) if op == "Transpose" else made
 
     def define(self, definition: Rule, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """The equations of an op's definition over values."""
@@ -360,7 +365,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
     """The model-local function for one use of a fused op."""
     definition = catalogue.definitions[use.op]
     names = [p.name for p in definition.tensors][: len(use.inputs)]
-    made = FunctionProto(domain=DOMAIN, name=use.op, overload=overload, input=names)
+    made = FunctionProto(domain=use.domain, name=use.op, overload=overload, input=names)
     attrs = dict(use.attrs)
     made.attribute.extend(sorted(attrs))
     made.opset_import.append(helper.make_opsetid("", opset))
@@ -371,16 +376,9 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         for name, given, shape, boolean in zip(names, use.inputs, shapes, booleans, strict=True)
     ]
     equations = meaning(definition)
-    replaced = {name for s in definition.standard for name in targets(s)}
-    standard = is_standard(use.op, attrs.keys() - replaced, opset, len(names)) and use.op not in EXPANDED
-    if standard and allows(use.op, opset, use.dtype):
-        env = environment(definition, args, attrs, catalogue)
-        body.equations(definition.standard, env)
-        inputs = [value.name if isinstance(value, Ref) else "" for value in (env[p.name] for p in definition.tensors)]
-        while inputs and not inputs[-1]:
-            inputs.pop()
-        kept = {name: value for name, value in attrs.items() if name not in replaced}
-        outputs = body.outputs(use.op, inputs, kept, len(use.outputs))
+    standard = _as_standard(use, definition, args, catalogue, opset)
+    if standard is not None:
+        body, outputs = standard
     else:
         calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
         island = use.dtype in HALF and not calls & PRODUCTS
@@ -412,6 +410,27 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
     made.node.extend(body.needed(outputs))
     made.doc_string = definition.doc
     return made
+
+
+def _as_standard(
+    use: Use, definition: Rule, args: Sequence[Any], catalogue: Catalogue, opset: int
+) -> tuple[Body, list[str]] | None:
+    """A body of the standard op, after what its rule says of it under `standard:`, and its outputs; None where this
+    opset has no op for such a use."""
+    attrs = dict(use.attrs)
+    replaced = {name for s in definition.standard for name in targets(s)}
+    kept = {name: value for name, value in attrs.items() if name not in replaced}
+    if use.op in EXPANDED or not is_standard(use.op, kept, opset) or not allows(use.op, opset, use.dtype):
+        return None
+    body = Body(catalogue, opset, use.dtype, taken={p.name for p in definition.tensors[: len(args)]})
+    env = environment(definition, args, attrs, catalogue)
+    body.equations(definition.standard, env)
+    inputs = [value.name if isinstance(value, Ref) else "" for value in (env[p.name] for p in definition.tensors)]
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    if not is_standard(use.op, kept, opset, len(inputs)):
+        return None
+    return body, body.outputs(use.op, inputs, kept, len(use.outputs))
 
 
 @cache

@@ -21,7 +21,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 from . import kernels
 from .cards import Card
 from .errors import KernelError
-from .graph import DOMAIN, roots
+from .graph import DOMAINS, UNSERVED, roots
 from .kernels import cublaslt
 from .kernels.device import TensorType
 from .kernels.dispatch import best, verdicts
@@ -68,14 +68,14 @@ def predict(
 ) -> Prediction:
     """Of a model whose inputs have these shapes."""
     sized = _sized(model, shapes)
-    bodies = {(f.name, f.overload): f for f in sized.functions if f.domain == DOMAIN}
+    bodies = {(f.name, f.overload): f for f in sized.functions if f.domain in DOMAINS}
     found = Prediction()
     views: dict[int, View] = {}
     for root in roots(sized):
         for graph in root.scopes():
             view = views[id(graph)] = lift(graph, base_dir, views.get(id(graph.parent)))
             for node in graph.nodes:
-                if node.domain == DOMAIN:
+                if node.domain in DOMAINS:
                     body = bodies.get((node.op_type, node.overload))
                     estimate = _estimate(node, _types(view, node.input), body, card, rules)
                     found.fused[graph.path, node.name] = estimate
@@ -149,6 +149,8 @@ def _estimate(
 ) -> Estimate:
     attributes = values(node)
     try:
+        if node.domain == UNSERVED:
+            raise KernelError("no kernel takes it")
         made = kernels.find(node.op_type, rules)
         kernel = made(attributes)
         source = made.__module__.rpartition(".")[2]

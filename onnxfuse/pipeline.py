@@ -17,7 +17,7 @@ from .cards import Card
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
 from .estimate import predict
-from .graph import DOMAIN, STANDARD, Names, attribute_graphs, roots
+from .graph import DOMAINS, STANDARD, Names, attribute_graphs, roots
 from .inputs import assumed
 from .kernels.emulator.build import compiler
 from .language import Catalogue, load
@@ -269,7 +269,7 @@ def _fuse(
 ) -> Fused:
     copy = ModelProto()
     copy.CopyFrom(model)
-    taken = {(f.name, f.overload) for f in copy.functions if f.domain == DOMAIN}
+    taken = {(f.name, f.overload) for f in copy.functions if f.domain in DOMAINS}
     scopes = [graph for root in roots(copy) for graph in root.scopes()]
     functions, names = Functions(catalogue, taken), Names.of(scopes)
     views: dict[int, View] = {}
@@ -292,8 +292,8 @@ def _fuse(
         simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
         near = near_misses(view, found, own, why) + near
         sites = own + sites
-    import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
-    functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain == DOMAIN})
+    import_domains(copy, [s.node for s in sites if s.node.domain not in DOMAINS])
+    functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain in DOMAINS})
     return Fused(copy, sites, near, frozenset(simplified))
 
 
@@ -389,7 +389,7 @@ def _worth_telling(site: Site) -> bool:
 def count_nodes(model: ModelProto) -> int:
     """Nodes of all scopes; a Constant is no node to run."""
     total = 0
-    stack: list[Any] = [model.graph, *(f for f in model.functions if f.domain != "onnxfuse")]
+    stack: list[Any] = [model.graph, *(f for f in model.functions if f.domain not in DOMAINS)]
     while stack:
         graph = stack.pop()
         for node in graph.node:

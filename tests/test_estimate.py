@@ -21,7 +21,8 @@ from onnxfuse.cli import main
 from onnxfuse.errors import UsageError
 from onnxfuse.kernels import dispatch
 from onnxfuse.kernels.device import TensorType
-from onnxfuse.kernels.gemm import HALF, FusedMatMul
+from onnxfuse.kernels.gemm import FusedMatMul
+from onnxfuse.kernels.gemm_tiles import HALF
 from onnxfuse.kernels.launches import LIMITS, launches, occupancy, resident
 from onnxfuse.kernels.nvrtc import committed
 from onnxfuse.kernels.row_norm import LayerNormalization

@@ -140,7 +140,7 @@ RESIDUALS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("a", "b", "residual"), RESIDUALS)
-@pytest.mark.parametrize("form", ["tiled", "vendor"])
+@pytest.mark.parametrize("form", ["tiled", "vendor", "cublaslt"])
 def test_residuals(
     a: tuple[int, ...], b: tuple[int, ...], residual: tuple[int, ...], form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ written is left alone::
                    {"1f0c89ab float16 1x4096x1024x4096 transposed 16 Relu bias":
                       {"tiled": 6.1e-05, "vendor": 5.4e-05, "cublaslt": 5.1e-05}}}}
 
-A class is named by the digest of our source, element type, batch x m x k x n rounded up to powers of two, how b is
+A class is named by the digest of our kernels, element type, batch x m x k x n rounded up to powers of two, how b is
 stored, the bytes of the narrowest access that its alignment allows, and the epilogue if the vendor's library has it.
 Times are medians, in seconds.
 """
@@ -41,6 +41,7 @@ from typing import NamedTuple
 from ..errors import KernelError, UsageError
 from .device import Product, Source, Vendor
 from .emulator.build import cache_folder
+from .gemm_tiles import FLOAT, HALF, MOVED
 
 TILED, VENDOR, CUBLASLT = "tiled", "vendor", "cublaslt"
 FORMS = (TILED, VENDOR, CUBLASLT)
@@ -89,8 +90,9 @@ def _bucket(size: int) -> int:
 
 @cache
 def _digest() -> str:
-    """What verdicts on our source depend on."""
-    return hashlib.sha256(Source.file("gemm.cu").text.encode()).hexdigest()[:8]
+    """What verdicts on our kernels depend on."""
+    files = (Source.file(name).text for name in ("gemm.cu", "gemm_epilogue.cu"))
+    return hashlib.sha256("".join((*files, repr((HALF, FLOAT, MOVED)))).encode()).hexdigest()[:8]
 
 
 class Verdicts:

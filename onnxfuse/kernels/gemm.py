@@ -45,11 +45,11 @@ class FusedMatMul:
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         known: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()}
         self.transposed, self.scale = bool(known.get("transB", 0)), float(known.get("alpha", 1.0))
+        self.activation = str(known.get("activation", ""))
         self.attributes: Attributes = tuple(sorted(known.items()))
         other = known.keys() - {"activation", "activation_params", "alpha", "transB"}
         if other:
             raise KernelError(f"{self.signature.op} has no attribute {min(other)}")
-        self.activation = str(known.get("activation", ""))
         epilogue(self.signature.op, self.attributes, True, True)
         self._plans: dict[tuple[object, ...], tuple[Plan, Class] | None] = {}
 
@@ -130,20 +130,14 @@ class FusedMatMul:
     def which(self, inputs: Sequence[TensorType | None]) -> Class:
         """The class of shapes, for arrays that are aligned."""
         a, b, bias, residual = _four(inputs)
-        (y,) = self.outputs(inputs)
         assert a is not None
         assert b is not None
         found, itemsize = products(a.shape, b.shape, self.transposed), a.dtype.itemsize
         one = found[0] if found else Product(0, 0, 0)
         columns = (one.k, one.k if self.transposed else one.n, one.n)
         access = min(math.gcd(16 // itemsize, n) for n in columns) * itemsize
-        return Class.of(one, len(found), a.dtype.name, access, self._vendors_name(bias, residual, y))
-
-    def _vendors_name(self, bias: TensorType | Array | None, residual: TensorType | Array | None, y: Any) -> str:
-        """What the vendor's library computes in one launch; empty if it cannot: it repeats no residual."""
-        if residual is not None and math.prod(residual.shape) != math.prod(y.shape):
-            return ""
-        return cublaslt.name(self.activation, bias is not None, residual is not None)
+        (y,) = self.outputs(inputs)
+        return Class.of(one, len(found), a.dtype.name, access, self._vendors(bias, residual, y))
 
     def _planned(
         self, multiprocessors: int, a: Array, b: Array, bias: Array | None, residual: Array | None, y: Array
@@ -164,10 +158,15 @@ class FusedMatMul:
         )
         after = epilogue(self.signature.op, self.attributes, bias is not None, residual is not None)
         y_as_one = Result(dtype, math.prod(y.shape[:-1]), one.n, period, after)
-        which = Class.of(
-            one, len(found), dtype.name, min(vectors) * dtype.itemsize, self._vendors_name(bias, residual, y)
-        )
+        access = min(vectors) * dtype.itemsize
+        which = Class.of(one, len(found), dtype.name, access, self._vendors(bias, residual, y))
         return plan(found, y_as_one, vectors, multiprocessors), which
+
+    def _vendors(self, bias: object, residual: Array | TensorType | None, y: Array | TensorType) -> str:
+        """The epilogue of the vendor's own, which adds to each element one of another matrix; empty if it has none."""
+        if residual is not None and math.prod(residual.shape) != math.prod(y.shape):
+            return ""
+        return cublaslt.name(self.activation, bias is not None, residual is not None)
 
 
 def _four(given: Sequence[Any]) -> tuple[Any, Any, Any, Any]:

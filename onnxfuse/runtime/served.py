@@ -17,7 +17,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, defs, helpe
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
-from onnxfuse.graph import DOMAIN, STANDARD, Graph, roots
+from onnxfuse.graph import DOMAIN, DOMAINS, STANDARD, Graph, roots
 from onnxfuse.kernels.kernel import EITHER, Kernel
 
 from . import attributes
@@ -49,20 +49,26 @@ def examine(model: ModelProto, rules: Sequence[Path] = ()) -> Served:
 
     `rules` are folders of a user's own rules, whose ops may have kernels too.
     """
-    uses: dict[str, list[tuple[NodeProto, ElementTypes]]] = {}
+    uses: dict[tuple[str, str], list[tuple[NodeProto, ElementTypes]]] = {}
     for root in roots(model):
         scopes: dict[int, ElementTypes] = {}
         for graph in root.scopes():
             types = scopes[id(graph)] = ElementTypes(graph, scopes.get(id(graph.parent)), rules)
             for node in graph.nodes:
-                if node.domain == DOMAIN:
-                    uses.setdefault(node.op_type, []).append((node, types))
+                if node.domain in DOMAINS:
+                    uses.setdefault((node.domain, node.op_type), []).append((node, types))
     result = Served()
-    for name, nodes in sorted(uses.items()):
+    for (domain, name), nodes in sorted(uses.items()):
+        known = name if domain == DOMAIN else f"{domain}.{name}"
         try:
-            result.ops += _ops(name, nodes, rules)
+            ops = _ops(name, nodes, rules)
         except KernelError as refusal:
-            result.reasons[name] = str(refusal)
+            result.reasons[known] = str(refusal)
+        else:
+            if domain == DOMAIN:
+                result.ops += ops
+            else:
+                result.reasons[known] = f"it is written as an op of {domain}, which has no kernels"
     return result
 
 
@@ -169,7 +175,7 @@ def _variables(op: str, domain: str, opset: int, rules: Sequence[Path]) -> tuple
     if domain in STANDARD:
         return _standard(op, opset)
     try:
-        signature = kernels.find(op, rules).signature if domain == DOMAIN else None
+        signature = kernels.find(op, rules).signature if domain in DOMAINS else None
     except KernelError:
         signature = None
     if signature is None:
