@@ -126,3 +126,14 @@ def test_a_type_that_no_kernel_has_runs_its_body() -> None:
     assert found.ops == []
     assert "has no float64" in found.reasons["ConvActivation"]
     assert "left to onnxruntime" in found.reasons["FusedConv"]
+
+
+def test_an_op_is_served_in_bodies_and_beside_them_or_not_at_all() -> None:
+    fused = onnxfuse.optimize(model(layer("Swish", True), {"y": FLOAT})).model
+    beside = helper.make_node("ConvActivation", ["x"], ["extra"], domain="onnxfuse", activation="Swish")
+    fused.graph.node.append(beside)
+    assert [op.name for op in examine(fused).ops] == ["ConvActivation"]
+    fused.functions[1].node[1].output.append("more")
+    found = examine(fused)
+    assert found.ops == []
+    assert "more inputs or outputs" in found.reasons["ConvActivation"]
