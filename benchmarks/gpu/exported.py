@@ -46,7 +46,7 @@ class Case(NamedTuple):
 CASES = (
     Case("bert_base", 8, 512),
     Case("llama_7b_block", 1, 4096),
-    Case("gpt2_124m", 4, 1024),
+    Case("gpt2_124m", 1, 1024),
     Case("t5_base_encoder", 8, 512),
     Case("vit_base", 32, 0),
     Case("bert_base", 1, 128),
