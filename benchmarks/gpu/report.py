@@ -43,13 +43,17 @@ def card(found: Row) -> Row | None:
     if floors.copy is None:
         return None
     generation = "a100" if machine["compute_capability"].startswith("8.") else "h200"
-    rates = {"float32": floors.products.get("float32"), "tensor": floors.products.get("float16")}
+    rates = {
+        "float32": floors.products.get("float32"),
+        "tensor": floors.products.get("float16"),
+        "launch": floors.launch,
+    }
     return {
         "like": generation,
         "name": machine["card"],
         "multiprocessors": machine["multiprocessors"],
         "bandwidth": floors.copy,
-        **{key: rate for key, rate in rates.items() if rate is not None},
+        **{key: rate for key, rate in rates.items() if rate},
     }
 
 
@@ -163,6 +167,7 @@ def _floor(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if "bytes_per_second" in row
     ]
+    lines += [f"a launch in a graph: {row['launch_seconds'] * 1e6:.2f} µs" for row in rows if "launch_seconds" in row]
     products = [f"{row['dtype']} {row['flops_per_second'] / 1e12:,.0f}" for row in rows if "flops_per_second" in row]
     return [*lines, *([f"the vendor's products, TFLOP/s: {', '.join(products)}"] if products else [])]
 
