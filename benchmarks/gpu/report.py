@@ -65,8 +65,9 @@ def left_out(journal: Journal) -> dict[str, int]:
 
 
 def failures(rows: Iterable[Row]) -> list[Row]:
-    """Rows that are neither right nor skipped."""
-    return [row for row in rows if row["outcome"] != OK and not row["outcome"].startswith("skipped")]
+    """Rows that are neither right nor skipped; the same failure of the same step once."""
+    bad = [row for row in rows if row["outcome"] != OK and not row["outcome"].startswith("skipped")]
+    return list({(row["section"], row["name"], row["outcome"]): row for row in bad}.values())
 
 
 def skipped(rows: Iterable[Row]) -> list[str]:
@@ -209,14 +210,16 @@ def _sides(title: str, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 def _refused(rows: Sequence[Row]) -> list[str]:
     """Why sides are not there, each reason once."""
-    timed = [row for row in rows if "sides" in row]
-    reasons = Counter((row["section"], side, said) for row in timed for side, said in row.get("failed", {}).items())
+    last = {(row["section"], row["name"]): row for row in rows if "sides" in row}
+    reasons = Counter(
+        (section, side, said) for (section, _), row in last.items() for side, said in row.get("failed", {}).items()
+    )
     lines = [f"{section}: no {side} for {count}: {said}" for (section, side, said), count in reasons.items()]
     return ["", *lines] if lines else []
 
 
 def _models(rows: Sequence[Row]) -> list[str]:
-    measured = [row for row in rows if row.get("sides")]
+    measured = {row["name"]: row for row in rows if row.get("sides")}.values()
     if not measured:
         return []
     names = list(dict.fromkeys(name for row in measured for name in row["sides"]))
