@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -403,7 +404,8 @@ def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
     """A site as plain data; `known` are sizes of symbolic dimensions."""
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
     fused = [match.rule.name for match in site.matches if not match.rule.lowers]
-    rules = dict.fromkeys(fused)
+    inner = dict.fromkeys((match.rule.name, i) for match in site.matches for i in match.inner)
+    often = Counter(i.rule.name for outer, i in inner if i.rule.name != outer)
     rule = (fused or [match.rule.name for match in site.matches])[-1]
     return Fusion(
         rule=rule,
@@ -411,7 +413,7 @@ def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
         scope=f"{site.scope}{site.module}",
         node=site.node.name,
         replaced=site.replaced,
-        absorbed=tuple(name for name in rules if name != rule),
+        absorbed=tuple(name for name in dict.fromkeys(fused) if name != rule for _ in range(often[name] or 1)),
         # A node is one launch, however many steps its term has.
         launches_saved=max(sum(min(launches(term), 1) for term in site.dead) - 1, 0),
         bytes_saved=traffic(site.gone, known),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import onnxruntime
 import pytest
 from onnx import parser
 
+import onnxfuse
 from onnxfuse.language import load
 from onnxfuse.pipeline import fuse
 from onnxfuse.runtime.served import examine
@@ -139,3 +141,12 @@ def test_heads_of_a_flat_rotation_are_those_of_attention() -> None:
         f"{tables} K = RotaryEmbedding <num_heads = 1, rotary_embedding_dim = 16> (k, cos, sin)\n {attend}", True
     )
     assert agree(proto)["RotaryEmbedding"] == 2
+
+
+@pytest.mark.parametrize("name", ["llama.ts", "llama.dynamo"])
+def test_what_attention_takes_over_is_still_counted(name: str) -> None:
+    path = Path(__file__).parent.parent / f"models/{name}.onnx"
+    told = onnxfuse.report(path)
+    assert "RotaryEmbedding" not in {fusion.rule for fusion in told.fusions}
+    assert told.census["RotaryEmbedding"] == 2 * told.census["Attention"] > 0
+    assert not onnxfuse.check(path, expect=[f"RotaryEmbedding=={told.census['RotaryEmbedding']}"])
