@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, defs, helper
@@ -31,6 +31,9 @@ EXPANDED = frozenset({"GroupNormalization"})
 UNKNOWN = "?"
 """The dimensions of a value in a body, of which only the rank is known."""
 PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
+LEFT = frozenset({"Conv"})
+"""Products that are left to the runtime: in a body with one, the fused ops around it are called, so that each may have
+a kernel, and not written out."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,10 @@ class Use:
     domain: str = DOMAIN
 
 
+Call: TypeAlias = Callable[[Use], str]
+"""Gives the overload of the function for a use."""
+
+
 @dataclass
 class Functions:
     """The functions that the fused nodes of one model call, one per use; `taken` are those that it has already."""
@@ -83,18 +90,29 @@ class Functions:
             self.overloads[opset, use] = known
         return known
 
+    def _call(self, opset: int, called: dict[Use, str], use: Use) -> str:
+        return called.setdefault(use, self.overload(use, opset))
+
     def attach(self, model: ModelProto, used: Collection[tuple[str, str]]) -> None:
         """Add the functions that are `used`, as (op, overload), the import of their domain, and the IR version that
         allows them (functions 8, overloads 10)."""
         wanted = {key: overload for key, overload in self.overloads.items() if (key[1].op, overload) in used}
         if not wanted:
             return
+        attached = {(use.op, overload) for (_, use), overload in wanted.items()}
         for (opset, use), overload in wanted.items():
-            model.functions.append(function(use, overload, self.catalogue, opset))
+            called: dict[Use, str] = {}
+            made = function(use, overload, self.catalogue, opset, partial(self._call, opset, called))
+            # The reference evaluator of onnx wants a function before its callers.
+            for inner, own in called.items():
+                if (inner.op, own) not in attached:
+                    attached.add((inner.op, own))
+                    model.functions.append(function(inner, own, self.catalogue, opset))
+            model.functions.append(made)
         imported = {entry.domain for entry in model.opset_import}
         for domain in sorted({use.domain for _, use in wanted} - imported):
             model.opset_import.add(domain=domain, version=1)
-        least = 10 if any(wanted.values()) else 8
+        least = 10 if any(overload for _, overload in attached) else 8
         model.ir_version = max(model.ir_version, least)
 
 
@@ -138,6 +156,8 @@ class Body:
     catalogue: Catalogue
     opset: int
     dtype: int
+    call: Call | None = None
+    """If given, other fused ops are called, not written out."""
     nodes: list[NodeProto] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     widened: dict[str, Ref] = field(default_factory=dict)
@@ -307,6 +327,8 @@ class Body:
         """One op over values: a standard node if the opset has it, else the equations that define it."""
         definition = self.catalogue.definitions.get(op)
         if definition is not None and not is_standard(op, attrs, self.opset):
+            if self.call is not None:
+                return self.called(self.call, op, args, attrs)
             return self.define(definition, args, attrs)
         while args and args[-1] is None:
             args.pop()
@@ -329,6 +351,18 @@ class Body:
             attrs.setdefault("keepdims", 1)
         made = self.node(op, inputs, attrs, base)
         return replace(made, shape=(UNKNOWN,) * len(attrs["perm"])) if op == "Transpose" else made
+
+    def called(self, call: Call, op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Ref:
+        """A node of a fused op of one output, its operands tensors of the body or left out."""
+        given = [isinstance(a, Ref) for a in args]
+        while not given[-1]:
+            given.pop()
+        inputs = [a.name if isinstance(a, Ref) else "" for a in args[: len(given)]]
+        said = {name: value for name, value in attrs.items() if value != ()}
+        made = self.node(op, inputs, said)
+        use = Use(op, tuple(given), tuple(sorted(said.items())), (True,), self.dtype)
+        self.nodes[-1].domain, self.nodes[-1].overload = DOMAIN, call(use)
+        return made
 
     def define(self, definition: Rule, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """The equations of an op's definition over values."""
@@ -361,8 +395,9 @@ def environment(
     return env
 
 
-def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> FunctionProto:
-    """The model-local function for one use of a fused op."""
+def function(use: Use, overload: str, catalogue: Catalogue, opset: int, call: Call | None = None) -> FunctionProto:
+    """The model-local function for one use of a fused op.  `call` gives the overload of another one that it may call;
+    without it, nothing is called."""
     definition = catalogue.definitions[use.op]
     names = [p.name for p in definition.tensors][: len(use.inputs)]
     made = FunctionProto(domain=use.domain, name=use.op, overload=overload, input=names)
@@ -381,6 +416,7 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         body, outputs = standard
     else:
         calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
+        body.call = call if calls & LEFT else None
         island = use.dtype in HALF and not calls & PRODUCTS
         if island:
             body.dtype = TensorProto.FLOAT
@@ -408,6 +444,8 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         outputs = [body.node("Identity", [v], {}).name if v in names else v for v in map(body.ref, values)]
     made.output.extend(outputs)
     made.node.extend(body.needed(outputs))
+    if any(node.domain == DOMAIN for node in made.node):
+        made.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     made.doc_string = definition.doc
     return made
 

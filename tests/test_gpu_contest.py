@@ -156,7 +156,7 @@ def test_the_grid_goes_from_one_token_to_many_in_all_forms() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("activation", ["Gelu", "FastGelu", "Swish"])
+@pytest.mark.parametrize("activation", ["", "Gelu", "FastGelu", "Swish"])
 def test_a_product_runs_in_every_form_beside_torch(
     activation: str, bias: bool, machine: HostMachine, torch: FakeTorch
 ) -> None:
@@ -165,7 +165,8 @@ def test_a_product_runs_in_every_form_beside_torch(
     assert row.get("outcome", OK) == OK
     assert {OURS, "eager", "compile"} < set(row["sides"])
     assert set(FORMS) == set(row["sides"]) - {OURS, "eager", "compile"} | set(row["failed"])
-    assert {"tiled", "vendor"} <= set(row["sides"])
+    fused = activation in ("", "FastGelu")
+    assert set(row["failed"]) == (set() if fused else {"cublaslt"}), "the vendor's would run in its place"
     assert torch.compiled == [{"dynamic": False, "fullgraph": True}]
 
 

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxfuse.kernels.dispatch import CUBLASLT, FORMS, TILED, VENDOR
 from tests import attention_cases, kernel_runs
 
 from .expected import CATALOGUE
@@ -57,7 +58,7 @@ class Case:
     size: int = 0
     """Elements of the largest input."""
     product: str = ""
-    """The form of a product that is checked: "tiled" is ours, "vendor" the vendor's and a pass over it."""
+    """The form of a product that is checked; one that cannot have it has the vendor's."""
 
     @property
     def name(self) -> str:
@@ -321,24 +322,32 @@ PRODUCTS = (
     (130, 129, 131),
     (512, 768, 3072),
     (2049, 513, 1025),
+    # Sums that blocks share.
+    (1, 4096, 1024),
+    (13, 11008, 264),
 )
+ACTIVATION = {TILED: "Gelu", VENDOR: "Gelu", CUBLASLT: "Relu"}
+"""One that a form has."""
 
 
 def products() -> Iterator[Case]:
-    """Products with bias and activation, in both forms."""
+    """Products with bias and activation, in each form."""
     for dtype in DTYPES:
         for m, k, n in PRODUCTS:
             for transposed in (0, 1):
                 b = (n, k) if transposed else (k, n)
-                for form in ("tiled", "vendor"):
+                for form, activation in ACTIVATION.items():
                     label = f"{dtype} {m}x{k}x{n}{' transposed' if transposed else ''} {form}"
-                    attributes = {"activation": "Gelu", "alpha": 0.5, "transB": transposed}
+                    attributes = {"activation": activation, "alpha": 0.5, "transB": transposed}
                     size = max(m * k, k * n)
                     make = drawn(dtype, (m, k), b, (n,))
                     yield Case("FusedMatMul", label, make, attributes, size=size, product=form)
         for left, right in (((3, 40, 24), (3, 24, 72)), ((40, 24), (3, 24, 72)), ((2, 3, 40, 24), (3, 24, 72))):
-            label, attributes = f"{dtype} {text(left)} by {text(right)}", {"activation": "Relu"}
+            label, relu = f"{dtype} {text(left)} by {text(right)}", {"activation": "Relu"}
             make = drawn(dtype, left, right, None)
-            yield Case("FusedMatMul", label, make, attributes, size=int(np.prod(left)), product="tiled")
-        make, attributes = drawn(dtype, (40, 64), (64, 64), (64,)), {"activation": "Tanh"}
-        yield Case("FusedMatMul", f"{dtype} misaligned", make, attributes, by=1, size=4096, product="tiled")
+            yield Case("FusedMatMul", label, make, relu, size=int(np.prod(left)), product=TILED)
+        for form in FORMS:
+            make, label = drawn(dtype, (40, 64), (64, 72), (72,), (40, 72)), f"{dtype} with a residual {form}"
+            yield Case("FusedMatMul", label, make, size=64 * 72, product=form)
+        make, tanh = drawn(dtype, (40, 64), (64, 64), (64,)), {"activation": "Tanh"}
+        yield Case("FusedMatMul", f"{dtype} misaligned", make, tanh, by=1, size=4096, product=TILED)

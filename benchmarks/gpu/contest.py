@@ -18,7 +18,7 @@ from .timing import Set, Side
 
 OURS = "onnxfuse"
 Own = Callable[[Machine, Sequence[Set]], Callable[[int], Run]]
-"""What launches one of our forms on the i-th set."""
+"""What launches one of our forms on the i-th set.  Raises KernelError where the node has no such form."""
 Verify = Callable[[Timed, Machine, Set], str]
 """Why the outputs of a set are wrong, empty if they are right."""
 
@@ -74,8 +74,8 @@ def _row(contest: Contest, floors: Measured, machine: Machine) -> Row:
         raise SkippedError(str(missing)) from None
     row: Row = {"name": node.name, "op": node.op, "dtype": node.dtype, **contest.more}
     for name, own in contest.own.items():
-        launch = own(machine, every)
         try:
+            launch = own(machine, every)
             for i in range(len(every)):
                 launch(i)()
             machine.wait()

@@ -46,8 +46,8 @@ WRITTEN: tuple[type[Kernel], ...] = (
 KERNELS: dict[str, type[Kernel]] = {kernel.signature.op: kernel for kernel in WRITTEN}
 """Op of domain onnxfuse → its kernel, where that is written by hand."""
 LEFT = {
-    "FusedConv": "the convolution is left to onnxruntime (on CUDA that is cuDNN's), which fuses bias and activation "
-    "into it where its provider can; onnxfuse has no kernel that would be faster",
+    "FusedConv": "the convolution is left to onnxruntime (on CUDA that is cuDNN's), which fuses bias and Relu into it "
+    "where its provider can; what else is behind it runs as ConvActivation",
 }
 """Op → why there is no kernel on purpose."""
 
