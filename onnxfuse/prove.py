@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 """Times that guilty sites are left out and the rest is tried again, before bisection takes over."""
+OTHERWISE = "onnxruntime's optimizer changes what the original computes; both ran without it"
 
 
 def prove(
@@ -58,9 +59,22 @@ def prove(
     left_out: list[LeftOut] = []
     banned: Banned = frozenset()
     candidate = fused
+    optimized = True
+
+    def compare(model: ModelProto) -> Validation:
+        """The verdict on a model; without onnxruntime's optimizer where that alone makes the original differ."""
+        nonlocal optimized
+        verdict = oracle.compare(model, optimize=optimized, **tolerances)
+        if optimized and verdict.verdict == "mismatch":
+            optimized = oracle.compare(original, **tolerances).verdict != "mismatch"
+            return verdict if optimized else compare(model)
+        if not optimized and verdict.verdict == "equal":
+            return replace(verdict, note="; ".join(filter(None, (verdict.note, OTHERWISE))))
+        return verdict
+
     for _ in range(ATTEMPTS):
         progress("run the fused model", 1, 3)
-        verdict = oracle.compare(candidate.model, **tolerances)
+        verdict = compare(candidate.model)
         if not oracle.cases:
             return candidate, verdict, []
         progress("compare site by site", 2, 3)
@@ -81,7 +95,7 @@ def prove(
     if verdict.verdict == "mismatch" and candidate.simplified:
         banned |= candidate.simplified
         candidate = rebuild(banned)
-        verdict = oracle.compare(candidate.model, **tolerances)
+        verdict = compare(candidate.model)
     if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
         return candidate, verdict, left_out
     suspects, held = candidate, banned
@@ -100,15 +114,12 @@ def prove(
     def good(kept: frozenset[int]) -> bool:
         progress("bisect", len(kept), len(suspects.sites))
         rest = frozenset(range(len(suspects.sites))) - kept
-        return oracle.compare(without(rest).model, **tolerances).verdict != "mismatch"
+        return compare(without(rest).model).verdict != "mismatch"
 
     found = bisect(range(len(suspects.sites)), good)
     left_out += [_left_out(suspects.sites[i], verdict, verdict.note) for i in sorted(found)]
     candidate = without(found)
-    verdict = oracle.compare(candidate.model, **tolerances)
-    if verdict.verdict == "mismatch" and oracle.compare(original, **tolerances).verdict == "mismatch":
-        verdict = replace(verdict, note=f"{verdict.note}, as does the original once onnxruntime has optimized it")
-    return candidate, verdict, left_out
+    return candidate, compare(candidate.model), left_out
 
 
 def keys(site: Site, matches: Sequence[Match]) -> list[tuple[str, str, str]]:
