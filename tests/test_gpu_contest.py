@@ -157,8 +157,7 @@ def test_the_grid_goes_from_one_token_to_many_in_all_forms() -> None:
 # ------------------------------------------------------------------------------------------------------------- products
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("activation", ["", "Gelu", "FastGelu", "Swish"])
+@pytest.mark.parametrize(("activation", "bias"), [("", True), ("Gelu", True), ("FastGelu", False), ("Swish", False)])
 def test_a_product_runs_in_every_form_beside_torch(
     activation: str, bias: bool, machine: HostMachine, torch: FakeTorch
 ) -> None:
