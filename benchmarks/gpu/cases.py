@@ -265,6 +265,9 @@ ATTENTIONS = {
         70, 70, head=96, heads=4, flat=True, angles="chosen", turned=32, interleaved=True
     ),
     "head of 256": attention_cases.Case(20, 45, head=256),
+    "turned": attention_cases.Case(70, 70, heads=4, angles="chosen", attributes={"is_causal": 1}),
+    "neighbours turned in part": attention_cases.Case(37, 37, head=80, angles="given", turned=32, interleaved=True),
+    "one turned query": attention_cases.Case(1, 1, heads=8, past=999, angles="chosen", flat=True),
     "long": attention_cases.Case(512, 512, batches=1, head=128, heads=2, attributes={"is_causal": 1}),
 }
 
