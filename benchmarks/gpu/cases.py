@@ -322,7 +322,7 @@ PRODUCTS = (
 
 
 def products() -> Iterator[Case]:
-    """Products with bias and activation, in both forms."""
+    """Products with bias, activation and residual, in both forms."""
     for dtype in DTYPES:
         for m, k, n in PRODUCTS:
             for transposed in (0, 1):
@@ -337,5 +337,10 @@ def products() -> Iterator[Case]:
             label, attributes = f"{dtype} {text(left)} by {text(right)}", {"activation": "Relu"}
             make = drawn(dtype, left, right, None)
             yield Case("FusedMatMul", label, make, attributes, size=int(np.prod(left)), product="tiled")
+        for residual in ((3, 40, 72), (40, 72)):
+            for form in ("tiled", "vendor"):
+                label = f"{dtype} 3x40x1024 by 1024x72 and {text(residual)} {form}"
+                make, attributes = drawn(dtype, (3, 40, 1024), (1024, 72), (72,), residual), {"activation": "Relu"}
+                yield Case("FusedMatMul", label, make, attributes, size=3 * 40 * 1024, product=form)
         make, attributes = drawn(dtype, (40, 64), (64, 64), (64,)), {"activation": "Tanh"}
         yield Case("FusedMatMul", f"{dtype} misaligned", make, attributes, by=1, size=4096, product="tiled")
