@@ -3,6 +3,9 @@
 Chains of nodes whose kernel does nothing, of two lengths: what the longer takes more, divided by the nodes that it has
 more.  Beside them onnxruntime's own Identity on tensors of the same size, which it copies.  A CPU session; a CUDA
 session calls the same code.
+
+And what the host side of attention costs where a cache grows by one key at each call, with a device that launches
+nothing: the types of its outputs, and its launches, for lengths that it has never seen.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -25,8 +29,10 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from benchmarks import scale
 from onnxfuse import interleaved
-from onnxfuse.kernels.device import Device, TensorType
+from onnxfuse.kernels.attention import Attention
+from onnxfuse.kernels.device import Array, Buffer, Device, TensorType
 from onnxfuse.kernels.kernel import Kernel, Parameter, Signature, Work
+from onnxfuse.kernels.recorder import ADDRESS
 from onnxfuse.runtime import registration
 from onnxfuse.runtime.custom_op import Backend, Op
 from onnxfuse.runtime.installed import CPU
@@ -36,6 +42,8 @@ EXAMPLE = """example:
 """
 SHORT, LONG = 1, 201
 DIMS = (2, 3, 4)
+PAST, LENGTHS = 1000, 256
+"""Keys of the first past, and how many lengths there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +118,40 @@ def chain(
     return lambda: session.run(None, feeds)
 
 
+class Nowhere:
+    """A device that launches nothing, as large as an H100."""
+
+    vendor = None
+    multiprocessors = 132
+
+    def launch(self, *arguments: object) -> None: ...
+
+    @contextmanager
+    def scratch(self, count: int) -> Iterator[Buffer]:
+        yield Buffer(ADDRESS, (count,), np.dtype(np.uint8))
+
+
+def growing(rounds: int, rotary: bool = False) -> list[float]:
+    """Seconds for each call of a node of Llama-2-7B's heads, in grouped form, behind a past that is one longer each
+    time; what the node remembers begins with the first."""
+    node, device, half = Attention({"q_num_heads": 32, "kv_num_heads": 8}), Nowhere(), np.dtype(np.float16)
+
+    def array(*shape: int) -> Buffer:
+        return Buffer(ADDRESS, shape, half)
+
+    angles = [array(4096, 64), array(4096, 64), Buffer(ADDRESS, (1, 1), np.dtype(np.int64))] if rotary else []
+    seconds = []
+    for past in range(PAST, PAST + rounds):
+        fresh, cache = (array(1, 1, 8 * 128) for _ in range(2)), [array(1, 8, past, 128)] * 2
+        inputs = [array(1, 1, 32 * 128), *fresh, array(1, 1, 1, past + 1), *cache, None, None, *angles]
+        outputs: list[Array | None] = [array(1, 1, 32 * 128), *[array(1, 8, past + 1, 128)] * 2]
+        begin = time.thread_time()
+        node.outputs([None if i is None else TensorType(i.dtype, i.shape) for i in inputs])
+        node.launch(device, inputs, outputs)
+        seconds.append(time.thread_time() - begin)
+    return seconds
+
+
 BACKEND = Backend(CPU, lambda stream: cast(Device, None))
 
 
@@ -149,6 +191,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     parsed = parser.parse_args(arguments)
     rows = measure(parsed.rounds)
+    for name, rotary in (("a cache that grows", False), ("the same, keys turned", True)):
+        rows.append(Row(name, round(statistics.median(growing(LENGTHS, rotary)) * 1e6, 2)))
     for row in rows:
         print(f"{row.node:28} {row.microseconds:6.2f} us a node")
     if parsed.json:

@@ -3,20 +3,20 @@
 A body is written for the model's own opset and specialised for one use: which inputs are given, the attribute values,
 the element type.  Where that opset has the fused op as a standard op, the body is that one node; where not, it is the
 defining equations of the rule.  In half precision, bodies without a matrix product compute in float32, as the fused
-kernels do.
+kernels do.  A body with a product that is left to the runtime may call the fused ops around it.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, defs, helper
+from onnx import FunctionProto, NodeProto, TensorProto, defs, helper
 
 from .canonical import integers_as_input, make_attribute, tensor
 from .equations import attribute_defaults
@@ -28,7 +28,12 @@ from .terms import HALF, REAL
 
 EXPANDED = frozenset({"GroupNormalization"})
 """Standard ops that onnxruntime has no kernel for on a CPU.  It expands their function; the equations are faster."""
+UNKNOWN = "?"
+"""The dimensions of a value in a body, of which only the rank is known."""
 PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
+LEFT = frozenset({"Conv"})
+"""Products that are left to the runtime: in a body with one, the fused ops around it may be called, each with a kernel
+of its own, and need not be written out."""
 
 
 @dataclass(frozen=True)
@@ -59,39 +64,11 @@ class Use:
     dtype: int
     shapes: tuple[tuple[int | str, ...] | None, ...] = ()
     booleans: tuple[bool, ...] = ()
+    domain: str = DOMAIN
 
 
-@dataclass
-class Functions:
-    """The functions that the fused nodes of one model call, one per use; `taken` are those that it has already."""
-
-    catalogue: Catalogue
-    taken: set[tuple[str, str]] = field(default_factory=set)
-    overloads: dict[tuple[int, Use], str] = field(default_factory=dict)
-
-    def overload(self, use: Use, opset: int) -> str:
-        known = self.overloads.get((opset, use))
-        if known is None:
-            known, count = "", 1
-            while (use.op, known) in self.taken:
-                count += 1
-                known = str(count)
-            self.taken.add((use.op, known))
-            self.overloads[opset, use] = known
-        return known
-
-    def attach(self, model: ModelProto, used: Collection[tuple[str, str]]) -> None:
-        """Add the functions that are `used`, as (op, overload), the import of their domain, and the IR version that
-        allows them (functions 8, overloads 10)."""
-        wanted = {key: overload for key, overload in self.overloads.items() if (key[1].op, overload) in used}
-        if not wanted:
-            return
-        for (opset, use), overload in wanted.items():
-            model.functions.append(function(use, overload, self.catalogue, opset))
-        if all(entry.domain != DOMAIN for entry in model.opset_import):
-            model.opset_import.add(domain=DOMAIN, version=1)
-        least = 10 if any(wanted.values()) else 8
-        model.ir_version = max(model.ir_version, least)
+Call: TypeAlias = Callable[[Use], bool]
+"""Whether a body may call the function for a use, which has no overload then."""
 
 
 @cache
@@ -134,6 +111,8 @@ class Body:
     catalogue: Catalogue
     opset: int
     dtype: int
+    call: Call | None = None
+    """What is called and not written out."""
     nodes: list[NodeProto] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     widened: dict[str, Ref] = field(default_factory=dict)
@@ -303,7 +282,7 @@ class Body:
         """One op over values: a standard node if the opset has it, else the equations that define it."""
         definition = self.catalogue.definitions.get(op)
         if definition is not None and not is_standard(op, attrs, self.opset):
-            return self.define(definition, args, attrs)
+            return self.called(op, args, attrs) or self.define(definition, args, attrs)
         while args and args[-1] is None:
             args.pop()
         inputs = [self.ref(a) for a in args]
@@ -323,7 +302,21 @@ class Body:
             inputs.append(self.constant(attrs.pop(moved[1]), TensorProto.INT64, moved[1]).name)
         if op.startswith("Reduce"):
             attrs.setdefault("keepdims", 1)
-        return self.node(op, inputs, attrs, base)
+        made = self.node(op, inputs, attrs, base)
+        return replace(made, shape=(UNKNOWN,) * len(attrs["perm"])) if op == "Transpose" else made
+
+    def called(self, op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Ref | None:
+        """A node of a fused op of one output, its operands tensors or left out; None if it is not to be called."""
+        given = [isinstance(a, Ref) for a in args]
+        while given and not given[-1]:
+            given.pop()
+        said = {name: value for name, value in attrs.items() if value != ()}
+        use = Use(op, tuple(given), tuple(sorted(said.items())), (True,), self.dtype)
+        if self.call is None or not self.call(use):
+            return None
+        made = self.node(op, [a.name if isinstance(a, Ref) else "" for a in args[: len(given)]], said)
+        self.nodes[-1].domain = DOMAIN
+        return made
 
     def define(self, definition: Rule, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """The equations of an op's definition over values."""
@@ -356,11 +349,11 @@ def environment(
     return env
 
 
-def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> FunctionProto:
-    """The model-local function for one use of a fused op."""
+def function(use: Use, overload: str, catalogue: Catalogue, opset: int, call: Call | None = None) -> FunctionProto:
+    """The model-local function for one use of a fused op.  `call` tells which others it may call; without it, none."""
     definition = catalogue.definitions[use.op]
     names = [p.name for p in definition.tensors][: len(use.inputs)]
-    made = FunctionProto(domain=DOMAIN, name=use.op, overload=overload, input=names)
+    made = FunctionProto(domain=use.domain, name=use.op, overload=overload, input=names)
     attrs = dict(use.attrs)
     made.attribute.extend(sorted(attrs))
     made.opset_import.append(helper.make_opsetid("", opset))
@@ -371,18 +364,12 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         for name, given, shape, boolean in zip(names, use.inputs, shapes, booleans, strict=True)
     ]
     equations = meaning(definition)
-    replaced = {name for s in definition.standard for name in targets(s)}
-    standard = is_standard(use.op, attrs.keys() - replaced, opset, len(names)) and use.op not in EXPANDED
-    if standard and allows(use.op, opset, use.dtype):
-        env = environment(definition, args, attrs, catalogue)
-        body.equations(definition.standard, env)
-        inputs = [value.name if isinstance(value, Ref) else "" for value in (env[p.name] for p in definition.tensors)]
-        while inputs and not inputs[-1]:
-            inputs.pop()
-        kept = {name: value for name, value in attrs.items() if name not in replaced}
-        outputs = body.outputs(use.op, inputs, kept, len(use.outputs))
+    standard = _as_standard(use, definition, args, catalogue, opset)
+    if standard is not None:
+        body, outputs = standard
     else:
         calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
+        body.call = call if calls & LEFT else None
         island = use.dtype in HALF and not calls & PRODUCTS
         if island:
             body.dtype = TensorProto.FLOAT
@@ -410,8 +397,31 @@ def function(use: Use, overload: str, catalogue: Catalogue, opset: int) -> Funct
         outputs = [body.node("Identity", [v], {}).name if v in names else v for v in map(body.ref, values)]
     made.output.extend(outputs)
     made.node.extend(body.needed(outputs))
+    if any(node.domain == DOMAIN for node in made.node):
+        made.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     made.doc_string = definition.doc
     return made
+
+
+def _as_standard(
+    use: Use, definition: Rule, args: Sequence[Any], catalogue: Catalogue, opset: int
+) -> tuple[Body, list[str]] | None:
+    """A body of the standard op, after what its rule says of it under `standard:`, and its outputs; None where this
+    opset has no op for such a use."""
+    attrs = dict(use.attrs)
+    replaced = {name for s in definition.standard for name in targets(s)}
+    kept = {name: value for name, value in attrs.items() if name not in replaced}
+    if use.op in EXPANDED or not is_standard(use.op, kept, opset) or not allows(use.op, opset, use.dtype):
+        return None
+    body = Body(catalogue, opset, use.dtype, taken={p.name for p in definition.tensors[: len(args)]})
+    env = environment(definition, args, attrs, catalogue)
+    body.equations(definition.standard, env)
+    inputs = [value.name if isinstance(value, Ref) else "" for value in (env[p.name] for p in definition.tensors)]
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    if not is_standard(use.op, kept, opset, len(inputs)):
+        return None
+    return body, body.outputs(use.op, inputs, kept, len(use.outputs))
 
 
 @cache

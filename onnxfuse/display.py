@@ -296,7 +296,8 @@ def _print_verdict(out: Console, validation: Validation) -> None:
 
 
 def _with(fusion: Fusion) -> str:
-    return f" with {', '.join(fusion.absorbed)}" if fusion.absorbed else ""
+    often = Counter(fusion.absorbed).items()
+    return f" with {', '.join(f'{n} {name}' if n > 1 else name for name, n in often)}" if often else ""
 
 
 def _fusion_at(fusion: Fusion) -> str:

@@ -21,7 +21,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 from . import kernels
 from .cards import Card
 from .errors import KernelError
-from .graph import DOMAIN, roots
+from .graph import DOMAINS, UNSERVED, roots
 from .kernels import cublaslt
 from .kernels.device import TensorType
 from .kernels.dispatch import best, verdicts
@@ -68,16 +68,15 @@ def predict(
 ) -> Prediction:
     """Of a model whose inputs have these shapes."""
     sized = _sized(model, shapes)
-    bodies = {(f.name, f.overload): f for f in sized.functions if f.domain == DOMAIN}
+    bodies = {(f.name, f.overload): f for f in sized.functions if f.domain in DOMAINS}
     found = Prediction()
     views: dict[int, View] = {}
     for root in roots(sized):
         for graph in root.scopes():
             view = views[id(graph)] = lift(graph, base_dir, views.get(id(graph.parent)))
             for node in graph.nodes:
-                if node.domain == DOMAIN:
-                    body = bodies.get((node.op_type, node.overload))
-                    estimate = _estimate(node, _types(view, node.input), body, card, rules)
+                if node.domain in DOMAINS:
+                    estimate = _estimate(node, _types(view, node.input), bodies, card, rules)
                     found.fused[graph.path, node.name] = estimate
                     found.unknown += estimate.seconds is None
                 elif any(name and not view.term(name).constant for name in node.output):
@@ -143,12 +142,14 @@ NOTHING = _Times(0.0, 0.0, 0.0)
 def _estimate(
     node: NodeProto,
     types: list[TensorType | None] | None,
-    body: FunctionProto | None,
+    bodies: Mapping[tuple[str, str], FunctionProto],
     card: Card,
     rules: Sequence[Path],
 ) -> Estimate:
     attributes = values(node)
     try:
+        if node.domain == UNSERVED:
+            raise KernelError("no kernel takes it")
         made = kernels.find(node.op_type, rules)
         kernel = made(attributes)
         source = made.__module__.rpartition(".")[2]
@@ -161,7 +162,8 @@ def _estimate(
             return _of_kernel(node, kernel, source, _padded(kernel, types), card)
         except KernelError:
             source = FUNCTION_BODY
-    return _of_body(body, types, card) if body is not None else Estimate(source)
+    body = bodies.get((node.op_type, node.overload))
+    return _of_body(body, types, card, bodies.values()) if body is not None else Estimate(source)
 
 
 def _padded(kernel: Kernel, types: Sequence[TensorType | None]) -> list[TensorType | None]:
@@ -277,9 +279,11 @@ def _product(node: NodeProto, inputs: list[TensorType], card: Card) -> _Cost:
     )
 
 
-def _of_body(body: FunctionProto, types: Sequence[TensorType | None], card: Card) -> Estimate:
-    """The nodes of a body one by one; unknown where a shape inside it is."""
-    view = _view(body, types)
+def _of_body(
+    body: FunctionProto, types: Sequence[TensorType | None], card: Card, functions: Iterable[FunctionProto]
+) -> Estimate:
+    """The nodes of a body one by one; unknown where a shape inside it is.  `functions` are those that it may call."""
+    view = _view(body, types, functions)
     costs = [_alone(view, node, card) for node in view.graph.nodes if node.op_type not in VIEWS]
     known = [cost for cost in costs if cost is not None]
     if len(known) < len(costs):
@@ -295,7 +299,7 @@ def _of_body(body: FunctionProto, types: Sequence[TensorType | None], card: Card
     )
 
 
-def _view(body: FunctionProto, types: Sequence[TensorType | None]) -> View:
+def _view(body: FunctionProto, types: Sequence[TensorType | None], functions: Iterable[FunctionProto]) -> View:
     """A body as a graph of its own, whose inputs have these types."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(t.dtype), t.shape)
@@ -303,7 +307,7 @@ def _view(body: FunctionProto, types: Sequence[TensorType | None]) -> View:
         if t is not None
     ]
     graph = helper.make_graph(list(body.node), body.name, inputs, [])
-    model = helper.make_model(graph, opset_imports=list(body.opset_import))
+    model = helper.make_model(graph, opset_imports=list(body.opset_import), functions=list(functions))
     return lift(next(roots(model)), None)
 
 

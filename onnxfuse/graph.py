@@ -26,6 +26,11 @@ from .symbolic import Dim, Shape, symbol
 
 STANDARD = ("", "ai.onnx")
 DOMAIN = "onnxfuse"
+UNSERVED = f"{DOMAIN}.function"
+"""The domain of fused nodes that no kernel takes: onnxruntime runs the kernel of a registered op for all its nodes, so
+that these have to be of another op for the rest to be served."""
+DOMAINS = (DOMAIN, UNSERVED)
+"""Of fused nodes and of their functions."""
 BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 """Types of the attributes that hold bodies of control-flow nodes."""
 
@@ -159,7 +164,7 @@ def roots(model: ModelProto) -> Iterator[Graph]:
     yield main
     callers = list(main.scopes()) if model.functions else []
     for function in model.functions:
-        if function.domain != DOMAIN:
+        if function.domain not in DOMAINS:
             name = f"{function.domain}.{function.name}" if function.domain else function.name
             graph = Graph(function, model, opset_of(function), None, f"/{name}")
             graph.types.update(parameter_types(graph, callers))

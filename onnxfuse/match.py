@@ -51,6 +51,8 @@ class Match:
     """Ids of the terms that the pattern bound: where what was there ends and what `emit` made begins."""
     values: set[str] = field(default_factory=set)
     """The values that were computed anew when the match was made: they name it if it must not be made again."""
+    inner: tuple[Match, ...] = ()
+    """The last matches behind the terms that it covers."""
 
     def made(self, existing: Container[int]) -> list[Term]:
         """The terms that `emit` built on top of what was matched and of `existing` ones, arguments before users."""

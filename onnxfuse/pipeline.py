@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 from onnx import ModelProto
 
-from .bodies import Functions
 from .cards import Card
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
 from .estimate import predict
-from .graph import DOMAIN, STANDARD, Names, attribute_graphs, roots
+from .functions import Functions
+from .graph import DOMAINS, STANDARD, Names, attribute_graphs, roots
 from .inputs import assumed
 from .kernels.emulator.build import compiler
 from .language import Catalogue, load
@@ -269,7 +270,7 @@ def _fuse(
 ) -> Fused:
     copy = ModelProto()
     copy.CopyFrom(model)
-    taken = {(f.name, f.overload) for f in copy.functions if f.domain == DOMAIN}
+    taken = {(f.name, f.overload) for f in copy.functions if f.domain in DOMAINS}
     scopes = [graph for root in roots(copy) for graph in root.scopes()]
     functions, names = Functions(catalogue, taken), Names.of(scopes)
     views: dict[int, View] = {}
@@ -292,8 +293,8 @@ def _fuse(
         simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
         near = near_misses(view, found, own, why) + near
         sites = own + sites
-    import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
-    functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain == DOMAIN})
+    import_domains(copy, [s.node for s in sites if s.node.domain not in DOMAINS])
+    functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain in DOMAINS})
     return Fused(copy, sites, near, frozenset(simplified))
 
 
@@ -389,7 +390,7 @@ def _worth_telling(site: Site) -> bool:
 def count_nodes(model: ModelProto) -> int:
     """Nodes of all scopes; a Constant is no node to run."""
     total = 0
-    stack: list[Any] = [model.graph, *(f for f in model.functions if f.domain != "onnxfuse")]
+    stack: list[Any] = [model.graph, *(f for f in model.functions if f.domain not in DOMAINS)]
     while stack:
         graph = stack.pop()
         for node in graph.node:
@@ -403,7 +404,8 @@ def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
     """A site as plain data; `known` are sizes of symbolic dimensions."""
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
     fused = [match.rule.name for match in site.matches if not match.rule.lowers]
-    rules = dict.fromkeys(fused)
+    inner = dict.fromkeys((match.rule.name, i) for match in site.matches for i in match.inner)
+    often = Counter(i.rule.name for outer, i in inner if i.rule.name != outer)
     rule = (fused or [match.rule.name for match in site.matches])[-1]
     return Fusion(
         rule=rule,
@@ -411,7 +413,7 @@ def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
         scope=f"{site.scope}{site.module}",
         node=site.node.name,
         replaced=site.replaced,
-        absorbed=tuple(name for name in rules if name != rule),
+        absorbed=tuple(name for name in dict.fromkeys(fused) if name != rule for _ in range(often[name] or 1)),
         # A node is one launch, however many steps its term has.
         launches_saved=max(sum(min(launches(term), 1) for term in site.dead) - 1, 0),
         bytes_saved=traffic(site.gone, known),

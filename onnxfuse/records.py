@@ -78,7 +78,8 @@ class Fusion:
     replaced: tuple[str, ...]
     """Names of the nodes it replaces, in topological order."""
     absorbed: tuple[str, ...]
-    """Rules that fused parts of it first, such as Gelu inside a FusedMatMul; each once, without `rule` itself."""
+    """Rules that fused parts of it first, such as Gelu inside a FusedMatMul; each as often as it did, without
+    `rule` itself."""
     launches_saved: int
     """Kernel launches that are no longer made."""
     bytes_saved: int | None

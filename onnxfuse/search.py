@@ -280,6 +280,7 @@ def _values(match: Match, names: Mapping[int, list[str]], users: Mapping[int, li
 def _trace(found: Found, match: Match, users: Container[int]) -> None:
     """Remember which matches made a term: its own, and those behind the terms it covers."""
     behind: list[Match] = []
+    match.inner = tuple(found.origins[term.id][-1] for term in match.cover if term.id in found.origins)
     for term in match.cover:
         behind += [m for m in found.origins.get(term.id, ()) if m not in behind]
     op = match.bindings.get(match.rule.op, match.rule.op)

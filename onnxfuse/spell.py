@@ -13,10 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from .bodies import Functions, Use, asks_for_shapes, is_standard, output_dtype, real_dtype
+from .bodies import Use, asks_for_shapes, is_standard, output_dtype, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
 from .dimensions import Dimensions, Numbers, Part, Run
-from .graph import DOMAIN, STANDARD, Names
+from .functions import Functions
+from .graph import DOMAIN, STANDARD, UNSERVED, Names
+from .kernels import takes
 from .lift import View
 from .match import Match
 from .search import Found
@@ -234,12 +236,13 @@ class Speller:
                 shapes = _lettered(term.args)
                 booleans = tuple(a.dtype == TensorProto.BOOL for a in term.args)
             given = tuple(bool(i) for i in inputs)
-            use = Use(term.op, given, tuple(sorted(attrs.items())), outputs, kinds, shapes, booleans)
+            domain = DOMAIN if takes(term.op, attrs, len(outputs)) else UNSERVED
+            use = Use(term.op, given, tuple(sorted(attrs.items())), outputs, kinds, shapes, booleans, domain)
             overload = self.functions.overload(use, self.opset)
             if overload and self.graph.root.is_function:
                 # onnxruntime 1.31 runs the body without an overload, whichever the call names.
                 raise UnrealisableError(f"a second kind of {term.op} cannot be called from a function")
-            output = self.node(term.op, inputs, attrs, limit, name, DOMAIN)
+            output = self.node(term.op, inputs, attrs, limit, name, use.domain)
             node = self.nodes[-1][2]
             node.overload = overload
         self.sites.append((matches, node, output, term))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from ml_dtypes import finfo
@@ -14,7 +14,12 @@ from onnxfuse.kernels.device import Device
 
 from .row_cases import Values, Wanted, values
 
-INPUTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen", "head_sink")
+INPUTS = (
+    *("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen", "head_sink"),
+    *("cos_cache", "sin_cache", "position_ids"),
+)
+POSITIONS = 40
+"""Rows of a table of angles that positions choose from."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,11 @@ class Case:
     lengths: tuple[int, ...] | None = None
     sink: bool = False
     flat: bool = False
+    angles: Literal["", "chosen", "given"] = ""
+    """Whether Q and K are turned, and by tables of whose rows positions choose some, or that have one for each."""
+    turned: int = 0
+    """Channels that are turned; all of them if 0."""
+    interleaved: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
 
@@ -47,7 +57,8 @@ class Case:
     def node(self) -> dict[str, Any]:
         """The attributes of the node."""
         heads = {"q_num_heads": self.heads, "kv_num_heads": self.kv_heads} if self.flat else {}
-        return {**self.attributes, **heads}
+        partial = {"rotary_embedding_dim": self.turned} if self.turned else {}
+        return {**self.attributes, **heads, **partial, **({"rotary_interleaved": 1} if self.interleaved else {})}
 
     def inputs(self, dtype: np.dtype[Any]) -> list[Values | None]:
         rng = np.random.default_rng(self.seed)
@@ -68,16 +79,17 @@ class Case:
         past_key = tensor(self.kv_heads, self.past, self.head, False) if self.past else None
         past_value = tensor(self.kv_heads, self.past, head_v, False) if self.past else None
         lengths = None if self.lengths is None else np.asarray(self.lengths, np.int64)
-        return [
-            q,
-            k,
-            v,
-            mask,
-            past_key,
-            past_value,
-            lengths,
-            values(rng, (self.heads,), dtype, 4) if self.sink else None,
-        ]
+        sink = values(rng, (self.heads,), dtype, 4) if self.sink else None
+        return [q, k, v, mask, past_key, past_value, lengths, sink, *self._angles(rng, dtype)]
+
+    def _angles(self, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Values | None]:
+        if not self.angles:
+            return [None, None, None]
+        chosen, rows = self.angles == "chosen", (self.batches, self.queries)
+        shape = (*((POSITIONS,) if chosen else rows), (self.turned or self.head) // 2)
+        # Few digits: what float32 makes of them in half precision is what float64 makes, and both round alike.
+        cosines, sines = ((rng.integers(-8, 9, shape) / 8).astype(dtype) for _ in range(2))
+        return [cosines, sines, rng.integers(0, POSITIONS, rows) if chosen else None]
 
 
 def launched(device: Device, case: Case, inputs: Sequence[Values | None], outputs: Sequence[Values | None]) -> None:
@@ -95,10 +107,16 @@ def expected(attributes: Mapping[str, Any], inputs: Sequence[Values | None]) -> 
 
     q = heads(real[0], get("q_num_heads", 0))
     k, v = (heads(x, get("kv_num_heads", 0)) for x in real[1:3])
+    key_size = np.abs(k)
+    if inputs[8] is not None:
+        dtype = inputs[8].dtype
+        angles = [a if inputs[10] is None else a[inputs[10]] for a in real[8:10] if a is not None]
+        (q, _), (k, key_size) = (turned(x, *angles, bool(get("rotary_interleaved", 0)), dtype) for x in (q, k))
     past = 0
     if real[4] is not None and real[5] is not None:
         past = real[4].shape[2]
         k, v = np.concatenate([real[4], k], 2), np.concatenate([real[5], v], 2)
+        key_size = np.concatenate([np.abs(real[4]), key_size], 2)
     queries, keys, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
     scores = q @ np.repeat(k, group, 1).swapaxes(2, 3) * get("scale", q.shape[3] ** -0.5)
     if cap := get("softcap", 0.0):
@@ -122,7 +140,21 @@ def expected(attributes: Mapping[str, Any], inputs: Sequence[Values | None]) -> 
     y, size = weights @ wide, weights @ np.abs(wide)
     if real[0] is not None and real[0].ndim == 3:
         y, size = (x.swapaxes(1, 2).reshape(*x.shape[:1], queries, -1) for x in (y, size))
-    return Wanted(y, np.nan_to_num(size)), Wanted(k), Wanted(v)
+    return Wanted(y, np.nan_to_num(size)), Wanted(k, key_size), Wanted(v)
+
+
+def turned(x: Values, cosine: Values, sine: Values, interleaved: bool, dtype: np.dtype[Any]) -> tuple[Values, Values]:
+    """Heads [batch, heads, rows, size] turned by angles [batch, rows, pairs], in float64 and rounded once to `dtype`,
+    and the size of the terms that each is the sum of."""
+    pairs, cosine, sine = cosine.shape[-1], cosine[:, None], sine[:, None]
+    first, second = (
+        (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (slice(pairs), slice(pairs, 2 * pairs))
+    )
+    result, size = x.copy(), np.abs(x)
+    result[..., first] = x[..., first] * cosine - x[..., second] * sine
+    result[..., second] = x[..., first] * sine + x[..., second] * cosine
+    size[..., first] = size[..., second] = size[..., first] + size[..., second]
+    return result.astype(dtype).astype(np.float64), size
 
 
 def _hidden(

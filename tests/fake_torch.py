@@ -64,6 +64,7 @@ class FakeTorch:
             ExternalStream=lambda address: address,
             stream=lambda stream: contextlib.nullcontext(),
             synchronize=lambda: None,
+            empty_cache=lambda: None,
             CUDAGraph=Graph,
             graph=lambda graph: contextlib.nullcontext(),
         )

@@ -24,6 +24,7 @@ FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "Celu": {"alpha": 2.0},
+    "ConvActivation": {"activation": "Swish"},
     "Elu": {"alpha": 1.5},
     "GeGLU": {"approximate": "tanh"},
     "LeakyRelu": {"alpha": 0.01},

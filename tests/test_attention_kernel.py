@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, parser
 
 import onnxfuse
 from onnxfuse.bodies import Use, function
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels import attention
-from onnxfuse.kernels.attention import Attention, Tiles, padded, shared_bytes, splits, tiles
+from onnxfuse.kernels import attention_plan
+from onnxfuse.kernels.attention import Attention
+from onnxfuse.kernels.attention_plan import Tiles, padded, shared_bytes, splits, tiles
 from onnxfuse.kernels.device import Buffer, TensorType
 from onnxfuse.kernels.emulated import Emulated
 from onnxfuse.kernels.recorder import ADDRESS, Recorder
 from onnxfuse.language import load
+from onnxfuse.pipeline import fuse
 from onnxfuse.runtime.served import examine
 
-from .attention_cases import INPUTS, Case, expected
+from .attention_cases import INPUTS, POSITIONS, Case, expected
 from .kernel_runs import reference
 from .row_cases import DTYPES, Values, assert_close, misaligned, run, values
 
@@ -85,6 +88,22 @@ def test_nodes_of_every_kind(dtype: np.dtype[Any], head: int) -> None:
             raise AssertionError(f"{case}: {error}") from None
 
 
+@pytest.mark.parametrize(("dtype", "head"), [(FLOAT, 36), (FLOAT, 64), (HALF, 36), (HALF, 96)], ids=str)
+def test_turned_nodes_of_every_kind(dtype: np.dtype[Any], head: int) -> None:
+    for seed in range(3):
+        case = drawn(1000 * DTYPES.index(dtype) + 10 * head + seed, head)
+        rng = np.random.default_rng(seed)
+        rows = int(rng.choice((1, 7, 33, 70)))
+        case = replace(
+            case, queries=rows, keys=rows, mask=None, lengths=None, interleaved=bool(rng.random() < 0.4),
+            angles=("chosen", "given")[seed % 2], turned=int(rng.choice((0, 8, 34))),
+        )  # fmt: skip
+        try:
+            check(case, dtype)
+        except AssertionError as error:
+            raise AssertionError(f"{case}: {error}") from None
+
+
 CASES = {
     "one key": Case(1, 1),
     "one query": Case(1, 300, heads=8, kv_heads=1),
@@ -128,6 +147,15 @@ CASES = {
     "mask for heads": Case(37, 70, mask=(2, 1, 1)),
     "mask for keys": Case(37, 70, mask=(70,)),
     "mask with a past": Case(7, 7, past=50, mask=(7, 57), attributes={"is_causal": 1}),
+    "turned": Case(37, 37, angles="given", attributes={"is_causal": 1}),
+    "turned by positions": Case(37, 37, 40, angles="chosen", heads=4, head_v=24, mask=(37, 37)),
+    "turned neighbours": Case(37, 37, 40, angles="chosen", interleaved=True, flat=True, heads=4, head_v=24),
+    "turned in part": Case(37, 37, 80, angles="chosen", turned=32, heads=4, kv_heads=4),
+    "neighbours turned in part": Case(7, 7, 33, angles="given", turned=6, interleaved=True),
+    "odd heads turned in part": Case(7, 7, 35, angles="chosen", turned=18, flat=True, heads=8),
+    "turned behind a past": Case(1, 1, past=700, heads=8, kv_heads=2, angles="chosen", flat=True),
+    "many turned behind a past": Case(70, 70, 80, past=63, angles="given", attributes={"is_causal": 1}),
+    "turned, of lengths": Case(9, 9, 32, lengths=(9, 4), angles="chosen", attributes={"is_causal": 1}),
 }  # fmt: skip
 
 
@@ -181,16 +209,16 @@ def test_no_race_and_no_access_out_of_bounds(name: str, dtype: np.dtype[Any], or
 
 
 def test_half_precision_without_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = attention.Source.file
+    whole = attention_plan.Source.file
 
-    def older(name: str, **defines: object) -> attention.Source:
+    def older(name: str, **defines: object) -> attention_plan.Source:
         return whole(name, **{**defines, **({"TENSOR": 0} if "TENSOR" in defines else {})})
 
-    monkeypatch.setattr(attention.Source, "file", older)
-    attention.source.cache_clear()
+    monkeypatch.setattr(attention_plan.Source, "file", older)
+    attention_plan.source.cache_clear()
     for dtype, name in itertools.product((HALF, BFLOAT), ("causal with a past", "window")):
         check(CASES[name], dtype, CHECKED)
-    attention.source.cache_clear()
+    attention_plan.source.cache_clear()
 
 
 @dtypes
@@ -242,6 +270,43 @@ def test_outputs_that_nobody_asks_for() -> None:
     assert_close(run(FAST, Attention(case.node), inputs, wanted=(False, True, False))[1], present_key)
 
 
+@pytest.mark.parametrize("wanted", [(True,), (True, True, False), (False, True, True)])
+@pytest.mark.parametrize("name", ["turned by positions", "turned behind a past", "neighbours turned in part"])
+def test_keys_are_turned_whichever_outputs_are_asked_for(name: str, wanted: tuple[bool, ...]) -> None:
+    case = CASES[name]
+    inputs = case.inputs(HALF)
+    got = run(CHECKED, Attention(case.node), inputs, wanted=(*wanted, False, False)[:3])
+    for one, want in zip(got, expected(case.node, inputs), strict=True):
+        if one is not None:
+            assert_close(one, want)
+
+
+def test_positions_from_the_end_and_beyond_it() -> None:
+    """A row of angles of which there is none turns channels to 0, as zeros of cosine and sine do."""
+    inputs = CASES["turned by positions"].inputs(HALF)
+    positions = inputs[10]
+    assert positions is not None
+    positions[0, :3] = (-1, POSITIONS, -POSITIONS - 1)
+    tables = [None if table is None else np.concatenate([table, 0 * table[:1]]) for table in inputs[8:10]]
+    there = np.where((positions >= -POSITIONS) & (positions < POSITIONS), positions % POSITIONS, POSITIONS)
+    want = expected({}, [*inputs[:8], *tables, there])
+    for got, one in zip(run(CHECKED, Attention({}), inputs), want, strict=True):
+        assert_close(got, one)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_one_node_serves_a_cache_that_grows(masked: bool) -> None:
+    """What is worked out for one length holds for the next, whatever follows from it: parts, the steps of a mask."""
+    kernel = Attention({})
+    for past in (1, 2, 63, 64, 300, 301, 3, 0):
+        mask = (2, 4, 1, past + 1) if masked else None
+        case = Case(1, 1, 32, past=past, heads=4, mask=mask, angles="chosen" if past % 2 else "", seed=past)
+        inputs = case.inputs(HALF)
+        for got, want in zip(run(CHECKED, kernel, inputs), expected({}, inputs), strict=True):
+            assert_close(got, want)
+    assert len(kernel._plans) <= 6
+
+
 # --------------------------------------------------------------------------------- how the work is divided
 
 
@@ -250,7 +315,7 @@ def recorded(q: tuple[int, ...], kv: tuple[int, ...], dtype: np.dtype[Any] = HAL
     types = [TensorType(dtype, shape) for shape in (q, kv, kv)]
     y = kernel.outputs(types)[0]
     inputs = [Buffer(ADDRESS, t.shape, dtype) for t in types]
-    kernel._launch(device, inputs, [Buffer(ADDRESS, y.shape, dtype), None, None])
+    kernel.launch(device, inputs, [Buffer(ADDRESS, y.shape, dtype), None, None])
     return device
 
 
@@ -258,10 +323,10 @@ def test_memory_beyond_the_outputs_grows_with_queries_only() -> None:
     for length in (128, 1024, 16384):
         assert recorded((8, 16, length, 64), (8, 16, length, 64)).scratched == 0
     long = [recorded((1, 8, 1, 128), (1, 8, length, 128)).scratched for length in (8192, 65536, 2**20)]
-    assert long[0] == long[1] == long[2] == attention.MOST_SPLITS * 8 * (128 + 2) * 4
+    assert long[0] == long[1] == long[2] == attention_plan.MOST_SPLITS * 8 * (128 + 2) * 4
     for queries, heads in ((1, 32), (16, 8), (300, 2), (1000, 1)):
         device = recorded((1, heads, queries, 128), (1, heads, 2**17, 128))
-        assert device.scratched <= attention.MOST_SPLITS * queries * heads * (128 + 2) * 4
+        assert device.scratched <= attention_plan.MOST_SPLITS * queries * heads * (128 + 2) * 4
         assert (device.scratched > 0) == (len(device.launches) == 2)
 
 
@@ -304,6 +369,9 @@ def test_work_is_what_is_seen() -> None:
 # --------------------------------------------------------------------------------------------- refusals
 
 
+SAME = {"K": (2, 4, 7, 64), "V": (2, 4, 7, 64)}
+
+
 @pytest.mark.parametrize(
     ("attributes", "shapes", "message"),
     [
@@ -320,6 +388,15 @@ def test_work_is_what_is_seen() -> None:
         ({}, {"past_key": (2, 4, 5, 64), "past_value": (2, 4, 6, 64)}, "past_key and past_value do not fit"),
         ({}, {"nonpad_kv_seqlen": (3,)}, "nonpad_kv_seqlen of shape [3] for 2 batches"),
         ({}, {"head_sink": (3,)}, "head_sink of shape [3] for 4 heads"),
+        ({}, {"cos_cache": (2, 7, 32)}, "belong together"),
+        ({}, {"position_ids": (2, 7)}, "belong together"),
+        ({}, {"cos_cache": (2, 7, 32), "sin_cache": (2, 7, 32)}, "one position for each of 7 queries and 9 keys"),
+        ({}, SAME | {"cos_cache": (1, 7, 32), "sin_cache": (1, 7, 32)}, "angles of shapes [[1, 7, 32], [1, 7, 32]]"),
+        ({}, SAME | {"cos_cache": (9, 32), "sin_cache": (9, 32)}, "for 2 batches of 7 positions"),
+        ({}, SAME | {"cos_cache": (9, 32), "sin_cache": (9, 32), "position_ids": (7,)}, "for 2 batches of 7 positions"),
+        ({}, SAME | {"cos_cache": (2, 7, 16), "sin_cache": (2, 7, 16)}, "of which 64 channels are turned"),
+        ({"rotary_embedding_dim": 32}, SAME | {"cos_cache": (2, 7, 32), "sin_cache": (2, 7, 32)}, "which 32 channels"),
+        ({}, SAME | {"cos_cache": (2, 7, 32), "sin_cache": (2, 7, 16)}, "angles of shapes [[2, 7, 32], [2, 7, 16]]"),
     ],
 )  # fmt: skip
 def test_inputs_that_do_not_fit(attributes: dict[str, Any], shapes: dict[str, Any], message: str) -> None:
@@ -371,3 +448,35 @@ def test_both_kinds_of_masks_in_a_session() -> None:
     session = onnxfuse.InferenceSession(model.SerializeToString(), emulate=True)
     plain = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(None, feeds)[0], plain.run(None, feeds)[0], rtol=2e-5, atol=2e-6)
+
+
+def test_only_the_node_that_shows_its_scores_runs_its_body() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2,4,7,16] q, float[2,4,7,16] k) => (float[2,4,7,16] y, float[2,4,7,7] weights) {
+        columns = Transpose <perm = [0, 1, 3, 2]> (k)
+        scores = MatMul (q, columns)
+        weights = Softmax (scores)
+        x = MatMul (weights, k)
+        again = MatMul (x, columns)
+        shares = Softmax (again)
+        y = MatMul (shares, k)
+    }"""
+    model = parser.parse_model(text)
+    fused = fuse(model, load()).model
+    onnx.checker.check_model(fused, full_check=True)
+    first, second = fused.graph.node
+    assert (first.domain, second.domain) == ("onnxfuse.function", "onnxfuse")
+    served = examine(fused)
+    assert served.names == ["Attention"]
+    assert list(served.reasons) == ["onnxfuse.function.Attention"]
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.standard_normal((2, 4, 7, 16)).astype(np.float32) for name in ("q", "k")}
+    sessions = [
+        onnxfuse.InferenceSession(fused.SerializeToString(), emulate=True),
+        onnxruntime.InferenceSession(fused.SerializeToString(), providers=["CPUExecutionProvider"]),
+        onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]),
+    ]
+    ours, bodies, original = (session.run(None, feeds) for session in sessions)
+    for one, other, want in zip(ours, bodies, original, strict=True):
+        np.testing.assert_allclose(one, want, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(other, want, rtol=2e-5, atol=2e-6)

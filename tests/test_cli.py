@@ -486,24 +486,3 @@ def test_rules_new(capsys: Capture) -> None:
     assert "onnxfuse rules test MyNorm2D --rules ." in capsys.readouterr().out
     assert main(["rules", "new", "MyNorm2D"]) == 2
     assert "my_norm2_d.rule exists: give another name, or delete it first" in capsys.readouterr().err
-
-
-def test_a_mistake_of_onnxfuse_is_one_line_and_the_other_models_go_on(
-    models: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    read = files.read
-
-    def fails(path: Path) -> onnx.ModelProto:
-        if path.name == "third.onnx":
-            raise ValueError("negative dimensions\nare not allowed")
-        return read(path)
-
-    monkeypatch.setattr(files, "read", fails)
-    assert main(["optimize", *models]) == 4
-    said = [line for line in capsys.readouterr().err.splitlines() if "third.onnx" in line]
-    assert len(said) == 1
-    assert said[0].startswith("onnxfuse: error: third.onnx: ValueError: negative dimensions are not allowed: a mistake")
-    assert Path("model.fused.onnx").exists()
-    monkeypatch.setenv("ONNXFUSE_TRACEBACK", "1")
-    with pytest.raises(ValueError, match="negative dimensions"):
-        main(["optimize", "third.onnx"])

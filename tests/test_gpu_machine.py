@@ -73,6 +73,7 @@ class FakeCupy:
             def from_external(found: Any) -> Any:
                 return SimpleNamespace(ptr=found.__cuda_stream__()[1])
 
+        self.released = 0
         self.cuda = SimpleNamespace(
             runtime=SimpleNamespace(
                 CUDARuntimeError=RuntimeError,
@@ -117,6 +118,12 @@ class FakeCupy:
         else:
             self.stream.capturing.append(go)
 
+    def get_default_memory_pool(self) -> Any:
+        def free() -> None:
+            self.released += 1
+
+        return SimpleNamespace(free_all_blocks=free)
+
     def ndarray(self, shape: tuple[int, ...], dtype: Any, pointer: Pointer) -> Any:
         return pointer.array[pointer.offset :][: int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
 
@@ -143,6 +150,7 @@ def test_arrays_go_there_and_back(cupy: FakeCupy, dtype: np.dtype[Any], by: int)
     machine.write(array, values)
     assert (machine.read(array) == values).all()
     assert (machine.read(array.at(2)) == values[2:]).all()
+    assert (machine.read(array.at(1, 3)) == values[1:2, 3:4]).all()
     assert (machine.view(array) == values).all()
     assert not machine.spoiled(array)
     with pytest.raises(KernelError, match=r"float64\[4\] is written to"):
@@ -191,6 +199,11 @@ def test_what_a_record_says_of_the_machine(cupy: FakeCupy) -> None:
     assert (facts["cuda"], facts["runtime"], facts["nvrtc"]) == ("13.2", "13.0", "13.5")
 
 
+def test_memory_is_given_back(cupy: FakeCupy) -> None:
+    CudaMachine().release()
+    assert cupy.released == 1
+
+
 def test_cupy_has_what_is_used() -> None:
     import cupy
 
@@ -200,5 +213,6 @@ def test_cupy_has_what_is_used() -> None:
     for name in vars(fake.cuda.runtime):
         assert hasattr(cupy.cuda.runtime, name), name
     assert {"use", "synchronize", "begin_capture", "end_capture"} <= {*dir(cupy.cuda.Stream)}
+    assert hasattr(cupy.get_default_memory_pool(), "free_all_blocks")
     assert cupy.cuda.runtime.memcpyDeviceToDevice == 3
     assert len(cupy.cuda.nvrtc.getVersion()) == 2

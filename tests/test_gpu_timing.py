@@ -228,7 +228,7 @@ def test_a_worker_goes_through_the_plan(
     monkeypatch.setattr(command, "MAKE_MACHINE", lambda: machine)
     real, seen = steps.plan, dict[str, Step]()
     for each in real(journal):
-        if each.section in ("floor", "torch", "session", "sanitizer"):
+        if each.section in ("floor", "torch", "session", "models", "sanitizer"):
             seen.setdefault(each.section, each)
     for name in ("torch", "onnxruntime"):
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
@@ -237,7 +237,7 @@ def test_a_worker_goes_through_the_plan(
     assert command.work(journal, 600.0, []) == 0
     outcomes = {row["section"]: row["outcome"] for row in journal.all("row")}
     assert outcomes["floor"] == OK
-    assert outcomes["torch"] == "skipped: torch is not installed"
+    assert outcomes["torch"] == outcomes["models"] == "skipped: torch is not installed"
     assert outcomes["sanitizer"] == "skipped: compute-sanitizer is not installed"
     assert outcomes["session"] == "skipped: onnxruntime-gpu is not installed"
     assert {step.section for step in real(journal)} == set(steps.SECTIONS)

@@ -6,8 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
+import onnx
 import pytest
+
+from onnxfuse import files
+from onnxfuse.cli import main
+from tests import broken
 
 SCRIPT = """
 import os, signal, sys, time
@@ -58,3 +64,26 @@ def test_who_ends_the_parent_ends_the_work() -> None:
         assert parent.wait(30) == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+
+
+def test_a_mistake_of_onnxfuse_is_one_line_and_the_other_models_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("good.onnx", "strange.onnx"):
+        onnx.save(broken.good(), name)
+    read = files.read
+
+    def fails(path: Path) -> onnx.ModelProto:
+        if path.name == "strange.onnx":
+            raise ValueError("negative dimensions\nare not allowed")
+        return read(path)
+
+    monkeypatch.setattr(files, "read", fails)
+    assert main(["optimize", "strange.onnx", "good.onnx"]) == 4
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "strange.onnx" in line]
+    assert said.startswith("onnxfuse: error: strange.onnx: ValueError: negative dimensions are not allowed: a mistake")
+    assert Path("good.fused.onnx").exists()
+    monkeypatch.setenv("ONNXFUSE_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="negative dimensions"):
+        main(["optimize", "strange.onnx"])

@@ -101,7 +101,6 @@ def telling() -> list[Timed]:
         attention(1, 12, 128, 64),
         prefill(2048, 64, mask="boolean"),
         attention(1, 64, 4096, 128, kv_heads=8, causal=True),
-        attention(4, 16, 2048, 128, softcap=30.0),
     ]
 
 
@@ -152,6 +151,8 @@ def _grid() -> Iterator[Timed]:
         yield prefill(1024, 128, dtype=dtype)
         yield prefill(1024, 64, mask="bias", dtype=dtype)
         yield decode(16384, 32, 64, 8, dtype=dtype)
+    # What PyTorch has for these takes it half a minute to compile.
+    yield attention(4, 16, 2048, 128, softcap=30.0)
     yield decode(16384, 16, 64, 8, softcap=30.0)
 
 
@@ -179,7 +180,7 @@ def verify(node: Timed, machine: Machine, made: Set) -> str:
             at = [min(place, size - 1) for place, size in zip((batch, head, row), mask.shape[:3], strict=True)]
             line = machine.read(mask.at(*at))[..., :seen]
         inputs = [machine.read(q.at(batch, head, row)), *(cache[:, :, :seen] for cache in caches), line]
-        (wanted, *_) = expected.expected("Attention", attributes, [*inputs, None, None, None, None])
+        (wanted, *_) = expected.expected("Attention", attributes, inputs)
         reason, _ = expected.difference(machine.read(y.at(batch, head, row)), wanted)
         if reason:
             return f"output 0 at {batch}, {head}, {row}: {reason}"

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxfuse.kernels.dispatch import CUBLASLT, FORMS, TILED, VENDOR
 from tests import attention_cases, kernel_runs
 
 from .expected import CATALOGUE
@@ -57,7 +58,7 @@ class Case:
     size: int = 0
     """Elements of the largest input."""
     product: str = ""
-    """The form of a product that is checked: "tiled" is ours, "vendor" the vendor's and a pass over it."""
+    """The form of a product that is checked; one that cannot have it has the vendor's."""
 
     @property
     def name(self) -> str:
@@ -258,7 +259,15 @@ ATTENTIONS = {
     "lengths": attention_cases.Case(6, 64, lengths=(64, 9)),
     "softcap and sinks": attention_cases.Case(40, 90, sink=True, attributes={"softcap": 30.0}),
     "rows of 3-D": attention_cases.Case(60, 60, head=96, heads=4, kv_heads=2, flat=True),
+    "turned by given angles": attention_cases.Case(40, 40, angles="given", attributes={"is_causal": 1}),
+    "one turned query, 4-D": attention_cases.Case(1, 1, heads=8, past=300, angles="chosen"),
+    "pairs turned in part, rows of 3-D": attention_cases.Case(
+        70, 70, head=96, heads=4, flat=True, angles="chosen", turned=32, interleaved=True
+    ),
     "head of 256": attention_cases.Case(20, 45, head=256),
+    "turned": attention_cases.Case(70, 70, heads=4, angles="chosen", attributes={"is_causal": 1}),
+    "neighbours turned in part": attention_cases.Case(37, 37, head=80, angles="given", turned=32, interleaved=True),
+    "one turned query": attention_cases.Case(1, 1, heads=8, past=999, angles="chosen", flat=True),
     "long": attention_cases.Case(512, 512, batches=1, head=128, heads=2, attributes={"is_causal": 1}),
 }
 
@@ -318,29 +327,34 @@ PRODUCTS = (
     (130, 129, 131),
     (512, 768, 3072),
     (2049, 513, 1025),
+    # Sums that blocks share.
+    (1, 4096, 1024),
+    (13, 11008, 264),
 )
+ACTIVATION = {TILED: "Gelu", VENDOR: "Gelu", CUBLASLT: "Relu"}
+"""One that a form has."""
 
 
 def products() -> Iterator[Case]:
-    """Products with bias, activation and residual, in both forms."""
+    """Products with bias, activation and residual, in each form."""
     for dtype in DTYPES:
         for m, k, n in PRODUCTS:
             for transposed in (0, 1):
                 b = (n, k) if transposed else (k, n)
-                for form in ("tiled", "vendor"):
+                for form, activation in ACTIVATION.items():
                     label = f"{dtype} {m}x{k}x{n}{' transposed' if transposed else ''} {form}"
-                    attributes = {"activation": "Gelu", "alpha": 0.5, "transB": transposed}
+                    attributes = {"activation": activation, "alpha": 0.5, "transB": transposed}
                     size = max(m * k, k * n)
                     make = drawn(dtype, (m, k), b, (n,))
                     yield Case("FusedMatMul", label, make, attributes, size=size, product=form)
         for left, right in (((3, 40, 24), (3, 24, 72)), ((40, 24), (3, 24, 72)), ((2, 3, 40, 24), (3, 24, 72))):
-            label, attributes = f"{dtype} {text(left)} by {text(right)}", {"activation": "Relu"}
+            label, relu = f"{dtype} {text(left)} by {text(right)}", {"activation": "Relu"}
             make = drawn(dtype, left, right, None)
-            yield Case("FusedMatMul", label, make, attributes, size=int(np.prod(left)), product="tiled")
-        for residual in ((3, 40, 72), (40, 72)):
-            for form in ("tiled", "vendor"):
-                label = f"{dtype} 3x40x1024 by 1024x72 and {text(residual)} {form}"
-                make, attributes = drawn(dtype, (3, 40, 1024), (1024, 72), (72,), residual), {"activation": "Relu"}
-                yield Case("FusedMatMul", label, make, attributes, size=3 * 40 * 1024, product=form)
-        make, attributes = drawn(dtype, (40, 64), (64, 64), (64,)), {"activation": "Tanh"}
-        yield Case("FusedMatMul", f"{dtype} misaligned", make, attributes, by=1, size=4096, product="tiled")
+            yield Case("FusedMatMul", label, make, relu, size=int(np.prod(left)), product=TILED)
+        for form in FORMS:
+            make, label = drawn(dtype, (40, 64), (64, 72), (72,), (40, 72)), f"{dtype} with a residual {form}"
+            yield Case("FusedMatMul", label, make, size=64 * 72, product=form)
+        make, label = drawn(dtype, (3, 40, 1024), (1024, 72), (72,), (40, 72)), f"{dtype} with one that repeats"
+        yield Case("FusedMatMul", label, make, {"activation": "Relu"}, size=3 * 40 * 1024, product=TILED)
+        make, tanh = drawn(dtype, (40, 64), (64, 64), (64,)), {"activation": "Tanh"}
+        yield Case("FusedMatMul", f"{dtype} misaligned", make, tanh, by=1, size=4096, product=TILED)

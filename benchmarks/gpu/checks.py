@@ -159,7 +159,7 @@ def steps(every: Iterable[Case] | None = None) -> list[Step]:
         yield check(case, machine)
 
     found = cases.cases() if every is None else every
-    return [Step("check", case.name, partial(one, case), seconds=0.2) for case in found]
+    return [Step("check", case.name, partial(one, case), seconds=0.1) for case in found]
 
 
 def processors() -> int:

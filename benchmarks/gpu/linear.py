@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxfuse.kernels.dispatch import FORMS
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.dispatch import CUBLASLT, FORMS
+from onnxfuse.kernels.gemm import FusedMatMul
 
 from . import checks, expected, timing
 from .contest import OURS, Contest, Own, Way, Ways
 from .machine import Machine, Run
-from .sizes import Operand, Timed
+from .sizes import DTYPES, Operand, Timed
 from .timing import Set
 
 ROWS = (1, 16, 128, 2048, 8192)
@@ -78,6 +80,8 @@ def contest(node: Timed, modes: Sequence[dict[str, Any]] = ({},)) -> Contest:
 
 def _form(node: Timed, form: str, machine: Machine, every: Sequence[Set]) -> Callable[[int], Run]:
     """What launches one form, or the one that was measured to be the fastest; the first launch measures."""
+    if form == CUBLASLT and not _fuses(node, machine):
+        raise KernelError(f"the library has no epilogue for {node.attributes.get('activation', 'a bias')}")
     launch = timing.ours(node, machine, every)
 
     def at(i: int) -> Run:
@@ -88,6 +92,14 @@ def _form(node: Timed, form: str, machine: Machine, every: Sequence[Set]) -> Cal
         return run
 
     return at
+
+
+def _fuses(node: Timed, machine: Machine) -> bool:
+    """Whether the vendor's library has what is behind the product; another form would run in its place."""
+    kernel, vendor = expected.kernel(node.op, node.attributes), machine.device.vendor
+    assert isinstance(kernel, FusedMatMul)
+    found = bool(kernel.which(node.types).epilogue)
+    return found and vendor is not None and vendor.fuses(kernel.activation, DTYPES[node.dtype])
 
 
 def ways(node: Timed, modes: Sequence[dict[str, Any]], module: Any) -> Ways:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -30,6 +31,12 @@ def torch() -> Any:
     if not module.cuda.is_available():
         raise SkippedError(f"torch {module.__version__} sees no GPU")
     return module
+
+
+def release() -> None:
+    """What PyTorch holds for later goes back to the driver, if it has been imported."""
+    if (module := sys.modules.get("torch")) is not None:
+        module.cuda.empty_cache()
 
 
 class _Raw:

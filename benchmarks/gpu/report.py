@@ -13,7 +13,7 @@ from .contest import OURS
 from .floors import Floors
 from .goals import UNMEASURED, judged
 from .plan import OK, Journal, Row
-from .sdpa import BACKENDS, FLEX
+from .sdpa import BACKENDS, EAGER, FLEX
 
 MOST_LINES = 100
 MOST_FAILURES = 12
@@ -43,13 +43,17 @@ def card(found: Row) -> Row | None:
     if floors.copy is None:
         return None
     generation = "a100" if machine["compute_capability"].startswith("8.") else "h200"
-    rates = {"float32": floors.products.get("float32"), "tensor": floors.products.get("float16")}
+    rates = {
+        "float32": floors.products.get("float32"),
+        "tensor": floors.products.get("float16"),
+        "launch": floors.launch,
+    }
     return {
         "like": generation,
         "name": machine["card"],
         "multiprocessors": machine["multiprocessors"],
         "bandwidth": floors.copy,
-        **{key: rate for key, rate in rates.items() if rate is not None},
+        **{key: rate for key, rate in rates.items() if rate},
     }
 
 
@@ -61,8 +65,9 @@ def left_out(journal: Journal) -> dict[str, int]:
 
 
 def failures(rows: Iterable[Row]) -> list[Row]:
-    """Rows that are neither right nor skipped."""
-    return [row for row in rows if row["outcome"] != OK and not row["outcome"].startswith("skipped")]
+    """Rows that are neither right nor skipped; the same failure of the same step once."""
+    bad = [row for row in rows if row["outcome"] != OK and not row["outcome"].startswith("skipped")]
+    return list({(row["section"], row["name"], row["outcome"]): row for row in bad}.values())
 
 
 def skipped(rows: Iterable[Row]) -> list[str]:
@@ -98,7 +103,7 @@ def markdown(found: Row, most: int | None = MOST_LINES) -> list[str]:
         _stack([row for row in of("split_stack") if "sides" in row]),
         _sessions(of("session")),
         _models(of("models")),
-        _sides("attention", of("attention"), (OURS, *BACKENDS, FLEX)),
+        _sides("attention", of("attention"), (OURS, *BACKENDS, EAGER, FLEX)),
         _sides("product", of("products"), (OURS, *FORMS, "eager", "compile")),
         _sides("node", of("time", "torch", "tuned"), (OURS, "eager", "compile", "max-autotune")),
     ]
@@ -163,6 +168,7 @@ def _floor(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if "bytes_per_second" in row
     ]
+    lines += [f"a launch in a graph: {row['launch_seconds'] * 1e6:.2f} µs" for row in rows if "launch_seconds" in row]
     products = [f"{row['dtype']} {row['flops_per_second'] / 1e12:,.0f}" for row in rows if "flops_per_second" in row]
     return [*lines, *([f"the vendor's products, TFLOP/s: {', '.join(products)}"] if products else [])]
 
@@ -192,8 +198,8 @@ def _sides(title: str, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     ]
     for name, row in last.items():
         sides, failed = row["sides"], row.get("failed", {})
-        share = row.get("of_floor", row.get("of_copy"))
-        part = f"{share:.0%}" if share else "in cache" if row["cached"] else ""
+        share, fits = row.get("of_floor", row.get("of_copy")), row["cached"] and row.get("bound") != "flops"
+        part = "in cache" if fits else f"{share:.0%}" if share else ""
         others = [summary["us"] for side, summary in sides.items() if side != OURS and side not in FORMS]
         ours = sides[OURS]["us"]
         best = f"{min(others) / ours:.2f}" if others and ours else ""
@@ -204,13 +210,16 @@ def _sides(title: str, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 def _refused(rows: Sequence[Row]) -> list[str]:
     """Why sides are not there, each reason once."""
-    reasons = Counter((row["section"], side, said) for row in rows for side, said in row.get("failed", {}).items())
+    last = {(row["section"], row["name"]): row for row in rows if "sides" in row}
+    reasons = Counter(
+        (section, side, said) for (section, _), row in last.items() for side, said in row.get("failed", {}).items()
+    )
     lines = [f"{section}: no {side} for {count}: {said}" for (section, side, said), count in reasons.items()]
     return ["", *lines] if lines else []
 
 
 def _models(rows: Sequence[Row]) -> list[str]:
-    measured = [row for row in rows if row.get("sides")]
+    measured = {row["name"]: row for row in rows if row.get("sides")}.values()
     if not measured:
         return []
     names = list(dict.fromkeys(name for row in measured for name in row["sides"]))

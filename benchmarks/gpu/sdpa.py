@@ -21,7 +21,7 @@ BACKENDS = {
     "math": "MATH",
 }
 """The name of a side → torch.nn.attention.SDPBackend."""
-FLEX = "flex"
+EAGER, FLEX = "eager", "flex"
 MOST_SCORES = 2**32
 """Of the math backend, which holds all of them several times over: 16 GiB in float32."""
 
@@ -39,7 +39,7 @@ def ways(node: Timed, module: Any) -> Ways:
     if cap:
         refused = Refused("scaled_dot_product_attention has no softcap")
         flex = Way(_flexible(module, float(cap)), {})
-        return {**dict.fromkeys(BACKENDS, refused), "math": Way(_written_out(module, float(cap))), FLEX: flex}
+        return {**dict.fromkeys(BACKENDS, refused), EAGER: Way(_written_out(module, float(cap))), FLEX: flex}
     found: dict[str, Way | Refused] = {name: Way(_backend(node, module, kind)) for name, kind in BACKENDS.items()}
     keys = node.operands[1]
     assert keys is not None

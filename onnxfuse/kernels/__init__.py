@@ -6,10 +6,10 @@ written once and run on any `Device`: CUDA by way of CuPy, or a CPU by way of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import KernelError
 from .attention import Attention
@@ -46,8 +46,8 @@ WRITTEN: tuple[type[Kernel], ...] = (
 KERNELS: dict[str, type[Kernel]] = {kernel.signature.op: kernel for kernel in WRITTEN}
 """Op of domain onnxfuse → its kernel, where that is written by hand."""
 LEFT = {
-    "FusedConv": "the convolution is left to onnxruntime (on CUDA that is cuDNN's), which fuses bias and activation "
-    "into it where its provider can; onnxfuse has no kernel that would be faster",
+    "FusedConv": "the convolution is left to onnxruntime (on CUDA that is cuDNN's), which fuses bias and Relu into it "
+    "where its provider can; what else is behind it runs as ConvActivation",
 }
 """Op → why there is no kernel on purpose."""
 
@@ -60,6 +60,18 @@ def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
     if op in LEFT:
         raise KernelError(LEFT[op])
     return KERNELS.get(op) or _generated(op, tuple(rules))
+
+
+def takes(op: str, attributes: Mapping[str, Any], outputs: int) -> bool:
+    """Whether the kernel of an op, if one is written for it, computes nodes of such attributes and so many outputs."""
+    kernel = KERNELS.get(op)
+    if kernel is None:
+        return True
+    try:
+        kernel(attributes)
+    except KernelError:
+        return False
+    return outputs <= len(kernel.signature.outputs)
 
 
 @cache

@@ -7,14 +7,20 @@
 // added up the next keys.  Tiles that no row of the block may see are left out.  With `partial` the keys of a row are
 // divided among `splits` blocks, and attention_combine.cu puts the parts together.
 //
+// With ROTARY, queries are turned on their way to shared memory; the keys come turned, see attention_present.cu.
+//
 // defines  TYPE, TENSOR (products on tensor cores), WARPS, KEYS (of a tile), HEAD and HEAD_V (multiples of 16 that hold
 //          the head sizes), VECTOR and VECTOR_Y (elements of one access to inputs, to the output), CAPPED (1 if softcap
-//          is not 0), MASK (NONE, BOOLEAN, ADDED), MASK_TYPE, MASK_VECTOR
+//          is not 0), MASK (NONE, BOOLEAN, ADDED), MASK_TYPE, MASK_VECTOR, ROTARY (0 if nothing is turned) and what
+//          attention_rotary.cuh asks for
 // reads    queries once for each split; keys and values once for each tile of rows that may see them; the mask once
 // writes   Y, or its parts: HEAD_V + 2 floats for each row and split
 // flops    2 (head + head_v) for each score, besides its exponential; for halves the second product is done twice
 // source   Milakov and Gimelshein 2018; Dao 2023 (FlashAttention-2); Dao et al. 2023 (Flash-Decoding)
 #include "attention.cuh"
+#if ROTARY
+#include "attention_rotary.cuh"
+#endif
 #include <cuda_pipeline.h>
 
 #define NONE 0
@@ -145,12 +151,15 @@ struct Softmax {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     const TYPE* q, const TYPE* k, const TYPE* v, const TYPE* past_k, const TYPE* past_v, const MASK_TYPE* mask,
-    const long long* lengths, const TYPE* sinks, TYPE* y, float* partial,
+    const long long* lengths, const TYPE* sinks, const TYPE* cosines, const TYPE* sines, const long long* positions,
+    TYPE* y, float* partial,
     long long q_batch, long long q_head, long long q_row, long long k_batch, long long k_head, long long k_row,
     long long v_batch, long long v_head, long long v_row, long long y_batch, long long y_head, long long y_row,
+    int kv_heads, int group, int queries, int head, int head_v,
+    float scale, float softcap, float filler, int left, int right, int tiles, int nan_to_zero,
+    long long positions_known,
     long long mask_batch, long long mask_head, long long mask_row, long long mask_key, int mask_keys,
-    int kv_heads, int group, int queries, int past, int fresh, int head, int head_v,
-    float scale, float softcap, float filler, int left, int right, int tiles, int splits, int nan_to_zero
+    int past, int fresh, int start, int splits
 ) {
     extern __shared__ __align__(16) unsigned char memory[];
     TYPE* const query_tile = reinterpret_cast<TYPE*>(memory);
@@ -165,11 +174,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     const int rows = queries * group;
     const int lane = threadIdx.x % 32, own = static_cast<int>(threadIdx.x / 32) * 16;
 
+    // The first query stands at key `start`, or as far from the end as there are queries where keys have a length.
     // Query i sees the keys from i + offset - left to i + offset + right, of those that are known; none counts that is not
     // before `limit`.
     const int total = past + fresh;
     const long long length = lengths ? max(0ll, min(lengths[batch], 1ll << 28)) : total;
-    const int offset = lengths ? static_cast<int>(length) - queries : past;
+    const int offset = lengths ? static_cast<int>(length) - queries : start;
     // What a mask puts in place of a score may count, even at keys that are hidden otherwise.
     const bool everything = MASK == BOOLEAN && filler > minus_infinity();
     const int known = min(static_cast<int>(length), total);
@@ -204,8 +214,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
         __pipeline_commit();
     };
 
+#if ROTARY
+    const Angles angles = {cosines, sines, positions, positions_known};
+    for (int i = threadIdx.x; i < ROWS * (HEAD / VECTOR_ROTARY); i += THREADS) {
+        const int row = i / (HEAD / VECTOR_ROTARY), column = i % (HEAD / VECTOR_ROTARY) * VECTOR_ROTARY;
+        float value[VECTOR_ROTARY];
+        fill(value, 0.0f);
+        if (row < rows - first_row && column < head) {
+            angles.load(value, query(row), column, batch * queries + (first_row + row) / group);
+        }
+        store_floats(query_tile + row * QUERY_STRIDE + column, value);
+    }
+#else
     copy_rows<ROWS, HEAD, QUERY_STRIDE>(query_tile, rows - first_row, head, q, query);
     __pipeline_commit();
+#endif
     if (begin < end) copy_keys(begin);
 
     int at[2];  // where a row's query stands among the keys

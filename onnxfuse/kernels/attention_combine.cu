@@ -8,7 +8,7 @@
 
 extern "C" __global__ void __launch_bounds__(128) attention_combine(
     const float* partial, const TYPE* sinks, TYPE* y, long long y_batch, long long y_head, long long y_row,
-    long long count, int kv_heads, int group, int rows, int head_v, int splits, int nan_to_zero
+    long long count, int kv_heads, int group, int rows, int head_v, int nan_to_zero, int splits
 ) {
     constexpr int ITEMS = (HEAD_V + 31) / 32;
     const long long index = static_cast<long long>(blockIdx.x) * 4 + threadIdx.x / 32;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .attention import combine_source, present_source, source, tiles
+from .attention_plan import Rotary, combine_source, present_source, source, tiles
 from .device import Source
 
 LONG, SINGLE = 1024, 1
@@ -12,7 +12,7 @@ LONG, SINGLE = 1024, 1
 
 
 def samples() -> Iterable[tuple[str, Source]]:
-    """Each head size and element type for many queries with each kind of mask, and for one query."""
+    """Each head size and element type for many queries with each kind of mask, turned, and for one query."""
     for dtype, vector in (("float32", 4), ("float16", 8), ("bfloat16", 8)):
         tensor = dtype != "float32"
         for head in (64, 80, 128, 256) if dtype != "bfloat16" else (64, 128):
@@ -31,3 +31,15 @@ def samples() -> Iterable[tuple[str, Source]]:
         yield f"Attention {dtype} 40 odd", source(dtype, long, 48, 48, (1, 1), True, dtype)
         yield f"Attention {dtype} parts", combine_source(dtype, 128)
         yield f"Attention {dtype} present", present_source(dtype, vector)
+        for head in (64, 128, 256) if dtype != "bfloat16" else (128,):
+            long, turned = tiles(LONG, head, head, tensor), Rotary(head // 2, False, vector)
+            yield f"Attention {dtype} {head} turned", source(dtype, long, head, head, (vector, vector), rotary=turned)
+        single, name = tiles(SINGLE, 128, 128, tensor), f"Attention {dtype} 128 turned one query"
+        yield name, source(dtype, single, 128, 128, (vector, vector), rotary=Rotary(64, False, vector))
+        if dtype == "bfloat16":
+            continue
+        neighbours = Rotary(16, True, vector)
+        name = f"Attention {dtype} 80 neighbours turned in part"
+        yield name, source(dtype, tiles(LONG, 80, 80, tensor), 80, 80, (vector, vector), rotary=neighbours)
+        yield f"Attention {dtype} present turned", present_source(dtype, vector, Rotary(64, False, vector))
+        yield f"Attention {dtype} present neighbours turned", present_source(dtype, vector, neighbours)

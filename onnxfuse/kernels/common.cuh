@@ -35,6 +35,12 @@ template <int N> __device__ __forceinline__ void fill(float (&value)[N], float w
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }  // NVRTC has no INFINITY
 
+// Which row of a table an index names, from the end if it is negative; -1 if there is none.
+__device__ __forceinline__ long long chosen(long long index, long long rows) {
+    const long long row = index < 0 ? index + rows : index;
+    return row < rows ? row : -1;
+}
+
 struct Add {
     __device__ float identity() const { return 0.0f; }
     __device__ float operator()(float a, float b) const { return a + b; }

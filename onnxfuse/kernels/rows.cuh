@@ -87,12 +87,6 @@ template <int ROUND, int N, class Op> __device__ __forceinline__ void row_reduce
     }
 }
 
-// Which row of a table an index names, from the end if it is negative; -1 if there is none.
-__device__ __forceinline__ long long chosen(long long index, long long rows) {
-    const long long row = index < 0 ? index + rows : index;
-    return row < rows ? row : -1;
-}
-
 // VECTOR elements of a table's row; 0 where there is no such row, as onnxruntime's Gather has it on a GPU.
 template <class T> __device__ __forceinline__ void
 load_row(float (&value)[VECTOR], const T* table, long long row, int column, int columns) {

@@ -6,18 +6,29 @@ attributes the kernel does not take would make the model invalid.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    defs,
+    helper,
+    numpy_helper,
+)
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
-from onnxfuse.graph import DOMAIN, STANDARD, Graph, roots
+from onnxfuse.graph import DOMAIN, DOMAINS, STANDARD, UNSERVED, Graph, opset_of, roots
 from onnxfuse.kernels.kernel import EITHER, Kernel
 
 from . import attributes
@@ -44,26 +55,61 @@ class Served:
         return sorted({op.name for op in self.ops})
 
 
+Uses: TypeAlias = "dict[str, list[tuple[NodeProto, ElementTypes]]]"
+"""Fused op → its nodes, each with the types of its scope."""
+
+
 def examine(model: ModelProto, rules: Sequence[Path] = ()) -> Served:
-    """Look at every fused node of a model: of its graph, of inner graphs, of its functions.
+    """Look at every fused node of a model: of its graph, of inner graphs, of its functions, and of the bodies of fused
+    ops that have no kernel.
 
     `rules` are folders of a user's own rules, whose ops may have kernels too.
     """
-    uses: dict[str, list[tuple[NodeProto, ElementTypes]]] = {}
+    uses: Uses = {}
     for root in roots(model):
         scopes: dict[int, ElementTypes] = {}
         for graph in root.scopes():
             types = scopes[id(graph)] = ElementTypes(graph, scopes.get(id(graph.parent)), rules)
-            for node in graph.nodes:
-                if node.domain == DOMAIN:
-                    uses.setdefault(node.op_type, []).append((node, types))
+            _note(uses, graph, types)
     result = Served()
-    for name, nodes in sorted(uses.items()):
-        try:
-            result.ops += _ops(name, nodes, rules)
-        except KernelError as refusal:
-            result.reasons[name] = str(refusal)
+    while names := sorted(uses.keys() - result.reasons.keys() - result.sources.keys()):
+        for name in names:
+            try:
+                ops = _ops(name.removeprefix(f"{UNSERVED}."), uses[name], rules)
+                if name.startswith(UNSERVED):
+                    raise KernelError(f"it is written as an op of {UNSERVED}, which has no kernels")
+                result.ops += ops
+            except KernelError as refusal:
+                result.reasons[name] = str(refusal)
+        bodies = [f for f in model.functions if f.domain == DOMAIN and f.name in result.reasons and f.name in names]
+        for body in bodies:
+            graph = Graph(body, model, opset_of(body), None, f"/{DOMAIN}.{body.name}")
+            graph.types.update(_parameter_types(body, uses[body.name]))
+            anew = _note(uses, graph, ElementTypes(graph, None, rules))
+            result.ops = [op for op in result.ops if op.name not in anew]
     return result
+
+
+def _note(uses: Uses, graph: Graph, types: ElementTypes) -> set[str]:
+    """Add the fused nodes of a scope; returns their ops."""
+    noted = set()
+    for node in graph.nodes:
+        if node.domain in DOMAINS:
+            name = node.op_type if node.domain == DOMAIN else f"{node.domain}.{node.op_type}"
+            uses.setdefault(name, []).append((node, types))
+            noted.add(name)
+    return noted
+
+
+def _parameter_types(body: FunctionProto, calls: list[tuple[NodeProto, ElementTypes]]) -> dict[str, TypeProto]:
+    """The element types on which all calls of a function agree."""
+    found: dict[str, TypeProto] = {}
+    for (node, types), (index, name) in itertools.product(calls, enumerate(body.input)):
+        if node.overload == body.overload and index < len(node.input) and node.input[index]:
+            kind = helper.make_tensor_type_proto(types.of(node.input[index]), None)
+            if found.setdefault(name, kind) != kind:
+                found[name] = TypeProto()
+    return found
 
 
 def _ops(name: str, nodes: list[tuple[NodeProto, ElementTypes]], rules: Sequence[Path]) -> list[Op]:
@@ -169,7 +215,7 @@ def _variables(op: str, domain: str, opset: int, rules: Sequence[Path]) -> tuple
     if domain in STANDARD:
         return _standard(op, opset)
     try:
-        signature = kernels.find(op, rules).signature if domain == DOMAIN else None
+        signature = kernels.find(op, rules).signature if domain in DOMAINS else None
     except KernelError:
         signature = None
     if signature is None:
