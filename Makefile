@@ -35,9 +35,10 @@ $(GPU)/installed: pyproject.toml
 	$(GPU)/bin/python -m pip install --quiet --editable '.[gpu]'
 	touch $@
 
+# ARGS goes to benchmarks.gpu: make gpu-check ARGS='--only attention products'
 gpu-check:
-	@if $(PYTHON) -c 'import cupy, numpy, onnx' 2>/dev/null; then exec $(PYTHON) -m benchmarks.gpu; \
-	else $(MAKE) --no-print-directory $(GPU)/installed && exec $(GPU)/bin/python -m benchmarks.gpu; fi
+	@if $(PYTHON) -c 'import cupy, numpy, onnx' 2>/dev/null; then exec $(PYTHON) -m benchmarks.gpu $(ARGS); \
+	else $(MAKE) --no-print-directory $(GPU)/installed && exec $(GPU)/bin/python -m benchmarks.gpu $(ARGS); fi
 
 clean:
 	rm -rf $(VENV) $(GPU) demo

@@ -3,20 +3,20 @@
 A body is written for the model's own opset and specialised for one use: which inputs are given, the attribute values,
 the element type.  Where that opset has the fused op as a standard op, the body is that one node; where not, it is the
 defining equations of the rule.  In half precision, bodies without a matrix product compute in float32, as the fused
-kernels do.
+kernels do.  A body with a product that is left to the runtime may call the fused ops around it.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, defs, helper
+from onnx import FunctionProto, NodeProto, TensorProto, defs, helper
 
 from .canonical import integers_as_input, make_attribute, tensor
 from .equations import attribute_defaults
@@ -32,8 +32,8 @@ UNKNOWN = "?"
 """The dimensions of a value in a body, of which only the rank is known."""
 PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
 LEFT = frozenset({"Conv"})
-"""Products that are left to the runtime: in a body with one, the fused ops around it are called, so that each may have
-a kernel, and not written out."""
+"""Products that are left to the runtime: in a body with one, the fused ops around it may be called, each with a kernel
+of its own, and need not be written out."""
 
 
 @dataclass(frozen=True)
@@ -67,53 +67,8 @@ class Use:
     domain: str = DOMAIN
 
 
-Call: TypeAlias = Callable[[Use], str]
-"""Gives the overload of the function for a use."""
-
-
-@dataclass
-class Functions:
-    """The functions that the fused nodes of one model call, one per use; `taken` are those that it has already."""
-
-    catalogue: Catalogue
-    taken: set[tuple[str, str]] = field(default_factory=set)
-    overloads: dict[tuple[int, Use], str] = field(default_factory=dict)
-
-    def overload(self, use: Use, opset: int) -> str:
-        known = self.overloads.get((opset, use))
-        if known is None:
-            known, count = "", 1
-            while (use.op, known) in self.taken:
-                count += 1
-                known = str(count)
-            self.taken.add((use.op, known))
-            self.overloads[opset, use] = known
-        return known
-
-    def _call(self, opset: int, called: dict[Use, str], use: Use) -> str:
-        return called.setdefault(use, self.overload(use, opset))
-
-    def attach(self, model: ModelProto, used: Collection[tuple[str, str]]) -> None:
-        """Add the functions that are `used`, as (op, overload), the import of their domain, and the IR version that
-        allows them (functions 8, overloads 10)."""
-        wanted = {key: overload for key, overload in self.overloads.items() if (key[1].op, overload) in used}
-        if not wanted:
-            return
-        attached = {(use.op, overload) for (_, use), overload in wanted.items()}
-        for (opset, use), overload in wanted.items():
-            called: dict[Use, str] = {}
-            made = function(use, overload, self.catalogue, opset, partial(self._call, opset, called))
-            # The reference evaluator of onnx wants a function before its callers.
-            for inner, own in called.items():
-                if (inner.op, own) not in attached:
-                    attached.add((inner.op, own))
-                    model.functions.append(function(inner, own, self.catalogue, opset))
-            model.functions.append(made)
-        imported = {entry.domain for entry in model.opset_import}
-        for domain in sorted({use.domain for _, use in wanted} - imported):
-            model.opset_import.add(domain=domain, version=1)
-        least = 10 if any(overload for _, overload in attached) else 8
-        model.ir_version = max(model.ir_version, least)
+Call: TypeAlias = Callable[[Use], bool]
+"""Whether a body may call the function for a use, which has no overload then."""
 
 
 @cache
@@ -157,7 +112,7 @@ class Body:
     opset: int
     dtype: int
     call: Call | None = None
-    """If given, other fused ops are called, not written out."""
+    """What is called and not written out."""
     nodes: list[NodeProto] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     widened: dict[str, Ref] = field(default_factory=dict)
@@ -327,9 +282,7 @@ class Body:
         """One op over values: a standard node if the opset has it, else the equations that define it."""
         definition = self.catalogue.definitions.get(op)
         if definition is not None and not is_standard(op, attrs, self.opset):
-            if self.call is not None:
-                return self.called(self.call, op, args, attrs)
-            return self.define(definition, args, attrs)
+            return self.called(op, args, attrs) or self.define(definition, args, attrs)
         while args and args[-1] is None:
             args.pop()
         inputs = [self.ref(a) for a in args]
@@ -352,16 +305,17 @@ class Body:
         made = self.node(op, inputs, attrs, base)
         return replace(made, shape=(UNKNOWN,) * len(attrs["perm"])) if op == "Transpose" else made
 
-    def called(self, call: Call, op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Ref:
-        """A node of a fused op of one output, its operands tensors of the body or left out."""
+    def called(self, op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Ref | None:
+        """A node of a fused op of one output, its operands tensors or left out; None if it is not to be called."""
         given = [isinstance(a, Ref) for a in args]
-        while not given[-1]:
+        while given and not given[-1]:
             given.pop()
-        inputs = [a.name if isinstance(a, Ref) else "" for a in args[: len(given)]]
         said = {name: value for name, value in attrs.items() if value != ()}
-        made = self.node(op, inputs, said)
         use = Use(op, tuple(given), tuple(sorted(said.items())), (True,), self.dtype)
-        self.nodes[-1].domain, self.nodes[-1].overload = DOMAIN, call(use)
+        if self.call is None or not self.call(use):
+            return None
+        made = self.node(op, [a.name if isinstance(a, Ref) else "" for a in args[: len(given)]], said)
+        self.nodes[-1].domain = DOMAIN
         return made
 
     def define(self, definition: Rule, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
@@ -396,8 +350,7 @@ def environment(
 
 
 def function(use: Use, overload: str, catalogue: Catalogue, opset: int, call: Call | None = None) -> FunctionProto:
-    """The model-local function for one use of a fused op.  `call` gives the overload of another one that it may call;
-    without it, nothing is called."""
+    """The model-local function for one use of a fused op.  `call` tells which others it may call; without it, none."""
     definition = catalogue.definitions[use.op]
     names = [p.name for p in definition.tensors][: len(use.inputs)]
     made = FunctionProto(domain=use.domain, name=use.op, overload=overload, input=names)

@@ -10,9 +10,12 @@ from __future__ import annotations
 from onnx import ModelProto, TensorProto, helper
 
 from .errors import UsageError
-from .graph import has_bodies, opset_of
+from .graph import has_bodies, opset_of, roots
+from .lift import lift
 from .terms import SMALL
 
+COERCED = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+"""Ops that made a matrix of their input before opset 13, and since then work along one axis."""
 KEPT = ("input", "output", "sparse_initializer", "quantization_annotation", "metadata_props")
 """Fields of a graph that a conversion leaves alone."""
 
@@ -26,7 +29,7 @@ def convert(model: ModelProto, opset: int) -> ModelProto:
     if opset_of(model) == opset:
         return model
     try:
-        converted: ModelProto = version_converter.convert_version(_without_weights(model), opset)
+        converted: ModelProto = version_converter.convert_version(_prepared(model), opset)
     except Exception as error:  # the converter raises RuntimeError and its own C++ errors
         line = str(error).strip().splitlines()[0]
         raise UsageError(f"the model cannot be converted to opset {opset}: {line}") from error
@@ -38,6 +41,28 @@ def raisable(model: ModelProto) -> bool:
     """Can the opset be raised unasked?  Local functions have opsets of their own, which must agree with the model's;
     bodies of control flow are not converted."""
     return not model.functions and not any(has_bodies(node) for node in model.graph.node)
+
+
+def _prepared(model: ModelProto) -> ModelProto:
+    """What the converter is given."""
+    copy = _without_weights(model)
+    if opset_of(model) < 13 and any(node.op_type in COERCED for node in copy.graph.node):
+        _count_from_the_end(model, copy)
+    return copy
+
+
+def _count_from_the_end(model: ModelProto, copy: ModelProto) -> None:
+    """Write the last axis as -1, where it is one: the converter knows no ranks and would put Reshapes around it."""
+    view = lift(next(roots(model)), None)
+    for node in copy.graph.node:
+        if node.op_type not in COERCED:
+            continue
+        axis = next((a for a in node.attribute if a.name == "axis"), None)
+        rank = view.term(node.input[0]).rank
+        if rank is not None and (1 if axis is None else axis.i) == rank - 1:
+            if axis is not None:
+                node.attribute.remove(axis)
+            node.attribute.append(helper.make_attribute("axis", -1))
 
 
 def _without_weights(model: ModelProto) -> ModelProto:
@@ -62,12 +87,15 @@ def _is_large(tensor: TensorProto) -> bool:
 def _put_back(model: ModelProto, converted: ModelProto) -> None:
     graph, original = converted.graph, model.graph
     by_output = {node.output[0]: node for node in original.node if node.output}
+    named = {node.name for node in original.node}
     for node in graph.node:
         old = by_output.get(node.output[0]) if node.output else None
         if old is not None:
             del node.metadata_props[:]
             node.metadata_props.extend(old.metadata_props)
             node.name, node.doc_string = old.name, old.doc_string
+        elif node.name in named:
+            node.name = ""  # one of several in place of one
     for field in KEPT:
         graph.ClearField(field)
         getattr(graph, field).extend(getattr(original, field))

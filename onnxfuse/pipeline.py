@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 from onnx import ModelProto
 
-from .bodies import Functions
 from .cards import Card
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
 from .estimate import predict
+from .functions import Functions
 from .graph import DOMAINS, STANDARD, Names, attribute_graphs, roots
 from .inputs import assumed
 from .kernels.emulator.build import compiler

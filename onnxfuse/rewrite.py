@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
-from .bodies import Functions
+from .functions import Functions
 from .graph import STANDARD, Graph, Names, captured_names, has_bodies
 from .lift import RANDOM, View
 from .provenance import Site, Written, sites

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from .bodies import Functions, Use, asks_for_shapes, is_standard, output_dtype, real_dtype
+from .bodies import Use, asks_for_shapes, is_standard, output_dtype, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
 from .dimensions import Dimensions, Numbers, Part, Run
+from .functions import Functions
 from .graph import DOMAIN, STANDARD, UNSERVED, Names
 from .kernels import takes
 from .lift import View

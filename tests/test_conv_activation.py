@@ -65,6 +65,7 @@ def test_one_kernel_behind_the_convolution(activation: str, residual: bool) -> N
     assert result.report.kernels == {"ConvActivation": "pointwise"}
     assert result.report.validation.verdict == "equal"
     assert result.report.validation.kernels == ("ConvActivation",)
+    assert result.report.left_out == []
 
 
 def test_relu_is_left_to_the_runtimes_own() -> None:
@@ -74,26 +75,31 @@ def test_relu_is_left_to_the_runtimes_own() -> None:
     assert result.report.kernels == {}
 
 
-def test_each_activation_and_element_type_has_a_function_of_its_own() -> None:
+def test_the_most_common_use_is_called_and_the_others_are_written_out() -> None:
+    """onnxruntime tells the functions of an op apart by their overload in a graph, but not in a body."""
     half = helper.make_node("Cast", ["x"], ["x_half"], to=HALF)
     nodes = [
-        *layer("Swish", True, y="y"),
         *layer("LeakyRelu", False, y="z"),
+        *layer("Swish", True, y="y"),
         half,
-        *layer("Swish", True, "x_half", "u"),
+        *layer("Swish", False, "x_half", "u"),
         *layer("Swish", True, "x_half", "v"),
+        *layer("Swish", True, y="w"),
     ]
-    result = onnxfuse.optimize(model(nodes, {"y": FLOAT, "z": FLOAT, "u": HALF, "v": HALF}), validate="kernels")
-    names = [(f.name, f.overload) for f in result.model.functions]
-    assert len(names) == len(set(names))
-    assert sum(name == "ConvActivation" for name, _ in names) == 3
-    assert {(op.name, op.type) for op in examine(result.model).ops} == {
-        ("ConvActivation", "float32"),
-        ("ConvActivation", "float16"),
-    }
-    assert result.report.validation.verdict == "equal"
+    nodes[-4].attribute.append(helper.make_attribute("dilations", [1, 1]))  # another use of FusedConv
+    original = model(nodes, {"y": FLOAT, "z": FLOAT, "u": HALF, "v": HALF, "w": FLOAT})
+    for validate in ("onnxruntime", "kernels"):
+        result = onnxfuse.optimize(original, validate=validate)  # type: ignore[arg-type]
+        assert (result.report.validation.verdict, result.report.left_out) == ("equal", [])
+        assert result.report.census["FusedConv"] == 5
+    functions = result.model.functions
+    assert [f.overload for f in functions if f.name == "ConvActivation"] == [""]
+    bodies = [[node.op_type for node in f.node] for f in functions if f.name == "FusedConv"]
+    assert bodies.count(["Conv", "ConvActivation"]) == 2
+    assert ["Conv", "LeakyRelu"] in bodies
+    assert [(op.name, op.type) for op in examine(result.model).ops] == [("ConvActivation", "float32")]
     again = onnxfuse.optimize(result.model)
-    assert [(f.name, f.overload) for f in again.model.functions] == names
+    assert [f.SerializeToString() for f in again.model.functions] == [f.SerializeToString() for f in functions]
 
 
 def test_every_runtime_runs_it() -> None:
@@ -126,3 +132,14 @@ def test_a_type_that_no_kernel_has_runs_its_body() -> None:
     assert found.ops == []
     assert "has no float64" in found.reasons["ConvActivation"]
     assert "left to onnxruntime" in found.reasons["FusedConv"]
+
+
+def test_an_op_is_served_in_bodies_and_beside_them_or_not_at_all() -> None:
+    fused = onnxfuse.optimize(model(layer("Swish", True), {"y": FLOAT})).model
+    beside = helper.make_node("ConvActivation", ["x"], ["extra"], domain="onnxfuse", activation="Swish")
+    fused.graph.node.append(beside)
+    assert [op.name for op in examine(fused).ops] == ["ConvActivation"]
+    fused.functions[1].node[1].output.append("more")
+    found = examine(fused)
+    assert found.ops == []
+    assert "more inputs or outputs" in found.reasons["ConvActivation"]

@@ -180,7 +180,7 @@ def verify(node: Timed, machine: Machine, made: Set) -> str:
             at = [min(place, size - 1) for place, size in zip((batch, head, row), mask.shape[:3], strict=True)]
             line = machine.read(mask.at(*at))[..., :seen]
         inputs = [machine.read(q.at(batch, head, row)), *(cache[:, :, :seen] for cache in caches), line]
-        (wanted, *_) = expected.expected("Attention", attributes, [*inputs, None, None, None, None])
+        (wanted, *_) = expected.expected("Attention", attributes, inputs)
         reason, _ = expected.difference(machine.read(y.at(batch, head, row)), wanted)
         if reason:
             return f"output 0 at {batch}, {head}, {row}: {reason}"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxfuse.kernels.device import Product, TensorType
+from onnxfuse.kernels.device import Product, Source, TensorType
 
 from .machine import Machine, copy_rate
 from .plan import OK, Row, SkippedError
@@ -22,6 +22,9 @@ COPIED = 8
 PRODUCT = 8192
 """Rows and columns of the product that a rate is measured by."""
 ROUNDS = 9
+NOTHING = Source("nothing.cu", 'extern "C" __global__ void nothing() {}\n')
+LAUNCHES = 200
+"""Of one graph."""
 
 
 class Bound(NamedTuple):
@@ -39,17 +42,20 @@ class Floors:
     """Bytes a second, read and written."""
     products: Mapping[str, float] = field(default_factory=dict)
     """Element type → operations a second, a fused multiply-add being two."""
+    launch: float | None = None
+    """Seconds of a kernel that does nothing, one of many in a graph."""
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Floors:
         """From the rows of a journal."""
-        copy, products = None, dict[str, float]()
+        copy, products, launch = None, dict[str, float](), None
         for row in rows:
             if row["section"] == SECTION and row["outcome"] == OK:
                 copy = float(row.get("bytes_per_second", 0)) or copy
+                launch = row.get("launch_seconds", launch)
                 if "flops_per_second" in row:
                     products[row["dtype"]] = float(row["flops_per_second"])
-        return cls(copy, products)
+        return cls(copy, products, launch)
 
     def bound(self, moved: int, flops: int, dtype: str) -> Bound | None:
         """Of a launch; None where the rates were not measured."""
@@ -68,6 +74,17 @@ def copy(machine: Machine) -> Iterable[Row]:
     """What a copy on the card moves in a second."""
     count = max(COPIED * machine.cache, 1 << 20)
     yield {"bytes": 2 * count, "bytes_per_second": round(copy_rate(machine, count))}
+
+
+def launch(machine: Machine) -> Iterable[Row]:
+    """What a kernel takes that does nothing."""
+
+    def run() -> None:
+        machine.device.launch(NOTHING, "nothing", (1,), (32,), [])
+
+    many, how = machine.graph([run] * LAUNCHES)
+    seconds = statistics.median(machine.seconds(many) for _ in range(ROUNDS)) / LAUNCHES
+    yield {"launch_seconds": seconds, "how": how}
 
 
 def products(dtype: str, machine: Machine, size: int = PRODUCT) -> Iterable[Row]:

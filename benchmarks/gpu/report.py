@@ -43,13 +43,17 @@ def card(found: Row) -> Row | None:
     if floors.copy is None:
         return None
     generation = "a100" if machine["compute_capability"].startswith("8.") else "h200"
-    rates = {"float32": floors.products.get("float32"), "tensor": floors.products.get("float16")}
+    rates = {
+        "float32": floors.products.get("float32"),
+        "tensor": floors.products.get("float16"),
+        "launch": floors.launch,
+    }
     return {
         "like": generation,
         "name": machine["card"],
         "multiprocessors": machine["multiprocessors"],
         "bandwidth": floors.copy,
-        **{key: rate for key, rate in rates.items() if rate is not None},
+        **{key: rate for key, rate in rates.items() if rate},
     }
 
 
@@ -61,8 +65,9 @@ def left_out(journal: Journal) -> dict[str, int]:
 
 
 def failures(rows: Iterable[Row]) -> list[Row]:
-    """Rows that are neither right nor skipped."""
-    return [row for row in rows if row["outcome"] != OK and not row["outcome"].startswith("skipped")]
+    """Rows that are neither right nor skipped; the same failure of the same step once."""
+    bad = [row for row in rows if row["outcome"] != OK and not row["outcome"].startswith("skipped")]
+    return list({(row["section"], row["name"], row["outcome"]): row for row in bad}.values())
 
 
 def skipped(rows: Iterable[Row]) -> list[str]:
@@ -163,6 +168,7 @@ def _floor(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if "bytes_per_second" in row
     ]
+    lines += [f"a launch in a graph: {row['launch_seconds'] * 1e6:.2f} µs" for row in rows if "launch_seconds" in row]
     products = [f"{row['dtype']} {row['flops_per_second'] / 1e12:,.0f}" for row in rows if "flops_per_second" in row]
     return [*lines, *([f"the vendor's products, TFLOP/s: {', '.join(products)}"] if products else [])]
 
@@ -204,14 +210,16 @@ def _sides(title: str, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 def _refused(rows: Sequence[Row]) -> list[str]:
     """Why sides are not there, each reason once."""
-    timed = [row for row in rows if "sides" in row]
-    reasons = Counter((row["section"], side, said) for row in timed for side, said in row.get("failed", {}).items())
+    last = {(row["section"], row["name"]): row for row in rows if "sides" in row}
+    reasons = Counter(
+        (section, side, said) for (section, _), row in last.items() for side, said in row.get("failed", {}).items()
+    )
     lines = [f"{section}: no {side} for {count}: {said}" for (section, side, said), count in reasons.items()]
     return ["", *lines] if lines else []
 
 
 def _models(rows: Sequence[Row]) -> list[str]:
-    measured = [row for row in rows if row.get("sides")]
+    measured = {row["name"]: row for row in rows if row.get("sides")}.values()
     if not measured:
         return []
     names = list(dict.fromkeys(name for row in measured for name in row["sides"]))

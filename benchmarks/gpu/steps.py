@@ -70,6 +70,7 @@ def plan(journal: Journal) -> list[Step]:
         Step("compile", "kernels", compile_all, 60.0, 300.0),
         *checks.steps(),
         Step("floor", "copy", floors.copy, 2.0),
+        Step("floor", "launch", floors.launch, 2.0),
         *(Step("floor", f"{dtype} products", partial(floors.products, dtype), 2.0) for dtype in floors.RATED),
         *(Step("time", node.name, partial(timing.time_node, node, rate), 1.5) for node in nodes),
         Step("torch", "installed", torch_installed, 10.0, 180.0),

@@ -114,16 +114,24 @@ def side(
 
 
 def measure(
-    machine: Machine, sides: Mapping[str, Side], clock: Callable[[], float] = time.monotonic, seed: int = 0
+    machine: Machine,
+    sides: Mapping[str, Side],
+    clock: Callable[[], float] = time.monotonic,
+    seed: int = 0,
+    most: float | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds of one launch of each side, one figure a round; every round runs all sides, in another order."""
+    """Seconds of one launch of each side, one figure a round; every round runs all sides, in another order.
+
+    It takes `most` seconds, SECONDS if that is None, but LEAST_ROUNDS in any case.
+    """
+    end = clock() + (SECONDS if most is None else most)
     samples: dict[str, list[float]] = {name: [] for name in sides}
-    order, shuffled, start = list(sides), random.Random(seed), clock()
+    order, shuffled = list(sides), random.Random(seed)
     for name in order:
         sides[name].run()
     machine.wait()
     for done in range(MOST_ROUNDS):
-        if done >= LEAST_ROUNDS and clock() - start > SECONDS:
+        if done >= LEAST_ROUNDS and clock() > end:
             break
         shuffled.shuffle(order)
         for name in order:

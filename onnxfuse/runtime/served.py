@@ -85,15 +85,20 @@ def examine(model: ModelProto, rules: Sequence[Path] = ()) -> Served:
         for body in bodies:
             graph = Graph(body, model, opset_of(body), None, f"/{DOMAIN}.{body.name}")
             graph.types.update(_parameter_types(body, uses[body.name]))
-            _note(uses, graph, ElementTypes(graph, None, rules))
+            anew = _note(uses, graph, ElementTypes(graph, None, rules))
+            result.ops = [op for op in result.ops if op.name not in anew]
     return result
 
 
-def _note(uses: Uses, graph: Graph, types: ElementTypes) -> None:
+def _note(uses: Uses, graph: Graph, types: ElementTypes) -> set[str]:
+    """Add the fused nodes of a scope; returns their ops."""
+    noted = set()
     for node in graph.nodes:
         if node.domain in DOMAINS:
             name = node.op_type if node.domain == DOMAIN else f"{node.domain}.{node.op_type}"
             uses.setdefault(name, []).append((node, types))
+            noted.add(name)
+    return noted
 
 
 def _parameter_types(body: FunctionProto, calls: list[tuple[NodeProto, ElementTypes]]) -> dict[str, TypeProto]:
