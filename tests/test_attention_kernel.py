@@ -88,7 +88,7 @@ def test_nodes_of_every_kind(dtype: np.dtype[Any], head: int) -> None:
             raise AssertionError(f"{case}: {error}") from None
 
 
-@pytest.mark.parametrize(("dtype", "head"), [(FLOAT, 36), (FLOAT, 64), (HALF, 36), (HALF, 96)], ids=str)
+@pytest.mark.parametrize(("dtype", "head"), [(FLOAT, 64), (HALF, 36), (HALF, 96)], ids=str)
 def test_turned_nodes_of_every_kind(dtype: np.dtype[Any], head: int) -> None:
     for seed in range(3):
         case = drawn(1000 * DTYPES.index(dtype) + 10 * head + seed, head)

@@ -96,6 +96,13 @@ def test_part_of_the_channels() -> None:
     assert not agree(proto)["RotaryEmbedding"]
 
 
+def test_attention_that_shows_its_scores_turns_heads_in_its_body() -> None:
+    attend = "Y, present_key, present_value, scores = Attention <qk_matmul_output_mode = 2> (Q, K, v, , pk, pv)"
+    proto = model(turned("interleaved = 1") + attend, past=True, outputs="Y present_key present_value scores")
+    assert not agree(proto)["RotaryEmbedding"]
+    assert examine(fuse(proto, CATALOGUE).model).names == []
+
+
 @pytest.mark.parametrize("target", ["onnx", "ort"])
 @pytest.mark.parametrize("form", ["positions", "a past"])
 def test_other_targets_keep_both_ops(form: str, target: str) -> None:

@@ -17,6 +17,16 @@
 // writes   Y, or its parts: HEAD_V + 2 floats for each row and split
 // flops    2 (head + head_v) for each score, besides its exponential; for halves the second product is done twice
 // source   Milakov and Gimelshein 2018; Dao 2023 (FlashAttention-2); Dao et al. 2023 (Flash-Decoding)
+//
+// An H100 has more than mma.sync gives: FlashAttention-2 reaches 35 % of its rate in half precision, FlashAttention-3
+// up to 75 % (Shah et al. 2024).  A path of its own for sm_90 would differ in this:
+// products  wgmma of four warps takes keys and values from shared memory as they lie, in rows of 128 bytes swizzled
+//           instead of STRIDE, and needs no ldmatrix; with 64 rows at least it is for many queries only, and decoding,
+//           which waits for memory, would stay as it is
+// copies    one warp asks TMA for tiles in a ring of two to four, and mbarriers say when they are there: no thread
+//           computes addresses, and no __syncthreads is left in the loop.  The host encodes a tensor map of each input,
+//           by address and steps, which the calls of a class of shapes do not have in common
+// softmax   of four warps is taken while the tensor cores work for the other four, which the barriers forbid here
 #include "attention.cuh"
 #if ROTARY
 #include "attention_rotary.cuh"
