@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .algebra import WEIGHTS
 from .einsum import dims_of, letters_of
 from .forms import form, make
 from .symbolic import Dim, Shape, product
@@ -47,7 +48,12 @@ def _product(terms: Terms, args: Sequence[Term], operands: Sequence[str], result
     (x, y), (a, b) = args, operands
     batch = "".join(c for c in result if c in a and c in b)
     inner = "".join(c for c in a if c in b and c not in result)
-    rows, columns = ("".join(c for c in result if c in own and c not in batch) for own in (a, b))
+    # Weights of attention stay as they are, whatever becomes of the values that they mix.
+    order = a if x.op in WEIGHTS else result
+    rows = "".join(c for c in order if c in a and c in result and c not in batch)
+    columns = "".join(c for c in result if c in b and c not in batch)
+    if len(columns) > 1 >= len(rows):
+        return _product(terms, (y, x), (b, a), result, dims)
 
     def shape(*groups: str) -> Shape:
         return tuple(product(dims[c] for c in group) for group in groups)
@@ -60,13 +66,14 @@ def _product(terms: Terms, args: Sequence[Term], operands: Sequence[str], result
             for t, own in ((x, a), (y, b))
         ]
         return make(terms, "Mul", spread, {})
-    together = rows if not batch and rows else ""  # a matrix of weights multiplies any number of leading axes
+    # Any number of leading axes is multiplied by a matrix of weights, or by keys that several heads share.
     left = reshape(
         terms,
         _ordered(terms, x, a, batch + rows + inner),
-        shape(*batch, *together, inner) if together else shape(*batch, rows, inner),
+        shape(*batch, *rows, inner) if rows else shape(*batch, rows, inner),
     )
-    right = reshape(terms, _ordered(terms, y, b, batch + inner + columns), shape(*batch, inner, columns))
+    alone = ("",) * len(rows[:-1]) if batch else ()
+    right = reshape(terms, _ordered(terms, y, b, batch + inner + columns), shape(*batch, *alone, inner, columns))
     whole = reshape(terms, make(terms, "MatMul", [left, right], {}), shape(*batch, *rows, *columns))
     return _ordered(terms, whole, batch + rows + columns, result)
 

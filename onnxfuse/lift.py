@@ -16,9 +16,11 @@ from .graph import STANDARD, Graph, captured_names, has_bodies
 from .infer import BROADCAST, infer, normal_axis
 from .normal import fold, make, reshape, slice_axis
 from .shape_data import shape_data
-from .symbolic import Apart, Derived, Dim, Limited, Shape, Sym, limit, product, same_if, symbol
-from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms
+from .symbolic import Apart, Derived, Dim, Limited, Shape, Sym, broadcast, limit, product, same_if, symbol
+from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms, same_shape, static, value_of
 
+LOOKED_INTO = 1 << 16
+"""Elements of a constant that is asked whether it repeats one number."""
 RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
 DECLARES_DTYPE = frozenset(
     "Cast CastLike ConstantOfShape EyeLike RandomNormalLike RandomUniformLike OneHot Constant".split()
@@ -255,6 +257,8 @@ def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
     if op == "CastLike" and view.dtypes[node.input[1]]:
         op, args, attrs = "Cast", args[:1], attrs | {"to": view.dtypes[node.input[1]]}
     _to_canonical(view, op, args, attrs)
+    if op in BROADCAST:
+        args = _numbers(terms, args)
     inferred = infer(terms, op, args, attrs, count)
     for i, (shape, dtype) in enumerate(inferred):
         dtype = _value_dtype(view, node, dtype)
@@ -274,6 +278,28 @@ def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
         (terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype) if name else terms.absent, dtype)
         for i, (name, (shape, dtype)) in enumerate(zip(node.output, inferred, strict=False))
     ]
+
+
+def _numbers(terms: Terms, args: list[Term]) -> list[Term]:
+    """What repeats one number over the shape of another operand is that number."""
+    shapes = [arg.shape for arg in args if arg.shape is not None]
+    if len(shapes) < len(args) or not shapes or len(whole := broadcast(*shapes)) < 2:
+        return args
+    repeated = [_repeated(arg) if arg.dtype in REAL and same_shape(arg.shape, whole) else None for arg in args]
+    if not any(n is None and same_shape(arg.shape, whole) for n, arg in zip(repeated, args, strict=True)):
+        return args
+    return [arg if n is None else terms.number(n, arg.dtype) for n, arg in zip(repeated, args, strict=True)]
+
+
+def _repeated(term: Term) -> float | None:
+    """The number that all elements of an Expand or of a constant are."""
+    if term.op == "Expand" and len(term.args) == 1:
+        return term.args[0].scalar
+    dims = static(term.shape) if term.op == "Constant" else None
+    if dims is None or not 1 < np.prod(dims, dtype=np.int64) <= LOOKED_INTO:
+        return None
+    values = value_of(term).ravel()
+    return float(values[0]) if (values == values[0]).all() else None
 
 
 def _value_dtype(view: View, node: NodeProto, dtype: int) -> int:

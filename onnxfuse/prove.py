@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 """Times that guilty sites are left out and the rest is tried again, before bisection takes over."""
+OTHERWISE = "onnxruntime's optimizer changes what the original computes; both ran without it"
 
 
 def prove(
@@ -55,12 +56,25 @@ def prove(
         reference=reference,
         **kernels,
     )
-    left_out: list[LeftOut] = []
+    blamed: dict[Banned, LeftOut] = {}
     banned: Banned = frozenset()
     candidate = fused
+    optimized = True
+
+    def compare(model: ModelProto) -> Validation:
+        """The verdict on a model; without onnxruntime's optimizer where that alone makes the original differ."""
+        nonlocal optimized
+        verdict = oracle.compare(model, optimize=optimized, **tolerances)
+        if optimized and verdict.verdict == "mismatch":
+            optimized = oracle.compare(original, **tolerances).verdict != "mismatch"
+            return verdict if optimized else compare(model)
+        if not optimized and verdict.verdict == "equal":
+            return replace(verdict, note="; ".join(filter(None, (verdict.note, OTHERWISE))))
+        return verdict
+
     for _ in range(ATTEMPTS):
         progress("run the fused model", 1, 3)
-        verdict = oracle.compare(candidate.model, **tolerances)
+        verdict = compare(candidate.model)
         if not oracle.cases:
             return candidate, verdict, []
         progress("compare site by site", 2, 3)
@@ -74,16 +88,23 @@ def prove(
         if guilty and not bisecting:
             reason = f"{guilty[0].matches[-1].rule.name} at {guilty[0].node.name}: {wrong[guilty[0].value]}"
             return candidate, replace(verdict, verdict="mismatch", note=reason), []
-        left_out += [_left_out(site, verdict, wrong[site.value]) for site in guilty]
-        # The last rule first: what it was built on may be right.
-        banned |= frozenset(key for site in guilty for key in keys(site, site.matches[-1:])) | unsimple
+        for site in guilty:
+            # The last rule first: what it was built on may be right.  If that is wrong too, it is to blame alone.
+            last = frozenset(keys(site, site.matches[-1:]))
+            for cleared in [key for key in blamed if key and _places(key) & _places(last)]:
+                banned -= cleared
+                del blamed[cleared]
+            blamed[last] = _left_out(site, verdict, wrong[site.value])
+            banned |= last
+        banned |= unsimple
         candidate = rebuild(banned)
+    left_out = list(blamed.values())
     if verdict.verdict == "mismatch" and candidate.simplified:
         banned |= candidate.simplified
         candidate = rebuild(banned)
-        verdict = oracle.compare(candidate.model, **tolerances)
-    if verdict.verdict == "mismatch" and oracle.judge_by_float64(original, **tolerances):
-        verdict = oracle.compare(candidate.model, **tolerances)
+        verdict = compare(candidate.model)
+    if verdict.verdict == "mismatch" and not optimized and oracle.judge_by_float64(original, **tolerances):
+        verdict = compare(candidate.model)
     if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
         return candidate, verdict, left_out
     suspects, held = candidate, banned
@@ -102,15 +123,17 @@ def prove(
     def good(kept: frozenset[int]) -> bool:
         progress("bisect", len(kept), len(suspects.sites))
         rest = frozenset(range(len(suspects.sites))) - kept
-        return oracle.compare(without(rest).model, **tolerances).verdict != "mismatch"
+        return compare(without(rest).model).verdict != "mismatch"
 
     found = bisect(range(len(suspects.sites)), good)
     left_out += [_left_out(suspects.sites[i], verdict, verdict.note) for i in sorted(found)]
     candidate = without(found)
-    verdict = oracle.compare(candidate.model, **tolerances)
-    if verdict.verdict == "mismatch" and oracle.compare(original, **tolerances).verdict == "mismatch":
-        verdict = replace(verdict, note=f"{verdict.note}, as does the original once onnxruntime has optimized it")
-    return candidate, verdict, left_out
+    return candidate, compare(candidate.model), left_out
+
+
+def _places(key: Banned) -> set[tuple[str, str]]:
+    """The values, by scope, that a ban is about."""
+    return {(scope, value) for scope, _, value in key}
 
 
 def _left_out(site: Site, verdict: Validation, reason: str) -> LeftOut:

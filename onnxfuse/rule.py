@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 from .errors import RuleError
 
 PREDICATES = frozenset(
-    """rank dim shape size isconst isnumber isinput isint isbool given free half double reused causal window apart
-    lengthened hides lengths blended lowest len abs min max trailing filled opset target raisable broadcasts same atmost
-    attribute along part rows every""".split()
+    """rank dim shape size isconst isnumber isinput isint isbool isvalue given free half double reused causal window
+    apart lengthened hides lengths blended lowest len abs min max trailing filled opset target raisable broadcasts same
+    atmost attribute along part rows every""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.rule_functions."""
 

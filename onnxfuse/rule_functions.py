@@ -203,6 +203,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "double": lambda scope, x: isinstance(x, Term) and x.dtype == TensorProto.DOUBLE,
     "raisable": lambda scope: scope.terms.raisable,
     "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
+    "isvalue": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.named,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "len": lambda scope, x: len(x),
     "abs": lambda scope, x: abs(scope.number(x)),

@@ -95,6 +95,7 @@ class State:
         for term in alive:
             if term.op == "Output":
                 view.terms.plural.setdefault(term.args[0].id, {})[term.attr("index")] = term
+        view.terms.named = set(names)
         view.terms.reused = needed | {i for i, above in users.items() if any(u is not above[0] for u in above)}
         return State(alive, needed, names, users)
 

@@ -12,6 +12,7 @@ import onnx
 
 from onnxfuse import files
 from onnxfuse.errors import UsageError
+from onnxfuse.graph import roots
 
 if TYPE_CHECKING:
     from onnxfuse import Source
@@ -56,12 +57,27 @@ def path_of(model: Source) -> Path | None:
 
 
 def like(model: Source, proto: onnx.ModelProto) -> Any:
-    """`proto` as a graphsurgeon Graph if `model` is one, else itself."""
+    """`proto` as a graphsurgeon Graph if `model` is one, else itself.
+
+    graphsurgeon knows no overloads: what has one gets a name of its own, under which it runs its function body."""
     if not _is_graph(model):
         return proto
     import onnx_graphsurgeon
 
-    return onnx_graphsurgeon.import_onnx(proto)
+    return onnx_graphsurgeon.import_onnx(_without_overloads(proto))
+
+
+def _without_overloads(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for graph in (scope for root in roots(copy) for scope in root.scopes()):
+        for node in graph.nodes:
+            if node.overload:
+                node.op_type, node.overload = f"{node.op_type}_{node.overload}", ""
+    for function in copy.functions:
+        if function.overload:
+            function.name, function.overload = f"{function.name}_{function.overload}", ""
+    return copy
 
 
 def _is_graph(model: object) -> bool:

@@ -108,8 +108,11 @@ class Oracle:
         except Exception as error:  # the reference evaluator raises whatever its operators raise
             self._exact_note = f"no float64 reference: {first_line(error)}"
 
-    def compare(self, fused: onnx.ModelProto, *, rtol: float | None = None, atol: float | None = None) -> Validation:
-        """Runs `fused`, with every optimization on, on the oracle's cases; tolerances default by dtype (`numerics`).
+    def compare(
+        self, fused: onnx.ModelProto, *, optimize: bool = True, rtol: float | None = None, atol: float | None = None
+    ) -> Validation:
+        """Runs `fused` on the oracle's cases, with every optimization of onnxruntime on, or off unless `optimize`;
+        tolerances default by dtype (`numerics`).
 
         The verdict is "mismatch" also where onnxruntime refuses what it accepted of the original, and where float64
         shows that precision was lost; it is "not validated" where the original cannot run or has only NaN to show.
@@ -117,7 +120,7 @@ class Oracle:
         if not self.cases:
             return Validation("not validated", note=self.reason)
         try:
-            session = Session(fused, self._base_dir, optimize=True, **self._kernels)
+            session = Session(fused, self._base_dir, optimize=optimize, **self._kernels)
             actual = [session.run(case.inputs) for case in self.cases]
         except SessionError as error:
             return Validation("mismatch", note=f"the fused model does not run: {error}")

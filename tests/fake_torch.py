@@ -28,6 +28,12 @@ class Tensor(np.ndarray[Any, Any]):
     def norm(self) -> float:
         return float(np.linalg.norm(np.asarray(self)))
 
+    def unsqueeze(self, axis: int) -> Tensor:
+        return np.expand_dims(self, axis)  # type: ignore[return-value]
+
+    def chunk(self, count: int, axis: int) -> Any:
+        return np.split(self, count, axis)
+
     def t(self) -> Tensor:
         return self.T  # type: ignore[return-value]
 

@@ -20,6 +20,7 @@ SIZES = {"b": 2, "h": 3, "q": 4, "k": 5, "d": 6, "e": 7, "s": 4}
 EQUATIONS = [
     *("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "bhqd,bhkd->bhqk", "bqhd,bkhd->bqhk", "bsd,dhe->bshe", "bshe,hed->bsd"),
     *("bqd,kd->bqk", "...qd,...kd->...qk", "...qd,kd->...qk", "bqd,bke->qk", "bd,bd->b", "d,d->", "bqh,bqh->h"),
+    *("bhqd,bkd->bhqk", "bkd,bhqd->bhqk", "bhqk,bkd->bhqd", "bkd,bhqk->bqhd", "de,bqd->bqe", "bshd,bd->bhs"),
     *("b,d->bd", "bd,e->bde", "bqk->bkq", "bqk->bq", "hb", "bh,hk"),
 ]
 LEFT_ALONE = ["bb->b", "bqd,bqd,bqd->bq"]
@@ -62,12 +63,15 @@ def test_a_diagonal_or_a_third_operand_is_left_alone(equation: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd", "sbhd"])
-def test_attention_by_einsum(layout: str) -> None:
-    """Heads first, heads within positions, or positions first: one Attention in 3-D form where heads were split."""
+@pytest.mark.parametrize("shared", [False, True])
+def test_attention_by_einsum(layout: str, shared: bool) -> None:
+    """Heads first, heads within positions, or positions first, with keys and values for each or for all of them: one
+    Attention in 3-D form where heads were split."""
     rng = np.random.default_rng(0)
     sizes = dict(zip("bhsd", (2, 3, 4, 8), strict=True))
-    keys, out = layout.replace("s", "t"), layout
-    feeds = {n: rng.standard_normal([sizes[c] for c in layout]).astype(np.float32) for n in "QKV"}
+    keys, out = layout.replace("s", "t").replace("h", "" if shared else "h"), layout
+    axes = {"Q": layout, "K": keys.replace("t", "s"), "V": keys.replace("t", "s")}
+    feeds = {n: rng.standard_normal([sizes[c] for c in letters]).astype(np.float32) for n, letters in axes.items()}
     nodes = [
         helper.make_node("Einsum", ["Q", "K"], ["products"], equation=f"{layout},{keys}->bhst"),
         helper.make_node("Constant", [], ["scale"], value_float=0.25),

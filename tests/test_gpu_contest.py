@@ -63,6 +63,7 @@ NODES = [
     attention(2, 4, 20, 16, kv_heads=2, mask="boolean"),
     attention(2, 4, 1, 16, kv_heads=2, keys=50),
     attention(2, 4, 1, 16, kv_heads=2, keys=1, past=49),
+    attention(2, 4, 1, 16, kv_heads=2, keys=1, past=49, turned=True),
 ]
 
 
@@ -89,13 +90,17 @@ def test_what_differs_is_not_timed(machine: HostMachine, torch: FakeTorch) -> No
 
 @pytest.mark.parametrize(
     ("number", "place", "reason"),
-    [(0, (0, 0, 0, 3), "onnxfuse: output 0 at 0, 0, 0: 1 of 16"), (1, (0, 0, 7, 3), "output 1 at 0, 0 is not past")],
-    ids=["Y", "present_key"],
+    [
+        (0, (0, 0, 0, 3), "onnxfuse: output 0 at 0, 0, 0: 1 of 16"),
+        (1, (0, 0, 7, 3), "output 1 at 0, 0: 1 of 800"),
+        (2, (1, 1, 49, 0), "output 2 at 1, 1: 1 of 800"),
+    ],
+    ids=["Y", "present_key", "present_value"],
 )
 def test_wrong_attention_is_not_timed(
     number: int, place: tuple[int, ...], reason: str, machine: HostMachine, torch: FakeTorch
 ) -> None:
-    node, real = NODES[-1], timing.ours
+    node, real = NODES[-2], timing.ours
 
     def ours(node: sizes.Timed, machine: Any, every: Any) -> Any:
         launch = real(node, machine, every)
@@ -157,8 +162,7 @@ def test_the_grid_goes_from_one_token_to_many_in_all_forms() -> None:
 # ------------------------------------------------------------------------------------------------------------- products
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("activation", ["", "Gelu", "FastGelu", "Swish"])
+@pytest.mark.parametrize(("activation", "bias"), [("", True), ("Gelu", True), ("FastGelu", False), ("Swish", False)])
 def test_a_product_runs_in_every_form_beside_torch(
     activation: str, bias: bool, machine: HostMachine, torch: FakeTorch
 ) -> None:

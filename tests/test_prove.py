@@ -12,8 +12,6 @@ from onnx import helper, numpy_helper
 from onnxfuse.cli import main
 from onnxfuse.errors import NumericsError
 from onnxfuse.pipeline import Optimized, optimize
-from onnxfuse.records import Validation
-from onnxfuse.validate import Oracle
 from tests import broken, whole
 from tests.spellings.mutants import run
 
@@ -140,7 +138,7 @@ def test_a_wrong_attention_is_left_out_wherever_its_views_went(name: str, tmp_pa
     model = onnx.load(Path(__file__).parents[1] / "models" / f"{name}.onnx")
     report = optimize(model, rules=[tmp_path]).report
     assert report.validation.verdict == "equal"
-    assert {left.fusion.rule for left in report.left_out} <= {"Sloppy"}
+    assert all("Sloppy" in (left.fusion.rule, *left.fusion.absorbed) for left in report.left_out)
 
 
 def test_without_the_guilty_nothing_new_is_fused() -> None:
@@ -157,12 +155,35 @@ def test_without_the_guilty_nothing_new_is_fused() -> None:
     model.graph.node[index].input[1] = "widened"
     optimized = optimize(model)
     assert optimized.report.validation.verdict == "equal"
-    assert {left.fusion.rule for left in optimized.report.left_out} == {"SkipLayerNormalization"}
+    # The sum that the norm leaves goes into the product before it, with other last bits again.
+    assert {left.fusion.rule for left in optimized.report.left_out} == {"SkipLayerNormalization", "FusedMatMul"}
     assert optimized.report.census["Attention"] == 3
 
 
-def test_who_else_computes_something_else_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    mismatch = Validation("mismatch", note="output 'y' differs")
-    monkeypatch.setattr(Oracle, "compare", lambda *_, **__: mismatch)
-    with pytest.raises(NumericsError, match="as does the original once onnxruntime has optimized it"):
-        optimize(between("another constant"))
+def test_what_onnxruntime_does_to_the_original_is_not_held_against_the_fused_model(tmp_path: Path) -> None:
+    """onnxruntime 1.31 lets a MaxPool pad by itself where a Pad of zeros stood before it, which is no maximum of zeros
+    beside negative values."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> pooled (float[1, 2, 6, 6] x) => (float[1, 2, 8, 8] y)
+        <int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}, float bias = {-1}, float half = {0.5}, float one = {1},
+         float root = {1.41421356}>
+        {
+            low = Add(x, bias)
+            padded = Pad(low, pads)
+            pooled = MaxPool<kernel_shape = [1, 1]>(padded)
+            scaled = Div(pooled, root)
+            error = Erf(scaled)
+            above = Add(error, one)
+            product = Mul(pooled, above)
+            gelu = Mul(product, half)
+            moved = Add(gelu, one)
+            cosine = Cos(moved)
+            y = Mul(moved, cosine)
+        }"""
+    )
+    report = optimize(model).report
+    assert report.validation.verdict == "equal"
+    assert "onnxruntime's optimizer changes what the original computes" in report.validation.note
+    assert report.census["Gelu"]
+    (tmp_path / "sloppy.rule").write_text(WRONG["another result"])
+    assert [left.fusion.rule for left in optimize(model, rules=[tmp_path]).report.left_out] == ["Sloppy"]

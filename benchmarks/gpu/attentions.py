@@ -39,12 +39,13 @@ def attention(
     mask: MaskKind = "",
     causal: bool = False,
     softcap: float = 0.0,
+    turned: bool = False,
     dtype: str = "float16",
 ) -> Timed:
     """A node on [batch, heads, queries, head]; `keys` are as many as queries where they are 0, `kv_heads` as heads.
 
     A bias is [batch, heads, queries, keys], a shared one [1, 1, queries, keys], a boolean mask
-    [batch, 1, queries, keys].
+    [batch, 1, queries, keys].  `turned` queries and new keys have a rotary embedding, with angles for each of them.
     """
     keys, kv_heads = keys or queries, kv_heads or heads
     q = Operand((batch, heads, queries, head), batched=True)
@@ -63,9 +64,16 @@ def attention(
         attributes["softcap"] = softcap
     size = f"{batch}x{heads}{f':{kv_heads}' if kv_heads < heads else ''}x{queries}x{head}"
     over = f"over {past + keys}" if past + keys > queries else ""
-    traits = (mask, "causal" if causal else "", "softcap" if softcap else "", "with past and present" if past else "")
+    traits = (
+        mask,
+        "causal" if causal else "",
+        "softcap" if softcap else "",
+        "turned" if turned else "",
+        "with past and present" if past else "",
+    )
     label = " ".join(filter(None, (size, over, *traits)))
-    operands = (q, k, k, masks[mask], cache, cache)
+    angles = (Operand((batch, queries, head // 2), batched=True),) * 2 if turned else ()
+    operands = (q, k, k, masks[mask], cache, cache, *((None, None, *angles) if turned else ()))
     return Timed("Attention", dtype, operands, attributes, (True, bool(past), bool(past)), label=label)
 
 
@@ -138,6 +146,7 @@ def _grid() -> Iterator[Timed]:
     for cache in CACHES:
         yield decode(cache, 64, 64, 8)
         yield decode(cache, 64, 64, 8, present=True)
+        yield decode(cache, 64, 64, 8, present=True, turned=True)
         yield decode(cache, 64, 32, 32)
         yield decode(cache, 1, 64, 8)
     for length in (128, 512, 1024, 4096, 8192):
@@ -159,34 +168,37 @@ def _grid() -> Iterator[Timed]:
 def verify(node: Timed, machine: Machine, made: Set) -> str:
     """Why some rows of Y, or the presents behind them, are wrong; empty if they are right.
 
-    A row is one of float64's over the keys that it sees: causal order is a shorter cache.
+    A row is one of float64's over the keys that it sees: causal order is a shorter cache.  Keys that are to be turned
+    are as new as the query, of which there is one.
     """
-    q, k, v, mask, past_k, past_v = made.inputs
-    y, *presents = made.outputs
+    q, k, v, mask, past_k, past_v, *rest = made.inputs
     assert q is not None
     assert k is not None
     assert v is not None
-    assert y is not None
     group, past = q.shape[1] // k.shape[1], 0 if past_k is None else past_k.shape[2]
+    pairs = ((k, past_k), (v, past_v))
     attributes = {name: value for name, value in node.attributes.items() if name != "is_causal"}
     rng = np.random.default_rng(q.shape[2])
     places = [(0, 0, 0), tuple(size - 1 for size in q.shape[:3])]
     places += [tuple(int(rng.integers(size)) for size in q.shape[:3]) for _ in range(PLACES - len(places))]
     for batch, head, row in places:
-        caches = [_cache(machine, part, older, batch, head // group) for part, older in ((k, past_k), (v, past_v))]
-        seen = past + row + 1 if node.attributes.get("is_causal") else caches[0].shape[2]
+        caches = [_cache(machine, part, None if rest else older, batch, head // group) for part, older in pairs]
+        seen = past + row + 1 if node.attributes.get("is_causal") else past + k.shape[2]
         line = None
         if mask is not None:
             at = [min(place, size - 1) for place, size in zip((batch, head, row), mask.shape[:3], strict=True)]
             line = machine.read(mask.at(*at))[..., :seen]
         inputs = [machine.read(q.at(batch, head, row)), *(cache[:, :, :seen] for cache in caches), line]
-        (wanted, *_) = expected.expected("Attention", attributes, inputs)
-        reason, _ = expected.difference(machine.read(y.at(batch, head, row)), wanted)
-        if reason:
-            return f"output 0 at {batch}, {head}, {row}: {reason}"
-        for number, (present, cache) in enumerate(zip(presents, caches, strict=True), 1):
-            if present is not None and (machine.read(present.at(batch, head // group)) != cache).any():
-                return f"output {number} at {batch}, {head // group} is not past and new keys"
+        if rest:
+            inputs += [None if older is None else machine.read(older.at(batch, head // group)) for _, older in pairs]
+            inputs += [None if array is None else machine.read(array.at(batch)) for array in rest]
+        wanted = expected.expected("Attention", attributes, inputs)
+        places_of = ((batch, head, row), *((batch, head // group),) * 2)
+        for number, (output, place, value) in enumerate(zip(made.outputs, places_of, wanted, strict=True)):
+            if output is not None:
+                reason, _ = expected.difference(machine.read(output.at(*place)), value)
+                if reason:
+                    return f"output {number} at {', '.join(map(str, place))}: {reason}"
     spoiled = any(output is not None and machine.spoiled(output) for output in made.outputs)
     return "written out of bounds" if spoiled else ""
 

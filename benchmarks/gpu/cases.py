@@ -259,11 +259,6 @@ ATTENTIONS = {
     "lengths": attention_cases.Case(6, 64, lengths=(64, 9)),
     "softcap and sinks": attention_cases.Case(40, 90, sink=True, attributes={"softcap": 30.0}),
     "rows of 3-D": attention_cases.Case(60, 60, head=96, heads=4, kv_heads=2, flat=True),
-    "turned": attention_cases.Case(40, 40, angles="given", attributes={"is_causal": 1}),
-    "one turned query": attention_cases.Case(1, 1, heads=8, past=300, angles="chosen"),
-    "pairs turned in part, rows of 3-D": attention_cases.Case(
-        70, 70, head=96, heads=4, flat=True, angles="chosen", turned=32, interleaved=True
-    ),
     "head of 256": attention_cases.Case(20, 45, head=256),
     "turned": attention_cases.Case(70, 70, heads=4, angles="chosen", attributes={"is_causal": 1}),
     "neighbours turned in part": attention_cases.Case(37, 37, head=80, angles="given", turned=32, interleaved=True),

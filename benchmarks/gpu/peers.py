@@ -88,15 +88,6 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
     def safe(x: Any) -> Any:
         return module.nan_to_num(module.softmax(x, -1), nan=0.0)
 
-    def rotary(x: Any, cos: Any, sin: Any, ids: Any = None) -> Any:
-        cos, sin = (table if ids is None else table[ids] for table in (cos, sin))
-        cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-        if get("interleaved"):
-            a, b = x[..., ::2], x[..., 1::2]
-            return module.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
-        a, b = x.chunk(2, -1)
-        return module.cat((a * cos - b * sin, a * sin + b * cos), -1)
-
     known: dict[str, Callable[..., Any]] = {
         "LayerNormalization": lambda x, s, b: nn.layer_norm(x, width, s, b, EPSILON),
         "RMSNormalization": lambda x, s: nn.rms_norm(x, width, s, EPSILON),
@@ -114,13 +105,24 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
         "SwiGLU": lambda a, b: nn.silu(a) * b,
         "GeGLU": lambda a, b: nn.gelu(a) * b,
         "PRelu": lambda x, slope: module.where(x >= 0, x, x * slope),
-        "RotaryEmbedding": rotary,
+        "RotaryEmbedding": partial(rotary, module, bool(get("interleaved"))),
         "EmbedLayerNormalization": embed,
         "EmbedSimplifiedLayerNormalization": embed_rms,
     }
     if node.op not in known:
         raise SkippedError(f"{node.op} has no usual spelling in PyTorch")
     return known[node.op]
+
+
+def rotary(module: Any, interleaved: bool, x: Any, cos: Any, sin: Any, ids: Any = None) -> Any:
+    """x [batch, heads, positions, size], turned by angles for each position, or looked up in a table."""
+    cos, sin = (table if ids is None else table[ids] for table in (cos, sin))
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    if interleaved:
+        a, b = x[..., ::2], x[..., 1::2]
+        return module.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+    a, b = x.chunk(2, -1)
+    return module.cat((a * cos - b * sin, a * sin + b * cos), -1)
 
 
 def call(written: Callable[..., Any], inputs: Sequence[Sequence[Any]]) -> Callable[[int], Run]:

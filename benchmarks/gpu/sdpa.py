@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from . import attentions, timing
+from . import attentions, peers, timing
 from .contest import OURS, Contest, Refused, Way, Ways
 from .plan import SkippedError
 from .sizes import Timed
@@ -62,7 +62,9 @@ def _backend(node: Timed, module: Any, name: str) -> Callable[..., Any]:
     kind = getattr(module.nn.attention.SDPBackend, name)
     causal = bool(node.attributes.get("is_causal"))
 
-    def attend(q: Any, k: Any, v: Any, mask: Any = None, past_k: Any = None, past_v: Any = None) -> Any:
+    def attend(q: Any, k: Any, v: Any, mask: Any = None, past_k: Any = None, past_v: Any = None, *angles: Any) -> Any:
+        if angles:
+            q, k = (peers.rotary(module, False, x, *angles[2:]) for x in (q, k))
         k, v, presents = cached(module, k, v, past_k, past_v)
         grouped = {"enable_gqa": True} if k.shape[1] < q.shape[1] else {}
         with module.nn.attention.sdpa_kernel(kind):
