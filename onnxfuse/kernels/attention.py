@@ -3,7 +3,7 @@
 A block has 16, 32 or 64 rows of a head of keys.  Where that gives too few blocks for the card (one query over a long
 cache), the keys are divided among several, whose parts are put together by a second launch.  Extra memory is that of
 the parts: HEAD_V + 2 floats for each row and split, and none without splits.  A rotary embedding of queries and new
-keys is part of the op; attention_plan.py says what it costs.
+keys is part of the op; attention_plan.py says what that takes.
 """
 
 from __future__ import annotations

@@ -228,27 +228,45 @@ class Plan:
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
     ) -> None:
-        q, k, v, mask, past_k, past_v, *_ = given = filled(inputs, INPUTS)
         y, present_k, present_v = filled(outputs, OUTPUTS)
-        assert q is not None
-        dtype, itemsize = q.dtype, q.dtype.itemsize
         self._sizes, self._multiprocessors = sizes, multiprocessors
-        rotary = Rotary(sizes.turned, setting.interleaved)
-        angles = given[8:10] if sizes.turned and not setting.interleaved else []
+        self._rotary = Rotary(sizes.turned, setting.interleaved)
         # Turned keys are read from where they are turned.
         self._from_present = bool(sizes.turned and present_k is not None and present_v is not None)
-        cosines = given[8]
-        positions = cosines.shape[0] if cosines is not None else 0
-        apart = bool(sizes.turned) and not self._from_present
-        self._turn = _Copy(sizes.k, (k, *angles), dtype, rotary, positions) if apart else None
-        self._turned = padded(math.prod(sizes.k[:4]) * itemsize) if apart else 0
-        present = [None if a is None or 0 in a.shape else a for a in (present_k, present_v)]
-        arrays = (k, past_k, present[0], *angles)
-        self._keys = _Copy(sizes.k, arrays, dtype, rotary, positions) if present[0] is not None else None
-        self._values = _Copy(sizes.v, (v, past_v, present[1]), dtype, UNTURNED) if present[1] is not None else None
+        self._apart = bool(sizes.turned) and not self._from_present
         self._wanted = y is not None and 0 not in y.shape
-        if y is None:
-            return
+        self._prepare_copies(filled(inputs, INPUTS), present_k, present_v)
+        if y is not None and self._wanted:
+            self._prepare_attention(setting, filled(inputs, INPUTS), y, present_k, present_v)
+
+    def _prepare_copies(self, inputs: Sequence[Array | None], present_k: Array | None, present_v: Array | None) -> None:
+        q, k, v, _, past_k, past_v, _, _, cosines, sines, _ = inputs
+        assert q is not None
+        sizes, rotary, dtype = self._sizes, self._rotary, q.dtype
+        angles = () if rotary.interleaved else (cosines, sines)
+        self._positions = cosines.shape[0] if cosines is not None else 0
+        self._turn: _Copy | None = None
+        self._keys: _Copy | None = None
+        self._values: _Copy | None = None
+        if self._apart:
+            self._turn = _Copy(sizes.k, (k, *angles), dtype, rotary, self._positions)
+        if present_k is not None and 0 not in present_k.shape:
+            self._keys = _Copy(sizes.k, (k, past_k, present_k, *angles), dtype, rotary, self._positions)
+        if present_v is not None and 0 not in present_v.shape:
+            self._values = _Copy(sizes.v, (v, past_v, present_v), dtype, UNTURNED)
+        self._turned = padded(math.prod(sizes.k[:4]) * dtype.itemsize) if self._apart else 0
+
+    def _prepare_attention(
+        self,
+        setting: Setting,
+        inputs: Sequence[Array | None],
+        y: Array,
+        present_k: Array | None,
+        present_v: Array | None,
+    ) -> None:
+        q, k, v, mask, past_k, past_v, _, _, cosines, sines, _ = inputs
+        assert q is not None
+        sizes, rotary, dtype, itemsize = self._sizes, self._rotary, q.dtype, q.dtype.itemsize
         head, head_v = padded(sizes.q.size), padded(sizes.v.size)
         tile = tiles(sizes.rows, head, head_v, dtype.name != "float32")
         self._across = -(-sizes.rows // tile.rows)
@@ -261,6 +279,7 @@ class Plan:
             vector_of(itemsize, to[3:], (y,)),
         )
         if sizes.turned:
+            angles = () if rotary.interleaved else (cosines, sines)
             rotary = rotary._replace(vector=vector_of(itemsize, [*sizes.q[3:], rotary.step], (q, *angles)))
         told = Mask.of(mask.shape, sizes.total) if mask is not None else None
         self._source = source(
@@ -278,7 +297,7 @@ class Plan:
         self._combine = combine_source(dtype.name, head_v)
         # Without any key a row is 0, whatever else holds.
         nan_to_zero = np.int32(setting.nan_to_zero or not sizes.total)
-        turned = Layout.of("K", sizes.k[:4], 0).steps if apart else sizes.k.steps
+        turned = Layout.of("K", sizes.k[:4], 0).steps if self._apart else sizes.k.steps
         scale = 1 / math.sqrt(sizes.q.size) if setting.scale is None else setting.scale
         self._steps: tuple[np.generic, ...] = (*sizes.q.steps, *turned, *sizes.v.steps, *to.steps)
         self._numbers: tuple[np.generic, ...] = (
@@ -286,7 +305,7 @@ class Plan:
             *map(np.float32, (scale, setting.softcap, setting.filler)),
             *map(np.int32, (setting.left, setting.right, self._across)),
             nan_to_zero,
-            np.int64(positions),
+            np.int64(self._positions),
         )
         self._rows: tuple[np.generic, ...] = (
             *to.steps,
