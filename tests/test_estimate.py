@@ -277,7 +277,7 @@ def test_the_command_prints_estimates(capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     assert "predicted on h200" in out
     assert "gemm" in out
-    assert "for 14 fused nodes" in out
+    assert "for 23 fused nodes" in out
     assert main(["report", path, "--estimate", "--card", "a100", "-v"]) == 0
     out = capsys.readouterr().out
     assert "predicted on a100" in out
