@@ -281,7 +281,7 @@ def test_the_command_prints_estimates(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["report", path, "--estimate", "--card", "a100", "-v"]) == 0
     out = capsys.readouterr().out
     assert "predicted on a100" in out
-    assert "for 14 fused nodes at batch=3 sequence=7, as nothing else was said: --shape NAME:DIMS" in out
+    assert "for 23 fused nodes at batch=3 sequence=7, as nothing else was said: --shape NAME:DIMS" in out
     assert "gemm.cu gemm: 2 × 256 threads" in out
     assert re.search(r"sm_90: \d+ registers, [\d.]+ kB shared, \d+ blocks at a time", out)
     assert main(["report", path]) == 0
