@@ -24,7 +24,7 @@ from .errors import KernelError
 from .graph import DOMAINS, UNSERVED, roots
 from .kernels import cublaslt
 from .kernels.device import TensorType
-from .kernels.dispatch import best, verdicts
+from .kernels.dispatch import Class, best, verdicts
 from .kernels.gemm import FusedMatMul
 from .kernels.kernel import Kernel, Work
 from .kernels.launches import Launch, launches, occupancy
@@ -175,8 +175,7 @@ def _of_kernel(
 ) -> Estimate:
     work, made = kernel.work(types), launches(kernel, types, card.multiprocessors, [bool(y) for y in node.output])
     times = _kernel_times(work, made, _rate(node.op_type in FUSED_PRODUCTS, _real(types), card), card)
-    known = verdicts().measured(card.name, kernel.which(types)) if made and isinstance(kernel, FusedMatMul) else None
-    measured = known[best(known)] if known else None
+    measured = _measured(kernel.which(types), card) if made and isinstance(kernel, FusedMatMul) else None
     return Estimate(
         source,
         measured or times.seconds,
@@ -269,14 +268,16 @@ def _product(node: NodeProto, inputs: list[TensorType], card: Card) -> _Cost:
     kernel = FusedMatMul({"activation": "Relu", "transB": given.get("transB", 0)})
     types = _padded(kernel, inputs[:2])
     work, made = kernel.work(types), launches(kernel, types, card.multiprocessors)
-    which = kernel.which(types)
-    known = [verdicts().measured(card.name, which._replace(epilogue=name)) for name in ("", *cublaslt.NAMES)]
-    return _Cost(
-        _kernel_times(work, made, _rate(True, _real(types), card), card),
-        _bytes(work),
-        work.flops,
-        min((times[best(times)] for times in known if times), default=None),
-    )
+    alone = _measured(kernel.which(types)._replace(epilogue=""), card)
+    return _Cost(_kernel_times(work, made, _rate(True, _real(types), card), card), _bytes(work), work.flops, alone)
+
+
+def _measured(which: Class, card: Card) -> float | None:
+    """Seconds that products of a class take, or else of the same sizes with another epilogue: the least."""
+    exact = verdicts().measured(card.name, which)
+    others = (verdicts().measured(card.name, which._replace(epilogue=name)) for name in ("", *cublaslt.NAMES))
+    known = [exact] if exact else [times for times in others if times]
+    return min((times[best(times)] for times in known), default=None)
 
 
 def _of_body(

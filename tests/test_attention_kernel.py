@@ -232,7 +232,7 @@ def test_scores_far_from_zero(dtype: np.dtype[Any]) -> None:
     v[0, 0, 1700] = 0
     inputs = [q.astype(dtype), k.astype(dtype), v]
     attributes = {"scale": 1.0}
-    assert_close(run(FAST, Attention(attributes), inputs)[0], expected(attributes, [*inputs, *[None] * 5])[0])
+    assert_close(run(FAST, Attention(attributes), inputs)[0], expected(attributes, inputs)[0])
     huge = [inputs[0] * np.asarray(100, dtype), inputs[1], v]
     assert_close(run(FAST, Attention({"scale": 0.01}), huge)[0], expected({"scale": 0.01}, [*huge, *[None] * 5])[0])
 

@@ -226,6 +226,15 @@ def test_what_onnxruntime_gets_below_opset_23(name: str) -> None:
     assert ops(fused(CASES[name][0], opset=17)) == {"com.microsoft.Attention": 1} | BELOW[name]
 
 
+OF_TWO = "of two tensors: the standard's op, for which the opset is raised"
+
+
+def test_attention_of_two_tensors_below_opset_23() -> None:
+    """No weights to put side by side: com.microsoft has an op for this, too."""
+    below = ops(fused(CASES[OF_TWO][0], opset=17))
+    assert below == {"com.microsoft.MultiHeadAttention": 1, "MatMul": 3, "Add": 2}
+
+
 DOUBLE = model("g (double[3,8] X) => (double[3,8] Y) { a = Exp (X)  b = Add (a, one)  l = Log (b)  t = Tanh (l)  "
                "Y = Mul (X, t) }", 18, "double", one=[1])  # fmt: skip
 

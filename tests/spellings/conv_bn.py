@@ -34,7 +34,8 @@ FOLDED = {
     "Gemm": {"MatMul": 1, "Add": 1},
     "MatMul": {"MatMul": 1, "Add": 1},
 }
-"""All that is left of an operator with an affine map before or after it: a Gemm becomes what it is short for."""
+"""All that is left of an operator with an affine map before or after it: a Gemm becomes what it is short for, and
+stays so in rank 2; in rank 3 the product takes its bias."""
 
 FUSED = {"Conv": "FusedConv", "Gemm": "FusedMatMul", "MatMul": "FusedMatMul"}
 """What an operator with its bias and activation is called; the names are com.microsoft's, which has no third."""
@@ -183,7 +184,7 @@ def _fold(name: str, case: Case, opset: int) -> Spelling:
     if case.place == "after":
         y, truth = norm(y), truth_norm(truth)
     g.output(y, truth)
-    return g.spelling(name, FOLDED[linear.op_type])
+    return g.spelling(name, {"FusedMatMul": 1} if case.linear == "MatMul rank 3" else FOLDED[linear.op_type])
 
 
 def _epilogue(name: str, case: Case, opset: int) -> Spelling:
