@@ -10,6 +10,7 @@ import ast
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from .errors import UsageError
@@ -93,11 +94,16 @@ def _strata(rules: Sequence[Rule]) -> list[list[Rule]]:
     return [[rule for rule in rules if rule.rank == rank] for rank in sorted({rule.rank for rule in rules})]
 
 
+@cache
+def _shipped() -> tuple[Rule, ...]:
+    return tuple(parse(path, CATALOGUE) for path in sorted(CATALOGUE.rglob("*.rule")))
+
+
 def load(directories: Iterable[Path] = ()) -> Catalogue:
     """The shipped catalogue and the .rule files below further directories.
 
     Raises RuleError for a mistake in a rule, UsageError for a directory that is none or holds no rule."""
-    rules = [parse(path, CATALOGUE) for path in sorted(CATALOGUE.rglob("*.rule"))]
+    rules = list(_shipped())
     for directory in directories:
         if not directory.is_dir():
             raise UsageError(f"{directory} is not a folder; --rules wants a folder of .rule files")
