@@ -5,6 +5,10 @@ sums in float are, and a second launch puts them together.  "vendor" is the vend
 place, gemm_epilogue.cu: the product is rounded to the op's element type before that, as it is where the ops are
 separate.  "cublaslt" is the vendor's product with an epilogue of its own, for the few that it has (cublaslt.py).
 `dispatch` knows which is the fastest.
+
+No norm or gate is applied while A is read.  It would be repeated for each tile of columns, and take A through registers
+on its way; what it saves is one trip of A through memory and a launch.  For 2,048 rows of 4,096 by 11,008 in half
+precision on an H200 that is 7 of some 240 us.
 """
 
 from __future__ import annotations
