@@ -16,7 +16,7 @@ from .graph import STANDARD, Graph, captured_names, has_bodies
 from .infer import BROADCAST, infer, normal_axis
 from .normal import fold, make, reshape, slice_axis
 from .shape_data import shape_data
-from .symbolic import Apart, Derived, Dim, Limited, Shape, Sym, broadcast, limit, product, same_if, symbol
+from .symbolic import Apart, Derived, Dim, Limited, Shape, Sym, broadcast, limit, product, same_if, single, symbol
 from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms, same_shape, static, value_of
 
 LOOKED_INTO = 1 << 16
@@ -97,10 +97,10 @@ def lift(graph: Graph, base_dir: Path | None, parent: View | None = None) -> Vie
     known = _Known()
     while True:
         view = _lift(graph, base_dir, parent, known)
-        found = _known(view.terms)
-        if found.equal <= known.equal and found.limits.keys() <= known.limits.keys():
+        found = _known(view.terms, _symbols(view) if parent is None else frozenset())
+        if found.equal <= known.equal and found.limits.keys() <= known.limits.keys() and found.single <= known.single:
             return view
-        known = _Known(known.equal | found.equal, {**found.limits, **known.limits})
+        known = _Known(known.equal | found.equal, {**found.limits, **known.limits}, known.single | found.single)
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,18 @@ class _Known:
     """Those told apart that are what their labels say after all."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """Symbols → the largest that they can be."""
+    single: frozenset[str] = frozenset()
+    """Symbols that are 1: an exporter declared a dynamic axis, and wrote the size that it saw into a view."""
 
 
-def _known(terms: Terms) -> _Known:
+def _symbols(view: View) -> frozenset[str]:
+    """The names of dimensions of inputs."""
+    shapes = [view.terms_of[name].shape or () for name in view.graph.inputs]
+    return frozenset(name for shape in shapes for dim in shape if isinstance(dim, Sym) for name in dim.symbols)
+
+
+def _known(terms: Terms, inputs: frozenset[str]) -> _Known:
+    """What these terms tell; `inputs` are symbols of which views may tell too, since they are computed in any case."""
     derived = [symbol for symbol in terms.symbols() if isinstance(symbol, Derived)]
     limits: dict[str, int] = {}
     if any(symbol.startswith("min(") for symbol in derived):
@@ -121,7 +130,9 @@ def _known(terms: Terms) -> _Known:
             shapes = [a.shape[::-1] for a in term.args if a.shape is not None] if term.op in BROADCAST else []
             for dims in zip_longest(*shapes, fillvalue=1):
                 limits.update(found for a, b in combinations(dims, 2) if (found := limit(a, b)))
-    return _Known(frozenset(name for symbol in derived for name in same_if(symbol)), limits)
+    views = [term for term in terms if inputs and term.op == "Reshape" and len(term.args) == 1]
+    ones = {single(v.args[0].shape, v.shape) for v in views if v.args[0].shape is not None and v.shape is not None}
+    return _Known(frozenset(name for symbol in derived for name in same_if(symbol)), limits, inputs & ones)
 
 
 def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Shape | None:
@@ -132,7 +143,9 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
             (text,) = dim.symbols
             other = Apart.of(text, f"{name}.{axis}")
             if text in taken and other not in known.equal:
-                dim = symbol(other)
+                dim = 1 if other in known.single else symbol(other)
+            elif text in known.single:
+                dim = 1
             elif text in known.limits:
                 dim = symbol(Limited.of(text, known.limits[text]))
             taken.add(text)

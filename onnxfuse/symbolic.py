@@ -218,6 +218,17 @@ def limit(a: Dim, b: Dim) -> tuple[str, int] | None:
     return None
 
 
+def single(before: Shape, after: Shape) -> str | None:
+    """The symbol that is 1 if these two shapes hold equally many elements; None if they tell of no such."""
+    for one, other in ((before, after), (after, before)):
+        quotient = exact(product(one), product(other))
+        if isinstance(quotient, Sym) and len(quotient.terms) == 1:
+            ((monomial, coefficient),) = quotient.terms
+            if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived):
+                return monomial[0]
+    return None
+
+
 def evaluate(dim: Dim, known: Mapping[str, int]) -> int | None:
     """The size of a dimension if symbols with these labels have these sizes; None if one of them is unknown."""
     if isinstance(dim, int):

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
+from onnxfuse.graph import roots
+from onnxfuse.lift import lift
 from tests.spellings.build import Array
 from tests.test_attention import Model, assert_same, census
 from tests.test_attention_forms import draw
@@ -82,3 +86,29 @@ def test_other_axes_are_no_layer_normalization(axes: list[int]) -> None:
     g = Model({"x": draw(2, 6, 4, 5)})
     fused = census(assert_same(g.proto(normalized(g, axes, draw(6, 1, 1), draw(6, 1, 1))), g.feeds))
     assert fused["LayerNormalization"] == 0
+
+
+VIEW = """<ir_version: 9, opset_import: ["": 17]>
+g (float[b, s, 4, 8] x, float[b, s] other, bool c) => (y, z) <int64[4] to = {0, 2, 2, 8}> {
+    y = Reshape (x, to)
+    z = Relu (other)
+}"""
+BRANCH = """<ir_version: 9, opset_import: ["": 17]>
+g (float[b, s, 4, 8] x, float[b, s] other, bool c) => (y, z) <int64[4] to = {0, 2, 2, 8}> {
+    y = If (c) <
+        then_branch = t () => (float[p, q, r, u] a) { a = Reshape (x, to) },
+        else_branch = e () => (float[p, q, r, u] a) { a = Relu (x) }
+    >
+    z = Relu (other)
+}"""
+
+
+@pytest.mark.parametrize(("text", "known"), [(VIEW, True), (BRANCH, False)])
+def test_a_view_that_holds_one_position_says_so_if_it_is_always_computed(text: str, known: bool) -> None:
+    """And nothing of another input whose dimension has the same name."""
+    view = lift(next(roots(onnx.parser.parse_model(text))), None)
+    x, other = view.term("x").shape, view.term("other").shape
+    assert x is not None
+    assert other is not None
+    assert (x[1] == 1) is known
+    assert other[1] != 1
