@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .provenance import Site
 
 ATTEMPTS = 5
-"""Times that guilty sites are left out and the rest is tried again, before bisection takes over."""
+"""Times that guilty sites are left out and the rest is tried again; the last time with all that they were built on."""
 OTHERWISE = "onnxruntime's optimizer changes what the original computes; both ran without it"
 
 
@@ -56,7 +56,7 @@ def prove(
         reference=reference,
         **kernels,
     )
-    blamed: dict[Banned, LeftOut] = {}
+    blamed: dict[Banned, tuple[Banned, LeftOut]] = {}
     banned: Banned = frozenset()
     candidate = fused
     optimized = True
@@ -72,7 +72,7 @@ def prove(
             return replace(verdict, note="; ".join(filter(None, (verdict.note, OTHERWISE))))
         return verdict
 
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         progress("run the fused model", 1, 3)
         verdict = compare(candidate.model)
         if not oracle.cases:
@@ -89,16 +89,19 @@ def prove(
             reason = f"{guilty[0].matches[-1].rule.name} at {guilty[0].node.name}: {wrong[guilty[0].value]}"
             return candidate, replace(verdict, verdict="mismatch", note=reason), []
         for site in guilty:
-            # The last rule first: what it was built on may be right.  If that is wrong too, it is to blame alone.
-            last = frozenset(keys(site, site.matches[-1:]))
-            for cleared in [key for key in blamed if key and _places(key) & _places(last)]:
+            # The last rule first: what it was built on may be right.  If that is wrong, it is to blame alone.
+            chain = frozenset(keys(site, site.matches))
+            last = frozenset(keys(site, site.matches[-1:])) if attempt < ATTEMPTS - 1 else chain
+            for cleared in [key for key, (below, _) in blamed.items() if last & below - key]:
                 banned -= cleared
                 del blamed[cleared]
-            blamed[last] = _left_out(site, verdict, wrong[site.value])
+            blamed[last] = chain, _left_out(site, verdict, wrong[site.value])
             banned |= last
         banned |= unsimple
         candidate = rebuild(banned)
-    left_out = list(blamed.values())
+    else:
+        verdict = compare(candidate.model)
+    left_out = [left for _, left in blamed.values()]
     if verdict.verdict == "mismatch" and candidate.simplified:
         banned |= candidate.simplified
         candidate = rebuild(banned)
@@ -129,11 +132,6 @@ def prove(
     left_out += [_left_out(suspects.sites[i], verdict, verdict.note) for i in sorted(found)]
     candidate = without(found)
     return candidate, compare(candidate.model), left_out
-
-
-def _places(key: Banned) -> set[tuple[str, str]]:
-    """The values, by scope, that a ban is about."""
-    return {(scope, value) for scope, _, value in key}
 
 
 def _left_out(site: Site, verdict: Validation, reason: str) -> LeftOut:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
 from onnxfuse.cli import main
 from onnxfuse.errors import NumericsError
 from onnxfuse.pipeline import Optimized, optimize
+from onnxfuse.prove import ATTEMPTS
 from tests import broken, whole
 from tests.spellings.mutants import run
 
@@ -139,6 +141,37 @@ def test_a_wrong_attention_is_left_out_wherever_its_views_went(name: str, tmp_pa
     report = optimize(model, rules=[tmp_path]).report
     assert report.validation.verdict == "equal"
     assert all("Sloppy" in (left.fusion.rule, *left.fusion.absorbed) for left in report.left_out)
+
+
+LINEAR = """<ir_version: 9, opset_import: ["": 17]>
+g (float[n, 4, 2] x, float[n, 4, 2] r) => (float[n, 4, 2] y) <float[2, 2] w = {1, 2, -3, 4}, float[2] b = {1, -1}> {
+    p = MatMul (x, w) s = Add (p, b) a = Relu (s) y = Add (a, r)
+}"""
+TOO_LARGE = """
+# A linear layer that is a percent too large, or a further one.
+Sloppy(A, B, bias)
+
+match:  Y = FusedMatMul(A, B, bias, activation="Relu", alpha={})
+emit:   Y = FusedMatMul(A, B, bias, activation="Relu", alpha={})
+"""
+
+
+@pytest.mark.parametrize("steps", [1, ATTEMPTS + 1])
+def test_what_is_built_on_something_wrong_is_not_to_blame(steps: int, tmp_path: Path) -> None:
+    """A residual joins the linear layer after that was made wrong, by one rule or by more than are tried in turn."""
+    for step in range(steps):
+        text = TOO_LARGE.format(1 + step / 100, 1 + (step + 1) / 100)
+        (tmp_path / f"sloppy{step}.rule").write_text(text)
+    before = onnx.parser.parse_model(LINEAR)
+    optimized = optimize(before, rules=[tmp_path])
+    assert optimized.report.validation.verdict == "equal"
+    assert all("Sloppy" in (left.fusion.rule, *left.fusion.absorbed) for left in optimized.report.left_out)
+    assert len(optimized.report.left_out) == 1
+    if steps == 1:
+        (node,) = optimized.model.graph.node
+        assert (node.op_type, len(node.input)) == ("FusedMatMul", 4)
+    feeds = {name: np.random.default_rng(0).standard_normal((3, 4, 2)).astype(np.float32) for name in "xr"}
+    np.testing.assert_allclose(run(optimized.model, feeds)[0], run(before, feeds)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_without_the_guilty_nothing_new_is_fused() -> None:
