@@ -1,8 +1,8 @@
 """Kernels with one barrier left out, or another mistake: does a run notice?
 
-Mutated           a device on which a kernel has other text in one place
-survivors(run)    where `run(device)` launches kernels on the device that it is given and checks their outputs
-Mutated           a device for one mistake of another kind
+survivors(run)                      the barriers that a run can do without: `run(device)` launches kernels on the device
+                                    that it is given and checks their outputs
+assert_caught(run, before, after)   a run notices that a kernel has other text in one place
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import Array, Grid, Source
+from onnxfuse.kernels.device import Array, Device, Grid, Source
 from onnxfuse.kernels.emulated import Emulated
 
 BARRIER = re.compile(
@@ -102,3 +103,11 @@ def _noticed(run: Callable[[Emulated], None], device: Emulated) -> bool:
     except (KernelError, AssertionError):
         return True
     return False
+
+
+def assert_caught(run: Callable[[Device], None], before: str, after: str) -> None:
+    """The emulator or the numbers tell that `after` stands in place of `before`, which some kernel of the run has."""
+    device = Mutated(before, after)
+    with pytest.raises((KernelError, AssertionError)):
+        run(device)
+    assert device.applied
