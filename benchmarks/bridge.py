@@ -36,6 +36,7 @@ from onnxfuse.kernels.recorder import ADDRESS
 from onnxfuse.runtime import registration
 from onnxfuse.runtime.custom_op import Backend, Op
 from onnxfuse.runtime.installed import CPU
+from onnxfuse.runtime.served import arguments
 
 EXAMPLE = """example:
   python -m benchmarks.bridge --json bridge.json
@@ -112,7 +113,8 @@ def chain(
     # Identity would be optimized away.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if kernel is not None:
-        registration.add(options, [Op(kernel, "float32")], backend)
+        op = Op(kernel.signature.op, kernel, "float32", *arguments(kernel.signature, None))
+        registration.add(options, [op], backend)
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[backend.provider])
     feeds = {"x0": np.ones(DIMS, np.float32)}
     return lambda: session.run(None, feeds)

@@ -114,7 +114,7 @@ def bench(
         seconds={side: statistics.median(times) for side, times in samples.items()},
         rounds=len(samples[ORIGINAL]),
         ratio=interleaved.ratio(samples[ORIGINAL], samples[FUSED]),
-        kernels=sessions[FUSED].served.names,
+        kernels=sorted(sessions[FUSED].served.sources),
         profile={
             side: _profile(of, case.inputs, provider=provider, rules=rules, threads=threads)
             for side, of in ((ORIGINAL, original), (FUSED, fused))

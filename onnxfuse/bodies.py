@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import FunctionProto, NodeProto, TensorProto, defs, helper
+from onnx import NodeProto, TensorProto, defs
 
 from .canonical import integers_as_input, make_attribute, tensor
 from .equations import attribute_defaults
@@ -24,7 +24,7 @@ from .graph import DOMAIN
 from .language import Catalogue
 from .pattern import BINARY
 from .rule import Rule, captured, literal, op_name, targets
-from .terms import HALF, REAL
+from .terms import REAL
 
 EXPANDED = frozenset({"GroupNormalization"})
 """Standard ops that onnxruntime has no kernel for on a CPU.  It expands their function; the equations are faster."""
@@ -64,11 +64,10 @@ class Use:
     dtype: int
     shapes: tuple[tuple[int | str, ...] | None, ...] = ()
     booleans: tuple[bool, ...] = ()
-    domain: str = DOMAIN
 
 
-Call: TypeAlias = Callable[[Use], bool]
-"""Whether a body may call the function for a use, which has no overload then."""
+Call: TypeAlias = Callable[[Use], str]
+"""The op of domain onnxfuse that a body calls for a use."""
 
 
 @cache
@@ -112,10 +111,15 @@ class Body:
     opset: int
     dtype: int
     call: Call | None = None
-    """What is called and not written out."""
+    """Fused ops are called by it; without it, they are written out."""
+    like: str = ""
+    """An input that numbers take their element type from; without one, they are of `dtype`."""
     nodes: list[NodeProto] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     widened: dict[str, Ref] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
+    """Values → the outputs of the body that they became."""
 
     def fresh(self, base: str) -> str:
         name, n = base, 1
@@ -133,7 +137,7 @@ class Body:
     ) -> list[str]:
         """One node; the names of its outputs."""
         names = [self.fresh(base or op.lower()) for _ in range(count)]
-        made = NodeProto(op_type=op, input=inputs, output=names)
+        made = NodeProto(op_type=op, name=names[0], input=inputs, output=names)
         made.attribute.extend(make_attribute(k, v) for k, v in sorted(attrs.items()))
         self.nodes.append(made)
         return names
@@ -150,7 +154,15 @@ class Body:
             return value.name
         if isinstance(value, tuple):
             return self.constant(value, TensorProto.INT64).name
-        return self.constant(float(value), self.dtype).name
+        return self._number(float(value))
+
+    def _number(self, value: float) -> str:
+        """The name of a number, in the element type of the body: written once."""
+        key = value.hex()
+        if key not in self.numbers:
+            number = self.constant(value, self.dtype).name
+            self.numbers[key] = self.node("CastLike", [number, self.like], {}, "number").name if self.like else number
+        return self.numbers[key]
 
     def wide(self, value: Any) -> Any:
         """A value in the element type that the body computes in."""
@@ -160,6 +172,19 @@ class Body:
             cast = self.node("Cast", [value.name], {"to": self.dtype})
             self.widened[value.name] = replace(value, name=cast.name, narrow=False)
         return self.widened[value.name]
+
+    def result(self, op: str, value: str, attrs: Mapping[str, Any], name: str) -> None:
+        """A value becomes an output of this name: as it is, where only its own node has to call it so, else by `op`."""
+        value = self.results.get(value, value)
+        made = next((node for node in reversed(self.nodes) if value in node.output), None)
+        if op == "Identity" and made is not None and value not in self.results.values():
+            for node in self.nodes:
+                node.input[:] = [name if read == value else read for read in node.input]
+            made.output[:] = [name if own == value else own for own in made.output]
+            self.results[value] = name
+        else:
+            self.node(op, [value], attrs)
+            self.nodes[-1].output[:] = [name]
 
     def needed(self, outputs: Sequence[str]) -> list[NodeProto]:
         """The nodes that the outputs depend on."""
@@ -311,10 +336,10 @@ class Body:
         while given and not given[-1]:
             given.pop()
         said = {name: value for name, value in attrs.items() if value != ()}
-        use = Use(op, tuple(given), tuple(sorted(said.items())), (True,), self.dtype)
-        if self.call is None or not self.call(use):
+        if self.call is None:
             return None
-        made = self.node(op, [a.name if isinstance(a, Ref) else "" for a in args[: len(given)]], said)
+        named = self.call(Use(op, tuple(given), tuple(sorted(said.items())), (True,), self.dtype))
+        made = self.node(named, [a.name for a in args if isinstance(a, Ref)], said, op.lower())
         self.nodes[-1].domain = DOMAIN
         return made
 
@@ -347,81 +372,6 @@ def environment(
     rest = {name: value for name, value in attrs.items() if definition.parameter(name) is None}
     env.update(dict.fromkeys(captured(meaning(definition)), rest))
     return env
-
-
-def function(use: Use, overload: str, catalogue: Catalogue, opset: int, call: Call | None = None) -> FunctionProto:
-    """The model-local function for one use of a fused op.  `call` tells which others it may call; without it, none."""
-    definition = catalogue.definitions[use.op]
-    names = [p.name for p in definition.tensors][: len(use.inputs)]
-    made = FunctionProto(domain=use.domain, name=use.op, overload=overload, input=names)
-    attrs = dict(use.attrs)
-    made.attribute.extend(sorted(attrs))
-    made.opset_import.append(helper.make_opsetid("", opset))
-    body = Body(catalogue, opset, use.dtype, taken=set(names))
-    shapes, booleans = use.shapes or (None,) * len(names), use.booleans or (False,) * len(names)
-    args: list[Any] = [
-        Ref(name, shape, boolean) if given else None
-        for name, given, shape, boolean in zip(names, use.inputs, shapes, booleans, strict=True)
-    ]
-    equations = meaning(definition)
-    standard = _as_standard(use, definition, args, catalogue, opset)
-    if standard is not None:
-        body, outputs = standard
-    else:
-        calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
-        body.call = call if calls & LEFT else None
-        island = use.dtype in HALF and not calls & PRODUCTS
-        if island:
-            body.dtype = TensorProto.FLOAT
-            args = [
-                replace(a, narrow=True) if a and p.kind not in ("int", "bool") else a
-                for a, p in zip(args, definition.tensors, strict=False)
-            ]
-        env = environment(definition, args, attrs, catalogue)
-        result = body.equations(equations, env)
-        if isinstance(result, tuple):
-            values = list(result[: len(use.outputs)])
-        elif len(use.outputs) > 1:
-            values = [env[name] for name in output_names(definition)[: len(use.outputs)]]
-        else:
-            values = [result]
-        # onnxruntime runs nodes whose outputs nobody reads: an output that the node does not name is a mere 0.
-        values = [v if named else 0.0 for v, named in zip(values, use.outputs, strict=True)]
-        if island:
-            kinds = [output_dtype(use.op, i, use.dtype) for i in range(len(values))]
-            values = [
-                body.node("Cast", [body.ref(v)], {"to": kind}, "y") if kind != body.dtype else v
-                for v, kind in zip(values, kinds, strict=True)
-            ]
-        # A body may not return an input of its own under its own name.
-        outputs = [body.node("Identity", [v], {}).name if v in names else v for v in map(body.ref, values)]
-    made.output.extend(outputs)
-    made.node.extend(body.needed(outputs))
-    if any(node.domain == DOMAIN for node in made.node):
-        made.opset_import.append(helper.make_opsetid(DOMAIN, 1))
-    made.doc_string = definition.doc
-    return made
-
-
-def _as_standard(
-    use: Use, definition: Rule, args: Sequence[Any], catalogue: Catalogue, opset: int
-) -> tuple[Body, list[str]] | None:
-    """A body of the standard op, after what its rule says of it under `standard:`, and its outputs; None where this
-    opset has no op for such a use."""
-    attrs = dict(use.attrs)
-    replaced = {name for s in definition.standard for name in targets(s)}
-    kept = {name: value for name, value in attrs.items() if name not in replaced}
-    if use.op in EXPANDED or not is_standard(use.op, kept, opset) or not allows(use.op, opset, use.dtype):
-        return None
-    body = Body(catalogue, opset, use.dtype, taken={p.name for p in definition.tensors[: len(args)]})
-    env = environment(definition, args, attrs, catalogue)
-    body.equations(definition.standard, env)
-    inputs = [value.name if isinstance(value, Ref) else "" for value in (env[p.name] for p in definition.tensors)]
-    while inputs and not inputs[-1]:
-        inputs.pop()
-    if not is_standard(use.op, kept, opset, len(inputs)):
-        return None
-    return body, body.outputs(use.op, inputs, kept, len(use.outputs))
 
 
 @cache

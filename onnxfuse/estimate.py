@@ -21,7 +21,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 from . import kernels
 from .cards import Card
 from .errors import KernelError
-from .graph import DOMAINS, UNSERVED, roots
+from .graph import DOMAIN, family, roots
 from .kernels import cublaslt
 from .kernels.device import TensorType
 from .kernels.dispatch import Class, best, verdicts
@@ -31,7 +31,7 @@ from .kernels.launches import Launch, launches, occupancy
 from .kernels.nvrtc import ARCHITECTURES
 from .lift import View, lift
 from .records import Bound, Estimate, Launched, Occupancy
-from .runtime.served import values
+from .runtime.served import arguments, values
 from .symbolic import Sym
 
 VIEWS = frozenset({"Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Unsqueeze"})
@@ -68,14 +68,14 @@ def predict(
 ) -> Prediction:
     """Of a model whose inputs have these shapes."""
     sized = _sized(model, shapes)
-    bodies = {(f.name, f.overload): f for f in sized.functions if f.domain in DOMAINS}
+    bodies = {f.name: f for f in sized.functions if f.domain == DOMAIN}
     found = Prediction()
     views: dict[int, View] = {}
     for root in roots(sized):
         for graph in root.scopes():
             view = views[id(graph)] = lift(graph, base_dir, views.get(id(graph.parent)))
             for node in graph.nodes:
-                if node.domain in DOMAINS:
+                if node.domain == DOMAIN:
                     estimate = _estimate(node, _types(view, node.input), bodies, card, rules)
                     found.fused[graph.path, node.name] = estimate
                     found.unknown += estimate.seconds is None
@@ -142,16 +142,15 @@ NOTHING = _Times(0.0, 0.0, 0.0)
 def _estimate(
     node: NodeProto,
     types: list[TensorType | None] | None,
-    bodies: Mapping[tuple[str, str], FunctionProto],
+    bodies: Mapping[str, FunctionProto],
     card: Card,
     rules: Sequence[Path],
 ) -> Estimate:
-    attributes = values(node)
+    body, attributes = bodies.get(node.op_type), values(node)
     try:
-        if node.domain == UNSERVED:
-            raise KernelError("no kernel takes it")
-        made = kernels.find(node.op_type, rules)
+        made = kernels.find(family(node.op_type), rules)
         kernel = made(attributes)
+        inputs, outputs = arguments(made.signature, body)
         source = made.__module__.rpartition(".")[2]
     except KernelError:
         kernel, source = None, FUNCTION_BODY
@@ -159,10 +158,12 @@ def _estimate(
         return Estimate(source)
     if kernel is not None:
         try:
-            return _of_kernel(node, kernel, source, _padded(kernel, types), card)
+            given = dict(zip(inputs, types, strict=True))
+            wanted = [at in outputs[: len(node.output)] for at in range(len(kernel.signature.outputs))]
+            padded = [given.get(at) for at in range(len(kernel.signature.inputs))]
+            return _of_kernel(family(node.op_type), kernel, source, padded, wanted, card)
         except KernelError:
             source = FUNCTION_BODY
-    body = bodies.get((node.op_type, node.overload))
     return _of_body(body, types, card, bodies.values()) if body is not None else Estimate(source)
 
 
@@ -171,10 +172,10 @@ def _padded(kernel: Kernel, types: Sequence[TensorType | None]) -> list[TensorTy
 
 
 def _of_kernel(
-    node: NodeProto, kernel: Kernel, source: str, types: Sequence[TensorType | None], card: Card
+    op: str, kernel: Kernel, source: str, types: Sequence[TensorType | None], wanted: Sequence[bool], card: Card
 ) -> Estimate:
-    work, made = kernel.work(types), launches(kernel, types, card.multiprocessors, [bool(y) for y in node.output])
-    times = _kernel_times(work, made, _rate(node.op_type in FUSED_PRODUCTS, _real(types), card), card)
+    work, made = kernel.work(types), launches(kernel, types, card.multiprocessors, wanted)
+    times = _kernel_times(work, made, _rate(op in FUSED_PRODUCTS, _real(types), card), card)
     measured = _measured(kernel.which(types), card) if made and isinstance(kernel, FusedMatMul) else None
     return Estimate(
         source,

@@ -1,79 +1,201 @@
-"""The model-local functions that the fused nodes of one model call."""
+"""Model-local functions: what the fused nodes of a model call, so that a runtime without our kernels runs them.
+
+Each use of a fused op is an op of its own, with one signature: `Attention_attn_mask_1f2e3d4c` is the family Attention,
+the optional inputs that are given, and a digest of the attributes and of the body.  The same use has the same name in
+every model.  ONNX tells functions of one name apart by their overload, too, but hardly any reader of it does, and runs
+another use's body without a word.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+import ast
+import hashlib
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from onnx import ModelProto
+from onnx import FunctionProto, ModelProto, TensorProto, helper
 
-from .bodies import Use, function
+from .bodies import (
+    EXPANDED,
+    LEFT,
+    PRODUCTS,
+    Body,
+    Call,
+    Ref,
+    Use,
+    allows,
+    environment,
+    is_standard,
+    meaning,
+    output_dtype,
+    output_names,
+)
+from .canonical import make_attribute
 from .graph import DOMAIN
 from .language import Catalogue
+from .rule import Rule, op_name, targets
+from .terms import HALF
+
+CAST_LIKE = 15
+"""The first opset that has CastLike."""
 
 
 @dataclass
 class Functions:
-    """One for each use; `taken` are those that the model has already."""
+    """The functions of one model: `present` are those that it has already, by name."""
 
     catalogue: Catalogue
-    taken: set[tuple[str, str]] = field(default_factory=set)
-    overloads: dict[tuple[int, Use], str] = field(default_factory=dict)
+    present: dict[str, FunctionProto] = field(default_factory=dict)
+    made: dict[tuple[int, Use], FunctionProto] = field(default_factory=dict)
 
-    def overload(self, use: Use, opset: int) -> str:
-        known = self.overloads.get((opset, use))
+    def name(self, use: Use, opset: int) -> str:
+        """The op type of a node for this use, in a graph of this opset."""
+        known = self.made.get((opset, use))
         if known is None:
-            known, count = "", 1
-            while (use.op, known) in self.taken:
-                count += 1
-                known = str(count)
-            self.taken.add((use.op, known))
-            self.overloads[opset, use] = known
-        return known
+            known = function(use, self.catalogue, opset, partial(self.name, opset=opset), generic=True)
+            known.name = self._free(named(use, known, self.catalogue), known)
+            self.made[opset, use] = known
+        return known.name
 
-    def _callable(self, wanted: Iterable[tuple[int, Use]]) -> set[tuple[int, Use]]:
-        """The uses that bodies may call: of each op the one that most of these functions ask for.
+    def _free(self, name: str, made: FunctionProto) -> str:
+        """The name, or one with a number where another tool has changed the function that has it."""
+        number, free = 1, name
+        while free in self.present and list(self.present[free].node) != list(made.node):
+            number += 1
+            free = f"{name}_{number}"
+        return free
 
-        onnxruntime (1.31) heeds no overload inside a body, so that an op can be called there for one use only."""
-        asked: Counter[tuple[int, Use]] = Counter()
+    def attach(self, model: ModelProto, used: Collection[str]) -> None:
+        """Add the functions that the ops `used` need, callees first, as onnx's reference evaluator wants them, with the
+        import of their domain, and the IR version that allows functions, which is 8."""
+        made = {function.name: function for function in self.made.values() if function.name not in self.present}
+        wanted = list(dict.fromkeys(name for op in sorted(used) for name in _called(op, made)))
+        model.functions.extend(made[name] for name in wanted)
+        if used and DOMAIN not in {entry.domain for entry in model.opset_import}:
+            model.opset_import.add(domain=DOMAIN, version=1)
+        model.ir_version = max(model.ir_version, 8 if used else 0)
 
-        def ask(opset: int, use: Use) -> bool:
-            asked[opset, use] += 1
-            return False
 
-        for opset, use in wanted:
-            function(use, "", self.catalogue, opset, partial(ask, opset))
-        found = set()
-        for key, _ in asked.most_common():
-            name = (key[1].op, "")
-            if name not in self.taken:
-                self.taken.add(name)
-                self.overloads[key] = ""
-            if self.overloads.get(key) == "":
-                found.add(key)
-        return found
+def _called(op: str, made: dict[str, FunctionProto]) -> Iterator[str]:
+    """The functions that an op needs, itself last."""
+    if op in made:
+        for node in made[op].node:
+            if node.domain == DOMAIN:
+                yield from _called(node.op_type, made)
+        yield op
 
-    def attach(self, model: ModelProto, used: Collection[tuple[str, str]]) -> None:
-        """Add the functions that are `used`, as (op, overload), the import of their domain, and the IR version that
-        allows them (functions 8, overloads 10)."""
-        wanted = {key: overload for key, overload in self.overloads.items() if (key[1].op, overload) in used}
-        if not wanted:
-            return
-        allowed = self._callable(wanted)
-        made = [
-            function(use, overload, self.catalogue, opset, partial(lambda opset, use: (opset, use) in allowed, opset))
-            for (opset, use), overload in wanted.items()
+
+def named(use: Use, body: FunctionProto, catalogue: Catalogue) -> str:
+    """What a use of a fused op is called: its family, what of it is optional, and a digest of all that decides it."""
+    definition = catalogue.definitions[use.op]
+    optional = [p.name for p, given in zip(definition.tensors, use.inputs, strict=False) if given and p.default]
+    words = [*optional, *(value for _, value in use.attrs if isinstance(value, str))]
+    digest = hashlib.blake2s(repr((use.op, use.inputs, use.outputs)).encode(), digest_size=4)
+    for name, value in use.attrs:
+        digest.update(make_attribute(name, value).SerializeToString(deterministic=True))
+    for node in body.node:
+        digest.update(node.SerializeToString(deterministic=True))
+    return "_".join([use.op, *(re.sub(r"\W", "", word) for word in words), digest.hexdigest()])
+
+
+def function(
+    use: Use, catalogue: Catalogue, opset: int, call: Call | None = None, *, generic: bool = False
+) -> FunctionProto:
+    """The function for one use of a fused op, under the name of its family: its inputs and outputs are those that the
+    use has, and are called what the op's definition calls them.
+
+    With `call`, a body around a product that is left to the runtime calls other fused ops.  A `generic` body computes
+    in the element type of its inputs, so that a model that is converted to half precision stays valid; before opset 15,
+    which has no CastLike, and in half precision, where most bodies compute in float32, it is of `use.dtype`.
+    """
+    definition = catalogue.definitions[use.op]
+    names = [p.name for p in definition.tensors][: len(use.inputs)]
+    shapes, booleans = use.shapes or (None,) * len(names), use.booleans or (False,) * len(names)
+    args = [
+        Ref(name, shape, boolean) if given else None
+        for name, given, shape, boolean in zip(names, use.inputs, shapes, booleans, strict=True)
+    ]
+    body = _as_standard(use, definition, args, catalogue, opset)
+    if body is None:
+        body = _as_equations(use, definition, args, catalogue, opset, call, generic)
+    made = FunctionProto(domain=DOMAIN, name=use.op, doc_string=definition.doc)
+    made.input.extend(a.name for a in args if a)
+    made.output.extend(name for name, named in zip(output_names(definition), use.outputs, strict=False) if named)
+    made.attribute.extend(name for name, _ in use.attrs)
+    made.node.extend(body.needed(made.output))
+    made.opset_import.append(helper.make_opsetid("", opset))
+    if any(node.domain == DOMAIN for node in made.node):
+        made.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    return made
+
+
+def _as_equations(
+    use: Use,
+    definition: Rule,
+    args: Sequence[Ref | None],
+    catalogue: Catalogue,
+    opset: int,
+    call: Call | None,
+    generic: bool,
+) -> Body:
+    """A body of what the op's definition says."""
+    equations = meaning(definition)
+    calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
+    island = use.dtype in HALF and not calls & PRODUCTS
+    results = output_names(definition)[: len(use.outputs)]
+    body = Body(catalogue, opset, use.dtype, call if calls & LEFT else None, taken=_taken(definition))
+    if island:
+        body.dtype = TensorProto.FLOAT
+        args = [
+            replace(a, narrow=True) if a and p.kind not in ("int", "bool") else a
+            for a, p in zip(args, definition.tensors, strict=False)
         ]
-        called = {node.op_type for body in made for node in body.node if node.domain == DOMAIN}
-        # The reference evaluator of onnx wants a function before its callers.
-        for opset, use in sorted(allowed - wanted.keys(), key=lambda key: key[1].op):
-            if use.op in called:
-                model.functions.append(function(use, "", self.catalogue, opset))
-        model.functions.extend(sorted(made, key=lambda body: any(node.domain == DOMAIN for node in body.node)))
-        imported = {entry.domain for entry in model.opset_import}
-        for domain in sorted({use.domain for _, use in wanted} - imported):
-            model.opset_import.add(domain=domain, version=1)
-        least = 10 if any(wanted.values()) else 8
-        model.ir_version = max(model.ir_version, least)
+    elif generic and opset >= CAST_LIKE:
+        body.like = _typed(definition, args)
+    env = environment(definition, args, dict(use.attrs), catalogue)
+    last = body.equations(equations, env)
+    values = last if isinstance(last, tuple) else [last] if len(results) == 1 else [env[name] for name in results]
+    for i, (name, value) in enumerate(zip(results, values, strict=False)):
+        if use.outputs[i]:
+            kind = output_dtype(use.op, i, use.dtype)
+            narrow = island and kind != body.dtype
+            op, attrs = ("Cast", {"to": kind}) if narrow else ("Identity", {})
+            body.result(op, body.ref(value), attrs, name)
+    return body
+
+
+def _as_standard(
+    use: Use, definition: Rule, args: Sequence[Ref | None], catalogue: Catalogue, opset: int
+) -> Body | None:
+    """A body of the standard op, after what its rule says of it under `standard:`; None where this opset has no op for
+    such a use."""
+    attrs = dict(use.attrs)
+    replaced = {name for s in definition.standard for name in targets(s)}
+    kept = {name: value for name, value in attrs.items() if name not in replaced}
+    if use.op in EXPANDED or not is_standard(use.op, kept, opset) or not allows(use.op, opset, use.dtype):
+        return None
+    body = Body(catalogue, opset, use.dtype, taken=_taken(definition))
+    env = environment(definition, args, attrs, catalogue)
+    body.equations(definition.standard, env)
+    inputs = [value.name if isinstance(value, Ref) else "" for value in (env[p.name] for p in definition.tensors)]
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    if not is_standard(use.op, kept, opset, len(inputs)):
+        return None
+    body.outputs(use.op, inputs, kept, len(use.outputs))
+    results = zip(output_names(definition), use.outputs, strict=False)
+    body.nodes[-1].output[:] = [name if named else "" for name, named in results]
+    return body
+
+
+def _taken(definition: Rule) -> set[str]:
+    """Names that values within a body must not have."""
+    return {*(p.name for p in definition.tensors), *output_names(definition)}
+
+
+def _typed(definition: Rule, args: Sequence[Ref | None]) -> str:
+    """The first input that has the op's real element type; "" if none is given."""
+    given = zip(definition.tensors, args, strict=False)
+    return next((a.name for p, a in given if a and not a.boolean and p.kind not in ("int", "bool")), "")

@@ -26,11 +26,7 @@ from .symbolic import Dim, Shape, symbol
 
 STANDARD = ("", "ai.onnx")
 DOMAIN = "onnxfuse"
-UNSERVED = f"{DOMAIN}.function"
-"""The domain of fused nodes that no kernel takes: onnxruntime runs the kernel of a registered op for all its nodes, so
-that these have to be of another op for the rest to be served."""
-DOMAINS = (DOMAIN, UNSERVED)
-"""Of fused nodes and of their functions."""
+"""Of fused nodes and of their functions; what is used there in several ways has an op for each."""
 BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 """Types of the attributes that hold bodies of control-flow nodes."""
 
@@ -39,6 +35,16 @@ def opset_of(proto: ModelProto | FunctionProto, domain: str = "") -> int:
     """Version of a domain's operator set that the model imports; 0 if it does not."""
     wanted = STANDARD if domain in STANDARD else (domain,)
     return max((entry.version for entry in proto.opset_import if entry.domain in wanted), default=0)
+
+
+def family(op_type: str) -> str:
+    """The fused op that an op of domain onnxfuse is a use of: Attention of `Attention_attn_mask_1f2e3d4c`."""
+    return op_type.partition("_")[0]
+
+
+def family_of(node: NodeProto) -> str:
+    """What a node is a use of: the family of a fused op, else its op type."""
+    return family(node.op_type) if node.domain == DOMAIN else str(node.op_type)
 
 
 def attribute_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
@@ -164,7 +170,7 @@ def roots(model: ModelProto) -> Iterator[Graph]:
     yield main
     callers = list(main.scopes()) if model.functions else []
     for function in model.functions:
-        if function.domain not in DOMAINS:
+        if function.domain != DOMAIN:
             name = f"{function.domain}.{function.name}" if function.domain else function.name
             graph = Graph(function, model, opset_of(function), None, f"/{name}")
             graph.types.update(parameter_types(graph, callers))

@@ -121,6 +121,9 @@ def _head(source: Source, end: int) -> tuple[str, tuple[Parameter, ...]]:
         if default is not None:
             _literal(source, default)
         parameters.append(Parameter(argument.arg, kind, default, constant, ops, argument.lineno))
+    if "_" in function.name:
+        hint = f"such as {''.join(map(str.capitalize, function.name.split('_')))}: ONNX's own are written so"
+        raise source.error("the name of an op has no underscore", start + 1, hint)
     return function.name, tuple(parameters)
 
 

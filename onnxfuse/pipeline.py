@@ -18,7 +18,7 @@ from .cost import launches, traffic
 from .errors import NumericsError, UsageError
 from .estimate import predict
 from .functions import Functions
-from .graph import DOMAINS, STANDARD, Names, attribute_graphs, roots
+from .graph import DOMAIN, STANDARD, Names, attribute_graphs, family_of, roots
 from .inputs import assumed
 from .kernels.emulator.build import compiler
 from .language import Catalogue, load
@@ -270,9 +270,9 @@ def _fuse(
 ) -> Fused:
     copy = ModelProto()
     copy.CopyFrom(model)
-    taken = {(f.name, f.overload) for f in copy.functions if f.domain in DOMAINS}
+    present = {f.name: f for f in copy.functions if f.domain == DOMAIN}
     scopes = [graph for root in roots(copy) for graph in root.scopes()]
-    functions, names = Functions(catalogue, taken), Names.of(scopes)
+    functions, names = Functions(catalogue, present), Names.of(scopes)
     views: dict[int, View] = {}
     results: list[tuple[View, Found]] = []
     for done, graph in enumerate(scopes):
@@ -293,8 +293,8 @@ def _fuse(
         simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
         near = near_misses(view, found, own, why) + near
         sites = own + sites
-    import_domains(copy, [s.node for s in sites if s.node.domain not in DOMAINS])
-    functions.attach(copy, {(s.node.op_type, s.node.overload) for s in sites if s.node.domain in DOMAINS})
+    import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
+    functions.attach(copy, {s.node.op_type for s in sites if s.node.domain == DOMAIN})
     return Fused(copy, sites, near, frozenset(simplified))
 
 
@@ -360,7 +360,7 @@ def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, in
         fusions=[fusion(site, known) for site in fused.sites if _worth_telling(site)],
         near_misses=fused.near_misses,
         kernels=served.sources,
-        bodies=served.reasons,
+        bodies=served.bodies,
     )
 
 
@@ -390,7 +390,7 @@ def _worth_telling(site: Site) -> bool:
 def count_nodes(model: ModelProto) -> int:
     """Nodes of all scopes; a Constant is no node to run."""
     total = 0
-    stack: list[Any] = [model.graph, *(f for f in model.functions if f.domain not in DOMAINS)]
+    stack: list[Any] = [model.graph, *(f for f in model.functions if f.domain != DOMAIN)]
     while stack:
         graph = stack.pop()
         for node in graph.node:
@@ -409,7 +409,7 @@ def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
     rule = (fused or [match.rule.name for match in site.matches])[-1]
     return Fusion(
         rule=rule,
-        op=f"{domain}{site.node.op_type}",
+        op=f"{domain}{family_of(site.node)}",
         scope=f"{site.scope}{site.module}",
         node=site.node.name,
         replaced=site.replaced,

@@ -12,7 +12,6 @@ import onnx
 
 from onnxfuse import files
 from onnxfuse.errors import UsageError
-from onnxfuse.graph import roots
 
 if TYPE_CHECKING:
     from onnxfuse import Source
@@ -57,27 +56,12 @@ def path_of(model: Source) -> Path | None:
 
 
 def like(model: Source, proto: onnx.ModelProto) -> Any:
-    """`proto` as a graphsurgeon Graph if `model` is one, else itself.
-
-    graphsurgeon knows no overloads: what has one gets a name of its own, under which it runs its function body."""
+    """`proto` as a graphsurgeon Graph if `model` is one, else itself."""
     if not _is_graph(model):
         return proto
     import onnx_graphsurgeon
 
-    return onnx_graphsurgeon.import_onnx(_without_overloads(proto))
-
-
-def _without_overloads(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for graph in (scope for root in roots(copy) for scope in root.scopes()):
-        for node in graph.nodes:
-            if node.overload:
-                node.op_type, node.overload = f"{node.op_type}_{node.overload}", ""
-    for function in copy.functions:
-        if function.overload:
-            function.name, function.overload = f"{function.name}_{function.overload}", ""
-    return copy
+    return onnx_graphsurgeon.import_onnx(proto)
 
 
 def _is_graph(model: object) -> bool:

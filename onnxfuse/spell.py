@@ -17,8 +17,7 @@ from .bodies import Use, asks_for_shapes, is_standard, output_dtype, real_dtype
 from .canonical import integers_as_input, make_attribute, tensor
 from .dimensions import Dimensions, Numbers, Part, Run
 from .functions import Functions
-from .graph import DOMAIN, STANDARD, UNSERVED, Names
-from .kernels import takes
+from .graph import DOMAIN, STANDARD, Names, family
 from .lift import View
 from .match import Match
 from .search import Found
@@ -160,9 +159,10 @@ class Speller:
         self, op: str, inputs: Sequence[str], attrs: Attributes, limit: float, name: str = "", domain: str = ""
     ) -> str:
         """A new node just before `limit`; the name of its output, which is `name` if that is a value of the scope."""
-        output = name if name and name in self.graph.producer else self.names.unique(name or f"onnxfuse/{op}")
+        kind = family(op) if domain == DOMAIN else op
+        output = name if name and name in self.graph.producer else self.names.unique(name or f"onnxfuse/{kind}")
         node = NodeProto(op_type=op, domain=domain, input=inputs, output=[output])
-        node.name = self.names.unique(self._node_name(output, op))
+        node.name = self.names.unique(self._node_name(output, kind))
         node.attribute.extend(make_attribute(k, v) for k, v in sorted(attrs.items()))
         self.nodes.append((limit - 0.5, len(self.nodes), node))
         return output
@@ -236,15 +236,10 @@ class Speller:
                 shapes = _lettered(term.args)
                 booleans = tuple(a.dtype == TensorProto.BOOL for a in term.args)
             given = tuple(bool(i) for i in inputs)
-            domain = DOMAIN if takes(term.op, attrs, len(outputs)) else UNSERVED
-            use = Use(term.op, given, tuple(sorted(attrs.items())), outputs, kinds, shapes, booleans, domain)
-            overload = self.functions.overload(use, self.opset)
-            if overload and self.graph.root.is_function:
-                # onnxruntime 1.31 runs the body without an overload, whichever the call names.
-                raise UnrealisableError(f"a second kind of {term.op} cannot be called from a function")
-            output = self.node(term.op, inputs, attrs, limit, name, use.domain)
+            use = Use(term.op, given, tuple(sorted(attrs.items())), outputs, kinds, shapes, booleans)
+            operands = [i for i in inputs if i]
+            output = self.node(self.functions.name(use, self.opset), operands, attrs, limit, name, DOMAIN)
             node = self.nodes[-1][2]
-            node.overload = overload
         self.sites.append((matches, node, output, term))
         if term.op == "Attention" and len(inputs) > 2 and term.args[2].rank == 3:
             self.declared[inputs[2]] = (term.args[2], dtype)
@@ -276,8 +271,7 @@ class Speller:
         first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), used)
         node = self.nodes[-1][2]
         names = [first, *(wanted.get(i, "") for i in range(1, count))]
-        del node.output[:]
-        node.output.extend(names)
+        node.output[:] = [n for n in names if n] if node.domain == DOMAIN else names
         for i, name in enumerate(names):
             if name:
                 part = self.view.terms.raw("Output", [whole], (("index", i),), shape=None, dtype=dtype)

@@ -131,7 +131,7 @@ class Oracle:
         judged = self._judge(differences, rtol, atol)
         if self._sensitive and all(d.error is not None for *_, d in differences):
             judged = replace(judged, verdict="equal", note=self._sensitive)  # unless float64 says otherwise
-        return self._precision(replace(judged, kernels=tuple(session.served.names)), actual)
+        return self._precision(replace(judged, kernels=tuple(sorted(session.served.sources))), actual)
 
     def judge_by_float64(
         self, original: onnx.ModelProto, *, rtol: float | None = None, atol: float | None = None

@@ -13,7 +13,8 @@ from onnx import NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from onnxfuse.bodies import Use, asks_for_shapes, function
+from onnxfuse.bodies import Use, asks_for_shapes
+from onnxfuse.functions import function
 from onnxfuse.kernels.device import TensorType
 from onnxfuse.kernels.emulated import Emulated
 from onnxfuse.kernels.kernel import Kernel
@@ -86,8 +87,8 @@ def reference(
     given = tuple(a is not None for a in arrays)
     booleans = tuple(a is not None and a.dtype == np.bool_ for a in arrays) if asked else ()
     use = Use(op, given, tuple(sorted(attributes.items())), (True,) * outputs, TensorProto.DOUBLE, asked, booleans)
-    body = function(use, "", catalogue, 17)
-    feeds = {name: wide(a) for name, a in zip(body.input, arrays, strict=True) if a is not None}
+    body = function(use, catalogue, 17)
+    feeds = {name: wide(a) for name, a in zip(body.input, (a for a in arrays if a is not None), strict=True)}
     with np.errstate(all="ignore"):
         return list(ReferenceEvaluator(body, new_ops=[Erf]).run(None, feeds, attributes={}))
 

@@ -10,9 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse import language
+from onnxfuse.graph import family_of
 from onnxfuse.pipeline import fuse
 from tests.spellings.build import Array
 from tests.spellings.mutants import run
+from tests.written import inputs
 
 CATALOGUE = language.load()
 B, H, S, T, D = 2, 4, 3, 5, 8
@@ -52,7 +54,7 @@ def assert_same(model: onnx.ModelProto, feeds: dict[str, Array]) -> onnx.ModelPr
 
 
 def census(model: onnx.ModelProto) -> Counter[str]:
-    return Counter(node.op_type for node in model.graph.node if node.op_type != "Constant")
+    return Counter(family_of(node) for node in model.graph.node if family_of(node) != "Constant")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ class Model:
 
 def attributes(model: onnx.ModelProto) -> dict[str, object]:
     """The attributes of the one Attention node."""
-    (node,) = [node for node in model.graph.node if node.op_type == "Attention"]
+    (node,) = [node for node in model.graph.node if family_of(node) == "Attention"]
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
@@ -220,7 +222,7 @@ def test_the_future_beside_other_masks(hidden: bool) -> None:
     y = g("MatMul", g("Softmax", g("Add", g("Add", scores(g), "bias"), triangle), axis=-1), "V")
     fused = assert_same(g.proto(y), feeds)
     assert attributes(fused).get("is_causal", 0) == hidden
-    (node,) = [node for node in fused.graph.node if node.op_type == "Attention"]
+    (node,) = [node for node in fused.graph.node if family_of(node) == "Attention"]
     assert (node.input[3] == "bias") == hidden
 
 
@@ -307,8 +309,8 @@ def test_a_padding_mask_is_lengths_if_it_is_for_every_key(kind: str, guarded: bo
     if guarded or kind == "of queries":
         weights = g("Where", g("IsNaN", weights), np.asarray(np.float32(0)), weights)
     fused = assert_same(g.proto(g("MatMul", weights, "V"), opset=opset), feeds)
-    (node,) = [node for node in fused.graph.node if node.op_type == "Attention"]
-    lengths = len(node.input) > 6 and node.input[6] == "lengths"
+    (node,) = [node for node in fused.graph.node if family_of(node) == "Attention"]
+    lengths = inputs(fused, node).get("nonpad_kv_seqlen") == "lengths"
     assert lengths == (LENGTHS[kind] and guarded and opset >= 24)
 
 

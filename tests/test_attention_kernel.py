@@ -14,8 +14,10 @@ import pytest
 from onnx import helper, parser
 
 import onnxfuse
-from onnxfuse.bodies import Use, function
+from onnxfuse.bodies import Use
 from onnxfuse.errors import KernelError
+from onnxfuse.functions import function
+from onnxfuse.graph import family
 from onnxfuse.kernels import attention_plan
 from onnxfuse.kernels.attention import Attention
 from onnxfuse.kernels.attention_plan import Tiles, padded, shared_bytes, splits, tiles
@@ -427,10 +429,10 @@ def test_both_kinds_of_masks_in_a_session() -> None:
             "Attention", (True,) * 4, tuple(attributes.items()), (True,), onnx.TensorProto.FLOAT, given,
             (False, False, False, mask == "shown"),
         )  # fmt: skip
-        functions.append(function(use, mask, load(), 17))
-        node = helper.make_node("Attention", ["q", "q", "q", mask], [mask[0]], domain="onnxfuse", **attributes)
-        node.overload = mask
-        nodes.append(node)
+        body = function(use, load(), 17)
+        body.name = f"Attention_{mask}"
+        functions.append(body)
+        nodes.append(helper.make_node(body.name, ["q", "q", "q", mask], [mask[0]], domain="onnxfuse", **attributes))
     nodes.append(helper.make_node("Concat", ["a", "s"], ["y"], axis=3))
     graph = helper.make_graph(
         nodes,
@@ -465,10 +467,10 @@ def test_only_the_node_that_shows_its_scores_runs_its_body() -> None:
     fused = fuse(model, load()).model
     onnx.checker.check_model(fused, full_check=True)
     first, second = fused.graph.node
-    assert (first.domain, second.domain) == ("onnxfuse.function", "onnxfuse")
+    assert family(first.op_type) == family(second.op_type) == "Attention"
     served = examine(fused)
-    assert served.names == ["Attention"]
-    assert list(served.reasons) == ["onnxfuse.function.Attention"]
+    assert served.names == [second.op_type]
+    assert list(served.reasons) == [first.op_type]
     rng = np.random.default_rng(0)
     feeds = {name: rng.standard_normal((2, 4, 7, 16)).astype(np.float32) for name in ("q", "k")}
     sessions = [

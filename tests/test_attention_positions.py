@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from onnxfuse import language
+from onnxfuse.graph import family_of
 from onnxfuse.pipeline import lower
 from tests.spellings.build import Array
 from tests.test_attention import B, D, H, Model, S, T, assert_same, attributes, census, operands, scores
@@ -32,7 +33,7 @@ def attended(g: Model, masked: str, *, guarded: bool = True, value: str = "V") -
 
 
 def node_of(model: onnx.ModelProto) -> onnx.NodeProto:
-    (node,) = [node for node in model.graph.node if node.op_type == "Attention"]
+    (node,) = [node for node in model.graph.node if family_of(node) == "Attention"]
     return node
 
 

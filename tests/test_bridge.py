@@ -222,12 +222,12 @@ def test_external_data_and_the_file_stay_as_they_are(tmp_path: Path) -> None:
         (one_node(mode="refused"), "Shift has no mode refused"),
         (one_node(names=["a", "b"]), "onnxruntime tells no kernel an attribute of type STRINGS, as names is"),
         (
-            model([shift(["x", "x", "x"], ["y"])], [value("x")], [value("y")], [body("", ["X", "b", "m"])]),
+            model([shift(["x", "x", "x"], ["y"])], [value("x")], [value("y")], [body("", ["X", "bias", "mask"])]),
             "mask of Shift is float32 at , its kernel wants bool",
         ),
         (
-            model([shift(["x"] * 4, ["y"])], [value("x")], [value("y")], [body("", ["X", "b", "m", "n"])]),
-            "Shift has more inputs or outputs at  than its kernel",
+            model([shift(["x"] * 4, ["y"])], [value("x")], [value("y")], [body("", ["X", "bias", "mask", "n"])]),
+            "the kernel of Shift knows no n",
         ),
         (
             model(
@@ -389,15 +389,15 @@ print(cycle.sessions[0].run(None, {"x": np.zeros((1, 1), np.float32)})[0])
 # ------------------------------------------------------------------------------------- the C API, the library
 
 
-@pytest.mark.parametrize("version", ["1.26.0", "1.32.0", "2.0.1", "dev"])
+@pytest.mark.parametrize("version", ["1.22.1", "1.32.0", "2.0.1", "dev"])
 def test_another_onnxruntime_is_refused(version: str) -> None:
-    with pytest.raises(DependencyError, match=f"tested with onnxruntime 1.27 to 1.31, this is {version}: install"):
+    with pytest.raises(DependencyError, match=f"tested with onnxruntime 1.23 to 1.31, this is {version}: install"):
         abi.check(version)
 
 
 def test_the_installed_onnxruntime_is_not_refused() -> None:
     abi.check(ort.__version__)
-    abi.check("1.27.0")
+    abi.check("1.23.0")
     abi.check("1.31.99")
 
 

@@ -9,8 +9,10 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfuse import language
+from onnxfuse.graph import family_of
 from onnxfuse.pipeline import fuse
 from tests.spellings.mutants import feeds, run
+from tests.written import inputs
 
 CATALOGUE = language.load()
 FLOAT = TensorProto.FLOAT
@@ -39,6 +41,9 @@ def model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
+LETTERS = {"A": "A", "B": "B", "bias": "c", "residual": "r"}
+
+
 def fused(before: Any, target: str = "onnxfuse") -> list[tuple[str, str, str]]:
     """Op, inputs that are given and activation of each node; the numbers must not change."""
     after = fuse(before, CATALOGUE, target=target).model
@@ -46,9 +51,9 @@ def fused(before: Any, target: str = "onnxfuse") -> list[tuple[str, str, str]]:
     for expected, actual in zip(run(before, given), run(after, given), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
     return [
-        (node.op_type, "".join("ABcr"[i] for i, name in enumerate(node.input) if name), activation(node))
-        if node.op_type == "FusedMatMul"
-        else (node.op_type, "", "")
+        ("FusedMatMul", "".join(LETTERS[name] for name in inputs(after, node)), activation(node))
+        if family_of(node) == "FusedMatMul"
+        else (family_of(node), "", "")
         for node in after.graph.node
     ]
 

@@ -6,6 +6,7 @@ import pytest
 from onnx import ModelProto, parser
 
 from onnxfuse import language
+from onnxfuse.graph import family_of
 from onnxfuse.parse import parse_text
 from onnxfuse.pipeline import Fused, fuse
 from onnxfuse.rule import Rule
@@ -28,7 +29,7 @@ def fused_by(text: str, *rules: Rule) -> Fused:
 
 
 def ops(fused: Fused) -> list[str]:
-    return [node.op_type for node in fused.model.graph.node]
+    return [family_of(node) for node in fused.model.graph.node]
 
 
 TWICE = rule("Twice(x)\nmatch: y = Sin(x) * Cos(x)\nemit: y = Twice(x)\n")

@@ -18,6 +18,7 @@ import onnxfuse
 from benchmarks import ort_kernels, ort_ops
 from onnxfuse import language, targets
 from onnxfuse.cli import onnxfuse as command
+from onnxfuse.graph import family_of
 from onnxfuse.pipeline import lower
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,7 +54,9 @@ def session(proto: onnx.ModelProto, optimized: Path | None = None) -> Any:
 
 def ops(proto: onnx.ModelProto) -> Counter[str]:
     """Ops that run, by name; those of another domain with it."""
-    names = (f"{n.domain}.{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in proto.graph.node)
+    names = (
+        f"{n.domain}.{family_of(n)}" if n.domain not in ("", "ai.onnx") else family_of(n) for n in proto.graph.node
+    )
     return Counter(name for name in names if name != "Constant")
 
 

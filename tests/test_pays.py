@@ -18,6 +18,7 @@ from onnxfuse.cards import CARDS
 from onnxfuse.cli import main
 from onnxfuse.errors import UsageError
 from onnxfuse.estimate import predict
+from onnxfuse.graph import family_of
 from onnxfuse.kernels import dispatch
 from onnxfuse.kernels.device import TensorType
 from onnxfuse.kernels.gemm import FusedMatMul
@@ -58,7 +59,7 @@ def norm() -> ModelProto:
 
 
 def ops(model: ModelProto) -> list[str]:
-    return [node.op_type for node in model.graph.node if node.op_type != "Constant"]
+    return [family_of(node) for node in model.graph.node if family_of(node) != "Constant"]
 
 
 def test_what_pays_is_fused_as_without_a_card() -> None:

@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from onnxfuse import language
+from onnxfuse.graph import family_of
 from onnxfuse.pipeline import fuse
 from tests.spellings import FAMILIES, LEAST, gelu
 from tests.spellings.build import Case, Spelling, covering, everything
@@ -34,7 +35,7 @@ def spellings(family: str, opset: int = 17) -> tuple[Spelling, ...]:
 
 def census(model: onnx.ModelProto) -> Counter[str]:
     """How often each operator occurs in `model`, Constants left out."""
-    return Counter(node.op_type for node in model.graph.node if node.op_type != "Constant")
+    return Counter(family_of(node) for node in model.graph.node if family_of(node) != "Constant")
 
 
 def error(spelling: Spelling, model: onnx.ModelProto | None = None) -> float:

@@ -58,9 +58,9 @@ def run(
     )
     out.print(f"{model}: {result.case}")
     tables.print_outputs(out, result.outputs)
-    if result.served.names:
-        out.print(f"  kernels: {', '.join(result.served.names)}")
-    for op, reason in result.served.reasons.items():
+    if result.served.ops:
+        out.print(f"  kernels: {', '.join(sorted(result.served.sources))}")
+    for op, reason in result.served.bodies.items():
         out.print(f"  {op} runs from its function body: {reason}")
     if outputs:
         files.write_arrays(outputs, result.outputs)

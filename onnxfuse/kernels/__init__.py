@@ -6,10 +6,10 @@ written once and run on any `Device`: CUDA by way of CuPy, or a CPU by way of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import KernelError
 from .attention import Attention
@@ -60,18 +60,6 @@ def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
     if op in LEFT:
         raise KernelError(LEFT[op])
     return KERNELS.get(op) or _generated(op, tuple(rules))
-
-
-def takes(op: str, attributes: Mapping[str, Any], outputs: int) -> bool:
-    """Whether the kernel of an op, if one is written for it, computes nodes of such attributes and so many outputs."""
-    kernel = KERNELS.get(op)
-    if kernel is None:
-        return True
-    try:
-        kernel(attributes)
-    except KernelError:
-        return False
-    return outputs <= len(kernel.signature.outputs)
 
 
 @cache

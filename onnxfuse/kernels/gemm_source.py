@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from ..bodies import Use, function
+from ..bodies import Use
 from ..errors import KernelError
+from ..functions import function
 from ..language import Catalogue, load
 from .device import Source
 from .gemm_tiles import Tile
@@ -47,7 +48,7 @@ def epilogue(op: str, attributes: Attributes, bias: bool, residual: bool) -> Epi
     given = (True, True, bias, residual)
     use = Use(op, given, kept, (True,), int(TensorProto.FLOAT), ())
     try:
-        body = function(use, "", _catalogue(), OPSET)
+        body = function(use, _catalogue(), OPSET)
     except (IndexError, TypeError) as error:
         raise KernelError(f"{op} with attributes {dict(attributes)}: {error}") from None
     name = next(node.output[0] for node in body.node if node.op_type == PRODUCT)

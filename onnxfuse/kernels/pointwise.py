@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import NodeProto, helper
 
-from ..bodies import Use, asks_for_shapes, function, meaning, output_names, real_dtype
+from ..bodies import Use, asks_for_shapes, meaning, output_names, real_dtype
 from ..errors import KernelError
+from ..functions import function
 from ..language import Catalogue
 from ..rule import PREDICATES, Rule, op_name
 from .device import Array, Device, Source, TensorType, address
@@ -215,11 +216,9 @@ class Pointwise:
         given = tuple(t is not None for t in inputs)
         dtype = real_dtype([helper.np_dtype_to_tensor_dtype(t.dtype) for t in inputs if t is not None])
         shapes = tuple(None if t is None else t.shape for t in inputs) if asks_for_shapes(definition) else ()
-        body = function(
-            Use(op, given, self.attributes, (True,) * len(wanted), dtype, shapes), "", self.catalogue, OPSET
-        )
-        names = dict(zip(body.input, inputs, strict=True))
-        types = {name: t for name, t in names.items() if t is not None}
+        use = Use(op, given, self.attributes, (True,) * len(wanted), dtype, shapes)
+        body = function(use, self.catalogue, OPSET)
+        types = dict(zip(body.input, (t for t in inputs if t is not None), strict=True))
         outputs = [name if asked else "" for name, asked in zip(body.output, wanted, strict=True)]
         return loops(op, list(body.node), types, outputs, aligned)
 

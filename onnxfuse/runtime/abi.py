@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, addressof, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxfuse.errors import DependencyError
 
-API_VERSION = 24
-"""The version of the table that is asked for, and of OrtCustomOp that is given."""
-TESTED = ((1, 27), (1, 31))
-"""The first and the last minor version of onnxruntime that tests/test_bridge.py has passed on.
-
-Before 1.27 onnxruntime runs one body for all nodes of an op, whatever their overload: no fused model is safe there.
-"""
+API_VERSIONS = (24, 23)
+"""The versions of the table that are asked for in turn, and of OrtCustomOp that is given then."""
+TESTED = ((1, 23), (1, 31))
+"""The first and the last minor version of onnxruntime that tests/test_bridge.py has passed on."""
 
 ORT_FAIL = 1
 REQUIRED, OPTIONAL = 0, 1
@@ -41,6 +39,10 @@ SLOTS: dict[str, tuple[int, Any, tuple[Any, ...]]] = {
     "CustomOpDomain_Add": (27, c_void_p, (_ADDRESS, _ADDRESS)),
     "AddCustomOpDomain": (28, c_void_p, (_ADDRESS, _ADDRESS)),
     "GetTensorMutableData": (51, c_void_p, (_ADDRESS, _ADDRESS)),
+    "GetTensorElementType": (60, c_void_p, (_ADDRESS, _ADDRESS)),
+    "GetDimensionsCount": (61, c_void_p, (_ADDRESS, _ADDRESS)),
+    "GetDimensions": (62, c_void_p, (_ADDRESS, _ADDRESS, c_size_t)),
+    "GetTensorTypeAndShape": (65, c_void_p, (_ADDRESS, _ADDRESS)),
     "GetAllocatorWithDefaultOptions": (78, c_void_p, (_ADDRESS,)),
     "KernelInfoGetAttribute_float": (85, c_void_p, (_ADDRESS, c_char_p, _ADDRESS)),
     "KernelInfoGetAttribute_int64": (86, c_void_p, (_ADDRESS, c_char_p, _ADDRESS)),
@@ -49,6 +51,7 @@ SLOTS: dict[str, tuple[int, Any, tuple[Any, ...]]] = {
     "KernelContext_GetOutput": (91, c_void_p, (_ADDRESS, c_size_t, _ADDRESS, c_size_t, _ADDRESS)),
     "ReleaseStatus": (93, None, (_ADDRESS,)),
     "ReleaseValue": (96, None, (_ADDRESS,)),
+    "ReleaseTensorTypeAndShapeInfo": (99, None, (_ADDRESS,)),
     "KernelInfoGetAttributeArray_float": (162, c_void_p, (_ADDRESS, c_char_p, _ADDRESS, _ADDRESS)),
     "KernelInfoGetAttributeArray_int64": (163, c_void_p, (_ADDRESS, c_char_p, _ADDRESS, _ADDRESS)),
     "KernelContext_GetGPUComputeStream": (193, c_void_p, (_ADDRESS, _ADDRESS)),
@@ -59,6 +62,10 @@ SLOTS: dict[str, tuple[int, Any, tuple[Any, ...]]] = {
     "GetTensorElementTypeAndShapeDataReference": (414, c_void_p, (_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS)),
 }
 """Member of OrtApi → its place in the table, what it returns, what it takes.  An OrtStatus* is null if all is well."""
+SINCE = {"GetTensorElementTypeAndShapeDataReference": 24}
+"""Member of OrtApi → the first version that has it; what is not named here, all have."""
+LARGEST_RANK = 64
+"""Room for dimensions that a version before 24 is asked for."""
 
 EVERY_RUN = frozenset(
     (
@@ -107,6 +114,16 @@ class OrtCustomOp(ctypes.Structure):
     _fields_ = [("version", c_uint32), *((name, c_void_p) for name in CALLBACKS)]
 
 
+class _Room(threading.local):
+    """Where each thread is told dimensions."""
+
+    def __init__(self) -> None:
+        self.dims = (c_int64 * LARGEST_RANK)()
+
+
+_room = _Room()
+
+
 class Api:
     """The functions of `SLOTS` by their names, of the onnxruntime at whose OrtApiBase `base` points.
 
@@ -117,18 +134,41 @@ class Api:
     def __init__(self, base: int) -> None:
         members = ctypes.cast(base, POINTER(c_void_p))
         version = ctypes.CFUNCTYPE(c_char_p)(members[1])()
-        table = ctypes.CFUNCTYPE(c_void_p, c_uint32)(members[0])(API_VERSION)
+        ask = ctypes.CFUNCTYPE(c_void_p, c_uint32)(members[0])
+        table, self.version = next(((found, v) for v in _spoken(version) if (found := ask(v))), (None, 0))
         if not table:
-            raise DependencyError(f"onnxruntime {version.decode()} has no API version {API_VERSION}: upgrade it")
+            raise DependencyError(f"onnxruntime {version.decode()} has no API version {min(API_VERSIONS)}: upgrade it")
         entries = ctypes.cast(table, POINTER(c_void_p))
         for name, (slot, result, arguments) in SLOTS.items():
-            kinds = () if name in EVERY_RUN else arguments
-            setattr(self, name, ctypes.PYFUNCTYPE(result, *kinds)(entries[slot]))
+            if self.version >= SINCE.get(name, 0):
+                kinds = () if name in EVERY_RUN else arguments
+                setattr(self, name, ctypes.PYFUNCTYPE(result, *kinds)(entries[slot]))
+        if self.version < SINCE["GetTensorElementTypeAndShapeDataReference"]:
+            self.GetTensorElementTypeAndShapeDataReference = self._type_and_shape
         self._try()
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+    def _type_and_shape(self, value: Any, kind: Any, dims: Any, rank: Any) -> Pointer:
+        """Writes the element type of a tensor, the address of its dimensions and their number to what the last three
+        refer to, as the function of version 24 does.  The address is good until this thread asks again."""
+        info = c_void_p()
+        failed: Pointer = self.GetTensorTypeAndShape(value, addressof(info))
+        if failed:
+            return failed
+        try:
+            room = _room.dims
+            failed = (
+                self.GetTensorElementType(info.value, addressof(kind._obj))
+                or self.GetDimensionsCount(info.value, addressof(rank._obj))
+                or self.GetDimensions(info.value, addressof(room), min(rank._obj.value, LARGEST_RANK))
+            )
+            c_size_t.from_buffer(dims._obj).value = addressof(room)
+            return failed
+        finally:
+            self.ReleaseTensorTypeAndShapeInfo(info.value)
 
     def _try(self) -> None:
         """Raises DependencyError if the slots of a status are not where they should be."""
@@ -154,6 +194,12 @@ class Api:
         """A new status that says `message`; onnxruntime frees it."""
         created: Pointer = self.CreateStatus(ORT_FAIL, message.encode(errors="replace"))
         return created
+
+
+def _spoken(version: bytes) -> list[int]:
+    """The versions to ask an onnxruntime for: one that it lacks makes it complain on stderr."""
+    minor = re.match(rb"1\.(\d+)", version)
+    return [known for known in API_VERSIONS if minor is None or known <= int(minor[1])]
 
 
 def check(version: str) -> None:

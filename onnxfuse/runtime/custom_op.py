@@ -40,14 +40,20 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A fused op for one real element type."""
+    """An op of domain onnxfuse for one real element type."""
 
+    name: str
     kernel: type[Kernel]
     type: str
+    inputs: tuple[int, ...]
+    """The inputs of its nodes, in order, as numbers of the kernel's inputs."""
+    outputs: tuple[int, ...]
 
     @property
-    def name(self) -> str:
-        return self.kernel.signature.op
+    def parameters(self) -> tuple[list[Parameter], list[Parameter]]:
+        """What its nodes take and give."""
+        signature = self.kernel.signature
+        return [signature.inputs[i] for i in self.inputs], [signature.outputs[i] for i in self.outputs]
 
     def dtype(self, parameter: Parameter) -> np.dtype[Any] | None:
         """The element type of an input or output; None if a node may have one of several."""
@@ -89,16 +95,19 @@ class Node:
     """
 
     def __init__(self, api: Api, op: Op, backend: Backend, info: int) -> None:
-        signature, number = op.kernel.signature, c_size_t()
+        number = c_size_t()
         api.check(api.KernelInfo_GetInputCount(info, addressof(number)))
-        self._types = [op.dtype(parameter) for parameter in signature.inputs[: number.value]]
+        self._inputs = [
+            (index, at, op.dtype(op.kernel.signature.inputs[at])) for index, at in enumerate(op.inputs[: number.value])
+        ]
+        """(number of the node's, number of the kernel's, element type) of each input."""
         self._is_constant = [_is_constant(api, info, index) for index in range(number.value)]
         self._constants: dict[int, Buffer] = {}
         """Inputs that are initializers: they stay where the first run finds them."""
-        self._missing = [None] * (len(signature.inputs) - number.value)
+        self._taken = len(op.kernel.signature.inputs)
         api.check(api.KernelInfo_GetOutputCount(info, addressof(number)))
-        self._outputs = number.value
-        self._unnamed = [None] * (len(signature.outputs) - self._outputs)
+        self._outputs = op.outputs[: number.value]
+        self._given = len(op.kernel.signature.outputs)
         self._api, self._device = api, backend.device
         self._kernel = op.kernel(attributes.read(api, info, op.name))
         self._last: tuple[list[tuple[int, ...] | None], list[_Output]] = ([], [])
@@ -114,18 +123,18 @@ class Node:
             self._kernel.launch(self._device(scratch.pointer.value or 0), inputs, outputs)
 
     def _read(self, context: c_void_p, api: Api, scratch: _Scratch) -> list[Buffer | None]:
-        inputs: list[Buffer | None] = []
-        for index, dtype in enumerate(self._types):
+        inputs: list[Buffer | None] = [None] * self._taken
+        for index, at, dtype in self._inputs:
             if index in self._constants:
-                inputs.append(self._constants[index])
+                inputs[at] = self._constants[index]
                 continue
             if status := api.KernelContext_GetInput(context, _SIZES[index], scratch.at_value):
                 api.check(status)
-            array = _buffer(api, scratch, dtype) if scratch.value else None
-            inputs.append(array)
-            if array is not None and self._is_constant[index]:
-                self._constants[index] = array
-        return inputs + self._missing
+            if scratch.value:
+                inputs[at] = array = _buffer(api, scratch, dtype)
+                if self._is_constant[index]:
+                    self._constants[index] = array
+        return inputs
 
     def _expected(self, inputs: Sequence[Buffer | None]) -> list[_Output]:
         """The outputs that inputs of these shapes lead to.  Most runs have the shapes of the one before."""
@@ -133,8 +142,8 @@ class Node:
         known, outputs = self._last
         if shapes != known:
             types = [None if array is None else TensorType(array.dtype, array.shape) for array in inputs]
-            made = [*self._kernel.outputs(types)][: self._outputs]
-            outputs = [*map(_Output, made)]
+            made = self._kernel.outputs(types)
+            outputs = [_Output(made[at], at) for at in self._outputs]
             # One assignment: another thread sees the old pair or the new.
             self._last = shapes, outputs
         return outputs
@@ -143,7 +152,7 @@ class Node:
         self, context: c_void_p, api: Api, scratch: _Scratch, expected: Sequence[_Output]
     ) -> tuple[list[Buffer | None], bool]:
         """The outputs, None where nobody wants one, and whether there is nothing to compute."""
-        outputs: list[Buffer | None] = []
+        outputs: list[Buffer | None] = [None] * self._given
         empty = True
         for index, made in enumerate(expected):
             dtype, shape = made.type
@@ -151,13 +160,12 @@ class Node:
             if status := api.KernelContext_GetOutput(context, _SIZES[index], made.at_dims, rank, scratch.at_value):
                 api.check(status)
             if not scratch.value:
-                outputs.append(None)
                 continue
             if status := api.GetTensorMutableData(scratch.value, scratch.at_pointer):
                 api.check(status)
-            outputs.append(Buffer(scratch.pointer.value or 0, shape, dtype))
+            outputs[made.at] = Buffer(scratch.pointer.value or 0, shape, dtype)
             empty = empty and 0 in shape
-        return outputs + self._unnamed, empty
+        return outputs, empty
 
 
 def _buffer(api: Api, scratch: _Scratch, dtype: np.dtype[Any] | None) -> Buffer:
@@ -186,12 +194,12 @@ def _is_constant(api: Api, info: int, index: int) -> bool:
 
 
 class _Output:
-    """The type of an output, and its dims as the C API takes them."""
+    """The type of an output, its number among the kernel's, and its dims as the C API takes them."""
 
-    __slots__ = ("_dims", "at_dims", "type")
+    __slots__ = ("_dims", "at", "at_dims", "type")
 
-    def __init__(self, made: TensorType) -> None:
-        self.type = made
+    def __init__(self, made: TensorType, at: int) -> None:
+        self.type, self.at = made, at
         self._dims = (c_int64 * len(made.shape))(*made.shape)
         self.at_dims = byref(self._dims)
 
@@ -208,7 +216,6 @@ def define(api: Api, op: Op, backend: Backend) -> int:
     It and all it points to are never freed: onnxruntime goes on using them, and calls KernelDestroy of sessions that
     live until the interpreter ends.  There is one for each op and backend, however many sessions use it.
     """
-    signature = op.kernel.signature
     name, provider = (
         ctypes.create_string_buffer(op.name.encode()),
         ctypes.create_string_buffer(backend.provider.encode()),
@@ -220,7 +227,7 @@ def define(api: Api, op: Op, backend: Backend) -> int:
         "GetStartVersion": lambda _: 1,
         "GetEndVersion": lambda _: 2**31 - 1,
     }
-    for direction, parameters in (("Input", signature.inputs), ("Output", signature.outputs)):
+    for direction, parameters in zip(("Input", "Output"), op.parameters, strict=True):
         kinds = [_kind(op.dtype(parameter)) for parameter in parameters]
         needs = [abi.OPTIONAL if parameter.optional else abi.REQUIRED for parameter in parameters]
         functions |= {
@@ -251,7 +258,7 @@ def define(api: Api, op: Op, backend: Backend) -> int:
         nodes.pop(handle, None)
 
     functions |= {"CreateKernelV2": create, "KernelComputeV2": compute, "KernelDestroy": destroy}
-    struct = OrtCustomOp(version=abi.API_VERSION)
+    struct = OrtCustomOp(version=api.version)
     for member, function in functions.items():
         result, arguments = abi.CALLBACKS[member]
         setattr(struct, member, ctypes.cast(_immortal(ctypes.CFUNCTYPE(result, *arguments)(function)), c_void_p).value)

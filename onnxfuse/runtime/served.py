@@ -1,7 +1,8 @@
 """Which fused ops of a model kernels can compute: all nodes of an op, or none.
 
 onnxruntime runs a registered op's kernel and has no way back to the function body: a node whose element type or
-attributes the kernel does not take would make the model invalid.
+attributes the kernel does not take would make the model invalid.  Since each use of a fused op is an op of its own, one
+that no kernel takes leaves the others to theirs.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from onnx import (
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
-from onnxfuse.graph import DOMAIN, DOMAINS, STANDARD, UNSERVED, Graph, opset_of, roots
-from onnxfuse.kernels.kernel import EITHER, Kernel
+from onnxfuse.graph import DOMAIN, STANDARD, Graph, family, opset_of, roots
+from onnxfuse.kernels.kernel import EITHER, Parameter, Signature
 
 from . import attributes
 from .custom_op import Op
@@ -45,14 +46,19 @@ class Served:
     """Name of each other op → why it runs from its function body."""
 
     @property
-    def sources(self) -> dict[str, str]:
-        """Op → the module of onnxfuse.kernels that has its kernel."""
-        return {op.name: op.kernel.__module__.rpartition(".")[2] for op in self.ops}
-
-    @property
     def names(self) -> list[str]:
         """The ops that kernels compute."""
         return sorted({op.name for op in self.ops})
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Family → the module of onnxfuse.kernels that has the kernel of its ops, or of some."""
+        return {family(op.name): op.kernel.__module__.rpartition(".")[2] for op in self.ops}
+
+    @property
+    def bodies(self) -> dict[str, str]:
+        """Family → why its ops, or some, run from their function bodies."""
+        return {family(name): reason for name, reason in sorted(self.reasons.items(), reverse=True)}
 
 
 Uses: TypeAlias = "dict[str, list[tuple[NodeProto, ElementTypes]]]"
@@ -71,18 +77,15 @@ def examine(model: ModelProto, rules: Sequence[Path] = ()) -> Served:
         for graph in root.scopes():
             types = scopes[id(graph)] = ElementTypes(graph, scopes.get(id(graph.parent)), rules)
             _note(uses, graph, types)
+    functions = {f.name: f for f in model.functions if f.domain == DOMAIN}
     result = Served()
-    while names := sorted(uses.keys() - result.reasons.keys() - result.sources.keys()):
+    while names := sorted(uses.keys() - result.reasons.keys() - {op.name for op in result.ops}):
         for name in names:
             try:
-                ops = _ops(name.removeprefix(f"{UNSERVED}."), uses[name], rules)
-                if name.startswith(UNSERVED):
-                    raise KernelError(f"it is written as an op of {UNSERVED}, which has no kernels")
-                result.ops += ops
+                result.ops += _ops(name, functions.get(name), uses[name], rules)
             except KernelError as refusal:
                 result.reasons[name] = str(refusal)
-        bodies = [f for f in model.functions if f.domain == DOMAIN and f.name in result.reasons and f.name in names]
-        for body in bodies:
+        for body in [f for f in functions.values() if f.name in result.reasons and f.name in names]:
             graph = Graph(body, model, opset_of(body), None, f"/{DOMAIN}.{body.name}")
             graph.types.update(_parameter_types(body, uses[body.name]))
             anew = _note(uses, graph, ElementTypes(graph, None, rules))
@@ -94,10 +97,9 @@ def _note(uses: Uses, graph: Graph, types: ElementTypes) -> set[str]:
     """Add the fused nodes of a scope; returns their ops."""
     noted = set()
     for node in graph.nodes:
-        if node.domain in DOMAINS:
-            name = node.op_type if node.domain == DOMAIN else f"{node.domain}.{node.op_type}"
-            uses.setdefault(name, []).append((node, types))
-            noted.add(name)
+        if node.domain == DOMAIN:
+            uses.setdefault(node.op_type, []).append((node, types))
+            noted.add(node.op_type)
     return noted
 
 
@@ -105,21 +107,24 @@ def _parameter_types(body: FunctionProto, calls: list[tuple[NodeProto, ElementTy
     """The element types on which all calls of a function agree."""
     found: dict[str, TypeProto] = {}
     for (node, types), (index, name) in itertools.product(calls, enumerate(body.input)):
-        if node.overload == body.overload and index < len(node.input) and node.input[index]:
+        if index < len(node.input) and node.input[index]:
             kind = helper.make_tensor_type_proto(types.of(node.input[index]), None)
             if found.setdefault(name, kind) != kind:
                 found[name] = TypeProto()
     return found
 
 
-def _ops(name: str, nodes: list[tuple[NodeProto, ElementTypes]], rules: Sequence[Path]) -> list[Op]:
+def _ops(
+    name: str, body: FunctionProto | None, nodes: list[tuple[NodeProto, ElementTypes]], rules: Sequence[Path]
+) -> list[Op]:
     """What to register for all nodes of an op.  Raises KernelError if a kernel does not take one of them."""
-    kernel = kernels.find(name, rules)
+    kernel = kernels.find(family(name), rules)
+    inputs, outputs = arguments(kernel.signature, body)
     types: dict[str, None] = {}
     asked: set[tuple[str, int]] = set()
     tried: set[str] = set()
     for node, known in nodes:
-        types[_element_type(node, known, kernel)] = None
+        types[_element_type(node, known, kernel.signature, inputs, outputs)] = None
         for attribute in node.attribute:
             if attribute.type not in attributes.READABLE:
                 kind = AttributeProto.AttributeType.Name(attribute.type)
@@ -131,19 +136,38 @@ def _ops(name: str, nodes: list[tuple[NodeProto, ElementTypes]], rules: Sequence
             kernel(values(node))
             tried.add(key)
     attributes.expect(name, asked)
-    return [Op(kernel, kind) for kind in types]
+    return [Op(name, kernel, kind, inputs, outputs) for kind in types]
 
 
-def _element_type(node: NodeProto, types: ElementTypes, kernel: type[Kernel]) -> str:
+def arguments(signature: Signature, body: FunctionProto | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Which of a kernel's inputs and outputs the nodes of an op give, in their order: those by whose names its function
+    calls its own; all, if it has none.  Raises KernelError for a name that the kernel does not know."""
+    found = []
+    for parameters, names in (
+        (signature.inputs, body and body.input),
+        (signature.outputs, body and body.output),
+    ):
+        known = [p.name for p in parameters]
+        if surplus := sorted(set(names or ()) - set(known)):
+            raise KernelError(f"the kernel of {signature.op} knows no {surplus[0]}")
+        found.append(tuple(known.index(name) for name in (known if names is None else names)))
+    return found[0], found[1]
+
+
+def _element_type(
+    node: NodeProto, types: ElementTypes, signature: Signature, inputs: tuple[int, ...], outputs: tuple[int, ...]
+) -> str:
     """The element type of a node's op.  Raises KernelError if it has another signature than the kernel."""
-    signature = kernel.signature
-    if len(node.input) > len(signature.inputs) or len(node.output) > len(signature.outputs):
-        raise KernelError(f"{node.op_type} has more inputs or outputs at {node.name} than its kernel")
+    if len(node.input) > len(inputs) or len(node.output) > len(outputs):
+        raise KernelError(f"{signature.op} has more inputs or outputs at {node.name} than its kernel")
     found: str | None = None
-    for parameter, given in [*_given(signature.inputs, node.input), *_given(signature.outputs, node.output)]:
+    given_inputs = _given(signature.inputs, node.input, inputs)
+    for parameter, given in [*given_inputs, *_given(signature.outputs, node.output, outputs)]:
         if not given:
             if not parameter.optional:
-                raise KernelError(f"{node.op_type} has no {parameter.name} at {node.name}, which its kernel wants")
+                raise KernelError(
+                    f"{family(node.op_type)} has no {parameter.name} at {node.name}, which its kernel wants"
+                )
             continue
         kind = types.of(given)
         if kind == TensorProto.UNDEFINED:
@@ -155,11 +179,11 @@ def _element_type(node: NodeProto, types: ElementTypes, kernel: type[Kernel]) ->
         wanted = found or dtype if real else parameter.type
         if dtype != wanted:
             raise KernelError(
-                f"{parameter.name} of {node.op_type} is {dtype} at {node.name}, its kernel wants {wanted}"
+                f"{parameter.name} of {signature.op} is {dtype} at {node.name}, its kernel wants {wanted}"
             )
         found = dtype if real else found
     if found is None or found not in signature.types:
-        raise KernelError(f"the kernel of {node.op_type} has no {found}: it has {', '.join(signature.types)}")
+        raise KernelError(f"the kernel of {signature.op} has no {found}: it has {', '.join(signature.types)}")
     return found
 
 
@@ -171,6 +195,7 @@ class ElementTypes:
 
     def __init__(self, graph: Graph, outer: ElementTypes | None, rules: Sequence[Path] = ()) -> None:
         self._graph, self._outer, self._rules = graph, outer, rules
+        self._functions = {f.name: f for f in graph.model.functions if f.domain == DOMAIN}
         self._found: dict[str, int] = {}
         for node in graph.nodes:
             for name, kind in self._passed_on(node):
@@ -194,7 +219,7 @@ class ElementTypes:
         hidden = [(i, name) for i, name in enumerate(node.output) if name and not self._declared(name)]
         if not hidden:
             return
-        inputs, outputs = _variables(node.op_type, node.domain, self._graph.opset, self._rules)
+        inputs, outputs = self._variables(node)
         bound: dict[str, int] = {}
         for variable, name in zip(inputs, node.input, strict=False):
             if name and variable not in bound and (kind := self.of(name)):
@@ -203,24 +228,24 @@ class ElementTypes:
             variable = outputs[i] if i < len(outputs) else ""
             yield name, bound.get(variable) or _FIXED.get(variable) or self._graph.type_of(name)[0]
 
+    def _variables(self, node: NodeProto) -> tuple[list[str], list[str]]:
+        """What a node's inputs and outputs have for a type: the same text is the same type."""
+        if node.domain in STANDARD:
+            return _standard(node.op_type, self._graph.opset)
+        if node.domain != DOMAIN:
+            return [], []
+        try:
+            signature = kernels.find(family(node.op_type), self._rules).signature
+            inputs, outputs = arguments(signature, self._functions.get(node.op_type))
+        except KernelError:
+            return [], []
+        return [signature.inputs[i].type for i in inputs], [signature.outputs[i].type for i in outputs]
+
 
 _FIXED = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL} | {
     f"tensor({kind.lower()})": number for kind, number in TensorProto.DataType.items()
 }
 """Types that an op has whatever its operands are, as kernels and as schemas call them."""
-
-
-def _variables(op: str, domain: str, opset: int, rules: Sequence[Path]) -> tuple[list[str], list[str]]:
-    """What an op's inputs and outputs have for a type: the same text is the same type."""
-    if domain in STANDARD:
-        return _standard(op, opset)
-    try:
-        signature = kernels.find(op, rules).signature if domain in DOMAINS else None
-    except KernelError:
-        signature = None
-    if signature is None:
-        return [], []
-    return [p.type for p in signature.inputs], [p.type for p in signature.outputs]
 
 
 @cache
@@ -231,10 +256,13 @@ def _standard(op: str, opset: int) -> tuple[list[str], list[str]]:
     return [p.type_str for p in schema.inputs], [p.type_str for p in schema.outputs]
 
 
-def _given(parameters: tuple[Any, ...], names: Any) -> Iterator[tuple[Any, str]]:
+def _given(
+    parameters: tuple[Parameter, ...], names: Sequence[str], at: tuple[int, ...]
+) -> Iterator[tuple[Parameter, str]]:
     """Each parameter and the value that a node gives it; "" where it leaves it out."""
+    given = dict(zip(at, names, strict=False))
     for index, parameter in enumerate(parameters):
-        yield parameter, names[index] if index < len(names) else ""
+        yield parameter, given.get(index, "")
 
 
 def values(node: NodeProto) -> Mapping[str, Any]:
