@@ -17,6 +17,7 @@ from .cards import Card
 from .cost import launches, traffic
 from .errors import NumericsError, UsageError
 from .estimate import predict
+from .expand import expand
 from .functions import Functions
 from .graph import DOMAIN, STANDARD, Names, attribute_graphs, family_of, roots
 from .inputs import assumed
@@ -219,6 +220,8 @@ def lower(
 
     Returns the model at that opset, and what became of it.  Raises UsageError if it cannot be converted to `opset`; a
     model that cannot be converted to a higher one that was not asked for stays as it is."""
+    if target != "onnxfuse":
+        model = expand(model)
     source, raising = (
         (model, target != "onnxfuse" and raisable(model)) if opset is None else (convert(model, opset), False)
     )
@@ -355,7 +358,7 @@ def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, in
     return Report(
         model="",
         target=target,
-        nodes_before=count_nodes(model),
+        nodes_before=count_nodes(model if target == "onnxfuse" else expand(model)),
         nodes_after=count_nodes(fused.model),
         fusions=[fusion(site, known) for site in fused.sites if _worth_telling(site)],
         near_misses=fused.near_misses,

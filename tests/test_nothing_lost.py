@@ -96,7 +96,7 @@ def curious() -> onnx.ModelProto:
 
 def rest(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model without what a fusion may change: nodes, initializers, value_info, onnxfuse's own functions, and the IR
-    version, which functions need to be at least 8 and their overloads 10."""
+    version, which functions need to be at least 8."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     for field in ("node", "initializer", "value_info"):

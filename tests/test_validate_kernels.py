@@ -203,4 +203,4 @@ def test_the_op_of_a_users_rule_has_a_kernel_without_more(tmp_path: Path, capsys
     assert main(["run", str(path), *options]) == 0
     assert "  kernels: Swell\n" in capsys.readouterr().out
     found = onnxfuse.register(onnxruntime.SessionOptions(), path, ["CPUExecutionProvider"], emulate=True)
-    assert (found.names, found.reasons) == ([], {"Swell": "no rule defines Swell"})
+    assert (found.names, found.bodies) == ([], {"Swell": "no rule defines Swell"})

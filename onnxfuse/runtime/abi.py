@@ -155,7 +155,7 @@ class Api:
         """Writes the element type of a tensor, the address of its dimensions and their number to what the last three
         refer to, as the function of version 24 does.  The address is good until this thread asks again."""
         info = c_void_p()
-        failed: Pointer = self.GetTensorTypeAndShape(value, addressof(info))
+        failed: Pointer = self.GetTensorTypeAndShape(getattr(value, "value", value), addressof(info))
         if failed:
             return failed
         try:

@@ -1,0 +1,63 @@
+"""A fused file is fused anew for another target, from what its functions say."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+import onnxfuse
+from onnxfuse import language
+from onnxfuse.expand import expand
+from onnxfuse.graph import family_of, roots
+from onnxfuse.pipeline import fuse
+from tests import whole
+from tests.whole import MODELS
+
+CATALOGUE = language.load()
+FILES = ["bert.ts.onnx", "llama.dynamo.onnx", "convnext.ts.onnx", "control_if.onnx", "function_layernorm.onnx"]
+
+
+def fused(name: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    before = whole.load(MODELS / name)
+    return before, fuse(before, CATALOGUE).model
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_fused_node_is_left_and_the_numbers_are_the_same(name: str) -> None:
+    before, after = fused(name)
+    copy = after.SerializeToString(deterministic=True)
+    plain = expand(after)
+    assert after.SerializeToString(deterministic=True) == copy
+    onnx.checker.check_model(plain, full_check=True)
+    nodes = [node for root in roots(plain) for scope in root.scopes() for node in scope.nodes]
+    assert "onnxfuse" not in {node.domain for node in nodes} | {entry.domain for entry in plain.opset_import}
+    assert not any(function.domain == "onnxfuse" for function in plain.functions)
+    assert whole.changed_outputs(before, plain, whole.feeds(before)) == {}
+
+
+def test_a_model_without_fused_nodes_is_itself() -> None:
+    before = whole.load(MODELS / "bert.ts.onnx")
+    assert expand(before) is before
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_a_fused_file_becomes_one_for_another_target(target: str) -> None:
+    before, after = fused("bert.ts.onnx")
+    direct, again = (onnxfuse.optimize(model, target=target) for model in (before, after))
+    assert again.report.validation.verdict == "equal"
+    assert again.report.census["Attention"] == direct.report.census["Attention"] == 3
+    assert again.report.nodes_before > again.report.nodes_after
+    assert not again.model.functions
+
+
+def test_fusing_again_changes_nothing() -> None:
+    for name in FILES:
+        after = fused(name)[1]
+        assert fuse(after, CATALOGUE).model.SerializeToString() == after.SerializeToString()
+
+
+def test_nodes_keep_the_module_of_the_node_that_they_come_from() -> None:
+    plain = expand(fused("bert.ts.onnx")[1])
+    softmax = [node.name for node in plain.graph.node if family_of(node) == "Softmax"]
+    assert all("/encoder/layer." in name and name.endswith("/shares") for name in softmax)
+    assert len(softmax) == 3
