@@ -50,6 +50,7 @@ def optimize(
     output: str | os.PathLike[str] | None = None,
     *,
     target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
+    provider: Literal["cpu"] = "cpu",
     opset: int | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -71,7 +72,8 @@ def optimize(
         model: A file, a ModelProto, or a graphsurgeon Graph.
         output: The file to write, never `model` itself.
         target: "onnxfuse" for fused ops with function bodies, "onnx" for standard ops only, "ort" for the ops that
-            onnxruntime's CPU provider runs fastest.
+            onnxruntime runs fastest.
+        provider: Where it runs them.
         opset: Convert to this opset of ai.onnx first.  If it is not given, "onnx" and "ort" raise the opset to the
             lowest that has the standard ops they find.
         select, ignore: Names of the rules to use, and not to use.
@@ -100,11 +102,13 @@ def optimize(
     from pathlib import Path
 
     from onnxfuse import cards, files, pipeline, sources
+    from onnxfuse.targets import Target
 
+    meant = Target(target, provider)
     source = sources.opened(model)
     optimized = pipeline.optimize(
         source.proto,
-        target=target,
+        target=meant,
         opset=opset,
         select=select,
         ignore=ignore,
@@ -116,7 +120,7 @@ def optimize(
         atol=atol,
         on_mismatch=on_mismatch,
         validate=validate,
-        card=cards.given(card, target),
+        card=cards.given(card, meant),
         base_dir=base_dir or source.folder,
         progress=progress,
     )
@@ -132,6 +136,7 @@ def report(
     model: Source,
     *,
     target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
+    provider: Literal["cpu"] = "cpu",
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     rules: Sequence[Path] = (),
@@ -146,16 +151,18 @@ def report(
     The other arguments are those of `optimize`.
     """
     from onnxfuse import cards, pipeline, sources
+    from onnxfuse.targets import Target
 
+    meant = Target(target, provider)
     source = sources.opened(model)
     found = pipeline.report(
         source.proto,
-        target=target,
+        target=meant,
         select=select,
         ignore=ignore,
         rules=rules,
         shapes=shapes,
-        card=cards.given(card, target),
+        card=cards.given(card, meant),
         base_dir=base_dir or source.folder,
         progress=progress,
     )

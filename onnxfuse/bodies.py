@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, TensorProto, defs
 
-from .canonical import integers_as_input, make_attribute, tensor
+from .canonical import integers_as_input, is_standard, make_attribute, tensor
 from .equations import attribute_defaults
 from .graph import DOMAIN
 from .language import Catalogue
@@ -26,8 +26,6 @@ from .pattern import BINARY
 from .rule import Rule, captured, literal, op_name, targets
 from .terms import REAL
 
-EXPANDED = frozenset({"GroupNormalization"})
-"""Standard ops that onnxruntime has no kernel for on a CPU.  It expands their function; the equations are faster."""
 UNKNOWN = "?"
 """The dimensions of a value in a body, of which only the rank is known."""
 PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
@@ -68,26 +66,6 @@ class Use:
 
 Call: TypeAlias = Callable[[Use], str]
 """The op of domain onnxfuse that a body calls for a use."""
-
-
-@cache
-def standard_attributes(op: str, opset: int) -> frozenset[str] | None:
-    """The attributes of this ai.onnx op at an opset; None if that has no such op."""
-    return frozenset(defs.get_schema(op, opset, "").attributes) if defs.has(op, opset, "") else None
-
-
-def is_standard(op: str, attrs: Iterable[str], opset: int, inputs: int = 0) -> bool:
-    """Does ai.onnx have this op, with these attributes and so many inputs, at this opset?"""
-    known = standard_attributes(op, opset)
-    return known is not None and set(attrs) <= known and inputs <= int(defs.get_schema(op, opset, "").max_input)
-
-
-@cache
-def allows(op: str, opset: int, dtype: int) -> bool:
-    """Does the schema of the standard op take this element type as its first input?"""
-    schema = defs.get_schema(op, opset, "")
-    kind = f"tensor({TensorProto.DataType.Name(dtype).lower()})"
-    return kind in schema.inputs[0].types
 
 
 @cache

@@ -6,7 +6,7 @@ form look at is listed; every other op passes through unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -75,6 +75,26 @@ def defaults(op: str, domain: str, opset: int) -> dict[str, Any]:
         for name, a in schema.attributes.items()
         if a.default_value.type != AttributeProto.UNDEFINED
     }
+
+
+@cache
+def standard_attributes(op: str, opset: int) -> frozenset[str] | None:
+    """The attributes of this ai.onnx op at an opset; None if that has no such op."""
+    return frozenset(defs.get_schema(op, opset, "").attributes) if defs.has(op, opset, "") else None
+
+
+def is_standard(op: str, attrs: Iterable[str], opset: int, inputs: int = 0) -> bool:
+    """Does ai.onnx have this op, with these attributes and so many inputs, at this opset?"""
+    known = standard_attributes(op, opset)
+    return known is not None and set(attrs) <= known and inputs <= int(defs.get_schema(op, opset, "").max_input)
+
+
+@cache
+def allows(op: str, opset: int, dtype: int) -> bool:
+    """Does the schema of the standard op take this element type as its first input?"""
+    schema = defs.get_schema(op, opset, "")
+    kind = f"tensor({TensorProto.DataType.Name(dtype).lower()})"
+    return kind in schema.inputs[0].types
 
 
 def attributes_of(node: NodeProto, opset: int) -> dict[str, Any]:

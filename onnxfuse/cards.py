@@ -14,8 +14,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    from .targets import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,11 @@ CARDS = {
 DEFAULT = "h200"
 
 
-def given(name: str | None, target: str = "onnxfuse") -> Card | None:
+def given(name: str | None, target: Target) -> Card | None:
     """The card that a user named, if so.  Raises UsageError where it is none, and for a target that has no kernels."""
     if name is None:
         return None
-    if target != "onnxfuse":
+    if not target.functions:
         raise UsageError("estimates are for --target onnxfuse: what other targets run is not onnxfuse's")
     return card(name)
 

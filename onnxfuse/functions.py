@@ -17,25 +17,12 @@ from functools import partial
 
 from onnx import FunctionProto, ModelProto, TensorProto, helper
 
-from .bodies import (
-    EXPANDED,
-    LEFT,
-    PRODUCTS,
-    Body,
-    Call,
-    Ref,
-    Use,
-    allows,
-    environment,
-    is_standard,
-    meaning,
-    output_dtype,
-    output_names,
-)
-from .canonical import make_attribute
+from .bodies import LEFT, PRODUCTS, Body, Call, Ref, Use, environment, meaning, output_dtype, output_names
+from .canonical import allows, is_standard, make_attribute
 from .graph import DOMAIN
 from .language import Catalogue
 from .rule import Rule, op_name, targets
+from .targets import EXPANDED
 from .terms import HALF
 
 CAST_LIKE = 15

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from .errors import UsageError
 from .parse import parse, standard_ops, unknown
 from .rule import PREDICATES, Rule, op_name
+from .targets import DEFAULT, Target
 
 CATALOGUE = next(
     (p for p in (Path(__file__).parent / "rules", Path(__file__).parent.parent / "rules") if p.is_dir()),
@@ -30,7 +31,7 @@ class Catalogue:
 
     rules: list[Rule]
     definitions: dict[str, Rule]
-    target: str = "onnxfuse"
+    target: Target = DEFAULT
     """For whom rules are tried; what they emit may depend on it."""
 
     def __iter__(self) -> Iterator[Rule]:
@@ -43,18 +44,16 @@ class Catalogue:
     def names(self) -> list[str]:
         return sorted({rule.name for rule in self.rules})
 
-    def strata(self, target: str = "onnxfuse") -> list[list[Rule]]:
+    def strata(self) -> list[list[Rule]]:
         """The fusions by the number that their folder begins with: folders of one number run together.
 
-        For another target than onnxfuse only those that lead to an op it has: a standard one, one of another domain,
-        or one that such a rule matches."""
+        For a target without function bodies only those that lead to an op it has: a standard one, one of another
+        domain, or one that such a rule matches."""
         fusions = [rule for rule in self.rules if not rule.target]
-        if target != "onnxfuse":
-            fusions = self._leading(fusions, target)
-        return _strata(fusions)
+        return _strata(fusions if self.target.functions else self._leading(fusions))
 
-    def _leading(self, fusions: Sequence[Rule], target: str) -> list[Rule]:
-        wanted = {op for rules in self.lowerings(target) for rule in rules for op in rule.matched_ops}
+    def _leading(self, fusions: Sequence[Rule]) -> list[Rule]:
+        wanted = {op for rules in self.lowerings() for rule in rules for op in rule.matched_ops}
         known = standard_ops()
         kept: set[Rule] = set()
         while True:
@@ -64,14 +63,12 @@ class Catalogue:
             kept |= more
             wanted |= {op for rule in more for op in rule.matched_ops}
 
-    def lowerings(self, target: str) -> list[list[Rule]]:
-        """The rules of a target's folder, which run after all fusions.  For onnxruntime those for standard ops stand
-        before its own, save its stratum 0."""
-        own = _strata([rule for rule in self.rules if rule.target == target])
-        if target != "ort":
-            return own
-        first = [stratum for stratum in own if stratum[0].rank == 0]
-        return [*first, *self.lowerings("onnx"), *own[len(first) :]]
+    def lowerings(self) -> list[list[Rule]]:
+        """The rules of the target's folders, which run after all fusions: folder after folder, save that strata 0 come
+        first, those of the most particular folder before the others."""
+        folders = [_strata([rule for rule in self.rules if rule.target == name]) for name in self.target.folders]
+        first = [stratum for folder in reversed(folders) for stratum in folder if stratum[0].rank == 0]
+        return [*first, *(stratum for folder in folders for stratum in folder if stratum[0].rank)]
 
     def named(self, name: str) -> list[Rule]:
         """The rules of a name. Raises UsageError, with a suggestion, if there are none."""
@@ -87,7 +84,11 @@ class Catalogue:
         for name in (*select, *ignore):
             self.named(name)
         kept = [r for r in self.rules if (not select or r.name in select) and r.name not in ignore]
-        return Catalogue(kept, self.definitions)
+        return replace(self, rules=kept)
+
+    def serving(self, target: Target) -> Catalogue:
+        """The same rules for a target."""
+        return replace(self, target=target)
 
 
 def _strata(rules: Sequence[Rule]) -> list[list[Rule]]:

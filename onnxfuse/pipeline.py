@@ -32,7 +32,7 @@ from .rewrite import Writer, import_domains
 from .runtime.served import examine
 from .search import Found, bans, made, search
 from .spell import UnrealisableError
-from .targets import can_say, wanted_opset
+from .targets import DEFAULT, Target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,7 +104,7 @@ def uncollected(function: Callable[_Arguments, _Result]) -> Callable[_Arguments,
 def optimize(
     model: ModelProto,
     *,
-    target: str = "onnxfuse",
+    target: Target = DEFAULT,
     opset: int | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -122,8 +122,7 @@ def optimize(
 ) -> Optimized:
     """Fuse a model and prove that it computes the same.  The model given is not changed.
 
-    `target` is "onnxfuse" (fused ops with function bodies), "onnx" (standard ops) or "ort" (what onnxruntime runs
-    fastest on a CPU); without `opset` the latter two may raise the model's, see `lower`.  `shapes` are those of inputs
+    Without `opset`, a target without function bodies may raise the model's, see `lower`.  `shapes` are those of inputs
     to validate with and to measure traffic at; `base_dir` is where external data lies.  Fusions that are predicted to
     lose on a `card` at these shapes are left out.  Raises NumericsError if the fused model differs and `on_mismatch` is
     "fail"; otherwise the fusions that are guilty are left out, and all that are so are named in the report.
@@ -131,15 +130,15 @@ def optimize(
     started = time.perf_counter()
     if validate == "kernels":
         compiler()  # a missing one is no fault of the model
-    catalogue = load(rules).choose(select, ignore)
+    catalogue = load(rules).choose(select, ignore).serving(target)
     known = sizes(model, shapes or {})
-    source, fused = lower(model, catalogue, target=target, opset=opset, base_dir=base_dir, progress=progress)
+    source, fused = lower(model, catalogue, opset=opset, base_dir=base_dir, progress=progress)
     progress = progress or (lambda step, done, total: None)
     left_out: list[LeftOut] = []
     losing: Banned = frozenset()
 
     def rebuild(banned: Banned) -> Fused:
-        return fuse(source, catalogue, target=target, base_dir=base_dir, banned=banned | losing)
+        return fuse(source, catalogue, base_dir=base_dir, banned=banned | losing)
 
     if card is not None:
         from .pays import paying
@@ -180,7 +179,7 @@ def optimize(
 def report(
     model: ModelProto,
     *,
-    target: str = "onnxfuse",
+    target: Target = DEFAULT,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     rules: Sequence[Path] = (),
@@ -195,8 +194,8 @@ def report(
     Near misses of the rule `why` are told even where its pattern is so small that they say little.
     """
     started = time.perf_counter()
-    catalogue = load(rules).choose(select, ignore)
-    _, fused = lower(model, catalogue, target=target, base_dir=base_dir, why=why, progress=progress)
+    catalogue = load(rules).choose(select, ignore).serving(target)
+    _, fused = lower(model, catalogue, base_dir=base_dir, why=why, progress=progress)
     known = sizes(model, shapes or {})
     result = _report(model, fused, target, known, rules)
     if card is not None:
@@ -210,7 +209,6 @@ def lower(
     model: ModelProto,
     catalogue: Catalogue,
     *,
-    target: str = "onnxfuse",
     opset: int | None = None,
     base_dir: Path | None = None,
     why: str | None = None,
@@ -220,17 +218,14 @@ def lower(
 
     Returns the model at that opset, and what became of it.  Raises UsageError if it cannot be converted to `opset`; a
     model that cannot be converted to a higher one that was not asked for stays as it is."""
-    if target != "onnxfuse":
+    if not catalogue.target.functions:
         model = expand(model)
     source, raising = (
-        (model, target != "onnxfuse" and raisable(model)) if opset is None else (convert(model, opset), False)
+        (model, not catalogue.target.functions and raisable(model)) if opset is None else (convert(model, opset), False)
     )
     while True:
         try:
-            fused = fuse(
-                source, catalogue, target=target, base_dir=base_dir, why=why, progress=progress, raising=raising
-            )
-            return source, fused
+            return source, fuse(source, catalogue, base_dir=base_dir, why=why, progress=progress, raising=raising)
         except OpsetError as higher:
             try:
                 source = convert(model, higher.opset)
@@ -243,7 +238,6 @@ def fuse(
     model: ModelProto,
     catalogue: Catalogue,
     *,
-    target: str = "onnxfuse",
     base_dir: Path | None = None,
     banned: Banned = frozenset(),
     why: str | None = None,
@@ -254,17 +248,16 @@ def fuse(
 
     Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
     try:
-        return _fuse(model, catalogue, target, base_dir, banned, why, progress, raising)
+        return _fuse(model, catalogue, base_dir, banned, why, progress, raising)
     except UnrealisableError:
         # Only a fused op with several outputs can make nodes wait for each other: do without those.
-        single = Catalogue([r for r in catalogue.rules if not r.labels], catalogue.definitions)
-        return _fuse(model, single, target, base_dir, banned, why, progress, raising)
+        single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
+        return _fuse(model, single, base_dir, banned, why, progress, raising)
 
 
 def _fuse(
     model: ModelProto,
     catalogue: Catalogue,
-    target: str,
     base_dir: Path | None,
     banned: Banned,
     why: str | None,
@@ -284,14 +277,14 @@ def _fuse(
         parent = views.get(id(graph.parent)) if graph.parent is not None else None
         view = views[id(graph)] = lift(graph, base_dir, parent)
         forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
-        results.append((view, _search(view, catalogue, target, forbidden, raising)))
+        results.append((view, _search(view, catalogue, forbidden, raising)))
     sites: list[Site] = []
     near: list[NearMiss] = []
     simplified: set[tuple[str, str, str]] = set()
     for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
         path = view.graph.path
         kept = {value for scope, rule, value in banned if (scope, rule) == (path, SIMPLIFY)}
-        writer = Writer(view, found, names, functions, target, kept)
+        writer = Writer(view, found, names, functions, kept)
         own = writer.write()
         simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
         near = near_misses(view, found, own, why) + near
@@ -301,22 +294,19 @@ def _fuse(
     return Fused(copy, sites, near, frozenset(simplified))
 
 
-def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str, str]], raising: bool) -> Found:
+def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], raising: bool) -> Found:
     """Fusions, then the target's lowerings.  Where an op is left that the target does not have, what made it is banned
     and the search made again.  Raises OpsetError if `raising` and a higher opset has it."""
-    opset, view.terms.raisable = view.graph.opset, raising
-    catalogue = replace(catalogue, target=target)
-    strata = [*catalogue.strata(target), *catalogue.lowerings(target)]
-    if target == "onnxfuse":
-        return search(view, catalogue, strata, banned)
+    target, opset, view.terms.raisable = catalogue.target, view.graph.opset, raising
+    strata = [*catalogue.strata(), *catalogue.lowerings()]
     while True:
         found = search(view, catalogue, strata, banned)
         missing = [
             term
             for term, dtype in made(view, found)
-            if not can_say(target, term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions)
+            if not target.can_say(term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions)
         ]
-        wanted = max((wanted_opset(target, term.op, dict(term.attrs)) for term in missing), default=0)
+        wanted = max((target.wanted_opset(term.op, dict(term.attrs)) for term in missing), default=0)
         if raising and wanted > opset:
             raise OpsetError(wanted)
         excess = bans(found, missing) - banned
@@ -353,12 +343,12 @@ def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, i
 # ------------------------------------------------------------------------------------------------ what to say
 
 
-def _report(model: ModelProto, fused: Fused, target: str, known: Mapping[str, int], rules: Sequence[Path]) -> Report:
+def _report(model: ModelProto, fused: Fused, target: Target, known: Mapping[str, int], rules: Sequence[Path]) -> Report:
     served = examine(fused.model, rules)
     return Report(
         model="",
-        target=target,
-        nodes_before=count_nodes(model if target == "onnxfuse" else expand(model)),
+        target=target.name,
+        nodes_before=count_nodes(model if target.functions else expand(model)),
         nodes_after=count_nodes(fused.model),
         fusions=[fusion(site, known) for site in fused.sites if _worth_telling(site)],
         near_misses=fused.near_misses,

@@ -43,12 +43,11 @@ class Writer:
         found: Found,
         names: Names,
         functions: Functions,
-        target: str,
         kept: Collection[str] = (),
     ) -> None:
         self.view, self.found, self.kept = view, found, kept
         self.graph: Graph = view.graph
-        self.spell = Speller(view, found, names, functions, target)
+        self.spell = Speller(view, found, names, functions)
         self.alias = self.spell.alias
         self._seen: dict[tuple[Any, ...], NodeProto] = {}
         self.pinned: set[str] = set()

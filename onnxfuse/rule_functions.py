@@ -195,7 +195,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "lengthened": _lengthened,
     "atmost": _at_most,
     "isbool": lambda scope, x: isinstance(x, Term) and x.dtype == TensorProto.BOOL,
-    "target": lambda scope: scope.ops.target,
+    "target": lambda scope: scope.ops.target.name,
     "hides": lambda scope, x: isinstance(x, Term) and causal.hides(x),
     "lengths": _lengths,
     "blended": _blended,

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from .bodies import Use, asks_for_shapes, is_standard, output_dtype, real_dtype
-from .canonical import integers_as_input, make_attribute, tensor
+from .bodies import Use, asks_for_shapes, output_dtype, real_dtype
+from .canonical import integers_as_input, is_standard, make_attribute, tensor
 from .dimensions import Dimensions, Numbers, Part, Run
 from .functions import Functions
 from .graph import DOMAIN, STANDARD, Names, family
@@ -40,8 +40,8 @@ class Speller:
     Positions are indices of the scope's nodes; -1 for inputs and constants.  A value that has to be there at `limit` is
     computed from values of smaller positions, and its own nodes stand half a position before it."""
 
-    def __init__(self, view: View, found: Found, names: Names, functions: Functions, target: str) -> None:
-        self.view, self.found, self.names, self.functions, self.target = view, found, names, functions, target
+    def __init__(self, view: View, found: Found, names: Names, functions: Functions) -> None:
+        self.view, self.found, self.names, self.functions = view, found, names, functions
         self.graph = view.graph
         self.opset = self.graph.opset
         self.nodes: list[tuple[float, int, NodeProto]] = []
@@ -224,15 +224,16 @@ class Speller:
         if matches is None:  # an op of the original with several outputs, on new operands
             return self._plain(term.op, inputs, attrs, dtype, limit, name)
         rule = matches[-1].rule
-        plain = term.op not in self.functions.catalogue.definitions or rule.rank < 2
-        if plain or (self.target != "onnxfuse" and is_standard(term.op, attrs, self.opset)):
+        catalogue = self.functions.catalogue
+        plain = term.op not in catalogue.definitions or rule.rank < 2
+        if plain or (not catalogue.target.functions and is_standard(term.op, attrs, self.opset)):
             output = self._plain(term.op, inputs, attrs, dtype, limit, name)
             node = self.nodes[-1][2]
         else:
             kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
             shapes: tuple[tuple[int | str, ...] | None, ...] = ()
             booleans: tuple[bool, ...] = ()
-            if asks_for_shapes(self.functions.catalogue.definitions[term.op]):
+            if asks_for_shapes(catalogue.definitions[term.op]):
                 shapes = _lettered(term.args)
                 booleans = tuple(a.dtype == TensorProto.BOOL for a in term.args)
             given = tuple(bool(i) for i in inputs)

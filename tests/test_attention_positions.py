@@ -9,6 +9,7 @@ import pytest
 from onnxfuse import language
 from onnxfuse.graph import family_of
 from onnxfuse.pipeline import lower
+from onnxfuse.targets import Target
 from tests.spellings.build import Array
 from tests.test_attention import B, D, H, Model, S, T, assert_same, attributes, census, operands, scores
 
@@ -132,7 +133,7 @@ def test_a_window_of_every_length(joined: str, style: str, opset: int) -> None:
 def test_a_window_stays_a_mask_where_onnxruntime_must_read_it(target: str) -> None:
     g = Model(square())
     y = attended(g, g("Add", scores(g), np.where(band(N, N, 1, 0), SHOWN, HIDDEN)), guarded=False)
-    _, fused = lower(g.proto(y, opset=25), CATALOGUE, target=target)
+    _, fused = lower(g.proto(y, opset=25), CATALOGUE.serving(Target(target)))
     assert bounds(fused.model) == (-1, -1, 0)
     assert len(node_of(fused.model).input) == 4
 
@@ -279,7 +280,7 @@ def test_a_sink_stays_a_softmax_where_attention_has_none(target: str) -> None:
     g = Model(operands() | {"sink": logits()})
     column = g("Reshape", "sink", np.array([1, H, 1, 1], np.int64))
     sink = g("Expand", column, np.array([B, H, S, 1], np.int64))
-    _, fused = lower(g.proto(with_sink(g, scores(g), sink)), CATALOGUE, target=target)
+    _, fused = lower(g.proto(with_sink(g, scores(g), sink)), CATALOGUE.serving(Target(target)))
     assert census(fused.model)["Attention"] == 0
     assert census(fused.model)["Softmax"] == 1
 

@@ -17,6 +17,7 @@ from onnxfuse.language import load
 from onnxfuse.pipeline import fuse
 from onnxfuse.runtime.served import examine
 from onnxfuse.runtime.session import open_session
+from onnxfuse.targets import Target
 
 CATALOGUE = load()
 HEADS = "Q = RotaryEmbedding {q} (q, cos{ids}, sin{ids}{at})\n K = RotaryEmbedding {k} (k, cos{ids}, sin{ids}{at})\n"
@@ -52,7 +53,7 @@ def feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 def agree(proto: onnx.ModelProto, target: str = "onnxfuse") -> Counter[str]:
     """The ops of the fused model, which computes what it did, from its function bodies and by the kernels."""
-    fused = fuse(proto, CATALOGUE, target=target).model
+    fused = fuse(proto, CATALOGUE.serving(Target(target))).model
     onnx.checker.check_model(fused, full_check=True)
     given = feeds(proto)
     want = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, given)

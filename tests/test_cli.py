@@ -17,6 +17,7 @@ from onnxfuse import __version__, files
 from onnxfuse.cli import INTERRUPTED, main
 from onnxfuse.errors import NumericsError
 from onnxfuse.records import LeftOut, Validation
+from onnxfuse.targets import Target
 from tests import broken
 from tests.fake_engine import Engine, fusion, near_miss
 from tests.test_records import SCHEMA, violations
@@ -168,7 +169,7 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
     (call,) = engine.calls
     assert (call.pop("inputs")["x"] == 1).all()
     assert call == {
-        "target": "onnx",
+        "target": Target("onnx"),
         "opset": 23,
         "select": ("Gelu", "LayerNormalization"),
         "ignore": ("Gelu",),
@@ -189,7 +190,7 @@ def test_the_defaults_are_the_engines(model: Path, engine: Engine) -> None:
     assert main(["optimize", str(model)]) == 0
     assert engine.calls == [
         {
-            "target": "onnxfuse",
+            "target": Target(),
             "opset": None,
             "select": (),
             "ignore": (),

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from onnxfuse import language
 from onnxfuse.graph import family_of
 from onnxfuse.pipeline import Fused, fuse, lower
+from onnxfuse.targets import Target
 from tests.spellings.mutants import run
 from tests.test_fusion import ops
 from tests.written import inputs, outputs
@@ -64,7 +65,7 @@ def test_words_positions_and_segments_are_one_op() -> None:
 @pytest.mark.parametrize("target", ["onnx", "ort"])
 def test_targets_without_the_op_keep_the_pieces(target: str) -> None:
     before = model(BERT, "int64[batch, seq] ids, int64[batch, seq] types")
-    after = lower(before, CATALOGUE, target=target)[1].model
+    after = lower(before, CATALOGUE.serving(Target(target)))[1].model
     assert not any("Embed" in name for name in ops(after.graph))
     same(before, after, ids=ids(2, 5), types=ids(2, 5, below=3))
 

@@ -12,6 +12,7 @@ from onnx import parser
 from onnxfuse import language
 from onnxfuse.graph import family_of
 from onnxfuse.pipeline import fuse, optimize
+from onnxfuse.targets import Target
 from tests.spellings.mutants import feeds, run
 
 CATALOGUE = language.load()
@@ -200,7 +201,7 @@ def test_before_and_after(name: str) -> None:
 def test_standard_ops_alone_where_the_target_asks_for_them(name: str) -> None:
     text, expected = CASES[name]
     before = model(text)
-    result = optimize(before, target="onnx", opset=24)
+    result = optimize(before, target=Target("onnx"), opset=24)
     standard = {"SkipLayerNormalization": "LayerNormalization"}
     wanted = expected[0].removeprefix("onnxfuse.")
     wanted = standard.get(wanted, wanted)

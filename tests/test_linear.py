@@ -11,6 +11,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnxfuse import language
 from onnxfuse.graph import family_of
 from onnxfuse.pipeline import fuse
+from onnxfuse.targets import Target
 from tests.spellings.mutants import feeds, run
 from tests.written import inputs
 
@@ -46,7 +47,7 @@ LETTERS = {"A": "A", "B": "B", "bias": "c", "residual": "r"}
 
 def fused(before: Any, target: str = "onnxfuse") -> list[tuple[str, str, str]]:
     """Op, inputs that are given and activation of each node; the numbers must not change."""
-    after = fuse(before, CATALOGUE, target=target).model
+    after = fuse(before, CATALOGUE.serving(Target(target))).model
     given = feeds(before)
     for expected, actual in zip(run(before, given), run(after, given), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)

@@ -20,6 +20,7 @@ from onnxfuse import language, targets
 from onnxfuse.cli import onnxfuse as command
 from onnxfuse.graph import family_of
 from onnxfuse.pipeline import lower
+from onnxfuse.targets import Target
 
 ROOT = Path(__file__).resolve().parent.parent
 CATALOGUE = language.load()
@@ -74,7 +75,7 @@ def feeds(proto: onnx.ModelProto) -> dict[str, Any]:
 
 def fused(before: onnx.ModelProto, target: str = "ort", opset: int | None = None) -> onnx.ModelProto:
     """What the model becomes, having computed the same in onnxruntime."""
-    after = lower(before, CATALOGUE, target=target, opset=opset)[1].model
+    after = lower(before, CATALOGUE.serving(Target(target)), opset=opset)[1].model
     given = feeds(before)
     for a, b in zip(session(before).run(None, given), session(after).run(None, given), strict=True):
         assert a.dtype == b.dtype
@@ -245,9 +246,9 @@ DOUBLE = model("g (double[3,8] X) => (double[3,8] Y) { a = Exp (X)  b = Add (a, 
 def test_an_op_without_a_kernel_is_not_written() -> None:
     """onnxruntime has no Mish for doubles."""
     DOUBLE.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones(1), "one"))
-    assert not targets.has_kernel("Mish", onnx.TensorProto.DOUBLE)
+    assert not Target("ort").has_kernel("Mish", onnx.TensorProto.DOUBLE)
     assert "Mish" not in ops(fused(DOUBLE))
-    single = lower(_in_single(DOUBLE), CATALOGUE, target="ort")[1].model
+    single = lower(_in_single(DOUBLE), CATALOGUE.serving(Target("ort")))[1].model
     assert ops(single) == {"Mish": 1}
 
 
@@ -275,7 +276,7 @@ def test_rows_in_which_every_key_is_masked(target: str, fill: float) -> None:
     )
     before = model(masked, **QKV)
     before.graph.initializer.append(onnx.numpy_helper.from_array(np.array(fill, np.float32), "F"))
-    after = lower(before, CATALOGUE, target=target)[1].model
+    after = lower(before, CATALOGUE.serving(Target(target)))[1].model
     assert ops(after)["Attention"] == 1
     given = feeds(before)
     given["C"][0, 0, 2, :] = False
@@ -326,7 +327,7 @@ def test_rows_are_guarded_where_the_op_does_not(kind: str, opset: int | None) ->
         text = text.replace("qk = MatMul", "c = Cast <to = 11> (cf)  qk = MatMul")
         text = text.replace("p = Where", "zero = Cast <to = 11> (zerof)  p = Where")
     before = model(text, kind=kind, **QKV)
-    after = lower(before, CATALOGUE, target="ort", opset=opset)[1].model
+    after = lower(before, CATALOGUE.serving(Target("ort")), opset=opset)[1].model
     given = feeds(before)
     given["M"][0, 0, 2, :] = -np.inf
     expected, found = (session(m).run(None, given)[0] for m in (before, after))
@@ -352,7 +353,7 @@ def test_causal_attention(target: str, guarded: bool, opset: int) -> None:
     triangle = np.tril(np.ones((5, 5), bool))
     before.graph.initializer.append(onnx.numpy_helper.from_array(triangle, "T"))
     before.graph.initializer.append(onnx.numpy_helper.from_array(np.array(-np.inf, np.float32), "F"))
-    after = lower(before, CATALOGUE, target=target)[1].model
+    after = lower(before, CATALOGUE.serving(Target(target)))[1].model
     assert sum(count for op, count in ops(after).items() if "Attention" in op) == 1
     given = feeds(before) | {"C": np.array([[[[0, 0, 1, 1, 0]]], [[[1, 1, 0, 1, 1]]]], bool)}
     expected, found = (session(m).run(None, given)[0] for m in (before, after))
@@ -387,7 +388,7 @@ def test_no_harm(path: Path, tmp_path: Path) -> None:
     """onnxruntime runs no more nodes than it would have of the original, whatever its own optimizer finds there.  A
     Reshape and a Shape do not count: they move no data."""
     before = onnx.load(path)
-    after = lower(before, CATALOGUE, target="ort")[1].model
+    after = lower(before, CATALOGUE.serving(Target("ort")))[1].model
     ours, theirs = census(after, tmp_path), census(before, tmp_path)
     special = {op for op in ours | theirs if "." in op or "Norm" in op or op in ("Attention", "Gelu", "Gemm")}
     for op in sorted(special):
@@ -399,7 +400,7 @@ def test_no_harm(path: Path, tmp_path: Path) -> None:
 
 def test_the_table_of_kernels_holds() -> None:
     """Whatever the table says runs, runs here, too."""
-    claims = [(op, kind) for op, kinds in targets.kernels().items() for kind in kinds]
+    claims = [(op, kind) for op, kinds in targets.kernels(targets.KERNELS).items() for kind in kinds]
     assert len(claims) > 80
     assert [claim for claim in claims if not ort_kernels.runs(*claim)] == []
 

@@ -14,6 +14,7 @@ from onnx import AttributeProto, NodeProto
 
 from onnxfuse.graph import family_of
 from onnxfuse.pipeline import Optimized, optimize
+from onnxfuse.targets import Target
 
 MODELS = Path(__file__).parents[1] / "models"
 TRUTH: dict[str, dict[str, int]] = json.loads((MODELS / "truth.json").read_text())
@@ -105,7 +106,7 @@ def reachable(path: Path, target: str) -> dict[str, int]:
 
 
 def run(path: Path, target: str) -> Optimized:
-    return optimize(onnx.load(path, load_external_data=False), target=target, base_dir=path.parent)
+    return optimize(onnx.load(path, load_external_data=False), target=Target(target), base_dir=path.parent)
 
 
 @pytest.mark.parametrize("target", ["onnxfuse", "onnx"])

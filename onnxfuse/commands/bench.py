@@ -56,6 +56,7 @@ def bench(
     """
     from onnxfuse import bench as benchmark
     from onnxfuse import display, files, pipeline, tables
+    from onnxfuse.targets import Target
 
     given = files.read_inputs(inputs) if inputs else None
     begin(model)
@@ -65,7 +66,9 @@ def bench(
         if fused is not None:
             other = benchmark.Side(files.read(fused), fused.parent, str(fused))
         else:
-            made = pipeline.optimize(source, target=target, rules=rules, base_dir=model.parent, progress=progress)
+            made = pipeline.optimize(
+                source, target=Target(target), rules=rules, base_dir=model.parent, progress=progress
+            )
             other = benchmark.Side(made.model, model.parent, f"what onnxfuse makes of it (--target {target})")
         result = benchmark.bench(
             original,

@@ -9,7 +9,7 @@ import click
 
 from onnxfuse.errors import UsageError
 
-from .options import PATH, each, format_, models, print_json, selection, shape
+from .options import PATH, choose_target, each, format_, models, print_json, selection, shape
 
 if TYPE_CHECKING:
     from onnxfuse import demands
@@ -49,6 +49,7 @@ def check(
 
     if update_baseline and not baseline:
         raise UsageError("--update-baseline needs --baseline FILE")
+    choose_target(options)
     expectations = [demands.parse(text) for text in expect]
     names.check_rules((*options["select"], *options["ignore"]), options["rules"])
     names.check_rules([expected.name for expected in expectations], options["rules"], or_ops=True)

@@ -10,7 +10,7 @@ import click
 
 from onnxfuse.errors import NumericsError, OutputError, UsageError
 
-from .options import PATH, card, each, loudness, models, one_or_many, selection, shape, to_json
+from .options import PATH, card, choose_target, each, loudness, models, one_or_many, selection, shape, to_json
 
 if TYPE_CHECKING:
     from onnxfuse.records import Report
@@ -70,6 +70,7 @@ def optimize(
     """
     from onnxfuse import cards, display, files, names, paths, pipeline
 
+    choose_target(options)
     options["card"] = cards.given(card, options["target"])
     if validate and no_validate:
         raise UsageError("--validate and --no-validate exclude each other: give one")

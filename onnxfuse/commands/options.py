@@ -68,8 +68,15 @@ selection = options(
         show_default=True,
         help="Fused ops with function bodies, standard ops only, or what onnxruntime runs fastest.",
     ),
-    click.option("--provider", type=click.Choice(["cpu"]), expose_value=False, help="What --target ort is for."),
+    click.option("--provider", type=click.Choice(["cpu"]), default="cpu", help="Where onnxruntime runs --target ort."),
 )
+
+
+def choose_target(options: dict[str, Any]) -> None:
+    """Put the target that the options of `selection` name in their place."""
+    from onnxfuse.targets import Target
+
+    options["target"] = Target(options["target"], options.pop("provider"))
 
 
 def card(text: str) -> Callable[[_Command], _Command]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import card, each, format_, models, one_or_many, print_json, selection, shape
+from .options import card, choose_target, each, format_, models, one_or_many, print_json, selection, shape
 
 if TYPE_CHECKING:
     from onnxfuse.records import Report
@@ -52,6 +52,7 @@ def report(
 
     if card and not estimate:
         raise UsageError("--card is for --estimate")
+    choose_target(options)
     known = cards.given(card or cards.DEFAULT if estimate else None, options["target"])
 
     names.check_rules((*options["select"], *options["ignore"], *filter(None, [why])), options["rules"])
