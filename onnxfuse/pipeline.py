@@ -15,6 +15,7 @@ from onnx import ModelProto
 
 from .cards import Card
 from .cost import launches, traffic
+from .effects import Effects
 from .errors import NumericsError, UsageError
 from .estimate import predict
 from .functions import Functions
@@ -272,14 +273,14 @@ def _fuse(
     copy.CopyFrom(model)
     present = {f.name: f for f in copy.functions if f.domain == DOMAIN}
     scopes = [graph for root in roots(copy) for graph in root.scopes()]
-    functions, names = Functions(catalogue, present), Names.of(scopes)
+    functions, names, effects = Functions(catalogue, present), Names.of(scopes), Effects.of(copy)
     views: dict[int, View] = {}
     results: list[tuple[View, Found]] = []
     for done, graph in enumerate(scopes):
         if progress is not None:
             progress("match", done, len(scopes))
         parent = views.get(id(graph.parent)) if graph.parent is not None else None
-        view = views[id(graph)] = lift(graph, base_dir, parent)
+        view = views[id(graph)] = lift(graph, base_dir, parent, effects)
         forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
         results.append((view, _search(view, catalogue, target, forbidden, raising)))
     sites: list[Site] = []
