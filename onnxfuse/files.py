@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from onnxfuse import diagnosis, toposort, wire
+from onnxfuse import diagnosis, onnxruntime_ops, toposort, wire
 from onnxfuse.errors import ModelError, OutputError
 
 _GIB = 2**30
@@ -294,7 +294,8 @@ def _check_sizes(model: onnx.ModelProto, path: Path) -> None:
 
 
 def _without_weights(model: onnx.ModelProto, *, external: bool) -> onnx.ModelProto:
-    """A copy in which large initializers are empty, and the tensors with external data, if there are any.
+    """A copy in which large initializers are empty, and the tensors with external data, if there are any; ops that only
+    onnxruntime knows are hidden in it.
 
     The checker would serialise and parse all weights once more, and it refuses symbolic links to external data, which
     is how download caches keep models.
@@ -306,6 +307,7 @@ def _without_weights(model: onnx.ModelProto, *, external: bool) -> onnx.ModelPro
             copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
         else:
             copy.graph.initializer.append(tensor)
+    onnxruntime_ops.hide(copy)
     for tensor in tensors(copy) if external else ():
         if _is_external(tensor):
             tensor.ClearField("external_data")

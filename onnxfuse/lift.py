@@ -21,6 +21,8 @@ from .shape_data import shape_data
 from .symbolic import Apart, Derived, Dim, Limited, Shape, Sym, broadcast, limit, product, same_if, single, symbol
 from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms, same_shape, static, value_of
 
+MICROSOFT = "com.microsoft"
+"""The domain of ops whose results shape inference may know though onnx does not."""
 LOOKED_INTO = 1 << 16
 """Elements of a constant that is asked whether it repeats one number."""
 DECLARES_DTYPE = frozenset(
@@ -446,6 +448,12 @@ def _foreign(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
     types = [view.graph.type_of(output) if output else (0, None) for output in node.output]
     if not types:
         return []
+    if node.domain == MICROSOFT:
+        found = infer(view.terms, name, args, attrs, len(types))
+        types = [
+            (dtype, shape) if shape is not None or like is None else (dtype or _value_dtype(view, node, other), like)
+            for (dtype, shape), (like, other) in zip(types, found, strict=True)
+        ]
     if len(types) == 1:
         dtype, shape = types[0]
         return [(view.terms.raw(name, args, _frozen(attrs), shape=shape, dtype=dtype, key=key), dtype)]

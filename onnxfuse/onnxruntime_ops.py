@@ -33,14 +33,13 @@ def added(node: NodeProto, opset: int) -> bool:
     return node.domain in ("", "ai.onnx") and node.op_type in IN_AI_ONNX and not in_onnx(node.op_type, opset)
 
 
-def hide(model: ModelProto) -> bool:
-    """Move these nodes of a model to a domain of which onnx knows nothing and asks nothing.  Were there any?"""
-    nodes = [node for body, opset in _bodies(model) for node in _nodes(body) if added(node, opset)]
+def hide(model: ModelProto) -> None:
+    """Move these nodes of a model to a domain of which onnx knows nothing and asks nothing."""
+    nodes = _added(model)
     for node in nodes:
         node.domain = ELSEWHERE
     for proto in (model, *model.functions) if nodes else ():
         proto.opset_import.add(domain=ELSEWHERE, version=1)
-    return bool(nodes)
 
 
 def unhide(model: ModelProto) -> None:
@@ -53,6 +52,17 @@ def unhide(model: ModelProto) -> None:
         for i in reversed(range(len(proto.opset_import))):
             if proto.opset_import[i].domain == ELSEWHERE:
                 del proto.opset_import[i]
+
+
+def pass_on(model: ModelProto) -> None:
+    """Replace these nodes of a model by Identity, for shape inference: their output is like their first input."""
+    for node in _added(model):
+        node.op_type = "Identity"
+        del node.input[1:], node.output[1:], node.attribute[:]
+
+
+def _added(model: ModelProto) -> list[NodeProto]:
+    return [node for body, opset in _bodies(model) for node in _nodes(body) if added(node, opset)]
 
 
 def _bodies(model: ModelProto) -> Iterator[tuple[Iterable[NodeProto], int]]:

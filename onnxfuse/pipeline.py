@@ -25,6 +25,7 @@ from .kernels.emulator.build import compiler
 from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
+from .onnxruntime_ops import added
 from .opset import convert, raisable
 from .provenance import Site, module
 from .records import Fusion, LeftOut, NearMiss, Report, Validation
@@ -315,12 +316,30 @@ def _search(view: View, catalogue: Catalogue, target: str, banned: set[tuple[str
             if not can_say(target, term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions)
         ]
         wanted = max((wanted_opset(target, term.op, dict(term.attrs)) for term in missing), default=0)
+        if target == "onnx":
+            wanted = max(wanted, _standardized(view, found))
         if raising and wanted > opset:
             raise OpsetError(wanted)
         excess = bans(found, missing) - banned
         if not excess:
             return found
         banned = banned | excess
+
+
+def _standardized(view: View, found: Found) -> int:
+    """See to it that what only onnxruntime has in ai.onnx is written as the op of the standard that it is.
+
+    Returns the opset that is needed for all; what needs a higher one than the scope's stays."""
+    graph, opset = view.graph, 0
+    for node in graph.nodes:
+        name = node.output[0] if node.output else ""
+        if added(node, graph.opset) and name not in found.touched | found.stale:
+            term = found.current[name]
+            wanted = wanted_opset("onnx", term.op, dict(term.attrs))
+            if wanted and wanted <= graph.opset:
+                found.touched.add(name)
+            opset = max(opset, wanted)
+    return opset
 
 
 def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
