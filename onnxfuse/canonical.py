@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
+from .onnxruntime_ops import IN_AI_ONNX
 from .terms import Array, Attrs
 
 AXES_INPUT: dict[str, tuple[int, str, int]] = {
@@ -69,7 +70,7 @@ def defaults(op: str, domain: str, opset: int) -> dict[str, Any]:
     try:
         schema = defs.get_schema(op, opset, domain)
     except defs.SchemaError:
-        return {}
+        return dict(IN_AI_ONNX.get(op, {})) if domain in ("", "ai.onnx") else {}
     return {
         name: attribute_value(a.default_value)
         for name, a in schema.attributes.items()

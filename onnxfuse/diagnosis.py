@@ -91,11 +91,13 @@ def _depth(data: bytes) -> int:
 def invalid(model: onnx.ModelProto, complaint: str) -> str:
     """What is wrong with a model that onnx.checker rejects with `complaint`.
 
-    The checker says of every node in a wrong place that the graph is not sorted; this tells a cycle and a value that
-    nothing produces from that, and names the nodes.  Any other complaint is put into one line, its node in front.
+    The checker says of a node that reads what nothing produces that the graph is not sorted, which it is (`toposort`);
+    this names the value.  Any other complaint is put into one line, its node in front.
     """
-    if "topologically sorted" in complaint and (found := _disorder(model.graph, frozenset())):
-        return found
+    if "topologically sorted" in complaint:
+        for scope in (model.graph, *model.functions):
+            if found := _dangling(scope, frozenset()):
+                return found
     node = re.search(r"Name: (?P<name>.*?) OpType: (?P<op>\w+)", complaint)
     what = " ".join(complaint.split("\n==> Context")[0].split()).rstrip(".")
     return f"node {node['name'] or '(unnamed)'!r} ({node['op']}): {what}" if node else what
@@ -109,70 +111,16 @@ def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return [body for attribute in node.attribute for body in (attribute.g, *attribute.graphs) if body.node]
 
 
-def _free(graph: onnx.GraphProto) -> set[str]:
-    """Names that `graph`, a body, takes from the graphs around it."""
-    made = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | {""}
-    free: set[str] = set()
+def _dangling(graph: onnx.GraphProto | onnx.FunctionProto, outer: Iterable[str]) -> str | None:
+    """The node in `graph` or a body in it that reads what nothing produces."""
+    if isinstance(graph, onnx.FunctionProto):
+        given = {*graph.input}
+    else:
+        given = {*outer, *(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)}
+        given |= {tensor.values.name for tensor in graph.sparse_initializer}
+    given |= {name for node in graph.node for name in node.output}
     for node in graph.node:
-        free |= _reads(node) - made
-        made |= set(node.output)
-    return free
-
-
-def _reads(node: onnx.NodeProto) -> set[str]:
-    return set(node.input).union(*map(_free, _bodies(node))) - {""}
-
-
-def _disorder(graph: onnx.GraphProto, outer: Iterable[str]) -> str | None:
-    """The value that nothing produces, the cycle, or the node that stands too early, in `graph` or a body in it."""
-    given = {*outer, *(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)}
-    given |= {tensor.values.name for tensor in graph.sparse_initializer}
-    producer = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
-    reads = [sorted(_reads(node) - given) for node in graph.node]
-
-    for node, names in zip(graph.node, reads, strict=True):
-        for name in names:
-            if name not in producer:
-                return f"node {_label(node)!r} reads {name!r}, which nothing produces: export the model again"
-
-    if cycle := _cycle([[producer[name] for name in names] for names in reads]):
-        names = [_label(graph.node[index]) for index in (*cycle, cycle[0])]
-        shown = names if len(names) <= 8 else [*names[:6], f"... {len(names) - 7} more ...", names[-1]]
-        return f"the graph has a cycle: {' -> '.join(shown)}; ONNX graphs must not have one"
-
-    for index, (node, names) in enumerate(zip(graph.node, reads, strict=True)):
-        if late := [name for name in names if producer[name] > index]:
-            made = _label(graph.node[producer[late[0]]])
-            return f"node {_label(node)!r} stands before {made!r}, whose output it reads: sort the nodes topologically"
-    return next(
-        (found for node in graph.node for body in _bodies(node) if (found := _disorder(body, given | set(producer)))),
-        None,
-    )
-
-
-def _cycle(sources: list[list[int]]) -> list[int]:
-    """The nodes of one cycle in the order of data flow; empty if there is none.
-
-    `sources` gives for each node those whose outputs it reads.
-    """
-    left = {index: set(nodes) for index, nodes in enumerate(sources)}
-    users: dict[int, list[int]] = {}
-    for index, nodes in left.items():
-        for source in nodes:
-            users.setdefault(source, []).append(index)
-    ready = [index for index, nodes in left.items() if not nodes]
-    while ready:
-        done = ready.pop()
-        del left[done]
-        for user in users.get(done, ()):
-            left[user].discard(done)
-            if not left[user]:
-                ready.append(user)
-    if not left:
-        return []
-    # Every node left has a source left, so walking backwards must come round.
-    at, seen = next(iter(left)), dict[int, int]()
-    while at not in seen:
-        seen[at] = len(seen)
-        at = min(left[at])
-    return list(seen)[seen[at] :][::-1]
+        for name in sorted({*node.input} - given - {""}):
+            return f"node {_label(node)!r} reads {name!r}, which nothing produces: export the model again"
+    bodies = (body for node in graph.node for body in _bodies(node))
+    return next((found for body in bodies if (found := _dangling(body, given))), None)

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from onnxfuse import diagnosis, wire
+from onnxfuse import diagnosis, onnxruntime_ops, toposort, wire
 from onnxfuse.errors import ModelError, OutputError
 
 _GIB = 2**30
@@ -43,7 +43,7 @@ _HOLDS_TENSORS = (_Attribute.TENSOR, _Attribute.TENSORS, _Attribute.SPARSE_TENSO
 
 
 def read(path: Path) -> onnx.ModelProto:
-    """The model in the file `path`, checked by onnx.checker; its external data stays on disk.
+    """The model in the file `path`, checked by onnx.checker, its nodes in order; its external data stays on disk.
 
     Raises:
         ModelError: there is no such file, it is not a model, onnx.checker rejects it, it is of an opset or IR version
@@ -69,6 +69,10 @@ def read(path: Path) -> onnx.ModelProto:
     _check_versions(model, path)
     external = _check_external_data(model, path)
     _check_sizes(model, path)
+    try:
+        toposort.sort(model)
+    except ModelError as error:
+        raise ModelError(f"{path} is not valid: {error}") from None
     try:
         onnx.checker.check_model(_without_weights(model, external=external))
     except (onnx.checker.ValidationError, ValueError) as error:
@@ -290,7 +294,8 @@ def _check_sizes(model: onnx.ModelProto, path: Path) -> None:
 
 
 def _without_weights(model: onnx.ModelProto, *, external: bool) -> onnx.ModelProto:
-    """A copy in which large initializers are empty, and the tensors with external data, if there are any.
+    """A copy in which large initializers are empty, and the tensors with external data, if there are any; ops that only
+    onnxruntime knows are hidden in it.
 
     The checker would serialise and parse all weights once more, and it refuses symbolic links to external data, which
     is how download caches keep models.
@@ -302,6 +307,7 @@ def _without_weights(model: onnx.ModelProto, *, external: bool) -> onnx.ModelPro
             copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=[0])
         else:
             copy.graph.initializer.append(tensor)
+    onnxruntime_ops.hide(copy)
     for tensor in tensors(copy) if external else ():
         if _is_external(tensor):
             tensor.ClearField("external_data")

@@ -22,6 +22,7 @@ from onnx import (
 from onnx import helper as onnx_helper
 
 from .implied import element_types, parameter_types
+from .onnxruntime_ops import pass_on
 from .symbolic import Dim, Shape, symbol
 
 STANDARD = ("", "ai.onnx")
@@ -251,7 +252,9 @@ def _infer(graph: Graph) -> dict[str, TypeProto]:
     if graph.parent is not None:
         return {}
     try:
-        inferred = shape_inference.infer_shapes(skeleton(graph.model), data_prop=True)
+        bare = skeleton(graph.model)
+        pass_on(bare)
+        inferred = shape_inference.infer_shapes(bare, data_prop=True)
     except Exception:  # onnx raises its own C++ errors, RuntimeError and ValueError for models that it cannot infer
         return {}
     return {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}

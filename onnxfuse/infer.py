@@ -36,10 +36,19 @@ BROADCAST = frozenset(
 )
 BOOLEAN = frozenset("Equal And Or Xor Greater Less GreaterOrEqual LessOrEqual Not IsNaN IsInf".split())
 
-_ALIASES = {f"com.microsoft.{op}": op for op in ("Gelu", "FastGelu", "QuickGelu", "BiasGelu")} | {
-    "ai.onnx.SimplifiedLayerNormalization": "RMSNormalization"
+_ALIASES = {
+    f"com.microsoft.{op}": op
+    for op in (
+        "Gelu FastGelu QuickGelu BiasGelu RotaryEmbedding FusedConv EmbedLayerNormalization SkipLayerNormalization "
+        "SkipSimplifiedLayerNormalization"
+    ).split()
+} | {
+    "ai.onnx.SimplifiedLayerNormalization": "RMSNormalization",
+    "com.microsoft.FusedGemm": "Gemm",
+    "com.microsoft.GroupNorm": "GroupNormalization",
+    "com.microsoft.SkipGroupNorm": "GroupNormalization",
 }
-"""Ops of onnxruntime that shape inference treats like one of ai.onnx."""
+"""Ops of onnxruntime that shape inference treats like one of ai.onnx, or like the fused op of the same signature."""
 
 _RULES: dict[str, Inference] = {}
 
@@ -449,6 +458,20 @@ def _packed_attention(terms: Terms, args: list[Term], attrs: Attributes, outputs
     x, w = args[0].shape, args[1].shape
     size = exact(w[1], 3) if w is not None and len(w) == 2 else None
     return [(None if x is None or size is None else (*x[:2], size), args[0].dtype)]
+
+
+@_rule("com.microsoft.FusedMatMul")
+def _microsoft_matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    if any(attrs.get(name) for name in ("transA", "transBatchA", "transBatchB")):
+        return [(None, args[0].dtype)]
+    return _matmul(terms, args, attrs, outputs)
+
+
+@_rule("com.microsoft.MatMulNBits")
+def _quantized_matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """A product with packed weights of N columns."""
+    x = args[0].shape
+    return [(None if x is None else (*x[:-1], attrs["N"]), args[0].dtype)]
 
 
 @_rule("EmbedLayerNormalization")

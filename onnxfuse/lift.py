@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, zip_longest
 from pathlib import Path
@@ -12,16 +12,19 @@ import numpy as np
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from .canonical import AXES_INPUT, attribute_value, attributes_of, old_bounds
+from .effects import Effect, Effects
 from .graph import STANDARD, Graph, captured_names, has_bodies
 from .infer import BROADCAST, infer, normal_axis
 from .normal import fold, make, reshape, slice_axis
+from .onnxruntime_ops import added, in_onnx
 from .shape_data import shape_data
 from .symbolic import Apart, Derived, Dim, Limited, Shape, Sym, broadcast, limit, product, same_if, single, symbol
 from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms, same_shape, static, value_of
 
+MICROSOFT = "com.microsoft"
+"""The domain of ops whose results shape inference may know though onnx does not."""
 LOOKED_INTO = 1 << 16
 """Elements of a constant that is asked whether it repeats one number."""
-RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
 DECLARES_DTYPE = frozenset(
     "Cast CastLike ConstantOfShape EyeLike RandomNormalLike RandomUniformLike OneHot Constant".split()
 )
@@ -52,7 +55,8 @@ class View:
     """What each value of one scope computes.
 
     `terms_of` maps names to terms, `dtypes` to element types; `hidden` gives the values that an opaque leaf is computed
-    from, which its term does not show; `shared` are the values that more than one computation uses.
+    from, which its term does not show; `shared` are the values that more than one computation uses; `effects` are those
+    of the nodes.
     """
 
     graph: Graph
@@ -63,6 +67,12 @@ class View:
     dtypes: dict[str, int] = field(default_factory=dict)
     hidden: dict[int, list[str]] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)
+    effects: Sequence[Effect] = ()
+
+    @property
+    def lasting(self) -> list[int]:
+        """The nodes that stay though nothing reads them, in order."""
+        return [index for index, effect in enumerate(self.effects) if effect is Effect.UNKNOWN]
 
     def term(self, name: str) -> Term:
         """The term of a value of this scope or of one around it."""
@@ -89,14 +99,15 @@ class View:
         return self.terms.input(name, shape, dtype)
 
 
-def lift(graph: Graph, base_dir: Path | None, parent: View | None = None) -> View:
-    """The terms of every value of a scope.
+def lift(graph: Graph, base_dir: Path | None, parent: View | None = None, effects: Effects | None = None) -> View:
+    """The terms of every value of a scope; `effects` are those of its model, if they are known already.
 
     Names of dimensions lie: exporters give the same to a sequence and to its cache.  Where two inputs share one they
     are taken for different, until an op needs them to be equal.  What an op needs to be short, is."""
-    known = _Known()
+    known, effects = _Known(), effects or Effects.of(graph.model)
+    of_nodes = [effects(node, graph.opset) for node in graph.nodes]
     while True:
-        view = _lift(graph, base_dir, parent, known)
+        view = _lift(graph, base_dir, parent, known, of_nodes)
         found = _known(view.terms, _symbols(view) if parent is None else frozenset())
         if found.equal <= known.equal and found.limits.keys() <= known.limits.keys() and found.single <= known.single:
             return view
@@ -153,9 +164,9 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
     return None if shape is None else tuple(dims)
 
 
-def _lift(graph: Graph, base_dir: Path | None, parent: View | None, known: _Known) -> View:
+def _lift(graph: Graph, base_dir: Path | None, parent: View | None, known: _Known, effects: Sequence[Effect]) -> View:
     """The terms of every value of a scope, in one pass over its nodes."""
-    view = View(graph, Terms(), base_dir, parent, shared=_shared(graph))
+    view = View(graph, Terms(), base_dir, parent, shared=_shared(graph, effects), effects=effects)
     taken: set[str] = set()
     # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
     overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()
@@ -167,8 +178,8 @@ def _lift(graph: Graph, base_dir: Path | None, parent: View | None, known: _Know
         if name not in view.terms_of:
             dtype, shape = graph.type_of(name)
             _define(view, name, view.terms.input(name, _tell(name, shape, taken, known), dtype), dtype)
-    for node in graph.nodes:
-        for name, (term, dtype) in zip(node.output, _lift_node(view, node), strict=False):
+    for index, node in enumerate(graph.nodes):
+        for name, (term, dtype) in zip(node.output, _lift_node(view, index, node), strict=False):
             if name:
                 _define(view, name, term, dtype)
     return view
@@ -181,7 +192,7 @@ def _define(view: View, name: str, term: Term, dtype: int) -> None:
         view.terms.shared.add(term.id)
 
 
-def _shared(graph: Graph) -> set[str]:
+def _shared(graph: Graph, effects: Sequence[Effect]) -> set[str]:
     """The values that are used more than once, where nodes that compute the same count as one."""
     first: dict[tuple[Any, ...], int] = {}
     number: dict[str, object] = {}
@@ -194,7 +205,7 @@ def _shared(graph: Graph) -> set[str]:
 
     for index, node in enumerate(graph.nodes):
         operands = [number.get(name, name) for name in node.input]
-        if node.op_type in RANDOM or node.op_type in ("Constant", "Dropout") or index in graph.captures:
+        if effects[index] or node.op_type in ("Constant", "Dropout") or index in graph.captures:
             own = index
         else:
             ordered = sorted(operands, key=str) if node.op_type in ("Add", "Mul") else operands
@@ -248,13 +259,13 @@ def _opaque(view: View, node: NodeProto) -> list[tuple[Term, int]]:
     return result
 
 
-def _lift_node(view: View, node: NodeProto) -> list[tuple[Term, int]]:
-    terms, graph, op = view.terms, view.graph, node.op_type
-    if node.domain not in STANDARD:
-        return _foreign(view, node)
+def _lift_node(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
+    terms, graph, op = view.terms, view.graph, _standard(view, node)
+    if not op:
+        return _foreign(view, index, node)
     if op == "Constant":
         return [_constant_node(view, node)]
-    if op in RANDOM or has_bodies(node):
+    if view.effects[index] or has_bodies(node):
         return _opaque(view, node)
     if graph.is_function and any(a.ref_attr_name for a in node.attribute):
         return _opaque(view, node)
@@ -406,20 +417,47 @@ def _constant_node(view: View, node: NodeProto) -> tuple[Term, int]:
     return view.terms.input(name, shape, dtype), dtype
 
 
-def _foreign(view: View, node: NodeProto) -> list[tuple[Term, int]]:
-    """A node of another domain: rules may match it by its full name; nothing else is known of it."""
+def _standard(view: View, node: NodeProto) -> str:
+    """The op of ai.onnx that a node computes, however it is called; the empty string if it is none that is known."""
+    op = node.op_type
+    if node.domain not in STANDARD:
+        return ""
+    if in_onnx(op, view.graph.opset):
+        return op
+    if not added(node, view.graph.opset) or "stash_type" in attributes_of(node, view.graph.opset):
+        return ""
+    if op == "SimplifiedLayerNormalization":
+        for name in node.input:
+            view.term(name)
+        alike = len({view.dtypes[name] for name in node.input}) == 1
+        return "RMSNormalization" if alike and not any(node.output[1:]) else ""
+    return op
+
+
+def _foreign(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
+    """A node of another domain, or of ai.onnx and unknown there: rules may match it by its full name; nothing else is
+    known of it."""
     if has_bodies(node) or any(a.ref_attr_name for a in node.attribute):
         return _opaque(view, node)
     args = [view.term(name) for name in node.input]
     while args and args[-1].op == "Absent":
         args.pop()
     attrs = {a.name: attribute_value(a) for a in node.attribute}
-    name = f"{node.domain}.{node.op_type}"
+    name = f"{node.domain or 'ai.onnx'}.{node.op_type}"
+    key = (node.overload, index) if view.effects[index] else node.overload or None
     types = [view.graph.type_of(output) if output else (0, None) for output in node.output]
+    if not types:
+        return []
+    if node.domain == MICROSOFT:
+        found = infer(view.terms, name, args, attrs, len(types))
+        types = [
+            (dtype, shape) if shape is not None or like is None else (dtype or _value_dtype(view, node, other), like)
+            for (dtype, shape), (like, other) in zip(types, found, strict=True)
+        ]
     if len(types) == 1:
         dtype, shape = types[0]
-        return [(view.terms.raw(name, args, _frozen(attrs), shape=shape, dtype=dtype, key=node.overload), dtype)]
-    whole = view.terms.raw(name, args, _frozen(attrs), shape=None, dtype=types[0][0], key=node.overload)
+        return [(view.terms.raw(name, args, _frozen(attrs), shape=shape, dtype=dtype, key=key), dtype)]
+    whole = view.terms.raw(name, args, _frozen(attrs), shape=None, dtype=types[0][0], key=key)
     return [
         (view.terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype), dtype)
         for i, (dtype, shape) in enumerate(types)

@@ -56,6 +56,8 @@ def rebuild(terms: Terms, term: Term, args: Sequence[Term]) -> Term:
             return repeat(terms, x, term.attr("axis"), term.attr("n"))
         if op == "Slice" and x.shape is not None:
             return slice_axis(terms, x, term.attr("axis"), term.attr("start"), term.attr("stop"), term.attr("step"))
+    if term.key is not None:
+        return terms.raw(op, args, term.attrs, shape=term.shape, dtype=term.dtype, key=term.key)
     if op in NEUTRAL and term.dtype in REAL:
         result = combine(terms, op, args)
     else:

@@ -12,6 +12,7 @@ from onnx import ModelProto, TensorProto, helper
 from .errors import UsageError
 from .graph import has_bodies, opset_of, roots
 from .lift import lift
+from .onnxruntime_ops import hide, unhide
 from .terms import SMALL
 
 COERCED = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
@@ -30,6 +31,7 @@ def convert(model: ModelProto, opset: int) -> ModelProto:
         return model
     try:
         converted: ModelProto = version_converter.convert_version(_prepared(model), opset)
+        unhide(converted)
     except Exception as error:  # the converter raises RuntimeError and its own C++ errors
         line = str(error).strip().splitlines()[0]
         raise UsageError(f"the model cannot be converted to opset {opset}: {line}") from error
@@ -46,6 +48,7 @@ def raisable(model: ModelProto) -> bool:
 def _prepared(model: ModelProto) -> ModelProto:
     """What the converter is given."""
     copy = _without_weights(model)
+    hide(copy)
     if opset_of(model) < 13 and any(node.op_type in COERCED for node in copy.graph.node):
         _count_from_the_end(model, copy)
     return copy

@@ -15,6 +15,7 @@ from onnx import ModelProto
 
 from .cards import Card
 from .cost import launches, traffic
+from .effects import Effects
 from .errors import NumericsError, UsageError
 from .estimate import predict
 from .expand import expand
@@ -25,6 +26,7 @@ from .kernels.emulator.build import compiler
 from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
+from .onnxruntime_ops import added
 from .opset import convert, raisable
 from .provenance import Site, module
 from .records import Fusion, LeftOut, NearMiss, Report, Validation
@@ -268,14 +270,14 @@ def _fuse(
     copy.CopyFrom(model)
     present = {f.name: f for f in copy.functions if f.domain == DOMAIN}
     scopes = [graph for root in roots(copy) for graph in root.scopes()]
-    functions, names = Functions(catalogue, present), Names.of(scopes)
+    functions, names, effects = Functions(catalogue, present), Names.of(scopes), Effects.of(copy)
     views: dict[int, View] = {}
     results: list[tuple[View, Found]] = []
     for done, graph in enumerate(scopes):
         if progress is not None:
             progress("match", done, len(scopes))
         parent = views.get(id(graph.parent)) if graph.parent is not None else None
-        view = views[id(graph)] = lift(graph, base_dir, parent)
+        view = views[id(graph)] = lift(graph, base_dir, parent, effects)
         forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
         results.append((view, _search(view, catalogue, forbidden, raising)))
     sites: list[Site] = []
@@ -307,12 +309,30 @@ def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], rais
             if not target.can_say(term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions)
         ]
         wanted = max((target.wanted_opset(term.op, dict(term.attrs)) for term in missing), default=0)
+        if target.standard:
+            wanted = max(wanted, _standardized(view, found, target))
         if raising and wanted > opset:
             raise OpsetError(wanted)
         excess = bans(found, missing) - banned
         if not excess:
             return found
         banned = banned | excess
+
+
+def _standardized(view: View, found: Found, target: Target) -> int:
+    """See to it that what only onnxruntime has in ai.onnx is written as the op of the standard that it is.
+
+    Returns the opset that is needed for all; what needs a higher one than the scope's stays."""
+    graph, opset = view.graph, 0
+    for node in graph.nodes:
+        name = node.output[0] if node.output else ""
+        if added(node, graph.opset) and name not in found.touched | found.stale:
+            term = found.current[name]
+            wanted = target.wanted_opset(term.op, dict(term.attrs))
+            if wanted and wanted <= graph.opset:
+                found.touched.add(name)
+            opset = max(opset, wanted)
+    return opset
 
 
 def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

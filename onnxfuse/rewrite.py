@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProt
 
 from .functions import Functions
 from .graph import STANDARD, Graph, Names, captured_names, has_bodies
-from .lift import RANDOM, View
+from .lift import View
 from .provenance import Site, Written, sites
 from .search import Found, reachable
 from .simplify import simpler
@@ -146,6 +147,10 @@ class Writer:
         looked: set[int] = set()
         stack = [name for name in graph.outputs if name in graph.producer]
         reads = list(stack)
+        for lasting in self.view.lasting:
+            if lasting not in self.anew:
+                wanted.add(lasting)
+                stack += _read_by(graph.nodes[lasting])
         while stack:
             index = graph.producer.get(stack.pop())
             if index is None or index in wanted:
@@ -153,8 +158,7 @@ class Writer:
             wanted.add(index)
             node = graph.nodes[index]
             if index not in self.anew:
-                stack.extend(name for name in node.input if name)
-                stack.extend(captured_names(node) if has_bodies(node) else ())
+                stack += _read_by(node)
                 continue
             terms = [a for name in node.output if name for a in current[name].args]
             while terms:
@@ -227,7 +231,7 @@ class Writer:
             self.spell.constant(term, self.view.dtypes[name], name)
             return True
         if name not in self.pinned:
-            same = self._unchanged(node, term, name) or self._duplicate(node)
+            same = self._unchanged(node, term, name) or self._duplicate(node, index)
             if same is not None:
                 self.alias[name] = same
                 return True
@@ -260,9 +264,9 @@ class Writer:
                 return str(self.alias.get(source, source))
         return None
 
-    def _duplicate(self, node: NodeProto) -> str | None:
+    def _duplicate(self, node: NodeProto, index: int) -> str | None:
         """The output of an earlier node that computes the same from the same inputs."""
-        if node.op_type in RANDOM or node.op_type == "Dropout" or has_bodies(node):
+        if self.view.effects[index] or node.op_type == "Dropout" or has_bodies(node):
             return None
         inputs = tuple(self.alias.get(i, i) for i in node.input)
         attrs = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
@@ -283,12 +287,15 @@ class Writer:
         reads = [self._reads(node) for _, _, node in entries]
         live_nodes: set[int] = set()
         stack = [producer[o] for o in (self.alias.get(o, o) for o in graph.outputs) if o in producer]
+        places = {id(node): i for i, (_, _, node) in enumerate(entries)}
+        lasting = [places[id(graph.nodes[i])] for i in self.view.lasting if id(graph.nodes[i]) in places]
+        stack += lasting
         while stack:
             i = stack.pop()
             if i not in live_nodes:
                 live_nodes.add(i)
                 stack.extend(producer[r] for r in reads[i] if r in producer)
-        ordered = _sort(entries, live_nodes, reads, producer)
+        ordered = _sort(entries, live_nodes, reads, producer, lasting)
         made = {name for i in live_nodes for name in entries[i][2].output}
         alive = {id(entries[i][2]) for i in live_nodes}
         written = [Written(*site) for site in self.spell.sites if id(site[1]) in alive]
@@ -372,12 +379,15 @@ def _sort(
     live_nodes: set[int],
     reads: Sequence[set[str]],
     producer: Mapping[str, int],
+    lasting: Sequence[int],
 ) -> list[int]:
-    """Topological order that follows the original positions wherever it can.  Raises UnrealisableError on a cycle."""
+    """Topological order that follows the original positions wherever it can, and everywhere for nodes that may have
+    effects.  Raises UnrealisableError on a cycle."""
     waiting: dict[int, int] = {}
     users: dict[int, list[int]] = {}
+    before = {later: {earlier} for earlier, later in pairwise(lasting)}
     for i in live_nodes:
-        sources = {producer[r] for r in reads[i] if r in producer} & live_nodes
+        sources = {producer[r] for r in reads[i] if r in producer} & live_nodes | before.get(i, set())
         waiting[i] = len(sources)
         for s in sources:
             users.setdefault(s, []).append(i)
@@ -394,6 +404,11 @@ def _sort(
     if len(ordered) < len(live_nodes):
         raise UnrealisableError("the fused nodes would wait for each other")
     return ordered
+
+
+def _read_by(node: NodeProto) -> list[str]:
+    """The values that a node and the bodies in it read."""
+    return [*filter(None, node.input), *(captured_names(node) if has_bodies(node) else ())]
 
 
 def _element_count(term: Term) -> int:

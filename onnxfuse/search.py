@@ -166,6 +166,12 @@ def reachable(view: View, current: Mapping[str, Term]) -> tuple[list[Term], set[
     seen: dict[int, Term] = {}
     stack = [current[name] for name in view.graph.outputs if name in current]
     needed = {term.id for term in stack}
+    for index in view.lasting:
+        node = view.graph.nodes[index]
+        made = [current[name] for name in node.output if name]
+        read = [current[name] for name in node.input if name] if not made else []
+        needed |= {term.id for term in read}
+        stack += made + read
     while stack:
         term = stack.pop()
         if term.id in seen:

@@ -20,7 +20,7 @@ from onnx import NodeProto
 
 from .dimensions import Dimensions, Polynomial, Run
 from .graph import STANDARD, captured_names, has_bodies
-from .lift import RANDOM, View
+from .lift import View
 from .search import Found
 from .symbolic import Dim, Sym, exact, product
 from .terms import REAL, SMALL, Term, static
@@ -113,7 +113,7 @@ def simpler(
     renewed: set[str] = set()
     for index in sorted(live.nodes, reverse=True):
         node = graph.nodes[index]
-        if index not in live.nodes or node.op_type == "Constant" or not _renewable(view, node):
+        if index not in live.nodes or node.op_type == "Constant" or not _renewable(view, index):
             continue
         name = node.output[0]
         plan = _Spelling(live, index)
@@ -153,9 +153,10 @@ def _inputs(node: NodeProto) -> list[str]:
     return [*names, *captured_names(node)] if has_bodies(node) else names
 
 
-def _renewable(view: View, node: NodeProto) -> bool:
+def _renewable(view: View, index: int) -> bool:
     """May this node go, if nothing is read from it or its one output is computed otherwise?"""
-    if node.domain not in STANDARD or node.op_type in RANDOM or has_bodies(node) or len(node.output) != 1:
+    node = view.graph.nodes[index]
+    if node.domain not in STANDARD or view.effects[index] or has_bodies(node) or len(node.output) != 1:
         return False
     if node.op_type in ("Constant", "Dropout"):
         return node.op_type == "Constant"
@@ -177,7 +178,7 @@ def _superfluous(live: _Live, index: int, kept: Collection[str]) -> set[int]:
             source = live.place(name)
             if source < 0 or source not in live.nodes or name in kept or source in gone:
                 continue
-            if lost[name] == live.uses[name] and _renewable(live.view, graph.nodes[source]):
+            if lost[name] == live.uses[name] and _renewable(live.view, source):
                 gone.add(source)
                 stack.append(source)
     return gone

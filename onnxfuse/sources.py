@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from onnxfuse import files
+from onnxfuse import files, toposort
 from onnxfuse.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,18 +36,29 @@ class Opened:
 
 
 def opened(model: Source) -> Opened:
-    """`model`, read or exported; ModelError if it is a file that cannot be read, UsageError if it is no model."""
+    """`model`, read or exported, its nodes in order; ModelError if it is a file that cannot be read or has a cycle,
+    UsageError if it is no model."""
     path = path_of(model)
     if path is not None:
         return Opened(files.read(path), path)
     if isinstance(model, onnx.ModelProto):
-        return Opened(model)
+        return Opened(_sorted(model))
     if _is_graph(model):
         import onnx_graphsurgeon
 
-        return Opened(onnx_graphsurgeon.export_onnx(model))
+        return Opened(_sorted(onnx_graphsurgeon.export_onnx(model)))
     kind = type(model).__name__
     raise UsageError(f"a model is a path, an onnx.ModelProto or an onnx_graphsurgeon.Graph, not {kind}")
+
+
+def _sorted(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, or a copy with its nodes in order."""
+    if toposort.is_sorted(model):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    toposort.sort(copy)
+    return copy
 
 
 def path_of(model: Source) -> Path | None:

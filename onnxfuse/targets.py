@@ -88,6 +88,11 @@ class Target:
         return self.kind.functions
 
     @property
+    def standard(self) -> bool:
+        """Whether its files have ops of the standard alone."""
+        return not self.functions and self.kind.kernels is None
+
+    @property
     def folders(self) -> tuple[str, ...]:
         """The folders of rules/ that say what fused ops become, the most general one first."""
         return self.kind.folders

@@ -48,11 +48,12 @@ class Term:
     """One expression.  `scalar` is its number if it is a constant with one element; `data` are the (symbolic) integers
     it holds if it computes with shapes."""
 
-    __slots__ = ("_load", "args", "attrs", "below", "constant", "data", "dtype", "id", "op", "scalar", "shape")
+    __slots__ = ("_load", "args", "attrs", "below", "constant", "data", "dtype", "id", "key", "op", "scalar", "shape")
 
     op: str
     args: tuple[Term, ...]
     attrs: Attrs
+    key: object
     id: int
     shape: Shape | None
     dtype: int
@@ -145,14 +146,14 @@ class Terms:
         scalar: float | None = None,
         load: Callable[[], Array] | None = None,
     ) -> Term:
-        """Intern a term as it is, with no rewriting; `key` tells leaves apart that have no arguments."""
+        """Intern a term as it is, with no rewriting; `key` tells apart what op, arguments and attributes do not."""
         args = tuple(args)
         identity = (op, tuple([a.id for a in args]), attrs, key)
         term = self._table.get(identity)
         if term is not None:
             return term
         term = Term()
-        term.op, term.args, term.attrs, term.id = op, args, attrs, len(self._table)
+        term.op, term.args, term.attrs, term.key, term.id = op, args, attrs, key, len(self._table)
         term.shape, term.dtype, term.data, term.scalar, term._load = shape, dtype, data, scalar, load
         below, constant = 0, bool(args)
         for a in args:

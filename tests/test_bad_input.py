@@ -47,7 +47,6 @@ FILES: dict[str, tuple[bytes | onnx.ModelProto, str]] = {
         broken.cyclic(),
         "is not valid: the graph has a cycle: relu -> add -> relu; ONNX graphs must not have one",
     ),
-    "unsorted": (broken.unsorted(), "node 'neg' stands before 'relu', whose output it reads: sort the nodes"),
     "dangling": (broken.dangling(), "node 'add' reads 'ghost', which nothing produces: export the model again"),
     "attribute": (broken.unknown_attribute(), "is not valid: node 'relu' (Relu): Unrecognized attribute: slope"),
     "short weight": (broken.short_weight(), "is not valid: 'w' has too few bytes for [8, 8]: export it again"),
