@@ -17,7 +17,7 @@ import onnxruntime
 
 import onnxfuse
 from onnxfuse.files import bodies
-from onnxfuse.graph import DOMAIN
+from onnxfuse.graph import DOMAIN, family_of
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 
@@ -72,8 +72,9 @@ def _names(node: onnx.NodeProto) -> Iterator[str]:
     """The ops that a node computes: its own, and its activation."""
     attributes = {attribute.name: attribute for attribute in node.attribute}
     # com.microsoft's QuickGelu is SiLU where its factor is 1.
-    silu = node.op_type == "QuickGelu" and "alpha" in attributes and attributes["alpha"].f == 1
-    yield "Silu" if silu else node.op_type
+    op = family_of(node)
+    silu = op == "QuickGelu" and "alpha" in attributes and attributes["alpha"].f == 1
+    yield "Silu" if silu else op
     if "activation" in attributes:
         yield attributes["activation"].s.decode()
 

@@ -12,6 +12,7 @@ from onnxfuse.pipeline import lower
 from onnxfuse.targets import Target
 from tests.spellings.build import Array
 from tests.test_attention import B, D, H, Model, S, T, assert_same, attributes, census, operands, scores
+from tests.written import inputs
 
 CATALOGUE = language.load()
 HIDDEN, SHOWN = np.float32(-np.inf), np.float32(0)
@@ -36,6 +37,10 @@ def attended(g: Model, masked: str, *, guarded: bool = True, value: str = "V") -
 def node_of(model: onnx.ModelProto) -> onnx.NodeProto:
     (node,) = [node for node in model.graph.node if family_of(node) == "Attention"]
     return node
+
+
+def operands_of(model: onnx.ModelProto) -> dict[str, str]:
+    return inputs(model, node_of(model))
 
 
 def bounds(model: onnx.ModelProto) -> tuple[int, int, int]:
@@ -152,7 +157,7 @@ def test_windows_of_padded_sequences_count_from_their_last_key(shift: int) -> No
         masked = g("Add", masked, g("Where", part, SHOWN, HIDDEN))
     fused = assert_same(g.proto(attended(g, masked), opset=24), feeds)
     assert bounds(fused) == ((2 + shift, -1, 1) if shift >= 0 else (-1, -1, 1))
-    assert list(node_of(fused).input[6:]) == ["lengths"]
+    assert operands_of(fused)["nonpad_kv_seqlen"] == "lengths"
 
 
 # ------------------------------------------------------------------------------------------------ beside others
@@ -199,7 +204,7 @@ def test_a_mask_lengthened_by_minus_infinity_is_given_short(given: int, fill: fl
     pads, axes = np.array([0, T - given], np.int64), np.array([-1], np.int64)
     padded = g("Pad", "mask", pads, np.float32(fill), axes)
     fused = assert_same(g.proto(attended(g, g("Add", scores(g), padded), guarded=False), opset=opset), feeds)
-    assert (node_of(fused).input[3] == "mask") == (given > 1 and fill == -np.inf)
+    assert (operands_of(fused)["attn_mask"] == "mask") == (given > 1 and fill == -np.inf)
 
 
 @pytest.mark.parametrize("pads", [[0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 2, 0, 0, 0, -1]])
@@ -208,7 +213,7 @@ def test_a_mask_lengthened_elsewhere_stays_so(pads: list[int]) -> None:
     g = Model(feeds)
     padded = g("Pad", "mask", np.array(pads, np.int64), HIDDEN)
     fused = assert_same(g.proto(attended(g, g("Add", scores(g), padded), guarded=False), opset=18), feeds)
-    assert node_of(fused).input[3] != "mask"
+    assert operands_of(fused)["attn_mask"] != "mask"
 
 
 # ------------------------------------------------------------------------------------------------ sinks
@@ -243,7 +248,7 @@ def test_a_sink_per_head_is_an_input(mask: str | None, source: str, shifted: boo
         sink = np.broadcast_to(logits().reshape(1, H, 1, 1), (B, H, S, 1)).copy()
     masked = g("Add", scores(g), "mask") if mask else scores(g)
     fused = assert_same(g.proto(with_sink(g, masked, sink, stop=stop, shifted=shifted), opset=17), feeds)
-    assert len(node_of(fused).input) == 8
+    assert "head_sink" in operands_of(fused)
     assert not census(fused)["Softmax"]
 
 
@@ -257,7 +262,7 @@ def test_a_sink_beside_a_causal_mask_and_repeated_heads(opset: int) -> None:
     column = g("Expand", g("Reshape", "sink", np.array([1, H, 1, 1], np.int64)), np.array([B, H, N, 1], np.int64))
     fused = assert_same(g.proto(with_sink(g, masked, column, stop=N, shifted=False, value=value), opset=opset), feeds)
     assert bounds(fused) == (-1, -1, 1)
-    assert list(node_of(fused).input) == ["Q", "K", "V", "", "", "", "", "sink"]
+    assert operands_of(fused) == {"Q": "Q", "K": "K", "V": "V", "head_sink": "sink"}
 
 
 @pytest.mark.parametrize("kind", ["per row", "first", "two", "other slice"])

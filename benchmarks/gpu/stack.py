@@ -16,8 +16,10 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 import onnxfuse
 from models import split_stack
+from onnxfuse.graph import family_of
 from onnxfuse.kernels import pointwise
 from onnxfuse.kernels.device import Array, TensorType
+from onnxfuse.runtime.served import arguments
 
 from . import expected, peers, timing
 from .machine import Machine, Memory, Run
@@ -42,6 +44,7 @@ class Program:
             if array.dtype == np.float32:
                 self.values[name] = machine.allocate(TensorType(array.dtype, array.shape))
                 machine.write(self.values[name], array)
+        self.functions = {f.name: f for f in model.functions}
         for node in model.graph.node:
             self._node(node)
         self.launches = len(self.calls)
@@ -54,7 +57,7 @@ class Program:
     def _node(self, node: NodeProto) -> None:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
-        op, inputs = node.op_type, [self.values.get(name) for name in node.input]
+        op, inputs = family_of(node), [self.values.get(name) for name in node.input]
         x = inputs[0]
         if op == "Constant":
             self.numbers[node.output[0]] = numpy_helper.to_array(attributes["value"])
@@ -82,17 +85,24 @@ class Program:
             self._loop([node], node.output[0])
         else:
             kernel = expected.kernel(op, attributes)
-            types = kernel.outputs([None if i is None else i.type for i in inputs])
-            outputs = [self._new(name, t.shape) for name, t in zip(node.output, types, strict=False)]
-            given = [*outputs, *(None for _ in types[len(outputs) :])]
-            self.calls.append(lambda: kernel.launch(self.machine.device, inputs, given))
+            taken, made = arguments(kernel.signature, self.functions.get(node.op_type))
+            by_number = dict(zip(taken, inputs, strict=False))
+            operands = [by_number.get(at) for at in range(len(kernel.signature.inputs))]
+            types = kernel.outputs([None if i is None else i.type for i in operands])
+            named = dict(zip(made, node.output, strict=False))
+            results = [self._new(named[at], t.shape) if at in named else None for at, t in enumerate(types)]
+            self.calls.append(lambda: kernel.launch(self.machine.device, operands, results))
 
     def _product(self, node: NodeProto, attributes: Mapping[str, Any]) -> None:
         a, b = (self.values[name] for name in node.input[:2])
         if attributes.get("transB") or attributes.get("alpha", 1.0) != 1.0 or len(b.shape) != 2:
             raise SkippedError(f"a product with {dict(attributes)} is not one that this runs")
         shape = (*a.shape[:-1], b.shape[1])
-        bias, activation = [*node.input[2:], ""][0], attributes.get("activation", "")
+        function = self.functions.get(node.op_type)
+        added = dict(zip(function.input, node.input, strict=True)) if function is not None else {}
+        bias, activation = added.get("bias", ""), attributes.get("activation", "")
+        if "residual" in added:
+            raise SkippedError("a product with a residual is not one that this runs")
         name = node.output[0]
         raw = self._new(f"{name}/product" if bias or activation else name, shape)
         left, right, result = (self._array(m) for m in (a, b, raw))
