@@ -150,6 +150,13 @@ def print_why(out: Console, report: Report, rule: str) -> None:
     out.print()
 
 
+def print_origin(out: Console, rule: str, replaced: Sequence[str]) -> None:
+    """What a node that onnxfuse wrote stands for; empty what its file does not say."""
+    out.print(f"  is fused already{f', by the rule {rule}' if rule else ''}")
+    if replaced:
+        out.print(Padding.indent(Text(f"it stands for: {', '.join(replaced)}", style="dim"), 4))
+
+
 def print_explanation(
     out: Console, report: Report, names: frozenset[str], op: str, rules: Sequence[str] | None
 ) -> None:

@@ -107,6 +107,12 @@ def sites(
     return result
 
 
+def origin(node: NodeProto) -> tuple[str, list[str]]:
+    """The rule that made a fused node, and the names of the nodes that it stands for, as far as its metadata says."""
+    told = {entry.key: entry.value for entry in node.metadata_props}
+    return told.get(RULE_KEY, ""), told.get(REPLACED_KEY, "").split()
+
+
 def keys(site: Site, matches: Sequence[Match]) -> list[tuple[str, str, str]]:
     """What must be banned for these matches of a site not to come back: their rules, at the values they changed.
 

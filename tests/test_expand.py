@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import pytest
 
 import onnxfuse
 from onnxfuse import language
+from onnxfuse.cli import main
 from onnxfuse.expand import expand
 from onnxfuse.graph import family_of, roots
 from onnxfuse.pipeline import fuse
@@ -61,3 +64,14 @@ def test_nodes_keep_the_module_of_the_node_that_they_come_from() -> None:
     softmax = [node.name for node in plain.graph.node if family_of(node) == "Softmax"]
     assert all("/encoder/layer." in name and name.endswith("/shares") for name in softmax)
     assert len(softmax) == 3
+
+
+def test_a_fused_node_is_explained_by_what_it_stands_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(fused("bert.ts.onnx")[1], tmp_path / "fused.onnx")
+    name = "/bert/encoder/layer.0/attention/self/Attention"
+    assert main(["report", str(tmp_path / "fused.onnx"), "--explain", name]) == 0
+    out = capsys.readouterr().out
+    assert f"{name} (Attention) in " in out
+    assert "is fused already, by the rule Attention" in out
+    assert "it stands for: " in out
+    assert "attention/self/Softmax" in out

@@ -47,8 +47,9 @@ def report(
       onnxfuse report bert.onnx --estimate --card a100 --shape input_ids:1,128
       onnxfuse report bert.onnx --format json | jq .census
     """
-    from onnxfuse import cards, display, files, names, paths, pipeline
+    from onnxfuse import cards, display, files, names, paths, pipeline, provenance
     from onnxfuse.errors import UsageError
+    from onnxfuse.graph import DOMAIN, family_of
 
     if card and not estimate:
         raise UsageError("--card is for --estimate")
@@ -72,9 +73,12 @@ def report(
             found = found.narrowed(lambda fusion: not why or fusion.rule == why)
             return found.narrowed(lambda fusion: not node or display.concerns(fusion, known_as))
         if node:
-            users = names.rules_with(node.op_type, options["rules"])
-            out.print(f"{explain} ({node.op_type}) in {path}")
-            display.print_explanation(out, found, known_as, node.op_type, users)
+            op = family_of(node)
+            out.print(f"{explain} ({op}) in {path}")
+            if node.domain == DOMAIN:
+                display.print_origin(out, *provenance.origin(node))
+            else:
+                display.print_explanation(out, found, known_as, op, names.rules_with(op, options["rules"]))
         elif why:
             display.print_why(out, found, why)
         else:
