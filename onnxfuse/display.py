@@ -76,6 +76,7 @@ def print_optimized(out: Console, report: Report, *, written: Sequence[Path], ve
     for left in report.left_out:
         what = f"left out: {_fusion_at(left.fusion)}: {left.reason}"
         out.print(Padding.indent(Text.assemble(("✗ ", "bold red"), what), 2))
+    _print_placement(out, report)
     _print_verdict(out, report.validation)
     for extra in written[1:]:
         out.print(Text(f"  with its external data in {extra}", style="dim"))
@@ -87,10 +88,26 @@ def print_report(out: Console, report: Report, *, verbose: bool) -> None:
     out.print(Text(report.model, style="bold"))
     _print_sum(out, report, "nothing to fuse")
     _print_fusions(out, report.fusions, scopes=True, sites=verbose)
+    _print_placement(out, report)
     _print_sources(out, report, verbose=verbose)
     print_near_misses(out, report.near_misses, verbose=verbose)
     if report.near_misses or not report.fusions:
         out.print()
+
+
+def _print_placement(out: Console, report: Report) -> None:
+    """How many nodes onnxruntime's CUDA provider leaves to the CPU, and which."""
+    if report.placement is None:
+        return
+    found = report.placement
+    before, after = sum(found.before.values()), sum(found.after.values())
+    out.print(
+        Text(f"  nodes that fall back to the CPU: {before} → {after} (kernels of onnxruntime {found.onnxruntime})")
+    )
+    for op, count in found.after.items():
+        out.print(Text(f"    {count} × {op}", style="dim"))
+    if any(found.host):
+        out.print(Text(f"    shape arithmetic, which belongs there: {found.host[0]} → {found.host[1]}", style="dim"))
 
 
 def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:

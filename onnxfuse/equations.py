@@ -56,13 +56,17 @@ class Scope:
     # ------------------------------------------------------------------------------------- terms
 
     def term(self, value: Value) -> Term:
-        """A value as a term: a number becomes a constant of the result's dtype."""
+        """A value as a term: a number becomes a constant of the result's dtype, dimensions a vector of int64."""
         if isinstance(value, Term):
             return value
         if value is None:
             return self.terms.absent
         if isinstance(value, bool | int | float):
             return self.terms.number(float(value), self.like.dtype)
+        if isinstance(value, tuple) and value and all(isinstance(d, int | Sym) for d in value):
+            dims = np.empty(len(value), object)
+            dims[:] = value
+            return self.terms.integers(dims)
         raise UndecidedError(f"{value} is no tensor")
 
     def apply(self, op: str, args: list[Value], attrs: dict[str, Any]) -> Term:
@@ -354,7 +358,7 @@ def _call(node: ast.Call) -> Compiled:
         # A parameter that the match left out is an absent input of an op, not its neutral number.
         left_out = scope.bindings.get("", ())
         for i, name in enumerate(names):
-            if name in left_out and (op in scope.ops.definitions or i in _optional_inputs(op)):
+            if name in left_out and ("." in op or op in scope.ops.definitions or i in _optional_inputs(op)):
                 args[i] = None
         return scope.apply(op, args, attrs)
 

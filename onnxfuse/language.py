@@ -64,11 +64,12 @@ class Catalogue:
             wanted |= {op for rule in more for op in rule.matched_ops}
 
     def lowerings(self) -> list[list[Rule]]:
-        """The rules of the target's folders, which run after all fusions: folder after folder, save that strata 0 come
-        first, those of the most particular folder before the others."""
-        folders = [_strata([rule for rule in self.rules if rule.target == name]) for name in self.target.folders]
-        first = [stratum for folder in reversed(folders) for stratum in folder if stratum[0].rank == 0]
-        return [*first, *(stratum for folder in folders for stratum in folder if stratum[0].rank)]
+        """The rules of the target's folders, which run after all fusions: those of the most general folder before the
+        others, whose strata run together; strata 0 come first."""
+        general, *own = self.target.folders
+        strata = _strata([rule for rule in self.rules if rule.target == general])
+        strata += _strata([rule for rule in self.rules if rule.target in own])
+        return sorted(strata, key=lambda stratum: stratum[0].rank > 0)
 
     def named(self, name: str) -> list[Rule]:
         """The rules of a name. Raises UsageError, with a suggestion, if there are none."""

@@ -28,12 +28,14 @@ from .lift import View, lift
 from .match import Failure
 from .onnxruntime_ops import added
 from .opset import convert, raisable
+from .placement import placement
 from .provenance import Site, module
 from .records import Fusion, LeftOut, NearMiss, Report, Validation
 from .rewrite import Writer, import_domains
 from .runtime.served import examine
 from .search import Found, bans, made, search
 from .spell import UnrealisableError
+from .stand_in import runnable
 from .targets import DEFAULT, Target
 
 if TYPE_CHECKING:
@@ -158,6 +160,7 @@ def optimize(
             model,
             fused,
             rebuild,
+            runs=partial(runnable, catalogue=catalogue),
             bisecting=on_mismatch == "bisect",
             reference=validate == "reference",
             emulate=validate == "kernels",
@@ -365,15 +368,18 @@ def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, i
 
 def _report(model: ModelProto, fused: Fused, target: Target, known: Mapping[str, int], rules: Sequence[Path]) -> Report:
     served = examine(fused.model, rules)
+    before = model if target.functions else expand(model)
     return Report(
         model="",
         target=target.name,
-        nodes_before=count_nodes(model if target.functions else expand(model)),
+        provider=target.provider,
+        nodes_before=count_nodes(before),
         nodes_after=count_nodes(fused.model),
         fusions=[fusion(site, known) for site in fused.sites if _worth_telling(site)],
         near_misses=fused.near_misses,
         kernels=served.sources,
         bodies=served.bodies,
+        placement=placement(before, fused.model) if target.kind.cuda else None,
     )
 
 

@@ -32,6 +32,7 @@ def prove(
     fused: Fused,
     rebuild: Callable[[Banned], Fused],
     *,
+    runs: Callable[[ModelProto], ModelProto],
     bisecting: bool,
     reference: bool,
     emulate: bool,
@@ -42,7 +43,8 @@ def prove(
 ) -> tuple[Fused, Validation, list[LeftOut]]:
     """Compare the fused model with the original; leave out the guilty fusions if `bisecting`.
 
-    Returns the model that passed (or the last one that did not), the verdict on it, and what was left out.
+    `runs` makes of a fused model what the proof can run (`stand_in`).  Returns the model that passed (or the last one
+    that did not), the verdict on it, and what was left out.
     """
     progress("run the original", 0, 3)
     kernels: dict[str, Any] = {"emulate": emulate, "rules": rules}
@@ -64,7 +66,7 @@ def prove(
     def compare(model: ModelProto) -> Validation:
         """The verdict on a model; without onnxruntime's optimizer where that alone makes the original differ."""
         nonlocal optimized
-        verdict = oracle.compare(model, optimize=optimized, **tolerances)
+        verdict = oracle.compare(runs(model), optimize=optimized, **tolerances)
         if optimized and verdict.verdict == "mismatch":
             optimized = oracle.compare(original, **tolerances).verdict != "mismatch"
             return verdict if optimized else compare(model)
@@ -79,7 +81,13 @@ def prove(
             return candidate, verdict, []
         progress("compare site by site", 2, 3)
         _, wrong = compare_sites(
-            original, candidate.model, oracle.cases[0], base_dir=base_dir, seed=options["seed"], **tolerances, **kernels
+            original,
+            runs(candidate.model),
+            oracle.cases[0],
+            base_dir=base_dir,
+            seed=options["seed"],
+            **tolerances,
+            **kernels,
         )
         guilty = [site for site in candidate.sites if site.value in wrong]
         unsimple = {key for key in candidate.simplified if not key[0] and key[2] in wrong}

@@ -137,6 +137,20 @@ class Validation:
     """Fused ops that ran the source of their kernel, with ``--validate kernels``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Nodes that onnxruntime's CUDA provider has no kernel for, so that they run on the CPU."""
+
+    onnxruntime: str
+    """The version whose table of kernels says so."""
+    before: dict[str, int]
+    """Op of the original, and what is lacking → how many nodes."""
+    after: dict[str, int]
+    """The same of the output."""
+    host: tuple[int, int]
+    """Nodes without a kernel that only compute with shapes, as onnxruntime does on the CPU anyway; before, after."""
+
+
 @dataclass(slots=True)
 class Report:
     """All there is to say about one model.
@@ -150,6 +164,8 @@ class Report:
     output: str | None = None
     """The file written; None if none was."""
     target: str = "onnxfuse"
+    provider: str = "cpu"
+    """Of onnxruntime, for which the output is."""
     nodes_before: int = 0
     nodes_after: int = 0
     fusions: list[Fusion] = field(default_factory=list)
@@ -159,6 +175,8 @@ class Report:
     """Op of domain onnxfuse in the output → the module of onnxfuse.kernels that has its kernel."""
     bodies: dict[str, str] = field(default_factory=dict)
     """Each other such op → why it runs from its function body."""
+    placement: Placement | None = None
+    """Where the provider is CUDA."""
     card: str | None = None
     """Name of the card that the estimates are for."""
     assumed: str = ""

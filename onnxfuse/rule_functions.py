@@ -196,6 +196,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "atmost": _at_most,
     "isbool": lambda scope, x: isinstance(x, Term) and x.dtype == TensorProto.BOOL,
     "target": lambda scope: scope.ops.target.name,
+    "provider": lambda scope: scope.ops.target.provider,
     "hides": lambda scope, x: isinstance(x, Term) and causal.hides(x),
     "lengths": _lengths,
     "blended": _blended,

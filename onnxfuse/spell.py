@@ -15,6 +15,7 @@ from onnx import NodeProto, TensorProto
 
 from .bodies import Use, asks_for_shapes, output_dtype, real_dtype
 from .canonical import integers_as_input, is_standard, make_attribute, tensor
+from .contrib import REQUIRED_OUTPUTS, SINGLE_PRECISION
 from .dimensions import Dimensions, Numbers, Part, Run
 from .functions import Functions
 from .graph import DOMAIN, STANDARD, Names, family
@@ -44,6 +45,7 @@ class Speller:
         self.view, self.found, self.names, self.functions = view, found, names, functions
         self.graph = view.graph
         self.opset = self.graph.opset
+        self.own = {node.op_type for node in self.graph.nodes}
         self.nodes: list[tuple[float, int, NodeProto]] = []
         """(position, tie-break, node) of everything that is to be in the scope."""
         self.constants: dict[str, TensorProto] = {}
@@ -66,6 +68,8 @@ class Speller:
         self._dims = Dimensions()
         self.named: set[str] = set()
         """Values that some node of the scope to be gives: their own, or a new one."""
+        self.kinds: dict[str, int] = {}
+        """The element types of values that nodes can read."""
         self._spellings: dict[str, Spelling] = {
             "Reshape": self._reshape,
             "Expand": self._expand,
@@ -91,7 +95,9 @@ class Speller:
         if term.constant:
             return self.constant(term, dtype, name)
         if known is not None:
-            return self.node("Cast", [known[0]], {"to": dtype}, limit, name or f"{known[0]}_cast")
+            cast = self.node("Cast", [known[0]], {"to": dtype}, limit, name or f"{known[0]}_cast")
+            self.kinds[cast] = dtype
+            return cast
         name = name or self._vacant_name(term, dtype)
         made = self._reshaped_back(term, dtype, limit, name) or self._build(term, dtype, limit, name)
         self.register(term, limit - 0.5, made, dtype)
@@ -122,6 +128,7 @@ class Speller:
         if is_reshape(term):
             self._reshapes.setdefault(term.args[0].id, []).append(term)
         self.named.add(name)
+        self.kinds[name] = dtype
         self._dims.add(name, term.shape, position)
 
     def _lookup(self, term: Term, dtype: int, limit: float) -> tuple[str, int] | None:
@@ -137,6 +144,14 @@ class Speller:
     def _operand(self, term: Term, dtype: int, limit: float) -> str:
         """An operand of an op with a result of this dtype: of the same real type, or of its own if one is not real."""
         return self.realise(term, dtype if dtype in REAL and term.dtype in REAL else term.dtype, limit)
+
+    def _operands(self, term: Term, dtype: int, limit: float) -> list[str]:
+        """The operands of an op with a result of this dtype; those of a comparison have the type of the first."""
+        if dtype not in REAL:
+            dtype = next((a.dtype for a in term.args if a.dtype in REAL), dtype)
+        single = SINGLE_PRECISION.get(term.op, frozenset())
+        kinds = (int(TensorProto.FLOAT) if i in single else dtype for i in range(len(term.args)))
+        return [self._operand(a, kind, limit) for a, kind in zip(term.args, kinds, strict=True)]
 
     def constant(self, term: Term, dtype: int, name: str = "") -> str:
         """The name of an initializer with the elements of a constant term."""
@@ -158,7 +173,11 @@ class Speller:
     def node(
         self, op: str, inputs: Sequence[str], attrs: Attributes, limit: float, name: str = "", domain: str = ""
     ) -> str:
-        """A new node just before `limit`; the name of its output, which is `name` if that is a value of the scope."""
+        """A new node just before `limit`; the name of its output, which is `name` if that is a value of the scope.
+
+        Raises UnrealisableError for an op that the graph does not have and the target has no kernel for."""
+        if domain == "" and op not in self.own and not self.functions.catalogue.target.has_edition(op, self.opset):
+            raise UnrealisableError(f"the provider has no kernel for {op} at opset {self.opset}")
         kind = family(op) if domain == DOMAIN else op
         output = name if name and name in self.graph.producer else self.names.unique(name or f"onnxfuse/{kind}")
         node = NodeProto(op_type=op, domain=domain, input=inputs, output=[output])
@@ -187,7 +206,7 @@ class Speller:
         if op == "Integers":
             assert term.data is not None
             return self._shape_vector(term, limit, name)
-        inputs = [self._operand(a, dtype, limit) for a in term.args]
+        inputs = self._operands(term, dtype, limit)
         attrs = dict(term.attrs)
         if term.id in self.found.origins:
             return self._fused(term, inputs, attrs, dtype, limit, name)
@@ -208,7 +227,15 @@ class Speller:
             axis = attrs.setdefault("axis", -1)
             if self.opset < 13 and axis != -1:
                 raise UnrealisableError(f"before opset 13 {op} works on all axes from {axis} on")
-        return self.node(kind, inputs, attrs, limit, name, domain)
+        output = self.node(kind, inputs, attrs, limit, name, domain)
+        self._complete(op, self.nodes[-1][2])
+        return output
+
+    def _complete(self, op: str, node: NodeProto) -> None:
+        """Name the outputs that an op's nodes must have."""
+        for i in range(1, REQUIRED_OUTPUTS.get(op, 1)):
+            unread = "" if node.output[i:] and node.output[i] else self.names.unique(f"onnxfuse/{node.op_type}")
+            node.output[i : i + 1] = [unread or node.output[i]]
 
     def _fused(
         self,
@@ -266,13 +293,14 @@ class Speller:
         for i in sorted(self.parts.get(whole.id, set()) | {index}):
             if i and i not in wanted:
                 wanted[i] = self.names.unique(f"onnxfuse/{whole.op}")
-        inputs = [self._operand(a, dtype, limit) for a in whole.args]
+        inputs = self._operands(whole, dtype, limit)
         count = max(wanted, default=0) + 1
         used = tuple(i == 0 or i in wanted for i in range(count))
         first = self._fused(whole, inputs, dict(whole.attrs), dtype, limit, wanted.get(0, ""), used)
         node = self.nodes[-1][2]
         names = [first, *(wanted.get(i, "") for i in range(1, count))]
         node.output[:] = [n for n in names if n] if node.domain == DOMAIN else names
+        self._complete(whole.op, node)
         for i, name in enumerate(names):
             if name:
                 part = self.view.terms.raw("Output", [whole], (("index", i),), shape=None, dtype=dtype)
@@ -356,7 +384,7 @@ class Speller:
         split = as_reshape(terms, x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
         wide = (*shape[: axis + 1], n, *shape[axis + 1 :])
         expanded = terms.raw("Expand", [split], (("shape", wide),), shape=wide, dtype=x.dtype)
-        dtype = self.view.dtypes.get(inputs[0], x.dtype)
+        dtype = self.kinds.get(inputs[0], x.dtype)
         source = self.realise(expanded, dtype, limit)
         merged = as_reshape(terms, expanded, term.shape or ())
         return self._reshape(merged, [source], dict(merged.attrs), limit, name)

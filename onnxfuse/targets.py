@@ -1,8 +1,9 @@
 """For whom a file is written, as one value: its ops, from which opset on, for which element types there is a kernel,
 and which folders of rules/ lead to them.
 
-onnxruntime's kernels stand in ort_kernels.json, which benchmarks/ort_kernels.py makes by asking onnxruntime for each op
-and element type.  An op that the table does not name was not asked about and is taken to run: the proof will tell.
+The kernels of onnxruntime's CPU provider stand in ort_kernels.json, which benchmarks/ort_kernels.py makes by asking
+onnxruntime for each op and element type.  An op that the table does not name was not asked about and is taken to run:
+the proof will tell.  Those of its CUDA provider stand in cuda_kernels.json (`cuda_provider`), which names them all.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from onnx import TensorProto, defs
 
+from . import cuda_provider
 from .canonical import allows, is_standard
 from .errors import UsageError
 
@@ -39,6 +41,8 @@ class Kind:
     """The table of the kernels that a runtime has; None if any op of the standard will do."""
     expanded: frozenset[str] = frozenset()
     """Standard ops that the runtime merely expands."""
+    cuda: bool = False
+    """Whether onnxruntime's CUDA provider has to have a kernel for every op."""
 
 
 KINDS: Mapping[tuple[str, str], Kind] = {
@@ -51,11 +55,13 @@ KINDS: Mapping[tuple[str, str], Kind] = {
     ),
     # For others (Swish, Mish, ...) the primitives are as fast, or com.microsoft has them at every opset.
     ("ort", "cpu"): Kind(
-        ("onnx", "ort"),
+        ("onnx", "contrib", "ort"),
         worth_raising=frozenset(("Attention", "LayerNormalization")),
         kernels=KERNELS,
         expanded=EXPANDED,
     ),
+    # No opset is worth raising: com.microsoft has the ops at every opset, and the provider lacks kernels at newer ones.
+    ("ort", "cuda"): Kind(("onnx", "contrib", "cuda"), expanded=EXPANDED | {"Attention"}, cuda=True),
 }
 """Name and onnxruntime provider of every target."""
 
@@ -104,12 +110,18 @@ class Target:
         known = kernels(self.kind.kernels).get(op.removeprefix("ai.onnx."))
         return known is None or TensorProto.DataType.Name(dtype).lower() in known
 
+    def has_edition(self, op: str, opset: int) -> bool:
+        """Does it run an op of ai.onnx as this opset has it, in any element type?"""
+        return not self.kind.cuda or not cuda_provider.refusal(op, opset, {})
+
     def can_say(self, op: str, attrs: Mapping[str, Any], opset: int, dtype: int, defined: bool) -> bool:
         """Can a node of this op, in this element type, stand in its files?  `defined` ops are fused ones, which must be
         standard where there are no function bodies."""
         if self.functions:
             return True
         if defined and not (is_standard(op, attrs, opset) and allows(op, opset, dtype)):
+            return False
+        if self.kind.cuda and cuda_provider.refusal(op, opset, cuda_provider.result_type(op, opset, dtype)):
             return False
         return op not in self.kind.expanded and self.has_kernel(op, dtype)
 

@@ -68,7 +68,9 @@ selection = options(
         show_default=True,
         help="Fused ops with function bodies, standard ops only, or what onnxruntime runs fastest.",
     ),
-    click.option("--provider", type=click.Choice(["cpu"]), default="cpu", help="Where onnxruntime runs --target ort."),
+    click.option(
+        "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Where onnxruntime runs --target ort."
+    ),
 )
 
 
