@@ -63,6 +63,8 @@ class Scope:
             return self.terms.absent
         if isinstance(value, bool | int | float):
             return self.terms.number(float(value), self.like.dtype)
+        if isinstance(value, Sym):
+            return self.terms.integers(np.array(value, object))
         if isinstance(value, tuple) and value and all(isinstance(d, int | Sym) for d in value):
             dims = np.empty(len(value), object)
             dims[:] = value

@@ -67,7 +67,11 @@ def bench(
             other = benchmark.Side(files.read(fused), fused.parent, str(fused))
         else:
             made = pipeline.optimize(
-                source, target=Target(target), rules=rules, base_dir=model.parent, progress=progress
+                source,
+                target=Target(target, provider if target == "ort" else "cpu"),
+                rules=rules,
+                base_dir=model.parent,
+                progress=progress,
             )
             other = benchmark.Side(made.model, model.parent, f"what onnxfuse makes of it (--target {target})")
         result = benchmark.bench(
