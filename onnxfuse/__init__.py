@@ -50,7 +50,7 @@ def optimize(
     output: str | os.PathLike[str] | None = None,
     *,
     target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
-    provider: Literal["cpu"] = "cpu",
+    provider: Literal["cpu", "cuda"] = "cpu",
     opset: int | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -73,7 +73,7 @@ def optimize(
         output: The file to write, never `model` itself.
         target: "onnxfuse" for fused ops with function bodies, "onnx" for standard ops only, "ort" for the ops that
             onnxruntime runs fastest.
-        provider: Where it runs them.
+        provider: Where it runs them: "cpu" or "cuda", the latter with "ort" only.
         opset: Convert to this opset of ai.onnx first.  If it is not given, "onnx" and "ort" raise the opset to the
             lowest that has the standard ops they find.
         select, ignore: Names of the rules to use, and not to use.
@@ -136,7 +136,7 @@ def report(
     model: Source,
     *,
     target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
-    provider: Literal["cpu"] = "cpu",
+    provider: Literal["cpu", "cuda"] = "cpu",
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     rules: Sequence[Path] = (),
