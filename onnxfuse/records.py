@@ -159,6 +159,8 @@ class Report:
     """Op of domain onnxfuse in the output → the module of onnxfuse.kernels that has its kernel."""
     bodies: dict[str, str] = field(default_factory=dict)
     """Each other such op → why it runs from its function body."""
+    unread: list[str] = field(default_factory=list)
+    """Tensors whose values were wanted, and taken for unknown since their external data is missing."""
     card: str | None = None
     """Name of the card that the estimates are for."""
     assumed: str = ""
