@@ -17,6 +17,7 @@ from onnxfuse import files, language
 from onnxfuse.cli import main
 from onnxfuse.graph import family_of
 from onnxfuse.pipeline import fuse, optimize
+from onnxfuse.targets import Target
 from tests import broken
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -141,7 +142,7 @@ def test_a_fusion_changes_only_what_it_replaces() -> None:
 @pytest.mark.parametrize("target", ["onnx", "ort"])
 def test_other_targets_lose_nothing_either(target: str) -> None:
     before = curious()
-    after = fuse(before, CATALOGUE, target=target).model
+    after = fuse(before, CATALOGUE.serving(Target(target))).model
     assert rest(after) == rest(before)
     assert after.ir_version == before.ir_version
     old, new = untouched(before, after)

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import card, choose_target, each, format_, models, one_or_many, print_json, selection, shape, warn_of_unread
+from .options import (
+    card,
+    choose_target,
+    each,
+    format_,
+    models,
+    one_or_many,
+    print_json,
+    selection,
+    shape,
+    warn_of_unread,
+)
 
 if TYPE_CHECKING:
     from onnxfuse.records import Report
