@@ -34,7 +34,7 @@ class Environment:
 
     def command(self, script: Path, *arguments: str) -> list[str]:
         """What runs a script there; -S keeps this Python's own packages out."""
-        return [sys._base_executable, "-S", "-s", str(script), *arguments]
+        return [str(Path(sys.executable).resolve()), "-S", "-s", str(script), *arguments]
 
     def variables(self) -> Mapping[str, str]:
         """The variables of the process that runs it."""

@@ -112,7 +112,9 @@ OPENERS: dict[str, Callable[[str, str, Inputs], None]] = {
 
 
 def _write(result: str, values: list[Any]) -> None:
-    arrays = {str(i): np.asarray(value) for i, value in enumerate(values) if not isinstance(value, list)}
+    arrays: dict[str, Any] = {
+        str(i): np.asarray(value) for i, value in enumerate(values) if not isinstance(value, list)
+    }
     np.savez(result, **arrays)
 
 
