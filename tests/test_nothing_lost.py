@@ -139,6 +139,17 @@ def test_a_fusion_changes_only_what_it_replaces() -> None:
     assert new == old
 
 
+def test_initializers_that_annotations_and_training_graphs_name_are_kept() -> None:
+    before = curious()
+    names = ["scale", "trained", "read", "nobody"]
+    before.graph.initializer.extend(numpy_helper.from_array(np.ones(1, np.float32), name) for name in names)
+    before.graph.quantization_annotation[0].quant_parameter_tensor_names.add(key="ZERO_POINT_TENSOR", value="scale")
+    before.training_info[0].update_binding.add(key="trained", value="new")
+    before.training_info[0].algorithm.node.append(helper.make_node("Neg", ["read"], ["new"]))
+    kept = {tensor.name for tensor in fuse(before, CATALOGUE).model.graph.initializer}
+    assert kept & {*names, "eps", "two"} == {"scale", "trained", "read", "eps"}
+
+
 @pytest.mark.parametrize("target", ["onnx", "ort"])
 def test_other_targets_lose_nothing_either(target: str) -> None:
     before = curious()
