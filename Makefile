@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 GPU    := .venv-gpu
 DEMO   := models/bert.dynamo.onnx models/llama.ts.onnx models/convnext.ts.onnx
 
-.PHONY: demo test lint models gpu-check clean
+.PHONY: demo test lint models portability gpu-check clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,10 @@ lint: $(VENV)/installed
 models: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev,models]'
 	$(BIN)/python -m models.make
+
+# Other runtimes and tools are installed into ~/.cache/onnxfuse; ARGS goes to benchmarks.portability.
+portability: $(VENV)/installed
+	$(BIN)/python -m benchmarks.portability $(ARGS)
 
 # onnxruntime-gpu cannot stand beside onnxruntime: another environment, and none where CuPy is there already.
 $(GPU)/installed: pyproject.toml

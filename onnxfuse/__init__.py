@@ -105,7 +105,7 @@ def optimize(
     from onnxfuse.targets import Target
 
     meant = Target(target, provider)
-    source = sources.opened(model)
+    source = sources.opened(model, weights=validate != "off")
     optimized = pipeline.optimize(
         source.proto,
         target=meant,
@@ -154,7 +154,7 @@ def report(
     from onnxfuse.targets import Target
 
     meant = Target(target, provider)
-    source = sources.opened(model)
+    source = sources.opened(model, weights=False)
     found = pipeline.report(
         source.proto,
         target=meant,

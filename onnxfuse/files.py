@@ -42,8 +42,10 @@ _HOLDS_GRAPHS = (_Attribute.GRAPH, _Attribute.GRAPHS)
 _HOLDS_TENSORS = (_Attribute.TENSOR, _Attribute.TENSORS, _Attribute.SPARSE_TENSOR, _Attribute.SPARSE_TENSORS)
 
 
-def read(path: Path) -> onnx.ModelProto:
+def read(path: Path, *, weights: bool = True) -> onnx.ModelProto:
     """The model in the file `path`, checked by onnx.checker, its nodes in order; its external data stays on disk.
+
+    Without `weights` that may also be missing.
 
     Raises:
         ModelError: there is no such file, it is not a model, onnx.checker rejects it, it is of an opset or IR version
@@ -67,7 +69,7 @@ def read(path: Path) -> onnx.ModelProto:
         raise ModelError(f"{path} {diagnosis.unreadable(data)}")
     del data
     _check_versions(model, path)
-    external = _check_external_data(model, path)
+    external = _check_external_data(model, path, weights=weights)
     _check_sizes(model, path)
     try:
         toposort.sort(model)
@@ -95,6 +97,7 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> 
 
     Raises:
         OutputError: `path` is `source` or its external data, or cannot be written.
+        ModelError: external data that is to be copied is missing.
     """
     places = external_data(model)
     _refuse_overwriting(path, source, places)
@@ -103,6 +106,7 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> 
         if source is not None and _same_folder(path, source):
             beside = source.parent
         elif source is not None:
+            _refuse_missing(source, places)
             copies = {place: _copy_beside(path, source.parent / place, place, made) for place in places}
         with _relocated(model, copies):
             pieces = _pieces(model)
@@ -237,16 +241,16 @@ def _check_versions(model: onnx.ModelProto, path: Path) -> None:
             )
 
 
-def _check_external_data(model: onnx.ModelProto, path: Path) -> bool:
+def _check_external_data(model: onnx.ModelProto, path: Path, *, weights: bool) -> bool:
     """Whether `model` has external data; ModelError if that is not where the model says."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, float] = {}
     for tensor in tensors(model):
         if not _is_external(tensor):
             continue
         entries = _entries(tensor)
         place = entries.get("location", "")
         if place not in sizes:
-            sizes[place] = _external_size(path, place, tensor.name)
+            sizes[place] = _external_size(path, place, tensor.name, weights=weights)
         try:
             end = int(entries.get("offset") or 0) + int(entries.get("length") or 0)
         except ValueError:
@@ -261,8 +265,8 @@ def _check_external_data(model: onnx.ModelProto, path: Path) -> bool:
     return bool(sizes)
 
 
-def _external_size(path: Path, place: str, tensor: str) -> int:
-    """The size in bytes of the external data file `place` of the model `path`."""
+def _external_size(path: Path, place: str, tensor: str, *, weights: bool) -> float:
+    """The size in bytes of the external data file `place` of the model `path`; infinite if it may be missing and is."""
     if (
         not place
         or PurePosixPath(place).is_absolute()
@@ -274,6 +278,8 @@ def _external_size(path: Path, place: str, tensor: str) -> int:
             "save it beside the model"
         )
     file = path.parent / place
+    if not file.exists() and not weights:
+        return math.inf
     if not file.is_file():
         raise ModelError(f"{path}: its external data {file} is missing (tensor {tensor!r}): put it beside the model")
     return file.stat().st_size
@@ -325,6 +331,12 @@ def _refuse_overwriting(path: Path, source: Path | None, places: Sequence[str]) 
         data = source.parent / place
         if data.exists() and path.samefile(data):
             raise OutputError(f"{path} holds the external data of {source}: give another file with -o")
+
+
+def _refuse_missing(source: Path, places: Sequence[str]) -> None:
+    for place in places:
+        if not (data := source.parent / place).is_file():
+            raise ModelError(f"{source}: its external data {data} is missing and cannot be copied: put it there")
 
 
 def _copy_beside(path: Path, data: Path, place: str, made: list[Path]) -> str:

@@ -150,6 +150,19 @@ class Graph:
             found = self._inferred.get(name)
         return found
 
+    def named_elsewhere(self) -> set[str]:
+        """Initializers that an annotation or a training graph names, and perhaps no node."""
+        if isinstance(self.proto, FunctionProto):
+            return set()
+        annotations = self.proto.quantization_annotation
+        named = {entry.value for note in annotations for entry in note.quant_parameter_tensor_names}
+        for info in self.model.training_info if self.parent is None else ():
+            named |= {entry.key for entry in (*info.initialization_binding, *info.update_binding)}
+            named |= {
+                name for body in (info.initialization, info.algorithm) for node in body.node for name in node.input
+            }
+        return named
+
     def scopes(self) -> Iterator[Graph]:
         """This scope and all inside it, outermost first."""
         stack = [self]

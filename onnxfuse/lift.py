@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations, zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto, numpy_helper
+from onnx.external_data_helper import ExternalDataInfo
 
 from .canonical import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from .effects import Effect, Effects
@@ -68,6 +71,8 @@ class View:
     hidden: dict[int, list[str]] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)
     effects: Sequence[Effect] = ()
+    unread: set[str] = field(default_factory=set)
+    """Tensors, of the scopes around this one too, whose values were wanted and are not there."""
 
     @property
     def lasting(self) -> list[int]:
@@ -105,9 +110,10 @@ def lift(graph: Graph, base_dir: Path | None, parent: View | None = None, effect
     Names of dimensions lie: exporters give the same to a sequence and to its cache.  Where two inputs share one they
     are taken for different, until an op needs them to be equal.  What an op needs to be short, is."""
     known, effects = _Known(), effects or Effects.of(graph.model)
+    unread = set[str]() if parent is None else parent.unread
     of_nodes = [effects(node, graph.opset) for node in graph.nodes]
     while True:
-        view = _lift(graph, base_dir, parent, known, of_nodes)
+        view = _lift(View(graph, Terms(), base_dir, parent, effects=of_nodes, unread=unread), known)
         found = _known(view.terms, _symbols(view) if parent is None else frozenset())
         if found.equal <= known.equal and found.limits.keys() <= known.limits.keys() and found.single <= known.single:
             return view
@@ -164,9 +170,10 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
     return None if shape is None else tuple(dims)
 
 
-def _lift(graph: Graph, base_dir: Path | None, parent: View | None, known: _Known, effects: Sequence[Effect]) -> View:
+def _lift(view: View, known: _Known) -> View:
     """The terms of every value of a scope, in one pass over its nodes."""
-    view = View(graph, Terms(), base_dir, parent, shared=_shared(graph, effects), effects=effects)
+    graph = view.graph
+    view.shared = _shared(graph, view.effects)
     taken: set[str] = set()
     # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
     overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()
@@ -230,6 +237,11 @@ def constant_term(view: View, name: str, tensor: TensorProto) -> Term:
     if tensor.data_type not in NUMERIC:
         return view.terms.input(name, dims, tensor.data_type)
     load = reader(tensor, view.base_dir)
+    if _is_missing(tensor, view.base_dir):
+        if tensor.data_type not in REAL:
+            view.unread.add(name)
+            return view.terms.input(name, dims, tensor.data_type)
+        load = partial(_unread, view, name, dims)
     if small and tensor.data_location != TensorProto.EXTERNAL:
         return view.terms.constant(load(), tensor.data_type)
     return view.terms.stored(name, dims, tensor.data_type, load)
@@ -243,6 +255,20 @@ def reader(tensor: TensorProto, base_dir: Path | None) -> Callable[[], Array]:
         return array.astype(np.float32) if tensor.data_type == TensorProto.BFLOAT16 else array
 
     return load
+
+
+def _is_missing(tensor: TensorProto, base_dir: Path | None) -> bool:
+    """Is the file that holds a tensor not there?"""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return False
+    return not Path(base_dir or "", ExternalDataInfo(tensor).location).is_file()
+
+
+def _unread(view: View, name: str, dims: Sequence[int]) -> Array:
+    """What stands for the elements of a tensor that is not there: NaNs of its own, which equal nothing."""
+    view.unread.add(name)
+    quiet = np.uint32(0x7FC00000 | zlib.crc32(name.encode()) & 0x3FFFFF)
+    return np.broadcast_to(quiet.view(np.float32), tuple(dims))
 
 
 def _opaque(view: View, node: NodeProto) -> list[tuple[Term, int]]:

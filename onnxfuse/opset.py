@@ -29,6 +29,12 @@ def convert(model: ModelProto, opset: int) -> ModelProto:
 
     if opset_of(model) == opset:
         return model
+    if model.functions:  # the converter drops them
+        first = model.functions[0]
+        raise UsageError(
+            f"the model cannot be converted to opset {opset}: its local function {first.domain}:{first.name} is of an "
+            "opset of its own: leave --opset out, or inline it with onnx.inliner"
+        )
     try:
         converted: ModelProto = version_converter.convert_version(_prepared(model), opset)
         unhide(converted)
@@ -69,7 +75,7 @@ def _count_from_the_end(model: ModelProto, copy: ModelProto) -> None:
 
 
 def _without_weights(model: ModelProto) -> ModelProto:
-    """A copy in which large initializers are inputs."""
+    """A copy in which large and sparse initializers are inputs."""
     copy = ModelProto()
     copy.CopyFrom(model)
     del copy.graph.initializer[:]
@@ -80,6 +86,10 @@ def _without_weights(model: ModelProto) -> ModelProto:
                 copy.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
         else:
             copy.graph.initializer.append(tensor)
+    for sparse in model.graph.sparse_initializer:  # the converter does not know them
+        values = sparse.values
+        copy.graph.input.append(helper.make_tensor_value_info(values.name, values.data_type, sparse.dims))
+    del copy.graph.sparse_initializer[:]
     return copy
 
 

@@ -16,7 +16,7 @@ from onnx import ModelProto
 from .cards import Card
 from .cost import launches, traffic
 from .effects import Effects
-from .errors import NumericsError, UsageError
+from .errors import ModelError, NumericsError, UsageError
 from .estimate import predict
 from .expand import expand
 from .functions import Functions
@@ -85,6 +85,8 @@ class Fused:
     near_misses: list[NearMiss]
     simplified: Banned
     """What to ban for nothing to be simplified."""
+    unread: frozenset[str] = frozenset()
+    """Tensors whose values were wanted while their external data is missing: the model is good for a report alone."""
 
 
 def uncollected(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -137,6 +139,10 @@ def optimize(
     catalogue = load(rules).choose(select, ignore).serving(target)
     known = sizes(model, shapes or {})
     source, fused = lower(model, catalogue, opset=opset, base_dir=base_dir, progress=progress)
+    if fused.unread:
+        raise ModelError(
+            f"the values of {min(fused.unread)!r} are needed, and its external data is missing: put it beside the model"
+        )
     progress = progress or (lambda step, done, total: None)
     left_out: list[LeftOut] = []
     losing: Banned = frozenset()
@@ -296,7 +302,8 @@ def _fuse(
         sites = own + sites
     import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
     functions.attach(copy, {s.node.op_type for s in sites if s.node.domain == DOMAIN})
-    return Fused(copy, sites, near, frozenset(simplified))
+    unread = frozenset(name for view, _ in results for name in view.unread)
+    return Fused(copy, sites, near, frozenset(simplified), unread)
 
 
 def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], raising: bool) -> Found:
@@ -377,6 +384,7 @@ def _report(model: ModelProto, fused: Fused, target: Target, known: Mapping[str,
         nodes_after=count_nodes(fused.model),
         fusions=[fusion(site, known) for site in fused.sites if _worth_telling(site)],
         near_misses=fused.near_misses,
+        unread=sorted(fused.unread),
         kernels=served.sources,
         bodies=served.bodies,
         placement=placement(before, fused.model) if target.kind.cuda else None,

@@ -177,6 +177,8 @@ class Report:
     """Each other such op → why it runs from its function body."""
     placement: Placement | None = None
     """Where the provider is CUDA."""
+    unread: list[str] = field(default_factory=list)
+    """Tensors whose values were wanted, and taken for unknown since their external data is missing."""
     card: str | None = None
     """Name of the card that the estimates are for."""
     assumed: str = ""

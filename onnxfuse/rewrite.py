@@ -323,6 +323,7 @@ class Writer:
         constants = [self.spell.constants[n] for n in sorted(self.spell.constants) if n in used]
         if isinstance(proto, GraphProto):
             inputs = {i.name for i in proto.input}
+            used = used | self.graph.named_elsewhere()
             gone = [t.name for t in proto.initializer if t.name not in used and t.name not in inputs]
             del proto.node[:]
             proto.node.extend(nodes)

@@ -50,7 +50,6 @@ FILES: dict[str, tuple[bytes | onnx.ModelProto, str]] = {
     "dangling": (broken.dangling(), "node 'add' reads 'ghost', which nothing produces: export the model again"),
     "attribute": (broken.unknown_attribute(), "is not valid: node 'relu' (Relu): Unrecognized attribute: slope"),
     "short weight": (broken.short_weight(), "is not valid: 'w' has too few bytes for [8, 8]: export it again"),
-    "no weights": (broken.external(), "weights.bin is missing (tensor 'w'): put it beside the model"),
     "outside": (broken.external("../weights.bin"), "lies at '../weights.bin', outside the model's folder"),
     "absolute": (broken.external("/etc/passwd"), "lies at '/etc/passwd', outside the model's folder"),
     "offset": (broken.external("present.bin", offset="many"), "offset and length of the external data of 'w' are not"),

@@ -17,6 +17,7 @@ from onnxfuse import files, language
 from onnxfuse.cli import main
 from onnxfuse.graph import family_of
 from onnxfuse.pipeline import fuse, optimize
+from onnxfuse.targets import Target
 from tests import broken
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -62,6 +63,13 @@ def curious() -> onnx.ModelProto:
         ],
     )
     graph.metadata_props.add(key="graph", value="kept")
+    for info in (graph.input[0], graph.output[0], graph.value_info[0]):
+        info.doc_string, info.type.denotation = f"what {info.name} is", "AUDIO"
+        info.type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+        info.metadata_props.add(key="unit", value="V")
+    for tensor in graph.initializer:
+        tensor.doc_string = f"what {tensor.name} is"
+        tensor.metadata_props.add(key="from", value="someone")
     annotation = graph.quantization_annotation.add(tensor_name="tangent")
     annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="eps")
     opsets = [helper.make_opsetid(*pair) for pair in (("", 21), ("local", 1), ("com.example", 7), ("unused", 2))]
@@ -128,6 +136,28 @@ def test_a_fusion_changes_only_what_it_replaces() -> None:
     assert rest(after) == rest(before)
     old, new = untouched(before, after)
     assert len(new) == len(after.graph.node) - 1 == len(before.graph.node) - 9
+    assert new == old
+
+
+def test_initializers_that_annotations_and_training_graphs_name_are_kept() -> None:
+    before = curious()
+    names = ["scale", "trained", "read", "nobody"]
+    before.graph.initializer.extend(numpy_helper.from_array(np.ones(1, np.float32), name) for name in names)
+    before.graph.quantization_annotation[0].quant_parameter_tensor_names.add(key="ZERO_POINT_TENSOR", value="scale")
+    before.training_info[0].update_binding.add(key="trained", value="new")
+    before.training_info[0].algorithm.node.append(helper.make_node("Neg", ["read"], ["new"]))
+    kept = {tensor.name for tensor in fuse(before, CATALOGUE).model.graph.initializer}
+    assert kept & {*names, "eps", "two"} == {"scale", "trained", "read", "eps"}
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_other_targets_lose_nothing_either(target: str) -> None:
+    before = curious()
+    after = fuse(before, CATALOGUE.serving(Target(target))).model
+    assert rest(after) == rest(before)
+    assert after.ir_version == before.ir_version
+    old, new = untouched(before, after)
+    assert len(new) >= len(before.graph.node) - 9
     assert new == old
 
 

@@ -89,6 +89,19 @@ def test_a_shuffled_file_is_fused_as_its_sorted_one(name: str, tmp_path: Path) -
         assert abs(got - want).max() <= 1e-5 * max(abs(want).max(), 1)
 
 
+@pytest.mark.parametrize("name", ["vit.ts", "t5_decoder.ts"])
+def test_what_onnxruntime_s_float16_converter_writes_is_fused(name: str, tmp_path: Path) -> None:
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    half = convert_float_to_float16(onnx.load(MODELS / f"{name}.onnx"), keep_io_types=True)
+    assert not toposort.is_sorted(half)
+    onnx.save(half, tmp_path / "half.onnx")
+    result = onnxfuse.optimize(tmp_path / "half.onnx", tmp_path / "fused.onnx")
+    assert result.report.validation.verdict == "equal"
+    assert result.report.census["Attention"] == onnxfuse.report(MODELS / f"{name}.onnx").census["Attention"] > 0
+    assert toposort.is_sorted(onnx.load(tmp_path / "fused.onnx"))
+
+
 def test_a_model_in_memory_is_sorted_in_a_copy() -> None:
     model = broken.unsorted()
     before = model.SerializeToString()

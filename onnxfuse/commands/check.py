@@ -9,7 +9,7 @@ import click
 
 from onnxfuse.errors import UsageError
 
-from .options import PATH, choose_target, each, format_, models, print_json, selection, shape
+from .options import PATH, choose_target, each, format_, models, print_json, selection, shape, warn_of_unread
 
 if TYPE_CHECKING:
     from onnxfuse import demands
@@ -66,10 +66,11 @@ def check(
 
     def one(path: Path) -> tuple[Report, list[demands.Finding]]:
         nonlocal new
-        model = files.read(path)
+        model = files.read(path, weights=False)
         with display.progress(path.name, quiet=quiet) as progress:
             found = pipeline.report(model, shapes=shapes or None, base_dir=path.parent, progress=progress, **options)
         found.model = str(path)
+        warn_of_unread(found)
         findings = demands.disappointed(found, expectations)
         if update_baseline:
             before[path.name] = demands.sites(found)

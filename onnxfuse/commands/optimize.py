@@ -90,7 +90,7 @@ def optimize(
 
     def one(path: Path) -> Report:
         start = time.perf_counter()
-        model = files.read(path)
+        model = files.read(path, weights=not no_validate)
         with display.progress(path.name, quiet=quiet) as progress:
             optimized = pipeline.optimize(model, base_dir=path.parent, progress=progress, **options)
         report, written = optimized.report, list[Path]()

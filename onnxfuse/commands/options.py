@@ -126,6 +126,18 @@ def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_
     return results, code
 
 
+def warn_of_unread(found: Report) -> None:
+    """Say of which tensors a rule wanted the values, if their external data is missing."""
+    if found.unread:
+        first, more = found.unread[0], len(found.unread) - 1
+        others = f" and of {more} more" if more else ""
+        click.echo(
+            f"onnxfuse: {found.model}: its external data is missing, and the values of {first!r}{others} were wanted: "
+            "taken for unknown",
+            err=True,
+        )
+
+
 def begin(path: Path) -> None:
     """Say that what follows is about this model."""
     for tell in working_on:

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import card, choose_target, each, format_, models, one_or_many, print_json, selection, shape
+from .options import (
+    card,
+    choose_target,
+    each,
+    format_,
+    models,
+    one_or_many,
+    print_json,
+    selection,
+    shape,
+    warn_of_unread,
+)
 
 if TYPE_CHECKING:
     from onnxfuse.records import Report
@@ -61,13 +72,14 @@ def report(
 
     def one(path: Path) -> Report:
         start = time.perf_counter()
-        model = files.read(path)
+        model = files.read(path, weights=False)
         node = names.node_named(explain, model) if explain else None
         with display.progress(path.name) as progress:
             found = pipeline.report(
                 model, shapes=shapes or None, why=why, card=known, base_dir=path.parent, progress=progress, **options
             )
         found.model, found.seconds = str(path), time.perf_counter() - start
+        warn_of_unread(found)
         known_as = frozenset((node.name, *node.output)) - {""} if node else frozenset[str]()
         if style == "json":
             found = found.narrowed(lambda fusion: not why or fusion.rule == why)
