@@ -8,8 +8,8 @@ import math
 import os
 import shutil
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +19,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from onnxfuse import diagnosis, onnxruntime_ops, toposort, wire
+from onnxfuse.atomic import explained, removed_on_failure, renamed_to, replace
 from onnxfuse.errors import ModelError, OutputError
 
 _GIB = 2**30
@@ -49,9 +50,11 @@ def read(path: Path) -> onnx.ModelProto:
         ModelError: there is no such file, it is not a model, onnx.checker rejects it, it is of an opset or IR version
             that the installed onnx does not know, or its external data is missing, cut off or outside its folder.
     """
-    with _explained(path):
+    with explained(path):
         if path.is_dir():
             raise ModelError(f"{path} is a folder: name the models in it, such as {path / '*.onnx'}")
+        if path.is_char_device() or path.is_block_device():
+            raise ModelError(f"{path} is a device: give a model file")
         if (size := path.stat().st_size) > _PROTOBUF_LIMIT:
             raise ModelError(
                 f"{path} is one file of {size / _GIB:.1f} GiB, more than the 2 GiB that protobuf can read: "
@@ -99,7 +102,7 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> 
     places = external_data(model)
     _refuse_overwriting(path, source, places)
     beside, copies = path.parent, dict[str, str]()
-    with _explained(path, writing=True), _removed_on_failure() as made:
+    with explained(path, writing=True), removed_on_failure() as made:
         if source is not None and _same_folder(path, source):
             beside = source.parent
         elif source is not None:
@@ -111,24 +114,8 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> 
                 pieces = _pieces(model)
             if pieces is None:
                 raise OutputError(f"{path} would have more than 2 GiB even without its weights: split the model")
-            _replace(path, pieces)
+            replace(path, pieces)
         return list(dict.fromkeys((path, *(beside / copies.get(place, place) for place in places), *made)))
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Makes `data` the content of `path` in one step: a reader finds the old content or the new, never a part.
-
-    Raises:
-        OutputError: `path` cannot be written.
-    """
-    _replace(path, (data,))
-
-
-def _replace(path: Path, pieces: Iterable[bytes]) -> None:
-    with _explained(path, writing=True), _renamed_to(path) as temporary, open(temporary, "xb") as file:
-        file.writelines(pieces)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def bodies(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
@@ -205,7 +192,7 @@ def write_arrays(path: Path, values: Mapping[str, Any]) -> None:
         for name, array in flat.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
-    replace(path, buffer.getvalue())
+    replace(path, [buffer.getvalue()])
 
 
 def _same_folder(one: Path, other: Path) -> bool:
@@ -339,7 +326,7 @@ def _copy_beside(path: Path, data: Path, place: str, made: list[Path]) -> str:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         # Never a hard link: onnx refuses data that has one, and writing to the one file would change the other.
-        with _explained(target, writing=True), _renamed_to(target) as temporary:
+        with explained(target, writing=True), renamed_to(target) as temporary:
             _copy(data, temporary)
         made.append(target)
     return target.relative_to(path.parent).as_posix()
@@ -404,7 +391,7 @@ def _spill(model: onnx.ModelProto, path: Path, taken: Collection[str]) -> Path:
     """Moves the weights of `model` to a file beside `path`, not one of those `taken`; returns that file."""
     names = chain((f"{path.name}.data",), (f"{path.name}.{number}.data" for number in count(2)))
     target = path.with_name(next(name for name in names if name not in taken))
-    with _explained(target, writing=True), _renamed_to(target) as temporary, open(temporary, "xb") as file:
+    with explained(target, writing=True), renamed_to(target) as temporary, open(temporary, "xb") as file:
         for tensor in tensors(model):
             if not tensor.HasField("raw_data") or len(raw := tensor.raw_data) < _SPILL_BYTES:
                 continue
@@ -426,52 +413,3 @@ def _pieces(model: onnx.ModelProto) -> Iterator[bytes] | None:
     except EncodeError:
         return None
     return pieces if size <= _PROTOBUF_LIMIT else None
-
-
-@contextmanager
-def _removed_on_failure() -> Iterator[list[Path]]:
-    """A list for the files that the block makes: if the block fails, they go."""
-    made: list[Path] = []
-    try:
-        yield made
-    except BaseException:
-        for file in made:
-            with suppress(OSError):
-                file.unlink()
-        raise
-
-
-@contextmanager
-def _renamed_to(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to: it becomes `path` if the block succeeds, and is gone if not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-@contextmanager
-def _explained(path: Path, *, writing: bool = False) -> Iterator[None]:
-    """Turns the operating system's complaint about `path` into one line with the next step."""
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        if not writing:
-            steps = {errno.ENOENT: "check the name", errno.EACCES: "make it readable"}
-            text = "no such file" if error.errno == errno.ENOENT else f"cannot be read ({reason})"
-            raise ModelError(f"{path}: {text}: {steps.get(error.errno or 0, 'give a model file')}") from None
-        match error.errno:
-            case errno.ENOENT | errno.ENOTDIR:
-                text = f"there is no folder {path.parent}: make it first, or choose another with -o"
-            case errno.EISDIR:
-                text = "is a folder: name a file in it"
-            case errno.ENOSPC | errno.EDQUOT:
-                text = f"no space left in {path.parent}: free some, or choose another folder with -o"
-            case _:
-                text = f"cannot be written ({reason}): choose another folder with -o"
-        raise OutputError(f"{path}: {text}") from None

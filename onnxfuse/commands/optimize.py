@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from onnxfuse.errors import NumericsError, OutputError, UsageError
+from onnxfuse.errors import NumericsError, UsageError
 
 from .options import PATH, card, choose_target, each, loudness, models, one_or_many, selection, shape, to_json
 
@@ -68,14 +68,12 @@ def optimize(
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100
     """
-    from onnxfuse import cards, display, files, names, paths, pipeline
+    from onnxfuse import atomic, cards, display, files, names, paths, pipeline
 
     choose_target(options)
     options["card"] = cards.given(card, options["target"])
     if validate and no_validate:
         raise UsageError("--validate and --no-validate exclude each other: give one")
-    if report_file and not report_file.absolute().parent.is_dir():
-        raise OutputError(f"{report_file}: there is no folder {report_file.parent}: make it first")
     names.check_rules((*options["select"], *options["ignore"]), options["rules"])
     options |= {"shapes": shapes or None, "inputs": files.read_inputs(inputs) if inputs else None}
     options["validate"] = "off" if no_validate else validate or "onnxruntime"
@@ -87,9 +85,13 @@ def optimize(
             # A glob finds the files that a former run of the same command wrote.
             click.echo(f"onnxfuse: {place} is what becomes of {path} here: not itself fused", err=True)
             del places[place]
+    if report_file:
+        atomic.refuse(report_file, [*sources, *places.values(), *filter(None, [inputs])])
 
     def one(path: Path) -> Report:
         start = time.perf_counter()
+        if not dry_run:
+            atomic.refuse(places[path], filter(None, [inputs]))
         model = files.read(path)
         with display.progress(path.name, quiet=quiet) as progress:
             optimized = pipeline.optimize(model, base_dir=path.parent, progress=progress, **options)
@@ -108,5 +110,5 @@ def optimize(
 
     reports, code = each(places, one)
     if report_file:
-        files.replace(report_file, to_json(one_or_many(reports, len(sources))).encode())
+        atomic.replace(report_file, [to_json(one_or_many(reports, len(sources))).encode()])
     return code

@@ -111,12 +111,12 @@ def new_rule(name: str, folder: Path) -> None:
     Example:
       onnxfuse rules new MyNorm --rules my_rules/
     """
-    from onnxfuse import files, rule_test
+    from onnxfuse import atomic, rule_test
 
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
         raise UsageError(f"{name!r} names no op: begin with a capital and use letters and digits, such as MyNorm")
     file = folder / f"{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}.rule"
     if file.exists():
         raise OutputError(f"{file} exists: give another name, or delete it first")
-    files.replace(file, rule_test.template(name).encode())
+    atomic.replace(file, [rule_test.template(name).encode()])
     click.echo(f"{file}\nedit it, then: onnxfuse rules test {name} --rules {folder}")

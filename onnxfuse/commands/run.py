@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-from onnxfuse.errors import OutputError
-
 from .options import PATH, begin, given_inputs, provider, rules, seed, shape
 
 
@@ -40,10 +38,10 @@ def run(
       onnxfuse run bert.fused.onnx --shape input_ids:1,128
       onnxfuse run bert.fused.onnx --inputs x.npz --outputs y.npz --provider cuda
     """
-    from onnxfuse import display, execution, files, tables
+    from onnxfuse import atomic, display, execution, files, tables
 
-    if outputs and not outputs.absolute().parent.is_dir():
-        raise OutputError(f"--outputs {outputs}: there is no folder {outputs.parent}: make it first")
+    if outputs:
+        atomic.refuse(outputs, filter(None, [model, inputs]))
     out = display.console()
     begin(model)
     result = execution.run(
