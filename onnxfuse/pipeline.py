@@ -83,6 +83,8 @@ class Fused:
     near_misses: list[NearMiss]
     simplified: Banned
     """What to ban for nothing to be simplified."""
+    banned: Banned = frozenset()
+    """What was banned when it was made."""
 
 
 def uncollected(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -118,6 +120,7 @@ def optimize(
     atol: float | None = None,
     on_mismatch: Literal["bisect", "fail"] = "bisect",
     validate: Literal["onnxruntime", "reference", "kernels", "off"] = "onnxruntime",
+    timeout: float | None = None,
     card: Card | None = None,
     base_dir: Path | None = None,
     progress: Progress | None = None,
@@ -127,7 +130,8 @@ def optimize(
     Without `opset`, a target without function bodies may raise the model's, see `lower`.  `shapes` are those of inputs
     to validate with and to measure traffic at; `base_dir` is where external data lies.  Fusions that are predicted to
     lose on a `card` at these shapes are left out.  Raises NumericsError if the fused model differs and `on_mismatch` is
-    "fail"; otherwise the fusions that are guilty are left out, and all that are so are named in the report.
+    "fail"; otherwise the fusions that are guilty are left out, and all that are so are named in the report.  With a
+    `timeout` the proof runs in a child process, and each of its steps may take so many seconds (0: any time).
     """
     started = time.perf_counter()
     if validate == "kernels":
@@ -152,12 +156,13 @@ def optimize(
         )
     validation = Validation("not validated", note="validation is off")
     if validate != "off":
-        from .prove import prove  # onnxruntime is needed only here
+        from .limited import proved  # onnxruntime is needed only here
 
-        fused, validation, wrong = prove(
+        fused, validation, wrong = proved(
             model,
             fused,
             rebuild,
+            timeout=timeout,
             bisecting=on_mismatch == "bisect",
             reference=validate == "reference",
             emulate=validate == "kernels",
@@ -293,7 +298,7 @@ def _fuse(
         sites = own + sites
     import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
     functions.attach(copy, {s.node.op_type for s in sites if s.node.domain == DOMAIN})
-    return Fused(copy, sites, near, frozenset(simplified))
+    return Fused(copy, sites, near, frozenset(simplified), banned)
 
 
 def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], raising: bool) -> Found:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 """Times that guilty sites are left out and the rest is tried again; the last time with all that they were built on."""
+ORIGINAL, FUSED = "run the original", "run the fused model"
+SEARCH = "find what to leave out"
+"""Steps of the proof: the last begins where the fused model is known to differ."""
 OTHERWISE = "onnxruntime's optimizer changes what the original computes; both ran without it"
 
 
@@ -44,7 +47,7 @@ def prove(
 
     Returns the model that passed (or the last one that did not), the verdict on it, and what was left out.
     """
-    progress("run the original", 0, 3)
+    progress(ORIGINAL, 0, 3)
     kernels: dict[str, Any] = {"emulate": emulate, "rules": rules}
     tolerances = {"rtol": options["rtol"], "atol": options["atol"]}
     oracle = Oracle(
@@ -65,6 +68,8 @@ def prove(
         """The verdict on a model; without onnxruntime's optimizer where that alone makes the original differ."""
         nonlocal optimized
         verdict = oracle.compare(model, optimize=optimized, **tolerances)
+        if verdict.verdict == "mismatch":
+            progress(SEARCH, 1, 3)
         if optimized and verdict.verdict == "mismatch":
             optimized = oracle.compare(original, **tolerances).verdict != "mismatch"
             return verdict if optimized else compare(model)
@@ -73,7 +78,7 @@ def prove(
         return verdict
 
     for attempt in range(ATTEMPTS):
-        progress("run the fused model", 1, 3)
+        progress(FUSED, 1, 3)
         verdict = compare(candidate.model)
         if not oracle.cases:
             return candidate, verdict, []
@@ -81,6 +86,8 @@ def prove(
         _, wrong = compare_sites(
             original, candidate.model, oracle.cases[0], base_dir=base_dir, seed=options["seed"], **tolerances, **kernels
         )
+        if wrong:
+            progress(SEARCH, 2, 3)
         guilty = [site for site in candidate.sites if site.value in wrong]
         unsimple = {key for key in candidate.simplified if not key[0] and key[2] in wrong}
         if not guilty and not unsimple:

@@ -15,6 +15,7 @@ from onnxfuse import language
 from onnxfuse.cli import main
 from onnxfuse.graph import family_of
 from onnxfuse.pipeline import fuse, optimize
+from onnxfuse.targets import Target
 from tests import broken
 
 CATALOGUE = language.load()
@@ -169,4 +170,4 @@ def test_weights_of_attention_on_both_sides_of_a_product_find_a_place(body: str)
     """Weights stand on the left of values; where both factors are weights, either order would be turned again."""
     graph = f'<ir_version: 9, opset_import: ["": 18]> g (float[b,s,8] x) => (float[b,c,d] y) {{ {body} }}'
     for target in ("onnxfuse", "onnx", "ort"):
-        assert optimize(onnx.parser.parse_model(graph), target=target).report.validation.verdict == "equal"
+        assert optimize(onnx.parser.parse_model(graph), target=Target(target)).report.validation.verdict == "equal"

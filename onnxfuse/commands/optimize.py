@@ -10,7 +10,20 @@ import click
 
 from onnxfuse.errors import NumericsError, UsageError
 
-from .options import PATH, card, choose_target, each, loudness, models, one_or_many, selection, shape, to_json
+from .options import (
+    PATH,
+    card,
+    choose_target,
+    each,
+    loudness,
+    models,
+    one_or_many,
+    seconds,
+    selection,
+    shape,
+    timeout,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from onnxfuse.records import Report
@@ -41,6 +54,7 @@ if TYPE_CHECKING:
     type=click.Choice(["onnxruntime", "reference", "kernels"]),
     help="Compare in onnxruntime, also with float64, or with kernels run on the CPU.  [default: onnxruntime]",
 )
+@timeout
 @click.option("--no-validate", is_flag=True, help="Write without comparing.")
 @click.option("--dry-run", is_flag=True, help="Do everything but write the model.")
 @click.option("--report", "report_file", type=PATH, metavar="FILE.json", help="Write what was done, as JSON.")
@@ -53,6 +67,7 @@ def optimize(
     card: str | None,
     validate: Literal["onnxruntime", "reference", "kernels"] | None,
     no_validate: bool,
+    timeout: float | None,
     dry_run: bool,
     report_file: Path | None,
     quiet: bool,
@@ -77,6 +92,7 @@ def optimize(
     names.check_rules((*options["select"], *options["ignore"]), options["rules"])
     options |= {"shapes": shapes or None, "inputs": files.read_inputs(inputs) if inputs else None}
     options["validate"] = "off" if no_validate else validate or "onnxruntime"
+    options["timeout"] = seconds(timeout, emulate=validate == "kernels")
     out = display.console()
     sources = paths.expand(models)
     places = dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .options import PATH, begin, given_inputs, provider, rules, seed, shape
+from .options import PATH, begin, given_inputs, limited, provider, rules, seconds, seed, shape, timeout
 
 
 @click.command()
@@ -17,6 +17,7 @@ from .options import PATH, begin, given_inputs, provider, rules, seed, shape
 @shape
 @seed
 @rules
+@timeout
 @click.option("--emulate", is_flag=True, help="On a CPU, run the CUDA source of kernels, slowly.")
 def run(
     model: Path,
@@ -26,6 +27,7 @@ def run(
     shapes: dict[str, tuple[int, ...]],
     seed: int,
     rules: tuple[Path, ...],
+    timeout: float | None,
     emulate: bool,
 ) -> None:
     """Run MODEL once, on given or generated inputs, and say what comes out.
@@ -44,16 +46,9 @@ def run(
         atomic.refuse(outputs, filter(None, [model, inputs]))
     out = display.console()
     begin(model)
-    result = execution.run(
-        files.read(model),
-        model,
-        given=files.read_inputs(inputs) if inputs else None,
-        provider=provider,
-        shapes=shapes,
-        seed=seed,
-        emulate=emulate,
-        rules=rules,
-    )
+    source, given = files.read(model), files.read_inputs(inputs) if inputs else None
+    options = {"given": given, "provider": provider, "shapes": shapes, "seed": seed, "emulate": emulate, "rules": rules}
+    result = limited(lambda tell: execution.run(source, model, **options), model, seconds(timeout, emulate=emulate))
     out.print(f"{model}: {result.case}")
     tables.print_outputs(out, result.outputs)
     if result.served.ops:
