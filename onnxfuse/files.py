@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from onnxfuse import diagnosis, onnxruntime_ops, toposort, wire
+from onnxfuse import diagnosis, onnxruntime_ops, toposort, validity, wire
 from onnxfuse.atomic import explained, removed_on_failure, renamed_to, replace
 from onnxfuse.errors import ModelError, OutputError
 
@@ -33,9 +33,6 @@ _PAGE = 4096
 
 # The checker need not see larger weights: that their sizes are right, `read` itself checks.
 _LARGE = 2**16
-_Types = onnx.TensorProto
-_ITEM_BYTES = {_Types.FLOAT: 4, _Types.FLOAT16: 2, _Types.BFLOAT16: 2, _Types.DOUBLE: 8}
-_ITEM_BYTES |= {_Types.INT8: 1, _Types.UINT8: 1, _Types.INT32: 4, _Types.INT64: 8}
 
 
 _Attribute = onnx.AttributeProto
@@ -69,9 +66,12 @@ def read(path: Path) -> onnx.ModelProto:
         # protobuf accepts an empty file, and many a file of another kind, as a message with nothing known in it.
         raise ModelError(f"{path} {diagnosis.unreadable(data)}")
     del data
+    validity.check_names(path, bodies(model))
+    validity.check_types(path, bodies(model))
     _check_versions(model, path)
     external = _check_external_data(model, path)
-    _check_sizes(model, path)
+    for tensor in tensors(model):
+        validity.check_tensor(path, tensor)
     try:
         toposort.sort(model)
     except ModelError as error:
@@ -235,11 +235,14 @@ def _check_external_data(model: onnx.ModelProto, path: Path) -> bool:
         if place not in sizes:
             sizes[place] = _external_size(path, place, tensor.name)
         try:
-            end = int(entries.get("offset") or 0) + int(entries.get("length") or 0)
+            offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
+            if offset < 0 or length < 0:
+                raise ValueError
         except ValueError:
             raise ModelError(
                 f"{path}: offset and length of the external data of {tensor.name!r} are not numbers: export it again"
             ) from None
+        end = offset + (length or math.prod(tensor.dims) * validity.ITEM_BYTES.get(tensor.data_type, 0))
         if end > sizes[place]:
             raise ModelError(
                 f"{path}: {place} is cut off: {tensor.name!r} ends at byte {end:,}, the file at {sizes[place]:,}; "
@@ -261,23 +264,17 @@ def _external_size(path: Path, place: str, tensor: str) -> int:
             "save it beside the model"
         )
     file = path.parent / place
-    if not file.is_file():
+    try:
+        size = file.stat().st_size if file.is_file() else None
+    except (OSError, ValueError):  # a name that no file can have
+        size = None
+    if size is None:
         raise ModelError(f"{path}: its external data {file} is missing (tensor {tensor!r}): put it beside the model")
-    return file.stat().st_size
+    return size
 
 
 def _is_large(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type in _ITEM_BYTES and tensor.HasField("raw_data") and tensor.ByteSize() > _LARGE
-
-
-def _check_sizes(model: onnx.ModelProto, path: Path) -> None:
-    """ModelError if an initializer has fewer bytes than its shape; older checkers do not look at it."""
-    for tensor in model.graph.initializer:
-        if tensor.data_type in _ITEM_BYTES and tensor.HasField("raw_data"):
-            needed = math.prod(tensor.dims) * _ITEM_BYTES[tensor.data_type]
-            if len(tensor.raw_data) < needed:
-                shape = list(tensor.dims)
-                raise ModelError(f"{path} is not valid: {tensor.name!r} has too few bytes for {shape}: export it again")
+    return tensor.data_type in validity.ITEM_BYTES and tensor.HasField("raw_data") and tensor.ByteSize() > _LARGE
 
 
 def _without_weights(model: onnx.ModelProto, *, external: bool) -> onnx.ModelProto:

@@ -6,7 +6,7 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
@@ -28,7 +28,7 @@ from .lift import View, lift
 from .match import Failure
 from .onnxruntime_ops import added
 from .opset import convert, raisable
-from .provenance import Site, module
+from .provenance import Site, Vanished, module, vanished
 from .records import Fusion, LeftOut, NearMiss, Report, Validation
 from .rewrite import Writer, import_domains
 from .runtime.served import examine
@@ -85,6 +85,8 @@ class Fused:
     """What to ban for nothing to be simplified."""
     banned: Banned = frozenset()
     """What was banned when it was made."""
+    vanished: list[Vanished] = field(default_factory=list)
+    """Matches that left no node of their own, and may change numbers all the same."""
 
 
 def uncollected(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -287,6 +289,7 @@ def _fuse(
         results.append((view, _search(view, catalogue, forbidden, raising)))
     sites: list[Site] = []
     near: list[NearMiss] = []
+    gone: list[Vanished] = []
     simplified: set[tuple[str, str, str]] = set()
     for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
         path = view.graph.path
@@ -296,9 +299,10 @@ def _fuse(
         simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
         near = near_misses(view, found, own, why) + near
         sites = own + sites
+        gone += vanished(found, path, own)
     import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
     functions.attach(copy, {s.node.op_type for s in sites if s.node.domain == DOMAIN})
-    return Fused(copy, sites, near, frozenset(simplified), banned)
+    return Fused(copy, sites, near, frozenset(simplified), banned, gone)
 
 
 def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], raising: bool) -> Found:

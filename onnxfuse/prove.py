@@ -7,7 +7,7 @@ out by name; what only the first sees is found by bisection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from onnx import ModelProto
 
 from .provenance import keys
-from .records import LeftOut, Validation
+from .records import Fusion, LeftOut, Validation
 from .validate import Oracle, bisect, compare_sites
 
 if TYPE_CHECKING:
     from .pipeline import Banned, Fused, Progress
-    from .provenance import Site
+    from .provenance import Site, Vanished
 
 ATTEMPTS = 5
 """Times that guilty sites are left out and the rest is tried again; the last time with all that they were built on."""
@@ -115,6 +115,11 @@ def prove(
         verdict = compare(candidate.model)
     if verdict.verdict == "mismatch" and not optimized and oracle.judge_by_float64(original, **tolerances):
         verdict = compare(candidate.model)
+    if verdict.verdict == "mismatch" and bisecting and candidate.vanished:
+        candidate, wrong = _without_vanished(candidate, banned, rebuild, lambda one: compare(one.model))
+        if wrong:
+            banned, left_out = candidate.banned, [*left_out, *(_gone(v, verdict) for v in wrong)]
+            verdict = compare(candidate.model)
     if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
         return candidate, verdict, left_out
     suspects, held = candidate, banned
@@ -139,6 +144,32 @@ def prove(
     left_out += [_left_out(suspects.sites[i], verdict, verdict.note) for i in sorted(found)]
     candidate = without(found)
     return candidate, compare(candidate.model), left_out
+
+
+def _without_vanished(
+    fused: Fused, banned: Banned, rebuild: Callable[[Banned], Fused], compare: Callable[[Fused], Validation]
+) -> tuple[Fused, list[Vanished]]:
+    """The model without those of its matches that left no node and are to blame, and which they are; `fused` itself
+    and none if that does not help."""
+
+    def without(gone: Iterable[Vanished]) -> Fused:
+        return rebuild(banned.union(*(v.keys for v in gone)))
+
+    if compare(without(fused.vanished)).verdict == "mismatch":
+        return fused, []
+    numbers = range(len(fused.vanished))
+    guilty = bisect(
+        numbers,
+        lambda kept: compare(without(fused.vanished[i] for i in numbers if i not in kept)).verdict != "mismatch",
+    )
+    wrong = [fused.vanished[i] for i in sorted(guilty)]
+    return without(wrong), wrong
+
+
+def _gone(vanished: Vanished, verdict: Validation) -> LeftOut:
+    """What a match would have been that left no node."""
+    rule, at = vanished.match.rule, min(vanished.match.values, default="")
+    return LeftOut(Fusion(rule.name, rule.op, vanished.scope, at, (), (), 0, 0), verdict.max_error, verdict.note)
 
 
 def _left_out(site: Site, verdict: Validation, reason: str) -> LeftOut:
