@@ -86,7 +86,7 @@ def test_rules(name: str | None, rules: tuple[Path, ...]) -> int:
       onnxfuse rules test
       onnxfuse rules test MyNorm --rules my_rules/
     """
-    from onnxfuse import display, names, rule_test
+    from onnxfuse import display, names
 
     known = names.catalogue(rules)
     chosen = [rule for rule in (names.rules_named(name, rules) if name else known) if rule.blocks]
