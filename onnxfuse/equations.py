@@ -53,7 +53,9 @@ class Scope:
             return compiled(node)(self)
         except UndecidedError:
             raise
-        except (UnknownValueError, *FAULTS) as error:
+        except UnknownValueError as error:
+            raise UndecidedError(str(error)) from error
+        except FAULTS as error:
             raise UndecidedError(f"{ast.unparse(node)} cannot be computed: {error}") from error
 
     def truth(self, value: Value, node: ast.expr) -> bool:

@@ -55,6 +55,16 @@ class Pattern:
     value: float = 0.0
     label: str = ""
     line: int = 0
+    weight: int = field(init=False, default=1)
+    """Number of nodes, one that stands in several places counted in each."""
+    depth: int = field(init=False, default=1)
+    """Nodes one below the other."""
+
+    def __post_init__(self) -> None:
+        for arg in self.args:
+            self.weight += arg.weight
+            if arg.depth >= self.depth:
+                self.depth = arg.depth + 1
 
     @cached_property
     def scalar(self) -> bool:
@@ -62,16 +72,6 @@ class Pattern:
         if self.kind == "op":
             return self.op in SCALAR_OPS and all(a.scalar for a in self.args)
         return self.kind in ("number", "constant")
-
-    @cached_property
-    def weight(self) -> int:
-        """Number of nodes."""
-        return 1 + sum(a.weight for a in self.args)
-
-    @cached_property
-    def depth(self) -> int:
-        """Nodes one below the other."""
-        return 1 + max((a.depth for a in self.args), default=0)
 
     @cached_property
     def number(self) -> Pattern | None:
@@ -299,13 +299,14 @@ class _Builder:
             raise self.rule.source.error("Gemm is MatMul in the normal form", node, "write MatMul(x, w) + bias")
         while args and args[-1].kind == "absent":
             args = args[:-1]
-        if sum(a.weight for a in args) > NODES or max((a.depth for a in args), default=0) > DEPTH:
+        made = normal(op, tuple(args), node.lineno, attrs or {}, star)
+        if made.weight > NODES or made.depth > DEPTH:
             raise self.rule.source.error(
                 f"a pattern of more than {NODES:,} steps, or of {DEPTH} one below the other",
                 node,
                 "a name stands for all its steps wherever it stands: make several rules of it",
             )
-        return normal(op, tuple(args), node.lineno, attrs or {}, star)
+        return made
 
 
 def _literal(parameter: Parameter, default: ast.expr) -> Pattern:

@@ -116,9 +116,9 @@ def prove(
     if verdict.verdict == "mismatch" and not optimized and oracle.judge_by_float64(original, **tolerances):
         verdict = compare(candidate.model)
     if verdict.verdict == "mismatch" and bisecting and candidate.vanished:
-        candidate, wrong = _without_vanished(candidate, banned, rebuild, lambda one: compare(one.model))
-        if wrong:
-            banned, left_out = candidate.banned, [*left_out, *(_gone(v, verdict) for v in wrong)]
+        candidate, gone = _without_vanished(candidate, banned, rebuild, lambda one: compare(one.model))
+        if gone:
+            banned, left_out = candidate.banned, [*left_out, *(_gone(one, verdict) for one in gone)]
             verdict = compare(candidate.model)
     if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
         return candidate, verdict, left_out

@@ -179,9 +179,9 @@ class Terms:
         """A constant by content; floats of one element by their real value, whatever their dtype."""
         if key is None:
             if dtype in REAL:
-                values = (
-                    struct.pack("<d", float(array.reshape(()))) if array.size == 1 else array.astype("f8").tobytes()
-                )
+                with np.errstate(invalid="ignore"):  # a signalling NaN is one all the same
+                    wide = array.astype("f8")
+                values = struct.pack("<d", float(wide.reshape(()))) if array.size == 1 else wide.tobytes()
                 key = ("real", array.shape, values)
             else:
                 key = (dtype, array.shape, array.tobytes() if array.dtype != object else repr(array.tolist()))

@@ -12,11 +12,11 @@ from onnx import TensorProto
 from onnxfuse.errors import ModelError
 
 _Types = TensorProto
-ITEM_BYTES = {_Types.FLOAT: 4, _Types.FLOAT16: 2, _Types.BFLOAT16: 2, _Types.DOUBLE: 8}
+ITEM_BYTES: dict[int, int] = {_Types.FLOAT: 4, _Types.FLOAT16: 2, _Types.BFLOAT16: 2, _Types.DOUBLE: 8}
 ITEM_BYTES |= {_Types.INT8: 1, _Types.UINT8: 1, _Types.INT16: 2, _Types.UINT16: 2, _Types.INT32: 4, _Types.UINT32: 4}
 ITEM_BYTES |= {_Types.INT64: 8, _Types.UINT64: 8, _Types.BOOL: 1}
 """Bytes of one element in raw_data and in external data; smaller types are packed, and left to the checker."""
-_FIELD = {_Types.FLOAT: "float_data", _Types.DOUBLE: "double_data", _Types.STRING: "string_data"}
+_FIELD: dict[int, str] = {_Types.FLOAT: "float_data", _Types.DOUBLE: "double_data", _Types.STRING: "string_data"}
 _FIELD |= {_Types.INT64: "int64_data", _Types.UINT64: "uint64_data", _Types.UINT32: "uint64_data"}
 _FIELD |= dict.fromkeys(
     (

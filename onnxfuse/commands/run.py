@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -47,7 +48,14 @@ def run(
     out = display.console()
     begin(model)
     source, given = files.read(model), files.read_inputs(inputs) if inputs else None
-    options = {"given": given, "provider": provider, "shapes": shapes, "seed": seed, "emulate": emulate, "rules": rules}
+    options: dict[str, Any] = {
+        "given": given,
+        "provider": provider,
+        "shapes": shapes,
+        "seed": seed,
+        "emulate": emulate,
+        "rules": rules,
+    }
     result = limited(lambda tell: execution.run(source, model, **options), model, seconds(timeout, emulate=emulate))
     out.print(f"{model}: {result.case}")
     tables.print_outputs(out, result.outputs)
