@@ -62,6 +62,7 @@ def optimize(
     atol: float | None = None,
     on_mismatch: Literal["bisect", "fail"] = "bisect",
     validate: Literal["onnxruntime", "reference", "kernels", "off"] = "onnxruntime",
+    timeout: float | None = None,
     card: str | None = None,
     base_dir: Path | None = None,
     progress: Progress | None = None,
@@ -84,6 +85,8 @@ def optimize(
         on_mismatch: Leave the guilty fusion out and name it in the report, or raise.
         validate: Compare in onnxruntime; also with float64 ("reference"); with the CUDA source of the kernels run on
             the CPU, which needs g++ ("kernels"); or not at all ("off").
+        timeout: Prove in a child process, in which each run of a model may take so many seconds (0: any time); None
+            proves in this process, which a model that never ends then stops.
         card: Leave out what is predicted to be slower fused than not on this GPU, "h200" or a .json file that
             onnxfuse.cards describes, at `shapes`, or at sizes that are assumed and named in the report.  What was
             measured on this machine counts for more than what is predicted.
@@ -120,6 +123,7 @@ def optimize(
         atol=atol,
         on_mismatch=on_mismatch,
         validate=validate,
+        timeout=timeout,
         card=cards.given(card, meant),
         base_dir=base_dir or source.folder,
         progress=progress,

@@ -23,15 +23,12 @@ from .canonical import freeze
 from .forms import Form, fold, form, hoisted, make, scaled, split_scalar
 from .symbolic import Dim, Shape, broadcast, product
 from .terms import REAL, Attributes, Term, Terms, is_number, same_shape, static
-from .views import Block, blocks_of, leading_merge, merged_blocks, reshape, transpose, unmerge
+from .views import WEIGHTS, Block, blocks_of, leading_merge, merged_blocks, reshape, transpose, unmerge
 
 NEUTRAL = {"Add": 0.0, "Mul": 1.0}
 """The ops that `combine` makes, and the number that changes nothing in each."""
 SCORE_OPS = frozenset("Mul Add Softmax SafeSoftmax Where Tanh Reshape IsNaN".split())
 """What may lie between a product of matrices and its use as attention scores."""
-
-WEIGHTS = frozenset({"Softmax", "SafeSoftmax"})
-"""What multiplies the values of attention."""
 
 # ------------------------------------------------------------------------------------------------ sums and products
 
@@ -253,9 +250,10 @@ def _matmul(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | No
     if x.shape is None or y.shape is None or shape is None:
         return None
     turned = (*range(len(y.shape) - 2), len(y.shape) - 1, len(y.shape) - 2)
-    if y.op == "Transpose" and y.attr("perm") == turned and y.args[0].op in WEIGHTS and len(x.shape) == len(y.shape):
+    w = y.args[0] if y.op == "Transpose" and y.attr("perm") == turned else None
+    if w is not None and w.op in WEIGHTS and x.op not in WEIGHTS and len(x.shape) == len(y.shape):
         # Values as columns (non-local networks): weights stand on the left.
-        return transpose(terms, make(terms, "MatMul", [y.args[0], transpose(terms, x, turned)], {}), turned)
+        return transpose(terms, make(terms, "MatMul", [w, transpose(terms, x, turned)], {}), turned)
     lead_x, lead_y = leading_merge(x), leading_merge(y)
     if lead_x is not None and lead_x == lead_y:
         inner = make(terms, "MatMul", [unmerge(terms, x), unmerge(terms, y)], {})

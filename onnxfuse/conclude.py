@@ -75,6 +75,8 @@ def conclude(
         raise RefusedError(line, lambda: "the op would depend on an output of its own")
     if (root.dtype in REAL) != (emitted.dtype in REAL):
         raise RefusedError(line, lambda: "the element type would change")
+    if emitted is not root and _depends(emitted, root):
+        raise RefusedError(line, lambda: "what it emits is computed from what it replaces")
     if root.id in terms.shared:
         # The sum that several nodes use stays one, also behind a view.
         terms.shared.add(_seen(emitted).id)

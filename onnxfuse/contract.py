@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .algebra import WEIGHTS
 from .einsum import dims_of, letters_of
 from .forms import form, make
 from .symbolic import Dim, Shape, product
 from .terms import REAL, Attributes, Term, Terms
-from .views import reshape, transpose
+from .views import WEIGHTS, reshape, transpose
 
 
 @form("Einsum")

@@ -22,9 +22,20 @@ from .pattern import BINARY
 from .rule import Rule, literal, op_name
 from .rule_functions import FUNCTIONS, UndecidedError, Value
 from .symbolic import Shape, Sym, exact, product
-from .terms import Term, Terms
+from .terms import Term, Terms, UnknownValueError
 
 Bindings: TypeAlias = dict[str, Value]
+FAULTS: tuple[type[Exception], ...] = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What an expression raises that makes no sense of its values, such as the length of a number."""
 
 
 class Scope:
@@ -37,8 +48,15 @@ class Scope:
     # ------------------------------------------------------------------------------------- values and truths
 
     def value(self, node: ast.expr) -> Value:
-        """Any expression.  Raises UndecidedError."""
-        return compiled(node)(self)
+        """Any expression.  Raises UndecidedError, also where there is a mistake in it that only its values show."""
+        try:
+            return compiled(node)(self)
+        except UndecidedError:
+            raise
+        except UnknownValueError as error:
+            raise UndecidedError(str(error)) from error
+        except FAULTS as error:
+            raise UndecidedError(f"{ast.unparse(node)} cannot be computed: {error}") from error
 
     def truth(self, value: Value, node: ast.expr) -> bool:
         if isinstance(value, bool | np.bool_):
@@ -153,12 +171,38 @@ def undefined(op: str, attrs: Iterable[str], ops: Catalogue) -> list[str]:
     return [] if known is None else sorted(name for name in attrs if name not in known)
 
 
+_BITS = 4096
+"""Of the largest integer that a rule may compute."""
+_LENGTH = 1024
+"""Of the longest list, string or polynomial that it may."""
+
+
+def _bounded(value: Value) -> Value:
+    length = len(value.terms) if isinstance(value, Sym) else len(value) if isinstance(value, tuple | str) else 0
+    if length > _LENGTH or (isinstance(value, int) and value.bit_length() > _BITS):
+        raise OverflowError("it is too large")
+    return value
+
+
+def _power(a: Any, b: Any) -> Any:
+    if isinstance(a, Sym) or (isinstance(a, int) and isinstance(b, int) and a.bit_length() * abs(b) > _BITS):
+        raise OverflowError("it is too large")
+    return a**b
+
+
+def _times(a: Any, b: Any) -> Any:
+    for whole, times in ((a, b), (b, a)):
+        if isinstance(whole, tuple | str) and len(whole) * times > _LENGTH:
+            raise OverflowError("it is too large")
+    return a * b
+
+
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
+    ast.Mult: _times,
     ast.Div: lambda a, b: a / b,
-    ast.Pow: lambda a, b: a**b,
+    ast.Pow: _power,
 }
 
 
@@ -333,7 +377,7 @@ def _binary(node: ast.BinOp) -> Compiled:
             if quotient is None:
                 raise UndecidedError(f"{a} is not a multiple of {b}")
             return quotient
-        return _ARITHMETIC[kind](a, b)
+        return _bounded(_ARITHMETIC[kind](a, b))
 
     return binary
 

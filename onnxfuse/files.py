@@ -7,9 +7,10 @@ import io
 import math
 import os
 import shutil
+import stat
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,7 +19,8 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from onnxfuse import diagnosis, onnxruntime_ops, toposort, wire
+from onnxfuse import diagnosis, onnxruntime_ops, toposort, validity, wire
+from onnxfuse.atomic import explained, removed_on_failure, renamed_to, replace
 from onnxfuse.errors import ModelError, OutputError
 
 _GIB = 2**30
@@ -32,9 +34,6 @@ _PAGE = 4096
 
 # The checker need not see larger weights: that their sizes are right, `read` itself checks.
 _LARGE = 2**16
-_Types = onnx.TensorProto
-_ITEM_BYTES = {_Types.FLOAT: 4, _Types.FLOAT16: 2, _Types.BFLOAT16: 2, _Types.DOUBLE: 8}
-_ITEM_BYTES |= {_Types.INT8: 1, _Types.UINT8: 1, _Types.INT32: 4, _Types.INT64: 8}
 
 
 _Attribute = onnx.AttributeProto
@@ -51,9 +50,11 @@ def read(path: Path, *, weights: bool = True) -> onnx.ModelProto:
         ModelError: there is no such file, it is not a model, onnx.checker rejects it, it is of an opset or IR version
             that the installed onnx does not know, or its external data is missing, cut off or outside its folder.
     """
-    with _explained(path):
+    with explained(path):
         if path.is_dir():
             raise ModelError(f"{path} is a folder: name the models in it, such as {path / '*.onnx'}")
+        if path.is_char_device() or path.is_block_device():
+            raise ModelError(f"{path} is a device: give a model file")
         if (size := path.stat().st_size) > _PROTOBUF_LIMIT:
             raise ModelError(
                 f"{path} is one file of {size / _GIB:.1f} GiB, more than the 2 GiB that protobuf can read: "
@@ -68,9 +69,12 @@ def read(path: Path, *, weights: bool = True) -> onnx.ModelProto:
         # protobuf accepts an empty file, and many a file of another kind, as a message with nothing known in it.
         raise ModelError(f"{path} {diagnosis.unreadable(data)}")
     del data
+    validity.check_names(path, bodies(model))
+    validity.check_types(path, bodies(model))
     _check_versions(model, path)
     external = _check_external_data(model, path, weights=weights)
-    _check_sizes(model, path)
+    for tensor in tensors(model):
+        validity.check_tensor(path, tensor)
     try:
         toposort.sort(model)
     except ModelError as error:
@@ -102,7 +106,7 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> 
     places = external_data(model)
     _refuse_overwriting(path, source, places)
     beside, copies = path.parent, dict[str, str]()
-    with _explained(path, writing=True), _removed_on_failure() as made:
+    with explained(path, writing=True), removed_on_failure() as made:
         if source is not None and _same_folder(path, source):
             beside = source.parent
         elif source is not None:
@@ -115,24 +119,8 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> 
                 pieces = _pieces(model)
             if pieces is None:
                 raise OutputError(f"{path} would have more than 2 GiB even without its weights: split the model")
-            _replace(path, pieces)
+            replace(path, pieces)
         return list(dict.fromkeys((path, *(beside / copies.get(place, place) for place in places), *made)))
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Makes `data` the content of `path` in one step: a reader finds the old content or the new, never a part.
-
-    Raises:
-        OutputError: `path` cannot be written.
-    """
-    _replace(path, (data,))
-
-
-def _replace(path: Path, pieces: Iterable[bytes]) -> None:
-    with _explained(path, writing=True), _renamed_to(path) as temporary, open(temporary, "xb") as file:
-        file.writelines(pieces)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def bodies(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
@@ -209,7 +197,7 @@ def write_arrays(path: Path, values: Mapping[str, Any]) -> None:
         for name, array in flat.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
-    replace(path, buffer.getvalue())
+    replace(path, [buffer.getvalue()])
 
 
 def _same_folder(one: Path, other: Path) -> bool:
@@ -252,11 +240,14 @@ def _check_external_data(model: onnx.ModelProto, path: Path, *, weights: bool) -
         if place not in sizes:
             sizes[place] = _external_size(path, place, tensor.name, weights=weights)
         try:
-            end = int(entries.get("offset") or 0) + int(entries.get("length") or 0)
+            offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
+            if offset < 0 or length < 0:
+                raise ValueError
         except ValueError:
             raise ModelError(
                 f"{path}: offset and length of the external data of {tensor.name!r} are not numbers: export it again"
             ) from None
+        end = offset + (length or math.prod(tensor.dims) * validity.ITEM_BYTES.get(tensor.data_type, 0))
         if end > sizes[place]:
             raise ModelError(
                 f"{path}: {place} is cut off: {tensor.name!r} ends at byte {end:,}, the file at {sizes[place]:,}; "
@@ -278,25 +269,22 @@ def _external_size(path: Path, place: str, tensor: str, *, weights: bool) -> flo
             "save it beside the model"
         )
     file = path.parent / place
-    if not file.exists() and not weights:
-        return math.inf
-    if not file.is_file():
+    size = None
+    try:
+        found = file.stat()
+        size = found.st_size if stat.S_ISREG(found.st_mode) else None
+    except FileNotFoundError:
+        if not weights:
+            return math.inf
+    except (OSError, ValueError):  # a name that no file can have
+        pass
+    if size is None:
         raise ModelError(f"{path}: its external data {file} is missing (tensor {tensor!r}): put it beside the model")
-    return file.stat().st_size
+    return size
 
 
 def _is_large(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type in _ITEM_BYTES and tensor.HasField("raw_data") and tensor.ByteSize() > _LARGE
-
-
-def _check_sizes(model: onnx.ModelProto, path: Path) -> None:
-    """ModelError if an initializer has fewer bytes than its shape; older checkers do not look at it."""
-    for tensor in model.graph.initializer:
-        if tensor.data_type in _ITEM_BYTES and tensor.HasField("raw_data"):
-            needed = math.prod(tensor.dims) * _ITEM_BYTES[tensor.data_type]
-            if len(tensor.raw_data) < needed:
-                shape = list(tensor.dims)
-                raise ModelError(f"{path} is not valid: {tensor.name!r} has too few bytes for {shape}: export it again")
+    return tensor.data_type in validity.ITEM_BYTES and tensor.HasField("raw_data") and tensor.ByteSize() > _LARGE
 
 
 def _without_weights(model: onnx.ModelProto, *, external: bool) -> onnx.ModelProto:
@@ -351,7 +339,7 @@ def _copy_beside(path: Path, data: Path, place: str, made: list[Path]) -> str:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         # Never a hard link: onnx refuses data that has one, and writing to the one file would change the other.
-        with _explained(target, writing=True), _renamed_to(target) as temporary:
+        with explained(target, writing=True), renamed_to(target) as temporary:
             _copy(data, temporary)
         made.append(target)
     return target.relative_to(path.parent).as_posix()
@@ -416,7 +404,7 @@ def _spill(model: onnx.ModelProto, path: Path, taken: Collection[str]) -> Path:
     """Moves the weights of `model` to a file beside `path`, not one of those `taken`; returns that file."""
     names = chain((f"{path.name}.data",), (f"{path.name}.{number}.data" for number in count(2)))
     target = path.with_name(next(name for name in names if name not in taken))
-    with _explained(target, writing=True), _renamed_to(target) as temporary, open(temporary, "xb") as file:
+    with explained(target, writing=True), renamed_to(target) as temporary, open(temporary, "xb") as file:
         for tensor in tensors(model):
             if not tensor.HasField("raw_data") or len(raw := tensor.raw_data) < _SPILL_BYTES:
                 continue
@@ -438,52 +426,3 @@ def _pieces(model: onnx.ModelProto) -> Iterator[bytes] | None:
     except EncodeError:
         return None
     return pieces if size <= _PROTOBUF_LIMIT else None
-
-
-@contextmanager
-def _removed_on_failure() -> Iterator[list[Path]]:
-    """A list for the files that the block makes: if the block fails, they go."""
-    made: list[Path] = []
-    try:
-        yield made
-    except BaseException:
-        for file in made:
-            with suppress(OSError):
-                file.unlink()
-        raise
-
-
-@contextmanager
-def _renamed_to(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to: it becomes `path` if the block succeeds, and is gone if not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-@contextmanager
-def _explained(path: Path, *, writing: bool = False) -> Iterator[None]:
-    """Turns the operating system's complaint about `path` into one line with the next step."""
-    try:
-        yield
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        if not writing:
-            steps = {errno.ENOENT: "check the name", errno.EACCES: "make it readable"}
-            text = "no such file" if error.errno == errno.ENOENT else f"cannot be read ({reason})"
-            raise ModelError(f"{path}: {text}: {steps.get(error.errno or 0, 'give a model file')}") from None
-        match error.errno:
-            case errno.ENOENT | errno.ENOTDIR:
-                text = f"there is no folder {path.parent}: make it first, or choose another with -o"
-            case errno.EISDIR:
-                text = "is a folder: name a file in it"
-            case errno.ENOSPC | errno.EDQUOT:
-                text = f"no space left in {path.parent}: free some, or choose another folder with -o"
-            case _:
-                text = f"cannot be written ({reason}): choose another folder with -o"
-        raise OutputError(f"{path}: {text}") from None

@@ -82,9 +82,7 @@ def evaluate(op: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any], 
     given = [widen(a, d) for a, d in zip(arrays, dtypes, strict=True) if a is not None]
     with np.errstate(all="ignore"):
         result = np.asarray(_evaluate(op, given, attrs, term))
-    if term.dtype in REAL:
-        return result.astype(np.float64, copy=False)
-    return result.astype(numpy_dtype(term.dtype), copy=False)
+        return result.astype(np.float64 if term.dtype in REAL else numpy_dtype(term.dtype), copy=False)
 
 
 def _evaluate(op: str, x: list[Array], attrs: Mapping[str, Any], term: Term) -> Any:

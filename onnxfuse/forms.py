@@ -15,7 +15,7 @@ import numpy as np
 from .canonical import freeze
 from .infer import infer
 from .symbolic import Shape, product
-from .terms import FOLDABLE, SMALL, Attributes, Term, Terms, is_number, same_shape, static, value_of
+from .terms import FOLDABLE, SMALL, Attributes, Term, Terms, UnknownValueError, is_number, same_shape, static, value_of
 
 Form: TypeAlias = Callable[[Terms, list[Term], Attributes, Shape | None, int], Term | None]
 """(terms, args, attrs, shape, dtype) → the op in normal form, or None if it is in normal form as it stands.
@@ -64,7 +64,7 @@ def fold(terms: Terms, op: str, args: list[Term], attrs: Attributes, shape: Shap
     term = terms.raw(op, args, freeze(dict(attrs)), shape=shape, dtype=dtype)
     try:
         return terms.constant(value_of(term), dtype)
-    except (ValueError, KeyError, IndexError):
+    except UnknownValueError:
         return None
 
 

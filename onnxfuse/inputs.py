@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 import operator
 import re
 import zlib
@@ -33,6 +34,10 @@ _PAST_NAME = re.compile(r"past|cache", re.IGNORECASE)
 _IMAGE_NAME = re.compile(r"height|width|^h$|^w$", re.IGNORECASE)
 _SIGNAL_NAME = re.compile(r"samples|frames|audio", re.IGNORECASE)
 _POSITION_NAME = re.compile(r"(^|_)pos(ition)?s?(_|$)", re.IGNORECASE)
+
+
+_LARGEST = 1 << 31
+"""Elements of a generated input: more is a mistake of the model, and more than the memory of most machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +147,13 @@ class _Search:
         if kind and shapes in self.tried:
             return False
         self.tried.append(shapes)
-        case = _case(self.inputs, shapes, self.seed, len(self.cases), self.careful)
-        error = self.runs(case)
-        self.first_error = self.first_error or error
+        error = _impossible(self.inputs, shapes)
         if not error:
-            self.cases.append(case)
+            case = _case(self.inputs, shapes, self.seed, len(self.cases), self.careful)
+            error = self.runs(case)
+            if not error:
+                self.cases.append(case)
+        self.first_error = self.first_error or error
         return not error
 
     def sizes(self, rung: dict[str, int], split: frozenset[str] = frozenset(), kind: str = "") -> dict[str, Sizes]:
@@ -392,6 +399,15 @@ def _cover_past(inputs: list[_Input], fixed: Sizes, shapes: dict[str, Sizes]) ->
 
 def _sizes(item: _Input, shapes: dict[str, Sizes]) -> tuple[int, ...]:
     return tuple(shapes[item.name][dim] if isinstance(dim, str) else dim for dim in item.dims)
+
+
+def _impossible(inputs: list[_Input], shapes: dict[str, Sizes]) -> str:
+    """Why an input cannot have the shape that the model declares, such as a size of ``batch - 9``; "" if all can."""
+    for item in inputs:
+        sizes = _sizes(item, shapes)
+        if min(sizes, default=0) < 0 or math.prod(sizes) > _LARGEST:
+            return f"input {item.name!r} would have the shape {list(sizes)}: give it --inputs or --shape"
+    return ""
 
 
 def _case(inputs: list[_Input], shapes: dict[str, Sizes], seed: int, number: int, careful: bool) -> Case:

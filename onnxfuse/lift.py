@@ -26,6 +26,16 @@ from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms, same_shape, static
 
 MICROSOFT = "com.microsoft"
 """The domain of ops whose results shape inference may know though onnx does not."""
+MALFORMED: tuple[type[Exception], ...] = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What arithmetic over shapes and attributes raises where a node breaks the rules of its op."""
 LOOKED_INTO = 1 << 16
 """Elements of a constant that is asked whether it repeats one number."""
 DECLARES_DTYPE = frozenset(
@@ -186,7 +196,7 @@ def _lift(view: View, known: _Known) -> View:
             dtype, shape = graph.type_of(name)
             _define(view, name, view.terms.input(name, _tell(name, shape, taken, known), dtype), dtype)
     for index, node in enumerate(graph.nodes):
-        for name, (term, dtype) in zip(node.output, _lift_node(view, index, node), strict=False):
+        for name, (term, dtype) in zip(node.output, _lifted(view, index, node), strict=False):
             if name:
                 _define(view, name, term, dtype)
     return view
@@ -283,6 +293,18 @@ def _opaque(view: View, node: NodeProto) -> list[tuple[Term, int]]:
         view.hidden[leaf.id] = sources
         result.append((leaf, dtype))
     return result
+
+
+def _lifted(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
+    """The outputs of a node; of one that is not what its op demands, as leaves.
+
+    A step of 0, an axis that is none, 4 heads of 6 columns: the node may never run, and if it does it is for the
+    runtime to complain.  Here it is only a node that nothing is known of.
+    """
+    try:
+        return _lift_node(view, index, node)
+    except MALFORMED:
+        return _opaque(view, node)
 
 
 def _lift_node(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:

@@ -23,6 +23,11 @@ REPEATABLE = ("match",)
 KINDS = ("const", "bool", "sum", "real", "int")
 """What an annotation in a rule's head may demand of a tensor: constant, of booleans, the rest of a sum, ..."""
 
+LARGEST = 1 << 16
+"""Bytes of a file: the largest shipped rule has 3 kB."""
+DEEPEST = 100
+"""Expressions inside one another."""
+
 ALLOWED: tuple[type[ast.AST], ...] = tuple(
     getattr(ast, name)
     for name in """Name Constant BinOp UnaryOp Call keyword List Tuple Set Compare BoolOp IfExp Subscript Attribute
@@ -37,6 +42,10 @@ ALLOWED: tuple[type[ast.AST], ...] = tuple(
 def parse(path: Path, root: Path) -> Rule:
     """Read one file.  Raises RuleError."""
     try:
+        if not path.is_file():
+            raise UsageError(f"{path} is not a file: a rule is a text file")
+        if (size := path.stat().st_size) > LARGEST:
+            raise UsageError(f"{path} has {size:,} bytes, and a rule {LARGEST:,} at most: make several rules of it")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
@@ -101,6 +110,9 @@ def _head(source: Source, end: int) -> tuple[str, tuple[Parameter, ...]]:
         function = ast.parse(text).body[0]
     except SyntaxError as error:
         raise _syntax(source, error, "the head is a signature: Name(tensor, optional=0, *, constant)") from error
+    except (MemoryError, RecursionError, ValueError) as error:
+        raise source.error(f"the head cannot be read: {error or 'it nests too deep'}", start + 1) from error
+    _check_depth(source, function)
     if not isinstance(function, ast.FunctionDef) or function.args.vararg or function.args.kwarg:
         raise source.error("the head is a signature: Name(tensor, optional=0, *, constant)", start + 1)
     given = function.args
@@ -146,9 +158,33 @@ def _body(source: Source, start: int, end: int, after: int) -> tuple[ast.stmt, .
         source.shifts[start + offset + 1] = cut + (after if offset == 0 else 0)
         texts.append(row[cut:] if row.split("#")[0].strip() else "")
     try:
-        return tuple(ast.parse("\n".join(texts)).body)
+        body = ast.parse("\n".join(texts)).body
     except SyntaxError as error:
         raise _syntax(source, error, "equations look like  y = x * Sigmoid(x)") from error
+    except (MemoryError, RecursionError, ValueError) as error:
+        raise source.error(f"this cannot be read: {error or 'it nests too deep'}", start + 1) from error
+    for statement in body:
+        _check_depth(source, statement)
+    return tuple(body)
+
+
+def _check_depth(source: Source, tree: ast.stmt) -> None:
+    """Raises RuleError where expressions nest deeper than what is recursive behind here can follow.
+
+    A chain of `|`, which is flat to a reader, counts as one step."""
+    level: list[tuple[ast.AST, bool]] = [(tree, False)]
+    for _ in range(DEEPEST):
+        below: list[tuple[ast.AST, bool]] = []
+        while level:
+            node, chained = level.pop()
+            for child in ast.iter_child_nodes(node):
+                flat = isinstance(child, ast.BinOp) and isinstance(child.op, ast.BitOr)
+                (level if flat and chained else below).append((child, flat))
+        level = below
+        if not level:
+            return
+    place = next((node for node, _ in level if hasattr(node, "lineno")), tree)
+    raise source.error(f"more than {DEEPEST} expressions inside one another", place, "give some of them names")
 
 
 def _assignments(source: Source, body: Sequence[ast.stmt]) -> tuple[Statement, ...]:

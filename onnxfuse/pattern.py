@@ -27,6 +27,10 @@ NEUTRAL = {"Add": 0.0, "Mul": 1.0}
 SCALAR_OPS = frozenset({"Add", "Mul", "Reciprocal", "Sqrt"})
 
 
+SPELLINGS = 2_000
+"""Ways to choose among the spellings and optional parameters of a rule; shipped rules have 200 at most."""
+NODES, DEPTH = 2_000, 200
+"""Of a pattern, each step counted as often as it stands in it."""
 COMMUTATIVE = frozenset("And Or Xor Equal Max Min".split())
 """Ops of two operands, in either order."""
 
@@ -51,6 +55,16 @@ class Pattern:
     value: float = 0.0
     label: str = ""
     line: int = 0
+    weight: int = field(init=False, default=1)
+    """Number of nodes, one that stands in several places counted in each."""
+    depth: int = field(init=False, default=1)
+    """Nodes one below the other."""
+
+    def __post_init__(self) -> None:
+        for arg in self.args:
+            self.weight += arg.weight
+            if arg.depth >= self.depth:
+                self.depth = arg.depth + 1
 
     @cached_property
     def scalar(self) -> bool:
@@ -58,11 +72,6 @@ class Pattern:
         if self.kind == "op":
             return self.op in SCALAR_OPS and all(a.scalar for a in self.args)
         return self.kind in ("number", "constant")
-
-    @cached_property
-    def weight(self) -> int:
-        """Number of nodes."""
-        return 1 + sum(a.weight for a in self.args)
 
     @cached_property
     def number(self) -> Pattern | None:
@@ -157,7 +166,8 @@ def number(value: float) -> Pattern:
 
 
 def variants(rule: Rule) -> list[Variant]:
-    """All patterns of a rule, without repetition, the fullest first."""
+    """All patterns of a rule, without repetition, the fullest first.  Raises RuleError where there are too many."""
+    tried = 0
     found: list[Variant] = []
     seen: set[str] = set()
     skeletons: set[str] = set()
@@ -167,6 +177,14 @@ def variants(rule: Rule) -> list[Variant]:
             dropped = {p.name: p.default for p, drop in zip(optional, drops, strict=True) if drop and p.default}
             constants_dropped = any(p.constant for p, drop in zip(optional, drops, strict=True) if drop)
             for spelling, root, operators in _spellings(rule, block, dropped):
+                tried += 1
+                if tried > SPELLINGS:
+                    raise rule.source.error(
+                        f"more than {SPELLINGS:,} ways to write it: each `|` multiplies them, each optional parameter "
+                        "doubles them",
+                        rule.blocks[block][-1],
+                        "make several rules of it, or leave spellings out that the normal form has already",
+                    )
                 if root.kind != "op":
                     continue
                 exposed = "".join(p.skeleton for p in root.walk() if p.label in rule.labels)
@@ -281,7 +299,14 @@ class _Builder:
             raise self.rule.source.error("Gemm is MatMul in the normal form", node, "write MatMul(x, w) + bias")
         while args and args[-1].kind == "absent":
             args = args[:-1]
-        return normal(op, tuple(args), node.lineno, attrs or {}, star)
+        made = normal(op, tuple(args), node.lineno, attrs or {}, star)
+        if made.weight > NODES or made.depth > DEPTH:
+            raise self.rule.source.error(
+                f"a pattern of more than {NODES:,} steps, or of {DEPTH} one below the other",
+                node,
+                "a name stands for all its steps wherever it stands: make several rules of it",
+            )
+        return made
 
 
 def _literal(parameter: Parameter, default: ast.expr) -> Pattern:

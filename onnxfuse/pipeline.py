@@ -6,7 +6,7 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
@@ -29,7 +29,7 @@ from .match import Failure
 from .onnxruntime_ops import added
 from .opset import convert, raisable
 from .placement import placement
-from .provenance import Site, module
+from .provenance import Site, Vanished, module, vanished
 from .records import Fusion, LeftOut, NearMiss, Report, Validation
 from .rewrite import Writer, import_domains
 from .runtime.served import examine
@@ -87,6 +87,10 @@ class Fused:
     """What to ban for nothing to be simplified."""
     unread: frozenset[str] = frozenset()
     """Tensors whose values were wanted while their external data is missing: the model is good for a report alone."""
+    banned: Banned = frozenset()
+    """What was banned when it was made."""
+    vanished: list[Vanished] = field(default_factory=list)
+    """Matches that left no node of their own, and may change numbers all the same."""
 
 
 def uncollected(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -122,6 +126,7 @@ def optimize(
     atol: float | None = None,
     on_mismatch: Literal["bisect", "fail"] = "bisect",
     validate: Literal["onnxruntime", "reference", "kernels", "off"] = "onnxruntime",
+    timeout: float | None = None,
     card: Card | None = None,
     base_dir: Path | None = None,
     progress: Progress | None = None,
@@ -131,7 +136,8 @@ def optimize(
     Without `opset`, a target without function bodies may raise the model's, see `lower`.  `shapes` are those of inputs
     to validate with and to measure traffic at; `base_dir` is where external data lies.  Fusions that are predicted to
     lose on a `card` at these shapes are left out.  Raises NumericsError if the fused model differs and `on_mismatch` is
-    "fail"; otherwise the fusions that are guilty are left out, and all that are so are named in the report.
+    "fail"; otherwise the fusions that are guilty are left out, and all that are so are named in the report.  With a
+    `timeout` the proof runs in a child process, and each of its steps may take so many seconds (0: any time).
     """
     started = time.perf_counter()
     if validate == "kernels":
@@ -160,13 +166,14 @@ def optimize(
         )
     validation = Validation("not validated", note="validation is off")
     if validate != "off":
-        from .prove import prove  # onnxruntime is needed only here
+        from .limited import proved  # onnxruntime is needed only here
 
-        fused, validation, wrong = prove(
+        fused, validation, wrong = proved(
             model,
             fused,
             rebuild,
             runs=partial(runnable, catalogue=catalogue),
+            timeout=timeout,
             bisecting=on_mismatch == "bisect",
             reference=validate == "reference",
             emulate=validate == "kernels",
@@ -291,6 +298,7 @@ def _fuse(
         results.append((view, _search(view, catalogue, forbidden, raising)))
     sites: list[Site] = []
     near: list[NearMiss] = []
+    gone: list[Vanished] = []
     simplified: set[tuple[str, str, str]] = set()
     for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
         path = view.graph.path
@@ -300,10 +308,11 @@ def _fuse(
         simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
         near = near_misses(view, found, own, why) + near
         sites = own + sites
+        gone += vanished(found, path, own)
     import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
     functions.attach(copy, {s.node.op_type for s in sites if s.node.domain == DOMAIN})
     unread = frozenset(name for view, _ in results for name in view.unread)
-    return Fused(copy, sites, near, frozenset(simplified), unread)
+    return Fused(copy, sites, near, frozenset(simplified), unread, banned, gone)
 
 
 def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], raising: bool) -> Found:

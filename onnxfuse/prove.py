@@ -7,7 +7,7 @@ out by name; what only the first sees is found by bisection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 from onnx import ModelProto
 
 from .provenance import keys
-from .records import LeftOut, Validation
+from .records import Fusion, LeftOut, Validation
 from .validate import Oracle, bisect, compare_sites
 
 if TYPE_CHECKING:
     from .pipeline import Banned, Fused, Progress
-    from .provenance import Site
+    from .provenance import Site, Vanished
 
 ATTEMPTS = 5
 """Times that guilty sites are left out and the rest is tried again; the last time with all that they were built on."""
+ORIGINAL, FUSED = "run the original", "run the fused model"
+SEARCH = "find what to leave out"
+"""Steps of the proof: the last begins where the fused model is known to differ."""
 OTHERWISE = "onnxruntime's optimizer changes what the original computes; both ran without it"
 
 
@@ -46,7 +49,7 @@ def prove(
     `runs` makes of a fused model what the proof can run (`stand_in`).  Returns the model that passed (or the last one
     that did not), the verdict on it, and what was left out.
     """
-    progress("run the original", 0, 3)
+    progress(ORIGINAL, 0, 3)
     kernels: dict[str, Any] = {"emulate": emulate, "rules": rules}
     tolerances = {"rtol": options["rtol"], "atol": options["atol"]}
     oracle = Oracle(
@@ -67,6 +70,8 @@ def prove(
         """The verdict on a model; without onnxruntime's optimizer where that alone makes the original differ."""
         nonlocal optimized
         verdict = oracle.compare(runs(model), optimize=optimized, **tolerances)
+        if verdict.verdict == "mismatch":
+            progress(SEARCH, 1, 3)
         if optimized and verdict.verdict == "mismatch":
             optimized = oracle.compare(original, **tolerances).verdict != "mismatch"
             return verdict if optimized else compare(model)
@@ -75,7 +80,7 @@ def prove(
         return verdict
 
     for attempt in range(ATTEMPTS):
-        progress("run the fused model", 1, 3)
+        progress(FUSED, 1, 3)
         verdict = compare(candidate.model)
         if not oracle.cases:
             return candidate, verdict, []
@@ -89,6 +94,8 @@ def prove(
             **tolerances,
             **kernels,
         )
+        if wrong:
+            progress(SEARCH, 2, 3)
         guilty = [site for site in candidate.sites if site.value in wrong]
         unsimple = {key for key in candidate.simplified if not key[0] and key[2] in wrong}
         if not guilty and not unsimple:
@@ -116,6 +123,11 @@ def prove(
         verdict = compare(candidate.model)
     if verdict.verdict == "mismatch" and not optimized and oracle.judge_by_float64(original, **tolerances):
         verdict = compare(candidate.model)
+    if verdict.verdict == "mismatch" and bisecting and candidate.vanished:
+        candidate, gone = _without_vanished(candidate, banned, rebuild, lambda one: compare(one.model))
+        if gone:
+            banned, left_out = candidate.banned, [*left_out, *(_gone(one, verdict) for one in gone)]
+            verdict = compare(candidate.model)
     if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
         return candidate, verdict, left_out
     suspects, held = candidate, banned
@@ -140,6 +152,32 @@ def prove(
     left_out += [_left_out(suspects.sites[i], verdict, verdict.note) for i in sorted(found)]
     candidate = without(found)
     return candidate, compare(candidate.model), left_out
+
+
+def _without_vanished(
+    fused: Fused, banned: Banned, rebuild: Callable[[Banned], Fused], compare: Callable[[Fused], Validation]
+) -> tuple[Fused, list[Vanished]]:
+    """The model without those of its matches that left no node and are to blame, and which they are; `fused` itself
+    and none if that does not help."""
+
+    def without(gone: Iterable[Vanished]) -> Fused:
+        return rebuild(banned.union(*(v.keys for v in gone)))
+
+    if compare(without(fused.vanished)).verdict == "mismatch":
+        return fused, []
+    numbers = range(len(fused.vanished))
+    guilty = bisect(
+        numbers,
+        lambda kept: compare(without(fused.vanished[i] for i in numbers if i not in kept)).verdict != "mismatch",
+    )
+    wrong = [fused.vanished[i] for i in sorted(guilty)]
+    return without(wrong), wrong
+
+
+def _gone(vanished: Vanished, verdict: Validation) -> LeftOut:
+    """What a match would have been that left no node."""
+    rule, at = vanished.match.rule, min(vanished.match.values, default="")
+    return LeftOut(Fusion(rule.name, rule.op, vanished.scope, at, (), (), 0, 0), verdict.max_error, verdict.note)
 
 
 def _left_out(site: Site, verdict: Validation, reason: str) -> LeftOut:

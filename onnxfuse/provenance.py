@@ -54,6 +54,25 @@ class Site:
     """Those of `dead` whose values no longer exist."""
 
 
+@dataclass(frozen=True)
+class Vanished:
+    """A match that no fused node stands for: what it emits was there already, or has cancelled against something."""
+
+    match: Match
+    scope: str
+
+    @property
+    def keys(self) -> list[tuple[str, str, str]]:
+        """What must be banned for it not to come back."""
+        return [(self.scope, self.match.rule.name, value) for value in self.match.values]
+
+
+def vanished(found: Found, scope: str, own: Sequence[Site]) -> list[Vanished]:
+    """The matches of a scope that none of its sites stands for."""
+    standing = {id(match) for site in own for match in site.matches}
+    return [Vanished(match, scope) for match in found.rooted if id(match) not in standing]
+
+
 def sites(
     view: View, found: Found, written: Sequence[Written], survivors: Collection[int], made: Collection[str]
 ) -> list[Site]:

@@ -203,6 +203,12 @@ def captured(statements: Iterable[Statement]) -> set[str]:
 
 def alternatives(expression: ast.expr) -> list[ast.expr]:
     """The equal spellings `A | B | ...`; the first is the meaning."""
-    if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.BitOr):
-        return alternatives(expression.left) + alternatives(expression.right)
-    return [expression]
+    found: list[ast.expr] = []
+    stack = [expression]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, ast.BinOp) and isinstance(top.op, ast.BitOr):
+            stack += [top.right, top.left]
+        else:
+            found.append(top)
+    return found

@@ -8,6 +8,7 @@ with the op's function body, computes the same in onnxruntime.  Sizes and values
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -31,6 +32,8 @@ Feeds: TypeAlias = dict[str, Array]
 _Node = TypeVar("_Node", bound=ast.AST)
 
 OPSET = 17
+LARGEST = 1 << 24
+"""Elements of a tensor that a rule is tested with."""
 TOLERANCE: dict[int, float] = {TensorProto.FLOAT: 2e-5, TensorProto.FLOAT16: 4e-3}
 """Largest difference over the largest result: a few hundred ulp in float32, where folding weights moves roundings; four
 ulp in float16."""
@@ -218,6 +221,13 @@ def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tup
         raise rule.source.error(f"`test:` gives no shape for {p.name}", 1, f"such as  {p.name}=[2, 7, 64]")
     positive = op_name(wanted) == "positive"
     shape = literal(wanted.args[0] if isinstance(wanted, ast.Call) else wanted)
+    sizes = shape if isinstance(shape, tuple) else (shape,)
+    if not all(isinstance(d, int) and d >= 0 for d in sizes) or math.prod(sizes) > LARGEST:
+        raise rule.source.error(
+            f"{p.name} cannot have the shape {ast.unparse(wanted)}",
+            wanted,
+            f"a few numbers will do, such as  {p.name}=[2, 7, 64]: no more than {LARGEST:,} elements",
+        )
     if p.kind == "int":
         return TensorProto.INT64, rng.integers(0, 4, shape)
     if p.kind == "bool":

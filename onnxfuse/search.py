@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 
 from .cost import nodes
+from .errors import RuleError
 from .index import Index
 from .language import Catalogue
 from .lift import View
@@ -24,6 +26,8 @@ FORCED = (LAYOUT, "lowering")
 """Costs of rules that are applied even if they save nothing."""
 ROUNDS = 30
 """Rounds per stratum; a rule set that needs more does not end."""
+GROWTH, ROOM = 4, 1000
+"""A stratum may make so many times the terms that it finds, and so many more: one that makes more does not end."""
 
 
 @dataclass
@@ -60,10 +64,13 @@ def search(
         before = (Found(**{f.name: copy(getattr(found, f.name)) for f in fields(found)}), state) if layout else None
         index = Index(view.terms, rules)
         barren: set[int] = set()
+        room = GROWTH * len(state.alive) + ROOM
         for _ in range(ROUNDS):
             if not _round(view, found, state, matcher, index, order, barren, banned):
                 break
             state = State.of(view, found)
+            if len(state.alive) > room:
+                raise _endless(found.rooted)
         if before is not None and nodes(state.alive) >= nodes(before[1].alive):
             found, state = before
     found.failures = matcher.explained
@@ -238,7 +245,24 @@ def _substitute(
         else:
             if term.id not in alive and is_reshape(term) and term.args[0].id in replacement:
                 found.touched.add(name)  # its own node computes what is gone
-            found.current[name] = _resolve(view, found, term, replacement, done)
+            try:
+                found.current[name] = _resolve(view, found, term, replacement, done)
+            except _CircularError:
+                raise _endless([candidate.match for candidate in chosen]) from None
+
+
+class _CircularError(Exception):
+    """What is computed from something, by way of others, is to replace it."""
+
+
+def _endless(matches: Iterable[Match]) -> RuleError:
+    """The complaint about the rule that matched most often."""
+    rule, _ = Counter(match.rule for match in matches).most_common(1)[0]
+    return rule.source.error(
+        "rewriting does not end: it applies to what comes of it, again and again",
+        rule.emit[0],
+        "emit something that `match:` does not find again, or leave the rule out with --ignore",
+    )
 
 
 def wanted(old: Term, candidate: Candidate, state: State) -> bool:
@@ -297,8 +321,8 @@ def _trace(found: Found, match: Match, users: Container[int]) -> None:
 
 
 def _resolve(view: View, found: Found, root: Term, replacement: dict[int, Term], done: dict[int, Term]) -> Term:
-    """The term with all replacements below it made; iterative, since models are deep."""
-    stack = [root]
+    """The term with all replacements below it made; iterative, since models are deep.  Raises _CircularError."""
+    stack, path = [root], set[int]()
     while stack:
         term = stack[-1]
         if term.id in done:
@@ -308,9 +332,13 @@ def _resolve(view: View, found: Found, root: Term, replacement: dict[int, Term],
         below = term.args if new is None else (new,)
         missing = [t for t in below if t.id not in done]
         if missing:
+            path.add(term.id)
+            if any(t.id in path for t in missing):
+                raise _CircularError
             stack.extend(missing)
             continue
         stack.pop()
+        path.discard(term.id)
         if new is not None:
             done[term.id] = done[new.id]
             continue

@@ -24,7 +24,7 @@ from .match import Match
 from .search import Found
 from .shape_data import END
 from .symbolic import Dim, Shape, Sym, product, viewed
-from .terms import REAL, Array, Attributes, Term, Terms, is_number, value_of
+from .terms import REAL, Array, Attributes, Term, Terms, UnknownValueError, is_number, value_of
 from .views import is_reshape
 
 Spelling: TypeAlias = Callable[[Term, list[str], dict[str, Any], float, str], str]
@@ -160,7 +160,10 @@ class Speller:
         known = self._lookup(term, dtype, 0) if not name else None
         if known is not None and known[1] == dtype:
             return known[0]
-        array = value_of(term)
+        try:
+            array = value_of(term)
+        except UnknownValueError as error:
+            raise UnrealisableError(str(error)) from error
         name = name or self.names.unique(f"onnxfuse/constant_{len(self.constants)}")
         self.constants[name] = tensor(array, name, dtype)
         self.register(term, -1.0, name, dtype)

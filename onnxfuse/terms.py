@@ -11,6 +11,7 @@ Terms are created in topological order: an argument's `id` is smaller than its u
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -159,7 +160,7 @@ class Terms:
         for a in args:
             below |= a.below
             constant = constant and a.constant
-        term.constant = load is not None or (constant and op in FOLDABLE and static(shape) is not None)
+        term.constant = load is not None or (constant and op in FOLDABLE and _foldable_to(op, shape))
         # One integer, a level in each WIDTH bits: what is k steps below an argument is k + 1 steps below its user.
         term.below = (below << WIDTH) & _ALL | self.bit(op) * _EVERY
         self._table[identity] = term
@@ -178,9 +179,9 @@ class Terms:
         """A constant by content; floats of one element by their real value, whatever their dtype."""
         if key is None:
             if dtype in REAL:
-                values = (
-                    struct.pack("<d", float(array.reshape(()))) if array.size == 1 else array.astype("f8").tobytes()
-                )
+                with np.errstate(invalid="ignore"):  # a signalling NaN is one all the same
+                    wide = array.astype("f8")
+                values = struct.pack("<d", float(wide.reshape(()))) if array.size == 1 else wide.tobytes()
                 key = ("real", array.shape, values)
             else:
                 key = (dtype, array.shape, array.tobytes() if array.dtype != object else repr(array.tolist()))
@@ -211,26 +212,53 @@ class Terms:
         return self.raw("Integers", shape=tuple(data.shape), dtype=dtype, key=key, data=data)
 
 
+def _foldable_to(op: str, shape: Shape | None) -> bool:
+    """Is a constant of this shape to be folded?  One of few arguments may be larger than any file."""
+    dims = static(shape)
+    return dims is not None and (op not in _MADE_OF_LESS or math.prod(dims) <= _ROOM)
+
+
 def numpy_dtype(dtype: int) -> np.dtype[Any]:
     from onnx.helper import tensor_dtype_to_np_dtype
 
     return np.dtype(tensor_dtype_to_np_dtype(dtype))
 
 
+class UnknownValueError(ValueError):
+    """What a constant term computes has no value: an index beyond its axis, or more elements than there is room for."""
+
+
 def value_of(term: Term) -> Array:
     """The elements of a constant term, folded on demand; floats in float64.
 
-    Raises ValueError for a term that is not `constant`."""
-    if term._load is None:
-        from .fold import evaluate
+    Raises UnknownValueError for a term that is not `constant`, or turns out not to be: it is not from then on."""
+    stack = [term]
+    while stack:
+        top = stack[-1]
+        missing = [] if top._load is not None else [a for a in top.args if a.op != "Absent" and a._load is None]
+        stack.extend(missing)
+        if not missing:
+            stack.pop()
+            if top._load is None:
+                top._load = _folded(top)
+    assert term._load is not None
+    return term._load()
 
+
+def _folded(term: Term) -> Callable[[], Array]:
+    """What gives the elements of a term whose arguments are known."""
+    from .fold import evaluate
+
+    try:
         if not term.constant:
             raise ValueError(f"{term!r} is not a constant")
-        array = evaluate(
-            term.op, [value_of(a) if a.op != "Absent" else None for a in term.args], dict(term.attrs), term
-        )
-        term._load = lambda: array
-    return term._load()
+        arrays = [a._load() if a._load is not None else None for a in term.args]
+        array = evaluate(term.op, arrays, dict(term.attrs), term)
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        # What a node computes of constants may be undefined; it is for the runtime to say so, if it ever runs it.
+        term.constant = False
+        raise UnknownValueError(f"{term!r} cannot be computed: {error}") from error
+    return lambda: array
 
 
 def same_shape(a: Shape | None, b: Shape | None) -> bool:
@@ -249,6 +277,9 @@ def static(shape: Shape | None) -> tuple[int, ...] | None:
     return tuple(int(d) for d in shape if not isinstance(d, Sym))
 
 
+_MADE_OF_LESS = frozenset("ConstantOfShape Expand Full OneHot Pad Range Repeat Tile".split())
+_ROOM = 1 << 26
+"""Elements that one of these may have to be folded."""
 FOLDABLE = frozenset(
     """Add Mul Reciprocal Sqrt Exp Log Erf Tanh Sigmoid Abs Pow Sub Div Neg Reshape Transpose Slice Concat Expand Cast
     Repeat ReduceMean ReduceSum ReduceProd ReduceMax ReduceMin MatMul Gather Where Equal Not And Or Greater Less

@@ -33,6 +33,8 @@ VIEWS = frozenset({"Reshape", "Transpose", "Slice", "Expand", "Repeat"})
 """Ops whose terms have one argument and carry everything else in their attributes."""
 ELEMENTWISE = frozenset({"Add", "Mul", "Pow", "Reciprocal", "Relu", "Sqrt"})
 """What statistics of rows go through."""
+WEIGHTS = frozenset({"Softmax", "SafeSoftmax"})
+"""What multiplies the values of attention, and stands on the left of them."""
 Block: TypeAlias = tuple[int, int, int, int]
 """Axes a from:to of one shape and b from:to of another that hold the same elements: (a from, a to, b from, b to)."""
 
@@ -168,7 +170,7 @@ def _swapped(rank: int) -> tuple[int, ...]:
 
 def _transpose_product(terms: Terms, x: Term, shape: Shape) -> Term | None:
     """(a @ b)^T as b^T @ a^T where that leaves fewer views; a Transpose that moves a dim of 1 is a Reshape."""
-    if any(a.shape is None or len(a.shape) < 2 for a in x.args):
+    if any(a.shape is None or len(a.shape) < 2 for a in x.args) or x.args[0].op in WEIGHTS:
         return None
     flipped = [transpose(terms, a, _swapped(len(a.shape or ()))) for a in reversed(x.args)]
     before, after = (

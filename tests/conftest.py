@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from onnxfuse import equations, lift
 from tests import fake_engine
+
+MALFORMED, FAULTS = lift.MALFORMED, equations.FAULTS
+
+
+@pytest.fixture(autouse=True, scope="session")
+def strict() -> Iterator[None]:
+    """What fails while a node is lifted or a rule evaluated fails a test: with these it is a mistake of ours."""
+    lift.MALFORMED = equations.FAULTS = ()
+    yield
+    lift.MALFORMED, equations.FAULTS = MALFORMED, FAULTS
+
+
+@pytest.fixture
+def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As users have it: nothing is known of a node that cannot be lifted, and what cannot be evaluated is no match."""
+    monkeypatch.setattr(lift, "MALFORMED", MALFORMED)
+    monkeypatch.setattr(equations, "FAULTS", FAULTS)
 
 
 @pytest.fixture

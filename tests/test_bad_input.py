@@ -170,8 +170,8 @@ def test_output_below_a_file(model: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (errno.EACCES, "cannot be written (permission denied): choose another folder with -o"),
-        (errno.EROFS, "cannot be written (read-only file system): choose another folder with -o"),
+        (errno.EACCES, "cannot be written (permission denied): choose another folder"),
+        (errno.EROFS, "cannot be written (read-only file system): choose another folder"),
         (errno.ENOSPC, "no space left in"),
     ],
 )

@@ -164,7 +164,7 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
         "--target onnx --opset 23 --select Gelu --select LayerNormalization --ignore Gelu --rules mine --rules ours "
     )
     options += "--inputs inputs.npz --shape x:2,8 --shape in:0:1x3 --shape scalar: --seed 7 --rtol 0.1 --atol 0.2 "
-    options += "--on-mismatch fail --validate reference"
+    options += "--on-mismatch fail --validate reference --timeout 9.5"
     assert main(["optimize", str(model), *options.split()]) == 0
     (call,) = engine.calls
     assert (call.pop("inputs")["x"] == 1).all()
@@ -179,11 +179,20 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
         "rtol": 0.1,
         "atol": 0.2,
         "on_mismatch": "fail",
+        "timeout": 9.5,
         "card": None,
         "validate": "reference",
         "base_dir": Path("."),
         "progress": None,
     }
+
+
+@pytest.mark.parametrize(("options", "seconds"), [("--validate kernels", 0), ("--validate kernels --timeout 5", 5)])
+def test_kernels_on_the_cpu_take_as_long_as_they_take(
+    options: str, seconds: float, model: Path, engine: Engine
+) -> None:
+    assert main(["optimize", str(model), *options.split()]) == 0
+    assert engine.calls[0]["timeout"] == seconds
 
 
 def test_the_defaults_are_the_engines(model: Path, engine: Engine) -> None:
@@ -201,6 +210,7 @@ def test_the_defaults_are_the_engines(model: Path, engine: Engine) -> None:
             "rtol": None,
             "atol": None,
             "on_mismatch": "bisect",
+            "timeout": 600,
             "card": None,
             "validate": "onnxruntime",
             "base_dir": Path("."),

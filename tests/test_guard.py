@@ -66,6 +66,91 @@ def test_who_ends_the_parent_ends_the_work() -> None:
         os.kill(child, 0)
 
 
+def test_who_kills_the_parent_ends_the_work() -> None:
+    script = SCRIPT.format("print('begun', flush=True); time.sleep(60); print('went on')")
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "begun\n"
+        parent.kill()
+        # The child holds the other end, so that this returns when both are gone.
+        assert parent.stdout.read() == ""
+
+
+DEAF = "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+DEAF += "signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+"""As native code is, during which Python sees no signal."""
+
+
+@pytest.mark.parametrize("deaf", ["", DEAF], ids=["heard", "deaf"])
+@pytest.mark.parametrize(("name", "said"), [("SIGINT", "onnxfuse: interrupted\n"), ("SIGTERM", ""), ("SIGHUP", "")])
+def test_work_that_is_asked_to_end_does(name: str, said: str, deaf: str) -> None:
+    body = (
+        deaf
+        + """
+    try:
+        print("begun", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaned up", flush=True)
+"""
+    )
+    number = getattr(signal, name)
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(body.strip())],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "begun\n"
+        parent.send_signal(number)
+        out, err = parent.communicate(timeout=60)
+    assert (parent.returncode, out, err) == (128 + number, "" if deaf else "cleaned up\n", said)
+
+
+def test_the_file_that_is_being_written_goes_with_it(tmp_path: Path) -> None:
+    script = SCRIPT.format(
+        """
+    from onnxfuse import atomic
+    os.fsync = lambda _: (print("begun", flush=True), time.sleep(60))
+    atomic.replace(Path("out"), [b"new"])
+""".strip()
+    )
+    (tmp_path / "out").write_text("old")
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "begun\n"
+        parent.send_signal(signal.SIGINT)
+        out, err = parent.communicate(timeout=60)
+    assert (parent.returncode, out, err) == (130, "", "onnxfuse: interrupted\n")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("out", "old")]
+
+
+IMPORTING = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {!r}:
+            os.kill({}, signal.SIGINT)
+            import time; time.sleep(60)
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["onnxfuse", "report", "m.onnx"]
+from onnxfuse.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("module", ["onnxfuse.cli", "click", "onnxfuse.commands.report", "onnx", "onnxfuse.pipeline"])
+@pytest.mark.parametrize("who", ["os.getpid()", "0"], ids=["one", "group"])
+def test_an_interrupt_is_one_line_from_the_first_import_on(module: str, who: str, tmp_path: Path) -> None:
+    onnx.save(broken.good(), tmp_path / "m.onnx")
+    command = [sys.executable, "-c", IMPORTING.format(module, who)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, start_new_session=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "onnxfuse: interrupted\n")
+
+
 def test_a_mistake_of_onnxfuse_is_one_line_and_the_other_models_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,10 +159,10 @@ def test_a_mistake_of_onnxfuse_is_one_line_and_the_other_models_go_on(
         onnx.save(broken.good(), name)
     read = files.read
 
-    def fails(path: Path) -> onnx.ModelProto:
+    def fails(path: Path, **options: bool) -> onnx.ModelProto:
         if path.name == "strange.onnx":
             raise ValueError("negative dimensions\nare not allowed")
-        return read(path)
+        return read(path, **options)
 
     monkeypatch.setattr(files, "read", fails)
     assert main(["optimize", "strange.onnx", "good.onnx"]) == 4

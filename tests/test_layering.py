@@ -32,7 +32,9 @@ BELOW = {
     "tables": {"bench", "numerics"},
     "bench": {"execution", "interleaved", "runtime.quiet"},
     "execution": {"inputs", "runtime.quiet"},
-    "pipeline": {"pays", "prove", "validate", "records", "rewrite", "search", "lift"},
+    "pipeline": {"pays", "limited", "prove", "validate", "records", "rewrite", "search", "lift"},
+    "limited": {"prove", "isolation"},
+    "isolation": {"processes"},
     "prove": {"validate", "records", "rewrite"},
     "pays": {"estimate", "records", "provenance"},
     "validate": {"runtime.quiet", "inputs", "sites"},
@@ -61,7 +63,7 @@ USERS = {
 }
 """The only modules that may import these packages, be it inside a function."""
 
-CHEAP = {"__init__", "cli", "errors", "records", "paths", "commands"} | {
+CHEAP = {"__init__", "__main__", "cli", "processes", "errors", "records", "paths", "commands"} | {
     name for name in MODULES if name.startswith("commands.")
 }
 """What `onnxfuse --help` loads: no onnx, no numpy at module level."""

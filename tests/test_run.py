@@ -74,7 +74,7 @@ def test_the_seed_and_the_shapes_say_what_is_generated(model: Path) -> None:
     [
         (["--shape", "x:2,5"], "--shape x:2,5 does not fit the declared [batch,4]"),
         (["--inputs", "none.npz"], "--inputs none.npz: no such file: check the name"),
-        (["--outputs", "nowhere/y.npz"], "--outputs nowhere/y.npz: there is no folder nowhere: make it first"),
+        (["--outputs", "nowhere/y.npz"], "nowhere/y.npz: there is no folder nowhere: make it first, or choose another"),
         (["--provider", "cuda"], "onnxruntime cannot use CUDA here: it needs onnxruntime-gpu, a driver and a GPU"),
     ],
 )

@@ -15,6 +15,7 @@ from onnxfuse import language
 from onnxfuse.cli import main
 from onnxfuse.graph import family_of
 from onnxfuse.pipeline import fuse, optimize
+from onnxfuse.targets import Target
 from tests import broken
 
 CATALOGUE = language.load()
@@ -151,3 +152,22 @@ def test_a_fusion_below_ten_ifs_is_found() -> None:
     result = optimize(model)
     assert result.report.census == {"Swish": 1}
     assert result.report.validation.verdict == "equal"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "q = Softmax <axis = -1> (x) t = Transpose <perm = [0, 2, 1]> (q) a = MatMul (q, t) "
+        "p = Softmax <axis = -2> (a) y = MatMul (p, q)",
+        "t = Transpose <perm = [0, 2, 1]> (x) a = MatMul (t, x) p = Softmax <axis = -2> (a) y = MatMul (x, p)",
+        "t = Transpose <perm = [0, 2, 1]> (x) n = Neg (x) a = MatMul (t, n) p = Softmax <axis = -2> (a) "
+        "y = MatMul (n, p)",
+        "q = Softmax <axis = -2> (x) t = Transpose <perm = [0, 2, 1]> (q) a = MatMul (q, t) "
+        "s = Transpose <perm = [0, 2, 1]> (a) p = Softmax <axis = -1> (s) y = MatMul (p, q)",
+    ],
+)
+def test_weights_of_attention_on_both_sides_of_a_product_find_a_place(body: str) -> None:
+    """Weights stand on the left of values; where both factors are weights, either order would be turned again."""
+    graph = f'<ir_version: 9, opset_import: ["": 18]> g (float[b,s,8] x) => (float[b,c,d] y) {{ {body} }}'
+    for target in ("onnxfuse", "onnx", "ort"):
+        assert optimize(onnx.parser.parse_model(graph), target=Target(target)).report.validation.verdict == "equal"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from .options import PATH, begin, format_, given_inputs, print_json, provider, rules, seed, shape
+from .options import PATH, begin, format_, given_inputs, limited, print_json, provider, rules, seed, shape, timeout
+from .options import seconds as allowed
 
 
 @click.command()
@@ -27,6 +30,7 @@ from .options import PATH, begin, format_, given_inputs, print_json, provider, r
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Of onnxruntime, on a CPU.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=10, show_default=True, help="To measure, at most.")
 @click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Exactly so many, whatever time it takes.")
+@timeout
 @click.option("--profile/--no-profile", default=True, show_default=True, help="Say what each op takes.")
 @format_
 def bench(
@@ -41,6 +45,7 @@ def bench(
     threads: int,
     seconds: float,
     rounds: int | None,
+    timeout: float | None,
     profile: bool,
     style: str,
 ) -> None:
@@ -62,19 +67,17 @@ def bench(
     begin(model)
     source = files.read(model)
     original = benchmark.Side(source, model.parent, str(model))
+    limit = allowed(timeout)
     with display.progress(model.name) as progress:
         if fused is not None:
             other = benchmark.Side(files.read(fused), fused.parent, str(fused))
         else:
-            made = pipeline.optimize(
-                source,
-                target=Target(target, provider if target == "ort" else "cpu"),
-                rules=rules,
-                base_dir=model.parent,
-                progress=progress,
-            )
+            aimed = Target(target, provider if target == "ort" else "cpu")
+            options: dict[str, Any] = {"target": aimed, "rules": rules, "timeout": limit}
+            made = pipeline.optimize(source, base_dir=model.parent, progress=progress, **options)
             other = benchmark.Side(made.model, model.parent, f"what onnxfuse makes of it (--target {target})")
-        result = benchmark.bench(
+        measure = partial(
+            benchmark.bench,
             original,
             other,
             provider=provider,
@@ -86,8 +89,8 @@ def bench(
             seconds=seconds,
             rounds=rounds,
             profile=profile,
-            progress=progress,
         )
+        result = limited(lambda tell: measure(progress=tell), model, limit, progress)
     if style == "json":
         print_json(result.to_json())
     else:

@@ -45,7 +45,7 @@ def check(
       onnxfuse check exports/*.onnx --baseline fusions.json --update-baseline
       onnxfuse check exports/*.onnx --baseline fusions.json
     """
-    from onnxfuse import demands, display, files, names, paths, pipeline
+    from onnxfuse import atomic, demands, display, files, names, paths, pipeline
 
     if update_baseline and not baseline:
         raise UsageError("--update-baseline needs --baseline FILE")
@@ -85,7 +85,7 @@ def check(
 
     results, code = each(sources, one)
     if baseline and update_baseline:
-        files.replace(baseline, demands.baseline_text(before).encode())
+        atomic.replace(baseline, [demands.baseline_text(before).encode()])
     elif baseline and new and not quiet:
         click.echo(f"onnxfuse: {new} new since the baseline: keep with --update-baseline", err=True)
     if style == "json":

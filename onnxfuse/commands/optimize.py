@@ -8,9 +8,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from onnxfuse.errors import NumericsError, OutputError, UsageError
+from onnxfuse.errors import NumericsError, UsageError
 
-from .options import PATH, card, choose_target, each, loudness, models, one_or_many, selection, shape, to_json
+from .options import (
+    PATH,
+    card,
+    choose_target,
+    each,
+    loudness,
+    models,
+    one_or_many,
+    seconds,
+    selection,
+    shape,
+    timeout,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from onnxfuse.records import Report
@@ -41,6 +54,7 @@ if TYPE_CHECKING:
     type=click.Choice(["onnxruntime", "reference", "kernels"]),
     help="Compare in onnxruntime, also with float64, or with kernels run on the CPU.  [default: onnxruntime]",
 )
+@timeout
 @click.option("--no-validate", is_flag=True, help="Write without comparing.")
 @click.option("--dry-run", is_flag=True, help="Do everything but write the model.")
 @click.option("--report", "report_file", type=PATH, metavar="FILE.json", help="Write what was done, as JSON.")
@@ -53,6 +67,7 @@ def optimize(
     card: str | None,
     validate: Literal["onnxruntime", "reference", "kernels"] | None,
     no_validate: bool,
+    timeout: float | None,
     dry_run: bool,
     report_file: Path | None,
     quiet: bool,
@@ -68,17 +83,16 @@ def optimize(
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100
     """
-    from onnxfuse import cards, display, files, names, paths, pipeline
+    from onnxfuse import atomic, cards, display, files, names, paths, pipeline
 
     choose_target(options)
     options["card"] = cards.given(card, options["target"])
     if validate and no_validate:
         raise UsageError("--validate and --no-validate exclude each other: give one")
-    if report_file and not report_file.absolute().parent.is_dir():
-        raise OutputError(f"{report_file}: there is no folder {report_file.parent}: make it first")
     names.check_rules((*options["select"], *options["ignore"]), options["rules"])
     options |= {"shapes": shapes or None, "inputs": files.read_inputs(inputs) if inputs else None}
     options["validate"] = "off" if no_validate else validate or "onnxruntime"
+    options["timeout"] = seconds(timeout, emulate=validate == "kernels")
     out = display.console()
     sources = paths.expand(models)
     places = dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True))
@@ -87,9 +101,13 @@ def optimize(
             # A glob finds the files that a former run of the same command wrote.
             click.echo(f"onnxfuse: {place} is what becomes of {path} here: not itself fused", err=True)
             del places[place]
+    if report_file:
+        atomic.refuse(report_file, [*sources, *places.values(), *filter(None, [inputs])])
 
     def one(path: Path) -> Report:
         start = time.perf_counter()
+        if not dry_run:
+            atomic.refuse(places[path], filter(None, [inputs]))
         model = files.read(path, weights=not no_validate)
         with display.progress(path.name, quiet=quiet) as progress:
             optimized = pipeline.optimize(model, base_dir=path.parent, progress=progress, **options)
@@ -108,5 +126,5 @@ def optimize(
 
     reports, code = each(places, one)
     if report_file:
-        files.replace(report_file, to_json(one_or_many(reports, len(sources))).encode())
+        atomic.replace(report_file, [to_json(one_or_many(reports, len(sources))).encode()])
     return code

@@ -7,15 +7,18 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from onnxfuse.errors import InternalError, OnnxfuseError
+from onnxfuse.errors import InternalError, ModelError, OnnxfuseError, RuleError
+from onnxfuse.processes import Stopped
 
 # onnx and numpy take longer to import than `onnxfuse --help` may take: the commands import what they need.
 if TYPE_CHECKING:
+    from onnxfuse.isolation import Tell
     from onnxfuse.records import Report
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -91,6 +94,12 @@ provider = click.option(
     "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where onnxruntime runs."
 )
 seed = click.option("--seed", default=0, show_default=True, help="Seed of the generated inputs.")
+timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="For each run of a model; 0 is no limit.  [default: 600; 0 where kernels run on the CPU]",
+)
 loudness = options(
     click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
     click.option("-v", "--verbose", is_flag=True, help="Name every site."),
@@ -99,13 +108,21 @@ loudness = options(
 
 working_on: list[Callable[[Path], None]] = []
 """Who wants to know which model a command has come to."""
+stopping: list[list[int]] = []
+"""Filled with a signal's number when this process is asked to end; see `processes.raise_when_stopped`."""
 
 
 def complain(error: OnnxfuseError, path: Path | None = None) -> int:
     """Prints the error, with the model's `path` in front if it does not name it, and returns its exit code."""
     lead = f"{path}: " if path and str(path) not in str(error) else ""
-    click.echo(f"onnxfuse: error: {lead}{error}", err=True)
+    text = f"onnxfuse: error: {lead}{error}"
+    click.echo(text if isinstance(error, RuleError) else one_line(text), err=True)
     return error.exit_code
+
+
+def one_line(text: str) -> str:
+    """The text with what a terminal would not print, such as a line break in a file's name, written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_Result], int]:
@@ -138,6 +155,24 @@ def warn_of_unread(found: Report) -> None:
         )
 
 
+def seconds(timeout: float | None, *, emulate: bool = False) -> float:
+    """What --timeout says: the emulator takes as long as it takes, everything else has time to load some GB twice."""
+    return timeout if timeout is not None else 0 if emulate else 600
+
+
+def limited(work: Callable[[Tell], _Result], path: Path, seconds: float, tell: Tell | None = None) -> _Result:
+    """What `work` returns, done in a process in which each step may take `seconds`.
+
+    Raises ModelError, which names the model `path`, where one takes longer.
+    """
+    from onnxfuse.isolation import TookTooLongError, isolated
+
+    try:
+        return isolated(work, seconds, tell)
+    except TookTooLongError as error:
+        raise ModelError(f"{path}: {error}: give it more with --timeout") from None
+
+
 def begin(path: Path) -> None:
     """Say that what follows is about this model."""
     for tell in working_on:
@@ -145,7 +180,10 @@ def begin(path: Path) -> None:
 
 
 def mistake(error: Exception) -> InternalError:
-    """What nobody foresaw, in one line.  Raises `error` itself, traceback and all, if ONNXFUSE_TRACEBACK is set."""
+    """What nobody foresaw, in one line.  Raises `error` itself, traceback and all, if ONNXFUSE_TRACEBACK is set, and
+    Stopped if this process was asked to end, of which the error may come."""
+    for number in chain(*stopping):
+        raise Stopped(number) from error
     if os.environ.get("ONNXFUSE_TRACEBACK"):
         raise error
     said = " ".join(str(error).split())

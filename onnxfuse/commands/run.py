@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from onnxfuse.errors import OutputError
-
-from .options import PATH, begin, given_inputs, provider, rules, seed, shape
+from .options import PATH, begin, given_inputs, limited, provider, rules, seconds, seed, shape, timeout
 
 
 @click.command()
@@ -19,6 +18,7 @@ from .options import PATH, begin, given_inputs, provider, rules, seed, shape
 @shape
 @seed
 @rules
+@timeout
 @click.option("--emulate", is_flag=True, help="On a CPU, run the CUDA source of kernels, slowly.")
 def run(
     model: Path,
@@ -28,6 +28,7 @@ def run(
     shapes: dict[str, tuple[int, ...]],
     seed: int,
     rules: tuple[Path, ...],
+    timeout: float | None,
     emulate: bool,
 ) -> None:
     """Run MODEL once, on given or generated inputs, and say what comes out.
@@ -40,22 +41,22 @@ def run(
       onnxfuse run bert.fused.onnx --shape input_ids:1,128
       onnxfuse run bert.fused.onnx --inputs x.npz --outputs y.npz --provider cuda
     """
-    from onnxfuse import display, execution, files, tables
+    from onnxfuse import atomic, display, execution, files, tables
 
-    if outputs and not outputs.absolute().parent.is_dir():
-        raise OutputError(f"--outputs {outputs}: there is no folder {outputs.parent}: make it first")
+    if outputs:
+        atomic.refuse(outputs, filter(None, [model, inputs]))
     out = display.console()
     begin(model)
-    result = execution.run(
-        files.read(model),
-        model,
-        given=files.read_inputs(inputs) if inputs else None,
-        provider=provider,
-        shapes=shapes,
-        seed=seed,
-        emulate=emulate,
-        rules=rules,
-    )
+    source, given = files.read(model), files.read_inputs(inputs) if inputs else None
+    options: dict[str, Any] = {
+        "given": given,
+        "provider": provider,
+        "shapes": shapes,
+        "seed": seed,
+        "emulate": emulate,
+        "rules": rules,
+    }
+    result = limited(lambda tell: execution.run(source, model, **options), model, seconds(timeout, emulate=emulate))
     out.print(f"{model}: {result.case}")
     tables.print_outputs(out, result.outputs)
     if result.served.ops:

@@ -1,0 +1,140 @@
+"""Work in a child process: results, errors, crashes and steps that take too long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onnxfuse.errors import InternalError, ModelError, NumericsError
+from onnxfuse.isolation import Tell, TookTooLongError, isolated
+
+LONG = 60.0
+"""Seconds that nothing here takes unless it hangs."""
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def test_what_the_work_returns_comes_back_and_its_steps_are_told() -> None:
+    told: list[tuple[str, int, int]] = []
+
+    def work(tell: Tell) -> tuple[int, np.ndarray]:
+        tell("first", 0, 2)
+        tell("second", 1, 2)
+        return os.getpid(), np.arange(1 << 20)
+
+    process, array = isolated(work, LONG, lambda *step: told.append(step))
+    assert process != os.getpid()
+    assert (array == np.arange(1 << 20)).all()
+    assert told == [("first", 0, 2), ("second", 1, 2)]
+
+
+def test_what_it_prints_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
+    print("before")
+    isolated(lambda tell: print("inside"), LONG)
+    print("behind")
+    assert capfd.readouterr().out.split() == ["before", "inside", "behind"]
+
+
+@pytest.mark.parametrize("error", [NumericsError("wrong"), ValueError("negative")])
+def test_what_it_raises_is_raised(error: Exception) -> None:
+    def work(tell: Tell) -> None:
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        isolated(work, LONG)
+
+
+def test_what_cannot_be_sent_is_a_mistake_of_ours() -> None:
+    with pytest.raises(InternalError, match="function of a child process"):
+        isolated(lambda tell: lambda: None, LONG)
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(signal.SIGFPE, "crashed with SIGFPE on this model"), (signal.SIGKILL, "killed, as a system does that has no")],
+)
+def test_a_crash_is_told(number: int, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        isolated(lambda tell: os.kill(os.getpid(), number), LONG)
+
+
+def test_an_end_without_a_word_is_told_as_well() -> None:
+    with pytest.raises(ModelError, match="killed"):
+        isolated(lambda tell: os._exit(0), LONG)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="only Linux lists the children of a process")
+def test_a_step_that_takes_too_long_is_ended() -> None:
+    def work(tell: Tell) -> None:
+        tell("walk", 0, 2)
+        tell("wait", 1, 2)
+        time.sleep(LONG)
+
+    before = children()
+    with pytest.raises(TookTooLongError, match=r"took longer than 0.2 s to wait") as raised:
+        isolated(work, 0.2)
+    assert raised.value.steps == ["walk", "wait"]
+    assert children() == before
+
+
+def test_each_step_has_its_own_time() -> None:
+    def work(tell: Tell) -> str:
+        for step in range(6):
+            time.sleep(0.2)
+            tell("step", step, 6)
+        return "done"
+
+    assert isolated(work, 1.0) == "done"
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="only Linux lists the children of a process")
+def test_nothing_is_left_of_it_where_telling_fails() -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    before = children()
+    with pytest.raises(ZeroDivisionError):
+        isolated(lambda tell: (tell("step", 0, 1), time.sleep(LONG)), LONG, fail)
+    assert children() == before
+
+
+FOLLOWING = """
+import os, sys, time
+from onnxfuse import processes
+{}
+parent, (reader, writer) = os.getpid(), os.pipe()
+if not os.fork():
+    processes.follow(parent)
+    os.write(writer, b".")
+    time.sleep(60)
+os.read(reader, 1)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("prepare", ["", "processes._killed_with_parent = lambda: False"], ids=["kernel", "watch"])
+def test_a_child_ends_with_its_parent_even_if_that_is_killed(prepare: str) -> None:
+    command = [sys.executable, "-c", FOLLOWING.format(prepare)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        parent.kill()
+        # The child holds the other end, so that this returns when both are gone.
+        assert parent.stdout.read() == ""
+
+
+def test_without_fork_it_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fork")
+    work: Callable[[Tell], int] = lambda tell: (tell("step", 0, 1), os.getpid())[1]  # noqa: E731
+    assert isolated(work, LONG) == os.getpid()
