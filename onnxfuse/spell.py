@@ -56,8 +56,8 @@ class Speller:
         self.outputs_of: dict[int, list[str]] = {}
         """Fused ops with several outputs → the values that are such an output, in order."""
         self.declared: dict[str, tuple[Term, int]] = {}
-        """Values whose dimensions have to be declared → (term, element type): onnx's shape inference of Attention-23
-        takes an unknown size of V for 0."""
+        """Values that have to be declared → (term, element type): onnx's shape inference of Attention-23 takes an
+        unknown size of V for 0, and sees nothing behind an op of another domain."""
         self.parts: dict[int, set[int]] = {}
         """Fused ops with several outputs → which of them something needs."""
         self.vacant: dict[int, list[str]] = {}
@@ -259,6 +259,8 @@ class Speller:
         if plain or (not catalogue.target.functions and is_standard(term.op, attrs, self.opset)):
             output = self._plain(term.op, inputs, attrs, dtype, limit, name)
             node = self.nodes[-1][2]
+            if node.domain not in STANDARD:  # onnx infers nothing behind it, and quantizers want to know the type
+                self.declared[output] = (term, dtype)
         else:
             kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
             shapes: tuple[tuple[int | str, ...] | None, ...] = ()

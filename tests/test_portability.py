@@ -95,3 +95,15 @@ def test_inputs_beside_a_model_are_fed(tmp_path: Path) -> None:
     np.savez(tmp_path / "m.npz", **{"in:x": np.ones((2, 8), np.float32), "out:y": np.zeros(1)})
     case = portability.prepare(tmp_path / "m.onnx", tmp_path / "m")
     np.testing.assert_array_equal(case.expected[0], np.ones((2, 8), np.float32))
+
+
+def test_onnxruntime_s_quantizer_finds_the_types_behind_its_own_ops(tmp_path: Path) -> None:
+    """Below opset 20 Gelu is an op of com.microsoft, behind which onnx's shape inference sees nothing."""
+    opener = "quantize_dynamic, MatMul and Gemm"
+    try:
+        environment = environments.build(OPENERS[opener].packages)
+    except UnavailableError as reason:
+        pytest.skip(f"{opener} cannot be installed: {reason}")
+    case = portability.prepare(MODELS / "quick_gelu.onnx", tmp_path / "fused")
+    assert any(node.domain == "com.microsoft" for node in onnx.load(case.sources["ort"]).graph.node)
+    assert_all_right([case], opener, environment, tmp_path)
