@@ -16,11 +16,11 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import NodeProto, TensorProto, defs
+from onnx import FunctionProto, NodeProto, TensorProto, defs
 
 from .canonical import integers_as_input, is_standard, make_attribute, tensor
 from .equations import attribute_defaults
-from .graph import DOMAIN
+from .graph import DOMAIN, NUMBER, number_of
 from .language import Catalogue
 from .pattern import BINARY
 from .rule import Rule, captured, literal, op_name, targets
@@ -64,8 +64,8 @@ class Use:
     booleans: tuple[bool, ...] = ()
 
 
-Call: TypeAlias = Callable[[Use], str]
-"""The op of domain onnxfuse that a body calls for a use."""
+Call: TypeAlias = Callable[[Use], FunctionProto]
+"""The function that a body calls for a use of a fused op."""
 
 
 @cache
@@ -92,6 +92,8 @@ class Body:
     """Fused ops are called by it; without it, they are written out."""
     like: str = ""
     """An input that numbers take their element type from; without one, they are of `dtype`."""
+    given: bool = False
+    """Whether numbers are inputs."""
     nodes: list[NodeProto] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     widened: dict[str, Ref] = field(default_factory=dict)
@@ -136,8 +138,10 @@ class Body:
 
     def _number(self, value: float) -> str:
         """The name of a number, in the element type of the body: written once."""
-        key = value.hex()
-        if key not in self.numbers:
+        key = f"{NUMBER}{value!r}"
+        if self.given:
+            self.numbers[key] = key
+        elif key not in self.numbers:
             number = self.constant(value, self.dtype).name
             self.numbers[key] = self.node("CastLike", [number, self.like], {}, "number").name if self.like else number
         return self.numbers[key]
@@ -316,8 +320,10 @@ class Body:
         said = {name: value for name, value in attrs.items() if value != ()}
         if self.call is None:
             return None
-        named = self.call(Use(op, tuple(given), tuple(sorted(said.items())), (True,), self.dtype))
-        made = self.node(named, [a.name for a in args if isinstance(a, Ref)], said, op.lower())
+        called = self.call(Use(op, tuple(given), tuple(sorted(said.items())), (True,), self.dtype))
+        numbers = (number_of(name) for name in called.input)
+        inputs = [a.name for a in args if isinstance(a, Ref)] + [self._number(n) for n in numbers if n is not None]
+        made = self.node(called.name, inputs, said, op.lower())
         self.nodes[-1].domain = DOMAIN
         return made
 

@@ -19,7 +19,7 @@ from onnx import FunctionProto, ModelProto, TensorProto, helper
 
 from .bodies import LEFT, PRODUCTS, Body, Call, Ref, Use, environment, meaning, output_dtype, output_names
 from .canonical import allows, is_standard, make_attribute
-from .graph import DOMAIN
+from .graph import DOMAIN, number_of
 from .language import Catalogue
 from .rule import Rule, op_name, targets
 from .targets import EXPANDED
@@ -35,16 +35,18 @@ class Functions:
 
     catalogue: Catalogue
     present: dict[str, FunctionProto] = field(default_factory=dict)
+    generic: bool = True
+    """See `function`."""
     made: dict[tuple[int, Use], FunctionProto] = field(default_factory=dict)
 
-    def name(self, use: Use, opset: int) -> str:
-        """The op type of a node for this use, in a graph of this opset."""
+    def of(self, use: Use, opset: int) -> FunctionProto:
+        """The function that a node for this use calls, in a graph of this opset; its name is the node's op type."""
         known = self.made.get((opset, use))
         if known is None:
-            known = function(use, self.catalogue, opset, partial(self.name, opset=opset), generic=True)
+            known = function(use, self.catalogue, opset, partial(self.of, opset=opset), generic=self.generic)
             known.name = self._free(named(use, known, self.catalogue), known)
             self.made[opset, use] = known
-        return known.name
+        return known
 
     def _free(self, name: str, made: FunctionProto) -> str:
         """The name, or one with a number where another tool has changed the function that has it."""
@@ -94,8 +96,9 @@ def function(
     use has, and are called what the op's definition calls them.
 
     With `call`, a body around a product that is left to the runtime calls other fused ops.  A `generic` body computes
-    in the element type of its inputs, so that a model that is converted to half precision stays valid; before opset 15,
-    which has no CastLike, and in half precision, where most bodies compute in float32, it is of `use.dtype`.
+    in the element type of its inputs, so that a model that is converted to half precision stays valid: before opset 15,
+    which has no CastLike, it takes its numbers as further inputs (`graph.NUMBER`).  In half precision, where most
+    bodies compute in float32, it is of `use.dtype`.
     """
     definition = catalogue.definitions[use.op]
     names = [p.name for p in definition.tensors][: len(use.inputs)]
@@ -112,6 +115,8 @@ def function(
     made.output.extend(name for name, named in zip(output_names(definition), use.outputs, strict=False) if named)
     made.attribute.extend(name for name, _ in use.attrs)
     made.node.extend(body.needed(made.output))
+    read = {name for node in made.node for name in node.input}
+    made.input.extend(name for name in body.numbers if number_of(name) is not None and name in read)
     made.opset_import.append(helper.make_opsetid("", opset))
     if any(node.domain == DOMAIN for node in made.node):
         made.opset_import.append(helper.make_opsetid(DOMAIN, 1))
@@ -139,8 +144,8 @@ def _as_equations(
             replace(a, narrow=True) if a and p.kind not in ("int", "bool") else a
             for a, p in zip(args, definition.tensors, strict=False)
         ]
-    elif generic and opset >= CAST_LIKE:
-        body.like = _typed(definition, args)
+    elif generic:
+        body.like, body.given = _typed(definition, args), opset < CAST_LIKE
     env = environment(definition, args, dict(use.attrs), catalogue)
     last = body.equations(equations, env)
     values = last if isinstance(last, tuple) else [last] if len(results) == 1 else [env[name] for name in results]

@@ -43,6 +43,16 @@ def family(op_type: str) -> str:
     return op_type.partition("_")[0]
 
 
+NUMBER = "number_"
+"""What an input of a fused op's function is called that takes a number of its equations, the number behind it: before
+opset 15, which has no CastLike, a body has no other way to a number in the element type of its inputs."""
+
+
+def number_of(parameter: str) -> float | None:
+    """The number that an input of a fused op's function takes; None for an input of the op."""
+    return float(parameter.removeprefix(NUMBER)) if parameter.startswith(NUMBER) else None
+
+
 def family_of(node: NodeProto) -> str:
     """What a node is a use of: the family of a fused op, else its op type."""
     return family(node.op_type) if node.domain == DOMAIN else str(node.op_type)

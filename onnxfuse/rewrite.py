@@ -268,6 +268,10 @@ class Writer:
         """The output of an earlier node that computes the same from the same inputs."""
         if self.view.effects[index] or node.op_type == "Dropout" or has_bodies(node):
             return None
+        return self._first(node)
+
+    def _first(self, node: NodeProto) -> str | None:
+        """The output of a node of one output that computed the same before."""
         inputs = tuple(self.alias.get(i, i) for i in node.input)
         attrs = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
         earlier = self._seen.setdefault((node.op_type, node.domain, inputs, attrs), node)
@@ -275,8 +279,19 @@ class Writer:
 
     # ------------------------------------------------------------------------------------- assembling
 
+    def _merge_new(self) -> None:
+        """What was written twice, since a value was needed before the place at which it was made first, is one."""
+        own = {id(node) for node in self.graph.nodes}
+        for _, _, node in sorted(self.spell.nodes, key=lambda entry: entry[:2]):
+            if id(node) in own or node.domain not in STANDARD or len(node.output) != 1 or node.output[0] in self.pinned:
+                continue
+            same, name = self._first(node), node.output[0]
+            if same is not None:
+                self.alias |= {value: same for value, stands in self.alias.items() if stands == name} | {name: same}
+
     def _assemble(self) -> list[Site]:
         """Drop what nobody uses, order the rest, and put it into the proto."""
+        self._merge_new()
         graph = self.graph
         producer: dict[str, int] = {}
         entries = self.spell.nodes

@@ -18,7 +18,7 @@ from .canonical import integers_as_input, is_standard, make_attribute, tensor
 from .contrib import REQUIRED_OUTPUTS, SINGLE_PRECISION
 from .dimensions import Dimensions, Numbers, Part, Run
 from .functions import Functions
-from .graph import DOMAIN, STANDARD, Names, family
+from .graph import DOMAIN, STANDARD, Names, family, number_of
 from .lift import View
 from .match import Match
 from .search import Found
@@ -270,8 +270,11 @@ class Speller:
                 booleans = tuple(a.dtype == TensorProto.BOOL for a in term.args)
             given = tuple(bool(i) for i in inputs)
             use = Use(term.op, given, tuple(sorted(attrs.items())), outputs, kinds, shapes, booleans)
+            function = self.functions.of(use, self.opset)
+            numbers = [number_of(parameter) for parameter in function.input]
             operands = [i for i in inputs if i]
-            output = self.node(self.functions.name(use, self.opset), operands, attrs, limit, name, DOMAIN)
+            operands += [self.constant(self.view.terms.number(n, kinds), kinds) for n in numbers if n is not None]
+            output = self.node(function.name, operands, attrs, limit, name, DOMAIN)
             node = self.nodes[-1][2]
         self.sites.append((matches, node, output, term))
         if term.op == "Attention" and len(inputs) > 2 and term.args[2].rank == 3:

@@ -24,7 +24,7 @@ def runnable(model: ModelProto, catalogue: Catalogue) -> ModelProto:
         return model
     copy = ModelProto()
     copy.CopyFrom(model)
-    functions = Functions(catalogue, {f.name: f for f in copy.functions if f.domain == OURS})
+    functions = Functions(catalogue, {f.name: f for f in copy.functions if f.domain == OURS}, generic=False)
     used = set()
     for root in roots(copy):
         for graph in root.scopes():
@@ -59,7 +59,8 @@ def _replace(node: NodeProto, graph: Graph, functions: Functions) -> str:
         tuple(shape for _, shape in types),
         tuple(False for _ in types),
     )
-    node.op_type, node.domain = functions.name(use, graph.opset), OURS
+    function = functions.of(use, graph.opset)
+    node.op_type, node.domain = function.name, OURS
     node.input[:] = [name for name in node.input if name]
     node.output[:] = [name for name in node.output if name]
     return node.op_type

@@ -24,6 +24,9 @@ from .abi import Api, OrtCustomOp, Pointer
 
 _Kept = TypeVar("_Kept")
 
+NUMBER = Parameter("number")
+"""An input of a function that holds a number of its equations, which a kernel knows."""
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -45,15 +48,16 @@ class Op:
     name: str
     kernel: type[Kernel]
     type: str
-    inputs: tuple[int, ...]
-    """The inputs of its nodes, in order, as numbers of the kernel's inputs."""
+    inputs: tuple[int | None, ...]
+    """The inputs of its nodes, in order, as numbers of the kernel's inputs; None for one that a kernel needs not."""
     outputs: tuple[int, ...]
 
     @property
     def parameters(self) -> tuple[list[Parameter], list[Parameter]]:
         """What its nodes take and give."""
         signature = self.kernel.signature
-        return [signature.inputs[i] for i in self.inputs], [signature.outputs[i] for i in self.outputs]
+        inputs = [NUMBER if i is None else signature.inputs[i] for i in self.inputs]
+        return inputs, [signature.outputs[i] for i in self.outputs]
 
     def dtype(self, parameter: Parameter) -> np.dtype[Any] | None:
         """The element type of an input or output; None if a node may have one of several."""
@@ -98,7 +102,9 @@ class Node:
         number = c_size_t()
         api.check(api.KernelInfo_GetInputCount(info, addressof(number)))
         self._inputs = [
-            (index, at, op.dtype(op.kernel.signature.inputs[at])) for index, at in enumerate(op.inputs[: number.value])
+            (index, at, op.dtype(op.kernel.signature.inputs[at]))
+            for index, at in enumerate(op.inputs[: number.value])
+            if at is not None
         ]
         """(number of the node's, number of the kernel's, element type) of each input."""
         self._is_constant = [_is_constant(api, info, index) for index in range(number.value)]

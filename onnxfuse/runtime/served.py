@@ -29,7 +29,7 @@ from onnx import (
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
-from onnxfuse.graph import DOMAIN, STANDARD, Graph, family, opset_of, roots
+from onnxfuse.graph import DOMAIN, STANDARD, Graph, family, number_of, opset_of, roots
 from onnxfuse.kernels.kernel import EITHER, Parameter, Signature
 
 from . import attributes
@@ -139,23 +139,25 @@ def _ops(
     return [Op(name, kernel, kind, inputs, outputs) for kind in types]
 
 
-def arguments(signature: Signature, body: FunctionProto | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+Numbers: TypeAlias = tuple[int | None, ...]
+"""What of a kernel's inputs the nodes of an op give, in their order; None for a number of the op's equations."""
+
+
+def arguments(signature: Signature, body: FunctionProto | None) -> tuple[Numbers, tuple[int, ...]]:
     """Which of a kernel's inputs and outputs the nodes of an op give, in their order: those by whose names its function
     calls its own; all, if it has none.  Raises KernelError for a name that the kernel does not know."""
-    found = []
-    for parameters, names in (
-        (signature.inputs, body and body.input),
-        (signature.outputs, body and body.output),
-    ):
-        known = [p.name for p in parameters]
-        if surplus := sorted(set(names or ()) - set(known)):
-            raise KernelError(f"the kernel of {signature.op} knows no {surplus[0]}")
-        found.append(tuple(known.index(name) for name in (known if names is None else names)))
-    return found[0], found[1]
+    inputs, outputs = [p.name for p in signature.inputs], [p.name for p in signature.outputs]
+    if body is None:
+        return tuple(range(len(inputs))), tuple(range(len(outputs)))
+    given = [name for name in body.input if number_of(name) is None]
+    if surplus := sorted({*given, *body.output} - {*inputs, *outputs}):
+        raise KernelError(f"the kernel of {signature.op} knows no {surplus[0]}")
+    positions = (inputs.index(name) if name in given else None for name in body.input)
+    return tuple(positions), tuple(outputs.index(name) for name in body.output)
 
 
 def _element_type(
-    node: NodeProto, types: ElementTypes, signature: Signature, inputs: tuple[int, ...], outputs: tuple[int, ...]
+    node: NodeProto, types: ElementTypes, signature: Signature, inputs: Numbers, outputs: tuple[int, ...]
 ) -> str:
     """The element type of a node's op.  Raises KernelError if it has another signature than the kernel."""
     if len(node.input) > len(inputs) or len(node.output) > len(outputs):
@@ -239,7 +241,9 @@ class ElementTypes:
             inputs, outputs = arguments(signature, self._functions.get(node.op_type))
         except KernelError:
             return [], []
-        return [signature.inputs[i].type for i in inputs], [signature.outputs[i].type for i in outputs]
+        return ["T" if i is None else signature.inputs[i].type for i in inputs], [
+            signature.outputs[i].type for i in outputs
+        ]
 
 
 _FIXED = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL} | {
@@ -256,9 +260,7 @@ def _standard(op: str, opset: int) -> tuple[list[str], list[str]]:
     return [p.type_str for p in schema.inputs], [p.type_str for p in schema.outputs]
 
 
-def _given(
-    parameters: tuple[Parameter, ...], names: Sequence[str], at: tuple[int, ...]
-) -> Iterator[tuple[Parameter, str]]:
+def _given(parameters: tuple[Parameter, ...], names: Sequence[str], at: Numbers) -> Iterator[tuple[Parameter, str]]:
     """Each parameter and the value that a node gives it; "" where it leaves it out."""
     given = dict(zip(at, names, strict=False))
     for index, parameter in enumerate(parameters):
