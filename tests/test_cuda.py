@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -68,6 +69,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeModule]]:
             Memory=FakeMemory,
             driver=SimpleNamespace(CUDADriverError=RefusedError),
             compiler=SimpleNamespace(CompileException=RefusedError),
+            get_cuda_path=lambda: None,
         ),
     )
     forget()
@@ -79,7 +81,15 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeModule]]:
 
 
 def forget() -> None:
-    for function in (cuda._cupy, cuda._module, cuda._kernel, cuda._allow, cuda._multiprocessors, cuda._scratch):
+    for function in (
+        cuda._cupy,
+        cuda._module,
+        cuda._kernel,
+        cuda._allow,
+        cuda._multiprocessors,
+        cuda._scratch,
+        cuda._headers,
+    ):
         function.cache_clear()  # type: ignore[attr-defined]
 
 
@@ -104,6 +114,31 @@ def test_a_kernel_is_compiled_ahead_of_its_launch(modules: list[FakeModule]) -> 
     assert len(modules) == 1
     with pytest.raises(KernelError, match=r"^x\.cu:3: expected an expression$"):
         cuda.prepare(Source("x.cu", "?"), "x")
+
+
+def test_headers_that_cupys_packages_lack_are_those_of_a_toolkit(
+    modules: list[FakeModule], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import cupy
+
+    def options(beside_nvrtc: str | None) -> tuple[str, ...]:
+        monkeypatch.setattr(cupy.cuda, "get_cuda_path", lambda: beside_nvrtc)
+        for function in (cuda._module, cuda._kernel, cuda._headers):
+            function.cache_clear()  # type: ignore[attr-defined]
+        cuda.prepare(SOURCE, "twice")
+        return modules[-1].options
+
+    for name in ("whole", "toolkit"):
+        (tmp_path / name / "include" / "crt").mkdir(parents=True)
+        (tmp_path / name / "include" / "crt" / "mma.h").touch()
+    (tmp_path / "part" / "include").mkdir(parents=True)
+    monkeypatch.setenv("CUDA_PATH", str(tmp_path / "part"))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    assert options(str(tmp_path / "whole")) == cuda.OPTIONS
+    for lacking in (str(tmp_path / "part"), None):
+        assert options(lacking) == (*cuda.OPTIONS, f"-I{tmp_path / 'toolkit' / 'include'}")
+    log = 'mma.h(55): catastrophic error: cannot open source file "crt/mma.h"\n'
+    assert cuda.first_error(log).endswith('"crt/mma.h": python -m pip install nvidia-cuda-crt')
 
 
 def test_scratch_is_the_streams_and_is_never_given_back(modules: list[FakeModule]) -> None:
@@ -159,6 +194,7 @@ def test_cupy_has_what_is_used() -> None:
     assert cupy.cuda.Stream.from_external(cuda._Stream(0x1234)).ptr == 0x1234
     assert cupy.RawModule(code=SOURCE.text, options=cuda.OPTIONS).options == cuda.OPTIONS
     assert hasattr(cupy.RawKernel, "max_dynamic_shared_size_bytes")
+    assert Path(cupy.cuda.get_cuda_path(), cuda.FRAGMENTS).exists(), "the headers of the packages in [dev]"
 
 
 def test_without_a_gpu_it_says_so(modules: list[FakeModule], monkeypatch: pytest.MonkeyPatch) -> None:
