@@ -71,7 +71,7 @@ def preload(ort: ModuleType) -> str:
 
 def _unloadable(ort: ModuleType) -> str:
     """What the linker says of the provider's library; empty where it finds nothing wrong, or no library."""
-    folder = Path(ort.__file__).parent / "capi"
+    folder = Path(str(ort.__file__)).parent / "capi"
     try:
         for name in ("shared", "cuda"):
             path = folder / f"libonnxruntime_providers_{name}.so"
@@ -88,7 +88,7 @@ def _probe() -> bytes:
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "probe", value[:1], value[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def _line(text: str, beginning: str = "") -> str:
