@@ -89,6 +89,7 @@ def forget() -> None:
         cuda._multiprocessors,
         cuda._scratch,
         cuda._headers,
+        cuda._ready,
     ):
         function.cache_clear()  # type: ignore[attr-defined]
 
@@ -162,8 +163,8 @@ def test_scratch_is_the_streams_and_is_never_given_back(modules: list[FakeModule
 def test_arguments_have_the_size_the_kernel_reads() -> None:
     buffer = Buffer(1 << 40, (3,), np.dtype(ml_dtypes.bfloat16))
     packed = cuda.packed([buffer, None, np.int64(5), np.float32(0.5), np.bool_(True)])
-    assert [value.itemsize for value in packed] == [8, 8, 8, 4, 1]
-    assert packed[0] == 1 << 40
+    assert packed[0] == 1 << 40, "an int, which CuPy passes in 64 bits"
+    assert [value.itemsize for value in packed[1:]] == [8, 8, 4, 1]
 
 
 def test_more_shared_memory_is_asked_for_once(modules: list[FakeModule]) -> None:
@@ -186,6 +187,7 @@ def test_refusals_are_one_line(modules: list[FakeModule]) -> None:
 
 
 def test_cupy_has_what_is_used() -> None:
+    forget()
     import cupy
 
     assert issubclass(cupy.cuda.driver.CUDADriverError, Exception)
@@ -194,6 +196,9 @@ def test_cupy_has_what_is_used() -> None:
     assert cupy.cuda.Stream.from_external(cuda._Stream(0x1234)).ptr == 0x1234
     assert cupy.RawModule(code=SOURCE.text, options=cuda.OPTIONS).options == cuda.OPTIONS
     assert hasattr(cupy.RawKernel, "max_dynamic_shared_size_bytes")
+    number = cuda._ready()[-1](np.int32(7))
+    assert isinstance(number, cupy.cuda.function.CPointer), "which a launch takes as it is"
+    assert cuda.packed([number]) == (number,)
     assert Path(cupy.cuda.get_cuda_path(), cuda.FRAGMENTS).exists(), "the headers of the packages in [dev]"
 
 

@@ -74,6 +74,11 @@ class Cuda:
         except _cupy().cuda.driver.CUDADriverError as error:
             raise KernelError(f"{source.name}, kernel {entry}: launch of {grid} blocks of {block}: {error}") from None
 
+    def number(self, value: np.generic) -> Any:
+        """A number that many launches have, in CuPy's own form: a third of a launch is to make these."""
+        scalar = _ready()[-1]
+        return value if scalar is np.generic else scalar(value)
+
     @contextmanager
     def scratch(self, count: int) -> Iterator[Buffer]:
         """Memory of the stream's own; see `Device.scratch`.  It grows outside of graph capture only: a first run with
@@ -119,12 +124,27 @@ class _Stream:
         return 0, self._address
 
 
-def packed(arguments: Sequence[Array | np.generic | None]) -> tuple[np.generic, ...]:
-    """Arguments as NumPy scalars, which CuPy passes by value: an array is its address, None address 0."""
-    return tuple(
-        argument if isinstance(argument, np.generic) else np.uintp(0 if argument is None else address(argument))
-        for argument in arguments
-    )
+_NULL = np.uintp(0)
+
+
+def packed(arguments: Sequence[Array | np.generic | None]) -> tuple[Any, ...]:
+    """Arguments as CuPy passes them by value: NumPy scalars, and an array as its address, None as address 0.
+
+    CuPy passes an int in 64 bits.
+    """
+    ready = _ready()
+    # A list is made faster than what a generator gives, and most launches have some forty numbers.
+    return tuple([a if isinstance(a, ready) else _NULL if a is None else address(a) for a in arguments])
+
+
+@cache
+def _ready() -> tuple[type, ...]:
+    """What is passed as it is: NumPy scalars, and what CuPy makes of each of them at each launch, were it not made."""
+    try:
+        from cupy._core._scalar import CScalar
+    except ImportError:
+        return (np.generic,)
+    return (np.generic, CScalar)
 
 
 def address(array: Array) -> int:
