@@ -275,7 +275,7 @@ def test_a_worker_goes_through_the_plan(
     monkeypatch.setattr(command, "MAKE_MACHINE", lambda: machine)
     real, seen = steps.plan, dict[str, Step]()
     for each in real(journal):
-        if each.section in ("floor", "torch", "session", "models", "sanitizer"):
+        if each.section in ("floor", "peers", "torch", "session", "models", "sanitizer"):
             seen.setdefault(each.section, each)
     for name in ("torch", "onnxruntime"):
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
@@ -287,5 +287,10 @@ def test_a_worker_goes_through_the_plan(
     assert outcomes["torch"] == outcomes["models"] == "skipped: torch is not installed"
     assert outcomes["sanitizer"] == "skipped: compute-sanitizer is not installed"
     assert outcomes["session"] == "skipped: onnxruntime-gpu is not installed"
-    assert {step.section for step in real(journal)} == set(steps.SECTIONS)
+    sections = list(dict.fromkeys(step.section for step in real(journal)))
+    assert sections == [*steps.SECTIONS], "in the order that --help has"
+    said = {row["name"]: row["outcome"] for row in journal.all("row") if row["section"] == "peers"}
+    assert said["PyTorch"] == "skipped: torch is not installed"
+    assert said["onnxruntime on CUDA"] == "skipped: onnxruntime-gpu is not installed"
+    assert said["compute-sanitizer"] == "skipped: compute-sanitizer is not installed"
     assert journal.all("facts") == [{"card": "a CPU"}]
