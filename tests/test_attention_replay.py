@@ -119,3 +119,17 @@ def test_a_call_at_a_known_shape_is_a_look_up() -> None:
     finally:
         sys.setprofile(before)
     assert len(calls) < 35
+
+
+@pytest.mark.parametrize("length", [70, 130, 300])
+def test_keys_behind_a_length_are_not_read_from_a_past_that_goes_on(length: int) -> None:
+    """Whole tiles are copied as they are: one that a length ends in, or before, is none."""
+    case = Case(1, 1, 80, batches=1, past=300, lengths=(length,))
+    inputs = case.inputs(HALF)
+    for array in inputs[4:6]:
+        assert array is not None
+        array[:, :, length:] = np.nan
+    outputs = [None if a is None else np.empty((1, 2, 1, 80), HALF) for a in (inputs[0],)]
+    Attention({}).launch(Elsewhere(), inputs, [*outputs, None, None])
+    known = [None if a is None else np.nan_to_num(a) for a in inputs[4:6]]
+    assert_close(outputs[0], expected({}, [*inputs[:4], *known, *inputs[6:]])[0])

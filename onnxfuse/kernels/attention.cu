@@ -43,6 +43,7 @@ constexpr int CHUNK = 16 / sizeof(TYPE);
 // On a multiprocessor at a time at least: what a thread's share of the registers holds without spilling.
 constexpr bool SMALL = TENSOR && HEAD <= 64 && HEAD_V <= 64 && VECTOR == CHUNK && !CAPPED;
 constexpr int BLOCKS = (SMALL ? 12 : 8) / WARPS;
+constexpr bool ROOM = !SMALL && VECTOR == CHUNK && HEAD <= 128 && HEAD_V <= 128;  // for addresses in registers
 // Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks.
 constexpr int STRIDE = HEAD + CHUNK;
 constexpr int STRIDE_V = HEAD_V + CHUNK;
@@ -79,6 +80,77 @@ __device__ __forceinline__ void copy_rows(TYPE* to, int present, int columns, co
         }
     }
 }
+
+// How tiles of rows come to shared memory, the rows of keys or of values, of `columns` elements.  Row 0 <= j < past is
+// older[before + j], each behind the other; j up to `limit` is newer[j - past], and these are `step` elements apart.
+//
+// Where a tile is whole, a thread copies the same column of every APARTth row.  With ROOM, what its addresses start from
+// stays in registers, and an address is one multiplication: to work it out for each tile is most of the copy.
+template <int COLUMNS, int WIDTH> struct Rows {
+    static constexpr int CHUNKS = COLUMNS / CHUNK, APART = CHUNKS < THREADS ? THREADS / CHUNKS : 1;
+    // Ordinary arithmetic takes so much longer that registers are worth more, and where neither holds none are left.
+    static constexpr bool SPARE = ROOM || (SMALL && WARPS > 1 && __CUDA_ARCH__ < 1000);
+    static constexpr bool WHOLE = TENSOR && VECTOR == CHUNK && CHUNKS <= THREADS && SPARE;
+    const TYPE *older, *newer, *aligned;
+    long long before, step;
+    int past, limit, columns;
+    TYPE* tile;
+    const char* start;    // where row 0 would be, and the thread's own column
+    int apart, end, own;  // bytes between rows; whole tiles end here at the latest; the thread's first place in a tile
+
+    // Before the first copy.
+    __device__ __forceinline__ void begin(int key) {
+        own = threadIdx.x / CHUNKS * WIDTH + threadIdx.x % CHUNKS * CHUNK;
+        keep(own);
+        if (key < past) {
+            read(older + before * columns, 0, columns, min(past, limit));
+        } else {
+            read(newer, past, step, limit);
+        }
+    }
+
+    // Begins to copy the tile whose first row is `key`; later tiles have greater ones.
+    __device__ __forceinline__ void copy(int key) {
+        if (WHOLE && ROOM) {
+            if (key + KEYS > end && end < limit && key >= past) read(newer, past, step, limit);
+            if (key + KEYS <= end) return copy_whole(start + static_cast<long long>(key) * apart, own, apart);
+        } else if (WHOLE) {
+            const bool old = key + KEYS <= past;
+            if (columns == COLUMNS && limit - key >= KEYS && (old || key >= past)) {
+                const TYPE* const from = old ? older + (before + key) * columns : newer + (key - past) * step;
+                const long long between = old ? columns : step;
+                const int row = threadIdx.x / CHUNKS, column = threadIdx.x % CHUNKS * CHUNK;
+                const TYPE* const first = from + row * between + column;
+                return copy_whole(reinterpret_cast<const char*>(first), row * WIDTH + column, between * sizeof(TYPE));
+            }
+        }
+        copy_rows<KEYS, COLUMNS, WIDTH>(tile, limit - key, columns, aligned, [&](int row) {
+            const int j = key + row;
+            return j < past ? older + (before + j) * columns : newer + (j - past) * step;
+        });
+        __pipeline_commit();
+    }
+
+    __device__ __forceinline__ void read(const TYPE* rows, int first, long long between, int until) {
+        apart = static_cast<int>(between * sizeof(TYPE));
+        start = reinterpret_cast<const char*>(rows + threadIdx.x / CHUNKS * between + threadIdx.x % CHUNKS * CHUNK)
+            - static_cast<long long>(first) * apart;
+        end = columns == COLUMNS ? until : -1;
+        keep(start);
+    }
+
+    template <class Bytes> __device__ __forceinline__ void copy_whole(const char* from, int to, Bytes between) const {
+        if (THREADS % CHUNKS == 0 || threadIdx.x < APART * CHUNKS) {
+#pragma unroll
+            for (int first = 0; first < KEYS; first += APART) {
+                if (first + APART > KEYS && first + threadIdx.x / CHUNKS >= KEYS) break;
+                __pipeline_memcpy_async(tile + to + first * WIDTH, from, 16);
+                from += APART * static_cast<long long>(between);
+            }
+        }
+        __pipeline_commit();
+    }
+};
 
 #if MASK
 // What the mask says of the scores of a thread: two neighbouring keys of two rows, 8 keys on the next two.
@@ -209,20 +281,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     const long long before = pair * past;
     const TYPE* const new_keys = k + batch * k_batch + kv_head * k_head;
     const TYPE* const new_values = v + batch * v_batch + kv_head * v_head;
-    const auto copy_keys = [&](int key) {
-        copy_rows<KEYS, HEAD, STRIDE>(key_tile, limit - key, head, q, [&](int row) {
-            const int j = key + row;
-            return j < past ? past_k + (before + j) * head : new_keys + (j - past) * k_row;
-        });
-        __pipeline_commit();
-    };
-    const auto copy_values = [&](int key) {
-        copy_rows<KEYS, HEAD_V, STRIDE_V>(value_tile, limit - key, head_v, q, [&](int row) {
-            const int j = key + row;
-            return j < past ? past_v + (before + j) * head_v : new_values + (j - past) * v_row;
-        });
-        __pipeline_commit();
-    };
+    Rows<HEAD, STRIDE> keys{past_k, new_keys, q, before, k_row, past, limit, head, key_tile};
+    Rows<HEAD_V, STRIDE_V> values{past_v, new_values, q, before, v_row, past, limit, head_v, value_tile};
+    if constexpr (ROOM) {
+        keys.begin(begin);
+        values.begin(begin);
+    }
 
 #if ROTARY
     const Angles angles = {cosines, sines, positions, positions_known};
@@ -239,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     copy_rows<ROWS, HEAD, QUERY_STRIDE>(query_tile, rows - first_row, head, q, query);
     __pipeline_commit();
 #endif
-    if (begin < end) copy_keys(begin);
+    if (begin < end) keys.copy(begin);
 
     int at[2];  // where a row's query stands among the keys
 #if MASK
@@ -271,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     products.hold(own_rows);
 
     for (int key = begin; key < end; key += KEYS) {
-        copy_values(key);
+        values.copy(key);
 #if MASK
         told.load(key);
 #endif
@@ -279,7 +343,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
         products.scores(s, own_rows, key_tile);
         __pipeline_wait_prior(0);
         __syncthreads();
-        if (key + KEYS < end) copy_keys(key + KEYS);
+        if (key + KEYS < end) keys.copy(key + KEYS);
 
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
@@ -314,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
         }
 #endif
         softmax.add(s, o);
-        Products::add_values(o, s, value_tile);
+        products.add_values(o, s, value_tile);
         __pipeline_wait_prior(0);
         __syncthreads();
     }
