@@ -33,15 +33,16 @@ models: $(VENV)/installed
 portability: $(VENV)/installed
 	$(BIN)/python -m benchmarks.portability $(ARGS)
 
-# onnxruntime-gpu cannot stand beside onnxruntime: another environment, and none where CuPy is there already.
+# onnxruntime-gpu cannot stand beside onnxruntime: another environment, and none where CuPy is there already.  `models`
+# brings PyTorch and transformers, beside which kernels and models are timed; a record says what is missing of them.
 $(GPU)/installed: pyproject.toml
 	$(PYTHON) -m venv $(GPU)
-	$(GPU)/bin/python -m pip install --quiet --editable '.[gpu]'
+	$(GPU)/bin/python -m pip install --quiet --editable '.[gpu,cublaslt,models]'
 	touch $@
 
 # ARGS goes to benchmarks.gpu: make gpu-check ARGS='--only attention products'
 gpu-check:
-	@if $(PYTHON) -c 'import cupy, numpy, onnx' 2>/dev/null; then exec $(PYTHON) -m benchmarks.gpu $(ARGS); \
+	@if $(PYTHON) -c 'import cupy, numpy, onnx, click, ml_dtypes' 2>/dev/null; then exec $(PYTHON) -m benchmarks.gpu $(ARGS); \
 	else $(MAKE) --no-print-directory $(GPU)/installed && exec $(GPU)/bin/python -m benchmarks.gpu $(ARGS); fi
 
 clean:

@@ -4,8 +4,9 @@ Chains of nodes whose kernel does nothing, of two lengths: what the longer takes
 more.  Beside them onnxruntime's own Identity on tensors of the same size, which it copies.  A CPU session; a CUDA
 session calls the same code.
 
-And what the host side of attention costs where a cache grows by one key at each call, with a device that launches
-nothing: the types of its outputs, and its launches, for lengths that it has never seen.
+And what the host side of attention costs, with a device that launches nothing.  Where a cache grows by one key at each
+call: the types of its outputs, and its launches, for lengths that it has never seen.  Where shapes are those of the
+call before: its launches, and what CuPy makes of their arguments.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from benchmarks import scale
 from onnxfuse import interleaved
+from onnxfuse.kernels import cuda
 from onnxfuse.kernels.attention import Attention
 from onnxfuse.kernels.device import Array, Buffer, Device, TensorType
 from onnxfuse.kernels.kernel import Kernel, Parameter, Signature, Work
@@ -45,6 +47,7 @@ SHORT, LONG = 1, 201
 DIMS = (2, 3, 4)
 PAST, LENGTHS = 1000, 256
 """Keys of the first past, and how many lengths there are."""
+CALLS = 1001
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,42 @@ def growing(rounds: int, rotary: bool = False) -> list[float]:
     return seconds
 
 
+class Converting(Nowhere):
+    """Makes of arguments what CuPy does."""
+
+    def __init__(self) -> None:
+        from cupy._core._scalar import CScalar
+
+        self._scalar = CScalar
+        self.number = CScalar
+
+    def launch(self, *arguments: Any) -> None:
+        for argument in cuda.packed(arguments[4]):
+            if type(argument) is not self._scalar:
+                self._scalar(argument)
+
+
+def fixed(calls: int, decode: bool = False) -> list[float]:
+    """Seconds for each call of a node whose shapes stay: BERT-base's heads, or Llama-2-7B's behind a past, with the
+    presents that a model for decoding gives out."""
+    node, device, half = Attention({}), Converting(), np.dtype(np.float16)
+
+    def array(*shape: int) -> Buffer:
+        return Buffer(ADDRESS, shape, half)
+
+    inputs: list[Array | None] = [array(1, 12, 128, 64)] * 3
+    outputs: list[Array | None] = [inputs[0], None, None]
+    if decode:
+        inputs = [array(1, 32, 1, 128), *[array(1, 8, 1, 128)] * 2, None, *[array(1, 8, PAST, 128)] * 2]
+        outputs = [inputs[0], *[array(1, 8, PAST + 1, 128)] * 2]
+    seconds = []
+    for _ in range(calls):
+        begin = time.thread_time()
+        node.launch(device, inputs, outputs)
+        seconds.append(time.thread_time() - begin)
+    return seconds
+
+
 BACKEND = Backend(CPU, lambda stream: cast(Device, None))
 
 
@@ -195,8 +234,10 @@ def main(arguments: list[str] | None = None) -> int:
     rows = measure(parsed.rounds)
     for name, rotary in (("a cache that grows", False), ("the same, keys turned", True)):
         rows.append(Row(name, round(statistics.median(growing(LENGTHS, rotary)) * 1e6, 2)))
+    for name, decode in (("attention at a fixed shape", False), ("the same, one query behind a past", True)):
+        rows.append(Row(name, round(statistics.median(fixed(CALLS, decode)) * 1e6, 2)))
     for row in rows:
-        print(f"{row.node:28} {row.microseconds:6.2f} us a node")
+        print(f"{row.node:34} {row.microseconds:6.2f} us a node")
     if parsed.json:
         figures = {
             "date": datetime.now(UTC).date().isoformat(),

@@ -373,13 +373,14 @@ def test_verdicts_tell_whether_nvmath_is_there(library: FakeLibrary, monkeypatch
         getDeviceProperties=lambda device: {"name": b"NVIDIA H200", "major": 9, "minor": 0},
         driverGetVersion=lambda: 13000,
     )
-    cuda = SimpleNamespace(runtime=runtime, device=SimpleNamespace(get_cublas_handle=lambda: 1))
-    blas = SimpleNamespace(getVersion=lambda handle: 130200)
-    monkeypatch.setattr(cublas, "_modules", lambda: (SimpleNamespace(cuda=cuda), blas))
+    cuda = SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getVersion=lambda: (13, 5)))
+    blas = SimpleNamespace(cublasGetProperty=lambda place, number: setattr(number._obj, "value", (13, 2, 0)[place]))
+    monkeypatch.setattr(cublas, "_cupy", lambda: SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(cublas, "_library", lambda: blas)
     cublas._card.cache_clear()
-    assert cublas._card(0) == "NVIDIA H200 sm_90, driver 13000, cuBLAS 130200, nvmath 1.0.0"
+    assert cublas._card(0) == "NVIDIA H200 sm_90, driver 13000, NVRTC 13.5, cuBLAS 13.2.0, nvmath 1.0.0"
     forget()
     cublas._card.cache_clear()
     monkeypatch.setitem(sys.modules, "nvmath", None)  # type: ignore[arg-type]
-    assert cublas._card(0) == "NVIDIA H200 sm_90, driver 13000, cuBLAS 130200"
+    assert cublas._card(0) == "NVIDIA H200 sm_90, driver 13000, NVRTC 13.5, cuBLAS 13.2.0"
     cublas._card.cache_clear()

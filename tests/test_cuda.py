@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -68,6 +69,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeModule]]:
             Memory=FakeMemory,
             driver=SimpleNamespace(CUDADriverError=RefusedError),
             compiler=SimpleNamespace(CompileException=RefusedError),
+            get_cuda_path=lambda: None,
         ),
     )
     forget()
@@ -79,7 +81,16 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeModule]]:
 
 
 def forget() -> None:
-    for function in (cuda._cupy, cuda._module, cuda._kernel, cuda._allow, cuda._multiprocessors, cuda._scratch):
+    for function in (
+        cuda._cupy,
+        cuda._module,
+        cuda._kernel,
+        cuda._allow,
+        cuda._multiprocessors,
+        cuda._scratch,
+        cuda._headers,
+        cuda._ready,
+    ):
         function.cache_clear()  # type: ignore[attr-defined]
 
 
@@ -106,6 +117,31 @@ def test_a_kernel_is_compiled_ahead_of_its_launch(modules: list[FakeModule]) -> 
         cuda.prepare(Source("x.cu", "?"), "x")
 
 
+def test_headers_that_cupys_packages_lack_are_those_of_a_toolkit(
+    modules: list[FakeModule], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import cupy
+
+    def options(beside_nvrtc: str | None) -> tuple[str, ...]:
+        monkeypatch.setattr(cupy.cuda, "get_cuda_path", lambda: beside_nvrtc)
+        for function in (cuda._module, cuda._kernel, cuda._headers):
+            function.cache_clear()  # type: ignore[attr-defined]
+        cuda.prepare(SOURCE, "twice")
+        return modules[-1].options
+
+    for name in ("whole", "toolkit"):
+        (tmp_path / name / "include" / "crt").mkdir(parents=True)
+        (tmp_path / name / "include" / "crt" / "mma.h").touch()
+    (tmp_path / "part" / "include").mkdir(parents=True)
+    monkeypatch.setenv("CUDA_PATH", str(tmp_path / "part"))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    assert options(str(tmp_path / "whole")) == cuda.OPTIONS
+    for lacking in (str(tmp_path / "part"), None):
+        assert options(lacking) == (*cuda.OPTIONS, f"-I{tmp_path / 'toolkit' / 'include'}")
+    log = 'mma.h(55): catastrophic error: cannot open source file "crt/mma.h"\n'
+    assert cuda.first_error(log).endswith('"crt/mma.h": python -m pip install nvidia-cuda-crt')
+
+
 def test_scratch_is_the_streams_and_is_never_given_back(modules: list[FakeModule]) -> None:
     def pointer(stream: int, count: int) -> int:
         with cuda.Cuda(stream).scratch(count) as memory:
@@ -127,8 +163,8 @@ def test_scratch_is_the_streams_and_is_never_given_back(modules: list[FakeModule
 def test_arguments_have_the_size_the_kernel_reads() -> None:
     buffer = Buffer(1 << 40, (3,), np.dtype(ml_dtypes.bfloat16))
     packed = cuda.packed([buffer, None, np.int64(5), np.float32(0.5), np.bool_(True)])
-    assert [value.itemsize for value in packed] == [8, 8, 8, 4, 1]
-    assert packed[0] == 1 << 40
+    assert packed[0] == 1 << 40, "an int, which CuPy passes in 64 bits"
+    assert [value.itemsize for value in packed[1:]] == [8, 8, 4, 1]
 
 
 def test_more_shared_memory_is_asked_for_once(modules: list[FakeModule]) -> None:
@@ -151,6 +187,7 @@ def test_refusals_are_one_line(modules: list[FakeModule]) -> None:
 
 
 def test_cupy_has_what_is_used() -> None:
+    forget()
     import cupy
 
     assert issubclass(cupy.cuda.driver.CUDADriverError, Exception)
@@ -159,6 +196,10 @@ def test_cupy_has_what_is_used() -> None:
     assert cupy.cuda.Stream.from_external(cuda._Stream(0x1234)).ptr == 0x1234
     assert cupy.RawModule(code=SOURCE.text, options=cuda.OPTIONS).options == cuda.OPTIONS
     assert hasattr(cupy.RawKernel, "max_dynamic_shared_size_bytes")
+    number = cuda._ready()[-1](np.int32(7))
+    assert isinstance(number, cupy.cuda.function.CPointer), "which a launch takes as it is"
+    assert cuda.packed([number]) == (number,)
+    assert Path(cupy.cuda.get_cuda_path(), cuda.FRAGMENTS).exists(), "the headers of the packages in [dev]"
 
 
 def test_without_a_gpu_it_says_so(modules: list[FakeModule], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,14 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError, UsageError
-from onnxfuse.kernels import cublas, dispatch
-from onnxfuse.kernels.device import After, Array, Buffer, Product
+from onnxfuse.kernels import device, dispatch
+from onnxfuse.kernels.device import After, Array, Product
 from onnxfuse.kernels.dispatch import MARGIN, ROUNDS, VARIABLE, Class, Forms, Verdicts, best
 from onnxfuse.kernels.emulated import Emulated
 
@@ -46,10 +45,13 @@ class FakeVendor:
         self.ran.append(form)
         self.now += self.takes[form]
 
-    def seconds(self, run: Callable[[], None]) -> float:
-        before = self.now
-        run()
-        return self.now - before
+    def clock(self, run: Callable[[], None]) -> Callable[[], float]:
+        def seconds() -> float:
+            before = self.now
+            run()
+            return self.now - before
+
+        return seconds
 
 
 def forms(vendor: FakeVendor) -> Forms:
@@ -110,11 +112,57 @@ def test_verdicts_outlive_the_process(path: Path) -> None:
     assert chosen(Verdicts(path), vendor) == "tiled"
     assert vendor.ran == ["tiled"]
     found = json.loads(path.read_text())
-    assert found["schema"] == 2
+    assert found["schema"] == dispatch.SCHEMA
     ((name, times),) = found["seconds"]["Fake sm_90"].items()
     assert name.endswith("float16 1x128x256x1024 16")
     assert times == {"tiled": pytest.approx(1e-5), "vendor": pytest.approx(2e-5)}
     assert [file.name for file in path.parent.iterdir()] == ["products.json"]
+
+
+def test_verdicts_of_other_kernels_and_of_another_way_to_measure_are_not_looked_at(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen(Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5))
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps(kept | {"schema": dispatch.SCHEMA - 1}))
+    assert chosen(Verdicts(path), FakeVendor(tiled=9e-5, vendor=1e-5)) == "vendor"
+    path.write_text(json.dumps(kept))
+    monkeypatch.setattr(dispatch, "_digest", lambda: "01234567")
+    assert chosen(Verdicts(path), FakeVendor(tiled=9e-5, vendor=1e-5)) == "vendor"
+    assert len(json.loads(path.read_text())["seconds"]["Fake sm_90"]) == 2
+
+
+def test_a_verdict_depends_on_all_of_our_side_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {dispatch._digest()}
+    real = Path.read_text
+
+    for changed in (*(f"{name}.py" for name in dispatch.LAUNCHING), "gemm.cu", "gemm_wmma.cuh", "gemm_epilogue.cu"):
+
+        def read(path: Path, changed: str = changed, **options: Any) -> str:
+            return real(path, **options) + ("# changed" if path.name == changed else "")
+
+        device._read.cache_clear()
+        dispatch._digest.cache_clear()
+        monkeypatch.setattr(Path, "read_text", read)
+        found.add(dispatch._digest())
+    monkeypatch.undo()
+    device._read.cache_clear()
+    dispatch._digest.cache_clear()
+    assert len(found) == 1 + len(dispatch.LAUNCHING) + 3
+
+
+def test_what_cannot_be_timed_is_not_kept(path: Path) -> None:
+    verdicts, vendor = Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5)
+
+    def clock(run: Callable[[], None]) -> Callable[[], float]:
+        raise KernelError("not captured in a CUDA graph")
+
+    vendor.clock = clock  # type: ignore[method-assign]
+    assert chosen(verdicts, vendor) == "vendor"
+    before = len(vendor.ran)
+    assert chosen(verdicts, vendor) == "vendor"
+    assert len(vendor.ran) == before + 1, "and not tried again"
+    assert not path.exists()
 
 
 def test_another_card_has_verdicts_of_its_own(path: Path) -> None:
@@ -134,7 +182,7 @@ def test_two_processes_add_to_one_file(path: Path) -> None:
     assert all(Verdicts(path).measured("fake", which) for which in others)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "seconds": {}}', '{"schema": 2, "seconds": {"a": 3}}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2, "seconds": {}}', '{"schema": 3, "seconds": {"a": 3}}'])
 def test_a_file_that_cannot_be_read_counts_as_empty(path: Path, text: str) -> None:
     path.parent.mkdir()
     path.write_text(text)
@@ -167,16 +215,16 @@ def test_one_thread_measures_while_the_others_take_the_vendors(path: Path) -> No
     verdicts, vendor = Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5)
     seen: list[str] = []
 
-    def seconds(run: Callable[[], None]) -> float:
+    def clock(run: Callable[[], None]) -> Callable[[], float]:
         if not seen:
             other = FakeVendor(tiled=1e-5, vendor=2e-5)
             thread = threading.Thread(target=lambda: seen.append(chosen(verdicts, other)))
             thread.start()
             thread.join()
             assert other.ran == ["vendor"]
-        return FakeVendor.seconds(vendor, run)
+        return FakeVendor.clock(vendor, run)
 
-    vendor.seconds = seconds  # type: ignore[method-assign]
+    vendor.clock = clock  # type: ignore[method-assign]
     assert chosen(verdicts, vendor) == "tiled"
     assert seen == ["vendor"]
 
@@ -256,102 +304,3 @@ def test_a_form_that_a_product_cannot_have_gives_way_to_the_vendors(
     assert chosen(verdicts, FakeVendor(tiled=2e-5, vendor=3e-5)) == "vendor"
     with pytest.raises(KernelError, match="cublaslt is refused"):
         chosen(verdicts, FakeVendor(tiled=2e-5, vendor=3e-5, cublaslt=-1))
-
-
-# -------------------------------------------------------------------------------------------------------------- cuBLAS
-
-
-class FakeLibrary:
-    """cuBLAS: computes what it is asked for, column by column as it does, on the host's memory."""
-
-    def __init__(self) -> None:
-        self.mode, self.modes = 7, list[int]()
-        self.fails = False
-
-    def getMathMode(self, handle: int) -> int:  # noqa: N802
-        return self.mode
-
-    def setMathMode(self, handle: int, mode: int) -> None:  # noqa: N802
-        self.mode = mode
-        self.modes.append(mode)
-
-    def gemmStridedBatchedEx(self, handle: int, *given: int) -> None:  # noqa: N802
-        (opa, opb, m, n, k, alpha, a, kind, lda, stride_a, b, _, ldb, stride_b, beta, c, _, ldc, stride_c, batch,
-         compute, algorithm) = given  # fmt: skip
-        if self.fails:
-            raise RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
-        assert (opb, kind, compute, algorithm) == (0, 0, 68, -1)
-        assert (at(alpha, 1)[0], at(beta, 1)[0], self.mode) == (0.5, 0.0, 16)
-        for i in range(batch):
-            left = columns(a + 4 * i * stride_a, *((k, m) if opa else (m, k)), lda)
-            right, out = columns(b + 4 * i * stride_b, k, n, ldb), columns(c + 4 * i * stride_c, m, n, ldc)
-            out[...] = 0.5 * ((left.T if opa else left) @ right)
-
-
-def at(pointer: int, count: int) -> Any:
-    import ctypes
-
-    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(pointer))
-
-
-def columns(pointer: int, rows: int, count: int, leading: int) -> Any:
-    """A matrix [rows, count] that lies column by column."""
-    assert leading >= rows
-    return at(pointer, leading * count).reshape(count, leading).T[:rows]
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
-    fake = FakeLibrary()
-    cupy = SimpleNamespace(cuda=SimpleNamespace(device=SimpleNamespace(get_cublas_handle=lambda: 1)))
-    monkeypatch.setattr(cublas, "_modules", lambda: (cupy, fake))
-    return fake
-
-
-class Stream:
-    current = False
-
-    def __enter__(self) -> None:
-        self.current = True
-
-    def __exit__(self, *_: object) -> None:
-        self.current = False
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-def test_row_major_products_by_a_library_that_counts_columns_first(library: FakeLibrary, transposed: bool) -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((3, 2, 4)).astype(np.float32), rng.standard_normal((3, 4, 5)).astype(np.float32)
-    stored = np.ascontiguousarray(b.swapaxes(1, 2)) if transposed else b
-    y = np.full((3, 2, 5), np.nan, np.float32)
-    buffers = [Buffer(x.ctypes.data, x.shape, x.dtype) for x in (a, stored, y)]
-    vendor = cublas.Cublas(Stream())
-    vendor.product(Product(2, 5, 4, transposed, 0.5, 2, 8, 20), *buffers)
-    assert np.isnan(y[2]).all()
-    vendor.product(Product(2, 5, 4, transposed, 0.5, 1, 0, 0, 16, 40, 20), *buffers)
-    np.testing.assert_allclose(y, 0.5 * (a @ b), rtol=1e-6)
-    assert library.modes == [16, 7, 16, 7]
-
-
-def test_a_refusal_of_the_library_is_one_line(library: FakeLibrary) -> None:
-    library.fails = True
-    x = np.zeros((2, 2), np.float32)
-    with pytest.raises(KernelError, match=r"^cuBLAS refuses a product of \[2, 2\] by \[2, 2\]: CUBLAS_STATUS"):
-        cublas.Cublas(Stream()).product(Product(2, 2, 2), x, x, x)
-    assert library.mode == 7
-
-
-def test_times_are_those_between_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-
-    class Event:
-        def record(self, stream: Any) -> None:
-            log.append(f"record {stream}")
-
-        def synchronize(self) -> None:
-            log.append("wait")
-
-    cuda = SimpleNamespace(Event=Event, get_elapsed_time=lambda start, stop: 0.25)
-    monkeypatch.setattr(cublas, "_modules", lambda: (SimpleNamespace(cuda=cuda), None))
-    assert cublas.Cublas("s").seconds(lambda: log.append("run")) == 0.25e-3
-    assert log == ["record s", "run", "record s", "wait"]

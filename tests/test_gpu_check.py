@@ -210,7 +210,7 @@ def test_a_worker_is_ended_when_time_is_up(journal: Journal, monkeypatch: pytest
 def test_who_ends_it_early_gets_what_was_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def supervise(journal: Journal, budget: float, call: Sequence[str]) -> int:
+    def supervise(journal: Journal, budget: float, call: Sequence[str], keep: Callable[[], None]) -> int:
         assert call[-2:] == ["--only", "check"]
         journal.write("facts", {"card": "x"})
         journal.write("row", {"section": "check", "name": "a", "outcome": OK, "error": 0.0, "op": "Softmax"})
@@ -233,6 +233,47 @@ def test_who_ends_it_early_gets_what_was_done(
     assert kept.suffix == ".jsonl"
     assert "| Softmax | 1 | 0 |" in tables.read_text()
     assert verdicts.read_text() == "measured", "where $ONNXFUSE_CACHE may point"
+
+
+def test_each_section_is_on_record_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that what is cut off, even by SIGKILL, leaves what was found."""
+    records: list[list[str]] = []
+    monkeypatch.setenv("ONNXFUSE_CACHE", str(tmp_path))
+    real, before = command.supervise, signal.getsignal(signal.SIGTERM)
+    code = SECTIONED
+
+    def supervise(journal: Journal, budget: float, call: Sequence[str], keep: Callable[[], None]) -> int:
+        def seen() -> None:
+            keep()
+            (record,) = tmp_path.glob("gpu.*.json")
+            records.append([row["section"] for row in json.loads(record.read_text())["rows"]])
+            assert record.with_suffix(".md").exists()
+
+        return real(journal, budget, [sys.executable, "-c", code, str(journal.path)], rest=0.05, keep=seen)
+
+    monkeypatch.setattr(command, "supervise", supervise)
+    try:
+        assert command.main(["--results", str(tmp_path)]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert records == [["floor"], ["floor", "check"]]
+    assert capsys.readouterr().out.rstrip().endswith(" s"), "the table is what is printed last"
+
+
+SECTIONED = """
+import json, sys, time
+def write(kind, value):
+    with open(sys.argv[1], "a") as file:
+        file.write(json.dumps({kind: value}) + "\\n")
+write("facts", {"card": "x", "compute_capability": "9.0"})
+for section in ("floor", "check", "attention"):
+    write("begin", {"step": section, "section": section, "name": "a", "limit": 60})
+    time.sleep(0.3)
+    write("row", {"section": section, "name": "a", "outcome": "ok", "error": 0.0})
+    write("end", {"step": section, "section": section, "seconds": 0.0})
+"""
 
 
 def test_a_worker_that_never_begins_is_given_up(journal: Journal, capfd: pytest.CaptureFixture[str]) -> None:

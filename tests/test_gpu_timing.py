@@ -170,15 +170,62 @@ def test_every_model_is_there() -> None:
 # ------------------------------------------------------------------------------------------------------------- reports
 
 
+SANITIZED = """========= COMPUTE-SANITIZER
+========= Program hit cudaErrorInvalidValue (error 1) due to "invalid argument" on CUDA API call to cudaMemGetInfo.
+=========     Saved host backtrace up to driver entry point at error
+=========     Host Frame: cudaMemGetInfo in runtime.so [0x1]
+=========
+========= Invalid __global__ read of size 4 bytes
+=========     at void cutlass::Kernel2<cutlass_80_wmma>(T1::Params)+0x290
+=========     by thread (0,0,0) in block (0,0,0)
+=========
+kernels: attention softmax
+60 cases, 0 wrong
+========= ERROR SUMMARY: 2 errors
+"""
+OURS = """========= Invalid __global__ write of size 2 bytes
+=========     at softmax+0x160 in softmax.cu:6
+=========     by thread (0,0,0) in block (0,0,0)
+=========
+"""
+RACE = """========= Error: Race reported between Write access at attention+0x1a0 in attention.cu:9
+=========     and Read access at attention+0x2c0 in attention.cu:12 [96 hazards]
+=========
+kernels: attention
+60 cases, 0 wrong
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+
+
 def test_what_a_sanitizer_says_is_read() -> None:
     text = "Softmax float32 3x64: output 0: wrong\n60 cases, 0 wrong\n========= ERROR SUMMARY: 0 errors\n"
     assert sanitizer.judged(text, 0) == {"cases": 60}
     assert sanitizer.judged(text.replace(" 0 wrong", " 2 wrong"), 1)["outcome"] == "2 cases are wrong"
-    bad = "========= Invalid __global__ write of size 2 bytes\n" + text.replace("0 errors", "3 errors")
-    assert sanitizer.judged(bad, 9)["outcome"] == "3 found: Invalid __global__ write of size 2 bytes"
     assert "exit code 1: Device not supported" in sanitizer.judged("Device not supported\n", 1)["outcome"]
     race = "60 cases, 0 wrong\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n"
     assert "outcome" not in sanitizer.judged(race, 0)
+
+
+def test_only_accesses_of_our_kernels_are_errors() -> None:
+    """The program asks for what is not there, and so do the vendor's kernels: neither is ours to mend."""
+    assert sanitizer.judged(SANITIZED, 0) == {"cases": 60, "others": 2}
+    found = sanitizer.judged(OURS + SANITIZED, 0)
+    assert found == {"cases": 60, "others": 2, "outcome": "1 found: Invalid __global__ write of size 2 bytes"}
+    assert sanitizer.judged(RACE, 0)["outcome"].startswith("1 found: Error: Race reported between Write access")
+    unnamed = "========= Out-of-range Shared or Local Address\n=========\n"
+    assert sanitizer.judged(unnamed + SANITIZED, 0)["outcome"] == "1 found: Out-of-range Shared or Local Address"
+
+
+def test_the_small_grid_says_which_kernels_it_launched(
+    machine: HostMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sanitizer, "CudaMachine", lambda pooled: machine)
+    few = [case for case in cases.cases() if case.name in ("Softmax float32 3x64", "Tanh float32 3x64")]
+    monkeypatch.setattr(sanitizer.checks, "small", lambda: few[:1])
+    assert sanitizer.grid(60.0) == 0
+    kernels, done = capsys.readouterr().out.splitlines()
+    assert kernels == "kernels: rows"
+    assert done == "1 cases, 0 wrong"
 
 
 def test_a_missing_sanitizer_is_skipped(machine: HostMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +275,7 @@ def test_a_worker_goes_through_the_plan(
     monkeypatch.setattr(command, "MAKE_MACHINE", lambda: machine)
     real, seen = steps.plan, dict[str, Step]()
     for each in real(journal):
-        if each.section in ("floor", "torch", "session", "models", "sanitizer"):
+        if each.section in ("floor", "peers", "torch", "session", "models", "sanitizer"):
             seen.setdefault(each.section, each)
     for name in ("torch", "onnxruntime"):
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
@@ -240,5 +287,10 @@ def test_a_worker_goes_through_the_plan(
     assert outcomes["torch"] == outcomes["models"] == "skipped: torch is not installed"
     assert outcomes["sanitizer"] == "skipped: compute-sanitizer is not installed"
     assert outcomes["session"] == "skipped: onnxruntime-gpu is not installed"
-    assert {step.section for step in real(journal)} == set(steps.SECTIONS)
+    sections = list(dict.fromkeys(step.section for step in real(journal)))
+    assert sections == [*steps.SECTIONS], "in the order that --help has"
+    said = {row["name"]: row["outcome"] for row in journal.all("row") if row["section"] == "peers"}
+    assert said["PyTorch"] == "skipped: torch is not installed"
+    assert said["onnxruntime on CUDA"] == "skipped: onnxruntime-gpu is not installed"
+    assert said["compute-sanitizer"] == "skipped: compute-sanitizer is not installed"
     assert journal.all("facts") == [{"card": "a CPU"}]

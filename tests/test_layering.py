@@ -58,7 +58,7 @@ USERS = {
     "rich": {"cli", "display", "tables"},
     "onnxruntime": {"runtime.*"},
     "cupy": {"kernels.*"},
-    "cupy_backends": {"kernels.*"},
+    "cuda": {"kernels.*"},
     "onnx_graphsurgeon": {"sources"},
 }
 """The only modules that may import these packages, be it inside a function."""

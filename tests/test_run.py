@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, parser
 from onnxfuse import execution, files, kernels
 from onnxfuse.cli import main
 from onnxfuse.errors import ModelError, OutputError
-from onnxfuse.runtime import session
+from onnxfuse.runtime import installed, session
 from onnxfuse.runtime.custom_op import Backend
 from tests.bridge_models import Shift, no_kernel, one_node
 
@@ -75,10 +75,13 @@ def test_the_seed_and_the_shapes_say_what_is_generated(model: Path) -> None:
         (["--shape", "x:2,5"], "--shape x:2,5 does not fit the declared [batch,4]"),
         (["--inputs", "none.npz"], "--inputs none.npz: no such file: check the name"),
         (["--outputs", "nowhere/y.npz"], "nowhere/y.npz: there is no folder nowhere: make it first, or choose another"),
-        (["--provider", "cuda"], "onnxruntime cannot use CUDA here: it needs onnxruntime-gpu, a driver and a GPU"),
+        (["--provider", "cuda"], "--provider cuda: no GPU"),
     ],
 )
-def test_a_mistake_is_one_line(model: Path, options: list[str], message: str, capsys: Capture) -> None:
+def test_a_mistake_is_one_line(
+    model: Path, options: list[str], message: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "why_not_cuda", lambda: "no GPU")
     assert main(["run", str(model), *options]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", f"onnxfuse: error: {message}\n")

@@ -65,10 +65,12 @@ def supervise(
     command: Sequence[str],
     clock: Callable[[], float] = time.monotonic,
     rest: float = 0.3,
+    keep: Callable[[], object] = lambda: None,
 ) -> int:
     """Start workers by `command` until one has done all that the budget allows; returns the last exit code.
 
-    A worker that dies, or hangs in a step, costs that step; the next one goes on behind it.
+    A worker that dies, or hangs in a step, costs that step; the next one goes on behind it.  `keep` is called whenever
+    a section begins behind another.
     """
     start, code, fruitless = clock(), 0, 0
     for _ in range(MOST_WORKERS):
@@ -78,7 +80,7 @@ def supervise(
         ended = len(journal.all("end"))
         worker = subprocess.Popen([*command, "--budget", str(round(left, 1))], cwd=ROOT)
         try:
-            hung = _wait(worker, journal, start + budget + GRACE, clock, rest)
+            hung = _wait(worker, journal, start + budget + GRACE, clock, rest, keep)
         finally:
             if worker.poll() is None:
                 worker.kill()
@@ -95,15 +97,24 @@ def supervise(
 
 
 def _wait(
-    worker: subprocess.Popen[bytes], journal: Journal, end: float, clock: Callable[[], float], rest: float
+    worker: subprocess.Popen[bytes],
+    journal: Journal,
+    end: float,
+    clock: Callable[[], float],
+    rest: float,
+    keep: Callable[[], object],
 ) -> str:
     """Until the worker is done; the reason if it has to be ended."""
-    size, since = -1, clock()
+    size, since, section = -1, clock(), ""
     while worker.poll() is None:
         time.sleep(rest)
         now = journal.path.stat().st_size if journal.path.exists() else 0
         if now != size:
             size, since = now, clock()
+            if (step := journal.begun()) and step["section"] != section:
+                if section:
+                    keep()
+                section = step["section"]
             continue
         step = journal.begun()
         limit = step["limit"] if step else 120.0
@@ -144,7 +155,7 @@ def write(path: Path, found: Row) -> None:
     """JSON with a line for each row."""
     rows = ",\n".join(json.dumps(row) for row in found["rows"])
     head = json.dumps({**found, "rows": []}, indent=1)
-    path.write_text(head.removesuffix("[]\n}") + f"[\n{rows}\n]\n}}\n", encoding="utf-8")
+    _replace(path, head.removesuffix("[]\n}") + f"[\n{rows}\n]\n}}\n")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -189,25 +200,40 @@ def whole(budget: float, folder: Path, sections: Sequence[str]) -> int:
     # Whoever ends this early still gets the table of what was done.
     signal.signal(signal.SIGTERM, _interrupted)
     try:
-        code = supervise(journal, budget, command)
+        code = supervise(
+            journal, budget, command, keep=lambda: kept(journal, path, about(budget, time.monotonic() - start))
+        )
     except KeyboardInterrupt:
         code = INTERRUPTED
     if not journal.all("facts"):
         return code or NO_GPU
-    found = report.record(journal, about(budget, time.monotonic() - start))
-    write(path, found)
-    if measured := report.card(found):
-        (folder / CARD).write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-    if (verdicts := cache_folder() / VERDICTS).exists():
-        shutil.copyfile(verdicts, folder / VERDICTS)
-    path.with_suffix(".md").write_text("\n".join(report.markdown(found, most=None)) + "\n", encoding="utf-8")
-    print("\n".join(report.markdown(found)))
-    print(f"\n{path}")
+    found = kept(journal, path, about(budget, time.monotonic() - start))
+    print(path)
+    print("\n".join(report.markdown(found)), flush=True)
     if code == 0:
         journal.path.unlink()
     if code in (NO_GPU, INTERRUPTED):
         return code
     return int(bool(code or report.failures(found["rows"])))
+
+
+def kept(journal: Journal, path: Path, head: Row) -> Row:
+    """Write the record so far, its tables, and what `report --estimate` reads, beside each other; the record."""
+    found = report.record(journal, head)
+    write(path, found)
+    if measured := report.card(found):
+        _replace(path.with_name(CARD), json.dumps(measured, indent=1) + "\n")
+    if (verdicts := cache_folder() / VERDICTS).exists():
+        shutil.copyfile(verdicts, path.with_name(VERDICTS))
+    _replace(path.with_suffix(".md"), "\n".join(report.markdown(found, most=None)) + "\n")
+    return found
+
+
+def _replace(path: Path, text: str) -> None:
+    """Written whole, whatever comes between."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ import onnx
 import onnxfuse
 from models import split_stack
 from onnxfuse import inputs, interleaved, numerics
-from onnxfuse.runtime.installed import CPU, CUDA, has_cuda
+from onnxfuse.errors import DependencyError
+from onnxfuse.runtime.installed import CPU, CUDA, onnxruntime, why_not_cuda
 from onnxfuse.runtime.session import register
 
 from . import timing
@@ -40,11 +41,12 @@ SECONDS = 3.0
 def available() -> None:
     """Raises SkippedError where onnxruntime has no CUDA provider that works."""
     try:
-        import onnxruntime
-    except ImportError:
+        onnxruntime()
+        reason = why_not_cuda()
+    except DependencyError:
         raise SkippedError("onnxruntime-gpu is not installed") from None
-    if not has_cuda():
-        raise SkippedError(f"the CUDA provider of onnxruntime {onnxruntime.__version__} is not there, or does not load")
+    if reason:
+        raise SkippedError(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,11 @@ def opened(model: onnx.ModelProto, fused: bool, captured: bool, place: Place = G
     providers = list(dict.fromkeys([place.provider, CPU]))
     text = model.SerializeToString()
     make = onnxfuse.InferenceSession if fused else ort.InferenceSession
-    return make(text, options, providers=providers, provider_options=[settings, {}][: len(providers)])
+    session = make(text, options, providers=providers, provider_options=[settings, {}][: len(providers)])
+    if place.provider not in session.get_providers():
+        # onnxruntime goes on with the CPU, and says nothing.
+        raise RuntimeError(f"{place.provider} was left out: {why_not_cuda() or 'onnxruntime gives no reason'}")
+    return session
 
 
 def compare(model: onnx.ModelProto, seconds: float = SECONDS, place: Place = GPU) -> Iterator[Row]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import importlib.metadata
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from onnxfuse.errors import KernelError
+from onnxfuse.runtime.installed import onnxruntime
 
 from . import (
     attentions,
@@ -26,24 +28,27 @@ from . import (
 )
 from .floors import Floors, Measured
 from .machine import Machine
-from .plan import Journal, Row, Step
+from .plan import Journal, Row, SkippedError, Step
 
 SECTIONS = (
+    "floor",
+    "peers",
     "compile",
     "check",
-    "floor",
-    "time",
     "attention",
     "products",
     "split_stack",
-    "sanitizer",
-    "torch",
     "session",
+    "sanitizer",
+    "time",
     "models",
+    "torch",
     "tuned",
 )
-ALWAYS = frozenset({"floor"})
-"""Sections that others divide by: they take seconds, and are never left out."""
+ALWAYS = frozenset({"floor", "peers"})
+"""Sections that others divide by, and what a record went without: they take seconds, and are never left out."""
+FIRST_MODELS = 3
+"""Models that tell most, before what takes long."""
 FIRST = 10
 """Nodes that tell most: PyTorch runs beside these before all others."""
 
@@ -66,25 +71,27 @@ def plan(journal: Journal) -> list[Step]:
     plain, tuned = (peers.FULL,), tuple(peers.MODES)
     attended, attended_after = _attention(measured)
     products, products_after = _products(measured)
+    kernels = [Step("compile", "kernels", compile_all, 60.0, 300.0), *checks.steps()]
+    models = exported.steps()
     return [
-        Step("compile", "kernels", compile_all, 60.0, 300.0),
-        *checks.steps(),
         Step("floor", "copy", floors.copy, 2.0),
         Step("floor", "launch", floors.launch, 2.0),
         *(Step("floor", f"{dtype} products", partial(floors.products, dtype), 2.0) for dtype in floors.RATED),
-        *(Step("time", node.name, partial(timing.time_node, node, rate), 1.5) for node in nodes),
-        Step("torch", "installed", torch_installed, 10.0, 180.0),
+        Step("peers", "installed", peers_installed, 10.0, 180.0),
+        *kernels,
         *attended,
         *products,
         Step("split_stack", "op by op", partial(stack.compare, modes=()), 15.0, 180.0),
+        *sessions.steps(),
         memcheck,
+        *(Step("time", node.name, partial(timing.time_node, node, rate), 1.5) for node in nodes),
+        *models[:FIRST_MODELS],
         Step("split_stack", "compiled", partial(stack.compare, modes=plain), 20.0, 180.0),
         *(beside(node, plain, rate) for node in first),
         racecheck,
-        *sessions.steps(),
         *attended_after,
         *products_after,
-        *exported.steps(),
+        *models[FIRST_MODELS:],
         *(beside(node, tuned, rate) for node in first if node.tuned),
         Step("split_stack", "tuned", partial(stack.compare, modes=tuned), 40.0, 240.0),
         *(beside(node, plain, rate) for node in rest),
@@ -168,6 +175,30 @@ def planned(nodes: Iterable[sizes.Timed]) -> Iterator[checks.Planned]:
         yield checks.Planned(node.name, kernel, node.types, node.outputs)
 
 
-def torch_installed(machine: Machine) -> Iterator[Row]:
-    """Its version, once, so that its absence is said."""
-    yield {"version": peers.torch().__version__}
+def peers_installed(machine: Machine) -> Iterator[Row]:
+    """What runs beside ours here, and why what does not is not there: a row for each."""
+    there: dict[str, Callable[[], str]] = {
+        "PyTorch": lambda: str(peers.torch().__version__),
+        "Triton": lambda: _version("triton"),
+        "transformers": lambda: _version("transformers"),
+        "onnxruntime on CUDA": _onnxruntime,
+        "nvmath-python": lambda: _version("nvmath-python"),
+        "compute-sanitizer": sanitizer.command,
+    }
+    for name, ask in there.items():
+        try:
+            yield {"name": name, "version": ask()}
+        except SkippedError as reason:
+            yield {"name": name, "outcome": f"skipped: {reason}"}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise SkippedError(f"{package} is not installed") from None
+
+
+def _onnxruntime() -> str:
+    sessions.available()
+    return str(onnxruntime().__version__)

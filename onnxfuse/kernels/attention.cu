@@ -43,6 +43,7 @@ constexpr int CHUNK = 16 / sizeof(TYPE);
 // On a multiprocessor at a time at least: what a thread's share of the registers holds without spilling.
 constexpr bool SMALL = TENSOR && HEAD <= 64 && HEAD_V <= 64 && VECTOR == CHUNK && !CAPPED;
 constexpr int BLOCKS = (SMALL ? 12 : 8) / WARPS;
+constexpr bool ROOM = !SMALL && VECTOR == CHUNK && HEAD <= 128 && HEAD_V <= 128;  // for addresses in registers
 // Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks.
 constexpr int STRIDE = HEAD + CHUNK;
 constexpr int STRIDE_V = HEAD_V + CHUNK;
@@ -56,29 +57,7 @@ using Products = Tensor;
 using Products = Scalar;
 #endif
 
-// Begins to copy rows to shared memory: `source(row)` is where row 0 <= row < present is, of `columns` elements; what
-// is behind them is 0.
-template <int COUNT, int COLUMNS, int WIDTH, class Rows>
-__device__ __forceinline__ void copy_rows(TYPE* to, int present, int columns, const TYPE* aligned, Rows source) {
-    constexpr int CHUNKS = COLUMNS / CHUNK;
-#pragma unroll(HEAD > 128 ? 1 : 4)
-    for (int i = threadIdx.x; i < COUNT * CHUNKS; i += THREADS) {
-        const int row = i / CHUNKS, column = i % CHUNKS * CHUNK;
-        TYPE* const into = to + row * WIDTH + column;
-        if constexpr (VECTOR == CHUNK) {
-            const bool there = row < present && column < columns;
-            __pipeline_memcpy_async(into, there ? source(row) + column : aligned, 16, there ? 0 : 16);
-        } else {
-#pragma unroll
-            for (int j = 0; j < CHUNK; j += VECTOR) {
-                float value[VECTOR];
-                fill(value, 0.0f);
-                if (row < present && column + j < columns) load_floats(value, source(row) + column + j);
-                store_floats(into + j, value);
-            }
-        }
-    }
-}
+#include "attention_rows.cuh"
 
 #if MASK
 // What the mask says of the scores of a thread: two neighbouring keys of two rows, 8 keys on the next two.
@@ -209,20 +188,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     const long long before = pair * past;
     const TYPE* const new_keys = k + batch * k_batch + kv_head * k_head;
     const TYPE* const new_values = v + batch * v_batch + kv_head * v_head;
-    const auto copy_keys = [&](int key) {
-        copy_rows<KEYS, HEAD, STRIDE>(key_tile, limit - key, head, q, [&](int row) {
-            const int j = key + row;
-            return j < past ? past_k + (before + j) * head : new_keys + (j - past) * k_row;
-        });
-        __pipeline_commit();
-    };
-    const auto copy_values = [&](int key) {
-        copy_rows<KEYS, HEAD_V, STRIDE_V>(value_tile, limit - key, head_v, q, [&](int row) {
-            const int j = key + row;
-            return j < past ? past_v + (before + j) * head_v : new_values + (j - past) * v_row;
-        });
-        __pipeline_commit();
-    };
+    Rows<HEAD, STRIDE> keys{past_k, new_keys, q, before, k_row, past, limit, head, key_tile};
+    Rows<HEAD_V, STRIDE_V> values{past_v, new_values, q, before, v_row, past, limit, head_v, value_tile};
+    if constexpr (ROOM) {
+        keys.begin(begin);
+        values.begin(begin);
+    }
 
 #if ROTARY
     const Angles angles = {cosines, sines, positions, positions_known};
@@ -239,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     copy_rows<ROWS, HEAD, QUERY_STRIDE>(query_tile, rows - first_row, head, q, query);
     __pipeline_commit();
 #endif
-    if (begin < end) copy_keys(begin);
+    if (begin < end) keys.copy(begin);
 
     int at[2];  // where a row's query stands among the keys
 #if MASK
@@ -271,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     products.hold(own_rows);
 
     for (int key = begin; key < end; key += KEYS) {
-        copy_values(key);
+        values.copy(key);
 #if MASK
         told.load(key);
 #endif
@@ -279,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
         products.scores(s, own_rows, key_tile);
         __pipeline_wait_prior(0);
         __syncthreads();
-        if (key + KEYS < end) copy_keys(key + KEYS);
+        if (key + KEYS < end) keys.copy(key + KEYS);
 
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
@@ -314,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
         }
 #endif
         softmax.add(s, o);
-        Products::add_values(o, s, value_tile);
+        products.add_values(o, s, value_tile);
         __pipeline_wait_prior(0);
         __syncthreads();
     }

@@ -10,7 +10,8 @@ present_key and present_value, on their way there, and attention reads these ins
 turning costs no byte and no launch.
 
 A cache that grows by one key at a call stays in its class: only the lengths, what follows from them (the steps of a
-mask, the grid of the copies) and the number of parts are worked out again.
+mask, the grid of the copies) and the number of parts are worked out again.  Where the length is that of the call
+before, the launches are repeated as they were.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 
 from .attention_sizes import INPUTS, OUTPUTS, Layout, Mask, Sizes, filled
 from .device import Array, Buffer, Device, Source, address
+from .replay import Launches, record
 from .row_source import TYPES
 
 UNBOUNDED = 2**29
@@ -172,9 +174,11 @@ Class = tuple[object, ...]
 
 
 def class_of(device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> Class:
-    """What a plan depends on: the same for all lengths of a past, but for whether there is one."""
+    """What a plan depends on: the same for all lengths of a past, but for whether there is one.
+
+    With the length, it is all that launches depend on."""
     past = inputs[4].shape[2] if len(inputs) > 4 and inputs[4] is not None else 0
-    found: list[object] = [device.multiprocessors, past > 0, len(inputs)]
+    found: list[object] = [type(device), device.multiprocessors, past > 0, len(inputs)]
     for place, array in enumerate((*inputs, *outputs)):
         if array is None:
             found.append(None)
@@ -185,7 +189,8 @@ def class_of(device: Device, inputs: Sequence[Array | None], outputs: Sequence[A
             shape = (*shape[:-1], shape[-1] % 2, shape[-1] - past, -1)
         elif place in (4, 5) or place > len(inputs):
             shape = (*shape[:2], shape[2] - past, *shape[3:])
-        found.append((shape, array.dtype.num, address(array) % ALIGNED))
+        pointer = array.pointer if type(array) is Buffer else address(array)  # a call less
+        found.append((shape, array.dtype.num, pointer % ALIGNED))
     return tuple(found)
 
 
@@ -235,6 +240,8 @@ class Plan:
         self._from_present = bool(sizes.turned and present_k is not None and present_v is not None)
         self._apart = bool(sizes.turned) and not self._from_present
         self._wanted = y is not None and 0 not in y.shape
+        self._last = -1
+        self._repeated: tuple[int, Launches | None] = -1, None
         self._prepare_copies(filled(inputs, INPUTS), present_k, present_v)
         if y is not None and self._wanted:
             self._prepare_attention(setting, filled(inputs, INPUTS), y, present_k, present_v)
@@ -315,7 +322,19 @@ class Plan:
         )
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        """Launch what the outputs ask for."""
+        """Launch what the outputs ask for.  Several threads may."""
+        past_k = inputs[4] if len(inputs) > 4 else None
+        past = 0 if past_k is None else past_k.shape[2]
+        length, launches = self._repeated  # one look: another thread sees the old pair or the new
+        if launches is None or length != past:
+            if past != self._last:
+                self._last = past
+                return self._work_out(device, inputs, outputs)
+            launches = record(self._work_out, device, inputs, outputs)
+            self._repeated = past, launches
+        return launches(device, inputs, outputs)
+
+    def _work_out(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
         _, k, v, _, past_k, past_v, _, _, *angles = filled(inputs, INPUTS)
         _, present_k, present_v = filled(outputs, OUTPUTS)
         past = 0 if past_k is None else past_k.shape[2]

@@ -10,6 +10,8 @@ struct Tensor {
     // Shares are computed times 2^BOOST, so that in float16 few are subnormal.
     static constexpr float BOOST = Boost<TYPE>::exponent;
     unsigned held[HOLDS ? HEAD / 16 : 1][4];
+    // Where in a tile of keys, and of values, the lane's first row of a matrix is.
+    int key_place, value_place;
 
     // The column of element i of accumulator n of the output.
     static __device__ __forceinline__ int column(int n, int i) { return 8 * n + 2 * (threadIdx.x % 4) + i % 2; }
@@ -20,14 +22,20 @@ struct Tensor {
     }
 
     __device__ __forceinline__ void hold(const TYPE* queries) {
+        const int lane = threadIdx.x % 32;
+        key_place = (lane % 8 + lane / 16 * 8) * STRIDE + lane / 8 % 2 * 8;
+        value_place = lane % 16 * STRIDE_V + lane / 16 * 8;
+        if constexpr (ROOM) {
+            keep(key_place);
+            keep(value_place);
+        }
 #pragma unroll
         for (int step = 0; step < HEAD / 16; step++) load_query(held[HOLDS ? step : 0], queries, step);
     }
 
     // s[n][i] = query row g + i / 2 * 8 times key 8n + 2t + i % 2.
     __device__ __forceinline__ void scores(float (&s)[KEYS / 8][4], const TYPE* queries, const TYPE* keys) const {
-        const int lane = threadIdx.x % 32;
-        const TYPE* row = keys + (lane % 8 + lane / 16 * 8) * STRIDE + lane / 8 % 2 * 8;
+        const TYPE* row = keys + key_place;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) fill(s[n], 0.0f);
 #pragma unroll(HOLDS ? HEAD / 16 : 2)
@@ -51,10 +59,9 @@ struct Tensor {
 
     // o += p x values.  A share is two numbers of TYPE, itself rounded and what that leaves: one alone would be off by
     // several units in the last place wherever the sum is small against its terms.
-    static __device__ __forceinline__ void
-    add_values(float (&o)[HEAD_V / 8][4], const float (&p)[KEYS / 8][4], const TYPE* values) {
-        const int lane = threadIdx.x % 32;
-        const TYPE* row = values + lane % 16 * STRIDE_V + lane / 16 * 8;
+    __device__ __forceinline__ void
+    add_values(float (&o)[HEAD_V / 8][4], const float (&p)[KEYS / 8][4], const TYPE* values) const {
+        const TYPE* row = values + value_place;
 #pragma unroll
         for (int step = 0; step < KEYS / 16; step++) {
             unsigned a[4], rest[4];

@@ -75,3 +75,15 @@ template <int ROUND, int N, class Op> __device__ __forceinline__ void block_redu
     for (int i = 0; i < N; i++) value[i] = lane < warps ? partial[i][lane] : op.identity();
     warp_reduce<32>(value, op);
 }
+
+// Has a value stay in its register: compilers else work out again, at each use, what is cheap by itself.
+template <class T> __device__ __forceinline__ void keep(T*& pointer) {
+#ifndef ONNXFUSE_EMULATOR
+    asm volatile("" : "+l"(pointer));
+#endif
+}
+__device__ __forceinline__ void keep(int& value) {
+#ifndef ONNXFUSE_EMULATOR
+    asm volatile("" : "+r"(value));
+#endif
+}

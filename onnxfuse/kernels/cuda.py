@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +26,8 @@ OPTIONS = ("-std=c++17",)
 
 ERROR = re.compile(r"^(\S+)\((\d+)\): (?:catastrophic )?error:? *(.*)$", re.MULTILINE)
 
+FRAGMENTS = Path("include/crt/mma.h")
+"""A header that a toolkit has, by its folder."""
 LEAST_SCRATCH = 1 << 20
 """Bytes that a stream begins with."""
 DEFAULT_SHARED = 48 * 1024
@@ -69,6 +74,11 @@ class Cuda:
         except _cupy().cuda.driver.CUDADriverError as error:
             raise KernelError(f"{source.name}, kernel {entry}: launch of {grid} blocks of {block}: {error}") from None
 
+    def number(self, value: np.generic) -> Any:
+        """A number that many launches have, in CuPy's own form: a third of a launch is to make these."""
+        scalar = _ready()[-1]
+        return value if scalar is np.generic else scalar(value)
+
     @contextmanager
     def scratch(self, count: int) -> Iterator[Buffer]:
         """Memory of the stream's own; see `Device.scratch`.  It grows outside of graph capture only: a first run with
@@ -114,12 +124,27 @@ class _Stream:
         return 0, self._address
 
 
-def packed(arguments: Sequence[Array | np.generic | None]) -> tuple[np.generic, ...]:
-    """Arguments as NumPy scalars, which CuPy passes by value: an array is its address, None address 0."""
-    return tuple(
-        argument if isinstance(argument, np.generic) else np.uintp(0 if argument is None else address(argument))
-        for argument in arguments
-    )
+_NULL = np.uintp(0)
+
+
+def packed(arguments: Sequence[Array | np.generic | None]) -> tuple[Any, ...]:
+    """Arguments as CuPy passes them by value: NumPy scalars, and an array as its address, None as address 0.
+
+    CuPy passes an int in 64 bits.
+    """
+    ready = _ready()
+    # A list is made faster than what a generator gives, and most launches have some forty numbers.
+    return tuple([a if isinstance(a, ready) else _NULL if a is None else address(a) for a in arguments])
+
+
+@cache
+def _ready() -> tuple[type, ...]:
+    """What is passed as it is: NumPy scalars, and what CuPy makes of each of them at each launch, were it not made."""
+    try:
+        from cupy._core._scalar import CScalar
+    except ImportError:
+        return (np.generic,)
+    return (np.generic, CScalar)
 
 
 def address(array: Array) -> int:
@@ -159,7 +184,23 @@ def _multiprocessors(device: int) -> int:
 
 @cache
 def _module(source: Source) -> cupy.RawModule:
-    return _cupy().RawModule(code=source.text, options=OPTIONS)
+    return _cupy().RawModule(code=source.text, options=(*OPTIONS, *_headers()))
+
+
+@cache
+def _headers() -> tuple[str, ...]:
+    """Where the headers of matrix fragments are, if not among those that CuPy takes.
+
+    CuPy takes the headers that stand beside NVRTC.  Where that came as a package, those of `nvidia-cuda-crt` may be
+    missing (PyTorch does not ask for them), and a CUDA toolkit that is installed besides has them.
+    """
+    if (own := _cupy().cuda.get_cuda_path()) and (Path(own) / FRAGMENTS).exists():
+        return ()
+    compiler = shutil.which("nvcc")
+    roots = [os.environ.get(name, "") for name in ("CUDA_PATH", "CUDA_HOME")]
+    roots += [str(Path(compiler).resolve().parent.parent) if compiler else "", "/usr/local/cuda"]
+    found = next((root for root in roots if root and (Path(root) / FRAGMENTS).exists()), None)
+    return (f"-I{Path(found) / FRAGMENTS.parts[0]}",) if found else ()
 
 
 @cache
@@ -188,5 +229,6 @@ def _allow(source: Source, entry: str, shared: int) -> None:
 def first_error(log: str) -> str:
     """The first error in a log of NVRTC, as "file:line: message"."""
     if found := ERROR.search(log):
-        return f"{found[1]}:{found[2]}: {found[3]}"
+        missing = ": python -m pip install nvidia-cuda-crt" if str(FRAGMENTS.relative_to("include")) in found[3] else ""
+        return f"{found[1]}:{found[2]}: {found[3]}{missing}"
     return log.strip().split("\n")[0]

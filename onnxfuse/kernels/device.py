@@ -148,8 +148,10 @@ class Vendor(Protocol):
         `workspace` has cublaslt.WORKSPACE bytes.  Raises KernelError if the library refuses, or has nothing of the
         kind."""
 
-    def seconds(self, run: Callable[[], None]) -> float:
-        """How long the device takes for what `run` launches.  Waits for it."""
+    def clock(self, run: Callable[[], None]) -> Callable[[], float]:
+        """What runs it again and says how many seconds the device takes, whatever the host takes to launch it.
+
+        `run` has run before, and launches the same each time.  Raises KernelError if it cannot be timed so."""
 
 
 class Device(Protocol):

@@ -4,7 +4,9 @@ The forms are "tiled", a kernel of ours; "vendor", the vendor's product and one 
 the vendor's product with an epilogue of its own, where nvmath-python is installed and has such an epilogue.
 
 A verdict holds for all products of its `Class`.  It is measured at the first launch of that class, which waits for the
-device then; while a CUDA graph is captured, and where another thread is measuring already, the vendor's form runs.
+device then: each form is captured in a CUDA graph and replayed, for below 30 µs a launch from Python takes longer than
+the product.  While a CUDA graph is captured, where another thread is measuring already, and where forms cannot be
+captured (on the default stream), the vendor's form runs, and nothing is kept.
 Another is chosen only where it was the faster by `MARGIN`, so that a fused product is never slower than the vendor's
 followed by one pass.  Where there is no vendor's library, and where times say nothing of a GPU (in the emulator), ours
 runs.  The environment variable ONNXFUSE_PRODUCT=tiled, =vendor or =cublaslt settles it without a measurement; a product
@@ -14,13 +16,15 @@ Verdicts are kept in `products.json` in the cache folder of the kernels (~/.cach
 $ONNXFUSE_CACHE), written whole and renamed into place; a file that cannot be read counts as empty, one that cannot be
 written is left alone::
 
-    {"schema": 2,
-     "seconds": {"NVIDIA H200 sm_90, driver 13000, cuBLAS 130200, nvmath 1.0.0":
+    {"schema": 3,
+     "seconds": {"NVIDIA H200 sm_90, driver 13000, NVRTC 13.2, cuBLAS 13.2.0, nvmath 1.0.0":
                    {"1f0c89ab float16 1x4096x1024x4096 transposed 16 Relu bias":
                       {"tiled": 6.1e-05, "vendor": 5.4e-05, "cublaslt": 5.1e-05}}}}
 
-A class is named by the digest of our kernels, element type, batch x m x k x n rounded up to powers of two, how b is
-stored, the bytes of the narrowest access that its alignment allows, and the epilogue if the vendor's library has it.
+A card is named with all that was measured on it but our kernels: another driver, compiler or library has verdicts of
+its own.  A class is named by the digest of our kernels and of what launches them, element type, batch x m x k x n
+rounded up to powers of two, how b is stored, the bytes of the narrowest access that its alignment allows, and the
+epilogue if the vendor's library has it.
 Times are medians, in seconds.
 """
 
@@ -39,14 +43,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import KernelError, UsageError
-from .device import Product, Source, Vendor
+from .device import HERE, Product, Source, Vendor
 from .emulator.build import cache_folder
-from .gemm_tiles import FLOAT, HALF, MOVED
 
 TILED, VENDOR, CUBLASLT = "tiled", "vendor", "cublaslt"
 FORMS = (TILED, VENDOR, CUBLASLT)
 VARIABLE = "ONNXFUSE_PRODUCT"
-SCHEMA = 2
+LAUNCHING = ("gemm", "gemm_plan", "gemm_source", "gemm_tiles")
+"""Modules of the kernels' host side."""
+SCHEMA = 3
+"""Of the file, and of the way to measure: verdicts of another are not looked at."""
 ROUNDS = 9
 """Measurements of each form, in turns; the median counts."""
 MARGIN = 0.02
@@ -90,9 +96,10 @@ def _bucket(size: int) -> int:
 
 @cache
 def _digest() -> str:
-    """What verdicts on our kernels depend on."""
-    files = (Source.file(name).text for name in ("gemm.cu", "gemm_epilogue.cu"))
-    return hashlib.sha256("".join((*files, repr((HALF, FLOAT, MOVED)))).encode()).hexdigest()[:8]
+    """What verdicts on our kernels depend on: their text, and that of what chooses tiles and launches them."""
+    files = [Source.file(name).text for name in ("gemm.cu", "gemm_epilogue.cu")]
+    files += [(HERE / f"{name}.py").read_text(encoding="utf-8") for name in LAUNCHING]
+    return hashlib.sha256("".join(files).encode()).hexdigest()[:8]
 
 
 class Verdicts:
@@ -155,12 +162,15 @@ class Verdicts:
         return form if form is None or form in forms else VENDOR
 
     def _measured(self, vendor: Vendor, which: Class, forms: Forms) -> str:
+        card = vendor.card
+        assert card is not None
         if vendor.capturing or not self._measuring.acquire(blocking=False):
             return VENDOR
         try:
             times = measure(vendor, forms)
-            card = vendor.card
-            assert card is not None
+            if not times:
+                self._chosen[card, which] = VENDOR
+                return VENDOR
             self._keep(card, which, times)
             return best(times)
         finally:
@@ -183,8 +193,8 @@ def best(times: Seconds) -> str:
 
 
 def measure(vendor: Vendor, forms: Forms) -> Seconds:
-    """The median time of each form.  One that the card refuses has none."""
-    samples: dict[str, list[float]] = {}
+    """The median time of each form.  One that the card refuses has none; none has one where they cannot be timed."""
+    clocks: dict[str, Callable[[], float]] = {}
     refusal: KernelError | None = None
     for form, run in forms.items():
         try:
@@ -192,12 +202,16 @@ def measure(vendor: Vendor, forms: Forms) -> Seconds:
         except KernelError as error:
             refusal = error if form == VENDOR else refusal
             continue
-        samples[form] = []
-    if refusal is not None and not samples:
+        try:
+            clocks[form] = vendor.clock(run)
+        except KernelError:
+            return {}
+    if refusal is not None and not clocks:
         raise refusal
+    samples: dict[str, list[float]] = {form: [] for form in clocks}
     for _ in range(ROUNDS):
-        for form, times in samples.items():
-            times.append(vendor.seconds(forms[form]))
+        for form, clock in clocks.items():
+            samples[form].append(clock())
     return {form: statistics.median(times) for form, times in samples.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,28 +16,58 @@ KNOWN = 512
 VECTOR = 16
 """Kernels choose by an address only how it stands to the largest access, in bytes."""
 
+SCRATCH = 1 << 60
+"""Where scratch memory seems to begin while launches are written down: on a multiple of whatever it may have to be."""
+
 Arrays = Sequence[Array | None]
+Launch = Callable[[Device, Arrays, Arrays], None]
 _NOTHING = nullcontext()
+
+
+class _Part(NamedTuple):
+    """Memory within that of the scratch, `offset` bytes from its beginning."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def of(self, memory: Array) -> Buffer:
+        return Buffer(address(memory) + self.offset, self.shape, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """A launch with the numbers of arrays in their places."""
+    """A launch; `arguments` has None for arrays and parts of scratch memory, whose places and numbers are apart."""
 
     source: Source
     entry: str
     grid: Grid
     block: Grid
-    arguments: tuple[int | np.generic | None, ...]
+    arguments: list[Array | np.generic | None]
+    arrays: tuple[tuple[int, int], ...]
+    parts: tuple[tuple[int, _Part], ...]
     shared: int
 
 
 @dataclass(slots=True)
-class _Plan:
-    """The launches of one call.  Their last array is scratch memory, of `scratch` bytes if there are any."""
+class Launches:
+    """The launches of one call, to be repeated.  Their last array is scratch memory, of `scratch` bytes if any."""
 
     launches: list[_Launch] = field(default_factory=list)
     scratch: int = 0
+
+    def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
+        """On other arrays of the same shapes, types and alignment, on a device of the same kind."""
+        with device.scratch(self.scratch) if self.scratch else _NOTHING as memory:
+            arrays = (*inputs, *outputs, memory)
+            for one in self.launches:
+                arguments = one.arguments.copy()
+                for at, number in one.arrays:
+                    arguments[at] = arrays[number]
+                for at, part in one.parts:
+                    assert memory is not None
+                    arguments[at] = part.of(memory)
+                device.launch(one.source, one.entry, one.grid, one.block, arguments, one.shared)
 
 
 class _Recorder:
@@ -46,7 +77,7 @@ class _Recorder:
 
     def __init__(self, multiprocessors: int, arrays: Arrays) -> None:
         self.multiprocessors = multiprocessors
-        self.plan = _Plan()
+        self.plan = Launches()
         self._places = {id(array): i for i, array in enumerate(arrays)}
         self._memory: list[Buffer] = []
 
@@ -59,16 +90,37 @@ class _Recorder:
         arguments: Sequence[Array | np.generic | None],
         shared: int = 0,
     ) -> None:
-        kept = tuple(a if a is None or isinstance(a, np.generic) else self._places[id(a)] for a in arguments)
-        self.plan.launches.append(_Launch(source, entry, grid, block, kept, shared))
+        kept: list[Array | np.generic | None] = [a if isinstance(a, np.generic) else None for a in arguments]
+        arrays, parts = list[tuple[int, int]](), list[tuple[int, _Part]]()
+        for at, given in enumerate(arguments):
+            if given is None or isinstance(given, np.generic):
+                continue
+            known = self._places.get(id(given))
+            if known is None:
+                parts.append((at, _Part(address(given) - SCRATCH, given.shape, given.dtype)))
+            else:
+                arrays.append((at, known))
+        self.plan.launches.append(_Launch(source, entry, grid, block, kept, tuple(arrays), tuple(parts), shared))
 
     @contextmanager
     def scratch(self, count: int) -> Iterator[Buffer]:
-        memory = Buffer(0, (count,), np.dtype(np.uint8))
+        memory = Buffer(SCRATCH, (count,), np.dtype(np.uint8))
         self._memory.append(memory)  # An id is a thing's own while it lives.
         self._places[id(memory)] = -1
         self.plan.scratch = max(self.plan.scratch, count)
         yield memory
+
+
+def record(launch: Launch, device: Device, inputs: Arrays, outputs: Arrays) -> Launches:
+    """What `launch(device, inputs, outputs)` would launch; nothing is."""
+    # One array may stand in two places, but not the next time.
+    stands = [None if a is None else Buffer(address(a), a.shape, a.dtype) for a in (*inputs, *outputs)]
+    recorder = _Recorder(device.multiprocessors, stands)
+    launch(recorder, stands[: len(inputs)], stands[len(inputs) :])
+    if number := getattr(device, "number", None):
+        for one in recorder.plan.launches:
+            one.arguments[:] = [a if a is None else number(a) for a in one.arguments]
+    return recorder.plan
 
 
 class Replay:
@@ -77,32 +129,21 @@ class Replay:
     It may be called from several threads at a time.
     """
 
-    def __init__(self, launch: Callable[[Device, Arrays, Arrays], None]) -> None:
+    def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        self._known: dict[tuple[object, ...], _Plan] = {}
+        self._known: dict[tuple[object, ...], Launches] = {}
 
     def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
-        arrays = (*inputs, *outputs)
         key = (
+            type(device),
             device.multiprocessors,
             len(inputs),
-            *[None if a is None else (a.shape, a.dtype.num, address(a) % VECTOR) for a in arrays],
+            *[None if a is None else (a.shape, a.dtype.num, address(a) % VECTOR) for a in (*inputs, *outputs)],
         )
-        plan = self._known.get(key)
-        if plan is None:
-            plan = self._record(device, inputs, outputs)
+        known = self._known.get(key)
+        if known is None:
+            known = record(self._launch, device, inputs, outputs)
             if len(self._known) >= KNOWN:
                 self._known.clear()
-            self._known[key] = plan
-        with device.scratch(plan.scratch) if plan.scratch else _NOTHING as memory:
-            arrays = (*arrays, memory)
-            for one in plan.launches:
-                arguments = [arrays[a] if type(a) is int else a for a in one.arguments]
-                device.launch(one.source, one.entry, one.grid, one.block, arguments, one.shared)  # type: ignore[arg-type]
-
-    def _record(self, device: Device, inputs: Arrays, outputs: Arrays) -> _Plan:
-        # One array may stand in two places, but not the next time.
-        stands = [None if a is None else Buffer(address(a), a.shape, a.dtype) for a in (*inputs, *outputs)]
-        recorder = _Recorder(device.multiprocessors, stands)
-        self._launch(recorder, stands[: len(inputs)], stands[len(inputs) :])
-        return recorder.plan
+            self._known[key] = known
+        known(device, inputs, outputs)

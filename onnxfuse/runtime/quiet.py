@@ -60,8 +60,8 @@ class Session:
         profile: str = "",
     ) -> None:
         ort = onnxruntime()
-        if provider == "cuda" and not installed.has_cuda():
-            raise DependencyError("onnxruntime cannot use CUDA here: it needs onnxruntime-gpu, a driver and a GPU")
+        if provider == "cuda" and (reason := installed.why_not_cuda()):
+            raise DependencyError(f"--provider cuda: {reason}")
         options = ort.SessionOptions()
         level = ort.GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
@@ -85,9 +85,7 @@ class Session:
         except Exception as error:  # onnxruntime's exceptions share no base class; protobuf's limit is 2 GiB
             raise SessionError(first_line(error)) from error
         if provider == "cuda" and CUDA not in self._session.get_providers():
-            raise SessionError(
-                "onnxruntime cannot load its CUDA provider: it needs onnxruntime-gpu, a GPU and a driver"
-            )
+            raise SessionError(f"onnxruntime {ort.__version__} does not put this model on CUDA")
         self._device = provider
         values = (*self._session.get_inputs(), *self._session.get_outputs())
         self._types = {value.name: _element_type(value.type) for value in values}

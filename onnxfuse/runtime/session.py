@@ -16,7 +16,7 @@ from onnxfuse.errors import DependencyError, UsageError
 
 from . import registration
 from .custom_op import Backend
-from .installed import CPU, CUDA, has_cuda, onnxruntime
+from .installed import CPU, CUDA, has_cuda, onnxruntime, why_not_cuda
 from .served import Served, examine
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ def open_session(
     `emulate` runs the CUDA source there, for tests: slowly.  `rules` are folders of a user's rules, for ops of theirs.
     All other arguments are onnxruntime's.
 
+    Where the session does not run on CUDA although `providers` name it, onnxruntime says nothing: a RuntimeWarning says
+    why if they name the CPU besides, and a DependencyError if they do not.
+
     Raises DependencyError where onnxruntime is missing, or is a version that kernels were not tested with, and
     UsageError where `sess_options` know an op from another model that must run from its function body in this one.
     """
@@ -50,7 +53,17 @@ def open_session(
     wanted = default_providers() if providers is None else list(providers)
     register(chosen, model, wanted, emulate=emulate, rules=rules)
     source = model if isinstance(model, bytes) else os.fspath(model)
-    return ort.InferenceSession(source, chosen, wanted, provider_options, **options)
+    session = ort.InferenceSession(source, chosen, wanted, provider_options, **options)
+    if CUDA in _names(wanted) and CUDA not in session.get_providers():
+        _left_out(why_not_cuda() or f"onnxruntime {ort.__version__} does not put this model on CUDA", wanted)
+    return session
+
+
+def _left_out(reason: str, wanted: Providers) -> None:
+    """Say why a session is not on CUDA.  Raises DependencyError where no other provider was named."""
+    if CPU not in _names(wanted):
+        raise DependencyError(f"no session on CUDA: {reason}")
+    warnings.warn(f"the session runs on the CPU: {reason}", RuntimeWarning, stacklevel=3)
 
 
 def register(
@@ -80,8 +93,12 @@ def register(
 
 
 def default_providers() -> list[str]:
-    """CUDA where a session can have it, and the CPU."""
-    return [CUDA, CPU] if has_cuda() else [CPU]
+    """CUDA where a session can have it, and the CPU; a RuntimeWarning where the build for CUDA cannot have it."""
+    if has_cuda():
+        return [CUDA, CPU]
+    if CUDA in onnxruntime().get_available_providers():
+        _left_out(why_not_cuda(), [CPU])
+    return [CPU]
 
 
 def _parsed(model: Model) -> ModelProto | None:
@@ -96,9 +113,13 @@ def _parsed(model: Model) -> ModelProto | None:
     return parsed
 
 
+def _names(providers: Providers) -> set[str]:
+    return {name if isinstance(name, str) else name[0] for name in providers}
+
+
 def _backend(providers: Providers, emulate: bool) -> Backend | None:
     """Where kernels run in a session of these providers; None where none do."""
-    asked = {name if isinstance(name, str) else name[0] for name in providers}
+    asked = _names(providers)
     if CUDA in asked and (backend := _cuda()) is not None:
         return backend
     return _emulated() if emulate and CPU in asked else None

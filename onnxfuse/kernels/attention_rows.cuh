@@ -1,0 +1,97 @@
+// Rows of queries, keys and values on their way to shared memory; names that are not here are those of attention.cu.
+#include "common.cuh"
+
+// Begins to copy rows to shared memory: `source(row)` is where row 0 <= row < present is, of `columns` elements; what
+// is behind them is 0.
+template <int COUNT, int COLUMNS, int WIDTH, class Rows>
+__device__ __forceinline__ void copy_rows(TYPE* to, int present, int columns, const TYPE* aligned, Rows source) {
+    constexpr int CHUNKS = COLUMNS / CHUNK;
+#pragma unroll(HEAD > 128 ? 1 : 4)
+    for (int i = threadIdx.x; i < COUNT * CHUNKS; i += THREADS) {
+        const int row = i / CHUNKS, column = i % CHUNKS * CHUNK;
+        TYPE* const into = to + row * WIDTH + column;
+        if constexpr (VECTOR == CHUNK) {
+            const bool there = row < present && column < columns;
+            __pipeline_memcpy_async(into, there ? source(row) + column : aligned, 16, there ? 0 : 16);
+        } else {
+#pragma unroll
+            for (int j = 0; j < CHUNK; j += VECTOR) {
+                float value[VECTOR];
+                fill(value, 0.0f);
+                if (row < present && column + j < columns) load_floats(value, source(row) + column + j);
+                store_floats(into + j, value);
+            }
+        }
+    }
+}
+
+// How tiles of rows come to shared memory, the rows of keys or of values, of `columns` elements.  Row 0 <= j < past is
+// older[before + j], each behind the other; j up to `limit` is newer[j - past], and these are `step` elements apart.
+//
+// Where a tile is whole, a thread copies the same column of every APARTth row.  With ROOM, what its addresses start from
+// stays in registers, and an address is one multiplication: to work it out for each tile is most of the copy.
+template <int COLUMNS, int WIDTH> struct Rows {
+    static constexpr int CHUNKS = COLUMNS / CHUNK, APART = CHUNKS < THREADS ? THREADS / CHUNKS : 1;
+    // Ordinary arithmetic takes so much longer that registers are worth more, and where neither holds none are left.
+    static constexpr bool SPARE = ROOM || (SMALL && WARPS > 1 && __CUDA_ARCH__ < 1000);
+    static constexpr bool WHOLE = TENSOR && VECTOR == CHUNK && CHUNKS <= THREADS && SPARE;
+    const TYPE *older, *newer, *aligned;
+    long long before, step;
+    int past, limit, columns;
+    TYPE* tile;
+    const char* start;    // where row 0 would be, and the thread's own column
+    int apart, end, own;  // bytes between rows; whole tiles end here at the latest; the thread's first place in a tile
+
+    // Before the first copy.
+    __device__ __forceinline__ void begin(int key) {
+        own = threadIdx.x / CHUNKS * WIDTH + threadIdx.x % CHUNKS * CHUNK;
+        keep(own);
+        if (key < past) {
+            read(older + before * columns, 0, columns, min(past, limit));
+        } else {
+            read(newer, past, step, limit);
+        }
+    }
+
+    // Begins to copy the tile whose first row is `key`; later tiles have greater ones.
+    __device__ __forceinline__ void copy(int key) {
+        if (WHOLE && ROOM) {
+            if (key + KEYS > end && end < limit && key >= past) read(newer, past, step, limit);
+            if (key + KEYS <= end) return copy_whole(start + static_cast<long long>(key) * apart, own, apart);
+        } else if (WHOLE) {
+            const bool old = key + KEYS <= past;
+            if (columns == COLUMNS && limit - key >= KEYS && (old || key >= past)) {
+                const TYPE* const from = old ? older + (before + key) * columns : newer + (key - past) * step;
+                const long long between = old ? columns : step;
+                const int row = threadIdx.x / CHUNKS, column = threadIdx.x % CHUNKS * CHUNK;
+                const TYPE* const first = from + row * between + column;
+                return copy_whole(reinterpret_cast<const char*>(first), row * WIDTH + column, between * sizeof(TYPE));
+            }
+        }
+        copy_rows<KEYS, COLUMNS, WIDTH>(tile, limit - key, columns, aligned, [&](int row) {
+            const int j = key + row;
+            return j < past ? older + (before + j) * columns : newer + (j - past) * step;
+        });
+        __pipeline_commit();
+    }
+
+    __device__ __forceinline__ void read(const TYPE* rows, int first, long long between, int until) {
+        apart = static_cast<int>(between * sizeof(TYPE));
+        start = reinterpret_cast<const char*>(rows + threadIdx.x / CHUNKS * between + threadIdx.x % CHUNKS * CHUNK)
+            - static_cast<long long>(first) * apart;
+        end = columns == COLUMNS ? until : -1;
+        keep(start);
+    }
+
+    template <class Bytes> __device__ __forceinline__ void copy_whole(const char* from, int to, Bytes between) const {
+        if (THREADS % CHUNKS == 0 || threadIdx.x < APART * CHUNKS) {
+#pragma unroll
+            for (int first = 0; first < KEYS; first += APART) {
+                if (first + APART > KEYS && first + threadIdx.x / CHUNKS >= KEYS) break;
+                __pipeline_memcpy_async(tile + to + first * WIDTH, from, 16);
+                from += APART * static_cast<long long>(between);
+            }
+        }
+        __pipeline_commit();
+    }
+};
