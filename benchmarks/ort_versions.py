@@ -185,6 +185,7 @@ def table(answers: Answers) -> dict[str, Any]:
         "overloads": next(v for v, found in answers.items() if found["answers"]["overloads", 0][0] < 1),
         "kernels": kernels,
         "expanded": {op: entries for op, entries in expanded.items() if entries},
+        "without": _without(answers[last]["schemas"], kernels, expanded),
         "parameters": {
             f"{domain}.{op}".strip("."): [inputs, outputs]
             for domain, op, since, inputs, outputs in answers[last]["schemas"]
@@ -205,6 +206,16 @@ def table(answers: Answers) -> dict[str, Any]:
 def _modern(answers: Answers) -> list[str]:
     """The versions that have ai.onnx Attention."""
     return [version for version, found in answers.items() if found["answers"]["opset", SINCE] is None]
+
+
+def _without(schemas: Iterable[Any], *tables: Mapping[str, Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Versions of ops of ai.onnx that have a schema and nothing that computes them."""
+    versions: dict[str, list[int]] = {}
+    for domain, op, since, *_ in sorted(schemas):
+        known = {v for found in tables for v in found.get(op, {})}
+        if not domain and str(since) not in known:
+            versions.setdefault(op, []).append(since)
+    return versions
 
 
 def _covered(entry: Mapping[str, str], kernel: Mapping[str, str] | None) -> bool:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from . import runtimes
-from .canonical import attributes_of
+from .canonical import attributes_of, standard_attributes
 from .errors import UsageError
 from .graph import STANDARD, Graph, attribute_graphs, opset_of
 from .runtimes import Runtime
@@ -157,6 +157,11 @@ def _kernel(needs: _Needs, node: NodeProto, op: str, opset: int, types: dict[str
     if runtime != runtimes.first(op, opset):
         where = f"{where} in {', '.join(sorted({kind for _, kind in variables}))}"
     needs.ask(runtime, where)
+    known = standard_attributes(op, runtimes.since(op, opset) or opset)
+    if "." not in op and known is not None:
+        for attribute in node.attribute:
+            if attribute.name not in known:
+                needs.ask(None, f"{where} with {attribute.name}")
     kind = types.get(node.input[0], "") if node.input else ""
     wrong = runtimes.features(op, attributes_of(node, opset), given, kind, len(node.output))
     needs.ask(runtimes.right_from(op, wrong) or needs.needed, f"{where} with {', '.join(sorted(wrong))}")

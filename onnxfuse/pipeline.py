@@ -248,7 +248,8 @@ def lower(
     while True:
         try:
             fused = fuse(source, catalogue, base_dir=base_dir, why=why, progress=progress, raising=raising)
-            compatibility(fused.model, runtime)
+            if runtime is not None:
+                compatibility(fused.model, runtime)
             return source, fused
         except OpsetError as higher:
             try:
@@ -400,15 +401,13 @@ def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, i
 def _report(model: ModelProto, fused: Fused, target: Target, known: Mapping[str, int], rules: Sequence[Path]) -> Report:
     served = examine(fused.model, rules)
     before = model if target.functions else expand(model)
-    # The tables of versions are of the CPU provider.
-    runs = compatibility(fused.model, target.runtime) if target.provider == "cpu" else None
     return Report(
         model="",
         target=target.name,
         provider=target.provider,
         nodes_before=count_nodes(before),
         runtime=str(target.runtime) if target.runtime else None,
-        runs=runs and Runs(str(runs.runtime) if runs.runtime else None, runs.reason, runs.functions, runs.domains),
+        runs=_runs(fused.model, target),
         nodes_after=count_nodes(fused.model),
         fusions=[fusion(site, known) for site in fused.sites if _worth_telling(site)],
         near_misses=fused.near_misses,
@@ -417,6 +416,14 @@ def _report(model: ModelProto, fused: Fused, target: Target, known: Mapping[str,
         bodies=served.bodies,
         placement=placement(before, fused.model) if target.kind.cuda else None,
     )
+
+
+def _runs(model: ModelProto, target: Target) -> Runs | None:
+    """What runs a model on a CPU; None where it is for another provider."""
+    if target.provider != "cpu":
+        return None
+    found = compatibility(model, target.runtime)
+    return Runs(str(found.runtime) if found.runtime else None, found.reason, found.functions, found.domains)
 
 
 def _add_estimates(

@@ -106,12 +106,11 @@ def overloads() -> Runtime:
 
 @cache
 def since(op: str, opset: int) -> int | None:
-    """The version of an op (`Gelu`, `com.microsoft.BiasGelu`) that an opset of its domain has; None if it has none."""
-    domain, _, name = op.rpartition(".")
-    if defs.has(name, opset, domain):
-        return int(defs.get_schema(name, opset, domain).since_version)
-    versions = [int(v) for part in ("kernels", "expanded") for v in _table()[part].get(op, {}) if int(v) <= opset]
-    return max(versions, default=None)
+    """The version of an op (`Gelu`, `com.microsoft.BiasGelu`) that onnxruntime takes for that of an opset of its
+    domain; None if it has none."""
+    kernels, bodies = _table()["kernels"].get(op, {}), _table()["expanded"].get(op, {})
+    versions = [*map(int, kernels), *(defs.get_schema(op, int(v), "").since_version for v in bodies)]
+    return max((v for v in (*versions, *_table()["without"].get(op, ())) if v <= opset), default=None)
 
 
 @cache

@@ -79,9 +79,7 @@ class Target:
     def __post_init__(self) -> None:
         if (self.name, self.provider) in KINDS:
             if self.runtime is not None and self.provider != "cpu":
-                raise UsageError(
-                    f"--runtime: what is known of versions is of the CPU: leave --provider {self.provider} away"
-                )
+                raise UsageError(f"--runtime holds what runs on a CPU: leave --provider {self.provider} away")
             return
         names = list(dict.fromkeys(name for name, _ in KINDS))
         if self.name not in names:
@@ -120,6 +118,8 @@ class Target:
     def has_kernel(self, op: str, dtype: int, opset: int = NEWEST, features: Collection[str] = ()) -> bool:
         """Does it run this op (`Gelu`, `com.microsoft.BiasGelu`) of an opset of ai.onnx in this element type, and
         rightly with such `features` (see `runtimes.features`)?"""
+        if self.kind.cuda:
+            return not cuda_provider.refusal(op, opset, cuda_provider.result_type(op, opset, dtype))
         op, kind = op.removeprefix("ai.onnx."), TensorProto.DataType.Name(dtype).lower()
         held, opset = self.held, 1 if "." in op else opset
         if held is None or runtimes.since(op, opset) is None:
@@ -132,8 +132,6 @@ class Target:
     def has(self, op: str, attrs: Mapping[str, Any], opset: int, dtype: int, features: Collection[str] = ()) -> bool:
         """Can the standard op stand in its files, or in function bodies, at this opset?"""
         if not (is_standard(op, attrs, opset) and allows(op, opset, dtype)):
-            return False
-        if self.kind.cuda and cuda_provider.refusal(op, opset, cuda_provider.result_type(op, opset, dtype)):
             return False
         return op not in self.kind.expanded and self.has_kernel(op, dtype, opset, features)
 
@@ -159,8 +157,6 @@ class Target:
         features = runtimes.features(op, attrs, inputs, TensorProto.DataType.Name(dtype).lower())
         if defined:
             return self.has(op, attrs, opset, dtype, features)
-        if self.kind.cuda and cuda_provider.refusal(op, opset, cuda_provider.result_type(op, opset, dtype)):
-            return False
         return op not in self.kind.expanded and self.has_kernel(op, dtype, opset, features)
 
     def wanted_opset(self, op: str, attrs: Mapping[str, Any]) -> int:
