@@ -157,10 +157,10 @@ def _kernel(needs: _Needs, node: NodeProto, op: str, opset: int, types: dict[str
     if runtime != runtimes.first(op, opset):
         where = f"{where} in {', '.join(sorted({kind for _, kind in variables}))}"
     needs.ask(runtime, where)
-    known = standard_attributes(op, runtimes.since(op, opset) or opset)
-    if "." not in op and known is not None:
+    allowed = standard_attributes(op, runtimes.since(op, opset) or opset)
+    if "." not in op and allowed is not None:
         for attribute in node.attribute:
-            if attribute.name not in known:
+            if attribute.name not in allowed:
                 needs.ask(None, f"{where} with {attribute.name}")
     kind = types.get(node.input[0], "") if node.input else ""
     wrong = runtimes.features(op, attributes_of(node, opset), given, kind, len(node.output))
