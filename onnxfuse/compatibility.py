@@ -148,7 +148,7 @@ def _kernel(needs: _Needs, node: NodeProto, op: str, opset: int, types: dict[str
             bound.setdefault(formal, types.get(name, ""))
     variables = frozenset((formal, kind) for formal, kind in bound.items() if kind)
     given = [shape(name) if name else None for name in node.input] if op in runtimes.judged() else []
-    use = (op, opset, variables, tuple(given), _said(node, opset))
+    use = (op, opset, variables, tuple(given), tuple(a.name for a in node.attribute), _said(node, opset))
     if use in needs.done:
         return
     needs.done.add(use)
