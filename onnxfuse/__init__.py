@@ -51,6 +51,7 @@ def optimize(
     *,
     target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
     provider: Literal["cpu", "cuda"] = "cpu",
+    runtime: str | None = None,
     opset: int | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -75,6 +76,8 @@ def optimize(
         target: "onnxfuse" for fused ops with function bodies, "onnx" for standard ops only, "ort" for the ops that
             onnxruntime runs fastest.
         provider: Where it runs them: "cpu" or "cuda", the latter with "ort" only.
+        runtime: "onnxruntime==1.23" writes what that version runs and computes rightly, its opset, IR version, ops and
+            element types; "onnxruntime" is the version that is installed.  None: any, with what the newest can.
         opset: Convert to this opset of ai.onnx first.  If it is not given, "onnx" and "ort" raise the opset to the
             lowest that has the standard ops they find.
         select, ignore: Names of the rules to use, and not to use.
@@ -104,10 +107,10 @@ def optimize(
     """
     from pathlib import Path
 
-    from onnxfuse import cards, files, pipeline, sources
+    from onnxfuse import cards, files, pipeline, runtimes, sources
     from onnxfuse.targets import Target
 
-    meant = Target(target, provider)
+    meant = Target(target, provider, runtimes.given(runtime))
     source = sources.opened(model, weights=validate != "off")
     optimized = pipeline.optimize(
         source.proto,
@@ -141,6 +144,7 @@ def report(
     *,
     target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
     provider: Literal["cpu", "cuda"] = "cpu",
+    runtime: str | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     rules: Sequence[Path] = (),
@@ -154,10 +158,10 @@ def report(
     With a `card` ("h200", or a .json file that onnxfuse.cards describes) each fusion has an estimate of its time there.
     The other arguments are those of `optimize`.
     """
-    from onnxfuse import cards, pipeline, sources
+    from onnxfuse import cards, pipeline, runtimes, sources
     from onnxfuse.targets import Target
 
-    meant = Target(target, provider)
+    meant = Target(target, provider, runtimes.given(runtime))
     source = sources.opened(model, weights=False)
     found = pipeline.report(
         source.proto,

@@ -288,7 +288,8 @@ class Body:
     def apply(self, op: str, args: list[Any], attrs: dict[str, Any], base: str = "") -> Any:
         """One op over values: a standard node if the opset has it, else the equations that define it."""
         definition = self.catalogue.definitions.get(op)
-        if definition is not None and not is_standard(op, attrs, self.opset):
+        standard = is_standard(op, attrs, self.opset) and self.catalogue.target.has_kernel(op, self.dtype, self.opset)
+        if definition is not None and not standard:
             return self.called(op, args, attrs) or self.define(definition, args, attrs)
         while args and args[-1] is None:
             args.pop()

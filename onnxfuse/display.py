@@ -78,6 +78,7 @@ def print_optimized(out: Console, report: Report, *, written: Sequence[Path], ve
         out.print(Padding.indent(Text.assemble(("✗ ", "bold red"), what), 2))
     _print_placement(out, report)
     _print_verdict(out, report.validation)
+    _print_runs(out, report)
     for extra in written[1:]:
         out.print(Text(f"  with its external data in {extra}", style="dim"))
     out.print(Text(f"  {'written' if written else 'nothing written'}, {report.seconds:.1f} s\n", style="dim"))
@@ -90,6 +91,7 @@ def print_report(out: Console, report: Report, *, verbose: bool) -> None:
     _print_fusions(out, report.fusions, scopes=True, sites=verbose)
     _print_placement(out, report)
     _print_sources(out, report, verbose=verbose)
+    _print_runs(out, report)
     print_near_misses(out, report.near_misses, verbose=verbose)
     if report.near_misses or not report.fusions:
         out.print()
@@ -108,6 +110,24 @@ def _print_placement(out: Console, report: Report) -> None:
         out.print(Text(f"    {count} × {op}", style="dim"))
     if any(found.host):
         out.print(Text(f"    shape arithmetic, which belongs there: {found.host[0]} → {found.host[1]}", style="dim"))
+
+
+def _print_runs(out: Console, report: Report) -> None:
+    """What runs the fused model, in one line."""
+    if report.runs is None:
+        return
+    runs = report.runs
+    if runs.onnxruntime is None:
+        line = f"no onnxruntime that is known runs it: {runs.reason}"
+    elif runs.reason:
+        line = f"runs in onnxruntime {runs.onnxruntime} and later: {runs.reason}"
+    else:
+        line = f"runs in onnxruntime {runs.onnxruntime} and later; older ones are not known"
+    if runs.functions:
+        line += "; needs local functions"
+    if runs.domains:
+        line += f"; needs the ops of {', '.join(runs.domains)}"
+    out.print(Text(f"  {line}", style="dim"))
 
 
 def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:

@@ -17,12 +17,12 @@ from functools import partial
 
 from onnx import FunctionProto, ModelProto, TensorProto, helper
 
+from . import runtimes
 from .bodies import LEFT, PRODUCTS, Body, Call, Ref, Use, environment, meaning, output_dtype, output_names
-from .canonical import allows, is_standard, make_attribute
+from .canonical import is_standard, make_attribute
 from .graph import DOMAIN, number_of
 from .language import Catalogue
 from .rule import Rule, op_name, targets
-from .targets import EXPANDED
 from .terms import HALF
 
 CAST_LIKE = 15
@@ -166,7 +166,10 @@ def _as_standard(
     attrs = dict(use.attrs)
     replaced = {name for s in definition.standard for name in targets(s)}
     kept = {name: value for name, value in attrs.items() if name not in replaced}
-    if use.op in EXPANDED or not is_standard(use.op, kept, opset) or not allows(use.op, opset, use.dtype):
+    known = use.shapes or [()] * len(args)
+    shapes = [(shape or ()) if given else None for shape, given in zip(known, use.inputs, strict=True)]
+    features = runtimes.features(use.op, kept, shapes, TensorProto.DataType.Name(use.dtype).lower(), len(use.outputs))
+    if not catalogue.target.has(use.op, kept, opset, use.dtype, features):
         return None
     body = Body(catalogue, opset, use.dtype, taken=_taken(definition))
     env = environment(definition, args, attrs, catalogue)

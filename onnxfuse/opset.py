@@ -13,6 +13,7 @@ from .errors import UsageError
 from .graph import has_bodies, opset_of, roots
 from .lift import lift
 from .onnxruntime_ops import hide, unhide
+from .runtimes import Runtime
 from .terms import SMALL
 
 COERCED = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
@@ -21,13 +22,13 @@ KEPT = ("input", "output", "sparse_initializer", "quantization_annotation", "met
 """Fields of a graph that a conversion leaves alone."""
 
 
-def convert(model: ModelProto, opset: int) -> ModelProto:
-    """The model at another opset; the model given is not changed.
+def convert(model: ModelProto, opset: int | None) -> ModelProto:
+    """The model at another opset, if one is given; the model given is not changed.
 
     Raises UsageError where onnx has no way there."""
     from onnx import version_converter
 
-    if opset_of(model) == opset:
+    if opset is None or opset_of(model) == opset:
         return model
     if model.functions:  # the converter drops them
         first = model.functions[0]
@@ -43,6 +44,24 @@ def convert(model: ModelProto, opset: int) -> ModelProto:
         raise UsageError(f"the model cannot be converted to opset {opset}: {line}") from error
     _put_back(model, converted)
     return converted
+
+
+def loadable(model: ModelProto, runtime: Runtime, opset: int | None) -> ModelProto:
+    """The model at an opset that an onnxruntime loads, its own if it does; it will be converted to `opset`, if given.
+
+    Raises UsageError where there is no way to one."""
+    loads = f"onnxruntime {runtime} loads opset {runtime.opset} at most"
+    if opset is not None and opset > runtime.opset:
+        raise UsageError(f"--opset {opset}: {loads}")
+    if opset is not None or opset_of(model) <= runtime.opset:
+        return model
+    reason = "the model's local functions and bodies of control flow cannot be converted"
+    if raisable(model):
+        try:
+            return convert(model, runtime.opset)
+        except UsageError as error:
+            reason = str(error)
+    raise UsageError(f"{loads}, and {reason}: export it at that opset, or leave --runtime away")
 
 
 def raisable(model: ModelProto) -> bool:

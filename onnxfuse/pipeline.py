@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 from onnx import ModelProto
 
 from .cards import Card
+from .compatibility import compatibility
 from .cost import launches, traffic
 from .effects import Effects
 from .errors import ModelError, NumericsError, UsageError
@@ -27,16 +28,17 @@ from .language import Catalogue, load
 from .lift import View, lift
 from .match import Failure
 from .onnxruntime_ops import added
-from .opset import convert, raisable
+from .opset import convert, loadable, raisable
 from .placement import placement
 from .provenance import Site, Vanished, module, vanished
-from .records import Fusion, LeftOut, NearMiss, Report, Validation
+from .records import Fusion, LeftOut, NearMiss, Report, Runs, Validation
 from .rewrite import Writer, import_domains
 from .runtime.served import examine
 from .search import Found, bans, made, search
 from .spell import UnrealisableError
 from .stand_in import runnable
 from .targets import DEFAULT, Target
+from .terms import Term
 
 if TYPE_CHECKING:
     import numpy as np
@@ -234,16 +236,21 @@ def lower(
 ) -> tuple[ModelProto, Fused]:
     """Fuse at `opset`; if none is given, at the model's own, or at the lowest that has the standard ops found.
 
-    Returns the model at that opset, and what became of it.  Raises UsageError if it cannot be converted to `opset`; a
-    model that cannot be converted to a higher one that was not asked for stays as it is."""
+    Returns the model at that opset, and what became of it.  Raises UsageError if it cannot be converted to `opset`, or
+    to one that the target's runtime loads, and if that runtime does not run it; a model that cannot be converted to a
+    higher one that was not asked for stays as it is."""
     if not catalogue.target.functions:
         model = expand(model)
-    source, raising = (
-        (model, not catalogue.target.functions and raisable(model)) if opset is None else (convert(model, opset), False)
-    )
+    runtime = catalogue.target.runtime
+    if runtime is not None:
+        model = loadable(model, runtime, opset)
+    source, raising = convert(model, opset), opset is None and not catalogue.target.functions and raisable(model)
     while True:
         try:
-            return source, fuse(source, catalogue, base_dir=base_dir, why=why, progress=progress, raising=raising)
+            fused = fuse(source, catalogue, base_dir=base_dir, why=why, progress=progress, raising=raising)
+            if runtime is not None:
+                compatibility(fused.model, runtime)
+            return source, fused
         except OpsetError as higher:
             try:
                 source = convert(model, higher.opset)
@@ -309,6 +316,8 @@ def _fuse(
         near = near_misses(view, found, own, why) + near
         sites = own + sites
         gone += vanished(found, path, own)
+    if catalogue.target.runtime is not None:
+        copy.ir_version = min(copy.ir_version, catalogue.target.runtime.ir_version)
     import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
     functions.attach(copy, {s.node.op_type for s in sites if s.node.domain == DOMAIN})
     unread = frozenset(name for view, _ in results for name in view.unread)
@@ -325,7 +334,9 @@ def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], rais
         missing = [
             term
             for term, dtype in made(view, found)
-            if not target.can_say(term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions)
+            if not target.can_say(
+                term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions, _shapes(term.args)
+            )
         ]
         wanted = max((target.wanted_opset(term.op, dict(term.attrs)) for term in missing), default=0)
         if target.standard:
@@ -352,6 +363,11 @@ def _standardized(view: View, found: Found, target: Target) -> int:
                 found.touched.add(name)
             opset = max(opset, wanted)
     return opset
+
+
+def _shapes(terms: Sequence[Term]) -> list[Sequence[Any] | None]:
+    """The shapes of operands as `runtimes.features` wants them."""
+    return [None if term.op == "Absent" else term.shape or () for term in terms]
 
 
 def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -390,6 +406,8 @@ def _report(model: ModelProto, fused: Fused, target: Target, known: Mapping[str,
         target=target.name,
         provider=target.provider,
         nodes_before=count_nodes(before),
+        runtime=str(target.runtime) if target.runtime else None,
+        runs=_runs(fused.model, target),
         nodes_after=count_nodes(fused.model),
         fusions=[fusion(site, known) for site in fused.sites if _worth_telling(site)],
         near_misses=fused.near_misses,
@@ -398,6 +416,14 @@ def _report(model: ModelProto, fused: Fused, target: Target, known: Mapping[str,
         bodies=served.bodies,
         placement=placement(before, fused.model) if target.kind.cuda else None,
     )
+
+
+def _runs(model: ModelProto, target: Target) -> Runs | None:
+    """What runs a model on a CPU; None where it is for another provider."""
+    if target.provider != "cpu":
+        return None
+    found = compatibility(model, target.runtime)
+    return Runs(str(found.runtime) if found.runtime else None, found.reason, found.functions, found.domains)
 
 
 def _add_estimates(

@@ -151,6 +151,20 @@ class Placement:
     """Nodes without a kernel that only compute with shapes, as onnxruntime does on the CPU anyway; before, after."""
 
 
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What runs the fused model, on a CPU."""
+
+    onnxruntime: str | None
+    """The first version, "1.23"; None if none that is known does."""
+    reason: str
+    """What asks for that version; empty if the oldest that is known will do."""
+    functions: bool
+    """Whether it has local functions, which a runtime has to know."""
+    domains: tuple[str, ...] = ()
+    """Domains of ops that have to be registered besides."""
+
+
 @dataclass(slots=True)
 class Report:
     """All there is to say about one model.
@@ -166,6 +180,8 @@ class Report:
     target: str = "onnxfuse"
     provider: str = "cpu"
     """Of onnxruntime, for which the output is."""
+    runtime: str | None = None
+    """The onnxruntime that it is held to, "1.23"; None if none was named."""
     nodes_before: int = 0
     nodes_after: int = 0
     fusions: list[Fusion] = field(default_factory=list)
@@ -179,6 +195,7 @@ class Report:
     """Where the provider is CUDA."""
     unread: list[str] = field(default_factory=list)
     """Tensors whose values were wanted, and taken for unknown since their external data is missing."""
+    runs: Runs | None = None
     card: str | None = None
     """Name of the card that the estimates are for."""
     assumed: str = ""

@@ -71,6 +71,13 @@ def _trailing(scope: Scope, axis: Value) -> tuple[int, ...]:
     return tuple(range(axis, 0))
 
 
+def _has(scope: Scope, op: str, *features: str) -> bool:
+    """Does the target have a standard op in the element type of the result, at this opset or one that is worth raising
+    the model to?  `features` are what it must do rightly."""
+    target, dtype = scope.ops.target, scope.like.dtype
+    return target.may_have(op, scope.opset, dtype, features, raising=scope.terms.raisable)
+
+
 def _filled(scope: Scope, value: Value, x: Value, axes: Value) -> Value:
     """`value` if it is a tensor, else a constant of x's dims along `axes`: for ops whose input is not optional."""
     if isinstance(value, Term) and value.op != "Absent" and not (is_number(value) and not value.rank):
@@ -202,7 +209,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "blended": _blended,
     "half": lambda scope, x: isinstance(x, Term) and x.dtype in HALF,
     "double": lambda scope, x: isinstance(x, Term) and x.dtype == TensorProto.DOUBLE,
-    "raisable": lambda scope: scope.terms.raisable,
+    "has": _has,
     "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "isvalue": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.named,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,

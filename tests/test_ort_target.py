@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 import onnxfuse
-from benchmarks import ort_kernels, ort_ops
-from onnxfuse import language, targets
+from benchmarks import ort_ops
+from onnxfuse import language
 from onnxfuse.cli import onnxfuse as command
 from onnxfuse.graph import family_of
 from onnxfuse.pipeline import lower
@@ -240,11 +240,11 @@ def test_attention_of_two_tensors_below_opset_23() -> None:
 
 
 DOUBLE = model("g (double[3,8] X) => (double[3,8] Y) { a = Exp (X)  b = Add (a, one)  l = Log (b)  t = Tanh (l)  "
-               "Y = Mul (X, t) }", 18, "double", one=[1])  # fmt: skip
+               "Y = Mul (X, t) }", 22, "double", one=[1])  # fmt: skip
 
 
 def test_an_op_without_a_kernel_is_not_written() -> None:
-    """onnxruntime has no Mish for doubles."""
+    """onnxruntime has no Mish of opset 22 for doubles."""
     DOUBLE.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones(1), "one"))
     assert not Target("ort").has_kernel("Mish", onnx.TensorProto.DOUBLE)
     assert "Mish" not in ops(fused(DOUBLE))
@@ -396,13 +396,6 @@ def test_no_harm(path: Path, tmp_path: Path) -> None:
     print(f"{path.name:32} {'all':48} {theirs.total():4} → {ours.total():4}")
     free = ("Reshape", "Shape")
     assert ours.total() - sum(ours[op] for op in free) <= theirs.total() - sum(theirs[op] for op in free)
-
-
-def test_the_table_of_kernels_holds() -> None:
-    """Whatever the table says runs, runs here, too."""
-    claims = [(op, kind) for op, kinds in targets.kernels(targets.KERNELS).items() for kind in kinds]
-    assert len(claims) > 80
-    assert [claim for claim in claims if not ort_kernels.runs(*claim)] == []
 
 
 def best(group: Mapping[str, Mapping[str, float]], candidate: str) -> float:

@@ -44,6 +44,7 @@ def check(
       onnxfuse check bert.onnx --expect 'Attention>=12' --expect 'LayerNormalization==25'
       onnxfuse check exports/*.onnx --baseline fusions.json --update-baseline
       onnxfuse check exports/*.onnx --baseline fusions.json
+      onnxfuse check exports/*.onnx --baseline fusions.json --runtime onnxruntime==1.23
     """
     from onnxfuse import atomic, demands, display, files, names, paths, pipeline
 

@@ -82,6 +82,7 @@ def optimize(
       onnxfuse optimize exports/*.onnx -o fused/        write fused/NAME.onnx for each
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100
+      onnxfuse optimize bert.onnx --target ort --runtime onnxruntime==1.23
     """
     from onnxfuse import atomic, cards, display, files, names, paths, pipeline
 

@@ -74,14 +74,23 @@ selection = options(
     click.option(
         "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Where onnxruntime runs --target ort."
     ),
+    click.option(
+        "--runtime",
+        metavar="onnxruntime==X.Y",
+        help="Write what this version runs, or the one that is installed: onnxruntime.  [default: any]",
+    ),
 )
 
 
 def choose_target(options: dict[str, Any]) -> None:
     """Put the target that the options of `selection` name in their place."""
+    from onnxfuse import runtimes
     from onnxfuse.targets import Target
 
-    options["target"] = Target(options["target"], options.pop("provider"))
+    named = options.pop("runtime")
+    options["target"] = Target(options["target"], options.pop("provider"), runtimes.given(named))
+    if note := runtimes.newer(named):
+        click.echo(f"onnxfuse: {note}", err=True)
 
 
 def card(text: str) -> Callable[[_Command], _Command]:

@@ -57,6 +57,7 @@ def report(
       onnxfuse report bert.onnx --explain /encoder/layer.3/Div
       onnxfuse report bert.onnx --estimate --card a100 --shape input_ids:1,128
       onnxfuse report bert.onnx --format json | jq .census
+      onnxfuse report bert.onnx --runtime onnxruntime==1.23 --format json | jq .runs
     """
     from onnxfuse import cards, display, files, names, paths, pipeline, provenance
     from onnxfuse.errors import UsageError
