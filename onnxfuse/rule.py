@@ -15,7 +15,8 @@ from .errors import RuleError
 PREDICATES = frozenset(
     """rank dim shape size isconst isnumber isinput isint isbool isvalue given free half double reused causal window
     apart lengthened hides lengths blended lowest len abs min max trailing filled opset target provider raisable
-    broadcasts same atmost attribute along part rows every""".split()
+    broadcasts same atmost attribute along part rows every mayhold
+    holds""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.rule_functions."""
 
