@@ -7,9 +7,9 @@ import onnx
 import pytest
 
 from onnxfuse import fills
-from onnxfuse.lift import lift
 from onnxfuse.graph import roots
 from onnxfuse.language import load
+from onnxfuse.lift import lift
 from onnxfuse.pipeline import lower
 from tests import whole
 
@@ -23,7 +23,7 @@ MASKS = {
     "padding": f"{PADDING}  t = Add (s, m)",
     "bias and padding": f"{PADDING}  b = Add (s, B)  t = Add (b, m)",
     "bias with padding": f"{PADDING}  b = Add (B, m)  t = Add (s, b)",
-    "two that overflow together": f"{PADDING}  w = Where (C, zero, low)  b = Add (s, m)  o = Add (b, w)  t = Max (o, low)",
+    "two that overflow": f"{PADDING}  w = Where (C, zero, low)  b = Add (s, m)  o = Add (b, w)  t = Max (o, low)",
     "infinite beside lowest": f"{PADDING}  w = Where (C, zero, never)  b = Add (s, m)  t = Add (b, w)",
     "booleans": "u = Cast <to = 9> (M)  k = Unsqueeze (u, axes)  m = Where (k, zero, low)  t = Add (s, m)",
     "replaced": "u = Cast <to = 9> (M)  k = Unsqueeze (u, axes)  t = Where (k, s, low)",
