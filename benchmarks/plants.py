@@ -53,7 +53,7 @@ class Plant:
     def catalogue(self, right: Catalogue) -> Catalogue:
         """The rules with the wrong one in the place of the right one."""
         rules = [self.wrong if rule is self.rule else rule for rule in right.rules]
-        return replace(right, rules=rules, definitions=define(rules))
+        return replace(right, rules=rules, definitions=right.definitions | define(rules))
 
 
 def plants(rule: Rule) -> Iterator[Plant]:

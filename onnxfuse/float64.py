@@ -116,6 +116,20 @@ class Evaluator:
             self.run = partial(_evaluated, _reference(model))
 
 
+def shaken(model: onnx.ModelProto, epsilon: float, seed: int) -> onnx.ModelProto:
+    """A copy of a float64 model with other last digits of its constants: each off by up to `epsilon`, relatively."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    rng = np.random.default_rng(seed)
+    constants = [a.t for node in made.graph.node if node.op_type == "Constant" for a in node.attribute]
+    for tensor in (*made.graph.initializer, *constants):
+        if tensor.data_type == TensorProto.DOUBLE:
+            value = numpy_helper.to_array(tensor)
+            value = value * (1 + epsilon * rng.uniform(-1, 1, value.shape))
+            tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+    return made
+
+
 def operators(nodes: Iterable[onnx.NodeProto], functions: Iterable[onnx.FunctionProto]) -> set[str]:
     """The ops that nodes come down to, with their domains if those are not ai.onnx; functions written out."""
     known = {(f.domain, f.name, f.overload): f for f in functions}
@@ -171,7 +185,27 @@ def _reference(model: onnx.ModelProto) -> Any:
             place[axis] = indices
             return (data[tuple(place)],)
 
-    return ReferenceEvaluator(_named_apart(model), new_ops=[GatherElements])
+    class BatchNormalization(OpRun):
+        """In place of the evaluator's own (onnx 1.23), which before opset 14 normalizes by the batch in part."""
+
+        def _run(
+            self,
+            x: np.ndarray,
+            scale: np.ndarray,
+            bias: np.ndarray,
+            mean: np.ndarray,
+            var: np.ndarray,
+            epsilon: float = 1e-5,
+            momentum: float = 0.9,
+            training_mode: int = 0,
+            spatial: int = 1,
+        ) -> tuple[np.ndarray]:
+            if training_mode or not spatial:
+                raise NotImplementedError("BatchNormalization in training")
+            scale, bias, mean, var = (v.reshape(-1, *(1,) * (x.ndim - 2)) for v in (scale, bias, mean, var))
+            return (scale * (x - mean) / np.sqrt(var + epsilon) + bias,)
+
+    return ReferenceEvaluator(_named_apart(model), new_ops=[GatherElements, BatchNormalization])
 
 
 def _named_apart(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,9 +168,10 @@ def is_rounding(actual: Any, rounded: np.ndarray, exact: np.ndarray, *, known: b
     return bool(error <= max(LOSS * far, 4 * epsilon(dtype) * scale))
 
 
-def equation_error(actual: Any, exact: np.ndarray, rounded: np.ndarray) -> float:
+def equation_error(actual: Any, exact: np.ndarray, rounded: np.ndarray, shaken: Sequence[np.ndarray] = ()) -> float:
     """How far `actual` is from `exact`, both in float64, beyond what rounding does to it: the largest error of a row,
-    less twice that of `rounded`, in units of the row's root mean square.
+    less twice that of `rounded`, or of one of `shaken` (`exact` but for the last digits of its constants), in units of
+    the row's root mean square.
 
     Of numbers alone: what is NaN or infinite, kernels in float64 do not tell (onnxruntime's Attention guards rows in
     which every key is masked in float32 only)."""
@@ -181,6 +183,8 @@ def equation_error(actual: Any, exact: np.ndarray, rounded: np.ndarray) -> float
     strange = ~np.isfinite(exact) | ~np.isfinite(actual)
     error = _distance(actual, exact, ~strange)
     slack = _distance(rounded, exact, ~strange & np.isfinite(rounded))
+    for other in shaken:
+        slack = np.maximum(slack, _distance(other, exact, ~strange & np.isfinite(other)))
     size = np.where(strange, 0, np.abs(exact))
     error, slack, size = (_rows(part) for part in (error, slack, size))
     # Of a row that is all but zero beside the others, nobody sees the last digits.

@@ -24,10 +24,10 @@ _CUTTABLE = 1 << 30
 """Initializers are copied into the cut model: above this size in bytes the whole model's outputs must do."""
 _HUGE = 1e4
 """A float of this size fills a mask."""
-_FACTORS = (1.0, 16.0, 3e-3, 1.0, 1e-3, 0.1, 1e-6)
-"""Sizes of rows: a variance is to meet any epsilon, and an exponential a large number."""
+_FACTORS = {"rows": (1.0, 1e-6, 16.0, 1e-3, 1.0, 3e-3, 0.1), "samples": (1e-6, 16.0, 1e-3, 1.0, 0.1, 1.0, 3e-3)}
+"""Sizes of rows or samples: a variance is to meet any epsilon, and an exponential a large number."""
 _SMALL = 1e-5
-"""What loose constants are multiplied by."""
+"""What loose tables are multiplied by; loose shifts are 0."""
 _LOOSE = 1 << 22
 """Elements of the largest that are."""
 _PERIOD = 11
@@ -197,7 +197,7 @@ def loose(original: onnx.ModelProto, fused: onnx.ModelProto, sites: Sequence[Sit
     They hide what a small variance shows.  Left out are those that another constant was made of, large ones, and those
     in other files."""
     tensors = {tensor.name: tensor for tensor in original.graph.initializer}
-    kept = {tensor.name for tensor in fused.graph.initializer}
+    kept = {tensor.name: tensor for tensor in fused.graph.initializer}
     found: set[str] = set()
     fixed: set[str] = set()
     for site in sites:
@@ -211,8 +211,8 @@ def loose(original: onnx.ModelProto, fused: onnx.ModelProto, sites: Sequence[Sit
                 (found if node.op_type == "Add" or table else fixed).add(name)
     return {
         name: numpy_helper.to_array(tensors[name])
-        for name in sorted(found & tensors.keys() & kept - fixed)
-        if _is_loose(tensors[name])
+        for name in sorted(found & tensors.keys() & kept.keys() - fixed)
+        if _is_loose(tensors[name]) and kept[name] == tensors[name]
     }
 
 
@@ -237,10 +237,12 @@ def feed(
     """Inputs for `cut` models, of the shapes in `real`: that itself where its content has a meaning, else unit normals.
 
     In the style "rows", rows (along the last axis) are small, large, constant or zero, and of masks all hidden or all
-    seen; in the style "samples", so are whole samples (along the first).  `loose` constants are all but 0 then.
+    seen; in the style "samples", so are whole samples (along the first).  `loose` constants are (all but) 0 then.
     """
-    small = 1.0 if style == "plain" else _SMALL
-    feeds: dict[str, Any] = {name: (value * small).astype(value.dtype) for name, value in (loose or {}).items()}
+    feeds: dict[str, Any] = {}
+    for name, value in (loose or {}).items():
+        small = 1.0 if style == "plain" else 0.0 if value.ndim == 1 else _SMALL
+        feeds[name] = (value * small).astype(value.dtype)
     for number, site in enumerate(sites):
         for name in site.observed:
             feeds[f"{number}/{name}"] = real[name]
@@ -271,7 +273,8 @@ def _dead_rows(mask: np.ndarray, seen: Any, hidden: Any) -> np.ndarray:
         return mask
     made = mask.copy()
     rows = made.reshape(-1, made.shape[-1])
-    rows[len(rows) // 3], rows[len(rows) // 2] = hidden, seen
+    rows[2 * len(rows) // 3] = seen
+    rows[len(rows) // 3] = hidden
     return made
 
 
@@ -281,7 +284,7 @@ def _unusual(noise: np.ndarray, style: str) -> np.ndarray:
         return noise
     kept = noise.shape[:-1] if style == "rows" else noise.shape[:1]
     rows = noise.reshape(*kept, -1).reshape(int(np.prod(kept)), -1)
-    factors = _FACTORS if style == "rows" else _FACTORS[::-1]
+    factors = _FACTORS[style]
     scale = np.array([factors[i % len(factors)] for i in range(len(rows))])
     rows = rows * scale[:, None]
     constant = np.arange(len(rows)) % _PERIOD == 4
