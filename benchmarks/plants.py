@@ -22,10 +22,12 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.graph import family
 from onnxfuse.language import Catalogue, define, load
 from onnxfuse.pipeline import Fused, lower
 from onnxfuse.rule import Rule, op_name, targets
 from onnxfuse.site_proof import compare_sites
+from onnxfuse.targets import Target
 from onnxfuse.validate import Oracle
 
 SMALL = 1 + 1e-5
@@ -136,7 +138,7 @@ def _operand(node: ast.AST) -> str:
 def used(fused: Fused, catalogue: Catalogue) -> set[Rule]:
     """The rules behind the fusions of a model, and those whose equations its functions are made of."""
     found = {match.rule for site in fused.sites for outer in site.matches for match in (outer, *outer.inner)}
-    ops = {name for f in fused.model.functions for name in (f.name, f.name.split("_")[0])}
+    ops = {family(f.name) for f in fused.model.functions}
     return found | {catalogue.definitions[op] for op in ops if op in catalogue.definitions}
 
 
@@ -146,11 +148,10 @@ class Model:
 
     original: onnx.ModelProto
     catalogue: Catalogue
-    target: str
 
     def __post_init__(self) -> None:
         self.oracle = Oracle(self.original)
-        self.fused = lower(self.original, self.catalogue, target=self.target)[1]
+        self.fused = lower(self.original, self.catalogue)[1]
 
     def plants(self) -> list[Plant]:
         """Those in rules that the model makes use of."""
@@ -161,7 +162,7 @@ class Model:
         """What the proof makes of a plant."""
         try:
             catalogue = plant.catalogue(self.catalogue)
-            made = lower(self.original, catalogue, target=self.target)[1]
+            made = lower(self.original, catalogue)[1]
         except (OnnxfuseError, AssertionError, KeyError, ValueError, TypeError, AttributeError):
             return "unused"  # no rule that could be written
         fused = made.model
@@ -198,10 +199,10 @@ def main() -> None:
     parser.add_argument("--target", default="onnxfuse", choices=["onnxfuse", "onnx", "ort"])
     parser.add_argument("--only", default="*", help="models whose names match this pattern")
     arguments = parser.parse_args()
-    catalogue = load()
+    catalogue = load().serving(Target(arguments.target))
     total: dict[str, Counter[str]] = {}
     for path in sorted(arguments.folder.glob(f"{arguments.only}.onnx")):
-        model = Model(onnx.load(path), catalogue, arguments.target)
+        model = Model(onnx.load(path), catalogue)
         counts: Counter[str] = Counter()
         for plant in model.plants():
             outcome = model.outcome(plant)

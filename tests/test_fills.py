@@ -11,6 +11,7 @@ from onnxfuse.graph import roots
 from onnxfuse.language import load
 from onnxfuse.lift import lift
 from onnxfuse.pipeline import lower
+from onnxfuse.targets import Target
 from tests import whole
 
 CATALOGUE = load()
@@ -61,7 +62,7 @@ def feeds(dtype: type = np.float32) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("mask", MASKS)
 def test_a_sequence_of_padding_is_what_it_was(mask: str, fill: float, opset: int, target: str) -> None:
     before = attention(MASKS[mask], fill, opset)
-    after = lower(before, CATALOGUE, target=target)[1].model
+    after = lower(before, CATALOGUE.serving(Target(target)))[1].model
     # Where no key is left, torch has NaN and ai.onnx Attention 0.
     (expected,), (found,) = (list(whole.run(m, feeds()).values()) for m in (before, after))
     known = np.isfinite(expected)
@@ -78,7 +79,7 @@ def test_in_half_precision_such_a_row_is_uniform(mask: str, target: str) -> None
     """-65504 swallows every score in half precision; onnxruntime's CPU provider computes the original in float32, where
     it leaves the scores their first digits."""
     before = attention(MASKS[mask], -HALF, 23, "float16")
-    after = lower(before, CATALOGUE, target=target)[1].model
+    after = lower(before, CATALOGUE.serving(Target(target)))[1].model
     given = feeds(np.float16)
     (expected,), (found,) = (list(whole.run(m, given).values()) for m in (before, after))
     np.testing.assert_allclose(found[[0, 2]].astype(float), expected[[0, 2]].astype(float), rtol=1e-2, atol=1e-2)
@@ -88,10 +89,12 @@ def test_in_half_precision_such_a_row_is_uniform(mask: str, target: str) -> None
 
 @pytest.mark.parametrize("target", ["onnx", "ort"])
 def test_a_mask_that_cannot_be_lowest_is_not_touched(target: str) -> None:
-    after = lower(attention("t = Add (s, B)".replace("B", "never"), LOWEST, 23), CATALOGUE, target=target)[1].model
+    after = lower(attention("t = Add (s, B)".replace("B", "never"), LOWEST, 23), CATALOGUE.serving(Target(target)))[
+        1
+    ].model
     assert not {"Max", "IsInf"} & {node.op_type for node in after.graph.node}
     before = attention(MASKS["padding"], -1e9, 23)
-    assert "Max" not in {node.op_type for node in lower(before, CATALOGUE, target=target)[1].model.graph.node}
+    assert "Max" not in {node.op_type for node in lower(before, CATALOGUE.serving(Target(target)))[1].model.graph.node}
 
 
 def test_attention_that_the_model_has_keeps_its_mask() -> None:
@@ -101,7 +104,7 @@ def test_attention_that_the_model_has_keeps_its_mask() -> None:
         float[b,1,n,n] M) => (float[b,2,n,8] Y) { Y = Attention (Q, K, V, M) }"""
     )
     for target in ("onnxfuse", "onnx", "ort"):
-        after = lower(before, CATALOGUE, target=target)[1].model
+        after = lower(before, CATALOGUE.serving(Target(target)))[1].model
         assert not {"Max", "IsInf"} & {node.op_type for node in after.graph.node}
 
 
