@@ -37,7 +37,7 @@ def cases(model: onnx.ModelProto, session: Session) -> Iterator[Case]:
     """Usual and unusual inputs at each of SIZES on which the original runs; of static shapes, the proof's own."""
     inputs = input_sizes.read(model, {})
     kinds = input_sizes.kinds_of(inputs, {})
-    made = []
+    made: list[Case] = []
     for sizes in SIZES if kinds else ():
         symbols = {symbol: sizes[kind] for symbol, kind in kinds.items()}
         shapes = {

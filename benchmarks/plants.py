@@ -31,7 +31,7 @@ from onnxfuse.targets import Target
 from onnxfuse.validate import Oracle
 
 SMALL = 1 + 1e-5
-EPSILON = float(np.finfo(np.float32).eps)
+EPSILON = 2 * float(np.finfo(np.float32).eps)
 OUTCOMES = ("site", "outputs", "missed", "beneath")
 NUMBERS = frozenset("epsilon scale alpha beta gamma softcap lambd bias".split())
 """Attributes that are real numbers of an equation."""
@@ -60,11 +60,12 @@ class Plant:
 
 def plants(rule: Rule) -> Iterator[Plant]:
     """All the mistakes that are made in a rule."""
-    for part in ("emit", "meaning", "blocks"):
-        statements = getattr(rule, part)
-        wrong = _in_blocks(statements) if part == "blocks" else _in_statements(statements, part == "emit")
-        for what, made in wrong:
-            yield Plant(rule, what, replace(rule, **{part: made}))
+    for what, emit in _in_statements(rule.emit, True):
+        yield Plant(rule, what, replace(rule, emit=emit))
+    for what, meaning in _in_statements(rule.meaning, False):
+        yield Plant(rule, what, replace(rule, meaning=meaning))
+    for what, blocks in _in_blocks(rule.blocks):
+        yield Plant(rule, what, replace(rule, blocks=blocks))
 
 
 def _in_blocks(blocks: tuple[tuple[ast.Assign, ...], ...]) -> Iterator[tuple[str, tuple[tuple[ast.Assign, ...], ...]]]:
@@ -130,8 +131,7 @@ def _axis(node: ast.AST) -> str:
 def _operand(node: ast.AST) -> str:
     """An operand that may be left out is."""
     if isinstance(node, ast.Call) and len(node.args) > 2 and isinstance(node.args[-1], ast.Name):
-        name = node.args.pop().id
-        return f"{name} dropped from {op_name(node)}"
+        return f"{ast.unparse(node.args.pop())} dropped from {op_name(node)}"
     return ""
 
 

@@ -196,7 +196,7 @@ def equation_error(actual: Any, exact: np.ndarray, rounded: np.ndarray, shaken: 
 
 def _distance(a: np.ndarray, b: np.ndarray, where: np.ndarray) -> np.ndarray:
     """|a - b| at the places `where`, else 0."""
-    return np.abs(np.subtract(a, b, where=where, out=np.zeros(a.shape, np.result_type(a, b))))
+    return np.asarray(np.abs(np.subtract(a, b, where=where, out=np.zeros(a.shape, np.result_type(a, b)))))
 
 
 def _alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:

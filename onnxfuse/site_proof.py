@@ -24,7 +24,7 @@ _SITES = 250
 """Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
 _BYTES = 1 << 28
 """Initializers of the sites of one session, which float64 doubles."""
-_EQUATION = 8
+_EQUATION = 4
 """How far equations may be apart in float64, in units of the last place of the model's own precision: constants are
 rounded to it, and where they are folded, anew.  Where that is amplified (`_shaken`), as far as it goes."""
 _ROUNDING = 16

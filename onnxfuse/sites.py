@@ -125,11 +125,13 @@ def find(original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Site]:
 def _site(before: _Graph, after: _Graph, output: str, shared: set[str]) -> Site | None:
     """The site of a value: where one model rests on what the other computes anew, the cut moves behind that."""
     opened: set[str] = set()
+    new, old = _Cone(), _Cone()
     for _ in range(_STEPS):
-        new = after.cone(output, (shared - opened).__contains__, shapes=False)
-        old = new and before.cone(output, new.stops.__contains__, shapes=True)
-        if not new or not old:
+        own = after.cone(output, (shared - opened).__contains__, shapes=False)
+        other = own and before.cone(output, own.stops.__contains__, shapes=True)
+        if not own or not other:
             return None
+        new, old = own, other
         further = new.stops - new.measured - old.stops - after.inputs
         if not further:
             break
@@ -290,4 +292,4 @@ def _unusual(noise: np.ndarray, style: str) -> np.ndarray:
     constant = np.arange(len(rows)) % _PERIOD == 4
     rows[constant] = rows[constant][:, :1]
     rows[np.arange(len(rows)) % _PERIOD == 8] = 0
-    return rows.reshape(noise.shape)
+    return np.asarray(rows.reshape(noise.shape))
