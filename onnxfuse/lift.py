@@ -184,6 +184,7 @@ def _lift(view: View, known: _Known) -> View:
     """The terms of every value of a scope, in one pass over its nodes."""
     graph = view.graph
     view.shared = _shared(graph, view.effects)
+    view.terms.held = frozenset(node.op_type for node in graph.nodes if node.domain in STANDARD)
     taken: set[str] = set()
     # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
     overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,17 +58,19 @@ class Difference:
     """False where there is no finite element: equal, but NaN is no evidence."""
 
 
-def compare(actual: Any, expected: Any, rtol: float | None = None, atol: float | None = None) -> Difference:
+def compare(
+    actual: Any, expected: Any, rtol: float | None = None, atol: float | None = None, *, known: bool = False
+) -> Difference:
     """Compares two outputs: arrays, lists of arrays, or None for an empty optional.
 
     Floats pass when max|actual - expected| <= max(atol, rtol · max|expected|) and NaN and infinities stand at the same
     places; everything else passes when it is identical.  Shapes and dtypes must agree.  `rtol` and `atol` default to
-    `tolerance`.
+    `tolerance`.  With `known`, elements that are expected to be NaN are no matter: no number is known for them.
     """
     if isinstance(actual, list) and isinstance(expected, list):
         if len(actual) != len(expected):
             return Difference(None, f"has {len(actual)} elements instead of {len(expected)}")
-        parts = [compare(a, e, rtol, atol) for a, e in zip(actual, expected, strict=True)]
+        parts = [compare(a, e, rtol, atol, known=known) for a, e in zip(actual, expected, strict=True)]
         errors = [part.error for part in parts if part.error is not None]
         reason = next((part.reason for part in parts if part.reason), "")
         proves = any(part.proves for part in parts) or not parts
@@ -82,7 +85,7 @@ def compare(actual: Any, expected: Any, rtol: float | None = None, atol: float |
         return _exact(actual, expected)
     default_rtol, default_atol = tolerance(expected.dtype)
     rtol, atol = default_rtol if rtol is None else rtol, default_atol if atol is None else atol
-    return _close(_widen(actual), _widen(expected), rtol, atol)
+    return _close(_widen(actual), _widen(expected), rtol, atol, known)
 
 
 def _widen(array: np.ndarray) -> np.ndarray:
@@ -100,8 +103,10 @@ def _exact(actual: np.ndarray, expected: np.ndarray) -> Difference:
     return Difference(float(distance / (np.abs(expected.astype(np.float64)).max() or 1.0)), reason)
 
 
-def _close(actual: np.ndarray, expected: np.ndarray, rtol: float, atol: float) -> Difference:
+def _close(actual: np.ndarray, expected: np.ndarray, rtol: float, atol: float, known: bool) -> Difference:
     nan = np.isnan(expected)
+    if known:
+        actual = np.where(nan, expected, actual)
     count = int(nan.sum())
     if strange := int((np.isnan(actual) != nan).sum()):
         return Difference(None, f"has NaN at {strange} of {expected.size} elements where the other has none", count)
@@ -127,3 +132,81 @@ def relative_error(actual: np.ndarray, exact: np.ndarray) -> float:
         return 0.0
     distance, scale = np.abs(actual[finite] - exact[finite]).max(), np.abs(exact[finite]).max()
     return float(distance / scale if scale else distance)
+
+
+LOSS = 4.0
+"""A fused model may be this many times farther from float64 than the original: summing in another order can be."""
+_GROUP = 16
+"""Numbers of which the size says how large an error is."""
+
+
+def widen(value: Any) -> Any:
+    """A value, or a list of them, with real floats in float64."""
+    if isinstance(value, list):
+        return [widen(item) for item in value]
+    return value.astype(np.float64) if is_float(value.dtype) and value.dtype.kind != "c" else value
+
+
+def is_rounding(actual: Any, rounded: np.ndarray, exact: np.ndarray, *, known: bool = False) -> bool:
+    """Whether `actual` differs from `rounded` by no more than rounding: it is as near to `exact` (float64), within a
+    factor.  Where `rounded` overflowed and `exact` did not, it may be either.  With `known`, where `exact` is NaN
+    anything may be."""
+    if not isinstance(actual, np.ndarray) or actual.dtype != rounded.dtype or actual.shape != rounded.shape:
+        return False
+    dtype, actual, rounded, exact = rounded.dtype, _widen(actual), _widen(rounded), _widen(exact)
+    strange = ~np.isfinite(exact)
+    if (strange & ~_alike(actual, rounded) & ~(known & np.isnan(exact))).any():
+        return False
+    overflown = ~strange & ~np.isfinite(rounded)
+    if (~strange & ~overflown & ~np.isfinite(actual)).any():
+        return False
+    seen = ~strange & np.isfinite(actual)
+    if not seen.any():
+        return True
+    far = _distance(rounded, exact, seen & ~overflown).max(initial=0)
+    error, scale = np.abs(actual[seen] - exact[seen]).max(), np.abs(exact[seen]).max()
+    return bool(error <= max(LOSS * far, 4 * epsilon(dtype) * scale))
+
+
+def equation_error(actual: Any, exact: np.ndarray, rounded: np.ndarray, shaken: Sequence[np.ndarray] = ()) -> float:
+    """How far `actual` is from `exact`, both in float64, beyond what rounding does to it: the largest error of a row,
+    less twice that of `rounded`, or of one of `shaken` (`exact` but for the last digits of its constants), in units of
+    the row's root mean square.
+
+    Of numbers alone: what is NaN or infinite, kernels in float64 do not tell (onnxruntime's Attention guards rows in
+    which every key is masked in float32 only)."""
+    if not isinstance(actual, np.ndarray) or actual.shape != exact.shape:
+        return float("inf")
+    if not exact.size:
+        return 0.0
+    actual, exact, rounded = _widen(actual), _widen(exact), _widen(rounded)
+    strange = ~np.isfinite(exact) | ~np.isfinite(actual)
+    error = _distance(actual, exact, ~strange)
+    slack = _distance(rounded, exact, ~strange & np.isfinite(rounded))
+    for other in shaken:
+        slack = np.maximum(slack, _distance(other, exact, ~strange & np.isfinite(other)))
+    size = np.where(strange, 0, np.abs(exact))
+    error, slack, size = (_rows(part) for part in (error, slack, size))
+    # Of a row that is all but zero beside the others, nobody sees the last digits.
+    scale = np.sqrt((size**2).mean(-1))
+    scale = np.maximum(scale, 1e-3 * np.sqrt((size**2).mean()))
+    excess = np.maximum(error.max(-1) - 2 * slack.max(-1), 0)
+    return float(np.divide(excess, scale, where=scale > 0, out=np.where(excess > 0, np.inf, 0.0)).max())
+
+
+def _distance(a: np.ndarray, b: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """|a - b| at the places `where`, else 0."""
+    return np.asarray(np.abs(np.subtract(a, b, where=where, out=np.zeros(a.shape, np.result_type(a, b)))))
+
+
+def _alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where both are NaN, or the same."""
+    return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
+
+
+def _rows(array: np.ndarray) -> np.ndarray:
+    """As a matrix whose rows are the last axis, or as many of the last as have enough elements together."""
+    axis = array.ndim
+    while axis > 0 and int(np.prod(array.shape[axis:])) < _GROUP:
+        axis -= 1
+    return array.reshape(-1, max(int(np.prod(array.shape[axis:])), 1))

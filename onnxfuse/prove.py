@@ -16,11 +16,13 @@ from onnx import ModelProto
 
 from .provenance import keys
 from .records import Fusion, LeftOut, Validation
-from .validate import Oracle, bisect, compare_sites
+from .site_proof import compare_sites
+from .validate import Oracle, bisect
 
 if TYPE_CHECKING:
     from .pipeline import Banned, Fused, Progress
     from .provenance import Site, Vanished
+    from .site_proof import Compared
 
 ATTEMPTS = 5
 """Times that guilty sites are left out and the rest is tried again; the last time with all that they were built on."""
@@ -85,32 +87,27 @@ def prove(
         if not oracle.cases:
             return candidate, verdict, []
         progress("compare site by site", 2, 3)
-        _, wrong = compare_sites(
-            original,
-            runs(candidate.model),
-            oracle.cases[0],
-            base_dir=base_dir,
-            seed=options["seed"],
-            **tolerances,
-            **kernels,
+        tested = runs(candidate.model)
+        compared = compare_sites(
+            original, tested, oracle.cases, base_dir=base_dir, seed=options["seed"], **tolerances, **kernels
         )
-        if wrong:
+        if compared.wrong:
             progress(SEARCH, 2, 3)
-        guilty = [site for site in candidate.sites if site.value in wrong]
-        unsimple = {key for key in candidate.simplified if not key[0] and key[2] in wrong}
+        guilty, unsimple = _blamed(candidate, tested, compared)
         if not guilty and not unsimple:
             break
         if guilty and not bisecting:
-            reason = f"{guilty[0].matches[-1].rule.name} at {guilty[0].node.name}: {wrong[guilty[0].value]}"
+            site, reason = guilty[0]
+            reason = f"{site.matches[-1].rule.name} at {site.node.name}: {reason}"
             return candidate, replace(verdict, verdict="mismatch", note=reason), []
-        for site in guilty:
+        for site, reason in guilty:
             # The last rule first: what it was built on may be right.  If that is wrong, it is to blame alone.
             chain = frozenset(keys(site, site.matches))
             last = frozenset(keys(site, site.matches[-1:])) if attempt < ATTEMPTS - 1 else chain
             for cleared in [key for key, (below, _) in blamed.items() if last & below - key]:
                 banned -= cleared
                 del blamed[cleared]
-            blamed[last] = chain, _left_out(site, verdict, wrong[site.value])
+            blamed[last] = chain, _left_out(site, verdict, reason)
             banned |= last
         banned |= unsimple
         candidate = rebuild(banned)
@@ -178,6 +175,26 @@ def _gone(vanished: Vanished, verdict: Validation) -> LeftOut:
     """What a match would have been that left no node."""
     rule, at = vanished.match.rule, min(vanished.match.values, default="")
     return LeftOut(Fusion(rule.name, rule.op, vanished.scope, at, (), (), 0, 0), verdict.max_error, verdict.note)
+
+
+def _blamed(fused: Fused, tested: ModelProto, compared: Compared) -> tuple[list[tuple[Site, str]], Banned]:
+    """The fusions that wrong values tell of, each with the reason, and what must not be simplified.
+
+    A value that no fusion is named after is computed through some: those inside its cut are to blame, unless their own
+    value is right.  `tested` is what was compared of the fused model."""
+    guilty: dict[int, tuple[Site, str]] = {}
+    unsimple: set[tuple[str, str, str]] = set()
+    for cut, reason in compared.wrong.items():
+        inside = {name for index in cut.fused for name in tested.graph.node[index].output}
+        for names in ({cut.output}, inside - compared.right, inside):
+            own = [site for site in fused.sites if not site.scope]
+            found = {id(site): (site, reason) for site in own if names & {site.value, *site.node.output}}
+            simplified = {key for key in fused.simplified if not key[0] and key[2] in names}
+            if found or simplified:
+                guilty |= found
+                unsimple |= simplified
+                break
+    return list(guilty.values()), frozenset(unsimple)
 
 
 def _left_out(site: Site, verdict: Validation, reason: str) -> LeftOut:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from onnx import TensorProto
 
-from . import causal, symbolic
+from . import causal, fills, symbolic
 from .lengths import lengths_of, window_of
 from .padding import lengthened
 from .parts import along, part, rows
@@ -213,6 +213,8 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "isvalue": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.named,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
+    "mayhold": lambda scope, x, low: isinstance(x, Term) and fills.may_hold(x, low),
+    "holds": lambda scope, op: op in scope.terms.held,
     "len": lambda scope, x: len(x),
     "abs": lambda scope, x: abs(scope.number(x)),
     "min": lambda scope, *x: min(*x),

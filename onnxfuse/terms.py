@@ -103,6 +103,8 @@ class Terms:
         """Ids of terms that several terms use, or that must exist as values; as of the last round of the search."""
         self.named: set[int] = set()
         """Ids of terms that values of the model are; as of the last round."""
+        self.held: frozenset[str] = frozenset()
+        """Standard ops that the graph had when it was read."""
         self.raisable = False
         """May the model's opset still be raised, for an op that is worth it?"""
         self.plural: dict[int, dict[int, Term]] = {}

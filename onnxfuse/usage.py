@@ -67,6 +67,8 @@ class Usage:
     count: bool = False
     positive: bool = False
     """The input goes into a Log or a Sqrt."""
+    padding: int | None = None
+    """A number that ids are compared with: where padding is told by its id, that one."""
 
     def bound(self, sizes: dict[str, int]) -> int | None:
         """The number of values 0, 1, … that stay inside every table; None where no table is indexed."""
@@ -213,6 +215,8 @@ def _note(usage: Usage, index: _Index, node: onnx.NodeProto, scope: str, positio
         flags = (1,) if node.op_type == "Sub" else (0, 1)
         to_bool = node.op_type == "Cast" and _attribute(node, "to") == onnx.TensorProto.BOOL
         usage.mask |= to_bool or (other is not None and bool(np.isin(other, flags).all()))
+        if node.op_type in _COMPARISONS and other is not None and other.size == 1 and float(other.item()).is_integer():
+            usage.padding = int(other.item())
 
 
 def _axes(node: onnx.NodeProto, dims: Dims) -> Iterator[int | str]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfuse import float64, inputs, numerics, sites
+from onnxfuse import float64, inputs, numerics
 from onnxfuse.inputs import Case
 from onnxfuse.records import Validation
 from onnxfuse.runtime.quiet import Session, SessionError, first_line, onnxruntime
@@ -23,10 +23,9 @@ from onnxfuse.runtime.quiet import Session, SessionError, first_line, onnxruntim
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
 )
-_SITES = 250
-"""Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
-_LOSS = 4.0
-"""A fused model may be this many times farther from float64 than the original: summing in another order can be."""
+
+
+_HALF = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 
 
 class Oracle:
@@ -35,7 +34,12 @@ class Oracle:
     Inputs are generated (`inputs.generate`), or `given` by name; `shapes` fixes dims by input name.  External data is
     read by onnxruntime from `base_dir` and never enters Python, except with `reference`, which converts the model to
     float64 and costs twice its size.  With `emulate`, fused ops run the CUDA source of their kernels; `rules` are those
-    that define ops besides the catalogue.  The original runs in the constructor and is not held afterwards.
+    that define ops besides the catalogue.  The original runs in the constructor; what it is in float64 is asked later.
+
+    In unusual cases (`Case.unusual`) a number that is off by more than the tolerance may still be as near to float64 as
+    the original's: a fill of -1e4 leaves scores four digits.  Where the original has NaN there, it has no answer that
+    could be wrong, and in half precision, in which a fill swallows scores that float32 would keep, only that numbers
+    are numbers counts.
 
     Raises UsageError where `shapes` or `given` do not fit, DependencyError where no onnxruntime is installed.
     """
@@ -64,6 +68,9 @@ class Oracle:
         self._exact: list[list[Any]] = []
         self._exact_note = ""
         self._sensitive = ""
+        self._original = original
+        self._half = any(tensor.data_type in _HALF for tensor in original.graph.initializer)
+        self._truths: dict[str, list[Any] | None] = {}
         self.cases, self.reason = self._run(original, seed, shapes, given)
         if reference and self.cases and not self.reason:
             self._measure_exactly(original)
@@ -102,9 +109,9 @@ class Oracle:
         return cases, ""
 
     def _measure_exactly(self, original: onnx.ModelProto) -> None:
-        feeds = [{name: _widen(value) for name, value in case.inputs.items()} for case in self.cases]
         try:
-            self._exact = _run_float64(float64.to_float64(original, self._base_dir), feeds)
+            evaluator = float64.Evaluator(float64.to_float64(original, self._base_dir))
+            self._exact = [evaluator.run(_widened(case)) for case in self.cases]
         except Exception as error:  # the reference evaluator raises whatever its operators raise
             self._exact_note = f"no float64 reference: {first_line(error)}"
 
@@ -156,8 +163,29 @@ class Oracle:
         self, actual: list[list[Any]], rtol: float | None, atol: float | None
     ) -> Iterator[tuple[str, Case, Any, numerics.Difference]]:
         for case, got, wanted in zip(self.cases, actual, self._expected, strict=True):
-            for name, a, b in zip(self._outputs, got, wanted, strict=True):
-                yield name, case, b, numerics.compare(a, b, rtol, atol)
+            for index, (name, a, b) in enumerate(zip(self._outputs, got, wanted, strict=True)):
+                difference = numerics.compare(a, b, rtol, atol, known=case.unusual)
+                if difference.reason and case.unusual and self._forgiven(case, index, a, b, difference):
+                    difference = replace(difference, error=None, reason="")
+                yield name, case, b, difference
+
+    def _forgiven(self, case: Case, index: int, got: Any, wanted: Any, difference: numerics.Difference) -> bool:
+        """Is a difference in an unusual case what rounding makes of it?"""
+        if not (isinstance(wanted, np.ndarray) and numerics.is_float(wanted.dtype)):
+            return False
+        if self._half:
+            return difference.error is not None
+        if case.name not in self._truths:
+            try:
+                evaluator = float64.Evaluator(float64.to_float64(self._original, self._base_dir))
+                self._truths[case.name] = evaluator.run(_widened(case))
+            except Exception:  # the reference evaluator raises whatever its operators raise
+                self._truths[case.name] = None
+        truth = self._truths[case.name]
+        exact = None if truth is None else truth[index]
+        if not isinstance(exact, np.ndarray) or exact.shape != wanted.shape:
+            return False
+        return numerics.is_rounding(got, wanted, exact, known=True)
 
     def _judge(
         self,
@@ -181,10 +209,10 @@ class Oracle:
             name, case, _, difference = max(wrong, key=lambda entry: (entry[3].error is None, entry[3].error or 0.0))
             return replace(result, verdict="mismatch", note=f"output {name!r} {difference.reason} at {case.name}")
         for name in self._outputs:
-            if not any(d.proves for output, *_, d in differences if output == name):
+            if not any(d.proves for output, case, _, d in differences if output == name and not case.unusual):
                 note = f"output {name!r} of the original has no finite element, which proves nothing"
                 return replace(result, verdict="not validated", note=note)
-        if nan := next(((name, case, d) for name, case, _, d in differences if d.nans), None):
+        if nan := next(((name, case, d) for name, case, _, d in differences if d.nans and not case.unusual), None):
             note = f"output {nan[0]!r} has {nan[2].nans} NaN at {nan[1].name}, in the original as in the fused model"
             return replace(result, note=note)
         return result
@@ -197,95 +225,20 @@ class Oracle:
             return result
         worst, lost = (0.0, 0.0), ""
         for case, exact, wanted, got in zip(self.cases, self._exact, self._expected, actual, strict=True):
+            if case.unusual and self._half:
+                continue
             for name, e, w, a in zip(self._outputs, exact, wanted, got, strict=True):
                 if not (isinstance(w, np.ndarray) and numerics.is_float(w.dtype) and np.shape(e) == w.shape):
                     continue
                 before, after = numerics.relative_error(w, e), numerics.relative_error(a, e)
                 worst = max(worst[0], before), max(worst[1], after)
-                if after > _LOSS * before + 4 * numerics.epsilon(w.dtype):
+                if after > numerics.LOSS * before + 4 * numerics.epsilon(w.dtype):
                     lost = (
                         lost
                         or f"output {name!r} lost precision at {case.name}: {before:.1e} → {after:.1e} from float64"
                     )
         result = replace(result, reference_error=worst)
         return replace(result, verdict="mismatch", note=lost) if lost else result
-
-
-def compare_sites(
-    original: onnx.ModelProto,
-    fused: onnx.ModelProto,
-    case: Case,
-    *,
-    base_dir: Path | None = None,
-    seed: int = 0,
-    rtol: float | None = None,
-    atol: float | None = None,
-    emulate: bool = False,
-    rules: Sequence[Path] = (),
-) -> tuple[int, dict[str, str]]:
-    """Compares the values that the two models compute differently, one by one, on unit normals (`sites`).
-
-    `case` is one of the oracle's: a run of `original` on it gives the shapes.  Returns how many values were compared,
-    and by name of value why it differs; (0, {}) where nothing could be cut out, or no cutting runs.
-    """
-    found = sites.find(original, fused)
-    try:
-        real = _observe(original, found, case, base_dir) if found else {}
-    except SessionError:
-        return 0, {}
-    found = [s for s in found if all(isinstance(real[name], np.ndarray) for name in (*s.stops, *s.observed))]
-    pending = [found[start : start + _SITES] for start in range(0, len(found), _SITES)]
-    differences: dict[str, numerics.Difference] = {}
-    while pending:
-        part = pending.pop()
-        try:
-            feeds = sites.feed(part, real, seed)
-            wanted, got = _run_sites(original, fused, part, feeds, base_dir, emulate=emulate, rules=rules)
-        except SessionError:
-            # One that does not run alone must not silence the others.
-            middle = len(part) // 2
-            pending += [part[middle:], part[:middle]] if middle else []
-            continue
-        for site, a, b in zip(part, got, wanted, strict=True):
-            differences[site.output] = numerics.compare(a, b, rtol, atol)
-    wrong = {s.output: d.reason for s in found if (d := differences.get(s.output)) and d.reason}
-    return len(differences), wrong
-
-
-def _run_sites(
-    original: onnx.ModelProto,
-    fused: onnx.ModelProto,
-    part: list[sites.Site],
-    feeds: dict[str, Any],
-    base_dir: Path | None,
-    **kernels: Any,
-) -> tuple[list[Any], list[Any]]:
-    """The outputs of the sites, as the original computes them and as the fused model does."""
-    before = sites.cut(original, part, [site.original for site in part], feeds)
-    wanted = Session(before, base_dir, optimize=False).run(feeds)
-    bare = [replace(site, observed=()) for site in part]
-    feeds = {f"{i}/{name}": feeds[f"{i}/{name}"] for i, site in enumerate(bare) for name in site.stops}
-    after = sites.cut(fused, bare, [site.fused for site in bare], feeds)
-    return wanted, Session(after, base_dir, optimize=True, **kernels).run(feeds)
-
-
-def _observe(
-    original: onnx.ModelProto, found: Sequence[sites.Site], case: Case, base_dir: Path | None
-) -> dict[str, Any]:
-    """The values of the original on `case` that the sites rest on."""
-    wanted = sorted({name for site in found for name in (*site.stops, *site.observed)} - case.inputs.keys())
-    outputs = {output.name: index for index, output in enumerate(original.graph.output)}
-    extra = [name for name in wanted if name not in outputs]
-    count = len(outputs)
-    try:
-        # The outputs are added in place, for the time of serializing: a copy would hold all weights twice.
-        original.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
-        session = Session(original, base_dir, optimize=False)
-    finally:
-        del original.graph.output[count:]
-    values = session.run(case.inputs)
-    order = outputs | {name: count + index for index, name in enumerate(extra)}
-    return dict(case.inputs) | {name: values[order[name]] for name in wanted}
 
 
 def bisect(candidates: Sequence[int], is_good: Callable[[frozenset[int]], bool], most: int = 200) -> frozenset[int]:
@@ -322,19 +275,8 @@ def bisect(candidates: Sequence[int], is_good: Callable[[frozenset[int]], bool],
     return frozenset(guilty)
 
 
-def _run_float64(model: onnx.ModelProto, feeds: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """Outputs of a float64 model: by onnxruntime where it has the kernels, else by the ONNX reference evaluator."""
-    try:
-        session = Session(model, None, optimize=False)
-        return [session.run(feed) for feed in feeds]
-    except SessionError:
-        return float64.evaluate(model, feeds)
-
-
-def _widen(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_widen(item) for item in value]
-    return value.astype(np.float64) if numerics.is_float(value.dtype) and value.dtype.kind != "c" else value
+def _widened(case: Case) -> dict[str, Any]:
+    return {name: numerics.widen(value) for name, value in case.inputs.items()}
 
 
 def _dtype(value: Any) -> np.dtype[Any]:

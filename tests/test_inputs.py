@@ -39,10 +39,15 @@ def runner(model: onnx.ModelProto) -> Callable[[Case], str]:
     return runs
 
 
-def cases(model: onnx.ModelProto, **options: object) -> list[Case]:
+def every(model: onnx.ModelProto, **options: object) -> list[Case]:
     found, reason = generate(model, runner(model), **options)  # type: ignore[arg-type]
     assert reason == ""
     return found
+
+
+def cases(model: onnx.ModelProto, **options: object) -> list[Case]:
+    """The usual ones."""
+    return [case for case in every(model, **options) if not case.unusual]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_masks_are_zeros_and_ones_with_a_one_in_every_row(type: str, body: str) 
     model = parse(f"g (float[b, s] x, {type}[b, s] m) => (y) {constants} {{ {body} }}")
     for case in cases(model):
         mask = case.inputs["m"].astype(np.int64)
-        assert set(np.unique(mask)) == {0, 1}
+        assert set(np.unique(mask)) == ({0, 1} if mask.size > 1 else {1})
         assert (mask.sum(axis=-1) >= 1).all()
 
 
@@ -89,7 +94,7 @@ def test_other_sizes_are_tried_until_the_model_runs() -> None:
     whole = "g (float[batch, 3, h, w] x) => (y) { z = Add(x, p) y = Relu(z) }"
     assert cases(parse(graph))[0].inputs["x"].shape == (3, 3, 64, 64)
     found = cases(table(parse(whole), p=(1, 3, 224, 224)))
-    assert [case.inputs["x"].shape for case in found] == [(3, 3, 224, 224), (1, 3, 224, 224)]
+    assert [case.inputs["x"].shape for case in found] == [(3, 3, 224, 224), (1, 3, 224, 224), (1, 3, 1, 1)]
 
 
 def test_a_model_that_never_runs_says_why() -> None:
@@ -107,11 +112,12 @@ def test_inputs_with_one_symbol_differ_where_the_model_lets_them() -> None:
 
 def test_an_image_need_not_be_square() -> None:
     found = cases(parse("g (float[b, 3, h, w] x) => (y) { y = GlobalAveragePool(x) }"))
-    assert [case.inputs["x"].shape[2:] for case in found] == [(37, 37), (64, 64), (37, 64)]
+    assert [case.inputs["x"].shape[2:] for case in found] == [(37, 37), (64, 64), (37, 64), (1, 1)]
 
 
 def test_inputs_that_must_agree_get_no_third_case() -> None:
-    assert len(cases(parse("g (float[b, s, 4] q, float[b, s, 4] k) => (y) { y = Add(q, k) }"))) == 2
+    found = cases(parse("g (float[b, s, 4] q, float[b, s, 4] k) => (y) { y = Add(q, k) }"))
+    assert [case.name for case in found] == ["b=3 s=7", "b=1 s=13", "b=1 s=1"]
 
 
 @pytest.mark.parametrize("mask", ["seq", "total", "past + seq"])
@@ -174,7 +180,7 @@ def test_inputs_of_a_logarithm_are_positive() -> None:
 
 def test_sequences_optionals_and_strings_are_fed() -> None:
     model = parse("g (seq(float[2, n]) s) => (y) { y = ConcatFromSequence<axis = 1>(s) }")
-    assert [len(case.inputs["s"]) for case in cases(model)] == [2, 2]
+    assert {len(case.inputs["s"]) for case in every(model)} == {2}
     model = parse("g (optional(float[2, n]) o) => (float[2, n] y) { y = OptionalGetElement(o) }")
     assert cases(model)[0].inputs["o"].shape[0] == 2
     model = parse("g (string[n] s) => (string[n] y) { y = Identity(s) }")
@@ -271,3 +277,71 @@ def test_sizes_that_are_assumed_are_those_tried_first() -> None:
 def test_large_inputs_are_not_made_for_their_sizes() -> None:
     model = parse("g (float[batch, n] x) => (y) { y = Relu(x) }")
     assert assumed(model, {"x": (1 << 20, 1 << 30)}) == ({"x": (1 << 20, 1 << 30)}, "")
+
+
+# ---------------------------------------------------------------------------------------------- what users feed, too
+
+MASKED = "u = Unsqueeze(m, axes) i = Sub(one, u) n = Mul(i, low) y = Add(x, n)"
+
+
+def unusual(graph: str, **tables: tuple[int, ...]) -> dict[str, Case]:
+    """By what is unusual about it: the sizes, or the values."""
+    found = [case for case in every(table(parse(graph), **tables)) if case.unusual]
+    return {case.name.split(", ")[-1] if ", " in case.name else case.name: case for case in found}
+
+
+@pytest.mark.parametrize("type", ["int64", "float", "bool"])
+def test_a_sample_of_padding_and_one_without(type: str) -> None:
+    body = MASKED if type == "float" else f"b = Cast<to = 1>(m) {MASKED.replace('(m,', '(b,')}"
+    constants = "<float one = {1}, float low = {-10000}, int64[1] axes = {1}>"
+    found = unusual(f"g (float[b, 4, s] x, {type}[b, s] m) => (y) {constants} {{ {body} }}")
+    mask = found["one large"].inputs["m"]
+    assert len(mask) == 3
+    assert mask[0].astype(float).sum() > 0
+    if type == "float":
+        assert (mask[1] == np.finfo(np.float32).min).all()
+        assert (mask[2] == 0).all()
+    else:
+        assert (mask[1] == 0).all()
+        assert (mask[2] == 1).all()
+
+
+def test_every_mask_has_such_a_sample() -> None:
+    body = "c = Cast<to = 9>(m) d = Cast<to = 9>(n) e = And(c, d) y = Where(e, x, x)"
+    found = unusual(f"g (float[b, s] x, int64[b, s] m, int64[b, s] n) => (y) {{ {body} }}")
+    assert all((found["one large"].inputs[name][1] == 0).all() for name in "mn")
+
+
+def test_padding_that_ids_tell() -> None:
+    graph = "g (int64[b, s] ids) => (y, p) <int64 pad = {5}> { y = Gather(w, ids) p = Equal(ids, pad) }"
+    ids = unusual(graph, w=(100, 4))["one large"].inputs["ids"]
+    assert (ids[1] == 5).all()
+    assert (ids[0] != 5).any()
+
+
+def test_numbers_are_zero_and_large() -> None:
+    x = unusual("g (float[b, 16] x) => (y) { y = Relu(x) }")["one large"].inputs["x"]
+    assert (x[1] == 0).all()
+    assert np.abs(x[2]).max() > 10 * np.abs(x[0]).max()
+
+
+def test_nothing_of_anything_where_the_model_runs_on_it() -> None:
+    found = unusual("g (float[b, s, 4] x) => (y) { y = Relu(x) }")
+    assert {"b=0 s=7", "b=3 s=0"} <= found.keys()
+    model = parse("g (float[b, s, 4] x) => (y) { y = ArgMax<axis = 1>(x) }")
+    assert "b=3 s=0" not in [case.name for case in every(model)]
+
+
+@pytest.mark.parametrize(
+    ("body", "size"),
+    [("y = MatMul(x, w)", 4), ("y = Reshape(x, rows)", 6), ("a = Exp(x) y = Add(a, v)", 11)],
+)
+def test_sizes_that_errors_tell_of_are_tried(body: str, size: int) -> None:
+    """Of a fixed size inside the model nothing is declared; 48 is 8 times one."""
+    model = parse(f"g (float[b, 8, s] x) => (y) <int64[2] rows = {{0, 48}}> {{ {body} }}")
+    assert cases(table(model, w=(4, 3), v=(11,)))[0].inputs["x"].shape[2] == size
+
+
+def test_a_model_that_wants_two_sizes_gets_them() -> None:
+    model = table(parse("g (float[b, s, t] x) => (y) { y = Add(x, p) }"), p=(2, 11, 19))
+    assert cases(model)[0].inputs["x"].shape[1:] == (11, 19)

@@ -1,0 +1,159 @@
+"""Mistakes in an equation are seen at its site, however small: in float64, on rows of all sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from onnxfuse import numerics
+from onnxfuse.site_proof import Compared, compare_sites
+from onnxfuse.validate import Oracle
+
+
+def parse(graph: str, tail: str = "", opset: int = 18) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": {opset}, "own": 1, "com.microsoft": 1]>\n{graph}\n{tail}'
+    )
+
+
+def body(text: str) -> str:
+    return f'<domain: "own", opset_import: ["": 18]> {text}'
+
+
+def compare(original: onnx.ModelProto, fused: onnx.ModelProto) -> Compared:
+    return compare_sites(original, fused, Oracle(original).cases)
+
+
+NORM = """g (float[n, 8] x, float[n, 8] z) => (float[n, 8] y)
+    <float[8] b = {1, -1, 2, 0.5, 1, 1, -2, 1}, float eps = {1e-12}, int64[1] last = {-1}> {
+    r = Add(x, z) s = Add(r, b) m = ReduceMean(s, last) d = Sub(s, m) q = Mul(d, d) v = ReduceMean(q, last)
+    e = Add(v, eps) w = Sqrt(e) y = Div(d, w) }"""
+FUSED_NORM = """g (float[n, 8] x, float[n, 8] z) => (float[n, 8] y)
+    <float[8] b = {1, -1, 2, 0.5, 1, 1, -2, 1}> { y = own.Norm(x, z, b) }"""
+NORM_BODY = """Norm (x, z, b) => (y) { eps = Constant<value_float = EPS>() last = Constant<value_ints = [-1]>()
+    r = Add(x, z) s = Add(r, b) m = ReduceMean(s, last) d = Sub(s, m) q = Mul(d, d) v = ReduceMean(q, last)
+    e = Add(v, eps) w = Sqrt(e) y = Div(d, w) }"""
+
+
+@pytest.mark.parametrize(("epsilon", "wrong"), [("1e-12", 0), ("1e-11", 1), ("1.00001e-12", 1), ("0.0", 1)])
+def test_an_epsilon_shows_where_the_variance_is_as_small(epsilon: str, wrong: int) -> None:
+    """The bias of the sum hides it; it is a constant that may have any value."""
+    original, fused = parse(NORM), parse(FUSED_NORM, body(NORM_BODY.replace("EPS", epsilon)))
+    assert Oracle(original).compare(fused).verdict == "equal" or epsilon == "0.0"
+    compared = compare(original, fused)
+    assert len(compared.wrong) == wrong
+    assert (compared.count, compared.exactly) == (1, 1)
+
+
+GELU = """g (float[n, 8] x) => (float[n, 8] y) <float half = {0.5}, float one = {1}, float r = {1.4142135}> {
+    a = Div(x, r) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half) }"""
+GELU_BODY = """Gelu (x) => (y) {
+    half = Constant<value_float = 0.5>() one = Constant<value_float = 1.0>() r = Constant<value_float = ROOT>()
+    a = Div(x, r) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half) }"""
+CALL = "g (float[n, 8] x) => (float[n, 8] y) { y = own.Gelu(x) }"
+
+
+@pytest.mark.parametrize(("root", "wrong"), [("1.4142135", 0), ("1.4142136", 0), ("1.414228", 1), ("1.4128", 1)])
+def test_a_constant_that_is_off_by_a_hundred_thousandth(root: str, wrong: int) -> None:
+    fused = parse(CALL, body(GELU_BODY.replace("ROOT", root)))
+    assert len(compare(parse(GELU), fused).wrong) == wrong
+
+
+def test_an_op_that_only_runs_in_its_own_precision_is_as_near_to_float64_as_rounding_leaves_it() -> None:
+    text = """g (float[n, 8] x) => (float[n, 8] y) <float c = {%s}> { s = Mul(x, c) y = com.microsoft.Gelu(s) }"""
+    right = compare(parse(GELU), parse(text % "1"))
+    assert (right.count, right.exactly, right.wrong) == (1, 0, {})
+    assert len(compare(parse(GELU), parse(text % "1.00001")).wrong) == 1
+
+
+SAFE = """g (float[n, 4, 8] x, bool[n, 1, 8] m) => (float[n, 4, 8] y) <float low = {-inf}, float zero = {0}> {
+    s = Where(m, x, low) p = Softmax<axis = -1>(s) n = IsNaN(p) y = Where(n, zero, p) }"""
+SAFE_CALL = "g (float[n, 4, 8] x, bool[n, 1, 8] m) => (float[n, 4, 8] y) { y = own.Safe(x, m) }"
+SAFE_BODY = """Safe (x, m) => (y) { low = Constant<value_float = -inf>() zero = Constant<value_float = 0.0>()
+    s = Where(m, x, low) p = Softmax<axis = -1>(s) n = IsNaN(p) y = Where(n, zero, p) }"""
+
+
+def test_a_guard_that_is_gone() -> None:
+    original = parse(SAFE)
+    assert compare(original, parse(SAFE_CALL, body(SAFE_BODY))).wrong == {}
+    gone = parse(SAFE_CALL, body(SAFE_BODY.replace("y = Where(n, zero, p)", "y = Identity(p)")))
+    (reason,) = compare(original, gone).wrong.values()
+    assert "has NaN at" in reason
+
+
+def test_of_a_row_that_is_nan_in_the_original_nothing_is_asked() -> None:
+    """A row without a key is 0 in ai.onnx Attention, and NaN where an exporter spelled it out."""
+    bare = parse(SAFE.replace("n = IsNaN(p) y = Where(n, zero, p)", "y = Identity(p)"))
+    assert compare(bare, parse(SAFE_CALL, body(SAFE_BODY))).wrong == {}
+
+
+def test_what_overflows_by_its_spelling_alone_may_be_finite() -> None:
+    spelled = parse("g (float[n, 8] x) => (float[n, 8] y) <float one = {1}> { e = Exp(x) a = Add(e, one) y = Log(a) }")
+    fused = parse("g (float[n, 8] x) => (float[n, 8] y) { y = Softplus(x) }")
+    assert compare(spelled, fused).wrong == {}
+    oracle = Oracle(spelled)
+    assert any(np.isinf(np.exp(case.inputs["x"])).any() or case.unusual for case in oracle.cases)
+    assert oracle.compare(fused).verdict == "equal"
+    assert len(compare(spelled, parse("g (float[n, 8] x) => (float[n, 8] y) { y = Relu(x) }")).wrong) == 1
+
+
+def test_constants_that_are_folded_are_rounded_anew() -> None:
+    """A shift that all but cancels what was folded into it shows that, in rows of zeros."""
+    rng = np.random.default_rng(0)
+    mean, scale = 100 * rng.standard_normal(8), rng.standard_normal(8)
+    weight = rng.standard_normal((8, 8))
+
+    def model(text: str, **constants: np.ndarray) -> onnx.ModelProto:
+        made = parse(f"g (float[n, 8] x) => (float[n, 8] y) {{ {text} }}")
+        for name, value in constants.items():
+            made.graph.initializer.append(onnx.numpy_helper.from_array(value.astype(np.float32), name))
+        return made
+
+    mean32, scale32 = mean.astype(np.float32), scale.astype(np.float32)
+    shift = (mean32 * scale32 * np.float32(1.0001)).astype(np.float32)
+    original = model("p = MatMul(x, w) d = Sub(p, m) s = Mul(d, k) y = Add(s, b)", w=weight, m=mean, k=scale, b=shift)
+    folded = (weight.astype(np.float32) * scale32).astype(np.float32)
+    rest = shift.astype(np.float64) - mean32.astype(np.float64) * scale32
+    fused = model("q = MatMul(x, w) y = Add(q, b)", w=folded, b=(shift - mean32 * scale32).astype(np.float32))
+    assert compare(original, fused).wrong == {}
+    off = model("q = MatMul(x, w) y = Add(q, b)", w=folded, b=rest * 1.1)
+    assert len(compare(original, off).wrong) == 1
+
+
+def test_one_that_contains_a_wrong_one_is_not_blamed() -> None:
+    text = "g (float[4] x) => (a, y) { a = Exp(x) b = Add(a, x) y = Tanh(b) }"
+    original = parse(text)
+    fused = parse(
+        "g (float[4] x) => (a, y) { a = own.Wrong(x) y = own.Rest(a, x) }",
+        body("Wrong (x) => (y) { y = Neg(x) }") + "\n" + body("Rest (a, x) => (y) { b = Add(a, x) y = Tanh(b) }"),
+    )
+    compared = compare(original, fused)
+    assert [site.output for site in compared.wrong] == ["a"]
+    assert compared.right == {"y"}
+
+
+def test_masks_of_the_last_unusual_case_are_fed() -> None:
+    """Here a mask is what a value of the original says, not an input."""
+    graph = """g (float[n, 4, 8] x, int64[n, 8] ids) => (float[n, 4, 8] y)
+        <int64 pad = {0}, float z = {0}, float low = {FILL}, int64[1] axes = {1}> {
+        k = Equal(ids, pad) u = Unsqueeze(k, axes) b = Where(u, low, z) s = Add(x, b) y = Softmax<axis = -1>(s) }"""
+    original = parse(graph.replace("FILL", "-3.4e38"))
+    assert compare(original, parse(graph.replace("FILL", "-3.4e38"))).wrong == {}
+    oracle = Oracle(original)
+    infinite = parse(graph.replace("FILL", "-inf"))
+    assert oracle.compare(infinite).verdict == "mismatch"
+    assert (oracle.cases[-1].inputs["ids"][1] == 0).all()
+
+
+def test_rounding_is_told_from_error() -> None:
+    exact = np.array([1.0, 2.0, np.inf, np.nan, 3.0])
+    rounded = np.array([1.0, 2.001, np.inf, np.nan, np.inf], np.float32)
+    assert numerics.is_rounding(np.array([1.003, 2, np.inf, np.nan, 3], np.float32), rounded, exact)
+    assert numerics.is_rounding(np.array([1, 2, np.inf, np.nan, np.inf], np.float32), rounded, exact)
+    assert not numerics.is_rounding(np.array([1.005, 2, np.inf, np.nan, 3], np.float32), rounded, exact)
+    assert not numerics.is_rounding(np.array([1, 2, 5, np.nan, 3], np.float32), rounded, exact)
+    assert not numerics.is_rounding(np.array([1, np.nan, np.inf, np.nan, 3], np.float32), rounded, exact)
+    assert not numerics.is_rounding(np.array([1, 2, np.inf, 0, 3], np.float32), rounded, exact)
+    assert numerics.is_rounding(np.array([1, 2, np.inf, 0, 3], np.float32), rounded, exact, known=True)
