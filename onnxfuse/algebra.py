@@ -81,7 +81,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
 def in_range(number: float, dtype: int) -> bool:
     """Is the number, rounded to a real type, neither infinite nor 0, unless it is 0 itself?  Two whose product is not
     stay two: 0 * inf is no number, where (0 * 1e30) * 1e30 is 0."""
-    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    info = ml_dtypes.finfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
     return not number or float(info.tiny) <= abs(number) <= float(info.max)
 
 

@@ -363,6 +363,10 @@ class Speller:
                 dims[i], target = -1, (*target[:i], -1, *target[i + 1 :])
                 open_dims.remove(i)
                 break
+        if -1 in dims and any(isinstance(d, Sym) and d != -1 for d in target):  # one that is 0 leaves -1 undecided
+            moved = _moved_ones(source, attrs["shape"])
+            if moved is not None:
+                return self.node("Transpose", inputs, {"perm": moved}, limit, name)
         if not any(isinstance(dims[i], Sym) for i in open_dims):
             shape = self._integers([d for d in dims if not isinstance(d, Sym)])
             return self.node("Reshape", [inputs[0], shape], {}, limit, name)
@@ -499,6 +503,14 @@ def _ones(short: Sequence[Dim], long: Sequence[Dim]) -> tuple[int, ...] | None:
         else:
             return None
     return tuple(axes) if i == len(short) else None
+
+
+def _moved_ones(source: Sequence[Dim], target: Sequence[Dim]) -> tuple[int, ...] | None:
+    """The permutation that a Reshape is which moves dims of 1 alone; None for any other."""
+    rest, ones = ([i for i, d in enumerate(source) if (d == 1) is one] for one in (False, True))
+    if [source[i] for i in rest] != [d for d in target if d != 1] or len(source) != len(target):
+        return None
+    return tuple(ones.pop(0) if d == 1 else rest.pop(0) for d in target)
 
 
 def as_reshape(terms: Terms, x: Term, shape: Shape) -> Term:

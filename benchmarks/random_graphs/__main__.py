@@ -162,7 +162,7 @@ def _examined(seed: int, folder: Path, pipe: Connection, optimizer: bool) -> dic
     model = random_model(Seeded(seed))
     pipe.send("original")
     original = Original(model, feeds(model, seed))
-    record = {
+    record: dict[str, Any] = {
         "seed": seed,
         "wrong": [],
         "fused": {},

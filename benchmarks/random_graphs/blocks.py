@@ -208,7 +208,8 @@ def attention(b: Builder) -> bool:
     q = b.value(lambda v: v.dtype == FLOAT and v.rank in (3, 4) and v.dims[-1].size > 0)
     if q is None:
         return False
-    keys = [b.value(lambda v: v.dtype == FLOAT and v.dims == q.dims) or q for _ in range(2)]
+    dims = q.dims
+    keys = [b.value(lambda v: v.dtype == FLOAT and v.dims == dims) or q for _ in range(2)]
     turned = b.transpose(keys[0], [*range(q.rank - 2), q.rank - 1, q.rank - 2])
     scale = b.pick((0.25, 0.5, 1.0, 0.0, -1.0))
     where = b.integer(0, 3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -216,7 +215,7 @@ class Builder:
             for i, (d, origin) in enumerate(zip(dims, origins, strict=True))
         ]
         if plain.count(-1) <= 1 and not self.chance(4):
-            if dims and plain.count(-1) == 0 and self.chance(3) and prod(d.size for d in dims):
+            if dims and plain.count(-1) == 0 and self.chance(3) and all(d.size for d in dims):
                 plain[self.integer(0, len(plain) - 1)] = -1
             return self.add("Reshape", x, self.integers(*plain), dims=dims)
         shape, parts, merged = self.add("Shape", x, dims=(Dim(x.rank),), dtype=INT64), list[Value](), 0

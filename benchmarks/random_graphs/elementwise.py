@@ -46,8 +46,10 @@ def unary(b: Builder) -> bool:
     if x is None:
         return False
     op = b.pick([name for name, since in UNARY if since <= b.opset and (name != "Celu" or x.dtype == FLOAT)])
-    attributes = {"alpha": b.pick((1.0, 0.5, 1.5))} if op in ("Elu", "Celu", "Swish") and b.chance(2) else {}
-    b.add(op, x, **attributes)
+    if op in ("Elu", "Celu", "Swish") and b.chance(2):
+        b.add(op, x, alpha=b.pick((1.0, 0.5, 1.5)))
+    else:
+        b.add(op, x)
     return True
 
 

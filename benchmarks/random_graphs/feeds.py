@@ -109,7 +109,7 @@ def _feed(model: onnx.ModelProto, number: int, seed: int) -> Feed | None:
         shape = tuple((ORDINARY | sizes)[d.dim_param] if d.dim_param else d.dim_value for d in kind.shape.dim)
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
         if dtype.kind == "b":
-            array = rng.random(shape) < truth
+            array: Array = rng.random(shape) < truth
             if name == "ordinary" and array.ndim > 1:
                 array[0] = False
         elif dtype.kind == "i":

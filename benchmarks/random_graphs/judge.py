@@ -165,7 +165,7 @@ class Original:
         near = _close(actual.astype(np.float64), wide, np.abs(wide) * FAR)
         near &= ~_close(expected.astype(np.float64), wide, np.abs(wide) * FAR)
         lost = ~np.isfinite(expected) & (_exponentials(self.model) | np.isfinite(wide))
-        return np.asarray(near | (np.isfinite(actual) & lost))
+        return np.asarray(near | (~np.isnan(actual) & lost))
 
 
 def _exponentials(model: onnx.ModelProto) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from .build import FLOAT, INT64, ONE, REAL, Builder, Dim, Value, broadcast
@@ -96,7 +98,7 @@ def matmul(b: Builder) -> bool:
     x = b.value(lambda v: v.dtype in REAL and v.rank >= 2)
     if x is None:
         return False
-    y = b.value(lambda v: v.dtype == x.dtype and v.rank == x.rank and _multiplies(v, x))
+    y = b.value(partial(_multiplies, x))
     if y is None:
         return False
     if b.chance(3):
@@ -110,8 +112,10 @@ def matmul(b: Builder) -> bool:
     return True
 
 
-def _multiplies(y: Value, x: Value) -> bool:
+def _multiplies(x: Value, y: Value) -> bool:
     """Is there a product of x and the transpose of y?"""
+    if y.dtype != x.dtype or y.rank != x.rank:
+        return False
     return y.dims[-1] == x.dims[-1] and broadcast(y.dims[:-2], x.dims[:-2]) is not None
 
 

@@ -156,8 +156,7 @@ def apart_and_together(b: Builder) -> bool:
         return False
     axis = b.pick([i for i, d in enumerate(x.dims) if d.static and d.size % 2 == 0 and d.size])
     op = b.pick(("Sigmoid", "Relu", "Exp", "Neg", "Softmax", "Identity"))
-    attributes = {"axis": -1} if op == "Softmax" else {}
-    parts = [b.add(op, part, **attributes) for part in halves(b, x, axis)]
+    parts = [b.add(op, p, axis=-1) if op == "Softmax" else b.add(op, p) for p in halves(b, x, axis)]
     b.add("Concat", *parts, dims=x.dims, axis=axis)
     return True
 
