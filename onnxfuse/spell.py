@@ -363,17 +363,18 @@ class Speller:
                 dims[i], target = -1, (*target[:i], -1, *target[i + 1 :])
                 open_dims.remove(i)
                 break
-        if -1 in dims and any(isinstance(d, Sym) and d != -1 for d in target):  # one that is 0 leaves -1 undecided
+        computed = any(isinstance(dims[i], Sym) for i in open_dims)
+        if computed or (-1 in dims and any(isinstance(d, Sym) for d in target)):
+            # A dimension that is 0 in a run leaves -1 undecided: dims of 1 that come, go or move need neither.
+            for op, short, long in (("Unsqueeze", source, attrs["shape"]), ("Squeeze", attrs["shape"], source)):
+                if axes := _ones(short, long):
+                    return self._plain(op, inputs, {"axes": axes}, term.dtype, limit, name)
             moved = _moved_ones(source, attrs["shape"])
             if moved is not None:
                 return self.node("Transpose", inputs, {"perm": moved}, limit, name)
-        if not any(isinstance(dims[i], Sym) for i in open_dims):
+        if not computed:
             shape = self._integers([d for d in dims if not isinstance(d, Sym)])
             return self.node("Reshape", [inputs[0], shape], {}, limit, name)
-        for op, short, long in (("Unsqueeze", source, target), ("Squeeze", target, source)):
-            axes = _ones(short, long)
-            if axes:
-                return self._plain(op, inputs, {"axes": axes}, term.dtype, limit, name)
         # A dimension that is computed may be 0 in a run, and means it.
         meant = {"allowzero": 1} if self.opset >= 14 and -1 not in target else {}
         return self.node("Reshape", [inputs[0], self._dims_of(target, limit)], meant, limit, name)

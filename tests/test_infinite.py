@@ -64,6 +64,12 @@ MODELS = {
         ONE_ROW,
         "float[?,?,?] y",
     ),
+    "a constant reduced over no axes": (
+        """c = Constant<value = float[2,2] {1.0, 2.0, 3.0, 4.0}>()  a = Constant<value = int64[0] {}>()
+        r = ReduceSum<keepdims = 1, noop_with_empty_axes = 1>(c, a)  y = Add(x, r)""",
+        "float[b,2,2] x",
+        "float[?,?,?] y",
+    ),
     "a mean of a sequence that may be empty": (
         """a = Constant<value = int64[1] {1}>()  t = ReduceSum<keepdims = 1>(x, a)  n = Shape(x)
         i = Constant<value = int64 {1}>()  l = Gather(n, i)  f = Cast<to = 1>(l)  y = Div(t, f)""",

@@ -31,7 +31,7 @@ from onnxfuse.runtime.quiet import Session, SessionError
 from .feeds import ENORMOUS, Feed
 
 Array = NDArray[Any]
-TOLERANCE = {"float16": (4e-3, 1e-6), "float32": (2e-5, 1e-35), "float64": (1e-9, 1e-300)}
+TOLERANCE = {"float16": (4e-3, 1e-6), "float32": (5e-5, 1e-35), "float64": (1e-9, 1e-300)}
 """Of an element, relative and absolute: rounding in another order where nothing cancels."""
 NOISE = {"float16": 2.0**-10, "float32": 2.0**-22}
 """How far the result of a node may be off, relatively."""
@@ -92,6 +92,8 @@ class Original:
             try:
                 actual = session.run(feed.inputs)
             except SessionError as error:
+                if feed.empty and "re-use buffer" in str(error):
+                    continue  # onnxruntime plans its memory without thinking of empty tensors
                 return Wrong(feed, "", f"cannot be computed: {error}")
             for index, name in enumerate(self.names):
                 if feed.empty and not actual[index].size + expected[index].size and _counts_from_the_end(fused):
