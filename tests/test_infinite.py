@@ -70,6 +70,11 @@ MODELS = {
         "float[b,2,2] x",
         "float[?,?,?] y",
     ),
+    "parts without elements, end to end": (
+        "n = Neg(x)  c = Concat<axis = 1>(x, n)  y = Abs(c)",
+        "float[0,2,4] x",
+        "float[?,?,?] y",
+    ),
     "a mean of a sequence that may be empty": (
         """a = Constant<value = int64[1] {1}>()  t = ReduceSum<keepdims = 1>(x, a)  n = Shape(x)
         i = Constant<value = int64 {1}>()  l = Gather(n, i)  f = Cast<to = 1>(l)  y = Div(t, f)""",
@@ -86,7 +91,7 @@ def test_the_original_result_is_kept(name: str, target: str) -> None:
     model = written(body, inputs, outputs)
     for seed in range(3):
         original = Original(model, feeds(model, seed))
-        assert len(original.expected) >= 8
+        assert original.expected
         assert original.wrong(fused(model, target)) is None
 
 
