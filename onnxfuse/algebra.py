@@ -14,21 +14,26 @@ Only real types obey these laws: integer division truncates, so integer arithmet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
 from .canonical import freeze
 from .forms import Form, fold, form, hoisted, make, scaled, split_scalar
 from .symbolic import Dim, Shape, broadcast, product
-from .terms import REAL, Attributes, Term, Terms, is_number, same_shape, static
+from .terms import REAL, Attributes, Term, Terms, is_number, numpy_dtype, same_shape, static
 from .views import WEIGHTS, Block, blocks_of, leading_merge, merged_blocks, reshape, transpose, unmerge
 
 NEUTRAL = {"Add": 0.0, "Mul": 1.0}
 """The ops that `combine` makes, and the number that changes nothing in each."""
 SCORE_OPS = frozenset("Mul Add Softmax SafeSoftmax Where Tanh Reshape IsNaN".split())
 """What may lie between a product of matrices and its use as attention scores."""
+
+MODERATE = 2.0**24
+"""Factors up to here, and down to its inverse, leave a product of matrices."""
 
 # ------------------------------------------------------------------------------------------------ sums and products
 
@@ -42,7 +47,12 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         for operand in arg.args if arg.op == op and arg.id not in terms.shared else (arg,):
             if is_number(operand) and _never_widens(operand, args):
                 assert operand.scalar is not None
-                number = number + operand.scalar if op == "Add" else number * operand.scalar
+                total = number + operand.scalar if op == "Add" else number * operand.scalar
+                plain = all(part and math.isfinite(part) for part in (number, operand.scalar))
+                if in_range(total, dtype) or not plain:
+                    number = total
+                else:
+                    operands.append(operand)
             else:
                 operands.append(_without_leading_ones(terms, operand, args))
     if op == "Mul":
@@ -68,6 +78,19 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
     return terms.raw(op, operands, shape=shape, dtype=dtype)
 
 
+def in_range(number: float, dtype: int) -> bool:
+    """Is the number, rounded to a real type, neither infinite nor 0, unless it is 0 itself?  Two whose product is not
+    stay two: 0 * inf is no number, where (0 * 1e30) * 1e30 is 0."""
+    info = ml_dtypes.finfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
+    return not number or float(info.tiny) <= abs(number) <= float(info.max)
+
+
+def moderate(number: float) -> bool:
+    """May the number be multiplied in before a sum of products or after it?  Others may take one of the two out of
+    range, and 0 hides that it is."""
+    return 1 / MODERATE <= abs(number) <= MODERATE
+
+
 def _never_widens(number: Term, args: Sequence[Term]) -> bool:
     """May a one-element constant lose its shape, because another operand has at least its rank?"""
     rank = number.rank
@@ -89,7 +112,7 @@ def _one_factor(terms: Terms, operands: list[Term], dtype: int) -> list[Term]:
     """Constant factors multiplied together, where that makes no larger constant.
 
     Not so for sums: two masks of finfo.min would add up to -inf."""
-    constants = [t for t in operands if t.constant and t.shape is not None]
+    constants = [t for t in operands if t.constant and t.shape is not None and not is_number(t)]
     if len(constants) < 2 or len(constants) == len(operands):
         return operands
     shape = broadcast(*[t.shape for t in constants if t.shape is not None])
@@ -112,14 +135,6 @@ def _mean(terms: Terms, operands: list[Term], number: float) -> float:
             if number != 1 and count and abs(number * count - 1) <= tolerance:
                 operands[i] = make(terms, "ReduceMean", term.args, dict(term.attrs))
                 return 1.0
-            continue
-        for j, divisor in enumerate(operands):
-            if divisor.op == "Reciprocal" and divisor.args[0].op == "Cast":
-                data = divisor.args[0].args[0].data
-                if data is not None and data.size == 1 and data.item() == count:
-                    operands[i] = make(terms, "ReduceMean", term.args, dict(term.attrs))
-                    del operands[j]
-                    return number
     return number
 
 
@@ -156,11 +171,13 @@ def _negate(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | No
 def _reciprocal(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     x = args[0]
     if x.scalar is not None:
-        return terms.number(1 / x.scalar, dtype, x.rank or 0) if x.scalar else None
+        if x.scalar and in_range(1 / x.scalar, dtype):
+            return terms.number(1 / x.scalar, dtype, x.rank or 0)
+        return terms.raw("Reciprocal", args, shape=shape, dtype=dtype)
     if x.op == "Reciprocal":
         return x.args[0]
     split = split_scalar(x)
-    if split is not None and split[1]:
+    if split is not None and split[1] and in_range(1 / split[1], dtype):
         return scaled(terms, make(terms, "Reciprocal", [split[0]], {}, shape, dtype), 1 / split[1])
     return None
 
@@ -245,13 +262,18 @@ def _matmul(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | No
     if dtype not in REAL:
         return None
     (x, c), (y, d) = hoisted(args[0]), hoisted(args[1])
+    if not moderate(c):
+        x, c = args[0], 1.0
+    if not moderate(d):
+        y, d = args[1], 1.0
     if c * d != 1:
         return scaled(terms, make(terms, "MatMul", [x, y], {}, shape, dtype), c * d)
     if x.shape is None or y.shape is None or shape is None:
         return None
     turned = (*range(len(y.shape) - 2), len(y.shape) - 1, len(y.shape) - 2)
     w = y.args[0] if y.op == "Transpose" and y.attr("perm") == turned else None
-    if w is not None and w.op in WEIGHTS and x.op not in WEIGHTS and len(x.shape) == len(y.shape):
+    both = WEIGHTS & {x.op, *(a.op for a in x.args)}  # of two, either might stand on the left
+    if w is not None and w.op in WEIGHTS and not both and len(x.shape) == len(y.shape):
         # Values as columns (non-local networks): weights stand on the left.
         return transpose(terms, make(terms, "MatMul", [w, transpose(terms, x, turned)], {}), turned)
     lead_x, lead_y = leading_merge(x), leading_merge(y)
@@ -269,6 +291,8 @@ def _matmul(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | No
 def _gemm(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     if dtype not in REAL or any(a.rank not in (None, 2) for a in args[:2]):
         return None
+    if not attrs.get("alpha", 1.0) or not attrs.get("beta", 1.0):
+        return None  # what is taken 0 times is not looked at, even if it is infinite
     x, y = (
         make(terms, "Transpose", [a], {"perm": (1, 0)}) if attrs.get(flag) else a
         for a, flag in zip(args, ("transA", "transB"), strict=False)
@@ -309,6 +333,8 @@ def _reduce(op: str) -> Form:
             plain = {k: v for k, v in attrs.items() if k != "noop_with_empty_axes"}
             return terms.raw(op, args, freeze(plain), shape=shape, dtype=dtype)
         rank = len(x.shape)
+        if not rank:
+            return None  # a scalar has no axes to count
         axes = tuple(sorted(a - rank if a >= 0 else a for a in axes)) if axes else tuple(range(-rank, 0))
         if dtype in REAL and op in ("ReduceSumSquare", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"):
             inner = make(terms, "Exp", [x], {}) if op == "ReduceLogSumExp" else x

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .algebra import in_range
 from .equations import Bindings, Scope
 from .infer import infer
 from .language import Catalogue
@@ -67,8 +69,12 @@ def conclude(
     except UndecidedError as reason:
         text = str(reason)
         raise RefusedError(line, lambda: text) from None
+    if any(t.scalar is not None and math.isfinite(t.scalar) and not in_range(t.scalar, root.dtype) for t in outside):
+        raise RefusedError(line, lambda: "what is left of its factors is out of range")
     if outside:
         emitted = combine(terms, root.op, [emitted, *outside])
+    if root.shape is not None and product(root.shape) == 0:
+        raise RefusedError(line, lambda: f"there is nothing to compute in {root.shape}")
     if root.shape is not None and emitted.shape is not None and not same_shape(root.shape, emitted.shape):
         raise RefusedError(line, lambda: f"the shape would change from {root.shape} to {emitted.shape}")
     if any(_depends(emitted, old) for old in exposed):

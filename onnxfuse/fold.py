@@ -92,6 +92,8 @@ def _evaluate(op: str, x: list[Array], attrs: Mapping[str, Any], term: Term) -> 
         return reduce(_BINARY[op], x)
     if op in _REDUCE:
         axes = attrs.get("axes")
+        if not axes and attrs.get("noop_with_empty_axes"):
+            return x[0]
         return _REDUCE[op](x[0], axis=tuple(axes) if axes else None, keepdims=bool(attrs.get("keepdims", 1)))
     return _OTHER[op](x, attrs, term)
 

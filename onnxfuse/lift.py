@@ -38,6 +38,8 @@ MALFORMED: tuple[type[Exception], ...] = (
 """What arithmetic over shapes and attributes raises where a node breaks the rules of its op."""
 LOOKED_INTO = 1 << 16
 """Elements of a constant that is asked whether it repeats one number."""
+COUNTABLE = 1 << 62
+"""Integers from here on, in magnitude, are no sizes."""
 DECLARES_DTYPE = frozenset(
     "Cast CastLike ConstantOfShape EyeLike RandomNormalLike RandomUniformLike OneHot Constant".split()
 )
@@ -393,7 +395,12 @@ def _frozen(attrs: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 def _normal(view: View, op: str, args: list[Term], attrs: dict[str, Any], shape: Shape | None, dtype: int) -> Term:
     terms = view.terms
     data = shape_data(op, args, attrs, shape)
-    if data is not None and data.size <= 64 and dtype in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL):
+    if (
+        data is not None
+        and _countable(data, dtype)
+        and data.size <= 64
+        and dtype in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+    ):
         return terms.integers(data, dtype)
     if args and all(a.constant for a in args) and op in FOLDABLE:
         size = product(shape) if shape is not None else None
@@ -404,6 +411,12 @@ def _normal(view: View, op: str, args: list[Term], attrs: dict[str, Any], shape:
     if view.graph.opset < 13 and op in ("Softmax", "LogSoftmax", "Hardmax"):
         return _old_softmax(terms, op, args[0], attrs.get("axis", 1))
     return make(terms, op, args, attrs, shape, dtype)
+
+
+def _countable(data: Array, dtype: int) -> bool:
+    """Are these integers, and the coefficients of symbols, those of sizes?  Others may wrap around in a run."""
+    most = COUNTABLE if dtype != TensorProto.INT32 else 1 << 31
+    return all(abs(c) < most for x in data.ravel() for c in ([c for _, c in x.terms] if isinstance(x, Sym) else [x]))
 
 
 def _old_softmax(terms: Terms, op: str, x: Term, axis: int) -> Term:

@@ -328,6 +328,7 @@ def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], rais
     """Fusions, then the target's lowerings.  Where an op is left that the target does not have, what made it is banned
     and the search made again.  Raises OpsetError if `raising` and a higher opset has it."""
     target, opset, view.terms.raisable = catalogue.target, view.graph.opset, raising
+    view.terms.local = view.graph.is_function
     strata = [*catalogue.strata(), *catalogue.lowerings()]
     while True:
         found = search(view, catalogue, strata, banned)

@@ -160,7 +160,8 @@ class Writer:
             if index not in self.anew:
                 stack += _read_by(node)
                 continue
-            terms = [a for name in node.output if name for a in current[name].args]
+            made = [current[name] for name in node.output if name]
+            terms = [a for term in made for a in term.args or (term,)]  # what an opaque node computes has no arguments
             while terms:
                 term = terms.pop()
                 if term.id in looked:

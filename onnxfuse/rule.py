@@ -15,7 +15,7 @@ from .errors import RuleError
 PREDICATES = frozenset(
     """rank dim shape size isconst isnumber isinput isint isbool isvalue given free half double reused causal window
     apart lengthened hides lengths blended lowest len abs min max trailing filled opset target provider has mayhold
-    holds broadcasts same atmost attribute along part rows every""".split()
+    holds infunction broadcasts same atmost attribute along part rows every""".split()
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.rule_functions."""
 

@@ -210,6 +210,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "half": lambda scope, x: isinstance(x, Term) and x.dtype in HALF,
     "double": lambda scope, x: isinstance(x, Term) and x.dtype == TensorProto.DOUBLE,
     "has": _has,
+    "infunction": lambda scope: scope.terms.local,
     "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
     "isvalue": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.named,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,

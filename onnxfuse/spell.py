@@ -209,8 +209,15 @@ class Speller:
         if op == "Integers":
             assert term.data is not None
             return self._shape_vector(term, limit, name)
-        inputs = self._operands(term, dtype, limit)
         attrs = dict(term.attrs)
+        total = term.args[0] if op == "Log" else None
+        if total is not None and total.op == "ReduceSum" and total.args[0].op == "Exp":
+            # The op does not overflow where its parts do.
+            x, attrs = total.args[0].args[0], _counted(total.args[0], dict(total.attrs))
+            return self._plain("ReduceLogSumExp", [self._operand(x, dtype, limit)], attrs, dtype, limit, name)
+        inputs = self._operands(term, dtype, limit)
+        if op.startswith("Reduce"):
+            attrs = _counted(term.args[0], attrs)
         if term.id in self.found.origins:
             return self._fused(term, inputs, attrs, dtype, limit, name)
         spelling = self._spellings.get(op)
@@ -356,12 +363,21 @@ class Speller:
                 dims[i], target = -1, (*target[:i], -1, *target[i + 1 :])
                 open_dims.remove(i)
                 break
-        shape = (
-            self._integers([d for d in dims if not isinstance(d, Sym)])
-            if not any(isinstance(dims[i], Sym) for i in open_dims)
-            else self._dims_of(target, limit)
-        )
-        return self.node("Reshape", [inputs[0], shape], {}, limit, name)
+        computed = any(isinstance(dims[i], Sym) for i in open_dims)
+        if computed or (-1 in dims and any(isinstance(d, Sym) for d in target)):
+            # A dimension that is 0 in a run leaves -1 undecided: dims of 1 that come, go or move need neither.
+            for op, short, long in (("Unsqueeze", source, attrs["shape"]), ("Squeeze", attrs["shape"], source)):
+                if axes := _ones(short, long):
+                    return self._plain(op, inputs, {"axes": axes}, term.dtype, limit, name)
+            moved = _moved_ones(source, attrs["shape"])
+            if moved is not None:
+                return self.node("Transpose", inputs, {"perm": moved}, limit, name)
+        if not computed:
+            shape = self._integers([d for d in dims if not isinstance(d, Sym)])
+            return self.node("Reshape", [inputs[0], shape], {}, limit, name)
+        # A dimension that is computed may be 0 in a run, and means it.
+        meant = {"allowzero": 1} if self.opset >= 14 and -1 not in target else {}
+        return self.node("Reshape", [inputs[0], self._dims_of(target, limit)], meant, limit, name)
 
     def _expand(self, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
         if len(inputs) > 1:
@@ -467,6 +483,35 @@ class Speller:
         if term is not None:
             self.register(term, limit - 0.5, name, term.dtype)
         return name
+
+
+def _counted(x: Term, attrs: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of a reduction with its axes counted from the first: onnxruntime (1.31) gives the wrong shape to
+    what is reduced of an empty tensor along axes that count from the end."""
+    if x.rank is None or "axes" not in attrs:
+        return attrs
+    return attrs | {"axes": tuple(axis % x.rank for axis in attrs["axes"])}
+
+
+def _ones(short: Sequence[Dim], long: Sequence[Dim]) -> tuple[int, ...] | None:
+    """The axes of 1 that the longer shape has beyond the shorter; None if that is not all."""
+    axes, i = list[int](), 0
+    for axis, dim in enumerate(long):
+        if i < len(short) and short[i] == dim:
+            i += 1
+        elif dim == 1:
+            axes.append(axis)
+        else:
+            return None
+    return tuple(axes) if i == len(short) else None
+
+
+def _moved_ones(source: Sequence[Dim], target: Sequence[Dim]) -> tuple[int, ...] | None:
+    """The permutation that a Reshape is which moves dims of 1 alone; None for any other."""
+    rest, ones = ([i for i, d in enumerate(source) if (d == 1) is one] for one in (False, True))
+    if [source[i] for i in rest] != [d for d in target if d != 1] or len(source) != len(target):
+        return None
+    return tuple(ones.pop(0) if d == 1 else rest.pop(0) for d in target)
 
 
 def as_reshape(terms: Terms, x: Term, shape: Shape) -> Term:

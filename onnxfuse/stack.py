@@ -34,7 +34,7 @@ def _concat(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | No
     if shape is None:
         return None
     axis = normal_axis(attrs["axis"], len(shape))
-    kept = [a for a in args if a.shape is None or product(a.shape) != 0] or args[:1]
+    kept = [a for a in args if a.shape is None or a.shape[axis] != 0] or args[:1]
     if len(kept) == 1:
         return kept[0]
     joined = _rejoined(terms, kept, axis) or _restacked(terms, kept, axis, shape)

@@ -107,6 +107,8 @@ class Terms:
         """Standard ops that the graph had when it was read."""
         self.raisable = False
         """May the model's opset still be raised, for an op that is worth it?"""
+        self.local = False
+        """Are these the terms of a local function?"""
         self.plural: dict[int, dict[int, Term]] = {}
         """Ids of terms that stand for several values → each of these, an Output, by its index; as of the last round."""
 

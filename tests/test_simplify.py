@@ -55,7 +55,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
             flat = Reshape (flags, minus)
             y = Gather (flat, index)
         }""".replace("one = {1},", "one = {1}, int64[1] minus = {-1},", 1),
-        ["Cast", "Reshape"],
+        ["Cast", "Unsqueeze"],
     ),
     "positions gathered by a range": (
         """g (float[S, 8] x) => (float[S, 8] y)

@@ -135,8 +135,8 @@ WAYS: dict[str, dict[str, Write]] = {
         "relu-.01*relu(-x)": lambda g, x: g.Sub(g.Relu(x), g.Mul(0.01, g.Relu(g.Neg(x)))),
     },
     "Relu": {
-        "where": lambda g, x: g.Where(g.Greater(x, 0.0), x, _zero(g, x)),
         "where(x<0)": lambda g, x: g.Where(g.Less(x, 0.0), _zero(g, x), x),
+        "where(x<=0)": lambda g, x: g.Where(g.LessOrEqual(x, 0.0), _zero(g, x), x),
     },
     "Softsign": {
         "x/(1+abs)": lambda g, x: g.Div(x, g.Add(1.0, g.Abs(x))),
@@ -144,7 +144,7 @@ WAYS: dict[str, dict[str, Write]] = {
     },
     "ThresholdedRelu": {
         "where": lambda g, x: g.Where(g.Greater(x, 1.0), x, _zero(g, x)),
-        "x*cast": lambda g, x: g.Mul(x, g.cast(g.Greater(x, 1.0), g.dtype(x))),
+        "where(1<x)": lambda g, x: g.Where(g.Less(1.0, x), x, _zero(g, x)),
     },
 }
 
