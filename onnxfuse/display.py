@@ -334,6 +334,8 @@ def _print_verdict(out: Console, validation: Validation) -> None:
         text = f"not validated: {validation.note}" if validation.note else "not validated"
         mark, style = "! ", "bold yellow"
     out.print(Padding.indent(Text.assemble((mark, style), text), 2))
+    if validation.verdict == "equal" and validation.note:
+        out.print(Padding.indent(Text(validation.note, style="dim"), 4))
     if validation.reference_error is not None:
         original, fused = validation.reference_error
         out.print(Text(f"    against float64: original {original:.1e}, fused {fused:.1e}", style="dim"))

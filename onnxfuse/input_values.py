@@ -31,6 +31,11 @@ class Case:
     unusual: bool = False
     """Rows are masked throughout, numbers are 0 or large, or there are none: the original may have NaN to show."""
 
+    @property
+    def empty(self) -> bool:
+        """Whether an input has no elements."""
+        return any(isinstance(value, np.ndarray) and not value.size for value in self.inputs.values())
+
 
 def usual_case(inputs: list[Input], shapes: dict[str, Sizes], seed: int, number: int, careful: bool) -> Case:
     """Inputs of these sizes; integers whose use is unknown are 0 and 1 if `careful`."""

@@ -12,8 +12,10 @@ import onnx
 import onnx.parser
 import pytest
 
+import onnxfuse
 from onnxfuse.errors import DependencyError
 from onnxfuse.validate import Oracle, bisect
+from tests.whole import MODELS
 
 
 def parse(graph: str, opset: int = 18, tail: str = "") -> onnx.ModelProto:
@@ -325,3 +327,12 @@ def test_a_budget_bounds_the_calls_and_what_is_kept_is_good() -> None:
     assert is_good.calls <= 62
     assert is_good(frozenset(range(1000)) - left_out)
     assert len(left_out) < 1000
+
+
+def test_tensors_without_elements_may_be_refused_and_the_note_says_so() -> None:
+    """onnxruntime's Attention takes no batch of 0, and says so in an error, which nobody takes for numbers."""
+    result = onnxfuse.optimize(MODELS / "vit.dynamo.onnx", target="ort")
+    validation = result.report.validation
+    assert (validation.verdict, result.report.left_out) == ("equal", [])
+    assert validation.note == "batch=0: onnxruntime refuses the fused model, and runs the original"
+    assert result.report.census["Attention"] == 3
