@@ -70,6 +70,12 @@ MODELS = {
         "float[b,2,2] x",
         "float[?,?,?] y",
     ),
+    "heads whose number nobody knows": (
+        """t = Transpose<perm = [0, 1, 3, 2]>(x)  m = MatMul(x, t)  w = Softmax<axis = -1>(m)
+        n = IsNaN(w)  zero = Constant<value = float {0.0}>()  g = Where(n, zero, w)  y = MatMul(g, x)""",
+        "float[b,s,8,1] x",
+        "float[?,?,?,?] y",
+    ),
     "parts without elements, end to end": (
         "n = Neg(x)  c = Concat<axis = 1>(x, n)  y = Abs(c)",
         "float[0,2,4] x",
