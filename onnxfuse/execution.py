@@ -12,7 +12,6 @@ import onnx
 from . import inputs
 from .errors import ModelError
 from .runtime.quiet import Session, SessionError
-from .runtime.served import Served
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,10 @@ class Run:
     inputs: dict[str, Any]
     outputs: dict[str, Any]
     """Output name → array, list of arrays for a sequence, or None for an optional that is empty."""
-    served: Served
+    kernels: tuple[str, ...]
+    """Fused ops that ran kernels."""
+    bodies: dict[str, str]
+    """Other fused ops, and why each ran its function body."""
 
 
 def run(
@@ -44,7 +46,8 @@ def run(
     """
     session = opened(path, str(path), provider=provider, emulate=emulate, rules=rules)
     case, outputs = first_case(model, str(path), session, given=given, shapes=shapes, seed=seed)
-    return Run(case.name, case.inputs, dict(zip(session.outputs, outputs, strict=True)), session.served)
+    named, served = dict(zip(session.outputs, outputs, strict=True)), session.served
+    return Run(case.name, case.inputs, named, tuple(sorted(served.sources)), served.bodies)
 
 
 def opened(model: onnx.ModelProto | Path, name: str, base_dir: Path | None = None, **options: Any) -> Session:

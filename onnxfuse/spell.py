@@ -211,7 +211,7 @@ class Speller:
             return self._shape_vector(term, limit, name)
         attrs = dict(term.attrs)
         total = term.args[0] if op == "Log" else None
-        if total is not None and total.op == "ReduceSum" and total.args[0].op == "Exp":
+        if total is not None and total.op == "ReduceSum" and len(total.args) == 1 and total.args[0].op == "Exp":
             # The op does not overflow where its parts do.
             x, attrs = total.args[0].args[0], _counted(total.args[0], dict(total.attrs))
             return self._plain("ReduceLogSumExp", [self._operand(x, dtype, limit)], attrs, dtype, limit, name)

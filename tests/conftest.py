@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from onnxfuse import equations, lift
 from tests import fake_engine
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell lets what it runs in the background ignore interrupts, and so would the processes that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MALFORMED, FAULTS = lift.MALFORMED, equations.FAULTS
 

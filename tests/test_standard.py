@@ -77,9 +77,10 @@ def test_a_function_body_folds_back_to_its_op(op: str) -> None:
     prefix, count = FOLDED[op]
     names = expanded(prefix)
     assert len(names) == count
-    left = {
-        name: [family_of(node) for node in fused(name).graph.node if family_of(node) != "Constant"] for name in names
-    }
+    left = {name: [family_of(node) for node in fused(name).graph.node] for name in names}
+    # A mask that may hold the lowest number is floored before Attention (rules/6_absorb/attention_floor.rule).
+    apart = {"Constant", *(("IsInf", "Max", "Where") if op == "Attention" else ())}
+    left = {name: [node for node in nodes if node not in apart] for name, nodes in left.items()}
     assert {name: ops for name, ops in left.items() if ops != [op]} == {}
 
 

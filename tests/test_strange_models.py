@@ -124,7 +124,7 @@ def test_weights_that_are_nan_prove_nothing(optimized: Optimize) -> None:
 def test_a_batch_of_no_rows(optimized: Optimize) -> None:
     out, after = optimized(broken.zero_sized())
     assert "same numbers in onnxruntime" in out
-    assert ops(after) == ["LayerNormalization"]
+    assert ops(after) == ops(broken.zero_sized()), "there is nothing to compute"
 
 
 def test_nothing_to_fuse_is_written_unchanged_and_said(optimized: Optimize) -> None:

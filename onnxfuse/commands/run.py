@@ -59,9 +59,9 @@ def run(
     result = limited(lambda tell: execution.run(source, model, **options), model, seconds(timeout, emulate=emulate))
     out.print(f"{model}: {result.case}")
     tables.print_outputs(out, result.outputs)
-    if result.served.ops:
-        out.print(f"  kernels: {', '.join(sorted(result.served.sources))}")
-    for op, reason in result.served.bodies.items():
+    if result.kernels:
+        out.print(f"  kernels: {', '.join(result.kernels)}")
+    for op, reason in result.bodies.items():
         out.print(f"  {op} runs from its function body: {reason}")
     if outputs:
         files.write_arrays(outputs, result.outputs)
