@@ -63,6 +63,7 @@ def empty(read: int, written: int) -> type[Kernel]:
     """A kernel that does nothing, with so many inputs and outputs."""
 
     class Empty:
+        name: ClassVar[str] = "empty"
         signature: ClassVar[Signature] = Signature(
             f"Empty{read}{written}",
             tuple(Parameter(f"X{index}") for index in range(read)),

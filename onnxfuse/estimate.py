@@ -151,7 +151,7 @@ def _estimate(
         made = kernels.find(family(node.op_type), rules)
         kernel = made(attributes)
         inputs, outputs = arguments(made.signature, body)
-        source = made.__module__.rpartition(".")[2]
+        source = made.name
     except KernelError:
         kernel, source = None, FUNCTION_BODY
     if types is None:

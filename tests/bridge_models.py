@@ -45,6 +45,7 @@ class Shift:
     `seen` are the attributes of each node, `pointers` the addresses of the inputs of the last launches.
     """
 
+    name: ClassVar[str] = "probe"
     signature: ClassVar[Signature] = Signature(
         "Shift",
         (Parameter("X"), Parameter("bias", optional=True), Parameter("mask", "bool", optional=True)),

@@ -36,6 +36,7 @@ class Attention:
     qk_matmul_output is no output of this kernel: it would be the scores.
     """
 
+    name: ClassVar[str] = "attention"
     signature: ClassVar[Signature] = Signature(
         "Attention",
         (

@@ -42,6 +42,7 @@ class EmbedNormalization:
     Gather has it on a GPU.
     """
 
+    name: ClassVar[str] = "embed_norm"
     signature: ClassVar[Signature]
     center: ClassVar[bool]
 

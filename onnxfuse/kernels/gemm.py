@@ -40,6 +40,7 @@ class FusedMatMul:
     A residual has the shape of Y, or one that repeats along Y's first dimensions.
     """
 
+    name: ClassVar[str] = "gemm"
     signature: ClassVar[Signature] = Signature(
         "FusedMatMul",
         (Parameter("A"), Parameter("B"), Parameter("bias", optional=True), Parameter("residual", optional=True)),

@@ -20,6 +20,7 @@ class GroupNormalization:
     """ai.onnx GroupNormalization-21 of [batch, channels, ...]: a scale and a bias for each channel (Wu and He: Group
     Normalization, 2018)."""
 
+    name: ClassVar[str] = "group_norm"
     signature: ClassVar[Signature] = Signature(
         "GroupNormalization", (Parameter("X"), Parameter("scale"), Parameter("bias")), (Parameter("Y"),)
     )

@@ -55,6 +55,8 @@ class Kernel(Protocol):
     It is called from several threads at a time and keeps no state of a call.
     """
 
+    name: ClassVar[str]
+    """What reports call it: one name for ops that share their source."""
     signature: ClassVar[Signature]
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:

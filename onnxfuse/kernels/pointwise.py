@@ -165,6 +165,7 @@ def _read(reached: Sequence[Scalar], inputs: Sequence[TensorType], count: int) -
 class Pointwise:
     """The kernel of one node; `kernel` makes the class of an op."""
 
+    name: ClassVar[str] = "pointwise"
     signature: ClassVar[Signature]
     catalogue: ClassVar[Catalogue]
 

@@ -59,6 +59,7 @@ def along(name: str, array: Array, trailing: Sequence[int]) -> Given:
 class RowNormalization:
     """What the normalizations of this module have in common: `axis` and `epsilon`, and the launch."""
 
+    name: ClassVar[str] = "row_norm"
     signature: ClassVar[Signature]
     center: ClassVar[bool]
 

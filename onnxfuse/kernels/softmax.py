@@ -41,6 +41,7 @@ def columns_source(form: str, dtype: str) -> Source:
 class Softmax:
     """ai.onnx Softmax-13, along one axis."""
 
+    name: ClassVar[str] = "softmax"
     signature: ClassVar[Signature] = Signature("Softmax", (Parameter("input"),), (Parameter("output"),))
     form: ClassVar[str] = "SOFTMAX"
 

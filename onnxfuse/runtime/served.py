@@ -52,8 +52,8 @@ class Served:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Family → the module of onnxfuse.kernels that has the kernel of its ops, or of some."""
-        return {family(op.name): op.kernel.__module__.rpartition(".")[2] for op in self.ops}
+        """Family → the name of the kernel of its ops, or of some."""
+        return {family(op.name): op.kernel.name for op in self.ops}
 
     @property
     def bodies(self) -> dict[str, str]:
