@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
 from .onnxruntime_ops import IN_AI_ONNX
-from .terms import Array, Attrs
+
+Attrs: TypeAlias = tuple[tuple[str, Any], ...]
+"""The attributes of a term, sorted by name; hashable, see `freeze`."""
 
 AXES_INPUT: dict[str, tuple[int, str, int]] = {
     # op: (position of the input, name of the attribute it was, opset that turned it into an input)
@@ -132,7 +134,7 @@ def make_attribute(name: str, value: Any) -> AttributeProto:
     return helper.make_attribute(name, list(value) if isinstance(value, tuple) else value)
 
 
-def tensor(array: Array, name: str, dtype: int) -> TensorProto:
+def tensor(array: np.ndarray[Any, Any], name: str, dtype: int) -> TensorProto:
     """An initializer of the given dtype."""
     with np.errstate(over="ignore"):  # a mask's -3.4e38 is -inf in half precision
         values = np.ascontiguousarray(array).astype(helper.tensor_dtype_to_np_dtype(dtype))

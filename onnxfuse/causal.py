@@ -10,9 +10,10 @@ import numpy as np
 from onnx import TensorProto
 
 from .diagonals import LARGEST, Diagonals, diagonals
+from .fold import value_of
 from .forms import make
 from .symbolic import Dim, smallest_of
-from .terms import REAL, Term, Terms, static, value_of
+from .terms import REAL, Term, Terms, static
 
 NEVER = -1e9
 """What a mask adds at most to a score that it takes away: its exponential vanishes beside that of any other score."""

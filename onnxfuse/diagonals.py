@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .fold import evaluate
+from .fold import evaluate, value_of
 from .indexing import affine, broadcast_steps
 from .symbolic import Dim, at_least
-from .terms import Array, Term, static, value_of
+from .terms import Array, Term, static
 
 LARGEST = 1 << 24
 """Constants of more elements are not looked into."""

@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from .terms import REAL, Term, static, value_of
+from .fold import value_of
+from .terms import REAL, Term, static
 
 LARGEST = 1 << 24
 """Elements of a constant that are looked at; one with more may hold anything."""

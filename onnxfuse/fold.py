@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from .shape_data import END
-from .terms import REAL, Array, Term, numpy_dtype
+from .symbolic import END
+from .terms import REAL, Array, Term, UnknownValueError, numpy_dtype
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -202,3 +202,34 @@ _OTHER: dict[str, Callable[[list[Array], Mapping[str, Any], Term], Any]] = {
     "Pad": _pad,
     "Clip": _clip,
 }
+
+
+def value_of(term: Term) -> Array:
+    """The elements of a constant term, folded on demand; floats in float64.
+
+    Raises UnknownValueError for a term that is not `constant`, or turns out not to be: it is not from then on."""
+    stack = [term]
+    while stack:
+        top = stack[-1]
+        missing = [] if top.load is not None else [a for a in top.args if a.op != "Absent" and a.load is None]
+        stack.extend(missing)
+        if not missing:
+            stack.pop()
+            if top.load is None:
+                top.load = _folded(top)
+    assert term.load is not None
+    return term.load()
+
+
+def _folded(term: Term) -> Callable[[], Array]:
+    """What gives the elements of a term whose arguments are known."""
+    try:
+        if not term.constant:
+            raise ValueError(f"{term!r} is not a constant")
+        arrays = [a.load() if a.load is not None else None for a in term.args]
+        array = evaluate(term.op, arrays, dict(term.attrs), term)
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        # What a node computes of constants may be undefined; it is for the runtime to say so, if it ever runs it.
+        term.constant = False
+        raise UnknownValueError(f"{term!r} cannot be computed: {error}") from error
+    return lambda: array

@@ -13,9 +13,10 @@ from typing import TypeAlias
 import numpy as np
 
 from .canonical import freeze
+from .fold import value_of
 from .infer import infer
 from .symbolic import Shape, product
-from .terms import FOLDABLE, SMALL, Attributes, Term, Terms, UnknownValueError, is_number, same_shape, static, value_of
+from .terms import FOLDABLE, SMALL, Attributes, Term, Terms, UnknownValueError, is_number, same_shape, static
 
 Form: TypeAlias = Callable[[Terms, list[Term], Attributes, Shape | None, int], Term | None]
 """(terms, args, attrs, shape, dtype) → the op in normal form, or None if it is in normal form as it stands.

@@ -15,10 +15,11 @@ import numpy as np
 
 from .canonical import freeze
 from .choices import compared
+from .fold import value_of
 from .forms import Form, form
 from .infer import normal_axis
 from .symbolic import Dim, Shape, at_least, product
-from .terms import INTEGER, Array, Attributes, Term, Terms, static, value_of
+from .terms import INTEGER, Array, Attributes, Term, Terms, static
 from .views import blocks_of, chosen, expand, reshape, slice_axis, transpose
 
 LARGEST = 1 << 20

@@ -16,13 +16,14 @@ from onnx.external_data_helper import ExternalDataInfo
 
 from .canonical import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from .effects import Effect, Effects
+from .fold import value_of
 from .graph import STANDARD, Graph, captured_names, has_bodies
 from .infer import BROADCAST, infer, normal_axis
 from .normal import fold, make, reshape, slice_axis
 from .onnxruntime_ops import added, in_onnx
 from .shape_data import shape_data
 from .symbolic import Apart, Derived, Dim, Limited, Shape, Sym, broadcast, limit, product, same_if, single, symbol
-from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms, same_shape, static, value_of
+from .terms import FOLDABLE, REAL, SMALL, Array, Term, Terms, same_shape, static
 
 MICROSOFT = "com.microsoft"
 """The domain of ops whose results shape inference may know though onnx does not."""
@@ -106,10 +107,10 @@ class View:
         while view is not None:
             if name in view.terms_of:
                 outer = view.terms_of[name]
-                if outer.op == "Constant" and outer._load is not None:
+                if outer.op == "Constant" and outer.load is not None:
                     if outer.scalar is not None or outer.data is not None:
-                        return self.terms.constant(outer._load(), outer.dtype)
-                    return self.terms.stored(name, outer.shape or (), outer.dtype, outer._load)
+                        return self.terms.constant(outer.load(), outer.dtype)
+                    return self.terms.stored(name, outer.shape or (), outer.dtype, outer.load)
                 return self.terms.input(name, outer.shape, view.dtypes.get(name, outer.dtype))
             view = view.parent
         dtype, shape = self.graph.type_of(name)

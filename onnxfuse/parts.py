@@ -11,10 +11,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from .fold import value_of
 from .infer import normal_axis
 from .normal import expand, make, repeat, reshape, slice_axis
 from .symbolic import Dim, minimum
-from .terms import Term, Terms, is_number, static, value_of
+from .terms import Term, Terms, is_number, static
 
 POINTWISE = frozenset("Cos Sin Exp Tanh Sigmoid Sqrt Reciprocal Cast Add Mul".split())
 """Ops of which every element depends on the elements at its own place."""

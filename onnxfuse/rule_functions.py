@@ -12,11 +12,12 @@ import numpy as np
 from onnx import TensorProto
 
 from . import causal, fills, symbolic
+from .fold import value_of
 from .lengths import lengths_of, window_of
 from .padding import lengthened
 from .parts import along, part, rows
 from .symbolic import Dim, Shape, Sym, broadcast, product
-from .terms import HALF, Term, is_number, same_shape, value_of
+from .terms import HALF, Term, is_number, same_shape
 
 if TYPE_CHECKING:
     from .equations import Scope

@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from .symbolic import Dim, Shape, Sym, at_least, equal, floor_divide, maximum, minimum, product
+from .symbolic import END, Dim, Shape, Sym, at_least, equal, floor_divide, maximum, minimum, product
 from .terms import INTEGER, Array, Attributes, Term, Terms
-
-END = 10**9
-"""A Slice that stops here or later means the end of the axis: jax2tf writes no more than this, others more."""
 
 
 def slice_bounds(args: list[Term]) -> list[tuple[int, Dim, Dim, int]] | None:

@@ -17,14 +17,14 @@ from .bodies import Use, asks_for_shapes, output_dtype, real_dtype
 from .canonical import integers_as_input, is_standard, make_attribute, tensor
 from .contrib import REQUIRED_OUTPUTS, SINGLE_PRECISION
 from .dimensions import Dimensions, Numbers, Part, Run
+from .fold import value_of
 from .functions import Functions
 from .graph import DOMAIN, STANDARD, Names, family, number_of
 from .lift import View
 from .match import Match
 from .search import Found
-from .shape_data import END
-from .symbolic import Dim, Shape, Sym, product, viewed
-from .terms import REAL, Array, Attributes, Term, Terms, UnknownValueError, is_number, value_of
+from .symbolic import END, Dim, Shape, Sym, product, viewed
+from .terms import REAL, Array, Attributes, Term, Terms, UnknownValueError, is_number
 from .views import is_reshape
 
 Spelling: TypeAlias = Callable[[Term, list[str], dict[str, Any], float, str], str]

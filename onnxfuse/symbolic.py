@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import TypeAlias
 
+END = 10**9
+"""A Slice that stops here or later means the end of the axis: jax2tf writes no more than this, others more."""
+
 Monomial: TypeAlias = tuple[str, ...]
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from onnx import TensorProto
 
+from .canonical import Attrs
 from .symbolic import Shape, Sym, symbol
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ _ALL = (1 << LEVELS * WIDTH) - 1
 _EVERY = sum(1 << level * WIDTH for level in range(LEVELS))
 
 
-Attrs: TypeAlias = tuple[tuple[str, Any], ...]
-"""The attributes of a term, sorted by name; hashable, see `canonical.freeze`."""
 Attributes: TypeAlias = Mapping[str, Any]
 """The attributes of an op that is about to become a term."""
 Array: TypeAlias = "NDArray[Any]"
@@ -49,7 +48,7 @@ class Term:
     """One expression.  `scalar` is its number if it is a constant with one element; `data` are the (symbolic) integers
     it holds if it computes with shapes."""
 
-    __slots__ = ("_load", "args", "attrs", "below", "constant", "data", "dtype", "id", "key", "op", "scalar", "shape")
+    __slots__ = ("args", "attrs", "below", "constant", "data", "dtype", "id", "key", "load", "op", "scalar", "shape")
 
     op: str
     args: tuple[Term, ...]
@@ -62,7 +61,7 @@ class Term:
     data: Array | None
     constant: bool
     below: int
-    _load: Callable[[], Array] | None
+    load: Callable[[], Array] | None
 
     def __repr__(self) -> str:
         if self.scalar is not None:
@@ -159,7 +158,7 @@ class Terms:
             return term
         term = Term()
         term.op, term.args, term.attrs, term.key, term.id = op, args, attrs, key, len(self._table)
-        term.shape, term.dtype, term.data, term.scalar, term._load = shape, dtype, data, scalar, load
+        term.shape, term.dtype, term.data, term.scalar, term.load = shape, dtype, data, scalar, load
         below, constant = 0, bool(args)
         for a in args:
             below |= a.below
@@ -230,39 +229,6 @@ def numpy_dtype(dtype: int) -> np.dtype[Any]:
 
 class UnknownValueError(ValueError):
     """What a constant term computes has no value: an index beyond its axis, or more elements than there is room for."""
-
-
-def value_of(term: Term) -> Array:
-    """The elements of a constant term, folded on demand; floats in float64.
-
-    Raises UnknownValueError for a term that is not `constant`, or turns out not to be: it is not from then on."""
-    stack = [term]
-    while stack:
-        top = stack[-1]
-        missing = [] if top._load is not None else [a for a in top.args if a.op != "Absent" and a._load is None]
-        stack.extend(missing)
-        if not missing:
-            stack.pop()
-            if top._load is None:
-                top._load = _folded(top)
-    assert term._load is not None
-    return term._load()
-
-
-def _folded(term: Term) -> Callable[[], Array]:
-    """What gives the elements of a term whose arguments are known."""
-    from .fold import evaluate
-
-    try:
-        if not term.constant:
-            raise ValueError(f"{term!r} is not a constant")
-        arrays = [a._load() if a._load is not None else None for a in term.args]
-        array = evaluate(term.op, arrays, dict(term.attrs), term)
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
-        # What a node computes of constants may be undefined; it is for the runtime to say so, if it ever runs it.
-        term.constant = False
-        raise UnknownValueError(f"{term!r} cannot be computed: {error}") from error
-    return lambda: array
 
 
 def same_shape(a: Shape | None, b: Shape | None) -> bool:

@@ -25,8 +25,8 @@ from onnx import TensorProto, numpy_helper
 from .canonical import freeze
 from .forms import fold, form, hoisted, make, scaled
 from .infer import normal_axis
-from .shape_data import END, position, slice_bounds, slice_length
-from .symbolic import Dim, Shape, Sym, exact, product
+from .shape_data import position, slice_bounds, slice_length
+from .symbolic import END, Dim, Shape, Sym, exact, product
 from .terms import SMALL, Attributes, Term, Terms, numpy_dtype, same_shape, static
 
 VIEWS = frozenset({"Reshape", "Transpose", "Slice", "Expand", "Repeat"})
