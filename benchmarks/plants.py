@@ -20,11 +20,11 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import onnx
+from onnxfuse.fuse import Fused, lower
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.graph import family
 from onnxfuse.language import Catalogue, define, load
-from onnxfuse.pipeline import Fused, lower
 from onnxfuse.rule import Rule, op_name, targets
 from onnxfuse.site_proof import compare_sites
 from onnxfuse.targets import Target

@@ -27,19 +27,18 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from typing import TypeAlias
 
     import numpy as np
     import onnx
-    import onnx_graphsurgeon
     import onnxruntime
 
     from onnxfuse.demands import Finding
-    from onnxfuse.pipeline import Optimized, Progress
+    from onnxfuse.fuse import Progress
+    from onnxfuse.pipeline import Optimized
     from onnxfuse.records import Report
     from onnxfuse.runtime.served import Served
+    from onnxfuse.sources import Source
 
-    Source: TypeAlias = str | os.PathLike[str] | onnx.ModelProto | onnx_graphsurgeon.Graph
 
 __all__ = ["InferenceSession", "OnnxfuseError", "__version__", "check", "optimize", "register", "report"]
 __version__ = "0.1.0"

@@ -68,6 +68,19 @@ def attribute_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
                 yield f"{attribute.name}[{i}]", graph
 
 
+def count_nodes(model: ModelProto) -> int:
+    """Nodes of all scopes; a Constant is no node to run."""
+    total = 0
+    stack: list[Any] = [model.graph, *(f for f in model.functions if f.domain != DOMAIN)]
+    while stack:
+        graph = stack.pop()
+        for node in graph.node:
+            total += node.op_type != "Constant"
+            if node.attribute:
+                stack.extend(body for _, body in attribute_graphs(node))
+    return total
+
+
 def has_bodies(node: NodeProto) -> bool:
     """Is it a control-flow node?"""
     return bool(node.attribute) and any(attribute.type in BODIES for attribute in node.attribute)

@@ -12,7 +12,7 @@ from .prove import FUSED, SEARCH, prove
 from .records import LeftOut, Validation
 
 if TYPE_CHECKING:
-    from .pipeline import Banned, Fused, Progress
+    from .fuse import Banned, Fused, Progress
 
 
 def proved(

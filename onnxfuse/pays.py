@@ -19,7 +19,7 @@ from .provenance import keys
 from .records import Estimate, Fusion, LeftOut
 
 if TYPE_CHECKING:
-    from .pipeline import Banned, Fused, Progress
+    from .fuse import Banned, Fused, Progress
     from .provenance import Site
 
 LEAST = 1e-9

@@ -2,64 +2,34 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial, wraps
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from onnx import ModelProto
 
 from .cards import Card
 from .compatibility import compatibility
-from .cost import launches, traffic
-from .effects import Effects
 from .errors import ModelError, NumericsError, UsageError
 from .estimate import predict
 from .expand import expand
-from .functions import Functions
-from .graph import DOMAIN, STANDARD, Names, attribute_graphs, family_of, roots
+from .fuse import Banned, Fused, Progress, fuse, lower, uncollected
+from .graph import count_nodes, roots
 from .inputs import assumed
 from .kernels.emulator.build import compiler
-from .language import Catalogue, load
-from .lift import View, lift
-from .match import Failure
-from .onnxruntime_ops import added
-from .opset import convert, loadable, raisable
+from .language import load
 from .placement import placement
-from .provenance import Site, Vanished, module, vanished
-from .records import Fusion, LeftOut, NearMiss, Report, Runs, Validation
-from .rewrite import Writer, import_domains
+from .records import LeftOut, Report, Runs, Validation
 from .runtime.served import examine
-from .search import Found, bans, made, search
-from .spell import UnrealisableError
 from .stand_in import runnable
 from .targets import DEFAULT, Target
-from .terms import Term
+from .tell import fusion, worth_telling
 
 if TYPE_CHECKING:
     import numpy as np
-
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with (step, done, total)."""
-
-NEAR = 0.6
-"""A failed match is worth telling from this share of its pattern on."""
-SMALL = 4
-"""A pattern of fewer ops says something only where all of them are there and a condition fails."""
-COMMON = frozenset("Add And Cast Div Expand MatMul Mul Neg Not Or Pow Reshape Sub Sum Transpose Where".split())
-"""Ops that every model has: a small pattern with such a root is nearly everywhere, which says nothing."""
-
-Banned: TypeAlias = frozenset[tuple[str, str, str]]
-"""(scope, rule, value) of fusions that must not be made, and of values that must not be simplified."""
-SIMPLIFY = "simplify"
-"""Stands for a rule where a value is computed anew without one."""
 
 
 @dataclass
@@ -68,48 +38,6 @@ class Optimized:
 
     model: ModelProto
     report: Report
-
-
-class OpsetError(Exception):
-    """Something would be fused at a higher opset than the model's."""
-
-    def __init__(self, opset: int) -> None:
-        super().__init__(opset)
-        self.opset = opset
-
-
-@dataclass
-class Fused:
-    """A model with fusions, before it is proved."""
-
-    model: ModelProto
-    sites: list[Site]
-    near_misses: list[NearMiss]
-    simplified: Banned
-    """What to ban for nothing to be simplified."""
-    unread: frozenset[str] = frozenset()
-    """Tensors whose values were wanted while their external data is missing: the model is good for a report alone."""
-    banned: Banned = frozenset()
-    """What was banned when it was made."""
-    vanished: list[Vanished] = field(default_factory=list)
-    """Matches that left no node of their own, and may change numbers all the same."""
-
-
-def uncollected(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """The function, run without Python's cycle collector: terms are many, live long and have no cycles, and it would
-    look at them all again and again."""
-
-    @wraps(function)
-    def run(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            return function(*args, **options)
-        finally:
-            if collecting:
-                gc.enable()
-
-    return run
 
 
 @uncollected
@@ -224,153 +152,6 @@ def report(
     return result
 
 
-@uncollected
-def lower(
-    model: ModelProto,
-    catalogue: Catalogue,
-    *,
-    opset: int | None = None,
-    base_dir: Path | None = None,
-    why: str | None = None,
-    progress: Progress | None = None,
-) -> tuple[ModelProto, Fused]:
-    """Fuse at `opset`; if none is given, at the model's own, or at the lowest that has the standard ops found.
-
-    Returns the model at that opset, and what became of it.  Raises UsageError if it cannot be converted to `opset`, or
-    to one that the target's runtime loads, and if that runtime does not run it; a model that cannot be converted to a
-    higher one that was not asked for stays as it is."""
-    if not catalogue.target.functions:
-        model = expand(model)
-    runtime = catalogue.target.runtime
-    if runtime is not None:
-        model = loadable(model, runtime, opset)
-    source, raising = convert(model, opset), opset is None and not catalogue.target.functions and raisable(model)
-    while True:
-        try:
-            fused = fuse(source, catalogue, base_dir=base_dir, why=why, progress=progress, raising=raising)
-            if runtime is not None:
-                compatibility(fused.model, runtime)
-            return source, fused
-        except OpsetError as higher:
-            try:
-                source = convert(model, higher.opset)
-            except UsageError:
-                source, raising = model, False
-
-
-@uncollected
-def fuse(
-    model: ModelProto,
-    catalogue: Catalogue,
-    *,
-    base_dir: Path | None = None,
-    banned: Banned = frozenset(),
-    why: str | None = None,
-    progress: Progress | None = None,
-    raising: bool = False,
-) -> Fused:
-    """Apply the catalogue to every scope of a copy of the model.
-
-    Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
-    try:
-        return _fuse(model, catalogue, base_dir, banned, why, progress, raising)
-    except UnrealisableError:
-        # Only a fused op with several outputs can make nodes wait for each other: do without those.
-        single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
-        return _fuse(model, single, base_dir, banned, why, progress, raising)
-
-
-def _fuse(
-    model: ModelProto,
-    catalogue: Catalogue,
-    base_dir: Path | None,
-    banned: Banned,
-    why: str | None,
-    progress: Progress | None,
-    raising: bool,
-) -> Fused:
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    present = {f.name: f for f in copy.functions if f.domain == DOMAIN}
-    scopes = [graph for root in roots(copy) for graph in root.scopes()]
-    functions, names, effects = Functions(catalogue, present), Names.of(scopes), Effects.of(copy)
-    views: dict[int, View] = {}
-    results: list[tuple[View, Found]] = []
-    for done, graph in enumerate(scopes):
-        if progress is not None:
-            progress("match", done, len(scopes))
-        parent = views.get(id(graph.parent)) if graph.parent is not None else None
-        view = views[id(graph)] = lift(graph, base_dir, parent, effects)
-        forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
-        results.append((view, _search(view, catalogue, forbidden, raising)))
-    sites: list[Site] = []
-    near: list[NearMiss] = []
-    gone: list[Vanished] = []
-    simplified: set[tuple[str, str, str]] = set()
-    for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
-        path = view.graph.path
-        kept = {value for scope, rule, value in banned if (scope, rule) == (path, SIMPLIFY)}
-        writer = Writer(view, found, names, functions, kept)
-        own = writer.write()
-        simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
-        near = near_misses(view, found, own, why) + near
-        sites = own + sites
-        gone += vanished(found, path, own)
-    if catalogue.target.runtime is not None:
-        copy.ir_version = min(copy.ir_version, catalogue.target.runtime.ir_version)
-    import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
-    functions.attach(copy, {s.node.op_type for s in sites if s.node.domain == DOMAIN})
-    unread = frozenset(name for view, _ in results for name in view.unread)
-    return Fused(copy, sites, near, frozenset(simplified), unread, banned, gone)
-
-
-def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], raising: bool) -> Found:
-    """Fusions, then the target's lowerings.  Where an op is left that the target does not have, what made it is banned
-    and the search made again.  Raises OpsetError if `raising` and a higher opset has it."""
-    target, opset, view.terms.raisable = catalogue.target, view.graph.opset, raising
-    view.terms.local = view.graph.is_function
-    strata = [*catalogue.strata(), *catalogue.lowerings()]
-    while True:
-        found = search(view, catalogue, strata, banned)
-        missing = [
-            term
-            for term, dtype in made(view, found)
-            if not target.can_say(
-                term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions, _shapes(term.args)
-            )
-        ]
-        wanted = max((target.wanted_opset(term.op, dict(term.attrs)) for term in missing), default=0)
-        if target.standard:
-            wanted = max(wanted, _standardized(view, found, target))
-        if raising and wanted > opset:
-            raise OpsetError(wanted)
-        excess = bans(found, missing) - banned
-        if not excess:
-            return found
-        banned = banned | excess
-
-
-def _standardized(view: View, found: Found, target: Target) -> int:
-    """See to it that what only onnxruntime has in ai.onnx is written as the op of the standard that it is.
-
-    Returns the opset that is needed for all; what needs a higher one than the scope's stays."""
-    graph, opset = view.graph, 0
-    for node in graph.nodes:
-        name = node.output[0] if node.output else ""
-        if added(node, graph.opset) and name not in found.touched | found.stale:
-            term = found.current[name]
-            wanted = target.wanted_opset(term.op, dict(term.attrs))
-            if wanted and wanted <= graph.opset:
-                found.touched.add(name)
-            opset = max(opset, wanted)
-    return opset
-
-
-def _shapes(terms: Sequence[Term]) -> list[Sequence[Any] | None]:
-    """The shapes of operands as `runtimes.features` wants them."""
-    return [None if term.op == "Absent" else term.shape or () for term in terms]
-
-
 def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """What the symbolic dimensions are if inputs have these shapes.
 
@@ -396,9 +177,6 @@ def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, i
     return known
 
 
-# ------------------------------------------------------------------------------------------------ what to say
-
-
 def _report(model: ModelProto, fused: Fused, target: Target, known: Mapping[str, int], rules: Sequence[Path]) -> Report:
     served = examine(fused.model, rules)
     before = model if target.functions else expand(model)
@@ -410,7 +188,7 @@ def _report(model: ModelProto, fused: Fused, target: Target, known: Mapping[str,
         runtime=str(target.runtime) if target.runtime else None,
         runs=_runs(fused.model, target),
         nodes_after=count_nodes(fused.model),
-        fusions=[fusion(site, known) for site in fused.sites if _worth_telling(site)],
+        fusions=[fusion(site, known) for site in fused.sites if worth_telling(site)],
         near_misses=fused.near_misses,
         unread=sorted(fused.unread),
         kernels=served.sources,
@@ -441,90 +219,5 @@ def _add_estimates(
     told.card = card.name
     told.fusions = [
         replace(fusion, estimate=found.get((site.scope, site.node.name)))
-        for fusion, site in zip(told.fusions, filter(_worth_telling, fused.sites), strict=True)
+        for fusion, site in zip(told.fusions, filter(worth_telling, fused.sites), strict=True)
     ]
-
-
-def _worth_telling(site: Site) -> bool:
-    """A node that a target merely writes in another way is no fusion."""
-    return len(site.replaced) > 1 or any(not match.rule.lowers for match in site.matches)
-
-
-def count_nodes(model: ModelProto) -> int:
-    """Nodes of all scopes; a Constant is no node to run."""
-    total = 0
-    stack: list[Any] = [model.graph, *(f for f in model.functions if f.domain != DOMAIN)]
-    while stack:
-        graph = stack.pop()
-        for node in graph.node:
-            total += node.op_type != "Constant"
-            if node.attribute:
-                stack.extend(body for _, body in attribute_graphs(node))
-    return total
-
-
-def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
-    """A site as plain data; `known` are sizes of symbolic dimensions."""
-    domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
-    fused = [match.rule.name for match in site.matches if not match.rule.lowers]
-    inner = dict.fromkeys((match.rule.name, i) for match in site.matches for i in match.inner)
-    often = Counter(i.rule.name for outer, i in inner if i.rule.name != outer)
-    rule = (fused or [match.rule.name for match in site.matches])[-1]
-    return Fusion(
-        rule=rule,
-        op=f"{domain}{family_of(site.node)}",
-        scope=f"{site.scope}{site.module}",
-        node=site.node.name,
-        replaced=site.replaced,
-        absorbed=tuple(name for name in dict.fromkeys(fused) if name != rule for _ in range(often[name] or 1)),
-        # A node is one launch, however many steps its term has.
-        launches_saved=max(sum(min(launches(term), 1) for term in site.dead) - 1, 0),
-        bytes_saved=traffic(site.gone, known),
-    )
-
-
-def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None) -> list[NearMiss]:
-    """Failed matches that got far, at places that no fusion covers: of those that share a place, the furthest.
-
-    Of rules that got equally far, the one that asks for the least besides is the nearest."""
-    covered = {t.id for site in sites for t in site.dead} | {site.term.id for site in sites}
-    names: dict[int, str] = {}
-    for name, term in view.terms_of.items():
-        if name in view.graph.producer:
-            names.setdefault(term.id, name)
-    result: list[NearMiss] = []
-    told: set[int] = set()
-    open_roots = names.keys() - covered
-    order = sorted(
-        found.failures(open_roots), key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id)
-    )
-    for failure in order:
-        if not _telling(failure, why) or failure.root.id in told or failure.at.id in told:
-            continue  # a smaller rule stops at the same step, or inside what a larger one has matched
-        told |= failure.covered | {failure.at.id}
-        value = names.get(failure.at.id) or names[failure.root.id]
-        node = view.graph.nodes[view.graph.producer[value]]
-        scope = f"{view.graph.path}{module([node])}"
-        source = f"{failure.rule.path}:{failure.line}"
-        result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason()))
-    for candidate in found.unprofitable:
-        root = candidate.match.root
-        if root.id in names and root.id not in covered and candidate.survivors:
-            kept = next((names[t.id] for t in candidate.survivors if t.id in names), "an intermediate")
-            node = view.graph.nodes[view.graph.producer[names[root.id]]]
-            rule = candidate.match.rule
-            reason = f"fusing saves nothing: {kept} is needed elsewhere as well"
-            source = f"{rule.path}:{rule.emit[0].lineno}"
-            result.append(NearMiss(rule.name, source, f"{view.graph.path}{module([node])}", node.name or kept, reason))
-    return sorted(set(result), key=lambda m: (m.rule, m.scope, m.node, m.reason))
-
-
-def _telling(failure: Failure, why: str | None) -> bool:
-    """Whether a failed match is worth a user's time."""
-    if failure.rule.lowers and failure.rule.name != why:
-        return False
-    if failure.rule.name == why:
-        return failure.size > 1 and failure.matched / failure.size >= NEAR
-    if failure.size < SMALL or failure.rule.cost == "fold":
-        return failure.matched == failure.size > 1 and failure.root.op not in COMMON
-    return failure.matched / failure.size >= NEAR

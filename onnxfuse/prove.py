@@ -20,7 +20,7 @@ from .site_proof import compare_sites
 from .validate import Oracle, bisect
 
 if TYPE_CHECKING:
-    from .pipeline import Banned, Fused, Progress
+    from .fuse import Banned, Fused, Progress
     from .provenance import Site, Vanished
     from .site_proof import Compared
 
@@ -198,6 +198,6 @@ def _blamed(fused: Fused, tested: ModelProto, compared: Compared) -> tuple[list[
 
 
 def _left_out(site: Site, verdict: Validation, reason: str) -> LeftOut:
-    from .pipeline import fusion
+    from .tell import fusion
 
     return LeftOut(fusion(site), verdict.max_error, reason)

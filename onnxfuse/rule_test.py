@@ -95,7 +95,8 @@ def check(rule: Rule, catalogue: Catalogue) -> Iterator[Outcome]:
 
 def _fused(rule: Rule, catalogue: Catalogue, case: Case, expected: list[Array], dtype: int) -> Iterator[Outcome]:
     """The rule matches the model, and the fused model computes what the model computes."""
-    from .pipeline import count_nodes, fuse
+    from .fuse import fuse
+    from .graph import count_nodes
 
     fused = fuse(case.model, catalogue, why=rule.name)
     used = sorted({match.rule.name for site in fused.sites for match in site.matches})

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
@@ -14,7 +14,9 @@ from onnxfuse import files, toposort
 from onnxfuse.errors import UsageError
 
 if TYPE_CHECKING:
-    from onnxfuse import Source
+    import onnx_graphsurgeon
+
+    Source: TypeAlias = str | os.PathLike[str] | onnx.ModelProto | onnx_graphsurgeon.Graph
 
 
 @dataclass(frozen=True, slots=True)

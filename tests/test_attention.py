@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
 from onnxfuse.graph import family_of
-from onnxfuse.pipeline import fuse
 from tests.spellings.build import Array
 from tests.spellings.mutants import run
 from tests.written import inputs

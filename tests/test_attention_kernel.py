@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper, parser
+from onnxfuse.fuse import fuse
 
 import onnxfuse
 from onnxfuse.bodies import Use
@@ -25,7 +26,6 @@ from onnxfuse.kernels.device import Buffer, TensorType
 from onnxfuse.kernels.emulated import Emulated
 from onnxfuse.kernels.recorder import ADDRESS, Recorder
 from onnxfuse.language import load
-from onnxfuse.pipeline import fuse
 from onnxfuse.runtime.served import examine
 
 from .attention_cases import INPUTS, POSITIONS, Case, expected

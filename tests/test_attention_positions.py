@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnxfuse.fuse import lower
 
 from onnxfuse import language
 from onnxfuse.graph import family_of
-from onnxfuse.pipeline import lower
 from onnxfuse.targets import Target
 from tests.spellings.build import Array
 from tests.test_attention import B, D, H, Model, S, T, assert_same, attributes, census, operands, scores

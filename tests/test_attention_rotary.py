@@ -10,11 +10,11 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import parser
+from onnxfuse.fuse import fuse
 
 import onnxfuse
 from onnxfuse.graph import family_of
 from onnxfuse.language import load
-from onnxfuse.pipeline import fuse
 from onnxfuse.runtime.served import examine
 from onnxfuse.runtime.session import open_session
 from onnxfuse.targets import Target

@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, parser
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
-from onnxfuse.pipeline import fuse
 from tests.spellings.mutants import REFUSALS, run
 from tests.test_fusion import HEAD, ops
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx
 import pytest
 from onnx import parser
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
 from onnxfuse.effects import Effect, Effects
 from onnxfuse.graph import roots
 from onnxfuse.lift import lift
-from onnxfuse.pipeline import fuse
 from onnxfuse.targets import Target
 
 CATALOGUE = language.load()

@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
 from onnxfuse.fold import evaluate
 from onnxfuse.graph import family_of, roots
 from onnxfuse.lift import View, lift
-from onnxfuse.pipeline import fuse
 from onnxfuse.terms import Term
 from tests.spellings.build import Array
 from tests.spellings.mutants import run

@@ -7,10 +7,10 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
+from onnxfuse.fuse import Fused, fuse, lower
 
 from onnxfuse import language
 from onnxfuse.graph import family_of
-from onnxfuse.pipeline import Fused, fuse, lower
 from onnxfuse.targets import Target
 from tests.spellings.mutants import run
 from tests.test_fusion import ops

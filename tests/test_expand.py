@@ -6,13 +6,13 @@ from pathlib import Path
 
 import onnx
 import pytest
+from onnxfuse.fuse import fuse
 
 import onnxfuse
 from onnxfuse import language
 from onnxfuse.cli import main
 from onnxfuse.expand import expand
 from onnxfuse.graph import family_of, roots
-from onnxfuse.pipeline import fuse
 from tests import whole
 from tests.whole import MODELS
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnxfuse.fuse import lower
 
 from onnxfuse import fills
 from onnxfuse.graph import roots
 from onnxfuse.language import load
 from onnxfuse.lift import lift
-from onnxfuse.pipeline import lower
 from onnxfuse.targets import Target
 from tests import whole
 

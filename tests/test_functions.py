@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import defs, helper
+from onnxfuse.fuse import fuse
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from onnxfuse import language
 from onnxfuse.graph import family
-from onnxfuse.pipeline import fuse
 from tests import whole
 from tests.test_fusion import assert_same_numbers, model, ops
 from tests.whole import MODELS

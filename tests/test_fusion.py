@@ -8,10 +8,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
 from onnxfuse.graph import family_of
-from onnxfuse.pipeline import fuse, optimize
+from onnxfuse.pipeline import optimize
 from onnxfuse.targets import Target
 from tests.spellings.mutants import feeds, run
 

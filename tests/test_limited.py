@@ -10,6 +10,8 @@ from onnx import TensorProto, helper
 
 from onnxfuse import limited, pipeline
 from onnxfuse.cli import main
+from onnxfuse.fuse import Fused, Progress, fuse
+from onnxfuse.language import load
 from onnxfuse.prove import FUSED, ORIGINAL, SEARCH
 from tests import broken
 
@@ -95,7 +97,7 @@ def test_a_proof_in_a_process_is_the_same_proof() -> None:
 def test_what_is_known_when_the_time_is_up_decides(
     steps: list[str], verdict: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    def waits(*_: object, progress: pipeline.Progress, **__: object) -> None:
+    def waits(*_: object, progress: Progress, **__: object) -> None:
         for number, step in enumerate(steps):
             progress(step, number, 3)
         import time
@@ -113,8 +115,8 @@ def test_what_is_known_when_the_time_is_up_decides(
 def test_a_step_that_finds_something_wrong_says_so() -> None:
     """Else time that is up while it is looked for would let it through."""
     model = onnx.load(MODELS / "softmax.onnx")
-    fused = pipeline.fuse(model, pipeline.load())
-    spoiled = pipeline.Fused(onnx.ModelProto.FromString(fused.model.SerializeToString()), fused.sites, [], frozenset())
+    fused = fuse(model, load())
+    spoiled = Fused(onnx.ModelProto.FromString(fused.model.SerializeToString()), fused.sites, [], frozenset())
     spoiled.model.graph.output[0].name, told = fused.model.graph.input[0].name, list[str]()
     _, validation, _ = limited.prove(
         model,

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
 from onnxfuse.graph import family_of
-from onnxfuse.pipeline import fuse
 from onnxfuse.targets import Target
 from tests.spellings.mutants import feeds, run
 from tests.written import inputs

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from onnx import ModelProto, parser
+from onnxfuse.fuse import Fused, fuse
 
 from onnxfuse import language
 from onnxfuse.graph import family_of
 from onnxfuse.parse import parse_text
-from onnxfuse.pipeline import Fused, fuse
 from onnxfuse.rule import Rule
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, parser
+from onnxfuse.fuse import fuse
 
 import onnxfuse
 from onnxfuse import files, language, onnxruntime_ops
@@ -16,7 +17,6 @@ from onnxfuse.cli import main
 from onnxfuse.graph import roots
 from onnxfuse.lift import lift
 from onnxfuse.opset import convert
-from onnxfuse.pipeline import fuse
 from onnxfuse.targets import Target
 from tests.spellings.mutants import feeds, run
 

@@ -13,13 +13,13 @@ import onnx
 import onnxruntime
 import pytest
 from click.testing import CliRunner
+from onnxfuse.fuse import lower
 
 import onnxfuse
 from benchmarks import ort_ops
 from onnxfuse import language
 from onnxfuse.cli import onnxfuse as command
 from onnxfuse.graph import family_of
-from onnxfuse.pipeline import lower
 from onnxfuse.targets import Target
 
 ROOT = Path(__file__).resolve().parent.parent

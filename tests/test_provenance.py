@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 
 from onnxfuse import pipeline
+from onnxfuse.fuse import fuse
 from onnxfuse.language import load
 from onnxfuse.provenance import TORCH_SCOPES, module
 
@@ -20,7 +21,7 @@ EXPORTS = sorted(path.name for path in MODELS.glob("*.onnx") if "_half" not in p
 @pytest.mark.parametrize("name", EXPORTS)
 def test_every_site_replaces_nodes_and_no_two_the_same(name: str) -> None:
     model = onnx.load(MODELS / name, load_external_data=False)
-    fused = pipeline.fuse(model, load(), base_dir=MODELS)
+    fused = fuse(model, load(), base_dir=MODELS)
     assert [site.node.name for site in fused.sites if not site.replaced] == []
     claimed = Counter((site.scope, replaced) for site in fused.sites for replaced in site.replaced)
     assert [place for place, count in claimed.items() if count > 1] == []

@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 import onnx
 from onnx import parser
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
-from onnxfuse.pipeline import fuse
 from tests.spellings.mutants import feeds, run
 from tests.test_fusion import HEAD, model, ops
 

@@ -10,13 +10,13 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, parser
+from onnxfuse.fuse import lower
 
 import onnxfuse
 from onnxfuse import language, runtimes
 from onnxfuse.cli import main
 from onnxfuse.compatibility import compatibility
 from onnxfuse.errors import UsageError
-from onnxfuse.pipeline import lower
 from onnxfuse.runtimes import Runtime
 from onnxfuse.targets import Target
 

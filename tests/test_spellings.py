@@ -10,10 +10,10 @@ from itertools import combinations, islice
 import numpy as np
 import onnx
 import pytest
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
 from onnxfuse.graph import family_of
-from onnxfuse.pipeline import fuse
 from tests.spellings import FAMILIES, LEAST, gelu
 from tests.spellings.build import Case, Spelling, covering, everything
 from tests.spellings.mutants import feeds, mutants, run

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
-from onnxfuse.pipeline import fuse
 from tests.spellings.mutants import run
 from tests.test_fusion import HEAD, ops
 

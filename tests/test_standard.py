@@ -14,10 +14,10 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
 from onnxfuse.graph import family_of
-from onnxfuse.pipeline import fuse
 
 CATALOGUE = language.load()
 

@@ -10,11 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
 from onnxfuse.cli import main
 from onnxfuse.graph import family_of
-from onnxfuse.pipeline import fuse, optimize
+from onnxfuse.pipeline import optimize
 from onnxfuse.targets import Target
 from tests import broken
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import onnx
 import pytest
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
-from onnxfuse.pipeline import fuse
 from tests import whole
 from tests.transforms import OPAQUE, TRANSFORMS, transformed
 from tests.whole import MODELS

@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 import onnx
+from onnxfuse.fuse import fuse
 
 from onnxfuse import language
-from onnxfuse.pipeline import fuse
 from tests import whole
 from tests.transforms import OPAQUE, TRANSFORMS, transformed
 

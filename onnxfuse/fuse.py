@@ -1,0 +1,230 @@
+"""A model → the model with fused ops, not proved yet: each scope lifted, searched and written."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+from onnx import ModelProto
+
+from .compatibility import compatibility
+from .effects import Effects
+from .errors import UsageError
+from .expand import expand
+from .functions import Functions
+from .graph import DOMAIN, Names, roots
+from .language import Catalogue
+from .lift import View, lift
+from .onnxruntime_ops import added
+from .opset import convert, loadable, raisable
+from .provenance import Site, Vanished, vanished
+from .records import NearMiss
+from .rewrite import Writer, import_domains
+from .search import Found, bans, made, search
+from .spell import UnrealisableError
+from .targets import Target
+from .tell import near_misses
+from .terms import Term
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with (step, done, total)."""
+Banned: TypeAlias = frozenset[tuple[str, str, str]]
+"""(scope, rule, value) of fusions that must not be made, and of values that must not be simplified."""
+SIMPLIFY = "simplify"
+"""Stands for a rule where a value is computed anew without one."""
+
+
+class OpsetError(Exception):
+    """Something would be fused at a higher opset than the model's."""
+
+    def __init__(self, opset: int) -> None:
+        super().__init__(opset)
+        self.opset = opset
+
+
+@dataclass
+class Fused:
+    """A model with fusions, before it is proved."""
+
+    model: ModelProto
+    sites: list[Site]
+    near_misses: list[NearMiss]
+    simplified: Banned
+    """What to ban for nothing to be simplified."""
+    unread: frozenset[str] = frozenset()
+    """Tensors whose values were wanted while their external data is missing: the model is good for a report alone."""
+    banned: Banned = frozenset()
+    """What was banned when it was made."""
+    vanished: list[Vanished] = field(default_factory=list)
+    """Matches that left no node of their own, and may change numbers all the same."""
+
+
+def uncollected(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """The function, run without Python's cycle collector: terms are many, live long and have no cycles, and it would
+    look at them all again and again."""
+
+    @wraps(function)
+    def run(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*args, **options)
+        finally:
+            if collecting:
+                gc.enable()
+
+    return run
+
+
+@uncollected
+def lower(
+    model: ModelProto,
+    catalogue: Catalogue,
+    *,
+    opset: int | None = None,
+    base_dir: Path | None = None,
+    why: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[ModelProto, Fused]:
+    """Fuse at `opset`; if none is given, at the model's own, or at the lowest that has the standard ops found.
+
+    Returns the model at that opset, and what became of it.  Raises UsageError if it cannot be converted to `opset`, or
+    to one that the target's runtime loads, and if that runtime does not run it; a model that cannot be converted to a
+    higher one that was not asked for stays as it is."""
+    if not catalogue.target.functions:
+        model = expand(model)
+    runtime = catalogue.target.runtime
+    if runtime is not None:
+        model = loadable(model, runtime, opset)
+    source, raising = convert(model, opset), opset is None and not catalogue.target.functions and raisable(model)
+    while True:
+        try:
+            fused = fuse(source, catalogue, base_dir=base_dir, why=why, progress=progress, raising=raising)
+            if runtime is not None:
+                compatibility(fused.model, runtime)
+            return source, fused
+        except OpsetError as higher:
+            try:
+                source = convert(model, higher.opset)
+            except UsageError:
+                source, raising = model, False
+
+
+@uncollected
+def fuse(
+    model: ModelProto,
+    catalogue: Catalogue,
+    *,
+    base_dir: Path | None = None,
+    banned: Banned = frozenset(),
+    why: str | None = None,
+    progress: Progress | None = None,
+    raising: bool = False,
+) -> Fused:
+    """Apply the catalogue to every scope of a copy of the model.
+
+    Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
+    try:
+        return _fuse(model, catalogue, base_dir, banned, why, progress, raising)
+    except UnrealisableError:
+        # Only a fused op with several outputs can make nodes wait for each other: do without those.
+        single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
+        return _fuse(model, single, base_dir, banned, why, progress, raising)
+
+
+def _fuse(
+    model: ModelProto,
+    catalogue: Catalogue,
+    base_dir: Path | None,
+    banned: Banned,
+    why: str | None,
+    progress: Progress | None,
+    raising: bool,
+) -> Fused:
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    present = {f.name: f for f in copy.functions if f.domain == DOMAIN}
+    scopes = [graph for root in roots(copy) for graph in root.scopes()]
+    functions, names, effects = Functions(catalogue, present), Names.of(scopes), Effects.of(copy)
+    views: dict[int, View] = {}
+    results: list[tuple[View, Found]] = []
+    for done, graph in enumerate(scopes):
+        if progress is not None:
+            progress("match", done, len(scopes))
+        parent = views.get(id(graph.parent)) if graph.parent is not None else None
+        view = views[id(graph)] = lift(graph, base_dir, parent, effects)
+        forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
+        results.append((view, _search(view, catalogue, forbidden, raising)))
+    sites: list[Site] = []
+    near: list[NearMiss] = []
+    gone: list[Vanished] = []
+    simplified: set[tuple[str, str, str]] = set()
+    for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
+        path = view.graph.path
+        kept = {value for scope, rule, value in banned if (scope, rule) == (path, SIMPLIFY)}
+        writer = Writer(view, found, names, functions, kept)
+        own = writer.write()
+        simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
+        near = near_misses(view, found, own, why) + near
+        sites = own + sites
+        gone += vanished(found, path, own)
+    if catalogue.target.runtime is not None:
+        copy.ir_version = min(copy.ir_version, catalogue.target.runtime.ir_version)
+    import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
+    functions.attach(copy, {s.node.op_type for s in sites if s.node.domain == DOMAIN})
+    unread = frozenset(name for view, _ in results for name in view.unread)
+    return Fused(copy, sites, near, frozenset(simplified), unread, banned, gone)
+
+
+def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], raising: bool) -> Found:
+    """Fusions, then the target's lowerings.  Where an op is left that the target does not have, what made it is banned
+    and the search made again.  Raises OpsetError if `raising` and a higher opset has it."""
+    target, opset, view.terms.raisable = catalogue.target, view.graph.opset, raising
+    view.terms.local = view.graph.is_function
+    strata = [*catalogue.strata(), *catalogue.lowerings()]
+    while True:
+        found = search(view, catalogue, strata, banned)
+        missing = [
+            term
+            for term, dtype in made(view, found)
+            if not target.can_say(
+                term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions, _shapes(term.args)
+            )
+        ]
+        wanted = max((target.wanted_opset(term.op, dict(term.attrs)) for term in missing), default=0)
+        if target.standard:
+            wanted = max(wanted, _standardized(view, found, target))
+        if raising and wanted > opset:
+            raise OpsetError(wanted)
+        excess = bans(found, missing) - banned
+        if not excess:
+            return found
+        banned = banned | excess
+
+
+def _standardized(view: View, found: Found, target: Target) -> int:
+    """See to it that what only onnxruntime has in ai.onnx is written as the op of the standard that it is.
+
+    Returns the opset that is needed for all; what needs a higher one than the scope's stays."""
+    graph, opset = view.graph, 0
+    for node in graph.nodes:
+        name = node.output[0] if node.output else ""
+        if added(node, graph.opset) and name not in found.touched | found.stale:
+            term = found.current[name]
+            wanted = target.wanted_opset(term.op, dict(term.attrs))
+            if wanted and wanted <= graph.opset:
+                found.touched.add(name)
+            opset = max(opset, wanted)
+    return opset
+
+
+def _shapes(terms: Sequence[Term]) -> list[Sequence[Any] | None]:
+    """The shapes of operands as `runtimes.features` wants them."""
+    return [None if term.op == "Absent" else term.shape or () for term in terms]
