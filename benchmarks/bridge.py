@@ -29,12 +29,12 @@ import onnxruntime
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from benchmarks import scale
-from onnxfuse import interleaved
-from onnxfuse.kernels import cuda
-from onnxfuse.kernels.attention import Attention
-from onnxfuse.kernels.device import Array, Buffer, Device, TensorType
-from onnxfuse.kernels.kernel import Kernel, Parameter, Signature, Work
-from onnxfuse.kernels.recorder import ADDRESS
+from onnxfuse.kernels.attention.attention import Attention
+from onnxfuse.kernels.device import cuda
+from onnxfuse.kernels.device.device import Array, Buffer, Device, TensorType
+from onnxfuse.kernels.device.kernel import Kernel, Parameter, Signature, Work
+from onnxfuse.kernels.device.recorder import ADDRESS
+from onnxfuse.performance import interleaved
 from onnxfuse.runtime import registration
 from onnxfuse.runtime.custom_op import Backend, Op
 from onnxfuse.runtime.installed import CPU

@@ -16,8 +16,8 @@ import onnx
 import onnxruntime
 
 import onnxfuse
-from onnxfuse.files import bodies
-from onnxfuse.graph import DOMAIN, family_of
+from onnxfuse.model.files import bodies
+from onnxfuse.model.graph import DOMAIN, family_of
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 

@@ -1,8 +1,8 @@
 """Latency on a GPU in onnxruntime: each model as exported, for its CUDA provider, and with the kernels of onnxfuse.
 
 Inputs and outputs stay on the GPU.  All sessions have every optimization of onnxruntime on, live in one process, and
-run in turns (onnxfuse.interleaved).  A ratio is original / other: above 1, the other is faster.  The control is a
-second session of the original.
+run in turns (onnxfuse.performance.interleaved).  A ratio is original / other: above 1, the other is faster.  The
+control is a second session of the original.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from onnx import ModelProto
 
 import onnxfuse
 from benchmarks.latency import shape
-from onnxfuse import files, interleaved, pipeline
+from onnxfuse import pipeline
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.execution import first_case, opened
-from onnxfuse.interleaved import Ratio
-from onnxfuse.numerics import compare
-from onnxfuse.placement import fallbacks
+from onnxfuse.model import files
+from onnxfuse.performance import interleaved
+from onnxfuse.performance.execution import first_case, opened
+from onnxfuse.performance.interleaved import Ratio
+from onnxfuse.proof.numerics import compare
+from onnxfuse.reporting.placement import fallbacks
 from onnxfuse.runtime import installed
 from onnxfuse.runtime.quiet import Session, SessionError
-from onnxfuse.targets import Target
+from onnxfuse.targets.target import Target
 
 ORIGINAL, CONTROL = "original", "control"
 TARGETS: Mapping[str, Target] = {"ort cuda": Target("ort", "cuda"), "onnxfuse": Target()}

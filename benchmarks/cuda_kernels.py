@@ -1,7 +1,7 @@
 """Which kernels onnxruntime's CUDA provider has, from docs/OperatorKernels.md of its repository, which says so.
 
 The document is made by onnxruntime's build on a machine with a GPU; this reads its tables and needs none.  The result
-goes to onnxfuse/cuda_kernels.json, which `--target ort --provider cuda` and its report of fallbacks consult.
+goes to onnxfuse/targets/cuda_kernels.json, which `--target ort --provider cuda` and its report of fallbacks consult.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.cuda_provider import TABLE
+from onnxfuse.targets.cuda_provider import TABLE
 
 PROVIDER = "CUDAExecutionProvider"
 DOMAINS = ("ai.onnx", "com.microsoft")

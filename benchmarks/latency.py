@@ -1,7 +1,8 @@
 """Latency in plain onnxruntime on a CPU: each model as exported, and the files that onnxfuse and others make of it.
 
-All sessions have every optimization of onnxruntime on, live in one process, and run in turns (onnxfuse.interleaved).
-A ratio is original / other: above 1, the other is faster.  The control is a second session of the original.
+All sessions have every optimization of onnxruntime on, live in one process, and run in turns
+(onnxfuse.performance.interleaved).  A ratio is original / other: above 1, the other is faster.  The
+control is a second session of the original.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ import onnxruntime
 
 import onnxfuse
 from benchmarks import floor, scale
-from onnxfuse import files, inputs, interleaved, numerics
-from onnxfuse.commands.optimize import optimize
+from onnxfuse.cli.commands.optimize import optimize
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.interleaved import Ratio
+from onnxfuse.model import files
+from onnxfuse.performance import interleaved
+from onnxfuse.performance.interleaved import Ratio
+from onnxfuse.proof import inputs, numerics
 
 EXAMPLE = """example:
   python -m benchmarks.latency models/*.onnx --floor

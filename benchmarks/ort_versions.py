@@ -5,9 +5,9 @@ and schemas, and what becomes of small models: of one at each opset and IR versi
 onnxruntime expands, in each element type, and of all forms of ai.onnx Attention, whose numbers are compared with those
 of the op's own function as the newest version computes it.
 
-The answer goes to onnxfuse/runtimes.json: op → version of the op, or opset from which on it is expanded → "from", the
-first onnxruntime that has it, and type variable → types, each with the onnxruntime that it came with if that is a later
-one ("int8@1.24").
+The answer goes to onnxfuse/targets/runtimes.json: op → version of the op, or opset from which on it is expanded →
+"from", the first onnxruntime that has it, and type variable → types, each with the onnxruntime that it came with if
+that is a later one ("int8@1.24").
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from onnx import TensorProto, defs, helper
 
 from benchmarks.ort_forms import SINCE, forms, other_forms, wrong_forms
 
-TABLE = Path(__file__).parents[1] / "onnxfuse" / "runtimes.json"
+TABLE = Path(__file__).parents[1] / "onnxfuse" / "targets" / "runtimes.json"
 
 VERSIONS = [f"1.{minor}" for minor in range(20, 32)]
 PROBE = Path(__file__).with_name("ort_probe.py")

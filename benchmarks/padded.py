@@ -18,9 +18,9 @@ import numpy as np
 import onnx
 
 import onnxfuse
-from onnxfuse import float64, input_sizes, numerics
-from onnxfuse.input_values import Case, unusual_case, usual_case
-from onnxfuse.inputs import generate
+from onnxfuse.proof import float64, input_shapes, numerics
+from onnxfuse.proof.input_values import Case, unusual_case, usual_case
+from onnxfuse.proof.inputs import generate
 from onnxfuse.runtime.quiet import Session, SessionError
 
 SIZES = (
@@ -30,21 +30,22 @@ SIZES = (
     {"batch": 3, "sequence": 12, "past": 3, "image": 160, "signal": 2000},
     {"batch": 6, "sequence": 30, "past": 2, "image": 100, "signal": 666},
 )
-"""Of each kind of axis (`input_sizes.LADDERS`); at least three samples, of which one can be padding."""
+"""Of each kind of axis (`input_shapes.LADDERS`); at least three samples, of which one can be padding."""
 
 
 def cases(model: onnx.ModelProto, session: Session) -> Iterator[Case]:
     """Usual and unusual inputs at each of SIZES on which the original runs; of static shapes, the proof's own."""
-    inputs = input_sizes.read(model, {})
-    kinds = input_sizes.kinds_of(inputs, {})
+    inputs = input_shapes.read(model, {})
+    kinds = input_shapes.kinds_of(inputs, {})
     made: list[Case] = []
     for sizes in SIZES if kinds else ():
         symbols = {symbol: sizes[kind] for symbol, kind in kinds.items()}
         shapes = {
-            item.name: {d: input_sizes.evaluate(d, symbols) for d in item.dims if isinstance(d, str)} for item in inputs
+            item.name: {d: input_shapes.evaluate(d, symbols) for d in item.dims if isinstance(d, str)}
+            for item in inputs
         }
         if any(item.past for item in inputs):
-            input_sizes.cover_past(inputs, {}, shapes)
+            input_shapes.cover_past(inputs, {}, shapes)
         usual = usual_case(inputs, shapes, 1, len(made), False)
         made += [usual, unusual_case(inputs, usual)]
     if not kinds:

@@ -20,15 +20,15 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import onnx
-from onnxfuse.fuse import Fused, lower
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.graph import family
-from onnxfuse.language import Catalogue, define, load
-from onnxfuse.rule import Rule, op_name, targets
-from onnxfuse.site_proof import compare_sites
-from onnxfuse.targets import Target
-from onnxfuse.validate import Oracle
+from onnxfuse.fuse import Fused, lower
+from onnxfuse.language.catalogue import Catalogue, define, load
+from onnxfuse.language.rule import Rule, op_name, targets
+from onnxfuse.model.graph import family
+from onnxfuse.proof.cut_proof import compare_sites
+from onnxfuse.proof.oracle import Oracle
+from onnxfuse.targets.target import Target
 
 SMALL = 1 + 1e-5
 EPSILON = 2 * float(np.finfo(np.float32).eps)

@@ -27,8 +27,10 @@ import onnx
 
 import onnxfuse
 from benchmarks.environments import Environment, UnavailableError, build
-from onnxfuse import execution, files, numerics
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.model import files
+from onnxfuse.performance import execution
+from onnxfuse.proof import numerics
 
 HERE = Path(__file__).resolve().parent
 WORKER = HERE / "portability_worker.py"

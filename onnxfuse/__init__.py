@@ -13,7 +13,7 @@ Example::
     assert not onnxfuse.check("bert.onnx", expect=["Attention>=12"])
 
 Models are paths, `onnx.ModelProto`s or `onnx_graphsurgeon.Graph`s; none is changed.  Everything raised on purpose is an
-`OnnxfuseError` of onnxfuse.errors.  What is returned is documented in onnxfuse.records.
+`OnnxfuseError` of onnxfuse.errors.  What is returned is documented in onnxfuse.reporting.records.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from onnxfuse.demands import Finding
     from onnxfuse.fuse import Progress
+    from onnxfuse.model.sources import Source
     from onnxfuse.pipeline import Optimized
-    from onnxfuse.records import Report
+    from onnxfuse.reporting.records import Report
+    from onnxfuse.reporting.requirements import Finding
     from onnxfuse.runtime.served import Served
-    from onnxfuse.sources import Source
 
 
 __all__ = ["InferenceSession", "OnnxfuseError", "__version__", "check", "optimize", "register", "report"]
@@ -90,8 +90,8 @@ def optimize(
         timeout: Prove in a child process, in which each run of a model may take so many seconds (0: any time); None
             proves in this process, which a model that never ends then stops.
         card: Leave out what is predicted to be slower fused than not on this GPU, "h200" or a .json file that
-            onnxfuse.cards describes, at `shapes`, or at sizes that are assumed and named in the report.  What was
-            measured on this machine counts for more than what is predicted.
+            onnxfuse.performance.gpus describes, at `shapes`, or at sizes that are assumed and named in the report.
+            What was measured on this machine counts for more than what is predicted.
         base_dir: Where external data lies; None is the folder of `model`, if that is a file.
         progress: Called with (step, done, total).
 
@@ -106,8 +106,11 @@ def optimize(
     """
     from pathlib import Path
 
-    from onnxfuse import cards, files, pipeline, runtimes, sources
-    from onnxfuse.targets import Target
+    from onnxfuse import pipeline
+    from onnxfuse.model import files, sources
+    from onnxfuse.performance import gpus
+    from onnxfuse.targets import runtimes
+    from onnxfuse.targets.target import Target
 
     meant = Target(target, provider, runtimes.given(runtime))
     source = sources.opened(model, weights=validate != "off")
@@ -126,7 +129,7 @@ def optimize(
         on_mismatch=on_mismatch,
         validate=validate,
         timeout=timeout,
-        card=cards.given(card, meant),
+        card=gpus.given(card, meant),
         base_dir=base_dir or source.folder,
         progress=progress,
     )
@@ -154,11 +157,14 @@ def report(
 ) -> Report:
     """What can be fused in `model`, what that saves, and why the rest cannot.  Nothing is run or written.
 
-    With a `card` ("h200", or a .json file that onnxfuse.cards describes) each fusion has an estimate of its time there.
-    The other arguments are those of `optimize`.
+    With a `card` ("h200", or a .json file that onnxfuse.performance.gpus describes) each fusion has an estimate of its
+    time there.  The other arguments are those of `optimize`.
     """
-    from onnxfuse import cards, pipeline, runtimes, sources
-    from onnxfuse.targets import Target
+    from onnxfuse import pipeline
+    from onnxfuse.model import sources
+    from onnxfuse.performance import gpus
+    from onnxfuse.targets import runtimes
+    from onnxfuse.targets.target import Target
 
     meant = Target(target, provider, runtimes.given(runtime))
     source = sources.opened(model, weights=False)
@@ -169,7 +175,7 @@ def report(
         ignore=ignore,
         rules=rules,
         shapes=shapes,
-        card=cards.given(card, meant),
+        card=gpus.given(card, meant),
         base_dir=base_dir or source.folder,
         progress=progress,
     )
@@ -195,18 +201,20 @@ def check(
     """
     from pathlib import Path
 
-    from onnxfuse import demands, names, sources
     from onnxfuse.errors import UsageError
+    from onnxfuse.language import lookup
+    from onnxfuse.model import sources
+    from onnxfuse.reporting import requirements
 
-    expectations = [demands.parse(text) for text in expect]
-    names.check_rules([expected.name for expected in expectations], options.get("rules", ()), or_ops=True)
-    before = demands.read_baseline(Path(baseline)) if baseline is not None else None
+    expectations = [requirements.parse(text) for text in expect]
+    lookup.check_rules([expected.name for expected in expectations], options.get("rules", ()), or_ops=True)
+    before = requirements.read_baseline(Path(baseline)) if baseline is not None else None
     if before is not None and sources.path_of(model) is None:
         raise UsageError("a baseline knows models by file name: give the model as a file")
     found = report(model, **options)
-    findings = demands.disappointed(found, expectations)
+    findings = requirements.disappointed(found, expectations)
     if before is not None:
-        findings += demands.lost(found, before.get(Path(found.model).name))
+        findings += requirements.lost(found, before.get(Path(found.model).name))
     return findings
 
 

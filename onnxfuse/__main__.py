@@ -18,7 +18,7 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 def main() -> int:
     """The command line, in a process whose crash is told."""
-    from onnxfuse.cli import guarded_main
+    from onnxfuse.cli.main import guarded_main
 
     return guarded_main()
 

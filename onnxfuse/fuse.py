@@ -11,24 +11,24 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from onnx import ModelProto
 
-from .compatibility import compatibility
-from .effects import Effects
 from .errors import UsageError
-from .expand import expand
-from .functions import Functions
-from .graph import DOMAIN, Names, roots
-from .language import Catalogue
-from .lift import View, lift
-from .onnxruntime_ops import added
-from .opset import convert, loadable, raisable
-from .provenance import Site, Vanished, vanished
-from .records import NearMiss
-from .rewrite import Writer, import_domains
-from .search import Found, bans, made, search
-from .spell import UnrealisableError
-from .targets import Target
-from .tell import near_misses
-from .terms import Term
+from .language.catalogue import Catalogue
+from .language.functions import Functions
+from .lifting.effects import Effects
+from .lifting.lift import View, lift
+from .matching.search import Found, bans, made, search
+from .model.graph import DOMAIN, Names, roots
+from .model.onnxruntime_ops import added
+from .reporting.records import NearMiss
+from .reporting.tell import near_misses
+from .rewriting.convert_opset import convert, loadable, raisable
+from .rewriting.inline import expand
+from .rewriting.provenance import Site, Vanished, vanished
+from .rewriting.realize import UnrealisableError
+from .rewriting.writer import Writer, import_domains
+from .targets.compatibility import compatibility
+from .targets.target import Target
+from .terms.term import Term
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from onnx import ModelProto
 
-from .cards import Card
-from .compatibility import compatibility
 from .errors import ModelError, NumericsError, UsageError
-from .estimate import predict
-from .expand import expand
 from .fuse import Banned, Fused, Progress, fuse, lower, uncollected
-from .graph import count_nodes, roots
-from .inputs import assumed
 from .kernels.emulator.build import compiler
-from .language import load
-from .placement import placement
-from .records import LeftOut, Report, Runs, Validation
+from .language.catalogue import load
+from .model.graph import count_nodes, roots
+from .performance.estimate import predict
+from .performance.gpus import Card
+from .proof.inputs import assumed
+from .proof.stand_in import runnable
+from .reporting.placement import placement
+from .reporting.records import LeftOut, Report, Runs, Validation
+from .reporting.tell import fusion, worth_telling
+from .rewriting.inline import expand
 from .runtime.served import examine
-from .stand_in import runnable
-from .targets import DEFAULT, Target
-from .tell import fusion, worth_telling
+from .targets.compatibility import compatibility
+from .targets.target import DEFAULT, Target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +87,7 @@ def optimize(
         return fuse(source, catalogue, base_dir=base_dir, banned=banned | losing)
 
     if card is not None:
-        from .pays import paying
+        from .performance.profitability import paying
 
         weighed = assumed(model, shapes)
         told = partial(fusion, known=known)
@@ -96,7 +96,7 @@ def optimize(
         )
     validation = Validation("not validated", note="validation is off")
     if validate != "off":
-        from .limited import proved  # onnxruntime is needed only here
+        from .proof.timed import proved  # onnxruntime is needed only here
 
         fused, validation, wrong = proved(
             model,

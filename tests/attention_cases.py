@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from ml_dtypes import finfo
 
-from onnxfuse.kernels.attention import Attention
-from onnxfuse.kernels.device import Device
+from onnxfuse.kernels.attention.attention import Attention
+from onnxfuse.kernels.device.device import Device
 
 from .row_cases import Values, Wanted, values
 

@@ -13,8 +13,8 @@ import numpy as np
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import Buffer, Device, TensorType
-from onnxfuse.kernels.kernel import Parameter, Signature
+from onnxfuse.kernels.device.device import Buffer, Device, TensorType
+from onnxfuse.kernels.device.kernel import Parameter, Signature
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("onnxfuse", 1)]
 

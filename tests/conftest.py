@@ -7,29 +7,30 @@ from collections.abc import Iterator
 
 import pytest
 
-from onnxfuse import equations, lift
+from onnxfuse.language import evaluate
+from onnxfuse.lifting import lift
 from tests import fake_engine
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell lets what it runs in the background ignore interrupts, and so would the processes that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-MALFORMED, FAULTS = lift.MALFORMED, equations.FAULTS
+MALFORMED, FAULTS = lift.MALFORMED, evaluate.FAULTS
 
 
 @pytest.fixture(autouse=True, scope="session")
 def strict() -> Iterator[None]:
     """What fails while a node is lifted or a rule evaluated fails a test: with these it is a mistake of ours."""
-    lift.MALFORMED = equations.FAULTS = ()
+    lift.MALFORMED = evaluate.FAULTS = ()
     yield
-    lift.MALFORMED, equations.FAULTS = MALFORMED, FAULTS
+    lift.MALFORMED, evaluate.FAULTS = MALFORMED, FAULTS
 
 
 @pytest.fixture
 def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
     """As users have it: nothing is known of a node that cannot be lifted, and what cannot be evaluated is no match."""
     monkeypatch.setattr(lift, "MALFORMED", MALFORMED)
-    monkeypatch.setattr(equations, "FAULTS", FAULTS)
+    monkeypatch.setattr(evaluate, "FAULTS", FAULTS)
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from typing import Any
 import onnx
 import pytest
 
-import onnxfuse
+from onnxfuse import proof
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.records import Fusion, NearMiss, Report, Validation
-from onnxfuse.rule_test import Outcome
+from onnxfuse.proof.rule_test import Outcome
+from onnxfuse.reporting.records import Fusion, NearMiss, Report, Validation
 
 
 def fusion(rule: str = "LayerNormalization", scope: str = "/enc/layer.0", **changes: Any) -> Fusion:
@@ -110,12 +110,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
     monkeypatch.setattr("onnxfuse.pipeline.optimize", engine.optimize)
     monkeypatch.setattr("onnxfuse.pipeline.report", engine.report)
-    monkeypatch.setattr("onnxfuse.language.load", _load)
-    tester = ModuleType("onnxfuse.rule_test")
+    monkeypatch.setattr("onnxfuse.language.catalogue.load", _load)
+    tester = ModuleType("onnxfuse.proof.rule_test")
     tester.check = _check  # type: ignore[attr-defined]
     tester.template = "# {0} to begin with.\n{0}(x)\n".format  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "onnxfuse.rule_test", tester)
-    monkeypatch.setattr(onnxfuse, "rule_test", tester, raising=False)
+    monkeypatch.setitem(sys.modules, "onnxfuse.proof.rule_test", tester)
+    monkeypatch.setattr(proof, "rule_test", tester, raising=False)
     return engine
 
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxfuse.language import Catalogue, load
+from onnxfuse.language.catalogue import Catalogue, load
 
 from .kernel_runs import reference
 from .row_cases import ulps

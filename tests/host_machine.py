@@ -11,9 +11,9 @@ import numpy as np
 from benchmarks.gpu.machine import GUARD, POISON, Memory, Run, Values, in_turn, memory
 from benchmarks.gpu.plan import Row, Step
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import Array, Grid, Source, TensorType
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.host_products import NumPy
+from onnxfuse.kernels.device.device import Array, Grid, Source, TensorType
+from onnxfuse.kernels.device.host_products import NumPy
+from onnxfuse.kernels.emulator.device import Emulated
 
 
 class HostMachine:

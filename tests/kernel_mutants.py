@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import Array, Device, Grid, Source
-from onnxfuse.kernels.emulated import Emulated
+from onnxfuse.kernels.device.device import Array, Device, Grid, Source
+from onnxfuse.kernels.emulator.device import Emulated
 
 BARRIER = re.compile(
     r"__syncthreads\(\)|__syncthreads_(?:or|and|count)(?=\()|__syncwarp\([^()]*\)|__threadfence\(\)"

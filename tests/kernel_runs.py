@@ -13,12 +13,12 @@ from onnx import NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from onnxfuse.bodies import Use, asks_for_shapes
-from onnxfuse.functions import function
-from onnxfuse.kernels.device import TensorType
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.kernel import Kernel
-from onnxfuse.language import Catalogue
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.kernel import Kernel
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.language.bodies import Use, asks_for_shapes
+from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.language.functions import function
 
 Array = NDArray[Any]
 FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)

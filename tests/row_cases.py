@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxfuse.kernels.device import TensorType
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.kernel import Kernel
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.kernel import Kernel
+from onnxfuse.kernels.emulator.device import Emulated
 
 Values = NDArray[Any]
 DTYPES = tuple(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16)))

@@ -14,7 +14,7 @@ import pytest
 
 import onnxfuse
 from onnxfuse.errors import ModelError, OutputError, UsageError
-from onnxfuse.graph import family_of
+from onnxfuse.model.graph import family_of
 
 MODELS = Path(__file__).parent.parent / "models"
 GELU = MODELS / "quick_gelu.onnx"
@@ -117,10 +117,10 @@ def test_check() -> None:
 
 
 def test_check_against_a_baseline(tmp_path: Path) -> None:
-    from onnxfuse import demands
+    from onnxfuse.reporting import requirements
 
     baseline = tmp_path / "baseline.json"
-    baseline.write_text(demands.baseline_text({GELU.name: demands.sites(onnxfuse.report(GELU))}))
+    baseline.write_text(requirements.baseline_text({GELU.name: requirements.sites(onnxfuse.report(GELU))}))
     assert onnxfuse.check(GELU, baseline=baseline) == []
     lost = onnxfuse.check(GELU, baseline=str(baseline), ignore=["SkipLayerNormalization"])
     assert {finding.rule for finding in lost} == {"SkipLayerNormalization"}

@@ -11,9 +11,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxfuse import atomic
-from onnxfuse.cli import main
+from onnxfuse.cli.main import main
 from onnxfuse.errors import OutputError
+from onnxfuse.system import atomic_write
 from tests import broken
 
 
@@ -47,7 +47,7 @@ def test_what_is_no_file_is_refused_and_stays(strange: tuple[str, Path]) -> None
     kind, path = strange
     mode = path.stat().st_mode
     with pytest.raises(OutputError, match=f"strange is a {kind}, not a file: name a file"):
-        atomic.replace(path, [b"new"])
+        atomic_write.replace(path, [b"new"])
     assert path.stat().st_mode == mode
     assert os.listdir() == ["strange"]
 
@@ -56,7 +56,7 @@ def test_so_is_a_link_to_it(strange: tuple[str, Path]) -> None:
     kind, path = strange
     os.symlink(path, "link")
     with pytest.raises(OutputError, match=f"link is a {kind}"):
-        atomic.replace(Path("link"), [b"new"])
+        atomic_write.replace(Path("link"), [b"new"])
     assert os.readlink("link") == "strange"
 
 
@@ -82,7 +82,7 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(there: bool, tmp_path: Pa
         (folder / "file").write_bytes(b"old")
     link.symlink_to("store/file")
     last.symlink_to("link")
-    atomic.replace(last, [b"new", b"er"])
+    atomic_write.replace(last, [b"new", b"er"])
     assert (folder / "file").read_bytes() == b"newer"
     assert (os.readlink(last), os.readlink(link)) == ("link", "store/file")
     assert sorted(tmp_path.iterdir()) == [last, link, folder]
@@ -101,9 +101,9 @@ def test_a_link_that_leads_nowhere(make: Callable[[Path], None], message: str, t
     path = tmp_path / "link"
     make(path)
     with pytest.raises(OutputError, match=message):
-        atomic.replace(path, [b"new"])
+        atomic_write.replace(path, [b"new"])
     with pytest.raises(OutputError, match=message):
-        atomic.refuse(path)
+        atomic_write.refuse(path)
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
-from onnxfuse.graph import family_of
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family_of
 from tests.spellings.build import Array
 from tests.spellings.mutants import run
 from tests.written import inputs
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 B, H, S, T, D = 2, 4, 3, 5, 8
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from onnxfuse.fuse import fuse
 
+from onnxfuse.fuse import fuse
 from tests.spellings.build import Array
 from tests.test_attention import CATALOGUE, B, D, H, Model, S, T, assert_same, attributes, census, operands, scores
 

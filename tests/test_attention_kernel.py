@@ -12,20 +12,20 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper, parser
-from onnxfuse.fuse import fuse
 
 import onnxfuse
-from onnxfuse.bodies import Use
 from onnxfuse.errors import KernelError
-from onnxfuse.functions import function
-from onnxfuse.graph import family
-from onnxfuse.kernels import attention_plan
-from onnxfuse.kernels.attention import Attention
-from onnxfuse.kernels.attention_plan import Tiles, padded, shared_bytes, splits, tiles
-from onnxfuse.kernels.device import Buffer, TensorType
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.recorder import ADDRESS, Recorder
-from onnxfuse.language import load
+from onnxfuse.fuse import fuse
+from onnxfuse.kernels.attention import plan
+from onnxfuse.kernels.attention.attention import Attention
+from onnxfuse.kernels.attention.plan import Tiles, padded, shared_bytes, splits, tiles
+from onnxfuse.kernels.device.device import Buffer, TensorType
+from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.language.bodies import Use
+from onnxfuse.language.catalogue import load
+from onnxfuse.language.functions import function
+from onnxfuse.model.graph import family
 from onnxfuse.runtime.served import examine
 
 from .attention_cases import INPUTS, POSITIONS, Case, expected
@@ -211,16 +211,16 @@ def test_no_race_and_no_access_out_of_bounds(name: str, dtype: np.dtype[Any], or
 
 
 def test_half_precision_without_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = attention_plan.Source.file
+    whole = plan.Source.file
 
-    def older(name: str, **defines: object) -> attention_plan.Source:
+    def older(name: str, **defines: object) -> plan.Source:
         return whole(name, **{**defines, **({"TENSOR": 0} if "TENSOR" in defines else {})})
 
-    monkeypatch.setattr(attention_plan.Source, "file", older)
-    attention_plan.source.cache_clear()
+    monkeypatch.setattr(plan.Source, "file", older)
+    plan.source.cache_clear()
     for dtype, name in itertools.product((HALF, BFLOAT), ("causal with a past", "window")):
         check(CASES[name], dtype, CHECKED)
-    attention_plan.source.cache_clear()
+    plan.source.cache_clear()
 
 
 @dtypes
@@ -325,10 +325,10 @@ def test_memory_beyond_the_outputs_grows_with_queries_only() -> None:
     for length in (128, 1024, 16384):
         assert recorded((8, 16, length, 64), (8, 16, length, 64)).scratched == 0
     long = [recorded((1, 8, 1, 128), (1, 8, length, 128)).scratched for length in (8192, 65536, 2**20)]
-    assert long[0] == long[1] == long[2] == attention_plan.MOST_SPLITS * 8 * (128 + 2) * 4
+    assert long[0] == long[1] == long[2] == plan.MOST_SPLITS * 8 * (128 + 2) * 4
     for queries, heads in ((1, 32), (16, 8), (300, 2), (1000, 1)):
         device = recorded((1, heads, queries, 128), (1, heads, 2**17, 128))
-        assert device.scratched <= attention_plan.MOST_SPLITS * queries * heads * (128 + 2) * 4
+        assert device.scratched <= plan.MOST_SPLITS * queries * heads * (128 + 2) * 4
         assert (device.scratched > 0) == (len(device.launches) == 2)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from onnxfuse.kernels.attention import Attention
-from onnxfuse.kernels.device import Device, TensorType
-from onnxfuse.kernels.emulated import Emulated
+from onnxfuse.kernels.attention.attention import Attention
+from onnxfuse.kernels.device.device import Device, TensorType
+from onnxfuse.kernels.emulator.device import Emulated
 
 from .attention_cases import Case, expected
 from .kernel_mutants import assert_caught, survivors

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnxfuse.fuse import lower
 
-from onnxfuse import language
-from onnxfuse.graph import family_of
-from onnxfuse.targets import Target
+from onnxfuse.fuse import lower
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family_of
+from onnxfuse.targets.target import Target
 from tests.spellings.build import Array
 from tests.test_attention import B, D, H, Model, S, T, assert_same, attributes, census, operands, scores
 from tests.written import inputs
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 HIDDEN, SHOWN = np.float32(-np.inf), np.float32(0)
 
 

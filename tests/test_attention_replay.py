@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse.kernels.attention import Attention
-from onnxfuse.kernels.attention_plan import Plan
-from onnxfuse.kernels.device import Buffer
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.recorder import ADDRESS
+from onnxfuse.kernels.attention.attention import Attention
+from onnxfuse.kernels.attention.plan import Plan
+from onnxfuse.kernels.device.device import Buffer
+from onnxfuse.kernels.device.recorder import ADDRESS
+from onnxfuse.kernels.emulator.device import Emulated
 
 from .attention_cases import Case, expected
 from .kernel_runs import run

@@ -10,14 +10,14 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import parser
-from onnxfuse.fuse import fuse
 
 import onnxfuse
-from onnxfuse.graph import family_of
-from onnxfuse.language import load
+from onnxfuse.fuse import fuse
+from onnxfuse.language.catalogue import load
+from onnxfuse.model.graph import family_of
 from onnxfuse.runtime.served import examine
 from onnxfuse.runtime.session import open_session
-from onnxfuse.targets import Target
+from onnxfuse.targets.target import Target
 
 CATALOGUE = load()
 HEADS = "Q = RotaryEmbedding {q} (q, cos{ids}, sin{ids}{at})\n K = RotaryEmbedding {k} (k, cos{ids}, sin{ids}{at})\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxfuse import files
-from onnxfuse.cli import main
+from onnxfuse.cli.main import main
 from onnxfuse.errors import ModelError
+from onnxfuse.model import files
 from tests import broken
 from tests.fake_engine import Engine
 

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxfuse import bench as benchmark
-from onnxfuse import tables
-from onnxfuse.bench import Bench, OpTime, op_times
-from onnxfuse.cli import main
-from onnxfuse.display import console
-from onnxfuse.interleaved import Ratio
+from onnxfuse.cli import tables
+from onnxfuse.cli.console import console
+from onnxfuse.cli.main import main
+from onnxfuse.performance import benchmark
+from onnxfuse.performance.benchmark import Bench, OpTime, op_times
+from onnxfuse.performance.interleaved import Ratio
 
 Capture = pytest.CaptureFixture[str]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.terms import Term
+from onnxfuse.terms.term import Term
 from tests.test_normal import BOOL, FLOAT, HALF, INT64, Space, b, s
 
 LOWEST = -3.4e38

@@ -13,11 +13,12 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfuse import __version__, files
-from onnxfuse.cli import INTERRUPTED, main
+from onnxfuse import __version__
+from onnxfuse.cli.main import INTERRUPTED, main
 from onnxfuse.errors import NumericsError
-from onnxfuse.records import LeftOut, Validation
-from onnxfuse.targets import Target
+from onnxfuse.model import files
+from onnxfuse.reporting.records import LeftOut, Validation
+from onnxfuse.targets.target import Target
 from tests import broken
 from tests.fake_engine import Engine, fusion, near_miss
 from tests.test_records import SCHEMA, violations

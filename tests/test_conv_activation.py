@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
-from onnxfuse.graph import family, family_of
+from onnxfuse.model.graph import family, family_of
 from onnxfuse.runtime.installed import onnxruntime
 from onnxfuse.runtime.served import examine
 

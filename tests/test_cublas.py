@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels import cublas
-from onnxfuse.kernels.device import Buffer, Product
+from onnxfuse.kernels.device import cublas
+from onnxfuse.kernels.device.device import Buffer, Product
 
 
 class FakeLibrary:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels import cublas, cublaslt
-from onnxfuse.kernels.cublaslt import WORKSPACE
-from onnxfuse.kernels.device import After, Array, Buffer, Product
-from onnxfuse.kernels.host_products import ACTIVATED
+from onnxfuse.kernels.device import cublas, cublaslt
+from onnxfuse.kernels.device.cublaslt import WORKSPACE
+from onnxfuse.kernels.device.device import After, Array, Buffer, Product
+from onnxfuse.kernels.device.host_products import ACTIVATED
 
 from .gemm_cases import BFLOAT, DTYPES, FLOAT, HALF
 

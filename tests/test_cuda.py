@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import DependencyError, KernelError
-from onnxfuse.kernels import cuda
-from onnxfuse.kernels.device import Buffer, Source
+from onnxfuse.kernels.device import cuda
+from onnxfuse.kernels.device.device import Buffer, Source
 
 SOURCE = Source("double.cu", 'extern "C" __global__ void twice(const float *x, float *y, int n);')
 FLOAT = np.dtype(np.float32)

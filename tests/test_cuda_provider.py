@@ -9,14 +9,14 @@ from typing import Any
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnxfuse.fuse import lower
 
 from benchmarks import cuda, cuda_kernels
-from onnxfuse import cuda_provider
-from onnxfuse.cli import onnxfuse as command
+from onnxfuse.cli.main import onnxfuse as command
 from onnxfuse.errors import UsageError
-from onnxfuse.placement import fallbacks
-from onnxfuse.targets import Target
+from onnxfuse.fuse import lower
+from onnxfuse.reporting.placement import fallbacks
+from onnxfuse.targets import cuda_provider
+from onnxfuse.targets.target import Target
 from tests.test_cuda_target import CATALOGUE, MODELS, model
 
 # ------------------------------------------------------------------------------------------------ the table

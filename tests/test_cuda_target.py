@@ -12,15 +12,16 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfuse import contrib, cuda_provider, language
+from onnxfuse.language import catalogue
+from onnxfuse.language.rule import op_name
 from onnxfuse.pipeline import Optimized, optimize
-from onnxfuse.rule import op_name
-from onnxfuse.targets import Target
+from onnxfuse.targets import contrib, cuda_provider
+from onnxfuse.targets.target import Target
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = sorted((ROOT / "models").glob("*.onnx"))
 CUDA = Target("ort", "cuda")
-CATALOGUE = language.load().serving(CUDA)
+CATALOGUE = catalogue.load().serving(CUDA)
 KINDS = {"float": np.float32, "float16": np.float16}
 
 
@@ -354,7 +355,7 @@ def test_group_norm_of_sizes_that_the_kernel_lacks_stays(channels: int, number: 
 
 def test_a_definition_that_is_wrong_is_found_by_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of an op that no CPU has are those of its definition: another epsilon there is another result."""
-    define = language.define
+    define = catalogue.define
 
     def wrong(rules: Any) -> dict[str, Any]:
         found = define(rules)
@@ -362,7 +363,7 @@ def test_a_definition_that_is_wrong_is_found_by_the_proof(monkeypatch: pytest.Mo
         equations = tuple(s for s in ast.parse(text).body if isinstance(s, ast.Assign))
         return found | {"GroupNorm": dataclasses.replace(found["GroupNorm"], meaning=equations)}
 
-    monkeypatch.setattr(language, "define", wrong)
+    monkeypatch.setattr(catalogue, "define", wrong)
     done = optimize(groups(320, 32, False), target=CUDA)
     assert {left.fusion.rule for left in done.report.left_out} == {"GroupNormalization"}
     assert "ms.GroupNorm" not in ops(done.model)

@@ -14,13 +14,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, parser
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
 from tests.spellings.mutants import REFUSALS, run
 from tests.test_fusion import HEAD, ops
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 
 SIZES = (2, 3, 6)
 """What a symbolic dimension may be: one divides another, none is 1."""

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError, UsageError
-from onnxfuse.kernels import device, dispatch
-from onnxfuse.kernels.device import After, Array, Product
-from onnxfuse.kernels.dispatch import MARGIN, ROUNDS, VARIABLE, Class, Forms, Verdicts, best
-from onnxfuse.kernels.emulated import Emulated
+from onnxfuse.kernels.device import device
+from onnxfuse.kernels.device.device import After, Array, Product
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.gemm import autotune
+from onnxfuse.kernels.gemm.autotune import MARGIN, ROUNDS, VARIABLE, Class, Forms, Verdicts, best
 
 WHICH = Class("float16", 1, 128, 1024, 256, False, 16)
 
@@ -102,7 +103,7 @@ def test_a_class_is_measured_once(path: Path) -> None:
 
 def test_forms_are_measured_in_turns(path: Path) -> None:
     vendor = FakeVendor(tiled=1e-5, vendor=2e-5)
-    dispatch.measure(vendor, forms(vendor))
+    autotune.measure(vendor, forms(vendor))
     assert vendor.ran == ["tiled", "vendor"] * (1 + ROUNDS)
 
 
@@ -112,7 +113,7 @@ def test_verdicts_outlive_the_process(path: Path) -> None:
     assert chosen(Verdicts(path), vendor) == "tiled"
     assert vendor.ran == ["tiled"]
     found = json.loads(path.read_text())
-    assert found["schema"] == dispatch.SCHEMA
+    assert found["schema"] == autotune.SCHEMA
     ((name, times),) = found["seconds"]["Fake sm_90"].items()
     assert name.endswith("float16 1x128x256x1024 16")
     assert times == {"tiled": pytest.approx(1e-5), "vendor": pytest.approx(2e-5)}
@@ -124,31 +125,31 @@ def test_verdicts_of_other_kernels_and_of_another_way_to_measure_are_not_looked_
 ) -> None:
     chosen(Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5))
     kept = json.loads(path.read_text())
-    path.write_text(json.dumps(kept | {"schema": dispatch.SCHEMA - 1}))
+    path.write_text(json.dumps(kept | {"schema": autotune.SCHEMA - 1}))
     assert chosen(Verdicts(path), FakeVendor(tiled=9e-5, vendor=1e-5)) == "vendor"
     path.write_text(json.dumps(kept))
-    monkeypatch.setattr(dispatch, "_digest", lambda: "01234567")
+    monkeypatch.setattr(autotune, "_digest", lambda: "01234567")
     assert chosen(Verdicts(path), FakeVendor(tiled=9e-5, vendor=1e-5)) == "vendor"
     assert len(json.loads(path.read_text())["seconds"]["Fake sm_90"]) == 2
 
 
 def test_a_verdict_depends_on_all_of_our_side_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {dispatch._digest()}
+    found = {autotune._digest()}
     real = Path.read_text
 
-    for changed in (*(f"{name}.py" for name in dispatch.LAUNCHING), "gemm.cu", "gemm_wmma.cuh", "gemm_epilogue.cu"):
+    for changed in (*(f"{name}.py" for name in autotune.LAUNCHING), "gemm.cu", "gemm_wmma.cuh", "gemm_epilogue.cu"):
 
         def read(path: Path, changed: str = changed, **options: Any) -> str:
             return real(path, **options) + ("# changed" if path.name == changed else "")
 
         device._read.cache_clear()
-        dispatch._digest.cache_clear()
+        autotune._digest.cache_clear()
         monkeypatch.setattr(Path, "read_text", read)
-        found.add(dispatch._digest())
+        found.add(autotune._digest())
     monkeypatch.undo()
     device._read.cache_clear()
-    dispatch._digest.cache_clear()
-    assert len(found) == 1 + len(dispatch.LAUNCHING) + 3
+    autotune._digest.cache_clear()
+    assert len(found) == 1 + len(autotune.LAUNCHING) + 3
 
 
 def test_what_cannot_be_timed_is_not_kept(path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from onnxfuse import display
-from onnxfuse.records import LeftOut, NearMiss, Report, Validation
+from onnxfuse.cli import console
+from onnxfuse.reporting.records import LeftOut, NearMiss, Report, Validation
 from tests.fake_engine import fusion, near_miss
 
 
@@ -19,7 +19,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What a terminal of 80 columns got."""
     screen = io.StringIO()
     out = Console(file=screen, width=80, force_terminal=True, color_system="standard", highlight=False, markup=False)
-    monkeypatch.setattr(display, "console", lambda stderr=False: out)
+    monkeypatch.setattr(console, "console", lambda stderr=False: out)
     return screen
 
 
@@ -38,11 +38,11 @@ def report() -> Report:
 
 
 def test_nothing_is_cut_or_wider_than_the_terminal(terminal: io.StringIO) -> None:
-    out = display.console()
-    display.print_optimized(out, report(), written=[Path("a"), Path("b")], verbose=True)
-    display.print_report(out, report(), verbose=True)
-    display.print_why(out, report(), "Gelu")
-    display.print_explanation(out, report(), frozenset(["/enc/layer.0/n3"]), "Div", None)
+    out = console.console()
+    console.print_optimized(out, report(), written=[Path("a"), Path("b")], verbose=True)
+    console.print_report(out, report(), verbose=True)
+    console.print_why(out, report(), "Gelu")
+    console.print_explanation(out, report(), frozenset(["/enc/layer.0/n3"]), "Div", None)
     text = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
@@ -53,12 +53,12 @@ def test_nothing_is_cut_or_wider_than_the_terminal(terminal: io.StringIO) -> Non
 
 
 def test_a_terminal_gets_colours(terminal: io.StringIO) -> None:
-    display.print_report(display.console(), report(), verbose=False)
+    console.print_report(console.console(), report(), verbose=False)
     assert "\x1b[1;36m" in terminal.getvalue()
 
 
 def test_progress_is_drawn_in_a_terminal_and_removed(terminal: io.StringIO) -> None:
-    with display.progress("bert.onnx") as told:
+    with console.progress("bert.onnx") as told:
         assert told is not None
         told("match", 3, 7)
     assert "bert.onnx: match" in terminal.getvalue()
@@ -67,13 +67,13 @@ def test_progress_is_drawn_in_a_terminal_and_removed(terminal: io.StringIO) -> N
 
 
 def test_no_progress_when_quiet(terminal: io.StringIO) -> None:
-    with display.progress("bert.onnx", quiet=True) as told:
+    with console.progress("bert.onnx", quiet=True) as told:
         assert told is None
     assert terminal.getvalue() == ""
 
 
 def test_no_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with display.progress("bert.onnx") as told:
+    with console.progress("bert.onnx") as told:
         assert told is None
     assert capsys.readouterr() == ("", "")
 
@@ -83,7 +83,7 @@ def test_no_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1234, "1.23 kB"), (999_600, "1 MB"), (25e9, "25 GB"), (4e12, "4 TB")],
 )
 def test_bytes_for_humans(count: float, text: str) -> None:
-    assert display.human_bytes(count) == text
+    assert console.human_bytes(count) == text
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_bytes_for_humans(count: float, text: str) -> None:
     ],
 )
 def test_verdicts(validation: Validation, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    display.print_optimized(display.console(), Report("m.onnx", validation=validation), written=[], verbose=False)
+    console.print_optimized(console.console(), Report("m.onnx", validation=validation), written=[], verbose=False)
     assert f"  {text}" in capsys.readouterr().out
 
 
@@ -109,7 +109,7 @@ def test_one_reason_in_many_layers_is_told_once(capsys: pytest.CaptureFixture[st
 
     layers = [miss(layer, f"/enc/{layer}/Div:0 is needed elsewhere") for layer in (1, 2)]
     numbers = [miss(layer, f"the constant wants 0.5, saw 0.{layer}") for layer in (1, 2)]
-    display.print_near_misses(display.console(), [*layers, *numbers], verbose=False)
+    console.print_near_misses(console.console(), [*layers, *numbers], verbose=False)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "  2 × Gelu at /enc/1/Mul: /enc/1/Div:0 is needed elsewhere",
         "      also at /enc/2/Mul",
@@ -119,5 +119,5 @@ def test_one_reason_in_many_layers_is_told_once(capsys: pytest.CaptureFixture[st
 
 
 def test_superfluous_nodes_are_not_called_fused(capsys: pytest.CaptureFixture[str]) -> None:
-    display.print_report(display.console(), Report("m.onnx", nodes_before=5, nodes_after=3), verbose=False)
+    console.print_report(console.console(), Report("m.onnx", nodes_before=5, nodes_after=3), verbose=False)
     assert "nothing to fuse: 5 nodes, 2 are superfluous" in capsys.readouterr().out

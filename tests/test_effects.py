@@ -5,15 +5,15 @@ from __future__ import annotations
 import onnx
 import pytest
 from onnx import parser
+
 from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.lifting.effects import Effect, Effects
+from onnxfuse.lifting.lift import lift
+from onnxfuse.model.graph import roots
+from onnxfuse.targets.target import Target
 
-from onnxfuse import language
-from onnxfuse.effects import Effect, Effects
-from onnxfuse.graph import roots
-from onnxfuse.lift import lift
-from onnxfuse.targets import Target
-
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 TARGETS = ["onnxfuse", "onnx", "ort"]
 
 HEAD = """<ir_version: 9, opset_import: ["" : 18, "com.example" : 1, "com.microsoft" : 1, "local" : 1]>

@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
-from onnxfuse.fold import evaluate
-from onnxfuse.graph import family_of, roots
-from onnxfuse.lift import View, lift
-from onnxfuse.terms import Term
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.lifting.lift import View, lift
+from onnxfuse.model.graph import family_of, roots
+from onnxfuse.terms.fold import evaluate
+from onnxfuse.terms.term import Term
 from tests.spellings.build import Array
 from tests.spellings.mutants import run
 
@@ -83,7 +83,7 @@ def test_attention_by_einsum(layout: str, shared: bool) -> None:
     output = helper.make_tensor_value_info("Y", TensorProto.FLOAT, feeds["Q"].shape)
     graph = helper.make_graph(nodes, "attention", inputs, [output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    fused = fuse(model, language.load()).model
+    fused = fuse(model, catalogue.load()).model
     onnx.checker.check_model(fused)
     assert sum(family_of(node) == "Attention" for node in fused.graph.node) == 1
     assert not any(family_of(node) in ("Einsum", "Softmax") for node in fused.graph.node)

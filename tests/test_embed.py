@@ -7,16 +7,16 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
-from onnxfuse.fuse import Fused, fuse, lower
 
-from onnxfuse import language
-from onnxfuse.graph import family_of
-from onnxfuse.targets import Target
+from onnxfuse.fuse import Fused, fuse, lower
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family_of
+from onnxfuse.targets.target import Target
 from tests.spellings.mutants import run
 from tests.test_fusion import ops
 from tests.written import inputs, outputs
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 ALONE = CATALOGUE.choose(select=["EmbedLayerNormalization"])
 """Without the ops that take what this one leaves."""
 OP = "onnxfuse.EmbedLayerNormalization"

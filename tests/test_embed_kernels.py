@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import TensorType
-from onnxfuse.kernels.embed_norm import EmbedLayerNormalization, EmbedSimplifiedLayerNormalization
-from onnxfuse.kernels.emulated import Emulated
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.rows.embed_norm import EmbedLayerNormalization, EmbedSimplifiedLayerNormalization
 
 from .kernel_mutants import assert_caught
 from .row_cases import DTYPES, EPSILON, Values, Wanted, affine, assert_close, misaligned, normalized, run, values

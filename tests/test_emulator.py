@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import DependencyError, KernelError
-from onnxfuse.kernels.device import Buffer, Source
-from onnxfuse.kernels.emulated import ORDERS, Emulated
+from onnxfuse.kernels.device.device import Buffer, Source
 from onnxfuse.kernels.emulator import build
+from onnxfuse.kernels.emulator.device import ORDERS, Emulated
 
 from .kernel_mutants import survivors
 

@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfuse.kernels import nvrtc
-from onnxfuse.kernels.device import Source
-from onnxfuse.kernels.emulated import Emulated
+from onnxfuse.kernels.device.device import Source
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.inspect import nvrtc
 
 Array = np.ndarray[Any, Any]
 

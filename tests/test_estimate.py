@@ -15,18 +15,18 @@ from onnx import ModelProto, TensorProto, helper
 
 import onnxfuse
 from benchmarks.gpu import report as gpu_report
-from onnxfuse import estimate
-from onnxfuse.cards import CARDS, card
-from onnxfuse.cli import main
+from onnxfuse.cli.main import main
 from onnxfuse.errors import UsageError
-from onnxfuse.kernels import dispatch
-from onnxfuse.kernels.device import TensorType
-from onnxfuse.kernels.gemm import FusedMatMul
-from onnxfuse.kernels.gemm_tiles import HALF
-from onnxfuse.kernels.launches import LIMITS, launches, occupancy, resident
-from onnxfuse.kernels.nvrtc import committed
-from onnxfuse.kernels.row_norm import LayerNormalization
-from onnxfuse.records import Estimate
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.gemm import autotune
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.kernels.gemm.tiles import HALF
+from onnxfuse.kernels.inspect.launches import LIMITS, launches, occupancy, resident
+from onnxfuse.kernels.inspect.nvrtc import committed
+from onnxfuse.kernels.rows.norm import LayerNormalization
+from onnxfuse.performance import estimate
+from onnxfuse.performance.gpus import CARDS, card
+from onnxfuse.reporting.records import Estimate
 
 MODELS = Path(__file__).parent.parent / "models"
 H200 = CARDS["h200"]
@@ -35,8 +35,8 @@ H200 = CARDS["h200"]
 @pytest.fixture(autouse=True)
 def _nothing_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ONNXFUSE_CACHE", str(tmp_path / "cache"))
-    dispatch.verdicts.cache_clear()
-    monkeypatch.setattr(estimate, "verdicts", dispatch.verdicts)
+    autotune.verdicts.cache_clear()
+    monkeypatch.setattr(estimate, "verdicts", autotune.verdicts)
 
 
 def linear(m: int | str, k: int, n: int, dtype: int = TensorProto.FLOAT16) -> ModelProto:
@@ -165,7 +165,7 @@ def test_a_product_that_was_measured_takes_what_was_measured() -> None:
     kernel = FusedMatMul({"activation": "Relu"})
     half = np.dtype(np.float16)
     which = kernel.which([TensorType(half, shape) for shape in ((1, 1024), (1024, 8448), (8448,))])
-    dispatch.verdicts()._keep("NVIDIA H200 sm_90, driver 13000", which, {"tiled": 5e-3, "vendor": 7e-3})
+    autotune.verdicts()._keep("NVIDIA H200 sm_90, driver 13000", which, {"tiled": 5e-3, "vendor": 7e-3})
     found = only(model)
     assert (found.seconds, found.measured) == (5e-3, True)
     assert replace(found, seconds=predicted.seconds, measured=False) == predicted

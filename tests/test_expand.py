@@ -6,17 +6,17 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnxfuse.fuse import fuse
 
 import onnxfuse
-from onnxfuse import language
-from onnxfuse.cli import main
-from onnxfuse.expand import expand
-from onnxfuse.graph import family_of, roots
+from onnxfuse.cli.main import main
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family_of, roots
+from onnxfuse.rewriting.inline import expand
 from tests import whole
 from tests.whole import MODELS
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 FILES = ["bert.ts.onnx", "llama.dynamo.onnx", "convnext.ts.onnx", "control_if.onnx", "function_layernorm.onnx"]
 
 

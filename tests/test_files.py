@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxfuse import files
 from onnxfuse.errors import ModelError, OutputError
+from onnxfuse.model import files
 from tests import broken
 
 

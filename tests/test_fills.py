@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnxfuse.fuse import lower
 
-from onnxfuse import fills
-from onnxfuse.graph import roots
-from onnxfuse.language import load
-from onnxfuse.lift import lift
-from onnxfuse.targets import Target
+from onnxfuse.fuse import lower
+from onnxfuse.language.catalogue import load
+from onnxfuse.lifting.lift import lift
+from onnxfuse.model.graph import roots
+from onnxfuse.targets.target import Target
+from onnxfuse.terms.analysis import fills
 from tests import whole
 
 CATALOGUE = load()

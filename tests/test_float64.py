@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto
 
-from onnxfuse.float64 import NARROW, evaluate, to_float64
+from onnxfuse.proof.float64 import NARROW, evaluate, to_float64
 from onnxfuse.runtime.quiet import Session
 
 

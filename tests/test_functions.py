@@ -9,17 +9,17 @@ import numpy as np
 import onnx
 import pytest
 from onnx import defs, helper
-from onnxfuse.fuse import fuse
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from onnxfuse import language
-from onnxfuse.graph import family
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family
 from tests import whole
 from tests.test_fusion import assert_same_numbers, model, ops
 from tests.whole import MODELS
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 
 
 def test_each_use_of_a_fused_op_has_a_name_of_its_own() -> None:

@@ -8,15 +8,15 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
-from onnxfuse.graph import family_of
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family_of
 from onnxfuse.pipeline import optimize
-from onnxfuse.targets import Target
+from onnxfuse.targets.target import Target
 from tests.spellings.mutants import feeds, run
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 HEAD = '<ir_version: 10, opset_import: ["": 17{}]>\n'
 
 LAYER_NORM = """

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device import After, TensorType
-from onnxfuse.kernels.dispatch import VARIABLE
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.gemm import FusedMatMul
-from onnxfuse.kernels.products import products
+from onnxfuse.kernels.device.device import After, TensorType
+from onnxfuse.kernels.device.products import products
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.gemm.autotune import VARIABLE
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
 
 from .gemm_cases import ACTIVATIONS, BFLOAT, DTYPES, FLOAT, HALF, assert_near, assert_right, attributes, operands
 from .gemm_cases import catalogue as loaded

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse.kernels.device import Device
-from onnxfuse.kernels.dispatch import VARIABLE
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.gemm import FusedMatMul
+from onnxfuse.kernels.device.device import Device
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.gemm.autotune import VARIABLE
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
 
 from .gemm_cases import FLOAT, HALF, assert_right, attributes, operands
 from .kernel_mutants import assert_caught, survivors

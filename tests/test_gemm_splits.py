@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse.kernels.device import Buffer
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.gemm import FusedMatMul
-from onnxfuse.kernels.gemm_tiles import FLOAT as FLOAT_TILES
-from onnxfuse.kernels.gemm_tiles import HALF as HALF_TILES
-from onnxfuse.kernels.gemm_tiles import Tile, divide
-from onnxfuse.kernels.recorder import ADDRESS, Recorder
+from onnxfuse.kernels.device.device import Buffer
+from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.kernels.gemm.tiles import FLOAT as FLOAT_TILES
+from onnxfuse.kernels.gemm.tiles import HALF as HALF_TILES
+from onnxfuse.kernels.gemm.tiles import Tile, divide
 
 from .gemm_cases import DTYPES, FLOAT, HALF, Values, assert_right, attributes, operands
 from .kernel_runs import run, types

@@ -21,7 +21,7 @@ from benchmarks.gpu.machine import GUARD, Memory
 from benchmarks.gpu.plan import OK, Journal, LostError, Row, SkippedError, Step, run
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels import KERNELS
-from onnxfuse.kernels.device import Source, TensorType
+from onnxfuse.kernels.device.device import Source, TensorType
 
 from .host_machine import Clock, HostMachine, Wrong, step
 

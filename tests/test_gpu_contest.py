@@ -16,9 +16,9 @@ from benchmarks.gpu.attentions import attention
 from benchmarks.gpu.contest import OURS
 from benchmarks.gpu.floors import Bound, Floors
 from benchmarks.gpu.plan import OK, Journal, Row, SkippedError
-from onnxfuse.cards import card
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.dispatch import FORMS
+from onnxfuse.kernels.gemm.autotune import FORMS
+from onnxfuse.performance.gpus import card
 
 from .fake_torch import FakeTorch
 from .host_machine import HostMachine, Wrong

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.gpu.machine import GUARD, CudaMachine, copy_rate
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels import cuda
-from onnxfuse.kernels.device import TensorType
+from onnxfuse.kernels.device import cuda
+from onnxfuse.kernels.device.device import TensorType
 
 FLOAT = np.dtype(np.float32)
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnxfuse import files
-from onnxfuse.cli import main
+from onnxfuse.cli.main import main
+from onnxfuse.model import files
 from tests import broken
 
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-from onnxfuse.commands.guard import guarded
-from onnxfuse.commands.options import begin
+from onnxfuse.cli.commands.guard import guarded
+from onnxfuse.cli.commands.options import begin
 
 def work():
     begin(Path("first.onnx"))
@@ -142,7 +142,9 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("module", ["onnxfuse.cli", "click", "onnxfuse.commands.report", "onnx", "onnxfuse.pipeline"])
+@pytest.mark.parametrize(
+    "module", ["onnxfuse.cli.main", "click", "onnxfuse.cli.commands.report", "onnx", "onnxfuse.pipeline"]
+)
 @pytest.mark.parametrize("who", ["os.getpid()", "0"], ids=["one", "group"])
 def test_an_interrupt_is_one_line_from_the_first_import_on(module: str, who: str, tmp_path: Path) -> None:
     onnx.save(broken.good(), tmp_path / "m.onnx")

@@ -9,10 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfuse import files, pipeline
-from onnxfuse.cli import main
+from onnxfuse import pipeline
+from onnxfuse.cli.main import main
 from onnxfuse.errors import InternalError, ModelError, OnnxfuseError
-from onnxfuse.targets import Target
+from onnxfuse.model import files
+from onnxfuse.targets.target import Target
 from tests import broken, hostile
 
 MODELS = Path(__file__).parent.parent / "models"

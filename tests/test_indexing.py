@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
 from tests.spellings.mutants import run
 from tests.test_fusion import HEAD, ops
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 
 MESH = """g (float[N, S] x) => (float[A, B] y)
     <int64 zero = {{0}}, int64 one = {{1}}, int64[1] flat = {{-1}}, int64[1] second = {{1}}> {{

@@ -8,7 +8,7 @@ from onnx import TensorProto
 from benchmarks.random_graphs.feeds import feeds
 from benchmarks.random_graphs.judge import Original
 from benchmarks.random_graphs.shrink import fused
-from onnxfuse.algebra import in_range, moderate
+from onnxfuse.terms.normal.algebra import in_range, moderate
 from tests.test_normal import FLOAT, Space, b, d, h, s
 from tests.test_random_graphs import TARGETS, written
 

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 from onnxfuse.errors import UsageError
-from onnxfuse.inputs import Case, assumed, generate
+from onnxfuse.proof.inputs import Case, assumed, generate
 from onnxfuse.runtime.quiet import Session, SessionError
 
 

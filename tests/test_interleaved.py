@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from onnxfuse.interleaved import Ratio, measure, ratio
+from onnxfuse.performance.interleaved import Ratio, measure, ratio
 
 
 class Machine:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import InternalError, ModelError, NumericsError
-from onnxfuse.isolation import Tell, TookTooLongError, isolated
+from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
 
 LONG = 60.0
 """Seconds that nothing here takes unless it hangs."""

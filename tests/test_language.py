@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse import language
 from onnxfuse.errors import RuleError, UsageError
-from onnxfuse.pattern import variants
+from onnxfuse.language import catalogue
+from onnxfuse.language.pattern import variants
 
 GOOD = """\
 # Twice the cosine.
@@ -23,9 +23,9 @@ test:   x=[2,3]; alpha=2
 """
 
 
-def load(tmp_path: Path, text: str) -> language.Catalogue:
+def load(tmp_path: Path, text: str) -> catalogue.Catalogue:
     (tmp_path / "a.rule").write_text(text)
-    return language.load([tmp_path])
+    return catalogue.load([tmp_path])
 
 
 def mistake(tmp_path: Path, text: str) -> str:
@@ -64,7 +64,7 @@ def test_a_mistake_says_where_and_what_instead(
     broken = GOOD.replace(wrong, right) if wrong in GOOD else GOOD.replace(right, wrong)
     (tmp_path / "a.rule").write_text(broken)
     with pytest.raises(RuleError) as caught:
-        [variants(rule) for rule in language.load([tmp_path])]
+        [variants(rule) for rule in catalogue.load([tmp_path])]
     error = caught.value
     assert error.line == line
     assert message in str(error)
@@ -93,12 +93,12 @@ def test_an_empty_file_is_no_rule(tmp_path: Path) -> None:
 
 def test_a_folder_without_rules_says_how_to_begin(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="rules new"):
-        language.load([tmp_path])
+        catalogue.load([tmp_path])
 
 
 def test_an_unknown_rule_name_is_answered_with_the_closest(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean LayerNormalization"):
-        language.load().named("LayerNormalisation")
+        catalogue.load().named("LayerNormalisation")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from onnx import parser
 
 from benchmarks import floor, latency
 from benchmarks.latency import Row, Settings, SideError
-from onnxfuse.interleaved import Ratio
+from onnxfuse.performance.interleaved import Ratio
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 

@@ -9,8 +9,8 @@ import onnx
 import onnx.parser
 import pytest
 
-from onnxfuse.graph import roots
-from onnxfuse.lift import lift
+from onnxfuse.lifting.lift import lift
+from onnxfuse.model.graph import roots
 from tests.spellings.build import Array
 from tests.test_attention import Model, assert_same, census
 from tests.test_attention_forms import draw

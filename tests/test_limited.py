@@ -8,11 +8,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxfuse import limited, pipeline
-from onnxfuse.cli import main
+from onnxfuse import pipeline
+from onnxfuse.cli.main import main
 from onnxfuse.fuse import Fused, Progress, fuse
-from onnxfuse.language import load
-from onnxfuse.prove import FUSED, ORIGINAL, SEARCH
+from onnxfuse.language.catalogue import load
+from onnxfuse.proof import timed
+from onnxfuse.proof.prove import FUSED, ORIGINAL, SEARCH
 from tests import broken
 
 MODELS = Path(__file__).parent.parent / "models"
@@ -104,7 +105,7 @@ def test_what_is_known_when_the_time_is_up_decides(
 
         time.sleep(60)
 
-    monkeypatch.setattr(limited, "prove", waits)
+    monkeypatch.setattr(timed, "prove", waits)
     onnx.save(broken.good(), "m.onnx")
     assert main(["optimize", "m.onnx", "--timeout", "0.2"]) == (3 if verdict == "mismatch" else 0)
     out, err = capsys.readouterr()
@@ -118,7 +119,7 @@ def test_a_step_that_finds_something_wrong_says_so() -> None:
     fused = fuse(model, load())
     spoiled = Fused(onnx.ModelProto.FromString(fused.model.SerializeToString()), fused.sites, [], frozenset())
     spoiled.model.graph.output[0].name, told = fused.model.graph.input[0].name, list[str]()
-    _, validation, _ = limited.prove(
+    _, validation, _ = timed.prove(
         model,
         spoiled,
         lambda banned: spoiled,

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
-from onnxfuse.graph import family_of
-from onnxfuse.targets import Target
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family_of
+from onnxfuse.targets.target import Target
 from tests.spellings.mutants import feeds, run
 from tests.written import inputs
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 FLOAT = TensorProto.FLOAT
 N = helper.make_node
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from onnx import ModelProto, parser
-from onnxfuse.fuse import Fused, fuse
 
-from onnxfuse import language
-from onnxfuse.graph import family_of
-from onnxfuse.parse import parse_text
-from onnxfuse.rule import Rule
+from onnxfuse.fuse import Fused, fuse
+from onnxfuse.language import catalogue as language
+from onnxfuse.language.parse import parse_text
+from onnxfuse.language.rule import Rule
+from onnxfuse.model.graph import family_of
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
 

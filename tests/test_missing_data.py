@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxfuse
-from onnxfuse import files
-from onnxfuse.cli import main
+from onnxfuse.cli.main import main
 from onnxfuse.errors import ModelError
+from onnxfuse.model import files
 from tests import broken
 
 MODELS = Path(__file__).parents[1] / "models"

@@ -8,15 +8,15 @@ from typing import Any
 
 import onnx
 import pytest
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
 from tests import whole
 from tests.spellings import FAMILIES
 from tests.spellings.mutants import feeds, mutants
 from tests.whole import MODELS
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 
 TOLERANCE = 1e-5
 """Largest |fused - mutant| / max|mutant| of any value that both compute, in float32."""

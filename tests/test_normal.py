@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from onnxfuse.fold import evaluate, value_of
-from onnxfuse.normal import combine, expand, make, rebuild, repeat, reshape, slice_axis, transpose
-from onnxfuse.symbolic import Dim, Shape, symbol
-from onnxfuse.terms import Term, Terms
+from onnxfuse.model.dims import Dim, Shape, symbol
+from onnxfuse.terms.fold import evaluate, value_of
+from onnxfuse.terms.normal.normal import combine, expand, make, rebuild, repeat, reshape, slice_axis, transpose
+from onnxfuse.terms.term import Term, Terms
 
 FLOAT, HALF, INT64, BOOL = (
     int(t) for t in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL)

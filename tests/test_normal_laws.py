@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxfuse.normal import combine
-from onnxfuse.terms import Term
+from onnxfuse.terms.normal.normal import combine
+from onnxfuse.terms.term import Term
 from tests.test_normal import FLOAT, Space, b, d, h, s
 
 

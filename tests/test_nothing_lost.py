@@ -12,17 +12,18 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnxfuse.fuse import fuse
 
-from onnxfuse import files, language
-from onnxfuse.cli import main
-from onnxfuse.graph import family_of
+from onnxfuse.cli.main import main
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.model import files
+from onnxfuse.model.graph import family_of
 from onnxfuse.pipeline import optimize
-from onnxfuse.targets import Target
+from onnxfuse.targets.target import Target
 from tests import broken
 
 MODELS = Path(__file__).parents[1] / "models"
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 
 EXOTIC = {
     "strings": helper.make_tensor("strings", TensorProto.STRING, [2], [b"\xff\x00raw", b"text"]),

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfuse.numerics import compare, is_float, relative_error, tolerance
+from onnxfuse.proof.numerics import compare, is_float, relative_error, tolerance
 
 NAN, INF = float("nan"), float("inf")
 

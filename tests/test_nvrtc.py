@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.errors import DependencyError, KernelError
-from onnxfuse.kernels import nvrtc
-from onnxfuse.kernels.device import Source
+from onnxfuse.kernels.device.device import Source
+from onnxfuse.kernels.inspect import nvrtc
 
 SLACK = 8
 """Registers by which versions of the compiler may differ."""

@@ -9,19 +9,20 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, parser
-from onnxfuse.fuse import fuse
 
 import onnxfuse
-from onnxfuse import files, language, onnxruntime_ops
-from onnxfuse.cli import main
-from onnxfuse.graph import roots
-from onnxfuse.lift import lift
-from onnxfuse.opset import convert
-from onnxfuse.targets import Target
+from onnxfuse.cli.main import main
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.lifting.lift import lift
+from onnxfuse.model import files, onnxruntime_ops
+from onnxfuse.model.graph import roots
+from onnxfuse.rewriting.convert_opset import convert
+from onnxfuse.targets.target import Target
 from tests.spellings.mutants import feeds, run
 
 MODELS = Path(__file__).parents[1] / "models"
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 NORMS = ["LayerNormalization", "SimplifiedLayerNormalization"]
 
 

@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from onnxfuse.errors import UsageError
-from onnxfuse.opset import convert
+from onnxfuse.rewriting.convert_opset import convert
 from tests.spellings.mutants import run
 from tests.test_nothing_lost import curious, rest
 

@@ -13,17 +13,17 @@ import onnx
 import onnxruntime
 import pytest
 from click.testing import CliRunner
-from onnxfuse.fuse import lower
 
 import onnxfuse
 from benchmarks import ort_ops
-from onnxfuse import language
-from onnxfuse.cli import onnxfuse as command
-from onnxfuse.graph import family_of
-from onnxfuse.targets import Target
+from onnxfuse.cli.main import onnxfuse as command
+from onnxfuse.fuse import lower
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family_of
+from onnxfuse.targets.target import Target
 
 ROOT = Path(__file__).resolve().parent.parent
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 MODELS = sorted(p for p in (ROOT / "models").glob("*.onnx"))
 MEASURED = sorted((ROOT / "benchmarks" / "results").glob("ort_ops.*.json"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse import paths
+from onnxfuse.cli import paths
 from onnxfuse.errors import UsageError
 
 

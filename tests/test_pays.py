@@ -13,15 +13,16 @@ import pytest
 from onnx import ModelProto
 
 import onnxfuse
-from onnxfuse import estimate
-from onnxfuse.cards import CARDS
-from onnxfuse.cli import main
+from onnxfuse.cli.main import main
 from onnxfuse.errors import UsageError
-from onnxfuse.estimate import predict
-from onnxfuse.graph import family_of
-from onnxfuse.kernels import dispatch
-from onnxfuse.kernels.device import TensorType
-from onnxfuse.kernels.gemm import FusedMatMul
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.gemm import autotune
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.model.graph import family_of
+from onnxfuse.performance import estimate, gpus
+from onnxfuse.performance.estimate import predict
+from onnxfuse.performance.gpus import CARDS
+from onnxfuse.proof import inputs
 
 from .test_estimate import linear
 
@@ -42,8 +43,8 @@ NORM = """g (float[rows, 64] x) => (float[rows, 64] y)
 @pytest.fixture(autouse=True)
 def _nothing_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ONNXFUSE_CACHE", str(tmp_path / "cache"))
-    dispatch.verdicts.cache_clear()
-    monkeypatch.setattr(estimate, "verdicts", dispatch.verdicts)
+    autotune.verdicts.cache_clear()
+    monkeypatch.setattr(estimate, "verdicts", autotune.verdicts)
 
 
 @pytest.fixture
@@ -96,8 +97,8 @@ def test_fusions_that_are_alike_are_left_out_together_and_others_stay(wide: str)
     assert len({left.fusion.node for left in gone}) == 7
     assert len({left.reason for left in gone}) == 2
     assert result.report.census["Attention"] == 3
-    card = onnxfuse.cards.card(wide)
-    shapes, _ = onnxfuse.inputs.assumed(onnx.load(path))
+    card = gpus.card(wide)
+    shapes, _ = inputs.assumed(onnx.load(path))
     fused = onnxfuse.optimize(path, validate="off")
     assert predict(result.model, shapes, card).seconds < predict(fused.model, shapes, card).seconds
 
@@ -107,10 +108,10 @@ def test_a_product_that_was_measured_to_be_slow_with_its_epilogue_is_left_alone(
     kernel = FusedMatMul({"activation": "Relu"})
     which = kernel.which([TensorType(HALF, shape) for shape in ((64, 256), (256, 512), (512,))])
     card = "NVIDIA H200 sm_90, driver 13000"
-    dispatch.verdicts()._keep(card, which, {"tiled": 1e-3, "vendor": 9e-4})
+    autotune.verdicts()._keep(card, which, {"tiled": 1e-3, "vendor": 9e-4})
     # The same product alone is taken to be as slow: what is measured speaks for both.
     assert ops(onnxfuse.optimize(model, card="h200", validate="off").model) == ["FusedMatMul"]
-    dispatch.verdicts()._keep(card, which._replace(epilogue=""), {"tiled": 1e-5, "vendor": 2e-5})
+    autotune.verdicts()._keep(card, which._replace(epilogue=""), {"tiled": 1e-5, "vendor": 2e-5})
     result = onnxfuse.optimize(model, card="h200", validate="off")
     assert ops(result.model) == ["FusedMatMul", "Relu"], "with its bias it is a product as fast as one alone"
     assert [left.fusion.op for left in result.report.left_out] == ["onnxfuse.FusedMatMul"]

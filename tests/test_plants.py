@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from benchmarks.plants import Model, Plant, plants
-from onnxfuse.language import load
-from onnxfuse.targets import Target
+from onnxfuse.language.catalogue import load
+from onnxfuse.targets.target import Target
 from tests.whole import MODELS
 
 CATALOGUE = load()

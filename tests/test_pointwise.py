@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse import kernels, language
+from onnxfuse import kernels
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels import pointwise
-from onnxfuse.kernels.device import TensorType
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.expressions import source
-from onnxfuse.kernels.kernel import Kernel
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.kernel import Kernel
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.pointwise import pointwise
+from onnxfuse.kernels.pointwise.expressions import source
+from onnxfuse.language import catalogue as language
 from tests.kernel_runs import ATTRIBUTES, BFLOAT16, FLOAT16, FLOAT32, Array, far, reference, run, types
 
 CATALOGUE = language.load()

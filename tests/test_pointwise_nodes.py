@@ -9,10 +9,10 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels import pointwise
-from onnxfuse.kernels.device import Source, TensorType
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.language import load
+from onnxfuse.kernels.device.device import Source, TensorType
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.pointwise import pointwise
+from onnxfuse.language.catalogue import load
 from tests.kernel_runs import FLOAT16, FLOAT32, Array, evaluate, far, reference, wide
 
 CHECKED = Emulated(order="random")

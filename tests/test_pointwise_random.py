@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from onnx import NodeProto, helper, numpy_helper
 
-from onnxfuse.kernels import pointwise
-from onnxfuse.kernels.device import TensorType
-from onnxfuse.kernels.emulated import Emulated
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.pointwise import pointwise
 from tests.kernel_runs import FLOAT16, FLOAT32, Array, evaluate, far, shifted, wide
 
 Shape = tuple[int, ...]

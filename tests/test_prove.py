@@ -10,11 +10,11 @@ import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxfuse.cli import main
+from onnxfuse.cli.main import main
 from onnxfuse.errors import NumericsError
-from onnxfuse.graph import family_of
+from onnxfuse.model.graph import family_of
 from onnxfuse.pipeline import Optimized, optimize
-from onnxfuse.prove import ATTEMPTS
+from onnxfuse.proof.prove import ATTEMPTS
 from tests import broken, whole
 from tests.spellings.mutants import run
 

@@ -11,8 +11,8 @@ from onnx import helper
 
 from onnxfuse import pipeline
 from onnxfuse.fuse import fuse
-from onnxfuse.language import load
-from onnxfuse.provenance import TORCH_SCOPES, module
+from onnxfuse.language.catalogue import load
+from onnxfuse.rewriting.provenance import TORCH_SCOPES, module
 
 MODELS = Path(__file__).parent.parent / "models"
 EXPORTS = sorted(path.name for path in MODELS.glob("*.onnx") if "_half" not in path.name)

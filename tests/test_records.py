@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from onnxfuse.records import SCHEMA_VERSION, Estimate, LeftOut, Report, Validation, known_bytes
+from onnxfuse.reporting.records import SCHEMA_VERSION, Estimate, LeftOut, Report, Validation, known_bytes
 from tests.fake_engine import fusion, near_miss
 
-SCHEMA: dict[str, Any] = json.loads(files("onnxfuse").joinpath("report.schema.json").read_text(encoding="utf-8"))
+SCHEMA: dict[str, Any] = json.loads(
+    files("onnxfuse.reporting").joinpath("report.schema.json").read_text(encoding="utf-8")
+)
 
 TYPES = {
     "object": dict,

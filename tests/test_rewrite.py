@@ -7,13 +7,13 @@ from collections import Counter
 import numpy as np
 import onnx
 from onnx import parser
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
 from tests.spellings.mutants import feeds, run
 from tests.test_fusion import HEAD, model, ops
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 
 
 def test_a_name_keeps_its_element_type_where_a_fused_op_of_several_outputs_gives_another() -> None:

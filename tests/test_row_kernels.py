@@ -10,20 +10,20 @@ import pytest
 from onnx import helper
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.arrangement import arrange
-from onnxfuse.kernels.device import TensorType
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.group_norm import GroupNormalization, InstanceNormalization
-from onnxfuse.kernels.pointwise import device_function
-from onnxfuse.kernels.row_norm import (
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.pointwise.pointwise import device_function
+from onnxfuse.kernels.rows.arrangement import arrange
+from onnxfuse.kernels.rows.group_norm import GroupNormalization, InstanceNormalization
+from onnxfuse.kernels.rows.launch import Given, launch
+from onnxfuse.kernels.rows.norm import (
     LayerNormalization,
     RMSNormalization,
     SkipLayerNormalization,
     SkipSimplifiedLayerNormalization,
 )
-from onnxfuse.kernels.row_source import Expression, Operand, Program, Reach
-from onnxfuse.kernels.rows import Given, launch
-from onnxfuse.kernels.softmax import LogSoftmax, SafeSoftmax, Softmax, tile
+from onnxfuse.kernels.rows.softmax import LogSoftmax, SafeSoftmax, Softmax, tile
+from onnxfuse.kernels.rows.source import Expression, Operand, Program, Reach
 
 from .row_cases import DTYPES, EPSILON, Wanted, affine, assert_close, misaligned, normalized, run, softmax, values
 

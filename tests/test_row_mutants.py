@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from onnxfuse.kernels.device import Device
-from onnxfuse.kernels.emulated import Emulated
-from onnxfuse.kernels.row_norm import SkipLayerNormalization
-from onnxfuse.kernels.softmax import Softmax
+from onnxfuse.kernels.device.device import Device
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.rows.norm import SkipLayerNormalization
+from onnxfuse.kernels.rows.softmax import Softmax
 
 from .kernel_mutants import assert_caught, survivors
 from .row_cases import EPSILON, Wanted, affine, assert_close, normalized, softmax, values

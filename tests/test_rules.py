@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language, rule_test
-from onnxfuse.graph import family_of
-from onnxfuse.pattern import variants
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue as language
+from onnxfuse.language.pattern import variants
+from onnxfuse.model.graph import family_of
+from onnxfuse.proof import rule_test
 
 CATALOGUE = language.load()
 TESTED = [rule for rule in CATALOGUE if rule.test and rule.blocks]

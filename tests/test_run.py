@@ -10,9 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
-from onnxfuse import execution, files, kernels
-from onnxfuse.cli import main
+from onnxfuse import kernels
+from onnxfuse.cli.main import main
 from onnxfuse.errors import ModelError, OutputError
+from onnxfuse.model import files
+from onnxfuse.performance import execution
 from onnxfuse.runtime import installed, session
 from onnxfuse.runtime.custom_op import Backend
 from tests.bridge_models import Shift, no_kernel, one_node

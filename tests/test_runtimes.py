@@ -10,18 +10,19 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, parser
-from onnxfuse.fuse import lower
 
 import onnxfuse
-from onnxfuse import language, runtimes
-from onnxfuse.cli import main
-from onnxfuse.compatibility import compatibility
+from onnxfuse.cli.main import main
 from onnxfuse.errors import UsageError
-from onnxfuse.runtimes import Runtime
-from onnxfuse.targets import Target
+from onnxfuse.fuse import lower
+from onnxfuse.language import catalogue
+from onnxfuse.targets import runtimes
+from onnxfuse.targets.compatibility import compatibility
+from onnxfuse.targets.runtimes import Runtime
+from onnxfuse.targets.target import Target
 
 MODELS = Path(__file__).parents[1] / "models"
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 NEWEST = runtimes.known()[-1]
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, parser
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
-from onnxfuse.graph import family_of
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family_of
 from tests.spellings.build import Array
 from tests.spellings.mutants import run
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
 
 CASES: dict[str, tuple[str, list[str]]] = {

@@ -7,9 +7,9 @@ import onnx
 import onnx.parser
 import pytest
 
-from onnxfuse import numerics
-from onnxfuse.site_proof import Compared, compare_sites
-from onnxfuse.validate import Oracle
+from onnxfuse.proof import numerics
+from onnxfuse.proof.cut_proof import Compared, compare_sites
+from onnxfuse.proof.oracle import Oracle
 
 
 def parse(graph: str, tail: str = "", opset: int = 18) -> onnx.ModelProto:

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from onnxfuse import sites
-from onnxfuse.site_proof import compare_sites
-from onnxfuse.validate import Oracle
+from onnxfuse.proof import cuts
+from onnxfuse.proof.cut_proof import compare_sites
+from onnxfuse.proof.oracle import Oracle
 
 
 def parse(graph: str, tail: str = "") -> onnx.ModelProto:
@@ -60,12 +60,12 @@ def test_neither_model_is_changed() -> None:
 def test_a_site_rests_on_the_nearest_values_that_both_models_have() -> None:
     original = parse("g (float[4] x) => (float[4] y) { a = Neg(x) b = Exp(a) c = Tanh(b) y = Sqrt(c) }")
     fused = parse("g (float[4] x) => (float[4] y) { a = Neg(x) t = own.Some(a) c = own.More(t) y = Sqrt(c) }")
-    (site,) = sites.find(original, fused)
+    (site,) = cuts.find(original, fused)
     assert (site.output, site.stops, site.original, site.fused) == ("c", ("a",), (1, 2), (1, 2))
 
 
 def test_equal_models_have_no_sites() -> None:
-    assert sites.find(parse(RESIDUAL), parse(RESIDUAL)) == []
+    assert cuts.find(parse(RESIDUAL), parse(RESIDUAL)) == []
     assert compare(parse(RESIDUAL), parse(RESIDUAL)) == (0, {})
 
 
@@ -88,7 +88,7 @@ def test_an_output_may_be_fed_though_its_node_is_in_the_cone() -> None:
     body = '<domain: "own", opset_import: ["": 18]> Both (x, z) => (s, p) { s = Add(x, z) p = Mul(x, z) }'
     text = "g (float[4] x, float[4] z) => (float[4] w, float[4] s) { s, t = own.Both(x, z) u = Exp(t) w = Mul(u, s) }"
     fused = parse(text, body)
-    assert {site.output: site.stops for site in sites.find(original, fused)}["w"] == ("s", "x", "z")
+    assert {site.output: site.stops for site in cuts.find(original, fused)}["w"] == ("s", "x", "z")
     assert compare(original, fused) == (2, {})
     wrong = parse(text.replace("Mul(u, s)", "Div(u, s)"), body)
     assert list(compare(original, wrong)[1]) == ["w"]
@@ -98,7 +98,7 @@ def test_shapes_that_only_the_original_takes_are_the_real_ones() -> None:
     original = parse("""g (float[n, 8] x, float[n, 8] z) => (y) {
         s = Shape(z) a = Neg(x) b = Reshape(a, s) y = Abs(b) }""")
     fused = parse("g (float[n, 8] x, float[n, 8] z) => (y) { y = Abs(x) }")
-    (site,) = sites.find(original, fused)
+    (site,) = cuts.find(original, fused)
     assert site.observed == ("s",)
     assert compare(original, fused) == (1, {})
 
@@ -107,13 +107,13 @@ def test_values_that_are_equal_by_nature_are_not_told_apart_by_noise() -> None:
     original = parse("g (float[4] x) => (y) { a = Exp(x) b = Exp(x) y = Sub(a, b) }")
     merged = parse("g (float[4] x) => (y) { a = Exp(x) y = Sub(a, a) }")
     assert compare(original, merged) == (1, {})
-    assert sites.find(original, merged)[0].entangled
+    assert cuts.find(original, merged)[0].entangled
 
 
 def test_what_rests_on_more_in_the_original_is_fed_what_that_computes() -> None:
     original = parse("g (float[4] x, float[4] z) => (y) { a = Exp(x) b = Add(a, z) y = Neg(b) }")
     fused = parse("g (float[4] x, float[4] z) => (y) { a = Exp(x) y = Neg(a) }")
-    (site,) = sites.find(original, fused)
+    (site,) = cuts.find(original, fused)
     assert (site.stops, site.entangled) == (("a", "z"), True)
     assert list(compare(original, fused)[1]) == ["y"]
 
@@ -123,7 +123,7 @@ def test_what_one_model_computes_anew_the_other_is_cut_behind() -> None:
     text = "g (float[4] x, float[4] m) => (a, y) {{ c = Neg(m) a = Add(x, c) {} y = Mul(b, d) }}"
     original = parse(text.format("b = Exp(a) d = Neg(m)"))
     fused = parse("g (float[4] x, float[4] m) => (a, y) { c = Neg(m) a = Add(x, c) b = Exp(a) y = Mul(b, c) }")
-    (site,) = sites.find(original, fused)
+    (site,) = cuts.find(original, fused)
     assert (site.output, site.stops, site.entangled) == ("y", ("b", "m"), False)
     assert compare(original, fused) == (1, {})
 
@@ -133,7 +133,7 @@ def test_nodes_with_bodies_are_left_to_the_whole_model() -> None:
         a = If(c) <then_branch = t () => (float[4] p) { p = Neg(x) }, else_branch = e () => (float[4] q) { q = Abs(x) }>
         y = Exp(a) }""")
     fused = parse("g (bool c, float[4] x) => (y) { a = Neg(x) y = Exp(a) }")
-    assert sites.find(original, fused) == []
+    assert cuts.find(original, fused) == []
 
 
 def test_masks_and_integers_keep_their_content() -> None:
@@ -144,7 +144,7 @@ def test_masks_and_integers_keep_their_content() -> None:
         "variance": np.array([0.5, 2.5], np.float32),
         "x": np.array([0.5, -2.5], np.float16),
     }
-    fed = sites.feed([sites.Site("y", tuple(real), (), (), ())], real, seed=0)
+    fed = cuts.feed([cuts.Site("y", tuple(real), (), (), ())], real, seed=0)
     for name in ("ids", "bits", "fill"):
         np.testing.assert_array_equal(fed[f"0/{name}"], real[name])
     assert (fed["0/variance"] >= 0).all()

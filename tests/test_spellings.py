@@ -10,10 +10,10 @@ from itertools import combinations, islice
 import numpy as np
 import onnx
 import pytest
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
-from onnxfuse.graph import family_of
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family_of
 from tests.spellings import FAMILIES, LEAST, gelu
 from tests.spellings.build import Case, Spelling, covering, everything
 from tests.spellings.mutants import feeds, mutants, run
@@ -25,7 +25,7 @@ MOST_NODES = 40
 FOLDING = {"conv_bn"}
 """Families whose fused operator is one that the spelling has already, and of which nothing else may be left."""
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 
 
 @cache

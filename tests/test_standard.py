@@ -14,12 +14,12 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
+
 from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family_of
 
-from onnxfuse import language
-from onnxfuse.graph import family_of
-
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 
 Engine: TypeAlias = Callable[[ModelProto, Sequence[Any]], list[Any]]
 

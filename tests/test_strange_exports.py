@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, parser
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
 from tests.spellings.mutants import feeds, run
 from tests.test_fusion import HEAD, ops
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 SWISH = "s = Sigmoid (x)  y = Mul (x, s)"
 
 STRANGE = {

@@ -10,16 +10,16 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
-from onnxfuse.cli import main
-from onnxfuse.graph import family_of
+from onnxfuse.cli.main import main
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from onnxfuse.model.graph import family_of
 from onnxfuse.pipeline import optimize
-from onnxfuse.targets import Target
+from onnxfuse.targets.target import Target
 from tests import broken
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 
 Optimize: TypeAlias = Callable[[onnx.ModelProto | bytes], tuple[str, onnx.ModelProto]]
 

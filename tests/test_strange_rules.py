@@ -10,11 +10,11 @@ import onnx
 import pytest
 
 from onnxfuse import pipeline
-from onnxfuse.cli import main
+from onnxfuse.cli.main import main
 from onnxfuse.errors import RuleError
-from onnxfuse.language import load
-from onnxfuse.parse import LARGEST
-from onnxfuse.pattern import variants
+from onnxfuse.language.catalogue import load
+from onnxfuse.language.parse import LARGEST
+from onnxfuse.language.pattern import variants
 
 Capture = pytest.CaptureFixture[str]
 
@@ -175,7 +175,7 @@ def test_a_folder_or_a_pipe_is_no_rule(folder: Path, capsys: Capture) -> None:
 
 def test_alternatives_are_one_step_however_many() -> None:
     """A chain of `|` nests to the left in Python's grammar."""
-    from onnxfuse.rule import alternatives
+    from onnxfuse.language.rule import alternatives
 
     chain = ast.parse(" | ".join(f"a{i}" for i in range(200)), mode="eval").body
     assert [ast.unparse(node) for node in alternatives(chain)] == [f"a{i}" for i in range(200)]

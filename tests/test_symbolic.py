@@ -9,7 +9,7 @@ from itertools import product as assignments
 
 import pytest
 
-from onnxfuse.symbolic import (
+from onnxfuse.model.dims import (
     Dim,
     Limited,
     Shape,

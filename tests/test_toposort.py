@@ -11,9 +11,9 @@ import pytest
 from onnx import parser
 
 import onnxfuse
-from onnxfuse import files, toposort
-from onnxfuse.cli import main
+from onnxfuse.cli.main import main
 from onnxfuse.errors import ModelError
+from onnxfuse.model import files, toposort
 from tests import broken
 from tests.spellings.mutants import feeds, run
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import onnx
 import pytest
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
 from tests import whole
 from tests.transforms import OPAQUE, TRANSFORMS, transformed
 from tests.whole import MODELS
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 
 EXPORTS = ("bert.ts", "bert.dynamo", "convnext.dynamo", "gpt2.dynamo", "llama.dynamo", "t5_encoder.dynamo", "vit.ts")
 """Where every transform finds its places."""

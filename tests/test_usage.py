@@ -7,7 +7,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from onnxfuse.usage import trace
+from onnxfuse.proof.input_roles import trace
 
 
 def parse(graph: str, opset: int = 18, functions: str = "", domains: str = "") -> onnx.ModelProto:

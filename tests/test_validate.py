@@ -14,7 +14,7 @@ import pytest
 
 import onnxfuse
 from onnxfuse.errors import DependencyError
-from onnxfuse.validate import Oracle, bisect
+from onnxfuse.proof.oracle import Oracle, bisect
 from tests.whole import MODELS
 
 

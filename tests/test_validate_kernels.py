@@ -14,13 +14,13 @@ from onnx import parser
 
 import onnxfuse
 from onnxfuse import kernels
-from onnxfuse.cli import main
+from onnxfuse.cli.main import main
 from onnxfuse.errors import KernelError, NumericsError
-from onnxfuse.kernels import pointwise
-from onnxfuse.kernels.device import Device, Source, TensorType
+from onnxfuse.kernels.device.device import Device, Source, TensorType
+from onnxfuse.kernels.device.kernel import Parameter, Signature
 from onnxfuse.kernels.emulator import build
-from onnxfuse.kernels.kernel import Parameter, Signature
-from onnxfuse.language import load
+from onnxfuse.kernels.pointwise import pointwise
+from onnxfuse.language.catalogue import load
 from tests.bridge_models import no_kernel
 
 TEXT = """<ir_version: 9, opset_import: ["": 17]>

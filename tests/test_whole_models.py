@@ -12,9 +12,9 @@ import onnx
 import pytest
 from onnx import AttributeProto, NodeProto
 
-from onnxfuse.graph import family_of
+from onnxfuse.model.graph import family_of
 from onnxfuse.pipeline import Optimized, optimize
-from onnxfuse.targets import Target
+from onnxfuse.targets.target import Target
 
 MODELS = Path(__file__).parents[1] / "models"
 TRUTH: dict[str, dict[str, int]] = json.loads((MODELS / "truth.json").read_text())

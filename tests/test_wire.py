@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxfuse import wire
+from onnxfuse.model import protobuf
 from tests import broken
 
 
@@ -45,7 +45,7 @@ def with_unknown_fields() -> onnx.ModelProto:
 def test_pieces_are_what_protobuf_writes(build: object) -> None:
     model: onnx.ModelProto = build()  # type: ignore[operator]
     whole = model.SerializeToString(deterministic=True)
-    size, pieces = wire.pieces(model)
+    size, pieces = protobuf.pieces(model)
     assert b"".join(pieces) == whole
     assert size == len(whole)
 
@@ -57,17 +57,17 @@ def test_unknown_fields_are_a_case_of_their_own() -> None:
 @pytest.mark.parametrize("build", [full, broken.good], ids=lambda f: f.__name__)
 def test_part_of_everything_is_everything(build: object) -> None:
     model: onnx.ModelProto = build()  # type: ignore[operator]
-    assert wire.part(model, lambda field: True) == model
+    assert protobuf.part(model, lambda field: True) == model
 
 
 def test_part_leaves_the_original_alone() -> None:
     model = full()
-    assert not wire.part(model.graph, lambda field: field != wire.INITIALIZER).initializer
+    assert not protobuf.part(model.graph, lambda field: field != protobuf.INITIALIZER).initializer
     assert model == full()
 
 
 def test_fields_are_those_of_the_file() -> None:
     data = full().SerializeToString()
-    spans = {number: data[start:end] for number, start, end in wire.fields(data, 0, len(data))}
+    spans = {number: data[start:end] for number, start, end in protobuf.fields(data, 0, len(data))}
     assert spans[2] == b"exporter"
-    assert onnx.GraphProto.FromString(spans[wire.GRAPH]) == full().graph
+    assert onnx.GraphProto.FromString(spans[protobuf.GRAPH]) == full().graph

@@ -12,8 +12,8 @@ import onnx
 import onnxruntime as ort
 from onnx import numpy_helper
 
-from onnxfuse import inputs, numerics
-from onnxfuse.float64 import evaluate, to_float64
+from onnxfuse.proof import inputs, numerics
+from onnxfuse.proof.float64 import evaluate, to_float64
 from tests.test_whole_models import OPS, census
 
 MODELS = Path(__file__).parents[1] / "models"

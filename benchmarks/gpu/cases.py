@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxfuse.kernels.dispatch import CUBLASLT, FORMS, TILED, VENDOR
+from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, TILED, VENDOR
 from tests import attention_cases, kernel_runs
 
 from .expected import CATALOGUE

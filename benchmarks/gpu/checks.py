@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from onnxfuse.kernels.device import Buffer, Source, TensorType
-from onnxfuse.kernels.dispatch import VARIABLE
-from onnxfuse.kernels.kernel import Kernel
-from onnxfuse.kernels.recorder import Recorder
+from onnxfuse.kernels.device.device import Buffer, Source, TensorType
+from onnxfuse.kernels.device.kernel import Kernel
+from onnxfuse.kernels.device.recorder import Recorder
+from onnxfuse.kernels.gemm.autotune import VARIABLE
 
 from . import cases, expected
 from .cases import Case, Inputs

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxfuse import kernels, language
-from onnxfuse.kernels.dispatch import TILED
-from onnxfuse.kernels.kernel import Kernel
+from onnxfuse import kernels
+from onnxfuse.kernels.device.kernel import Kernel
+from onnxfuse.kernels.gemm.autotune import TILED
+from onnxfuse.language import catalogue
 from tests import attention_cases, kernel_runs, row_cases
 from tests.row_cases import Wanted
 
 Values = NDArray[Any]
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 TERMS = {"RotaryEmbedding": 1.0, "HardSigmoid": 0.5, "HardSwish": 1.5}
 """The size of the terms of elementwise ops where they cancel: a rotation, a line near its zero."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxfuse.kernels.device import Product, Source, TensorType
+from onnxfuse.kernels.device.device import Product, Source, TensorType
 
 from .machine import Machine, copy_rate
 from .plan import OK, Row, SkippedError

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from onnxfuse.kernels.dispatch import MARGIN
+from onnxfuse.kernels.gemm.autotune import MARGIN
 
 from .contest import OURS
 from .plan import OK, Row

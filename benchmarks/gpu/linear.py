@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.dispatch import CUBLASLT, FORMS
-from onnxfuse.kernels.gemm import FusedMatMul
+from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
 
 from . import checks, expected, timing
 from .contest import OURS, Contest, Own, Way, Ways

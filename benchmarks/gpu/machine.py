@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels import cuda
-from onnxfuse.kernels.device import Buffer, Device, Source, TensorType
+from onnxfuse.kernels.device import cuda
+from onnxfuse.kernels.device.device import Buffer, Device, Source, TensorType
 
 Values = NDArray[Any]
 Run = Callable[[], None]

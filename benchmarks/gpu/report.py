@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from onnxfuse.kernels import KERNELS
-from onnxfuse.kernels.dispatch import FORMS
+from onnxfuse.kernels.gemm.autotune import FORMS
 
 from .contest import OURS
 from .floors import Floors

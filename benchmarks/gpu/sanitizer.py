@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onnxfuse.kernels.device import Array, Device, Grid, Source, Vendor
+from onnxfuse.kernels.device.device import Array, Device, Grid, Source, Vendor
 
 from . import checks
 from .machine import CudaMachine, Machine

@@ -13,8 +13,9 @@ import onnx
 
 import onnxfuse
 from models import split_stack
-from onnxfuse import inputs, interleaved, numerics
 from onnxfuse.errors import DependencyError
+from onnxfuse.performance import interleaved
+from onnxfuse.proof import inputs, numerics
 from onnxfuse.runtime.installed import CPU, CUDA, onnxruntime, why_not_cuda
 from onnxfuse.runtime.session import register
 

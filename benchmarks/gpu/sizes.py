@@ -10,7 +10,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from onnxfuse.kernels.device import TensorType
+from onnxfuse.kernels.device.device import TensorType
 
 DTYPES = {
     "float32": np.dtype(np.float32),

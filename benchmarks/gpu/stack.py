@@ -16,9 +16,9 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 import onnxfuse
 from models import split_stack
-from onnxfuse.graph import family_of
-from onnxfuse.kernels import pointwise
-from onnxfuse.kernels.device import Array, TensorType
+from onnxfuse.kernels.device.device import Array, TensorType
+from onnxfuse.kernels.pointwise import pointwise
+from onnxfuse.model.graph import family_of
 from onnxfuse.runtime.served import arguments
 
 from . import expected, peers, timing

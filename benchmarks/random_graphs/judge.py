@@ -25,7 +25,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, inliner, numpy_helper
 
-from onnxfuse import float64
+from onnxfuse.proof import float64
 from onnxfuse.runtime.quiet import Session, SessionError
 
 from .feeds import ENORMOUS, Feed

@@ -11,22 +11,22 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import KernelError
-from .attention import Attention
-from .embed_norm import EmbedLayerNormalization, EmbedSimplifiedLayerNormalization
-from .gemm import FusedMatMul
-from .group_norm import GroupNormalization, InstanceNormalization
-from .kernel import Kernel
-from .row_norm import (
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.attention.attention import Attention
+from onnxfuse.kernels.device.kernel import Kernel
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.kernels.rows.embed_norm import EmbedLayerNormalization, EmbedSimplifiedLayerNormalization
+from onnxfuse.kernels.rows.group_norm import GroupNormalization, InstanceNormalization
+from onnxfuse.kernels.rows.norm import (
     LayerNormalization,
     RMSNormalization,
     SkipLayerNormalization,
     SkipSimplifiedLayerNormalization,
 )
-from .softmax import LogSoftmax, SafeSoftmax, Softmax
+from onnxfuse.kernels.rows.softmax import LogSoftmax, SafeSoftmax, Softmax
 
 if TYPE_CHECKING:
-    from ..language import Catalogue
+    from onnxfuse.language.catalogue import Catalogue
 
 WRITTEN: tuple[type[Kernel], ...] = (
     Attention,
@@ -64,13 +64,13 @@ def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
 
 @cache
 def _generated(op: str, rules: tuple[Path, ...]) -> type[Kernel]:
-    from .pointwise import kernel
+    from onnxfuse.kernels.pointwise.pointwise import kernel
 
     return kernel(op, _catalogue(rules))
 
 
 @cache
 def _catalogue(rules: tuple[Path, ...]) -> Catalogue:
-    from ..language import load
+    from onnxfuse.language.catalogue import load
 
     return load(rules)

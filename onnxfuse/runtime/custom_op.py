@@ -16,8 +16,8 @@ import numpy as np
 from onnx import helper
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.kernels.device import Buffer, Device, TensorType
-from onnxfuse.kernels.kernel import EITHER, Kernel, Parameter
+from onnxfuse.kernels.device.device import Buffer, Device, TensorType
+from onnxfuse.kernels.device.kernel import EITHER, Kernel, Parameter
 
 from . import abi, attributes
 from .abi import Api, OrtCustomOp, Pointer

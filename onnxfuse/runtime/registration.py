@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from onnxfuse.graph import DOMAIN
+from onnxfuse.model.graph import DOMAIN
 
 from . import abi, library
 from .abi import Api, Pointer

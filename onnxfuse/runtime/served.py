@@ -29,8 +29,8 @@ from onnx import (
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
-from onnxfuse.graph import DOMAIN, STANDARD, Graph, family, number_of, opset_of, roots
-from onnxfuse.kernels.kernel import EITHER, Parameter, Signature
+from onnxfuse.kernels.device.kernel import EITHER, Parameter, Signature
+from onnxfuse.model.graph import DOMAIN, STANDARD, Graph, family, number_of, opset_of, roots
 
 from . import attributes
 from .custom_op import Op

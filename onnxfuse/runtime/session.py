@@ -129,7 +129,7 @@ def _backend(providers: Providers, emulate: bool) -> Backend | None:
 def _cuda() -> Backend | None:
     if not has_cuda():
         return None
-    from onnxfuse.kernels.cuda import Cuda
+    from onnxfuse.kernels.device.cuda import Cuda
 
     try:
         Cuda(0)
@@ -141,7 +141,7 @@ def _cuda() -> Backend | None:
 
 @cache
 def _emulated() -> Backend:
-    from onnxfuse.kernels.emulated import Emulated
+    from onnxfuse.kernels.emulator.device import Emulated
 
     device = Emulated()
     return Backend(CPU, lambda stream: device)

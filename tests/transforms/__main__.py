@@ -9,13 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 import onnx
-from onnxfuse.fuse import fuse
 
-from onnxfuse import language
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
 from tests import whole
 from tests.transforms import OPAQUE, TRANSFORMS, transformed
 
-CATALOGUE = language.load()
+CATALOGUE = catalogue.load()
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from ...errors import DependencyError, KernelError
-from ..device import Source
+from onnxfuse.errors import DependencyError, KernelError
+from onnxfuse.kernels.device.device import Source
 
 HERE = Path(__file__).parent
 RUNTIME = ("fiber.cpp", "scheduler.cpp", "checker.cpp")

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import KernelError
+from onnxfuse.errors import KernelError
 
 _stacks: list[int] = []
 """Stacks that no launch is using.  They belong to the process: it may have 65,530 mappings, and many libraries."""

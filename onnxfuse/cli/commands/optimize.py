@@ -1,0 +1,136 @@
+"""onnxfuse optimize"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from onnxfuse.errors import NumericsError, UsageError
+
+from .options import (
+    PATH,
+    card,
+    choose_target,
+    each,
+    loudness,
+    models,
+    one_or_many,
+    seconds,
+    selection,
+    shape,
+    timeout,
+    to_json,
+)
+
+if TYPE_CHECKING:
+    from onnxfuse.reporting.records import Report
+
+
+@click.command()
+@models
+@click.option("-o", "--output", metavar="OUT", help="File or folder to write to.  [default: NAME.fused.onnx]")
+@selection
+@click.option(
+    "--opset", type=click.IntRange(min=7), metavar="N", help="Raise the model to this opset.  [default: what pays]"
+)
+@click.option("--inputs", type=PATH, metavar="FILE.npz", help="Validate with these inputs.")
+@shape
+@card("Leave out what is predicted to be slower fused on this GPU: a100, h100, h200, or a .json file with figures.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the generated inputs.")
+@click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance.  [default: by dtype]")
+@click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance.  [default: by dtype]")
+@click.option(
+    "--on-mismatch",
+    type=click.Choice(["bisect", "fail"]),
+    default="bisect",
+    show_default=True,
+    help="Leave the guilty fusion out, or exit 3.",
+)
+@click.option(
+    "--validate",
+    type=click.Choice(["onnxruntime", "reference", "kernels"]),
+    help="Compare in onnxruntime, also with float64, or with kernels run on the CPU.  [default: onnxruntime]",
+)
+@timeout
+@click.option("--no-validate", is_flag=True, help="Write without comparing.")
+@click.option("--dry-run", is_flag=True, help="Do everything but write the model.")
+@click.option("--report", "report_file", type=PATH, metavar="FILE.json", help="Write what was done, as JSON.")
+@loudness
+def optimize(
+    models: tuple[str, ...],
+    output: str | None,
+    shapes: dict[str, tuple[int, ...]],
+    inputs: Path | None,
+    card: str | None,
+    validate: Literal["onnxruntime", "reference", "kernels"] | None,
+    no_validate: bool,
+    timeout: float | None,
+    dry_run: bool,
+    report_file: Path | None,
+    quiet: bool,
+    verbose: bool,
+    **options: Any,
+) -> int:
+    """Fuse each MODEL, prove that it computes the same, and write it.
+
+    \b
+    Example:
+      onnxfuse optimize bert.onnx                       write bert.fused.onnx
+      onnxfuse optimize exports/*.onnx -o fused/        write fused/NAME.onnx for each
+      onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
+      onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100
+      onnxfuse optimize bert.onnx --target ort --runtime onnxruntime==1.23
+    """
+    from onnxfuse import pipeline
+    from onnxfuse.cli import console, paths
+    from onnxfuse.language import lookup
+    from onnxfuse.model import files
+    from onnxfuse.performance import gpus
+    from onnxfuse.system import atomic_write
+
+    choose_target(options)
+    options["card"] = gpus.given(card, options["target"])
+    if validate and no_validate:
+        raise UsageError("--validate and --no-validate exclude each other: give one")
+    lookup.check_rules((*options["select"], *options["ignore"]), options["rules"])
+    options |= {"shapes": shapes or None, "inputs": files.read_inputs(inputs) if inputs else None}
+    options["validate"] = "off" if no_validate else validate or "onnxruntime"
+    options["timeout"] = seconds(timeout, emulate=validate == "kernels")
+    out = console.console()
+    sources = paths.expand(models)
+    places = dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True))
+    for path, place in list(places.items()):
+        if place != path and place in places:
+            # A glob finds the files that a former run of the same command wrote.
+            click.echo(f"onnxfuse: {place} is what becomes of {path} here: not itself fused", err=True)
+            del places[place]
+    if report_file:
+        atomic_write.refuse(report_file, [*sources, *places.values(), *filter(None, [inputs])])
+
+    def one(path: Path) -> Report:
+        start = time.perf_counter()
+        if not dry_run:
+            atomic_write.refuse(places[path], filter(None, [inputs]))
+        model = files.read(path, weights=not no_validate)
+        with console.progress(path.name, quiet=quiet) as progress:
+            optimized = pipeline.optimize(model, base_dir=path.parent, progress=progress, **options)
+        report, written = optimized.report, list[Path]()
+        report.model = str(path)
+        if report.validation.verdict == "mismatch":
+            note = report.validation.note or "the outputs differ"
+            raise NumericsError(f"{path}: nothing written, the fused model computes something else: {note}")
+        if not dry_run:
+            written = files.write(optimized.model, places[path], source=path)
+            report.output = str(places[path])
+        report.seconds = time.perf_counter() - start
+        if not quiet:
+            console.print_optimized(out, report, written=written, verbose=verbose)
+        return report
+
+    reports, code = each(places, one)
+    if report_file:
+        atomic_write.replace(report_file, [to_json(one_or_many(reports, len(sources))).encode()])
+    return code

@@ -1,0 +1,216 @@
+"""What several commands share: options, and how models are gone through one by one."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from onnxfuse.errors import InternalError, ModelError, OnnxfuseError, RuleError
+from onnxfuse.system.processes import Stopped
+
+# onnx and numpy take longer to import than `onnxfuse --help` may take: the commands import what they need.
+if TYPE_CHECKING:
+    from onnxfuse.reporting.records import Report
+    from onnxfuse.system.isolation import Tell
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Result = TypeVar("_Result")
+
+
+def options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+    """One decorator for several options, shown in --help in this order."""
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _parsed_shapes(_: click.Context, __: click.Parameter, values: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for value in values:
+        # The name may have a colon in it, as TensorFlow's have; the dimensions have none.
+        name, _colon, dims = value.rpartition(":")
+        if not name or not re.fullmatch(r"(\d+([,x]\d+)*)?", dims):
+            raise click.BadParameter(f"{value!r}: write NAME:DIMS, such as input_ids:1,128", param_hint="--shape")
+        shapes[name] = tuple(int(size) for size in re.findall(r"\d+", dims))
+    return shapes
+
+
+PATH = click.Path(path_type=Path)
+
+models = click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+rules = click.option("--rules", type=PATH, multiple=True, metavar="DIR", help="More rules, beside the catalogue.")
+shape = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME:DIMS",
+    callback=_parsed_shapes,
+    help="Shape of an input, such as input_ids:1,128.",
+)
+format_ = click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
+selection = options(
+    click.option("--select", multiple=True, metavar="RULE", help="Use this rule and no other (may be repeated)."),
+    click.option("--ignore", multiple=True, metavar="RULE", help="Do not use this rule (may be repeated)."),
+    rules,
+    click.option(
+        "--target",
+        type=click.Choice(["onnxfuse", "onnx", "ort"]),
+        default="onnxfuse",
+        show_default=True,
+        help="Fused ops with function bodies, standard ops only, or what onnxruntime runs fastest.",
+    ),
+    click.option(
+        "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", help="Where onnxruntime runs --target ort."
+    ),
+    click.option(
+        "--runtime",
+        metavar="onnxruntime==X.Y",
+        help="Write what this version runs, or the one that is installed: onnxruntime.  [default: any]",
+    ),
+)
+
+
+def choose_target(options: dict[str, Any]) -> None:
+    """Put the target that the options of `selection` name in their place."""
+    from onnxfuse.targets import runtimes
+    from onnxfuse.targets.target import Target
+
+    named = options.pop("runtime")
+    options["target"] = Target(options["target"], options.pop("provider"), runtimes.given(named))
+    if note := runtimes.newer(named):
+        click.echo(f"onnxfuse: {note}", err=True)
+
+
+def card(text: str) -> Callable[[_Command], _Command]:
+    """The option --card, which says `text` of itself."""
+    return click.option("--card", metavar="CARD", help=text)
+
+
+given_inputs = click.option("--inputs", type=PATH, metavar="FILE.npz", help="What to feed.  [default: generated]")
+provider = click.option(
+    "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where onnxruntime runs."
+)
+seed = click.option("--seed", default=0, show_default=True, help="Seed of the generated inputs.")
+timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="For each run of a model; 0 is no limit.  [default: 600; 0 where kernels run on the CPU]",
+)
+loudness = options(
+    click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
+    click.option("-v", "--verbose", is_flag=True, help="Name every site."),
+)
+
+
+working_on: list[Callable[[Path], None]] = []
+"""Who wants to know which model a command has come to."""
+stopping: list[list[int]] = []
+"""Filled with a signal's number when this process is asked to end; see `processes.raise_when_stopped`."""
+
+
+def complain(error: OnnxfuseError, path: Path | None = None) -> int:
+    """Prints the error, with the model's `path` in front if it does not name it, and returns its exit code."""
+    lead = f"{path}: " if path and str(path) not in str(error) else ""
+    text = f"onnxfuse: error: {lead}{error}"
+    click.echo(text if isinstance(error, RuleError) else one_line(text), err=True)
+    return error.exit_code
+
+
+def one_line(text: str) -> str:
+    """The text with what a terminal would not print, such as a line break in a file's name, written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_Result], int]:
+    """What `work` makes of each path, and the worst exit code: one that fails does not stop the others."""
+    # A command is short, and the cycle collector looks at every term and node again and again: once per model will do.
+    gc.disable()
+    results, code = [], 0
+    for number, path in enumerate(paths):
+        if number:
+            gc.collect()
+        begin(path)
+        try:
+            results.append(work(path))
+        except OnnxfuseError as error:
+            code = max(code, complain(error, path))
+        except Exception as error:
+            code = max(code, complain(mistake(error), path))
+    return results, code
+
+
+def warn_of_unread(found: Report) -> None:
+    """Say of which tensors a rule wanted the values, if their external data is missing."""
+    if found.unread:
+        first, more = found.unread[0], len(found.unread) - 1
+        others = f" and of {more} more" if more else ""
+        click.echo(
+            f"onnxfuse: {found.model}: its external data is missing, and the values of {first!r}{others} were wanted: "
+            "taken for unknown",
+            err=True,
+        )
+
+
+def seconds(timeout: float | None, *, emulate: bool = False) -> float:
+    """What --timeout says: the emulator takes as long as it takes, everything else has time to load some GB twice."""
+    return timeout if timeout is not None else 0 if emulate else 600
+
+
+def limited(work: Callable[[Tell], _Result], path: Path, seconds: float, tell: Tell | None = None) -> _Result:
+    """What `work` returns, done in a process in which each step may take `seconds`.
+
+    Raises ModelError, which names the model `path`, where one takes longer.
+    """
+    from onnxfuse.system.isolation import TookTooLongError, isolated
+
+    try:
+        return isolated(work, seconds, tell)
+    except TookTooLongError as error:
+        raise ModelError(f"{path}: {error}: give it more with --timeout") from None
+
+
+def begin(path: Path) -> None:
+    """Say that what follows is about this model."""
+    for tell in working_on:
+        tell(path)
+
+
+def mistake(error: Exception) -> InternalError:
+    """What nobody foresaw, in one line.  Raises `error` itself, traceback and all, if ONNXFUSE_TRACEBACK is set, and
+    Stopped if this process was asked to end, of which the error may come."""
+    for number in chain(*stopping):
+        raise Stopped(number) from error
+    if os.environ.get("ONNXFUSE_TRACEBACK"):
+        raise error
+    said = " ".join(str(error).split())
+    return InternalError(
+        f"{type(error).__name__}: {said}: a mistake in onnxfuse, not in the model, which is as it was; please report "
+        "it with what ONNXFUSE_TRACEBACK=1 prints"
+    )
+
+
+def print_json(data: object) -> None:
+    click.echo(to_json(data), nl=False)
+
+
+def one_or_many(reports: Sequence[Report], asked: int) -> object:
+    """An object if one model was asked for, an array if several were."""
+    plain = [found.to_json() for found in reports]
+    return plain[0] if asked == 1 and plain else plain
+
+
+def to_json(data: object) -> str:
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"

@@ -1,0 +1,111 @@
+"""onnxfuse report"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import (
+    card,
+    choose_target,
+    each,
+    format_,
+    models,
+    one_or_many,
+    print_json,
+    selection,
+    shape,
+    warn_of_unread,
+)
+
+if TYPE_CHECKING:
+    from onnxfuse.reporting.records import Report
+
+
+@click.command()
+@models
+@selection
+@shape
+@format_
+@click.option("--why", metavar="RULE", help="Every place where this rule fuses or nearly does.")
+@click.option("--estimate", is_flag=True, help="Predict the time of each fused node on a GPU, and what bounds it.")
+@card("The GPU: a100, h100, h200, or a .json file with figures.  [default: h200]")
+@click.option("--explain", metavar="NODE", help="What becomes of this node, and why.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every site.")
+def report(
+    models: tuple[str, ...],
+    shapes: dict[str, tuple[int, ...]],
+    style: str,
+    why: str | None,
+    explain: str | None,
+    estimate: bool,
+    card: str | None,
+    verbose: bool,
+    **options: Any,
+) -> int:
+    """Say what can be fused in each MODEL, what that saves, and why the rest cannot.
+
+    Loads no external data and runs nothing.  JSON is one object for one model, an array of them for several.
+
+    \b
+    Example:
+      onnxfuse report bert.onnx --shape input_ids:1,128
+      onnxfuse report bert.onnx --why LayerNormalization
+      onnxfuse report bert.onnx --explain /encoder/layer.3/Div
+      onnxfuse report bert.onnx --estimate --card a100 --shape input_ids:1,128
+      onnxfuse report bert.onnx --format json | jq .census
+      onnxfuse report bert.onnx --runtime onnxruntime==1.23 --format json | jq .runs
+    """
+    from onnxfuse import pipeline
+    from onnxfuse.cli import console, paths
+    from onnxfuse.errors import UsageError
+    from onnxfuse.language import lookup
+    from onnxfuse.model import files
+    from onnxfuse.model.graph import DOMAIN, family_of
+    from onnxfuse.performance import gpus
+    from onnxfuse.rewriting import provenance
+
+    if card and not estimate:
+        raise UsageError("--card is for --estimate")
+    choose_target(options)
+    known = gpus.given(card or gpus.DEFAULT if estimate else None, options["target"])
+
+    lookup.check_rules((*options["select"], *options["ignore"], *filter(None, [why])), options["rules"])
+    out = console.console()
+
+    def one(path: Path) -> Report:
+        start = time.perf_counter()
+        model = files.read(path, weights=False)
+        node = lookup.node_named(explain, model) if explain else None
+        with console.progress(path.name) as progress:
+            found = pipeline.report(
+                model, shapes=shapes or None, why=why, card=known, base_dir=path.parent, progress=progress, **options
+            )
+        found.model, found.seconds = str(path), time.perf_counter() - start
+        warn_of_unread(found)
+        known_as = frozenset((node.name, *node.output)) - {""} if node else frozenset[str]()
+        if style == "json":
+            found = found.narrowed(lambda fusion: not why or fusion.rule == why)
+            return found.narrowed(lambda fusion: not node or console.concerns(fusion, known_as))
+        if node:
+            op = family_of(node)
+            out.print(f"{explain} ({op}) in {path}")
+            if node.domain == DOMAIN:
+                console.print_origin(out, *provenance.origin(node))
+            else:
+                console.print_explanation(out, found, known_as, op, lookup.rules_with(op, options["rules"]))
+        elif why:
+            console.print_why(out, found, why)
+        else:
+            console.print_report(out, found, verbose=verbose)
+            console.print_estimates(out, found, verbose=verbose)
+        return found
+
+    sources = paths.expand(models)
+    reports, code = each(sources, one)
+    if style == "json":
+        print_json(one_or_many(reports, len(sources)))
+    return code

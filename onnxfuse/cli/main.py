@@ -1,0 +1,75 @@
+"""The command line: its commands, exit codes, and what becomes of errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from onnxfuse import __version__
+from onnxfuse.cli.commands.bench import bench
+from onnxfuse.cli.commands.check import check
+from onnxfuse.cli.commands.guard import guarded
+from onnxfuse.cli.commands.optimize import optimize
+from onnxfuse.cli.commands.options import complain, mistake
+from onnxfuse.cli.commands.report import report
+from onnxfuse.cli.commands.rules import rules
+from onnxfuse.cli.commands.run import run
+from onnxfuse.errors import OnnxfuseError, UsageError
+
+INTERRUPTED = 130
+UNREAD = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code; what goes wrong becomes one line on stderr.
+
+    0 done, 1 findings, 2 bad usage or an unreadable model, 3 the numbers changed, 4 a mistake in onnxfuse, 130
+    interrupted.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A terminal that has no arrow gets a question mark, not a UnicodeEncodeError.
+            stream.reconfigure(errors="replace")
+    try:
+        code = onnxfuse.main(arguments, prog_name="onnxfuse", standalone_mode=False)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "onnxfuse"
+        return complain(UsageError(f"{error.format_message().rstrip('.')} (see {command} --help)"))
+    except click.ClickException as error:
+        return complain(UsageError(error.format_message()))
+    except OnnxfuseError as error:
+        return complain(error)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("onnxfuse: interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is for nobody
+        return UNREAD
+    except Exception as error:
+        return complain(mistake(error))
+    return int(code or 0)
+
+
+def guarded_main() -> int:
+    """`main`, in a process whose crash is told."""
+    return guarded(main)
+
+
+@click.group(name="onnxfuse", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def onnxfuse() -> None:
+    """Find every subgraph of an ONNX model that one kernel could run, fuse it, and prove the numbers unchanged.
+
+    \b
+    Example:
+      onnxfuse report model.onnx          what can be fused, and what nearly can
+      onnxfuse optimize model.onnx        write model.fused.onnx
+      onnxfuse check model.onnx --expect 'Attention>=12'
+    """
+
+
+for command in (optimize, report, check, run, bench, rules):
+    onnxfuse.add_command(command)

@@ -1,0 +1,400 @@
+"""The launches of an attention: sources and tiles are chosen once for a class of shapes, lengths filled in at a call.
+
+    past and new keys one behind the other, where the node gives out present_key and present_value   1 launch for each
+    the new keys turned by their angles, where it does not, into scratch memory of their size        1 launch
+    attention                                                                                        1 launch
+    its parts put together, where the keys of a row are divided among blocks                         1 launch
+
+Queries are turned by the blocks that read them.  Keys are turned once, however many blocks read them: where there are
+present_key and present_value, on their way there, and attention reads these instead of the past and the new, so that
+turning costs no byte and no launch.
+
+A cache that grows by one key at a call stays in its class: only the lengths, what follows from them (the steps of a
+mask, the grid of the copies) and the number of parts are worked out again.  Where the length is that of the call
+before, the launches are repeated as they were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onnxfuse.kernels.device.device import Array, Buffer, Device, Source, address
+from onnxfuse.kernels.device.replay import Launches, record
+from onnxfuse.kernels.rows.source import TYPES
+
+from .sizes import INPUTS, OUTPUTS, Layout, Mask, Sizes, filled
+
+UNBOUNDED = 2**29
+"""Of a window without an end: more than any two positions are apart, and no sum of such numbers overflows 32 bits."""
+MOST_SPLITS = 64
+COMBINED = 4
+"""Rows of a block of attention_combine.cu."""
+COPIERS = 256
+"""Threads of a block of attention_present.cu."""
+ALIGNED = 16
+"""Bytes of the largest access: sources are chosen by how addresses stand to it."""
+BYTES = np.dtype(np.uint8)
+_NOTHING = nullcontext()
+
+
+class Tiles(NamedTuple):
+    """A block: `warps` of 16 rows each, and the keys of a tile."""
+
+    warps: int
+    keys: int
+
+    @property
+    def rows(self) -> int:
+        return 16 * self.warps
+
+
+class Rotary(NamedTuple):
+    """How the kernels turn what they read; see attention_rotary.cuh."""
+
+    pairs: int = 0
+    interleaved: bool = False
+    vector: int = 1
+
+    @property
+    def defines(self) -> dict[str, int]:
+        return {"ROTARY": self.pairs, "INTERLEAVED": int(self.interleaved), "VECTOR_ROTARY": self.vector}
+
+    @property
+    def step(self) -> int:
+        """Elements of a head of which an access may not cross a multiple."""
+        return 2 * self.pairs if self.interleaved else self.pairs
+
+
+UNTURNED = Rotary()
+
+
+class Setting(NamedTuple):
+    """The attributes of a node, as the kernel takes them; without a `scale`, it is that of the head size."""
+
+    heads: int
+    kv_heads: int
+    scale: float | None
+    softcap: float
+    filler: float
+    left: int
+    right: int
+    nan_to_zero: bool
+    interleaved: bool
+    rotary: int
+
+
+def tiles(rows: int, head: int, head_v: int, tensor: bool) -> Tiles:
+    """How large the tiles of so many rows are: what fits into a thread's registers, and several blocks into 160 KiB.
+
+    `head` and `head_v` are head sizes padded to a multiple of 16.
+    """
+    warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
+    widest = max(head, head_v)
+    if tensor:
+        return Tiles(warps, 64 if widest <= 128 else 32 if widest <= 192 else 16)
+    return Tiles(warps, 32 if widest <= 128 else 16)
+
+
+def shared_bytes(tile: Tiles, head: int, head_v: int, itemsize: int) -> int:
+    """The dynamic shared memory of a block: its rows, and a tile of keys and of values; see attention.cu."""
+    pad = 16 // itemsize
+    stride, stride_v = head + pad, head_v + pad
+    return itemsize * (tile.rows * max(stride, stride_v) + tile.keys * (stride + stride_v))
+
+
+def splits(blocks: int, total: int, tile: Tiles, multiprocessors: int) -> int:
+    """Among how many blocks the keys of a row are divided: as many as fill the card, each with two tiles at least."""
+    wanted = 8 * multiprocessors // tile.warps
+    if 2 * blocks > wanted:
+        return 1
+    return max(1, min(wanted // max(1, blocks), total // (2 * tile.keys), MOST_SPLITS))
+
+
+@cache
+def source(
+    dtype: str,
+    tile: Tiles,
+    head: int,
+    head_v: int,
+    vectors: tuple[int, int],
+    capped: bool = False,
+    mask: str = "",
+    mask_vector: int = 1,
+    rotary: Rotary = UNTURNED,
+) -> Source:
+    """attention.cu; `mask` is the element type of the mask, empty if there is none."""
+    return Source.file(
+        "attention.cu",
+        TYPE=TYPES[dtype],
+        TENSOR=int(dtype != "float32"),
+        WARPS=tile.warps,
+        KEYS=tile.keys,
+        HEAD=head,
+        HEAD_V=head_v,
+        VECTOR=vectors[0],
+        VECTOR_Y=vectors[1],
+        CAPPED=int(capped),
+        MASK="BOOLEAN" if mask == "bool" else "ADDED" if mask else "NONE",
+        MASK_TYPE=TYPES.get(mask, "bool"),
+        MASK_VECTOR=mask_vector,
+        **rotary.defines,
+    )
+
+
+@cache
+def combine_source(dtype: str, head_v: int) -> Source:
+    return Source.file("attention_combine.cu", TYPE=TYPES[dtype], HEAD_V=head_v)
+
+
+@cache
+def present_source(dtype: str, vector: int, rotary: Rotary = UNTURNED) -> Source:
+    return Source.file("attention_present.cu", TYPE=TYPES[dtype], VECTOR=vector, **rotary.defines)
+
+
+def padded(size: int) -> int:
+    """A head size as products take it."""
+    return -(-size // 16) * 16
+
+
+def vector_of(itemsize: int, numbers: Sequence[int], arrays: Sequence[Array | None]) -> int:
+    """The most elements, up to 16 bytes, of which all steps and sizes and all addresses are multiples."""
+    vector = 16 // itemsize
+    pointers = [address(array) for array in arrays if array is not None]
+    while any(n % vector for n in numbers) or any(p % (vector * itemsize) for p in pointers):
+        vector //= 2
+    return vector
+
+
+Class = tuple[object, ...]
+
+
+def class_of(device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> Class:
+    """What a plan depends on: the same for all lengths of a past, but for whether there is one.
+
+    With the length, it is all that launches depend on."""
+    past = inputs[4].shape[2] if len(inputs) > 4 and inputs[4] is not None else 0
+    found: list[object] = [type(device), device.multiprocessors, past > 0, len(inputs)]
+    for place, array in enumerate((*inputs, *outputs)):
+        if array is None:
+            found.append(None)
+            continue
+        shape = array.shape
+        if place == 3 and shape and shape[-1] != 1:
+            # Whether pairs of keys are aligned in all rows of the mask is a matter of their number, too.
+            shape = (*shape[:-1], shape[-1] % 2, shape[-1] - past, -1)
+        elif place in (4, 5) or place > len(inputs):
+            shape = (*shape[:2], shape[2] - past, *shape[3:])
+        pointer = array.pointer if type(array) is Buffer else address(array)  # a call less
+        found.append((shape, array.dtype.num, pointer % ALIGNED))
+    return tuple(found)
+
+
+class _Copy:
+    """Keys or values on their way to where they stand behind a past; `rotary` turns the new ones."""
+
+    def __init__(
+        self, layout: Layout, arrays: Sequence[Array | None], dtype: np.dtype[Any], rotary: Rotary, positions: int = 0
+    ) -> None:
+        numbers = [*layout[3:], *([rotary.step] if rotary.pairs else [])]
+        vector = vector_of(dtype.itemsize, numbers, arrays)
+        self._source = present_source(dtype.name, vector, rotary._replace(vector=vector) if rotary.pairs else rotary)
+        self._layout, self._elements = layout, COPIERS * vector
+        self._numbers = (*layout.steps, np.int32(layout.heads), np.int32(layout.size), np.int64(positions))
+
+    def __call__(
+        self, device: Device, past: Array | None, length: int, added: Array, to: Array, angles: Sequence[Array | None]
+    ) -> None:
+        """Behind a past of `length` rows, if there is one."""
+        layout, rows = self._layout, length + self._layout.rows
+        count = layout.batches * layout.heads * rows * layout.size
+        lengths = (np.int64(count), np.int32(length), np.int32(rows))
+        device.launch(
+            self._source,
+            "attention_present",
+            (-(-count // self._elements),),
+            (COPIERS,),
+            (past, added, to, *angles, *self._numbers, *lengths),
+        )
+
+
+class Plan:
+    """What all calls of one class have in common."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        sizes: Sizes,
+        multiprocessors: int,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+    ) -> None:
+        y, present_k, present_v = filled(outputs, OUTPUTS)
+        self._sizes, self._multiprocessors = sizes, multiprocessors
+        self._rotary = Rotary(sizes.turned, setting.interleaved)
+        # Turned keys are read from where they are turned.
+        self._from_present = bool(sizes.turned and present_k is not None and present_v is not None)
+        self._apart = bool(sizes.turned) and not self._from_present
+        self._wanted = y is not None and 0 not in y.shape
+        self._last = -1
+        self._repeated: tuple[int, Launches | None] = -1, None
+        self._prepare_copies(filled(inputs, INPUTS), present_k, present_v)
+        if y is not None and self._wanted:
+            self._prepare_attention(setting, filled(inputs, INPUTS), y, present_k, present_v)
+
+    def _prepare_copies(self, inputs: Sequence[Array | None], present_k: Array | None, present_v: Array | None) -> None:
+        q, k, v, _, past_k, past_v, _, _, cosines, sines, _ = inputs
+        assert q is not None
+        sizes, rotary, dtype = self._sizes, self._rotary, q.dtype
+        angles = () if rotary.interleaved else (cosines, sines)
+        self._positions = cosines.shape[0] if cosines is not None else 0
+        self._turn: _Copy | None = None
+        self._keys: _Copy | None = None
+        self._values: _Copy | None = None
+        if self._apart:
+            self._turn = _Copy(sizes.k, (k, *angles), dtype, rotary, self._positions)
+        if present_k is not None and 0 not in present_k.shape:
+            self._keys = _Copy(sizes.k, (k, past_k, present_k, *angles), dtype, rotary, self._positions)
+        if present_v is not None and 0 not in present_v.shape:
+            self._values = _Copy(sizes.v, (v, past_v, present_v), dtype, UNTURNED)
+        self._turned = padded(math.prod(sizes.k[:4]) * dtype.itemsize) if self._apart else 0
+
+    def _prepare_attention(
+        self,
+        setting: Setting,
+        inputs: Sequence[Array | None],
+        y: Array,
+        present_k: Array | None,
+        present_v: Array | None,
+    ) -> None:
+        q, k, v, mask, past_k, past_v, _, _, cosines, sines, _ = inputs
+        assert q is not None
+        sizes, rotary, dtype, itemsize = self._sizes, self._rotary, q.dtype, q.dtype.itemsize
+        head, head_v = padded(sizes.q.size), padded(sizes.v.size)
+        tile = tiles(sizes.rows, head, head_v, dtype.name != "float32")
+        self._across = -(-sizes.rows // tile.rows)
+        self._pairs = sizes.q.batches * sizes.k.heads
+        self._tile, self._head_v = tile, head_v
+        to = Layout.of("Y", y.shape, sizes.q.heads)
+        numbers = [n for layout in (sizes.q, sizes.k, sizes.v) for n in layout[3:]]
+        vectors = (
+            vector_of(itemsize, numbers, (q, k, v, past_k, past_v, present_k, present_v)),
+            vector_of(itemsize, to[3:], (y,)),
+        )
+        if sizes.turned:
+            angles = () if rotary.interleaved else (cosines, sines)
+            rotary = rotary._replace(vector=vector_of(itemsize, [*sizes.q[3:], rotary.step], (q, *angles)))
+        told = Mask.of(mask.shape, sizes.total) if mask is not None else None
+        self._source = source(
+            dtype.name,
+            tile,
+            head,
+            head_v,
+            vectors,
+            setting.softcap != 0,
+            mask.dtype.name if mask is not None else "",
+            told.vector(address(mask), mask.dtype.itemsize) if told and mask is not None else 1,
+            rotary,
+        )
+        self._shared = shared_bytes(tile, head, head_v, itemsize)
+        self._combine = combine_source(dtype.name, head_v)
+        # Without any key a row is 0, whatever else holds.
+        nan_to_zero = np.int32(setting.nan_to_zero or not sizes.total)
+        turned = Layout.of("K", sizes.k[:4], 0).steps if self._apart else sizes.k.steps
+        scale = 1 / math.sqrt(sizes.q.size) if setting.scale is None else setting.scale
+        self._steps: tuple[np.generic, ...] = (*sizes.q.steps, *turned, *sizes.v.steps, *to.steps)
+        self._numbers: tuple[np.generic, ...] = (
+            *map(np.int32, (sizes.k.heads, sizes.group, sizes.q.rows, sizes.q.size, sizes.v.size)),
+            *map(np.float32, (scale, setting.softcap, setting.filler)),
+            *map(np.int32, (setting.left, setting.right, self._across)),
+            nan_to_zero,
+            np.int64(self._positions),
+        )
+        self._rows: tuple[np.generic, ...] = (
+            *to.steps,
+            np.int64(self._pairs * sizes.rows),
+            *map(np.int32, (sizes.k.heads, sizes.group, sizes.rows, sizes.v.size)),
+            nan_to_zero,
+        )
+
+    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        """Launch what the outputs ask for.  Several threads may."""
+        past_k = inputs[4] if len(inputs) > 4 else None
+        past = 0 if past_k is None else past_k.shape[2]
+        length, launches = self._repeated  # one look: another thread sees the old pair or the new
+        if launches is None or length != past:
+            if past != self._last:
+                self._last = past
+                return self._work_out(device, inputs, outputs)
+            launches = record(self._work_out, device, inputs, outputs)
+            self._repeated = past, launches
+        return launches(device, inputs, outputs)
+
+    def _work_out(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        _, k, v, _, past_k, past_v, _, _, *angles = filled(inputs, INPUTS)
+        _, present_k, present_v = filled(outputs, OUTPUTS)
+        past = 0 if past_k is None else past_k.shape[2]
+        assert k is not None
+        assert v is not None
+        if self._keys is not None and present_k is not None:
+            self._keys(device, past_k, past, k, present_k, angles)
+        if self._values is not None and present_v is not None:
+            self._values(device, past_v, past, v, present_v, (None, None, None))
+        if not self._wanted:
+            return
+        total = past + self._sizes.k.rows
+        parts = splits(self._across * self._pairs, total, self._tile, self._multiprocessors)
+        partial = 4 * self._pairs * self._sizes.rows * parts * (self._head_v + 2) if parts > 1 else 0
+        count = self._turned + partial
+        with device.scratch(count) if count else _NOTHING as memory:
+            keys: Array = k
+            if memory is not None and self._turn is not None:
+                keys = Buffer(address(memory), (self._turned,), BYTES)
+                self._turn(device, None, 0, k, keys, angles)
+            held = Buffer(address(memory) + self._turned, (partial,), BYTES) if memory is not None and partial else None
+            self._attend(device, inputs, outputs, keys, past, parts, held)
+
+    def _attend(
+        self,
+        device: Device,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+        keys: Array,
+        past: int,
+        parts: int,
+        partial: Array | None,
+    ) -> None:
+        q, _, v, mask, past_k, past_v, lengths, sinks, *angles = filled(inputs, INPUTS)
+        y, present_k, present_v = filled(outputs, OUTPUTS)
+        fresh = self._sizes.k.rows
+        cached = (past, fresh)
+        if self._from_present:
+            past_k, past_v, cached = present_k, present_v, (past + fresh, 0)
+        told = Mask.of(mask.shape, past + fresh) if mask is not None else Mask((0, 0, 0, 0), 0)
+        device.launch(
+            self._source,
+            "attention",
+            (self._across * self._pairs * parts,),
+            (32 * self._tile.warps,),
+            (
+                *(q, keys, v, past_k, past_v, mask, lengths, sinks, *angles, y, partial),
+                *self._steps,
+                *self._numbers,
+                *map(np.int64, told.steps),
+                *map(np.int32, (told.keys, *cached, past, parts)),
+            ),
+            self._shared,
+        )
+        if partial is not None:
+            device.launch(
+                self._combine,
+                "attention_combine",
+                (-(-self._pairs * self._sizes.rows // COMBINED),),
+                (32 * COMBINED,),
+                (partial, sinks, y, *self._rows, np.int32(parts)),
+            )

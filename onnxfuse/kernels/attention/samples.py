@@ -1,0 +1,46 @@
+"""The attention kernels as they are compiled for typical heads: what NVRTC is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnxfuse.kernels.device.device import Source
+
+from .plan import Rotary, combine_source, present_source, source, tiles
+
+LONG, SINGLE = 1024, 1
+"""Rows of a head."""
+
+
+def samples() -> Iterable[tuple[str, Source]]:
+    """Each head size and element type for many queries with each kind of mask, turned, and for one query."""
+    for dtype, vector in (("float32", 4), ("float16", 8), ("bfloat16", 8)):
+        tensor = dtype != "float32"
+        for head in (64, 80, 128, 256) if dtype != "bfloat16" else (64, 128):
+            long, single = tiles(LONG, head, head, tensor), tiles(SINGLE, head, head, tensor)
+            yield f"Attention {dtype} {head}", source(dtype, long, head, head, (vector, vector))
+            yield f"Attention {dtype} {head} one query", source(dtype, single, head, head, (vector, vector))
+            if dtype == "bfloat16":
+                continue
+            for mask in ("bool", dtype):
+                name = "boolean" if mask == "bool" else "added"
+                yield (
+                    f"Attention {dtype} {head} {name} mask",
+                    source(dtype, long, head, head, (vector, vector), mask=mask, mask_vector=2),
+                )
+        long = tiles(LONG, 48, 48, tensor)
+        yield f"Attention {dtype} 40 odd", source(dtype, long, 48, 48, (1, 1), True, dtype)
+        yield f"Attention {dtype} parts", combine_source(dtype, 128)
+        yield f"Attention {dtype} present", present_source(dtype, vector)
+        for head in (64, 128, 256) if dtype != "bfloat16" else (128,):
+            long, turned = tiles(LONG, head, head, tensor), Rotary(head // 2, False, vector)
+            yield f"Attention {dtype} {head} turned", source(dtype, long, head, head, (vector, vector), rotary=turned)
+        single, name = tiles(SINGLE, 128, 128, tensor), f"Attention {dtype} 128 turned one query"
+        yield name, source(dtype, single, 128, 128, (vector, vector), rotary=Rotary(64, False, vector))
+        if dtype == "bfloat16":
+            continue
+        neighbours = Rotary(16, True, vector)
+        name = f"Attention {dtype} 80 neighbours turned in part"
+        yield name, source(dtype, tiles(LONG, 80, 80, tensor), 80, 80, (vector, vector), rotary=neighbours)
+        yield f"Attention {dtype} present turned", present_source(dtype, vector, Rotary(64, False, vector))
+        yield f"Attention {dtype} present neighbours turned", present_source(dtype, vector, neighbours)

@@ -1,0 +1,153 @@
+"""The launches of products in each form, for arrays of known shapes and alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import Grid, Product, Source
+
+from .source import Epilogue, finish, gemm, partial
+from .tiles import Division, divide
+
+MOST_BLOCKS = 2**31 - 1
+THREADS = 256
+BLOCKS = 8
+"""On a multiprocessor at a time, of the pass over a product."""
+SUM = 4
+"""Bytes of a sum."""
+WIDEST_SUM = 4
+"""Sums of one access."""
+
+
+class Result(NamedTuple):
+    """y as one matrix, to which products are written one behind the other, and what is done to them."""
+
+    dtype: np.dtype[np.generic]
+    rows: int
+    columns: int
+    period: int
+    """Rows of the residual; 1 if there is none."""
+    after: Epilogue
+
+
+class Vectors(NamedTuple):
+    """Elements of one access to a, to b, and to bias, residual and y."""
+
+    a: int
+    b: int
+    y: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch on some of the node's arrays and on "sums", which is scratch memory."""
+
+    source: Source
+    entry: str
+    grid: Grid
+    block: Grid
+    arrays: tuple[str, ...]
+    scalars: tuple[np.generic, ...]
+    shared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All forms."""
+
+    products: tuple[Product, ...]
+    tiled: tuple[Launch, ...]
+    scratch: int
+    """Bytes of the sums of the tiled form, 0 if it has none."""
+    after: Launch
+    """What comes behind the vendor's products."""
+
+
+def plan(products: Sequence[Product], result: Result, vectors: Vectors, multiprocessors: int) -> Plan:
+    """Raises KernelError if a launch would be too large."""
+    one, itemsize = products[0], result.dtype.itemsize
+    division = divide(itemsize, one.m, one.n, one.k, one.batch, multiprocessors)
+    whole = division.splits == 1
+    tiled = [(_gemm if whole else _partial)(product, division, result, vectors) for product in products]
+    if not whole:
+        tiled.append(_finish(result, division.splits, one.scale, min(vectors.y, WIDEST_SUM), multiprocessors))
+    return Plan(
+        tuple(products),
+        tuple(tiled),
+        0 if whole else division.splits * result.rows * result.columns * SUM,
+        _finish(result, 1, 1.0, vectors.y, multiprocessors),
+    )
+
+
+def _gemm(product: Product, division: Division, result: Result, vectors: Vectors) -> Launch:
+    tile, dtype = division.tile, result.dtype
+    return Launch(
+        gemm(dtype.name, tile, product.transposed, vectors, result.after),
+        "gemm",
+        _grid(product, division),
+        (tile.threads,),
+        ("a", "b", "bias", "residual", "y"),
+        (
+            *_sizes(product),
+            np.float32(product.scale),
+            *_steps(product),
+            np.int64(product.offset_y // product.n),
+            np.int32(result.period),
+        ),
+        tile.shared(dtype.itemsize, product.transposed),
+    )
+
+
+def _partial(product: Product, division: Division, result: Result, vectors: Vectors) -> Launch:
+    tile, dtype = division.tile, result.dtype
+    return Launch(
+        partial(dtype.name, tile, product.transposed, vectors),
+        "partial",
+        _grid(product, division),
+        (tile.threads,),
+        ("a", "b", "sums"),
+        (*_sizes(product), *_steps(product), np.int64(product.offset_y // product.n), np.int64(result.rows)),
+        tile.shared(dtype.itemsize, product.transposed),
+    )
+
+
+def _grid(product: Product, division: Division) -> Grid:
+    blocks = product.batch * division.tile.count(product.m, product.n)
+    if blocks > MOST_BLOCKS:
+        raise KernelError(f"a product of {blocks} tiles is more than one launch has blocks")
+    return blocks, division.splits
+
+
+def _sizes(product: Product) -> tuple[np.generic, ...]:
+    return np.int32(product.m), np.int32(product.n), np.int32(product.k)
+
+
+def _steps(product: Product) -> tuple[np.generic, ...]:
+    return tuple(map(np.int64, (product.stride_a, product.stride_b, product.offset_a, product.offset_b)))
+
+
+def _finish(result: Result, count: int, scale: float, vector: int, multiprocessors: int) -> Launch:
+    """The pass over y, or over so many parts of it."""
+    pieces = result.columns // vector
+    across = min(THREADS, 1 << (pieces - 1).bit_length())
+    down, width = THREADS // across, -(-pieces // across)
+    height = min(-(-result.rows // down), max(1, multiprocessors * BLOCKS // width))
+    return Launch(
+        finish(result.dtype.name, count > 1, vector, result.after),
+        "finish",
+        (width, height),
+        (across, down),
+        ("sums" if count > 1 else "y", "bias", "residual", "y"),
+        (
+            np.int64(result.rows),
+            np.int32(result.columns),
+            np.int32(count),
+            np.float32(scale),
+            np.int32(result.period),
+        ),
+    )

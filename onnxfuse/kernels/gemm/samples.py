@@ -1,0 +1,37 @@
+"""Products as they are compiled for their tiles: what NVRTC is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnxfuse.kernels.device.device import Source
+
+from .gemm import FusedMatMul
+from .plan import Vectors
+from .source import epilogue, finish, gemm, partial
+from .tiles import FLOAT, HALF
+
+ACTIVATION = (("activation", "Gelu"),)
+WHERE = ("large", "medium", "few rows")
+
+
+def samples() -> Iterable[tuple[str, Source]]:
+    """Each tile with b as it is and transposed, whole and in parts, the largest with rows and pointers that allow short
+    accesses only, and the passes over the vendor's product and over sums.  bfloat16 differs from float16 in its
+    conversions: the largest tile, which needs the most registers, stands for it."""
+    op = FusedMatMul.signature.op
+    after = epilogue(op, ACTIVATION, True, True)
+    for dtype, tiles, vector in (("float32", FLOAT, 4), ("float16", HALF, 8)):
+        vectors = Vectors(vector, vector, vector)
+        for where, tile in zip(WHERE, tiles, strict=True):
+            for transposed in (False, True):
+                name = f"{op} {dtype} {where}{' transposed' if transposed else ''}"
+                yield name, gemm(dtype, tile, transposed, vectors, after)
+                yield f"{name} partial", partial(dtype, tile, transposed, vectors)
+        yield f"{op} {dtype} large odd", gemm(dtype, tiles[0], False, Vectors(1, 1, 1), after)
+        yield f"{op} {dtype} large even", gemm(dtype, tiles[0], True, Vectors(2, 2, 2), after)
+        yield f"{op} {dtype} after the vendor's", finish(dtype, False, vector, after)
+        yield f"{op} {dtype} after sums", finish(dtype, True, 4, after)
+    for transposed in (False, True):
+        name = f"{op} bfloat16 large{' transposed' if transposed else ''}"
+        yield name, gemm("bfloat16", HALF[0], transposed, Vectors(8, 8, 8), after)

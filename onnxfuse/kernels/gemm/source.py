@@ -1,0 +1,164 @@
+"""The source of a product with its epilogue: gemm.cu for a tile, and what the op does after the product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import Source
+from onnxfuse.kernels.pointwise.pointwise import device_function
+from onnxfuse.kernels.rows.source import TYPES
+from onnxfuse.language.bodies import Use
+from onnxfuse.language.catalogue import Catalogue, load
+from onnxfuse.language.functions import function
+
+from .tiles import Tile
+
+OPSET = 17
+PRODUCT = "MatMul"
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What becomes of each element of a product, as a struct `Epilogue` of gemm.cu."""
+
+    text: str
+    bias: bool
+    residual: bool
+    flops: int
+    """For each element, about: one for each op."""
+
+
+Attributes = tuple[tuple[str, Any], ...]
+
+
+@cache
+def epilogue(op: str, attributes: Attributes, bias: bool, residual: bool) -> Epilogue:
+    """What the definition of an op computes from its product, whose scale and transposition are left to the product.
+
+    Raises KernelError if that is not elementwise.
+    """
+    kept = tuple((name, value) for name, value in attributes if name not in ("alpha", "transB"))
+    definition = _catalogue().definitions[op]
+    given = (True, True, bias, residual)
+    use = Use(op, given, kept, (True,), int(TensorProto.FLOAT), ())
+    try:
+        body = function(use, _catalogue(), OPSET)
+    except (IndexError, TypeError) as error:
+        raise KernelError(f"{op} with attributes {dict(attributes)}: {error}") from None
+    name = next(node.output[0] for node in body.node if node.op_type == PRODUCT)
+    nodes: Sequence[NodeProto] = [node for node in body.node if node.op_type != PRODUCT]
+    added = [p.name for p, there in zip(definition.tensors, given, strict=True) if there][2:]
+    inputs = dict.fromkeys((name, *added), np.dtype(np.float32))
+    text = device_function("epilogue", nodes, inputs, {body.output[0]: "result"})
+    arguments = ", ".join(("product", *added))
+    struct = f"""struct Fused {{
+    static __device__ __forceinline__ float of(float product, float bias, float residual) {{
+        float result;
+        epilogue({arguments}, result);
+        return result;
+    }}
+}};
+"""
+    return Epilogue(text + struct, bias, residual, sum(node.op_type != "Constant" for node in nodes))
+
+
+@cache
+def _catalogue() -> Catalogue:
+    return load()
+
+
+@lru_cache(maxsize=1024)
+def gemm(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], after: Epilogue) -> Source:
+    """Entry `gemm`: a, b, bias, residual, y; int m, n, k; float scale; long long stride_a, stride_b, offset_a,
+    offset_b, first; int period.  `vectors` are elements of an access to a, b, and y; `first` are the rows of y that lie
+    before the product, `period` those of the residual."""
+    file = _product(dtype, tile, transposed, vectors, after.bias, after.residual)
+    entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) gemm(
+    const TYPE* __restrict__ a, const TYPE* __restrict__ b, const TYPE* __restrict__ bias,
+    const TYPE* __restrict__ residual, TYPE* __restrict__ y, int m, int n, int k, float scale,
+    long long stride_a, long long stride_b, long long offset_a, long long offset_b, long long first, int period
+) {{
+    const Part part = part_of(blockIdx.x, m, n);
+    const long long before = first + part.batch * static_cast<long long>(m);
+    const unsigned repeated = RESIDUAL ? static_cast<unsigned>(before % period) : 0;
+    const Result<Fused> result{{
+        y + before * n, bias, residual, m, n, scale, repeated, static_cast<unsigned>(period)
+    }};
+    a += offset_a + part.batch * stride_a;
+    b += offset_b + part.batch * stride_b;
+    multiply(a, b, result, part.row, part.column, k);
+}}
+"""
+    return Source(file.name, file.text + after.text + entry)
+
+
+@lru_cache(maxsize=1024)
+def partial(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]) -> Source:
+    """Entry `partial`: a, b; float* sums [gridDim.y, rows, n]; int m, n, k; long long stride_a, stride_b, offset_a,
+    offset_b, first, rows."""
+    file = _product(dtype, tile, transposed, vectors, False, False)
+    entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) partial(
+    const TYPE* __restrict__ a, const TYPE* __restrict__ b, float* __restrict__ sums, int m, int n, int k,
+    long long stride_a, long long stride_b, long long offset_a, long long offset_b, long long first, long long rows
+) {{
+    const Part part = part_of(blockIdx.x, m, n);
+    const long long before = blockIdx.y * rows + first + part.batch * static_cast<long long>(m);
+    const Partial result{{sums + before * n, m, n}};
+    a += offset_a + part.batch * stride_a;
+    b += offset_b + part.batch * stride_b;
+    multiply(a, b, result, part.row, part.column, k);
+}}
+"""
+    return Source(file.name, file.text + entry)
+
+
+def _product(
+    dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], bias: bool, residual: bool
+) -> Source:
+    defines: Mapping[str, object] = {
+        "TYPE": TYPES[dtype],
+        "TENSOR_CORES": int(dtype != "float32"),
+        "TILE_M": tile.m,
+        "TILE_N": tile.n,
+        "TILE_K": tile.k,
+        "WARP_M": tile.warp_m,
+        "WARP_N": tile.warp_n,
+        "THREADS": tile.threads,
+        "STAGES": tile.stages,
+        "TRANSPOSED": int(transposed),
+        "VECTOR_A": vectors[0],
+        "VECTOR_B": vectors[1],
+        "VECTOR_Y": vectors[2],
+        "BIAS": int(bias),
+        "RESIDUAL": int(residual),
+    }
+    return Source.file("gemm.cu", **defines)
+
+
+@lru_cache(maxsize=1024)
+def finish(dtype: str, parts: bool, vector: int, after: Epilogue) -> Source:
+    """Entry `finish`: parts, or y in their place, bias, residual, y; long long rows; int columns, count; float scale;
+    int period."""
+    file = Source.file(
+        "gemm_epilogue.cu",
+        TYPE=TYPES[dtype],
+        PARTS=int(parts),
+        VECTOR=vector,
+        BIAS=int(after.bias),
+        RESIDUAL=int(after.residual),
+    )
+    entry = """extern "C" __global__ void __launch_bounds__(256) finish(
+    const Summand* parts, const TYPE* __restrict__ bias, const TYPE* __restrict__ residual, TYPE* y, long long rows,
+    int columns, int count, float scale, int period
+) {
+    finish_rows<Fused>(parts, bias, residual, y, rows, columns, count, scale, period);
+}
+"""
+    return Source(file.name, file.text + after.text + entry)

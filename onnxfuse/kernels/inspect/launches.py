@@ -1,0 +1,120 @@
+"""What a kernel launches, without a device: sources, grids, and the multiprocessors that they keep busy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import import_module
+from math import prod
+from typing import NamedTuple
+
+from onnxfuse.kernels.device.device import Buffer, Source, TensorType
+from onnxfuse.kernels.device.kernel import Kernel
+from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
+
+from .nvrtc import SAMPLED, committed
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch."""
+
+    source: Source
+    entry: str
+    blocks: int
+    threads: int
+    """Of a block."""
+    shared: int
+    """Bytes of dynamic shared memory."""
+
+
+def launches(
+    kernel: Kernel, inputs: Sequence[TensorType | None], multiprocessors: int, wanted: Sequence[bool] | None = None
+) -> list[Launch]:
+    """What a kernel launches for aligned inputs of these types; `wanted` are the outputs asked for, if not all of them
+    that have the op's element type."""
+    device = Recorder(multiprocessors)
+    given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
+    parameters, types = kernel.signature.outputs, kernel.outputs(inputs)
+    asked = [p.type == "T" for p in parameters] if wanted is None else [*wanted, *[False] * len(parameters)]
+    outputs = [Buffer(ADDRESS, t.shape, t.dtype) if ask else None for t, ask in zip(types, asked, strict=False)]
+    kernel.launch(device, given, outputs)
+    return [Launch(r.source, r.entry, prod(r.grid), prod(r.block), r.shared) for r in device.launches]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a multiprocessor has room for (CUDA C++ Programming Guide, table of compute capabilities)."""
+
+    threads: int
+    blocks: int
+    registers: int
+    shared: int
+    """Bytes."""
+
+
+LIMITS = {
+    "sm_80": Limits(2048, 32, 65536, 164 * 1024),
+    "sm_90": Limits(2048, 32, 65536, 228 * 1024),
+    "sm_100": Limits(2048, 32, 65536, 228 * 1024),
+}
+WARP, REGISTERS_AT_A_TIME, SHARED_AT_A_TIME, RESERVED = 32, 256, 128, 1024
+"""Threads of a warp; units in which a warp gets registers and a block shared memory; bytes of the latter that each
+block has beside its own."""
+
+
+def resident(architecture: str, threads: int, registers: int, shared: int) -> int:
+    """Blocks that a multiprocessor runs at a time: `registers` are those of a thread, `shared` all bytes of a block."""
+    limits = LIMITS[architecture]
+    warps = -(-threads // WARP)
+    of_warp = -(-registers * WARP // REGISTERS_AT_A_TIME) * REGISTERS_AT_A_TIME
+    of_block = -(-shared // SHARED_AT_A_TIME) * SHARED_AT_A_TIME + RESERVED
+    return min(
+        limits.blocks,
+        limits.threads // (warps * WARP),
+        limits.registers // (max(of_warp, 1) * warps),
+        limits.shared // of_block,
+    )
+
+
+class Occupancy(NamedTuple):
+    """What a launch takes of a multiprocessor."""
+
+    registers: int
+    """Of a thread."""
+    shared: int
+    """Bytes of a block, beside those of dynamic shared memory."""
+    resident: int
+    """Blocks at a time."""
+
+
+def occupancy(launch: Launch, architecture: str) -> Occupancy | None:
+    """Of a launch on an architecture, with the resources of the compiled source that is most like it; None where none
+    is like it."""
+    defines = _defines(launch.source)
+    best: tuple[int, int, int] | None = None
+    table = committed()
+    for name, source in _samples().items():
+        needs = table.get(name, {}).get(architecture, {}).get(launch.entry)
+        if source.name != launch.source.name or needs is None:
+            continue
+        key = (len(defines & _defines(source)), needs.registers, needs.shared)
+        best = key if best is None else max(best, key)
+    if best is None or architecture not in LIMITS:
+        return None
+    _, registers, shared = best
+    return Occupancy(registers, shared, resident(architecture, launch.threads, registers, shared + launch.shared))
+
+
+@lru_cache(maxsize=4096)
+def _defines(source: Source) -> frozenset[str]:
+    """The lines that say what a source is specialised for."""
+    return frozenset(line for line in source.text.split("#line", 1)[0].splitlines() if line.startswith("#define"))
+
+
+@cache
+def _samples() -> dict[str, Source]:
+    return {
+        name: source for module in SAMPLED for name, source in import_module(f"onnxfuse.kernels.{module}").samples()
+    }

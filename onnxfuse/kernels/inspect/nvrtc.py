@@ -1,0 +1,172 @@
+"""Kernels compiled without a GPU: what NVRTC says of registers, spills and shared memory.
+
+    python -m onnxfuse.kernels.inspect.nvrtc        compile everything and write resources.json anew
+
+The table is committed, and the tests hold every kernel to it.  NVRTC is found in the wheel `nvidia-cuda-nvrtc` or in
+the CUDA toolkit at $CUDA_PATH; the headers of float16, bfloat16 and matrix fragments are in `nvidia-cuda-runtime` and
+`nvidia-cuda-crt`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from onnxfuse.errors import DependencyError, KernelError
+from onnxfuse.kernels.device.cuda import OPTIONS, first_error
+from onnxfuse.kernels.device.device import Source
+
+SAMPLED: tuple[str, ...] = ("attention.samples", "gemm.samples", "pointwise.pointwise", "rows.samples")
+"""Modules of this package with a function `samples() -> Iterable[tuple[str, Source]]`: every source that is compiled
+here, each under a name that says what it is specialised for ("softmax float16 warp")."""
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+TABLE = Path(__file__).parent / "resources.json"
+
+ENTRY = re.compile(
+    r"Compiling entry function '(?P<entry>\w+)'.*?"
+    r"(?P<stack>\d+) bytes stack frame, "
+    r"(?P<spill_stores>\d+) bytes spill stores, (?P<spill_loads>\d+) bytes spill loads"
+    r".*?Used (?P<registers>\d+) registers(?:[^\n]*?(?P<shared>\d+) bytes smem)?",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a thread of a kernel needs (registers; stack and spills in bytes) and a block (static shared bytes)."""
+
+    registers: int
+    shared: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+
+
+def resources(source: Source, architecture: str) -> dict[str, Resources]:
+    """Compile for an architecture ("sm_90"): the resources of each `__global__` function.
+
+    Raises KernelError with the compiler's first error, and DependencyError without NVRTC.
+    """
+    library, include = _library()
+    program = ctypes.c_void_p()
+    text, name = source.text.encode(), source.name.encode()
+    if code := library.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None):
+        raise KernelError(f"{source.name}: NVRTC refuses the program (error {code})")
+    try:
+        options = [f"-arch={architecture}", *OPTIONS, f"-I{include}", "-ftz=true", "-Xptxas=-v"]
+        code = library.nvrtcCompileProgram(
+            program, len(options), (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        )
+        size = ctypes.c_size_t()
+        library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        library.nvrtcGetProgramLog(program, buffer)
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+    log = buffer.value.decode(errors="replace")
+    if code:
+        raise KernelError(f"{first_error(log)} (for {architecture})")
+    return {
+        found["entry"]: Resources(
+            int(found["registers"]),
+            int(found["shared"] or 0),
+            int(found["stack"]),
+            int(found["spill_stores"]),
+            int(found["spill_loads"]),
+        )
+        for found in ENTRY.finditer(log)
+    }
+
+
+def version() -> str:
+    """NVRTC's version, "13.5"."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _library()[0].nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value}"
+
+
+def architectures() -> tuple[str, ...]:
+    """Those of ARCHITECTURES that this compiler knows."""
+    library = _library()[0]
+    count = ctypes.c_int()
+    library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    known = (ctypes.c_int * count.value)()
+    library.nvrtcGetSupportedArchs(known)
+    return tuple(name for name in ARCHITECTURES if int(name.removeprefix("sm_")) in list(known))
+
+
+def samples() -> Iterator[tuple[str, Source]]:
+    """Every source that is compiled here."""
+    for name in SAMPLED:
+        yield from importlib.import_module(f"onnxfuse.kernels.{name}").samples()
+
+
+def committed() -> dict[str, dict[str, dict[str, Resources]]]:
+    """The table in resources.json: source, architecture and entry to resources."""
+    kernels: Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]] = json.loads(TABLE.read_text())["kernels"]
+    return {
+        source: {
+            architecture: {entry: Resources(**figures) for entry, figures in entries.items()}
+            for architecture, entries in found.items()
+        }
+        for source, found in kernels.items()
+    }
+
+
+@cache
+def _library() -> tuple[ctypes.CDLL, Path]:
+    """NVRTC and the folder of CUDA's headers."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(root) / "cu13" for root in (spec.submodule_search_locations or []) if spec] if spec else []
+    if toolkit := os.environ.get("CUDA_PATH"):
+        roots.append(Path(toolkit))
+    for root in roots:
+        for folder in ("lib", "lib64"):
+            for path in sorted((root / folder).glob("libnvrtc.so*")):
+                return ctypes.CDLL(str(path)), root / "include"
+    raise DependencyError(
+        "kernels are compiled without a GPU by NVRTC, which is not installed: "
+        "python -m pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt"
+    )
+
+
+def measured(source: Source) -> dict[str, dict[str, Resources]]:
+    """The resources of a source on each architecture."""
+    return {architecture: resources(source, architecture) for architecture in architectures()}
+
+
+def main() -> int:
+    """Write resources.json and print it."""
+    sources = dict(samples())
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = dict(zip(sources, pool.map(measured, sources.values()), strict=True))
+    plain = {
+        name: {
+            architecture: {entry: asdict(figures) for entry, figures in entries.items()}
+            for architecture, entries in table.items()
+        }
+        for name, table in sorted(found.items())
+    }
+    TABLE.write_text(json.dumps({"nvrtc": version(), "kernels": plain}, indent=1) + "\n")
+    for name, table in sorted(found.items()):
+        for architecture, entries in table.items():
+            for entry, figures in entries.items():
+                spills = figures.spill_stores + figures.spill_loads
+                print(f"{name:40} {architecture:7} {entry:32} {figures.registers:4} registers "
+                      f"{figures.shared:6} bytes shared {spills:6} bytes spilled")  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Generated kernels of elementwise ops and views."""

@@ -1,0 +1,82 @@
+"""How threads share the rows of a matrix; rows.cuh is written for each of these arrangements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from onnxfuse.kernels.device.device import Array, address
+
+HELD = 24
+"""Elements of a row that a thread holds in registers at most, so that the whole kernel needs no more than 64."""
+HELD_OF_WIDE = 16
+"""The same where the row is longer, and as many elements again are on their way."""
+RESIDENT = 1024
+"""Threads that a multiprocessor must have room for: up to 64 registers each."""
+THREADS_OF_WIDE = 768
+"""Threads of a block whose row is longer: up to 80 registers each, and nothing spilled."""
+RESIDENT_OF_ROWS = 640
+"""The same where a warp has rows of its own: up to 96 registers each."""
+MOST_ITEMS = 16
+"""Accesses of a thread at most: each has an address and a condition, too."""
+MOST_CROWDED = 8
+"""The same where more threads could share the row."""
+MOST_OF_WIDE = 5
+"""The same in a row that is longer than what its threads hold."""
+WARPS_OF_ROWS = 4
+"""Warps of a block where each has rows of its own."""
+IN_FLIGHT = 64
+"""Bytes that a thread has asked for before it waits for the first: an H200 needs about 32 KB for each multiprocessor,
+and has about 1,000 threads there with the registers that these kernels take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How threads share rows; rows.cuh says what each number means."""
+
+    lanes: int
+    threads: int
+    """Of a block."""
+    vector: int
+    items: int
+    wide: bool
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Threads of a block at most, and blocks that a multiprocessor must have registers for."""
+        if self.wide:
+            return self.threads, 1
+        threads = 1 << (self.threads - 1).bit_length()
+        return threads, (RESIDENT_OF_ROWS if self.lanes else RESIDENT) // threads
+
+    def blocks(self, rows: int) -> int:
+        return -(-rows * self.lanes // self.threads) if self.lanes else rows
+
+
+@lru_cache(maxsize=1024)
+def arrange(columns: int, vector: int, itemsize: int, crowded: bool) -> Arrangement:
+    """Threads for rows of so many columns, read `vector` elements of `itemsize` bytes at a time.  Where rows are not
+    `crowded`, they alone do not keep the device busy: then each gets as many threads as it has use for."""
+    vectors = max(1, -(-columns // vector))
+    most = min(HELD // vector, MOST_ITEMS)
+    if vectors <= 32 * most:
+        lanes = min(32, 1 << (vectors - 1).bit_length())
+        return Arrangement(lanes, 32 * WARPS_OF_ROWS, vector, -(-vectors // lanes), False)
+    if vectors > 1024 * most:
+        return Arrangement(0, THREADS_OF_WIDE, vector, min(HELD_OF_WIDE // vector, MOST_OF_WIDE), True)
+    least = -(-vectors // 1024)
+    items = max(least, min(MOST_CROWDED, most, max(1, IN_FLIGHT // (vector * itemsize)))) if crowded else least
+    threads = 32 * -(-vectors // (32 * items))
+    return Arrangement(0, threads, vector, -(-vectors // threads), False)
+
+
+def vector_of(columns: int, arrays: Sequence[Array]) -> int:
+    """Elements of one access to arrays whose rows have so many columns: 16 bytes of the first, less where the length
+    of the rows or an address forbids it."""
+    vector = math.gcd(16 // arrays[0].dtype.itemsize, columns)
+    for array in arrays:
+        while vector > 1 and address(array) % min(16, vector * array.dtype.itemsize):
+            vector //= 2
+    return vector

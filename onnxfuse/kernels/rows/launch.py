@@ -1,0 +1,90 @@
+"""The launch of a row kernel: operands and outputs in their places, and the arrangement that fits them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import Array, Device
+
+from .arrangement import arrange, vector_of
+from .source import ENTRY, TYPES, Choice, Program, Reach, Slot, source
+
+MOST_COLUMNS = 2**30
+"""Columns are counted in 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The operand of row r and column c is its element `(r % groups) * channels + c // divisor % modulus`."""
+
+    divisor: int
+    modulus: int
+    groups: int = 1
+    channels: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An array in its place: an operand, spread where its reach says so, or an output.  The rows that are taken from a
+    table begin again after `period`, see `Choice`."""
+
+    array: Array
+    spread: Spread | None = None
+    period: int | None = None
+
+
+def launch(
+    device: Device,
+    program: Program,
+    rows: int,
+    columns: int,
+    given: Mapping[str, Given],
+    scalars: Sequence[np.generic] = (),
+) -> None:
+    """Run a program on a matrix of rows.
+
+    `given` has the operands by their names, `output`, and of `kept`, `mean` and `inverse` those that are asked for:
+    what was read, and two float values for each row.  Raises KernelError if a row has more than 2^30 columns.
+    """
+    if columns > MOST_COLUMNS:
+        raise KernelError(f"{program.file}: a row of {columns} elements is longer than 2^30")
+    if not rows:
+        return
+    reaches = {operand.name: operand.reach for operand in program.operands}
+    walked = [
+        g.array
+        for name, g in given.items()
+        if g.spread is None and name not in ("mean", "inverse") and not name.endswith("_index")
+    ]
+    vector = vector_of(columns, walked)
+    how = arrange(columns, vector, walked[0].dtype.itemsize, rows > 2 * device.multiprocessors)
+    slots = tuple(
+        Slot(
+            name,
+            TYPES[g.array.dtype.name],
+            Reach.SPREAD if g.spread else reaches.get(name, Reach.ELEMENT),
+            g.spread is not None and g.spread.divisor % vector == 0,
+            _choice(g, f"{name}_index" in given),
+        )
+        for name, g in given.items()
+    )
+    arguments: list[Array | np.generic] = []
+    for name, g in given.items():
+        arguments.append(g.array)
+        if reaches.get(name) is Reach.GATHERED:
+            arguments.append(np.int64(g.array.shape[0]))
+            arguments += [] if g.period is None else [np.int64(g.period)]
+        if g.spread:
+            arguments += map(np.int32, (g.spread.divisor, g.spread.modulus, g.spread.groups, g.spread.channels))
+    arguments += [np.int64(rows), np.int32(columns), *scalars]
+    device.launch(source(program, how, slots), ENTRY, (how.blocks(rows),), (how.threads,), arguments)
+
+
+def _choice(given: Given, indexed: bool) -> Choice:
+    if given.period is None:
+        return Choice.OWN
+    return Choice.CYCLIC if indexed else Choice.COUNTED

@@ -1,0 +1,114 @@
+"""Softmax, its logarithm, and Softmax whose hidden rows are 0, over any axis: softmax.cu and softmax_columns.cu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import Array, Device, Source, TensorType
+from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
+from onnxfuse.kernels.device.replay import Replay
+
+from .launch import MOST_COLUMNS, Given, launch
+from .source import TYPES, Expression, Operand, Program
+
+THREADS = 256
+"""Of a block of softmax_columns.cu."""
+
+
+@cache
+def program(form: str) -> Program:
+    """Softmax of rows; `form` is SOFTMAX, LOG or SAFE."""
+    return Program(
+        "softmax.cu",
+        "softmax(fused, rows, columns)",
+        Expression("input", (Operand("input"),)),
+        Expression("value"),
+        defines=(("FORM", form),),
+    )
+
+
+@cache
+def columns_source(form: str, dtype: str) -> Source:
+    """Softmax along an axis that is not the last."""
+    return Source.file("softmax_columns.cu", FORM=form, TYPE=TYPES[dtype])
+
+
+class Softmax:
+    """ai.onnx Softmax-13, along one axis."""
+
+    name: ClassVar[str] = "softmax"
+    signature: ClassVar[Signature] = Signature("Softmax", (Parameter("input"),), (Parameter("output"),))
+    form: ClassVar[str] = "SOFTMAX"
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        self.axis = int(attributes.get("axis", -1))
+        self._replay = Replay(self._launch)
+
+    def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        x = inputs[0]
+        assert x is not None
+        if not -len(x.shape) <= self.axis < len(x.shape):
+            raise KernelError(f"{self.signature.op}: axis {self.axis} of an input of shape {list(x.shape)}")
+        return (x,)
+
+    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        self._replay(device, inputs, outputs)
+
+    def _launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        x, y = inputs[0], outputs[0]
+        if x is None or y is None or 0 in x.shape:
+            return
+        axis = self.axis % len(x.shape)
+        outer, columns, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+        if inner == 1:
+            launch(device, program(self.form), outer, columns, {"input": Given(x), "output": Given(y)})
+            return
+        if columns > MOST_COLUMNS:
+            raise KernelError(f"{self.signature.op}: {columns} elements along axis {axis} are more than 2^30")
+        width, depth = tile(columns, inner)
+        device.launch(
+            columns_source(self.form, x.dtype.name),
+            "softmax_columns",
+            (outer * -(-inner // width),),
+            (width, depth),
+            (x, y, np.int64(inner), np.int32(columns)),
+        )
+
+    def work(self, inputs: Sequence[TensorType | None]) -> Work:
+        x = inputs[0]
+        assert x is not None
+        count = math.prod(x.shape)
+        return Work(read=count * x.dtype.itemsize, written=count * x.dtype.itemsize, flops=5 * count)
+
+
+def tile(columns: int, inner: int) -> tuple[int, int]:
+    """Neighbours along `inner` and threads along the axis, of one block: a warp's accesses are neighbours where there
+    are as many, and short columns leave no thread without work."""
+    least = min(32, _power(inner))
+    depth = min(THREADS // least, _power(columns))
+    return min(THREADS // depth, _power(inner)), depth
+
+
+def _power(number: int) -> int:
+    """The least power of 2 that is not smaller."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+class LogSoftmax(Softmax):
+    """ai.onnx LogSoftmax-13, along one axis."""
+
+    signature = Signature("LogSoftmax", (Parameter("input"),), (Parameter("output"),))
+    form = "LOG"
+
+
+class SafeSoftmax(Softmax):
+    """Softmax with 0 in place of NaN: rows that are -inf throughout."""
+
+    signature = Signature("SafeSoftmax", (Parameter("input"),), (Parameter("y"),))
+    form = "SAFE"

@@ -1,0 +1,1 @@
+"""Rules: read, checked, and what their expressions mean."""

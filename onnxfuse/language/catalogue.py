@@ -1,0 +1,155 @@
+"""The rule language: folders of .rule files → `Catalogue`.  rules/README.md teaches it.
+
+A catalogue that loads is consistent: every rule is well formed (`parse`), and every op that one mentions is an op of
+ai.onnx, is defined by a rule, or belongs to a domain of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from onnxfuse.errors import UsageError
+from onnxfuse.targets.target import DEFAULT, Target
+
+from .parse import parse, standard_ops, unknown
+from .rule import PREDICATES, Rule, op_name
+
+CATALOGUE = next(
+    (p / "rules" for p in Path(__file__).parents[1:3] if (p / "rules").is_dir()),
+    Path(__file__).parents[1] / "rules",
+)
+"""The shipped rules: inside the wheel, or beside the package in a source tree."""
+
+
+@dataclass
+class Catalogue:
+    """All rules, in the order in which their strata run, and the definition of each op they can emit."""
+
+    rules: list[Rule]
+    definitions: dict[str, Rule]
+    target: Target = DEFAULT
+    """For whom rules are tried; what they emit may depend on it."""
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.rules)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted({rule.name for rule in self.rules})
+
+    def strata(self) -> list[list[Rule]]:
+        """The fusions by the number that their folder begins with: folders of one number run together.
+
+        For a target without function bodies only those that lead to an op it has: a standard one, one of another
+        domain, or one that such a rule matches."""
+        fusions = [rule for rule in self.rules if not rule.target]
+        return _strata(fusions if self.target.functions else self._leading(fusions))
+
+    def _leading(self, fusions: Sequence[Rule]) -> list[Rule]:
+        wanted = {op for rules in self.lowerings() for rule in rules for op in rule.matched_ops}
+        known = standard_ops()
+        kept: set[Rule] = set()
+        while True:
+            more = {r for r in fusions if r not in kept and (r.op in known or r.op in wanted or "." in r.op)}
+            if not more:
+                return [r for r in fusions if r in kept or r.op not in self.definitions]
+            kept |= more
+            wanted |= {op for rule in more for op in rule.matched_ops}
+
+    def lowerings(self) -> list[list[Rule]]:
+        """The rules of the target's folders, which run after all fusions: those of the most general folder before the
+        others, whose strata run together; strata 0 come first."""
+        general, *own = self.target.folders
+        strata = _strata([rule for rule in self.rules if rule.target == general])
+        strata += _strata([rule for rule in self.rules if rule.target in own])
+        return sorted(strata, key=lambda stratum: stratum[0].rank > 0)
+
+    def named(self, name: str) -> list[Rule]:
+        """The rules of a name. Raises UsageError, with a suggestion, if there are none."""
+        found = [rule for rule in self.rules if rule.name == name]
+        if not found:
+            close = difflib.get_close_matches(name, self.names, 1)
+            advice = f"did you mean {close[0]}?" if close else "`onnxfuse rules list` names them all"
+            raise UsageError(f"no rule is called {name}; {advice}")
+        return found
+
+    def choose(self, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> Catalogue:
+        """The rules named by `select` (all, if empty) but not by `ignore`; definitions stay."""
+        for name in (*select, *ignore):
+            self.named(name)
+        kept = [r for r in self.rules if (not select or r.name in select) and r.name not in ignore]
+        return replace(self, rules=kept)
+
+    def serving(self, target: Target) -> Catalogue:
+        """The same rules for a target."""
+        return replace(self, target=target)
+
+
+def _strata(rules: Sequence[Rule]) -> list[list[Rule]]:
+    return [[rule for rule in rules if rule.rank == rank] for rank in sorted({rule.rank for rule in rules})]
+
+
+@cache
+def _shipped() -> tuple[Rule, ...]:
+    return tuple(parse(path, CATALOGUE) for path in sorted(CATALOGUE.rglob("*.rule")))
+
+
+def load(directories: Iterable[Path] = ()) -> Catalogue:
+    """The shipped catalogue and the .rule files below further directories.
+
+    Raises RuleError for a mistake in a rule, UsageError for a directory that is none or holds no rule."""
+    rules = list(_shipped())
+    for directory in directories:
+        if not directory.is_dir():
+            raise UsageError(f"{directory} is not a folder; --rules wants a folder of .rule files")
+        found = sorted(directory.rglob("*.rule"))
+        if not found:
+            raise UsageError(f"{directory} holds no .rule file; `onnxfuse rules new NAME` writes a first one")
+        rules += [parse(path, directory) for path in found]
+    catalogue = Catalogue(rules, define(rules))
+    known = standard_ops() | set(catalogue.definitions) | {"Repeat"}  # numpy.repeat along an axis
+    for rule in rules:
+        _check_ops(rule, known)
+    return catalogue
+
+
+def define(rules: Sequence[Rule]) -> dict[str, Rule]:
+    """For each op, the rule whose equations are its meaning: the one with a `meaning`, else the first that emits it
+    from its own parameters."""
+    definitions: dict[str, Rule] = {}
+    for rule in rules:
+        if rule.meaning:
+            definitions[rule.name] = rule
+    for rule in rules:
+        call = rule.call
+        if call is None or op_name(call) != rule.name or rule.name in definitions or not rule.blocks:
+            continue
+        # filled(Scale, ...) is the parameter Scale, or a constant in its place.
+        arguments = [a.args[0] if isinstance(a, ast.Call) and op_name(a) == "filled" else a for a in call.args]
+        positional = [a.id for a in arguments if isinstance(a, ast.Name)]
+        if len(positional) == len(arguments) and positional == [p.name for p in rule.tensors][: len(positional)]:
+            definitions[rule.name] = rule
+    return definitions
+
+
+def _check_ops(rule: Rule, known: frozenset[str] | set[str]) -> None:
+    parameters = {p.name for p in rule.parameters}
+    statements = [*(s for b in rule.blocks for s in b), *rule.emit, *rule.meaning, *rule.standard, *rule.let]
+    for expression in [*(s.value for s in statements), *rule.where]:
+        for node in ast.walk(expression):
+            if isinstance(node, ast.Call):
+                name = op_name(node)
+                if "." not in name and name not in known and name not in PREDICATES and name not in parameters:
+                    unknown(rule.source, "op", name, sorted(known), node)
+    for parameter in rule.parameters:
+        for name in parameter.ops:
+            if name not in known:
+                unknown(rule.source, "op", name, sorted(known), parameter.line)

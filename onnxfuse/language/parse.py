@@ -1,0 +1,318 @@
+"""The text of a rule → `Rule`.
+
+Every line is a Python expression or assignment, read with `ast.parse`; nothing is ever executed, so a rule from a
+stranger is safe to load.  What is returned is complete: it emits or means something, its names are bound, its
+expressions hold only what a rule may hold.  A mistake becomes a `RuleError` with file, line, caret and advice.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+from onnxfuse.errors import RuleError, UsageError
+
+from .rule import Parameter, Rule, Source, Statement, alternatives, captured, op_name, targets
+
+SECTIONS = ("match", "let", "where", "emit", "meaning", "standard", "kernel", "cost", "test")
+REPEATABLE = ("match",)
+KINDS = ("const", "bool", "sum", "real", "int")
+"""What an annotation in a rule's head may demand of a tensor: constant, of booleans, the rest of a sum, ..."""
+
+LARGEST = 1 << 16
+"""Bytes of a file: the largest shipped rule has 3 kB."""
+DEEPEST = 100
+"""Expressions inside one another."""
+
+ALLOWED: tuple[type[ast.AST], ...] = tuple(
+    getattr(ast, name)
+    for name in """Name Constant BinOp UnaryOp Call keyword List Tuple Set Compare BoolOp IfExp Subscript Attribute
+    operator unaryop cmpop boolop expr_context Slice""".split()
+)
+"""What may stand in a rule."""
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def parse(path: Path, root: Path) -> Rule:
+    """Read one file.  Raises RuleError."""
+    try:
+        if not path.is_file():
+            raise UsageError(f"{path} is not a file: a rule is a text file")
+        if (size := path.stat().st_size) > LARGEST:
+            raise UsageError(f"{path} has {size:,} bytes, and a rule {LARGEST:,} at most: make several rules of it")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    relative = path.relative_to(root)
+    return parse_text(text, str(relative), relative.parent.as_posix() if len(relative.parts) > 1 else "9_user")
+
+
+def parse_text(text: str, file: str, stratum: str = "9_user") -> Rule:
+    """Read a rule from its text; `file` is what messages call it.  Raises RuleError."""
+    lines = tuple(text.splitlines())
+    source = Source(file, lines)
+    doc = []
+    for line in lines:
+        if not line.startswith("#"):
+            break
+        doc.append(line.lstrip("# ").rstrip())
+    starts = [(i, m) for i, line in enumerate(lines) if (m := re.match(r"([A-Za-z_]\w*)[ \t]*:(?!=)", line))]
+    first = starts[0][0] if starts else len(lines)
+    name, parameters = _head(source, first)
+    sections: dict[str, list[tuple[ast.stmt, ...]]] = {}
+    for index, (start, found) in enumerate(starts):
+        section = found[1]
+        if section not in SECTIONS:
+            unknown(source, "section", section, SECTIONS, start + 1)
+        if section in sections and section not in REPEATABLE:
+            raise source.error(f"a second `{section}:`; only `match:` may be repeated", start + 1)
+        end = starts[index + 1][0] if index + 1 < len(starts) else len(lines)
+        body = () if section in ("kernel", "cost") else _body(source, start, end, found.end())
+        sections.setdefault(section, []).append(body)
+    plain = {found[1]: lines[start][found.end() :].split("#")[0].strip() for start, found in starts}
+    test = _test(source, sections.get("test", [()])[0])
+    rule = Rule(
+        name=name,
+        path=file,
+        stratum=stratum,
+        doc=" ".join(doc),
+        text=text,
+        parameters=parameters,
+        blocks=tuple(_assignments(source, block) for block in sections.get("match", [])),
+        let=_assignments(source, sections.get("let", [()])[0]),
+        where=_expressions(source, sections.get("where", [()])[0]),
+        emit=_assignments(source, sections.get("emit", [()])[0]),
+        meaning=_assignments(source, sections.get("meaning", [()])[0]),
+        standard=_assignments(source, sections.get("standard", [()])[0]),
+        kernel=plain.get("kernel", ""),
+        cost=plain.get("cost", ""),
+        test=test,
+        source=source,
+    )
+    _check_names(rule)
+    return rule
+
+
+def _head(source: Source, end: int) -> tuple[str, tuple[Parameter, ...]]:
+    start = next((i for i in range(end) if source.lines[i].split("#")[0].strip()), None)
+    if start is None:
+        raise source.error("a rule begins with its head", min(end, len(source.lines)) or 1, "such as  Gelu(x)")
+    body = [line.split("#")[0] for line in source.lines[start:end]]
+    text = "\n" * start + "def " + "\n".join(body).rstrip() + ": pass"
+    source.shifts[start + 1] = -4
+    try:
+        function = ast.parse(text).body[0]
+    except SyntaxError as error:
+        raise _syntax(source, error, "the head is a signature: Name(tensor, optional=0, *, constant)") from error
+    except (MemoryError, RecursionError, ValueError) as error:
+        raise source.error(f"the head cannot be read: {error or 'it nests too deep'}", start + 1) from error
+    _check_depth(source, function)
+    if not isinstance(function, ast.FunctionDef) or function.args.vararg or function.args.kwarg:
+        raise source.error("the head is a signature: Name(tensor, optional=0, *, constant)", start + 1)
+    given = function.args
+    shared = [*given.posonlyargs, *given.args]
+    defaults: list[ast.expr | None] = [None] * (len(shared) - len(given.defaults)) + list(given.defaults)
+    parameters = []
+    for argument, default, constant in [
+        *((a, d, False) for a, d in zip(shared, defaults, strict=True)),
+        *((a, d, True) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True)),
+    ]:
+        kind, ops = None, tuple[str, ...]()
+        if argument.annotation is not None:
+            kind = ast.unparse(argument.annotation)
+            if constant:
+                kind, ops = None, _ops(source, argument.annotation)
+            elif kind not in KINDS:
+                unknown(source, "kind", kind, KINDS, argument.annotation)
+        if default is not None:
+            _literal(source, default)
+        parameters.append(Parameter(argument.arg, kind, default, constant, ops, argument.lineno))
+    if "_" in function.name:
+        hint = f"such as {''.join(map(str.capitalize, function.name.split('_')))}: ONNX's own are written so"
+        raise source.error("the name of an op has no underscore", start + 1, hint)
+    return function.name, tuple(parameters)
+
+
+def _ops(source: Source, annotation: ast.expr) -> tuple[str, ...]:
+    """The ops of ``Relu | Tanh``."""
+    names = alternatives(annotation)
+    for name in names:
+        if not isinstance(name, ast.Name):
+            raise source.error("behind a constant stand the ops it may be", name, "such as  activation: Relu | Tanh")
+    return tuple(name.id for name in names if isinstance(name, ast.Name))
+
+
+def _body(source: Source, start: int, end: int, after: int) -> tuple[ast.stmt, ...]:
+    """The statements of a section, with line numbers of the file."""
+    rows = [source.lines[start][after:], *source.lines[start + 1 : end]]
+    texts = [""] * start
+    margin = min((len(r) - len(r.lstrip()) for r in rows[1:] if r.split("#")[0].strip()), default=0)
+    for offset, row in enumerate(rows):
+        cut = len(row) - len(row.lstrip()) if offset == 0 else margin
+        source.shifts[start + offset + 1] = cut + (after if offset == 0 else 0)
+        texts.append(row[cut:] if row.split("#")[0].strip() else "")
+    try:
+        body = ast.parse("\n".join(texts)).body
+    except SyntaxError as error:
+        raise _syntax(source, error, "equations look like  y = x * Sigmoid(x)") from error
+    except (MemoryError, RecursionError, ValueError) as error:
+        raise source.error(f"this cannot be read: {error or 'it nests too deep'}", start + 1) from error
+    for statement in body:
+        _check_depth(source, statement)
+    return tuple(body)
+
+
+def _check_depth(source: Source, tree: ast.stmt) -> None:
+    """Raises RuleError where expressions nest deeper than what is recursive behind here can follow.
+
+    A chain of `|`, which is flat to a reader, counts as one step."""
+    level: list[tuple[ast.AST, bool]] = [(tree, False)]
+    for _ in range(DEEPEST):
+        below: list[tuple[ast.AST, bool]] = []
+        while level:
+            node, chained = level.pop()
+            for child in ast.iter_child_nodes(node):
+                flat = isinstance(child, ast.BinOp) and isinstance(child.op, ast.BitOr)
+                (level if flat and chained else below).append((child, flat))
+        level = below
+        if not level:
+            return
+    place = next((node for node, _ in level if hasattr(node, "lineno")), tree)
+    raise source.error(f"more than {DEEPEST} expressions inside one another", place, "give some of them names")
+
+
+def _assignments(source: Source, body: Sequence[ast.stmt]) -> tuple[Statement, ...]:
+    for statement in body:
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            raise source.error("here stands an equation", statement, "such as  d = x - mean")
+        target = statement.targets[0]
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        for name in names:
+            if not isinstance(name, ast.Name):
+                raise source.error("the left of an equation is a name, or names with commas", name)
+    return tuple(s for s in body if isinstance(s, ast.Assign))
+
+
+def _expressions(source: Source, body: Sequence[ast.stmt]) -> tuple[ast.expr, ...]:
+    for statement in body:
+        if not isinstance(statement, ast.Expr):
+            raise source.error("here stands a condition", statement, "such as  0 < epsilon < 1e-2  (equality is ==)")
+    return tuple(s.value for s in body if isinstance(s, ast.Expr))
+
+
+DRAWN = frozenset("positive halves pairs ones zeros lower upper hidden".split())
+"""What a shape in ``test:`` may be wrapped in; `rule_test` draws the elements."""
+
+
+def _test(source: Source, body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
+    test = {s.targets[0].id: s.value for s in _assignments(source, body) if isinstance(s.targets[0], ast.Name)}
+    for value in test.values():
+        drawn = isinstance(value, ast.Call) and op_name(value) in DRAWN and len(value.args) == 1
+        _literal(source, value.args[0] if isinstance(value, ast.Call) and drawn else value)
+    return test
+
+
+def _literal(source: Source, node: ast.expr) -> None:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise source.error(
+            "here stands a literal: a number, a string or a list", node, "such as  x=[2, 7, 64]"
+        ) from error
+
+
+# ------------------------------------------------------------------------------------------------ checking
+
+
+def _check_names(rule: Rule) -> None:
+    source = rule.source
+    parameters = {p.name for p in rule.parameters}
+    if not rule.emit and not rule.meaning:
+        raise source.error("a rule says what it emits (`emit:`) or what its op means (`meaning:`)", 1)
+    if rule.emit and not rule.blocks:
+        raise source.error("`emit:` without `match:`", rule.emit[0])
+    bound_everywhere: set[str] = set(parameters)
+    for block in rule.blocks:
+        known = set(parameters)
+        for statement in block:
+            for name in _attribute_names(statement.value):
+                known.add(name)
+            _check_expression(rule, statement.value, known)
+            known.update(targets(statement))
+        bound_everywhere |= known | _starred(block)
+        used = {n.id for s in block for n in ast.walk(s.value) if isinstance(n, ast.Name)}
+        for p in rule.parameters:
+            if p.name not in used and not p.optional:
+                raise source.error(f"{p.name} stands in the head but not in `match:`", block[0])
+    known = set(bound_everywhere)
+    for statement in rule.let:
+        _check_expression(rule, statement.value, known)
+        known.update(targets(statement))
+    for condition in rule.where:
+        _check_expression(rule, condition, known)
+    for statement in rule.emit:
+        _check_expression(rule, statement.value, known)
+        known.update(targets(statement))
+    for section in (rule.meaning, rule.standard):
+        known = parameters | captured(section)
+        for statement in section:
+            _check_expression(rule, statement.value, known)
+            known.update(targets(statement))
+
+
+def _check_expression(rule: Rule, expression: ast.expr, known: set[str]) -> None:
+    functions: set[int] = set()
+    for node in ast.walk(expression):
+        if not isinstance(node, ALLOWED):
+            kind = type(node).__name__
+            raise rule.source.error(f"{kind} has no place in a rule", node if hasattr(node, "lineno") else expression)
+        if isinstance(node, ast.Call):
+            if not re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", op_name(node)):
+                raise rule.source.error("only ops and the functions of rules can be called", node, "such as  Cos(x)")
+            functions.update(id(n) for n in ast.walk(node.func))
+        elif isinstance(node, ast.Attribute) and id(node) not in functions:
+            raise rule.source.error("a dot stands only in the name of an op's domain", node)
+        elif isinstance(node, ast.Name) and id(node) not in functions and node.id not in known:
+            unknown(rule.source, "name", node.id, sorted(known), node)
+
+
+def _attribute_names(expression: ast.expr) -> Iterator[str]:
+    """Names that an attribute position or `**name` of a match binds."""
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                yield from (n.id for n in ast.walk(keyword.value) if isinstance(n, ast.Name))
+
+
+def _starred(block: Sequence[Statement]) -> set[str]:
+    """Names of captured attributes, `**name`."""
+    keywords = [k for s in block for n in ast.walk(s.value) if isinstance(n, ast.Call) for k in n.keywords]
+    return {k.value.id for k in keywords if k.arg is None and isinstance(k.value, ast.Name)}
+
+
+def _syntax(source: Source, error: SyntaxError, hint: str) -> RuleError:
+    line = min(error.lineno or 1, len(source.lines) or 1)
+    text = source.lines[line - 1] if source.lines else ""
+    column = max((error.offset or 1) + source.shifts.get(line, 0), 1)
+    return RuleError(error.msg or "not an expression", source.file, line, min(column, len(text) + 1), text, hint)
+
+
+def unknown(source: Source, what: str, name: str, known: Sequence[str], node: ast.AST | int) -> NoReturn:
+    """Raises RuleError about a name that is none, with the nearest one that is."""
+    close = difflib.get_close_matches(name, known, 1)
+    raise source.error(f"unknown {what} {name}", node, f"did you mean {close[0]}?" if close else "")
+
+
+@cache
+def standard_ops() -> frozenset[str]:
+    """Names of all ops of ai.onnx."""
+    from onnx import defs
+
+    return frozenset(s.name for s in defs.get_all_schemas_with_history() if s.domain == "")

@@ -1,0 +1,398 @@
+"""Equations of a rule → patterns: trees in the same normal form that terms have, one per variant and spelling.
+
+A parameter with a default is an optional step: `scale=1` gives a variant in which 1 stands in its place and the algebra
+simplifies.  `A | B` gives a pattern for each spelling.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from .rule import Parameter, Rule, alternatives, literal, op_name, targets
+
+BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "Add",
+    ast.Sub: "Sub",
+    ast.Mult: "Mul",
+    ast.Div: "Div",
+    ast.Pow: "Pow",
+}
+NEUTRAL = {"Add": 0.0, "Mul": 1.0}
+SCALAR_OPS = frozenset({"Add", "Mul", "Reciprocal", "Sqrt"})
+
+
+SPELLINGS = 2_000
+"""Ways to choose among the spellings and optional parameters of a rule; shipped rules have 200 at most."""
+NODES, DEPTH = 2_000, 200
+"""Of a pattern, each step counted as often as it stands in it."""
+COMMUTATIVE = frozenset("And Or Xor Equal Max Min".split())
+"""Ops of two operands, in either order."""
+
+
+@dataclass(eq=False)
+class Pattern:
+    """A node to find.  `kind` is one of
+
+    op         a term with this op, these attributes and matching arguments
+    variable   any term; the same one wherever the name stands again
+    constant   a number, bound to the name
+    number     this number
+    absent     an optional input that is not given
+    """
+
+    kind: str
+    op: str = ""
+    args: tuple[Pattern, ...] = ()
+    attrs: Mapping[str, ast.expr] = field(default_factory=dict)
+    star: str = ""
+    name: str = ""
+    value: float = 0.0
+    label: str = ""
+    line: int = 0
+    weight: int = field(init=False, default=1)
+    """Number of nodes, one that stands in several places counted in each."""
+    depth: int = field(init=False, default=1)
+    """Nodes one below the other."""
+
+    def __post_init__(self) -> None:
+        for arg in self.args:
+            self.weight += arg.weight
+            if arg.depth >= self.depth:
+                self.depth = arg.depth + 1
+
+    @cached_property
+    def scalar(self) -> bool:
+        """Does it stand for one number?"""
+        if self.kind == "op":
+            return self.op in SCALAR_OPS and all(a.scalar for a in self.args)
+        return self.kind in ("number", "constant")
+
+    @cached_property
+    def number(self) -> Pattern | None:
+        """All scalars of a sum or product as one."""
+        scalars = tuple(a for a in self.args if a.scalar)
+        return scalars[0] if len(scalars) == 1 else Pattern("op", self.op, scalars, line=self.line) if scalars else None
+
+    @cached_property
+    def parts(self) -> tuple[Pattern, ...]:
+        """The operands of a sum or product that are ops, the largest first, since they match least often."""
+        return tuple(sorted((a for a in self.args if a.kind == "op" and not a.scalar), key=lambda a: -a.weight))
+
+    @cached_property
+    def variables(self) -> tuple[Pattern, ...]:
+        """The other operands of a sum or product, without the one that takes the rest."""
+        return tuple(a for a in self.args if a.kind != "op" and not a.scalar and a.op != "sum")
+
+    @cached_property
+    def rest(self) -> tuple[Pattern, ...]:
+        """Operands of kind `sum`: each takes what is left."""
+        return tuple(a for a in self.args if a.kind == "variable" and a.op == "sum")
+
+    @cached_property
+    def operand_count(self) -> int:
+        """How many operands a sum or product has, its numbers as one."""
+        return len(self.parts) + len(self.variables) + (self.number is not None)
+
+    @cached_property
+    def heads(self) -> frozenset[str]:
+        """Ops that must be among the operands of a matching sum or product."""
+        return frozenset(a.op for a in self.parts)
+
+    def walk(self) -> Iterator[Pattern]:
+        yield self
+        for arg in self.args:
+            yield from arg.walk()
+
+    @cached_property
+    def key(self) -> str:
+        """Equal keys, equal patterns."""
+        return repr(self.value) if self.kind == "number" else self._key([a.key for a in self.args])
+
+    @cached_property
+    def skeleton(self) -> str:
+        """The key of a pattern in which all scalars look alike."""
+        return "#" if self.scalar else self._key([a.skeleton for a in self.args])
+
+    def _key(self, args: list[str]) -> str:
+        if self.kind != "op":
+            return f"{self.kind} {self.name}"
+        attrs = ",".join(f"{k}={ast.unparse(v)}" for k, v in sorted(self.attrs.items()))
+        if self.op in NEUTRAL:
+            args.sort()
+        return f"{self.op}({','.join(args)};{attrs};{self.star})"
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One pattern of a rule: which block, which optional parameters were left out, which spelling."""
+
+    rule: Rule
+    block: int
+    dropped: Mapping[str, ast.expr]
+    root: Pattern
+    spelling: tuple[int, ...]
+    operators: Mapping[str, str] = field(default_factory=dict)
+    """Which op each parameter stands for that may be one of several."""
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Values of the parameters left out, but for those that the block states itself."""
+        stated = {name for s in self.rule.blocks[self.block] for name in targets(s)}
+        return {name: literal(default) for name, default in self.dropped.items() if name not in stated}
+
+    @cached_property
+    def left_out(self) -> frozenset[str]:
+        return frozenset(self.dropped)
+
+    @cached_property
+    def size(self) -> int:
+        """Ops of the pattern, one that stands in several places counted once."""
+        return len({p.key for p in self.root.walk() if p.kind == "op"})
+
+    @cached_property
+    def ops(self) -> frozenset[str]:
+        """Ops that any match must contain."""
+        return frozenset(p.op for p in self.root.walk() if p.kind == "op" and not p.scalar)
+
+
+def number(value: float) -> Pattern:
+    return Pattern("number", value=float(value))
+
+
+def variants(rule: Rule) -> list[Variant]:
+    """All patterns of a rule, without repetition, the fullest first.  Raises RuleError where there are too many."""
+    tried = 0
+    found: list[Variant] = []
+    seen: set[str] = set()
+    skeletons: set[str] = set()
+    optional = [p for p in rule.parameters if p.optional]
+    for block in range(len(rule.blocks)):
+        for drops in itertools.product((False, True), repeat=len(optional)):
+            dropped = {p.name: p.default for p, drop in zip(optional, drops, strict=True) if drop and p.default}
+            constants_dropped = any(p.constant for p, drop in zip(optional, drops, strict=True) if drop)
+            for spelling, root, operators in _spellings(rule, block, dropped):
+                tried += 1
+                if tried > SPELLINGS:
+                    raise rule.source.error(
+                        f"more than {SPELLINGS:,} ways to write it: each `|` multiplies them, each optional parameter "
+                        "doubles them",
+                        rule.blocks[block][-1],
+                        "make several rules of it, or leave spellings out that the normal form has already",
+                    )
+                if root.kind != "op":
+                    continue
+                exposed = "".join(p.skeleton for p in root.walk() if p.label in rule.labels)
+                key, skeleton = root.key + exposed, root.skeleton + exposed
+                # A dropped constant that leaves the skeleton as it is only narrows a pattern that stands already.
+                if key in seen or (constants_dropped and skeleton in skeletons):
+                    continue
+                seen.add(key)
+                skeletons.add(skeleton)
+                found.append(Variant(rule, block, _dropped_in(rule, root, dropped), root, spelling, operators))
+    return found
+
+
+def _dropped_in(rule: Rule, root: Pattern, dropped: Mapping[str, ast.expr]) -> dict[str, ast.expr]:
+    """Optional parameters that this pattern does not bind, whether dropped or absent from its block."""
+    bound = {p.name for p in root.walk() if p.kind in ("variable", "constant")}
+    names = {n.id for p in root.walk() for a in p.attrs.values() for n in ast.walk(a) if isinstance(n, ast.Name)}
+    result = dict(dropped)
+    for p in rule.parameters:
+        if p.default is not None and p.name not in bound | names:
+            result[p.name] = p.default
+    return result
+
+
+def _spellings(
+    rule: Rule, block: int, dropped: Mapping[str, ast.expr]
+) -> Iterator[tuple[tuple[int, ...], Pattern, dict[str, str]]]:
+    """Every combination of `|` choices, by replaying the choices made so far and branching at the next."""
+    todo: list[tuple[int, ...]] = [()]
+    while todo:
+        picks = todo.pop(0)
+        used: list[int] = []
+
+        def choose(count: int, picks: tuple[int, ...] = picks, used: list[int] = used) -> int:
+            position = len(used)
+            pick = picks[position] if position < len(picks) else 0
+            if position >= len(picks):
+                todo.extend((*used, other) for other in range(1, count))
+            used.append(pick)
+            return pick
+
+        builder = _Builder(rule, dropped, choose)
+        root = builder.build(block)
+        yield tuple(used), root, builder.operators
+
+
+class _Builder:
+    """Builds the pattern of one block for one choice of variants and spellings."""
+
+    def __init__(self, rule: Rule, dropped: Mapping[str, ast.expr], choose: Callable[[int], int]) -> None:
+        self.rule, self.choose = rule, choose
+        self.names: dict[str, Pattern] = {}
+        self.operators: dict[str, str] = {}
+        for p in rule.parameters:
+            default = dropped.get(p.name)
+            self.names[p.name] = _literal(p, default) if default is not None else self._parameter(p)
+
+    def _parameter(self, p: Parameter) -> Pattern:
+        return Pattern("constant" if p.constant else "variable", name=p.name, op=p.kind or "")
+
+    def build(self, block: int) -> Pattern:
+        root = number(0)
+        for statement in self.rule.blocks[block]:
+            root = self.expression(statement.value)
+            name = targets(statement)[0]
+            if root.kind == "op" and not root.scalar:
+                root = replace(root, label=name)
+            self.names[name] = root
+        return root
+
+    def expression(self, node: ast.expr) -> Pattern:
+        if isinstance(node, ast.Constant):
+            if node.value is None:
+                return Pattern("absent")
+            if isinstance(node.value, int | float):
+                return number(node.value)
+        if isinstance(node, ast.Name) and node.id in self.names:
+            return self.names[node.id]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return self.make("Neg", [self.expression(node.operand)], node)
+        if isinstance(node, ast.BinOp):
+            if isinstance(node.op, ast.BitOr):
+                choices = alternatives(node)
+                return self.expression(choices[self.choose(len(choices))])
+            if type(node.op) in BINARY:
+                return self.make(BINARY[type(node.op)], [self.expression(node.left), self.expression(node.right)], node)
+        if isinstance(node, ast.Call):
+            args = [self.expression(a) for a in node.args]
+            attrs = {k.arg: k.value for k in node.keywords if k.arg}
+            star = next((k.value.id for k in node.keywords if not k.arg and isinstance(k.value, ast.Name)), "")
+            return self.make(self.operator(op_name(node)), args, node, attrs, star)
+        raise self.rule.source.error("this cannot be matched", node)
+
+    def operator(self, name: str) -> str:
+        """The op of a call: what it says, or the choice for a parameter that may be one of several."""
+        parameter = self.rule.parameter(name)
+        if parameter is None or not parameter.ops:
+            return name
+        if name not in self.operators:
+            self.operators[name] = parameter.ops[self.choose(len(parameter.ops))]
+        return self.operators[name]
+
+    def make(
+        self,
+        op: str,
+        args: Sequence[Pattern],
+        node: ast.expr,
+        attrs: Mapping[str, ast.expr] | None = None,
+        star: str = "",
+    ) -> Pattern:
+        if op == "Gemm":
+            raise self.rule.source.error("Gemm is MatMul in the normal form", node, "write MatMul(x, w) + bias")
+        while args and args[-1].kind == "absent":
+            args = args[:-1]
+        made = normal(op, tuple(args), node.lineno, attrs or {}, star)
+        if made.weight > NODES or made.depth > DEPTH:
+            raise self.rule.source.error(
+                f"a pattern of more than {NODES:,} steps, or of {DEPTH} one below the other",
+                node,
+                "a name stands for all its steps wherever it stands: make several rules of it",
+            )
+        return made
+
+
+def _literal(parameter: Parameter, default: ast.expr) -> Pattern:
+    value = default
+    negative = isinstance(value, ast.UnaryOp)
+    if isinstance(value, ast.UnaryOp):
+        value = value.operand
+    if isinstance(value, ast.Constant) and isinstance(value.value, int | float) and not isinstance(value.value, bool):
+        return number(-value.value if negative else value.value)
+    return Pattern("absent", name=parameter.name)
+
+
+def normal(
+    op: str, args: tuple[Pattern, ...], line: int, attrs: Mapping[str, ast.expr] | None = None, star: str = ""
+) -> Pattern:
+    """The algebra of terms.normal, for patterns: shapes are unknown here, so views stay as they are written."""
+
+    def again(name: str, *operands: Pattern) -> Pattern:
+        return normal(name, operands, line)
+
+    first = args[0] if args else number(0)
+    if op == "Neg":
+        return again("Mul", first, number(-1))
+    if op == "Sub":
+        return again("Add", first, again("Mul", args[1], number(-1)))
+    if op == "Div":
+        return again("Mul", first, again("Reciprocal", args[1]))
+    if op == "Less":
+        return again("Greater", args[1], first)
+    if op == "LessOrEqual":
+        return again("GreaterOrEqual", args[1], first)
+    if op == "Max" and len(args) == 2 and args[1].kind == "number" and args[1].value == 0:
+        return again("Relu", first)
+    if op == "Where" and first.op == "Not":
+        return again("Where", first.args[0], args[2], args[1])
+    if op == "Reciprocal":
+        if first.kind == "number" and first.value:
+            return number(1 / first.value)
+        if first.op == "Reciprocal":
+            return first.args[0]
+        scalars = [a for a in first.args if a.scalar] if first.op == "Mul" else []
+        rest = [a for a in first.args if not a.scalar]
+        if scalars and len(rest) == 1:
+            return again("Mul", again("Reciprocal", rest[0]), again("Reciprocal", again("Mul", *scalars)))
+    if op == "Sqrt":
+        if first.kind == "number":
+            return number(math.sqrt(first.value))
+        if first.op == "Reciprocal":
+            return again("Reciprocal", again("Sqrt", first.args[0]))
+    if op == "Pow" and args[1].kind == "number":
+        power = args[1].value
+        if power in (2, 3, 4):
+            if first.kind == "op" and first.op == "Mul":
+                first = replace(first, label=first.label or f"square of line {line}")
+                return Pattern("op", "Mul", (first,) * int(power), line=line)
+            return again("Mul", *[first] * int(power))
+        if power == 0.5:
+            return again("Sqrt", first)
+        if power == -0.5:
+            return again("Reciprocal", again("Sqrt", first))
+    if op in NEUTRAL:
+        return _chain(op, args, line)
+    if op in ("MatMul", "Transpose", "Reshape", "Slice", "Expand"):
+        scalars = []
+        plain = []
+        for arg in args:
+            own = [a for a in arg.args if a.scalar] if arg.op == "Mul" else []
+            rest = [a for a in arg.args if not a.scalar] if arg.op == "Mul" else []
+            scalars += own if own and len(rest) == 1 else []
+            plain.append(rest[0] if own and len(rest) == 1 else arg)
+        if scalars:
+            return again("Mul", Pattern("op", op, tuple(plain), attrs or {}, star, line=line), *scalars)
+    return Pattern("op", op, args, attrs or {}, star, line=line)
+
+
+def _chain(op: str, args: Sequence[Pattern], line: int) -> Pattern:
+    """A flat sum or product with its numbers collected."""
+    value, operands = NEUTRAL[op], list[Pattern]()
+    for arg in args:
+        for operand in arg.args if arg.op == op and arg.kind == "op" else (arg,):
+            if operand.kind == "number":
+                value = value + operand.value if op == "Add" else value * operand.value
+            elif operand.kind != "absent":
+                operands.append(operand)
+    if value != NEUTRAL[op] or not operands:
+        operands.append(number(value))
+    if len(operands) == 1:
+        return operands[0]
+    return Pattern("op", op, tuple(operands), line=line)

@@ -1,0 +1,214 @@
+"""A rule as data: what a .rule file says, with nothing interpreted, and the small questions asked of its equations."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any, TypeAlias
+
+from onnxfuse.errors import RuleError
+
+PREDICATES = frozenset(
+    """rank dim shape size isconst isnumber isinput isint isbool isvalue given free half double reused causal window
+    apart lengthened hides lengths blended lowest len abs min max trailing filled opset target provider has mayhold
+    holds infunction broadcasts same atmost attribute along part rows every""".split()
+)
+"""Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.language.builtins."""
+
+VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Expand Slice".split())
+"""Ops that a lowering puts around the op it is about."""
+
+Statement: TypeAlias = ast.Assign
+"""An equation; see `targets`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """One .rule file.
+
+    `blocks` holds a list of equations per `match:`; each block's last name is what the rule replaces.  `stratum` orders
+    rules: all of one stratum run to a fixed point before the next begins.
+    """
+
+    name: str
+    path: str
+    stratum: str
+    doc: str
+    text: str
+    parameters: tuple[Parameter, ...]
+    blocks: tuple[tuple[Statement, ...], ...]
+    let: tuple[Statement, ...]
+    where: tuple[ast.expr, ...]
+    emit: tuple[Statement, ...]
+    meaning: tuple[Statement, ...]
+    standard: tuple[Statement, ...]
+    kernel: str
+    cost: str
+    test: dict[str, ast.expr]
+    source: Source
+
+    @cached_property
+    def version(self) -> str:
+        """Changes whenever the text does."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:12]
+
+    @cached_property
+    def rank(self) -> int:
+        """The number of the stratum: rules of all folders with one number run together, to a fixed point."""
+        found = re.search(r"(?:^|/)(\d+)", self.stratum)
+        return int(found[1]) if found else 9
+
+    @property
+    def target(self) -> str:
+        """The only target that this rule serves; empty for a fusion that all use."""
+        return "" if self.stratum[:1].isdigit() else self.stratum.split("/")[0]
+
+    @property
+    def lowers(self) -> bool:
+        """Whether it says what a fused op becomes: a target that is not onnxfuse itself has no fusions of its own."""
+        return self.target not in ("", "onnxfuse")
+
+    @cached_property
+    def tensors(self) -> tuple[Parameter, ...]:
+        return tuple(p for p in self.parameters if not p.constant)
+
+    @cached_property
+    def constants(self) -> tuple[Parameter, ...]:
+        return tuple(p for p in self.parameters if p.constant)
+
+    @cached_property
+    def attributes(self) -> frozenset[str] | None:
+        """The attributes of the op that the rule defines; None if it takes any."""
+        return None if captured(self.meaning or self.blocks[0]) else frozenset(p.name for p in self.parameters)
+
+    @cached_property
+    def call(self) -> ast.Call | None:
+        """The op that `emit` ends in, if it ends in one."""
+        value = self.emit[-1].value if self.emit else None
+        return value if isinstance(value, ast.Call) else None
+
+    @cached_property
+    def op(self) -> str:
+        """The op this rule emits, views around it aside; empty if it emits plain algebra."""
+        calls = [node for s in reversed(self.emit) for node in ast.walk(s.value) if isinstance(node, ast.Call)]
+        names = [n for c in calls if (n := op_name(c)) not in PREDICATES]
+        if self.name in names:
+            return self.name
+        core = [n for n in names if n not in VIEWS] if self.target else []
+        return [*core, *([op_name(self.call)] if self.call else []), *names, self.name][0]
+
+    @cached_property
+    def matched_ops(self) -> frozenset[str]:
+        """The ops that `match` mentions."""
+        calls = [n for b in self.blocks for s in b for n in ast.walk(s.value) if isinstance(n, ast.Call)]
+        return frozenset(map(op_name, calls)).union(*(p.ops for p in self.constants))
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Names of matched intermediates that `emit` exposes beside the result."""
+        matched = {targets(s)[0] for block in self.blocks for s in block}
+        return tuple(n for s in self.emit for n in targets(s)[1:] if n in matched)
+
+    @cached_property
+    def asked(self) -> frozenset[str]:
+        """Names that `let`, `where` and `emit` mention."""
+        expressions = [*(s.value for s in (*self.let, *self.emit)), *self.where]
+        return frozenset(n.id for e in expressions for n in ast.walk(e) if isinstance(n, ast.Name))
+
+    @cached_property
+    def early(self) -> tuple[ast.expr, ...]:
+        """The conditions that do not wait for `let`: cheap refusals come first."""
+        later = {name for s in self.let for name in targets(s)}
+        return tuple(c for c in self.where if not any(isinstance(n, ast.Name) and n.id in later for n in ast.walk(c)))
+
+    @cached_property
+    def late(self) -> tuple[ast.expr, ...]:
+        return tuple(c for c in self.where if c not in self.early)
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Parameter]:
+        return {p.name: p for p in self.parameters}
+
+    def parameter(self, name: str) -> Parameter | None:
+        return self._by_name.get(name)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A name in a rule's head: a tensor before `*`, a matched constant after it."""
+
+    name: str
+    kind: str | None
+    default: ast.expr | None
+    constant: bool
+    ops: tuple[str, ...] = ()
+    """``activation: Relu | Tanh``: the name stands for one of these ops, and for its name as a string."""
+    line: int = 1
+
+    @property
+    def optional(self) -> bool:
+        return self.default is not None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A rule's text, for messages."""
+
+    file: str
+    lines: tuple[str, ...]
+    shifts: dict[int, int] = field(default_factory=dict)
+
+    def error(self, message: str, node: ast.AST | int, hint: str = "") -> RuleError:
+        line = node if isinstance(node, int) else getattr(node, "lineno", 1)
+        column = 0 if isinstance(node, int) else getattr(node, "col_offset", 0)
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        return RuleError(message, self.file, line, column + self.shifts.get(line, 0) + 1, text, hint)
+
+
+def targets(statement: Statement) -> list[str]:
+    """The names on the left of an equation."""
+    target = statement.targets[0]
+    names = target.elts if isinstance(target, ast.Tuple) else [target]
+    return [n.id for n in names if isinstance(n, ast.Name)]
+
+
+@cache
+def op_name(call: ast.expr) -> str:
+    """``Softmax`` or ``com.microsoft.QuickGelu`` of a call."""
+    return ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+
+
+@cache
+def literal(node: ast.expr) -> Any:
+    """A literal, lists as tuples."""
+    value = ast.literal_eval(node)
+    return tuple(value) if isinstance(value, list) else value
+
+
+@cache
+def names_in(node: ast.expr) -> frozenset[str]:
+    """The names that an expression mentions."""
+    return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+
+
+def captured(statements: Iterable[Statement]) -> set[str]:
+    """The names that stand for further attributes, as in ``Conv(x, w, **conv)``."""
+    calls = [n for s in statements for n in ast.walk(s.value) if isinstance(n, ast.Call)]
+    return {k.value.id for call in calls for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name)}
+
+
+def alternatives(expression: ast.expr) -> list[ast.expr]:
+    """The equal spellings `A | B | ...`; the first is the meaning."""
+    found: list[ast.expr] = []
+    stack = [expression]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, ast.BinOp) and isinstance(top.op, ast.BitOr):
+            stack += [top.right, top.left]
+        else:
+            found.append(top)
+    return found

@@ -1,0 +1,1 @@
+"""A graph of ONNX nodes → terms."""

@@ -1,0 +1,115 @@
+"""What a node does besides computing its outputs: whether it may go if nothing reads them, and whether two are one.
+
+ONNX says of its own ops that they are pure, save those that draw random numbers.  Of an op of a domain that nobody here
+knows nothing is said: it may log, count or send, so that it stays, where it stands and as often as it stands there.  A
+node with bodies, and the call of a local function, do what the nodes inside do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cache
+from typing import TypeAlias
+
+from onnx import FunctionProto, ModelProto, NodeProto, defs
+
+from onnxfuse.model.graph import DOMAIN, STANDARD, attribute_graphs, opset_of
+from onnxfuse.model.onnxruntime_ops import IN_AI_ONNX, in_onnx
+
+RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
+MICROSOFT = frozenset(
+    """Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DynamicQuantizeMatMul EmbedLayerNormalization FastGelu
+    FusedConv FusedGemm FusedMatMul GatedRelativePositionBias Gelu GroupNorm MatMulBnb4 MatMulIntegerToFloat MatMulNBits
+    MultiHeadAttention NhwcConv NhwcFusedConv QAttention QGemm QLinearAdd QLinearAveragePool QLinearConcat
+    QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid QLinearSoftmax QLinearWhere
+    QuickGelu RelativePositionBias RotaryEmbedding SkipGroupNorm SkipLayerNormalization
+    SkipSimplifiedLayerNormalization TransposeMatMul Trilu""".split()
+)
+"""Ops of com.microsoft that compute and nothing else (onnxruntime, docs/ContribOperators.md); others there write into
+their inputs, draw random numbers, or talk to other processes."""
+
+Key: TypeAlias = tuple[str, str, str]
+"""(domain, name, overload) of a local function."""
+
+
+class Effect(IntEnum):
+    """From what is always sound to change to what is never: two may be computed once; may go; stays."""
+
+    NONE = 0
+    RANDOM = 1
+    UNKNOWN = 2
+
+
+@dataclass
+class Effects:
+    """The effects of a model's nodes; `of_functions` are those of calls."""
+
+    of_functions: dict[Key, Effect] = field(default_factory=dict)
+
+    @staticmethod
+    def of(model: ModelProto) -> Effects:
+        """With those of all local functions, by way of others too."""
+        found = Effects()
+        bodies = {_key(function): list(_inside(function)) for function in model.functions}
+        opsets = {_key(function): opset_of(function) for function in model.functions}
+        callers: dict[Key, list[Key]] = {}
+        for key, nodes in bodies.items():
+            for node in nodes:
+                if (called := _call(node)) in bodies:
+                    callers.setdefault(called, []).append(key)
+            own = (_own(node, opsets[key]) for node in nodes if _call(node) not in bodies)
+            found.of_functions[key] = max(own, default=Effect.NONE)
+        pending = list(bodies)
+        while pending:
+            called = pending.pop()
+            for key in callers.get(called, ()):
+                if found.of_functions[key] < found.of_functions[called]:
+                    found.of_functions[key] = found.of_functions[called]
+                    pending.append(key)
+        return found
+
+    def __call__(self, node: NodeProto, opset: int) -> Effect:
+        """The effect of a node at an opset, its bodies included."""
+        own = self.of_functions.get(_call(node)) if self.of_functions else None
+        effect = _own(node, opset) if own is None else own
+        if not node.attribute or effect is Effect.UNKNOWN:
+            return effect
+        return max((self(inner, opset) for _, body in attribute_graphs(node) for inner in body.node), default=effect)
+
+
+def _key(function: FunctionProto) -> Key:
+    return function.domain, function.name, function.overload
+
+
+def _call(node: NodeProto) -> Key:
+    return node.domain, node.op_type, node.overload
+
+
+def _inside(function: FunctionProto) -> Iterator[NodeProto]:
+    """The nodes of a function and of the bodies in it."""
+    stack: list[Iterable[NodeProto]] = [function.node]
+    while stack:
+        for node in stack.pop():
+            yield node
+            stack.extend(body.node for _, body in attribute_graphs(node))
+
+
+def _own(node: NodeProto, opset: int) -> Effect:
+    """The effect of a node that calls no local function, without its bodies."""
+    if node.domain in STANDARD:
+        training = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]
+        if node.op_type in RANDOM or training:
+            return Effect.RANDOM
+        known = in_onnx(node.op_type, opset) or node.op_type in IN_AI_ONNX
+    elif node.domain == "com.microsoft":
+        known = node.op_type in MICROSOFT
+    else:
+        known = node.domain == DOMAIN or _is_known(node.op_type, node.domain)
+    return Effect.NONE if known else Effect.UNKNOWN
+
+
+@cache
+def _is_known(op: str, domain: str) -> bool:
+    return bool(defs.has(op, domain))

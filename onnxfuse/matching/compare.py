@@ -1,0 +1,45 @@
+"""When a number, an attribute or a tensor of a graph is what a rule asks for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfuse.model import dims
+from onnxfuse.model.dims import Sym
+from onnxfuse.terms.term import REAL, Term
+
+KIND_TEXT = {"const": "a constant", "bool": "booleans", "real": "real numbers", "int": "integers"}
+
+
+def kind_fits(kind: str, t: Term) -> bool:
+    """Is the term of this kind (the annotation in a rule's head)?"""
+    if kind == "const":
+        return t.constant
+    if kind == "bool":
+        return t.dtype == TensorProto.BOOL
+    if kind == "real":
+        return t.dtype in REAL
+    if kind == "int":
+        return t.dtype in (TensorProto.INT64, TensorProto.INT32)
+    return True
+
+
+def same(a: Any, b: Any) -> bool:
+    """Are two attribute values or dimensions equal for certain?"""
+    if isinstance(a, float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-6)
+    if isinstance(a, int | Sym) and isinstance(b, int | Sym):
+        return dims.equal(a, b) is True
+    return bool(a == b)
+
+
+def close(wanted: float, seen: float, dtype: int) -> bool:
+    """Is `seen` the literal `wanted`, within 2 ulp of the dtype or 5e-4, whichever is larger?"""
+    if wanted == seen:
+        return True
+    ulp = 2.0**-10 if dtype == TensorProto.FLOAT16 else 2.0**-7 if dtype == TensorProto.BFLOAT16 else 0.0
+    return bool(np.isfinite(seen)) and math.isclose(wanted, seen, rel_tol=max(5e-4, 2 * ulp), abs_tol=1e-12)

@@ -1,0 +1,64 @@
+"""What a term costs to run on its own: kernel launches and bytes of memory traffic.
+
+A launch is what an eager runtime makes of one node.  Views that only relabel memory are free; a term that only exists
+in the normal form (the -1 of a difference, the reciprocal of a quotient) is part of its user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from onnxfuse.model.dims import Dim, Sym, evaluate, product
+from onnxfuse.terms.term import REAL, Term, is_number
+
+FREE = frozenset({"Reshape", "Output", "Integers", "Constant", "Input", "Absent", "Full"})
+HEAVY = frozenset({"MatMul", "Conv", "ConvTranspose", "FusedMatMul", "FusedConv", "Attention"})
+"""Bound by arithmetic: to compute one twice costs more than any launch saves."""
+BYTES = {1: 4, 10: 2, 11: 8, 16: 2, 7: 8, 6: 4, 9: 1, 2: 1, 3: 1, 5: 2, 4: 2, 12: 4, 13: 8}
+"""Element type → size in bytes."""
+
+
+def launches(term: Term) -> int:
+    """Kernels that a runtime starts for this term alone, its arguments given."""
+    if term.op in FREE or term.constant:
+        return 0
+    if term.op == "Reciprocal":
+        return 0
+    if term.op in ("Add", "Mul") and term.dtype in REAL:
+        if term.op == "Mul" and len(term.args) == 2 and is_number(term.args[1]) and term.args[1].scalar == -1:
+            return 0
+        return len(term.args) - 1
+    return 1
+
+
+def nodes(terms: Iterable[Term]) -> float:
+    """Nodes that a runtime runs for these terms, with each shape that has to be put together.  A Reshape moves nothing:
+    it is half a node."""
+    terms = [term for term in terms if not term.constant]
+    reshapes = [term for term in terms if term.op == "Reshape"]
+    shapes = {t.shape for t in reshapes if t.shape is not None and sum(isinstance(d, Sym) for d in t.shape) > 1}
+    return sum(map(launches, terms)) + len(reshapes) / 2 + len(shapes)
+
+
+def size(term: Term) -> Dim | None:
+    """Bytes of the term's value; None where its shape is unknown."""
+    if term.shape is None:
+        return None
+    return product(term.shape) * BYTES.get(term.dtype, 4)
+
+
+def traffic(terms: Iterable[Term], known: Mapping[str, int] | None = None) -> int | None:
+    """Bytes written and read once each for intermediates that no longer exist; None where a dimension is unknown.
+
+    `known` are the sizes of symbolic dimensions."""
+    total = 0
+    for term in terms:
+        if not launches(term):
+            continue
+        written = size(term)
+        if isinstance(written, Sym):
+            written = evaluate(written, known or {})
+        if written is None:
+            return None
+        total += 2 * written
+    return total

@@ -1,0 +1,159 @@
+"""From a binding to what it emits: `let`, `where` and `emit` of a rule, once its pattern has matched."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnxfuse.language.builtins import UndecidedError
+from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.language.evaluate import Bindings, Scope
+from onnxfuse.language.pattern import Variant
+from onnxfuse.language.rule import Rule, targets
+from onnxfuse.model.dims import product
+from onnxfuse.terms.infer import infer
+from onnxfuse.terms.normal.algebra import in_range
+from onnxfuse.terms.normal.normal import VIEWS, combine, reshape
+from onnxfuse.terms.normal.views import is_reshape
+from onnxfuse.terms.term import REAL, Term, Terms, same_shape
+
+from .near_miss import Reason, unmet
+
+
+class RefusedError(Exception):
+    """The pattern matched, but a condition does not hold, or what would be emitted is not what was there."""
+
+    def __init__(self, line: int, reason: Reason) -> None:
+        super().__init__()
+        self.line, self.reason = line, reason
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a match emits: `emitted` in place of the root, and for each exposed term the output that replaces it."""
+
+    bindings: Bindings
+    emitted: Term
+    exposed: dict[Term, Term]
+
+
+def conclude(
+    terms: Terms, catalogue: Catalogue, opset: int, variant: Variant, root: Term, env: Bindings, outside: Sequence[Term]
+) -> Conclusion:
+    """Check the conditions of a matched variant and build what it emits; `outside` are operands of the root's chain
+    that the pattern left.  Raises RefusedError.
+
+    Guarantees: shape and kind of element of the root stay what they are."""
+    rule = variant.rule
+    bindings = variant.defaults | env
+    bindings[""] = variant.left_out
+    like = root
+    if outside:
+        inside = [a for a in root.args if not any(a is o for o in outside)]
+        like = combine(terms, root.op, inside) if inside else root
+    scope = Scope(terms, rule, bindings, like, opset, catalogue)
+    line = rule.emit[0].lineno
+    try:
+        for statement in rule.blocks[variant.block]:
+            _inline(rule, scope, statement)
+        steps: list[ast.Assign | ast.expr] = [*rule.early, *rule.let, *rule.late]
+        for step in steps:
+            line = step.lineno
+            if isinstance(step, ast.Assign):
+                _let(scope, step)
+            elif not scope.truth(scope.value(step), step):
+                raise RefusedError(line, unmet(step, bindings))
+        line = rule.emit[0].lineno
+        emitted, exposed = _emit(rule, scope)
+    except UndecidedError as reason:
+        text = str(reason)
+        raise RefusedError(line, lambda: text) from None
+    if any(t.scalar is not None and math.isfinite(t.scalar) and not in_range(t.scalar, root.dtype) for t in outside):
+        raise RefusedError(line, lambda: "what is left of its factors is out of range")
+    if outside:
+        emitted = combine(terms, root.op, [emitted, *outside])
+    if root.shape is not None and product(root.shape) == 0:
+        raise RefusedError(line, lambda: f"there is nothing to compute in {root.shape}")
+    if root.shape is not None and emitted.shape is not None and not same_shape(root.shape, emitted.shape):
+        raise RefusedError(line, lambda: f"the shape would change from {root.shape} to {emitted.shape}")
+    if any(_depends(emitted, old) for old in exposed):
+        raise RefusedError(line, lambda: "the op would depend on an output of its own")
+    if (root.dtype in REAL) != (emitted.dtype in REAL):
+        raise RefusedError(line, lambda: "the element type would change")
+    if emitted is not root and _depends(emitted, root):
+        raise RefusedError(line, lambda: "what it emits is computed from what it replaces")
+    if root.id in terms.shared:
+        # The sum that several nodes use stays one, also behind a view.
+        terms.shared.add(_seen(emitted).id)
+    return Conclusion(bindings, emitted, exposed)
+
+
+def _depends(term: Term, other: Term) -> bool:
+    """Is the other term computed on the way to this one?  Arguments have smaller ids than their users."""
+    stack, seen = [term], set[int]()
+    while stack:
+        current = stack.pop()
+        if current is other:
+            return True
+        if current.id not in seen and current.id > other.id:
+            seen.add(current.id)
+            stack.extend(current.args)
+    return False
+
+
+def _seen(term: Term) -> Term:
+    """What a view is a view of."""
+    while term.op in VIEWS:
+        term = term.args[0]
+    return term
+
+
+def _inline(rule: Rule, scope: Scope, statement: ast.Assign) -> None:
+    """A name of `match:` that was dissolved into a longer chain gets its value back when `emit` asks for it."""
+    name = targets(statement)[0]
+    if name in rule.asked and name not in scope.bindings:
+        scope.bindings[name] = scope.value(statement.value)
+
+
+def _let(scope: Scope, statement: ast.Assign) -> None:
+    names, value = targets(statement), scope.value(statement.value)
+    if len(names) == 1 and not isinstance(statement.targets[0], ast.Tuple):
+        scope.bindings[names[0]] = value
+        return
+    if not isinstance(value, tuple) or len(value) != len(names):
+        raise UndecidedError(f"{ast.unparse(statement.value)} does not have {len(names)} parts")
+    scope.bindings.update(zip(names, value, strict=True))
+
+
+def _output(scope: Scope, whole: Term, index: int, old: Term) -> Term:
+    """One output of an op with several, in the shape of what it replaces."""
+    inferred = infer(scope.terms, whole.op, list(whole.args), dict(whole.attrs), index + 1)
+    shape = inferred[index][0] or old.shape
+    output = scope.terms.raw("Output", [whole], (("index", index),), shape=shape, dtype=old.dtype)
+    if shape is None or old.shape is None or same_shape(shape, old.shape) or product(shape) != product(old.shape):
+        return output
+    return reshape(scope.terms, output, old.shape)
+
+
+def _emit(rule: Rule, scope: Scope) -> tuple[Term, dict[Term, Term]]:
+    exposed: dict[Term, Term] = {}
+    result = scope.like
+    for statement in rule.emit:
+        result = scope.term(scope.value(statement.value))
+        names = targets(statement)
+        if any(isinstance(scope.bindings.get(name), Term) for name in names[1:]):
+            first = whole = result
+            while is_reshape(whole):
+                whole = whole.args[0]
+            for i, name in enumerate(names):
+                old = scope.bindings.get(name) if i else first
+                if isinstance(old, Term):
+                    output = _output(scope, whole, i, old)
+                    if i:
+                        exposed[old] = output
+                    else:
+                        result = output
+        scope.bindings[names[0]] = result
+    return result, exposed

@@ -1,0 +1,500 @@
+"""Rule × term → `Match` or `NearMiss`: matching modulo the normal form, with backtracking.
+
+Sums and products are matched as multisets.  What a pattern's root leaves of a longer chain stays outside; a parameter
+of kind `sum` takes what is left of an inner one.  Conditions are checked inside the backtracking, so that an ambiguous
+binding is tried again until one satisfies them.  A failed match remembers how far it got and why it stopped there.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx import TensorProto
+
+from onnxfuse.language.builtins import UndecidedError
+from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.language.evaluate import Bindings, Scope, attribute_defaults, undefined
+from onnxfuse.language.pattern import COMMUTATIVE, Pattern, Variant
+from onnxfuse.language.rule import Rule, names_in, op_name, targets
+from onnxfuse.model.dims import Sym, exact
+from onnxfuse.terms.normal.normal import NEUTRAL, combine
+from onnxfuse.terms.term import REAL, Term, Terms, is_number
+
+from .compare import KIND_TEXT, close, kind_fits, same
+from .instantiate import RefusedError, conclude
+from .near_miss import MISSING, attribute, describe, listed, surplus
+from .prefilter import OPENINGS, Glance, may_open
+
+BUDGET = 4000
+"""Steps one rule may take at one term; more is a near miss, not a hang."""
+
+
+@dataclass(eq=False)
+class Match:
+    """A rule that fits at a term.
+
+    `emitted` replaces `root`; `exposed` maps further matched terms to the outputs that replace them; `cover` are the
+    terms that the fused op computes inside.
+    """
+
+    rule: Rule
+    block: int
+    root: Term
+    bindings: Bindings
+    cover: tuple[Term, ...]
+    emitted: Term
+    exposed: dict[Term, Term]
+    matched: frozenset[int]
+    """Ids of the terms that the pattern bound: where what was there ends and what `emit` made begins."""
+    values: set[str] = field(default_factory=set)
+    """The values that were computed anew when the match was made: they name it if it must not be made again."""
+    inner: tuple[Match, ...] = ()
+    """The last matches behind the terms that it covers."""
+
+    def made(self, existing: Container[int]) -> list[Term]:
+        """The terms that `emit` built on top of what was matched and of `existing` ones, arguments before users."""
+        found: dict[int, Term] = {}
+        stack = [self.emitted, *self.exposed.values()]
+        while stack:
+            term = stack.pop()
+            if term.id not in self.matched and term.id not in found and term.id not in existing:
+                found[term.id] = term
+                stack.extend(term.args)
+        return [found[i] for i in sorted(found)]
+
+
+@dataclass(eq=False)
+class Failure:
+    """The furthest that a rule got at a term: where and why it stopped.  `reason` is formatted only when printed."""
+
+    rule: Rule
+    root: Term
+    at: Term
+    line: int
+    matched: int
+    size: int
+    covered: frozenset[int]
+    """Ids of the terms that had matched by then."""
+    reason: Callable[[], str]
+
+
+class Matcher:
+    """Tries variants at terms of one scope."""
+
+    def __init__(self, terms: Terms, catalogue: Catalogue, opset: int) -> None:
+        self.terms, self.catalogue, self.opset = terms, catalogue, opset
+        self.failures: dict[tuple[int, int], Failure] = {}
+        self.glance = Glance()
+        self.passed: list[tuple[Term, list[Variant]]] = []
+        """Variants that a glance ruled out at a term."""
+        self.env: Bindings = {}
+        self.cover: list[Term] = []
+
+    def match(self, variant: Variant, root: Term) -> Match | None:
+        """The first binding that satisfies the pattern, the conditions and `emit`."""
+        self.variant, self.rule, self.root = variant, variant.rule, root
+        self.env, self.cover, self.steps, self.opened = dict(variant.operators), [], 0, 0
+        self.whole = whole_of(root)
+        if self.whole is not root:
+            names = targets(self.rule.blocks[variant.block][-1])
+            outputs = self.terms.plural.get(self.whole.id)
+            if not outputs or max(outputs) >= len(names) or any(names[i] == "_" for i in outputs):
+                return None
+            self.env |= {names[i]: output for i, output in outputs.items() if i}
+            self.cover += outputs.values()
+        for rest in self._root(variant.root, self.whole):
+            found = self._finish(rest)
+            if found is not None:
+                return found
+        return None
+
+    # ------------------------------------------------------------------------------------- failures
+
+    def explained(self, roots: Container[int]) -> list[Failure]:
+        """The furthest that each rule got at each of these terms (ids), those that were ruled out among them."""
+        for term, variants in self.passed:
+            if term.id in roots:
+                for variant in variants:
+                    self.match(variant, term)
+        self.passed.clear()
+        return [failure for failure in self.failures.values() if failure.root.id in roots]
+
+    def _fail(self, p: Pattern, t: Term, reason: Callable[[], str]) -> None:
+        matched, key = len(self.cover) - self.opened, (id(self.rule), self.root.id)
+        known = self.failures.get(key)
+        if known is None or matched / self.variant.size > known.matched / known.size:
+            covered = frozenset(term.id for term in self.cover)
+            self.failures[key] = Failure(self.rule, self.root, t, p.line, matched, self.variant.size, covered, reason)
+
+    # ------------------------------------------------------------------------------------- patterns
+
+    def _root(self, p: Pattern, t: Term) -> Iterator[list[Term]]:
+        """Matches of the whole pattern; yields the operands of a longer chain that stay outside."""
+        if p.op in NEUTRAL and t.dtype in REAL and p.kind == "op" and t.op == p.op:
+            self.cover.append(t)
+            yield from self._chain(p, t, at_root=True)
+            self.cover.pop()
+        else:
+            for _ in self._match(p, t):
+                yield []
+
+    def _match(self, p: Pattern, t: Term) -> Iterator[None]:
+        self.steps += 1
+        if self.steps > BUDGET:
+            if self.steps == BUDGET + 1:
+                self._fail(p, t, lambda: "too many ways to match; the search was given up")
+            return
+        if p.kind == "variable":
+            yield from self._variable(p, t)
+        elif p.scalar:
+            yield from self._number(p, t)
+        elif p.kind == "absent":
+            if t.op == "Absent":
+                yield
+        elif p.label and p.label in self.env:
+            if self.env[p.label] is t:
+                yield
+        elif p.op != t.op:
+            self._fail(p, t, lambda: f"wants {p.op}, saw {describe(t)}")
+        elif t.id in self.terms.plural and t is not self.whole:
+            self._fail(p, t, lambda: f"{p.op} has further outputs here")
+        else:
+            yield from self._op(p, t)
+
+    def _variable(self, p: Pattern, t: Term) -> Iterator[None]:
+        bound = self.env.get(p.name)
+        if bound is not None:
+            if bound is t:
+                yield
+            else:
+                self._fail(p, t, lambda: f"{p.name} is {describe(bound)} elsewhere, saw {describe(t)}")
+        elif t.op == "Absent":
+            self._fail(p, t, lambda: f"{p.name} is not given")
+        elif not kind_fits(p.op, t):
+            self._fail(p, t, lambda: f"{p.name} wants {KIND_TEXT[p.op]}, saw {describe(t)}")
+        else:
+            self.env[p.name] = t
+            yield
+            del self.env[p.name]
+
+    def _number(self, p: Pattern, t: Term) -> Iterator[None]:
+        if t.scalar is None or t.dtype == TensorProto.BOOL:
+            self._fail(p, t, lambda: f"wants a number, saw {describe(t)}")
+            return
+        yield from self._scalar(p, t.scalar, t)
+
+    def _scalar(self, p: Pattern, value: float, t: Term) -> Iterator[None]:
+        """Solve a scalar pattern with at most one unbound name for a number."""
+        if p.kind == "number":
+            if close(p.value, value, t.dtype):
+                yield
+            else:
+                self._fail(p, t, lambda: f"wants {p.value:.7g}, saw {value:.7g}")
+        elif p.kind == "constant":
+            bound = self.env.get(p.name)
+            if bound is None:
+                self.env[p.name] = value
+                yield
+                del self.env[p.name]
+            elif close(bound, value, t.dtype):
+                yield
+        elif p.op == "Reciprocal" and value:
+            yield from self._scalar(p.args[0], 1 / value, t)
+        elif p.op == "Sqrt" and value >= 0:
+            yield from self._scalar(p.args[0], value * value, t)
+        elif p.op in NEUTRAL:
+            known = [self._known(a) for a in p.args]
+            unknown = [a for a, k in zip(p.args, known, strict=True) if k is None]
+            total = [k for k in known if k is not None]
+            if p.op == "Add":
+                rest = value - sum(total)
+            else:
+                factor = math.prod(total)
+                if not factor:
+                    return
+                rest = value / factor
+            if not unknown:
+                if close(NEUTRAL[p.op], rest, t.dtype):
+                    yield
+            elif len(unknown) == 1:
+                yield from self._scalar(unknown[0], rest, t)
+
+    def _known(self, p: Pattern) -> float | None:
+        if p.kind == "number":
+            return p.value
+        if p.kind == "constant":
+            bound = self.env.get(p.name)
+            return float(bound) if isinstance(bound, int | float) else None
+        parts = [self._known(a) for a in p.args]
+        if any(x is None for x in parts):
+            return None
+        values = [x for x in parts if x is not None]
+        if p.op == "Add":
+            return sum(values)
+        if p.op == "Mul":
+            return math.prod(values)
+        if p.op == "Reciprocal":
+            return 1 / values[0] if values[0] else None
+        return math.sqrt(values[0]) if values[0] >= 0 else None
+
+    def _op(self, p: Pattern, t: Term) -> Iterator[None]:
+        if p.op in NEUTRAL and t.dtype in REAL:
+            self.cover.append(t)
+            for _ in self._chain(p, t, at_root=False):
+                yield from self._labelled(p, t)
+            self.cover.pop()
+            return
+        undo = self._attributes(p, t)
+        if undo is None:
+            return
+        self.cover.append(t)
+        for _ in self._arguments(p, t):
+            yield from self._labelled(p, t)
+        self.cover.pop()
+        for name in undo:
+            del self.env[name]
+
+    def _labelled(self, p: Pattern, t: Term) -> Iterator[None]:
+        if not p.label or p.label in self.env:
+            yield
+            return
+        self.env[p.label] = t
+        yield
+        del self.env[p.label]
+
+    def _arguments(self, p: Pattern, t: Term) -> Iterator[None]:
+        wanted, found = list(p.args), list(t.args)
+        while len(found) < len(wanted) and wanted[-1].kind == "absent":
+            wanted.pop()
+        if len(wanted) != len(found):
+            self._fail(p, t, lambda: f"{p.op} wants {len(wanted)} inputs, saw {len(found)}")
+            return
+        yield from self._sequence(wanted, found)
+        if p.op in COMMUTATIVE and len(wanted) == 2 and found[0] is not found[1]:
+            yield from self._sequence(wanted, found[::-1])
+
+    def _sequence(self, ps: Sequence[Pattern], ts: Sequence[Term]) -> Iterator[None]:
+        if not ps:
+            yield
+            return
+        for _ in self._match(ps[0], ts[0]):
+            yield from self._sequence(ps[1:], ts[1:])
+
+    # ------------------------------------------------------------------------------------- sums and products
+
+    def _chain(self, p: Pattern, t: Term, *, at_root: bool) -> Iterator[list[Term]]:
+        missing = p.heads - self.glance.heads(t)
+        if missing:
+            self._fail(p, t, lambda: f"{p.op} wants {min(missing)} among its operands, saw {listed(t.args)}")
+            return
+        scalar = p.number
+        rest = [a for a in p.rest if a.name not in self.env]
+        bound = [a for a in (*p.variables, *p.rest) if a.name in self.env]
+        others = [*p.parts, *bound, *(a for a in p.variables if a.name not in self.env)]
+        first = list(t.args)
+        depth = OPENINGS if may_open(p, first, [a for a in first if a.op == p.op]) else 0
+        for operands in self._openings(p.op, first, depth):
+            numbers = [o for o in operands if is_number(o)]
+            terms = [o for o in operands if not is_number(o)]
+            if len(terms) < len(others) + len(rest) and not numbers:
+                continue
+            # What an opened chain leaves over would be computed twice, and its own root matches without it.
+            partial = at_root and operands is first
+            if not partial and not rest and len(operands) != len(others) + (scalar is not None):
+                self._fail(p, t, lambda: surplus(p, t))
+                continue
+            for outside in self._with_number(p, t, scalar, numbers, partial):
+                for _ in self._assign(p, t, others, terms + outside[1], rest, partial):
+                    yield [*self._left, *outside[0]]
+            if partial and p.op == "Mul" and scalar is not None and numbers and self._known(scalar) is None:
+                yield from self._solved(p, t, scalar, numbers, others, terms, rest)
+
+    _left: list[Term]
+
+    def _solved(
+        self,
+        p: Pattern,
+        t: Term,
+        scalar: Pattern,
+        numbers: list[Term],
+        others: list[Pattern],
+        terms: list[Term],
+        rest: list[Pattern],
+    ) -> Iterator[list[Term]]:
+        """Matches in which the other operands say what the number should be: what it is more stays outside."""
+        for _ in self._assign(p, t, others, terms, rest, True):
+            known, found = self._known(scalar), numbers[0].scalar
+            assert found is not None
+            if known and not close(known, found, t.dtype):
+                yield [*self._left, self.terms.number(found / known, t.dtype, numbers[0].rank or 0), *numbers[1:]]
+
+    def _with_number(
+        self, p: Pattern, t: Term, scalar: Pattern | None, numbers: list[Term], at_root: bool
+    ) -> Iterator[tuple[list[Term], list[Term]]]:
+        """Match the chain's number; yields (operands left outside, numbers still to be assigned)."""
+        if scalar is None:
+            if at_root:
+                yield numbers, []
+                if numbers:
+                    yield [], numbers
+            else:
+                yield [], numbers
+            return
+        if not numbers:
+            if at_root and p.op == "Mul" and scalar.kind == "number" and scalar.value:
+                # 2 * gelu(x) has no number left: the missing factor stays outside.
+                yield [self.terms.number(1 / scalar.value, t.dtype)], []
+            else:
+                self._fail(p, t, lambda: f"{p.op} wants a number beside its other operands")
+            return
+        matched = False
+        for i, n in enumerate(numbers):
+            assert n.scalar is not None
+            for _ in self._scalar(scalar, n.scalar, n):
+                matched = True
+                yield [], numbers[:i] + numbers[i + 1 :]
+        if not matched and at_root and p.op == "Mul" and scalar.kind == "number" and scalar.value:
+            n = numbers[0]
+            assert n.scalar is not None
+            yield [self.terms.number(n.scalar / scalar.value, t.dtype, n.rank or 0)], numbers[1:]
+
+    def _openings(self, op: str, operands: list[Term], depth: int) -> Iterator[list[Term]]:
+        """The operands as they are, then with shared inner chains opened."""
+        yield operands
+        if not depth:
+            return
+        for i, inner in enumerate(operands):
+            if inner.op == op and inner.dtype in REAL:
+                opened = [*operands[:i], *inner.args, *operands[i + 1 :]]
+                self.cover.append(inner)
+                self.opened += 1
+                yield from self._openings(op, opened, depth - 1)
+                self.opened -= 1
+                self.cover.pop()
+
+    def _assign(
+        self, p: Pattern, t: Term, ps: list[Pattern], ts: list[Term], rest: list[Pattern], at_root: bool
+    ) -> Iterator[None]:
+        if not ps:
+            if rest and ts:
+                self.env[rest[0].name] = ts[0] if len(ts) == 1 else combine(self.terms, p.op, ts)
+                self._left = []
+                yield
+                del self.env[rest[0].name]
+            elif not rest and (at_root or not ts):
+                self._left = ts
+                yield
+            elif not rest:
+                self._fail(p, t, lambda: f"{p.op} has {describe(ts[0])} as a further operand")
+            return
+        seen = set()
+        wanted = ps[0]
+        candidates = 0
+        for i, operand in enumerate(ts):
+            if operand.id in seen or (wanted.kind == "op" and wanted.op != operand.op):
+                continue
+            candidates += 1
+            seen.add(operand.id)
+            for _ in self._match(wanted, operand):
+                yield from self._assign(p, t, ps[1:], ts[:i] + ts[i + 1 :], rest, at_root)
+        if not candidates and ts:
+            self._fail(p, t, lambda: f"{p.op} wants {wanted.op or wanted.name} among its operands, saw {listed(ts)}")
+
+    # ------------------------------------------------------------------------------------- attributes
+
+    def _attributes(self, p: Pattern, t: Term) -> list[str] | None:
+        """Bind attribute names; returns the names bound, or None if an attribute does not fit."""
+        standard = attribute_defaults(p.op, self.catalogue)
+        bound: list[str] = []
+        given = dict(t.attrs)
+        for name, wanted in p.attrs.items():
+            value = given.pop(name, standard.get(name, MISSING))
+            if value is MISSING or not self._unify(wanted, value, bound):
+                self._fail(p, t, attribute(p.op, name, wanted, value))
+                for n in bound:
+                    del self.env[n]
+                return None
+        strange = undefined(p.op, given, self.catalogue) if p.star else []
+        if strange:
+            self._fail(p, t, lambda: f"{p.op} has {strange[0]}, which its definition does not")
+            for n in bound:
+                del self.env[n]
+            return None
+        if p.star:
+            self.env[p.star] = tuple(given.items())
+            bound.append(p.star)
+        elif given and any(standard.get(k, MISSING) != v for k, v in given.items()):
+            self._fail(p, t, lambda: f"{p.op} has {', '.join(f'{k}={v}' for k, v in given.items())}")
+            for n in bound:
+                del self.env[n]
+            return None
+        return bound
+
+    def _unify(self, wanted: ast.expr, value: Any, bound: list[str]) -> bool:
+        if isinstance(wanted, ast.Name):
+            if wanted.id == "_":
+                return True
+            if wanted.id in self.env:
+                return same(self.env[wanted.id], value)
+            self.env[wanted.id] = value
+            bound.append(wanted.id)
+            return True
+        if isinstance(wanted, ast.List | ast.Tuple):
+            return (
+                isinstance(value, tuple)
+                and len(value) == len(wanted.elts)
+                and all(self._unify(w, v, bound) for w, v in zip(wanted.elts, value, strict=True))
+            )
+        if isinstance(wanted, ast.Call) and op_name(wanted) == "trailing":
+            trails = isinstance(value, tuple) and value == tuple(range(-len(value), 0))
+            return bool(value) and trails and self._unify(wanted.args[0], -len(value), bound)
+        if isinstance(wanted, ast.BinOp) and isinstance(wanted.op, ast.Mult):
+            for known, unknown in ((wanted.left, wanted.right), (wanted.right, wanted.left)):
+                factor = self._dim(known)
+                if factor is not None:
+                    quotient = exact(value, factor) if isinstance(value, int | Sym) else None
+                    return quotient is not None and self._unify(unknown, quotient, bound)
+            return False
+        known_value = self._dim(wanted)
+        return known_value is not None and same(known_value, value)
+
+    def _dim(self, node: ast.expr) -> Any:
+        """The value of an expression whose names are bound, else None."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if not all(name in self.env for name in names_in(node)):
+            return None
+        try:
+            return Scope(self.terms, self.rule, self.env, self.root, self.opset, self.catalogue).value(node)
+        except UndecidedError:
+            return None
+
+    def _finish(self, outside: list[Term]) -> Match | None:
+        """The match, if its conditions hold."""
+        matched = frozenset(t.id for t in (*self.env.values(), *outside) if isinstance(t, Term))
+        if self.root.shape is None and any(
+            a.rank for t in self.cover if t.shape is None for a in t.args if is_number(a)
+        ):
+            text = "a number with axes may widen what it meets, whose rank is unknown"
+            self._fail(Pattern("where", line=self.rule.emit[0].lineno), self.root, lambda: text)
+            return None
+        try:
+            found = conclude(self.terms, self.catalogue, self.opset, self.variant, self.root, self.env, outside)
+        except RefusedError as refused:
+            self._fail(Pattern("where", line=refused.line), self.root, refused.reason)
+            return None
+        if found.emitted is self.root:
+            return None
+        cover = tuple(self.cover)
+        return Match(
+            self.rule, self.variant.block, self.root, found.bindings, cover, found.emitted, found.exposed, matched
+        )
+
+
+def whole_of(term: Term) -> Term:
+    """The op whose first output a term is; itself if that op has one output only."""
+    return term.args[0] if term.op == "Output" and not term.attr("index") else term

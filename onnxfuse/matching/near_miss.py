@@ -1,0 +1,62 @@
+"""Why a match stopped, in the words of its rule.  A reason is a function: it is formatted only when printed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from onnxfuse.language.evaluate import Bindings
+from onnxfuse.language.pattern import Pattern
+from onnxfuse.terms.term import Term
+
+Reason: TypeAlias = Callable[[], str]
+
+MISSING = object()
+"""An attribute that a node does not have."""
+
+
+def describe(value: Any) -> str:
+    """A term in a few words, for a reason."""
+    if not isinstance(value, Term):
+        return str(value)
+    if value.scalar is not None:
+        return f"{value.scalar:.6g}"
+    if value.op == "Input":
+        return "an input"
+    if value.op == "Constant":
+        return f"a constant of shape {list(value.shape or ())}"
+    return value.op
+
+
+def surplus(wanted: Pattern, seen: Term) -> str:
+    """A sum or product with more operands than the rule has; of a power, the exponents."""
+    if wanted.op == seen.op == "Mul" and len({id(a) for a in wanted.args}) == len({a.id for a in seen.args}) == 1:
+        return f"Pow exponent wants {len(wanted.args)}, saw {len(seen.args)}"
+    return f"{wanted.op} has further operands: {listed(seen.args)}"
+
+
+def listed(operands: Sequence[Term]) -> str:
+    return ", ".join(describe(o) for o in operands)
+
+
+def unmet(condition: ast.expr, bindings: Bindings) -> Reason:
+    """A `where` line that is not true, with what its names stand for."""
+
+    def text() -> str:
+        names = sorted({n.id for n in ast.walk(condition) if isinstance(n, ast.Name) and n.id in bindings})
+        seen = ", ".join(f"{n} is {_shown(bindings[n])}" for n in names)
+        return f"wants {ast.unparse(condition)}" + (f"; {seen}" if seen else "")
+
+    return text
+
+
+def attribute(op: str, name: str, wanted: ast.expr, value: Any) -> Reason:
+    return lambda: f"{op} wants {name}={ast.unparse(wanted)}, saw {'none' if value is MISSING else value}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Term) and value.scalar is None:
+        shape = f" of shape {list(value.shape) if value.shape is not None else 'unknown'}"
+        return describe(value).removesuffix(shape) + shape
+    return describe(value) if isinstance(value, Term) else str(value)

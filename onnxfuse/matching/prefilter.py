@@ -1,0 +1,97 @@
+"""Could a pattern match at a term?  A look at ops and operands that rules most variants out before any is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx import TensorProto
+
+from onnxfuse.language.pattern import COMMUTATIVE, Pattern
+from onnxfuse.terms.normal.normal import NEUTRAL
+from onnxfuse.terms.term import REAL, Term
+
+from .compare import kind_fits
+
+OPENINGS = 3
+"""How many shared sums or products inside a chain may be opened at once."""
+
+
+class Glance:
+    """Looks at the terms of one scope.  What it refuses does not match; what it lets through may or may not."""
+
+    def __init__(self) -> None:
+        self._heads: dict[int, frozenset[str]] = {}
+
+    def heads(self, t: Term) -> frozenset[str]:
+        """Ops of the operands of a chain, and of shared chains inside it that may be opened."""
+        heads = self._heads.get(t.id)
+        if heads is None:
+            heads = self._heads[t.id] = frozenset(_heads(t))
+        return heads
+
+    def near(self, p: Pattern, t: Term) -> bool:
+        """Could the operands of a chain match, by their ops and those of their own operands?"""
+        if p.op not in NEUTRAL or self._covers(p, t.args):
+            return True
+        inner = [a for a in t.args if a.op == t.op]
+        return may_open(p, t.args, inner) and (
+            self._covers(p, [*t.args, *(o for a in inner for o in a.args)])
+            or any(o.op == t.op for a in inner for o in a.args)
+        )
+
+    def far(self, p: Pattern, t: Term, *, root: bool = False) -> bool:
+        """Could all below match, as far as no chain has to be opened?  A `root` may be part of a longer chain."""
+        if p.kind == "variable":
+            return t.op != "Absent" and kind_fits(p.op, t)
+        if p.scalar:
+            return t.scalar is not None and t.dtype != TensorProto.BOOL
+        if p.kind == "absent":
+            return t.op == "Absent"
+        if p.op != t.op:
+            return False
+        if p.op in NEUTRAL and t.dtype in REAL:
+            return self._chain(p, t, root=root)
+        wanted = p.args
+        while len(wanted) > len(t.args) and wanted[-1].kind == "absent":
+            wanted = wanted[:-1]
+        if len(wanted) != len(t.args):
+            return False
+        if all(map(self.far, wanted, t.args)):
+            return True
+        return p.op in COMMUTATIVE and len(wanted) == 2 and all(map(self.far, wanted, t.args[::-1]))
+
+    def _chain(self, p: Pattern, t: Term, *, root: bool) -> bool:
+        for a in t.args:
+            if a.op == p.op:
+                return self.near(p, t)
+        if not root and not p.rest and len(t.args) != p.operand_count:
+            return False
+        for part in p.parts:
+            for o in t.args:
+                if o.op == part.op and self.far(part, o):
+                    break
+            else:
+                return False
+        return all(any(kind_fits(v.op, o) for o in t.args) for v in p.variables if v.op)
+
+    def _covers(self, p: Pattern, operands: Sequence[Term]) -> bool:
+        return all(
+            any(o.op == part.op and (part.op not in NEUTRAL or part.heads <= self.heads(o)) for o in operands)
+            for part in p.parts
+        )
+
+
+def may_open(p: Pattern, operands: Sequence[Term], inner: Sequence[Term]) -> bool:
+    """Is the chain with a shared inner one opened still short enough?  All its operands must then be matched."""
+    if not inner:
+        return False
+    return bool(p.rest) or len(operands) - 1 + min(len(a.args) for a in inner) <= p.operand_count
+
+
+def _heads(t: Term, depth: int = OPENINGS) -> set[str]:
+    heads = {a.op for a in t.args}
+    if depth and t.op in heads:
+        for inner in t.args:
+            if inner.op == t.op:
+                heads |= _heads(inner, depth - 1)
+    return heads

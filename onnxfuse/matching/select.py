@@ -1,0 +1,113 @@
+"""The best non-overlapping matches of one round: by launches saved, then by cover."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnxfuse.terms.term import Term
+
+from .cost import HEAVY, launches
+from .match import Match
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A match with what it would save."""
+
+    match: Match
+    launches: int
+    survivors: tuple[Term, ...]
+    """Covered terms that something outside needs, and that are therefore computed all the same."""
+    dying: frozenset[int]
+    """Ids of the covered terms that nobody needs any more."""
+
+
+def weigh(
+    match: Match, users: Mapping[int, Sequence[Term]], needed: Collection[int], built: dict[int, int]
+) -> Candidate:
+    """What a match saves, given the users of each term and the ids of terms that are outputs of the scope.
+
+    `built` are the terms that matches of this round make, with the root that is the first to ask for each: what several
+    share, such as the angles of a rotation, is counted once."""
+    cover = {t.id: t for t in match.cover}
+    exposed = {t.id for t in match.exposed}
+    kept: set[int] = set()
+    for i in sorted(cover, reverse=True):
+        term = cover[i]
+        if term is match.root or i in exposed:
+            continue
+        outside = i in needed or any(u.id not in cover for u in users.get(i, ()))
+        if outside or any(u.id in kept for u in users.get(i, ()) if u.id in cover):
+            kept.add(i)
+    dead = [t for i, t in cover.items() if i not in kept]
+    made = sum(
+        launches(t)
+        for t in match.made(users)
+        if t.op != "Transpose" and built.setdefault(t.id, match.root.id) == match.root.id
+    )
+    saved = sum(launches(t) for t in dead) - made
+    if any(cover[i].op in HEAVY for i in kept):
+        saved = -1
+    dying = frozenset(t.id for t in dead if t is not match.root and t.id not in exposed)
+    return Candidate(match, saved, tuple(cover[i] for i in kept), dying)
+
+
+def choose(
+    candidates: Sequence[Candidate],
+    order: Mapping[int, int],
+    users: Mapping[int, Sequence[Term]],
+    needed: Collection[int],
+) -> list[Candidate]:
+    """Greedy by saving; two matches exclude each other if one's root lies inside the other.
+
+    So do two that would expose the same terms, such as the mean of what two normalizations share, unless nothing but
+    these two needs them and each may compute its own for less.  `order` ranks rules (by id) so that ties are broken the
+    same way on every run."""
+    ranked = sorted(
+        candidates,
+        key=lambda c: (-c.launches, -len(c.match.cover), order[id(c.match.rule)], c.match.root.id),
+    )
+    chosen: list[Candidate] = []
+    roots: set[int] = set()
+    covered: set[int] = set()
+    exposing: dict[int, list[int]] = {}
+    for candidate in ranked:
+        match = candidate.match
+        exposed = {t.id for t in match.exposed}
+        own = {t.id for t in match.cover} | exposed
+        if match.root.id in covered or own & roots or not own & exposing.keys() <= exposed:
+            continue
+        rivals = sorted({rival for i in own & exposing.keys() for rival in exposing[i]})
+        if rivals:
+            group = [chosen[i] for i in rivals] + [candidate]
+            inside = _inside(group, users, needed)
+            if not all(t.id in inside for member in group for t in member.match.exposed):
+                continue
+            if _saving(group, inside, users) <= sum(chosen[i].launches for i in rivals):
+                continue
+            for i in rivals:
+                chosen[i] = replace(chosen[i], dying=chosen[i].dying | inside)
+            candidate = replace(candidate, dying=candidate.dying | inside)
+        for i in exposed:
+            exposing.setdefault(i, []).append(len(chosen))
+        chosen.append(candidate)
+        roots.add(match.root.id)
+        covered |= own
+    return chosen
+
+
+def _inside(group: Sequence[Candidate], users: Mapping[int, Sequence[Term]], needed: Collection[int]) -> frozenset[int]:
+    """The roots of these matches, and what they cover that nobody else needs."""
+    inside = {c.match.root.id for c in group}
+    for i in sorted({t.id for c in group for t in (*c.match.cover, *c.match.exposed)} - inside, reverse=True):
+        if i not in needed and all(u.id in inside for u in users.get(i, ())):
+            inside.add(i)
+    return frozenset(inside)
+
+
+def _saving(group: Sequence[Candidate], inside: frozenset[int], users: Mapping[int, Sequence[Term]]) -> int:
+    """The launches that these matches save together if none of them exposes anything."""
+    gone = {t.id: t for c in group for t in (c.match.root, *c.match.cover) if t.id in inside}
+    made = {t.id: t for c in group for t in c.match.made(users) if t.op != "Transpose"}
+    return sum(map(launches, gone.values())) - sum(map(launches, made.values()))

@@ -1,0 +1,1 @@
+"""Models as ONNX has them: files, graphs, types, dimensions."""

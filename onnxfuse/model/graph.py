@@ -1,0 +1,321 @@
+"""A model as nested scopes with an index; the protos themselves stay what they are and are edited in place.
+
+A `Graph` is one scope: the main graph, the body of an If, Loop or Scan, or the body of a local function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+)
+from onnx import helper as onnx_helper
+
+from .dims import Dim, Shape, symbol
+from .onnxruntime_ops import pass_on
+from .types import element_types, parameter_types
+
+STANDARD = ("", "ai.onnx")
+DOMAIN = "onnxfuse"
+"""Of fused nodes and of their functions; what is used there in several ways has an op for each."""
+BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+"""Types of the attributes that hold bodies of control-flow nodes."""
+
+
+def opset_of(proto: ModelProto | FunctionProto, domain: str = "") -> int:
+    """Version of a domain's operator set that the model imports; 0 if it does not."""
+    wanted = STANDARD if domain in STANDARD else (domain,)
+    return max((entry.version for entry in proto.opset_import if entry.domain in wanted), default=0)
+
+
+def family(op_type: str) -> str:
+    """The fused op that an op of domain onnxfuse is a use of: Attention of `Attention_attn_mask_1f2e3d4c`."""
+    return op_type.partition("_")[0]
+
+
+NUMBER = "number_"
+"""What an input of a fused op's function is called that takes a number of its equations, the number behind it: before
+opset 15, which has no CastLike, a body has no other way to a number in the element type of its inputs."""
+
+
+def number_of(parameter: str) -> float | None:
+    """The number that an input of a fused op's function takes; None for an input of the op."""
+    return float(parameter.removeprefix(NUMBER)) if parameter.startswith(NUMBER) else None
+
+
+def family_of(node: NodeProto) -> str:
+    """What a node is a use of: the family of a fused op, else its op type."""
+    return family(node.op_type) if node.domain == DOMAIN else str(node.op_type)
+
+
+def attribute_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
+    """The bodies of a control-flow node, with a name for the scope path."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.name, attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            for i, graph in enumerate(attribute.graphs):
+                yield f"{attribute.name}[{i}]", graph
+
+
+def count_nodes(model: ModelProto) -> int:
+    """Nodes of all scopes; a Constant is no node to run."""
+    total = 0
+    stack: list[Any] = [model.graph, *(f for f in model.functions if f.domain != DOMAIN)]
+    while stack:
+        graph = stack.pop()
+        for node in graph.node:
+            total += node.op_type != "Constant"
+            if node.attribute:
+                stack.extend(body for _, body in attribute_graphs(node))
+    return total
+
+
+def has_bodies(node: NodeProto) -> bool:
+    """Is it a control-flow node?"""
+    return bool(node.attribute) and any(attribute.type in BODIES for attribute in node.attribute)
+
+
+class Graph:
+    """One scope of a model.
+
+    `nodes` are in topological order, as ONNX demands.  `uses` counts the consumers of a value: node inputs, captures by
+    inner scopes, and graph outputs.
+    """
+
+    def __init__(
+        self,
+        proto: GraphProto | FunctionProto,
+        model: ModelProto,
+        opset: int,
+        parent: Graph | None = None,
+        path: str = "",
+    ) -> None:
+        self.proto, self.model, self.opset, self.parent, self.path = proto, model, opset, parent, path
+        self.nodes: list[NodeProto] = list(proto.node)
+        self.initializers: dict[str, TensorProto] = {}
+        self.types: dict[str, TypeProto] = {}
+        if isinstance(proto, GraphProto):
+            self.initializers = {t.name: t for t in proto.initializer}
+            self.inputs = [i.name for i in proto.input]
+            self.outputs = [o.name for o in proto.output]
+            for info in (*proto.value_info, *proto.output, *proto.input):
+                self.types[info.name] = info.type
+        else:
+            self.inputs, self.outputs = list(proto.input), list(proto.output)
+            for info in proto.value_info:
+                self.types[info.name] = info.type
+        self.producer: dict[str, int] = {}
+        self.uses: dict[str, int] = {}
+        self.captures: dict[int, set[str]] = {}
+        for index, node in enumerate(self.nodes):
+            for name in node.output:
+                self.producer[name] = index
+            for name in node.input:
+                self.uses[name] = self.uses.get(name, 0) + 1
+            for attribute in node.attribute:
+                if attribute.type in BODIES:
+                    captured = captured_names(node)
+                    self.captures[index] = captured
+                    for name in captured:
+                        self.uses[name] = self.uses.get(name, 0) + 1
+                    break
+        for name in self.outputs:
+            self.uses[name] = self.uses.get(name, 0) + 1
+        self._inferred: dict[str, TypeProto] | None = None
+        self._implied: dict[str, int] | None = None
+
+    @property
+    def is_function(self) -> bool:
+        return isinstance(self.proto, FunctionProto)
+
+    @property
+    def root(self) -> Graph:
+        """The main graph or function that this scope lies in."""
+        return self if self.parent is None else self.parent.root
+
+    def constant_tensor(self, name: str) -> TensorProto | None:
+        """The initializer of a name, here or in an enclosing scope."""
+        graph: Graph | None = self
+        while graph is not None:
+            if name in graph.initializers:
+                return graph.initializers[name]
+            if name in graph.producer or name in graph.inputs:
+                return None
+            graph = graph.parent
+        return None
+
+    def type_of(self, name: str) -> tuple[int, Shape | None]:
+        """(element type, shape) as declared, as onnx infers it, or as operators imply; (0, None) where nothing does."""
+        found = self.known_type(name)
+        if found is not None and found.HasField("tensor_type"):
+            return declared(found, name)
+        if self._implied is None:
+            self._implied = element_types(self)
+        return self._implied.get(name, 0), None
+
+    def known_type(self, name: str) -> TypeProto | None:
+        """The type that is declared or that onnx infers."""
+        found = self.types.get(name)
+        if found is None and not self.is_function:
+            if self._inferred is None:
+                self._inferred = _infer(self)
+            found = self._inferred.get(name)
+        return found
+
+    def named_elsewhere(self) -> set[str]:
+        """Initializers that an annotation or a training graph names, and perhaps no node."""
+        if isinstance(self.proto, FunctionProto):
+            return set()
+        annotations = self.proto.quantization_annotation
+        named = {entry.value for note in annotations for entry in note.quant_parameter_tensor_names}
+        for info in self.model.training_info if self.parent is None else ():
+            named |= {entry.key for entry in (*info.initialization_binding, *info.update_binding)}
+            named |= {
+                name for body in (info.initialization, info.algorithm) for node in body.node for name in node.input
+            }
+        return named
+
+    def scopes(self) -> Iterator[Graph]:
+        """This scope and all inside it, outermost first."""
+        stack = [self]
+        while stack:
+            graph = stack.pop()
+            yield graph
+            inner = []
+            for index in graph.captures:
+                node = graph.nodes[index]
+                for name, body in attribute_graphs(node):
+                    label = node.name.strip("/") or f"{node.op_type}_{index}"
+                    inner.append(Graph(body, graph.model, graph.opset, graph, f"{graph.path}/{label}.{name}"))
+            stack.extend(reversed(inner))
+
+
+def roots(model: ModelProto) -> Iterator[Graph]:
+    """The main graph and the body of every local function that is not onnxfuse's own."""
+    main = Graph(model.graph, model, opset_of(model))
+    yield main
+    callers = list(main.scopes()) if model.functions else []
+    for function in model.functions:
+        if function.domain != DOMAIN:
+            name = f"{function.domain}.{function.name}" if function.domain else function.name
+            graph = Graph(function, model, opset_of(function), None, f"/{name}")
+            graph.types.update(parameter_types(graph, callers))
+            yield graph
+
+
+def declared(kind: TypeProto, name: str) -> tuple[int, Shape | None]:
+    """(element type, shape) of a tensor type; a dimension without a name is a symbol of its own."""
+    tensor = kind.tensor_type
+    if not tensor.HasField("shape"):
+        return tensor.elem_type, None
+    dims: list[Dim] = []
+    for axis, dim in enumerate(tensor.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            dims.append(dim.dim_value)
+        else:
+            dims.append(symbol(dim.dim_param or f"{name}.{axis}"))
+    return tensor.elem_type, tuple(dims)
+
+
+def captured_names(node: NodeProto) -> set[str]:
+    """Values of outer scopes that the bodies of a control-flow node use, without recursion."""
+    captured: set[str] = set()
+    stack: list[tuple[GraphProto, frozenset[str]]] = [(body, frozenset()) for _, body in attribute_graphs(node)]
+    while stack:
+        graph, outer = stack.pop()
+        local = set(outer) | {i.name for i in graph.input} | {t.name for t in graph.initializer}
+        local |= {t.values.name for t in graph.sparse_initializer}
+        for inner in graph.node:
+            local.update(inner.output)
+        frozen = frozenset(local)
+        for inner in graph.node:
+            captured.update(name for name in inner.input if name and name not in frozen)
+            stack.extend((body, frozen) for _, body in attribute_graphs(inner))
+        captured.update(o.name for o in graph.output if o.name not in frozen)
+    return captured
+
+
+def skeleton(model: ModelProto, keep: int = 1024) -> ModelProto:
+    """The model without its large weights: each becomes an input of the same type.  Cheap to infer and to check."""
+    bare = ModelProto()
+    for descriptor, value in model.ListFields():
+        if descriptor.name == "graph":
+            continue
+        _copy_field(bare, descriptor, value)
+    _strip(model.graph, bare.graph, keep)
+    return bare
+
+
+def _copy_field(target: Any, descriptor: Any, value: Any) -> None:
+    if isinstance(value, str | bytes | int | float):
+        setattr(target, descriptor.name, value)
+    else:
+        getattr(target, descriptor.name).MergeFrom(value)
+
+
+def _strip(source: GraphProto, target: GraphProto, keep: int) -> None:
+    for descriptor, value in source.ListFields():
+        if descriptor.name != "initializer":
+            _copy_field(target, descriptor, value)
+    given = {i.name for i in source.input}
+    for tensor in source.initializer:
+        size = 1
+        for d in tensor.dims:
+            size *= d
+        if size <= keep and tensor.data_location != TensorProto.EXTERNAL:
+            target.initializer.append(tensor)
+        elif tensor.name not in given:
+            info = ValueInfoProto(name=tensor.name)
+            info.type.CopyFrom(onnx_helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)))
+            target.input.append(info)
+
+
+def _infer(graph: Graph) -> dict[str, TypeProto]:
+    """onnx's own shape inference over the main graph; nothing where it fails, since it is only a help."""
+    from onnx import shape_inference
+
+    if graph.parent is not None:
+        return {}
+    try:
+        bare = skeleton(graph.model)
+        pass_on(bare)
+        inferred = shape_inference.infer_shapes(bare, data_prop=True)
+    except Exception:  # onnx raises its own C++ errors, RuntimeError and ValueError for models that it cannot infer
+        return {}
+    return {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
+
+
+@dataclass
+class Names:
+    """Hands out names that nothing in the model has."""
+
+    taken: set[str]
+    last: dict[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(scopes: Iterable[Graph]) -> Names:
+        """The names of all values and nodes of a model, given all its scopes."""
+        taken: set[str] = set()
+        for graph in scopes:
+            taken.update(graph.producer, graph.initializers, graph.inputs, [node.name for node in graph.nodes])
+        return Names(taken)
+
+    def unique(self, base: str) -> str:
+        name, n = base, self.last.get(base, 1)
+        while name in self.taken:
+            n += 1
+            name = f"{base}_{n}"
+        self.last[base] = n
+        self.taken.add(name)
+        return name

@@ -1,0 +1,101 @@
+"""Nodes in the order that ONNX demands: each behind those whose outputs it reads, in itself or in a body of it.
+
+onnxruntime loads a file whatever its order, and tools that go through onnxruntime alone write such files (its float16
+converter does).  Everything here needs the order, as does onnx's checker.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+
+from onnxfuse.errors import ModelError
+
+from .graph import attribute_graphs, captured_names, has_bodies
+
+
+def sort(model: ModelProto) -> None:
+    """Sort the graph, its functions and the bodies of both in place; nodes change places only where they must.
+
+    Raises ModelError for a cycle, naming the nodes on it."""
+    for proto in reversed(list(_scopes(model))):  # bodies first: sorting what is around them copies them
+        nodes = list(proto.node)
+        order = _order(nodes)
+        if order is not None:
+            del proto.node[:]
+            proto.node.extend(nodes[i] for i in order)
+
+
+def is_sorted(model: ModelProto) -> bool:
+    """Is there nothing for `sort` to do?"""
+    return all(_order(list(proto.node)) is None for proto in _scopes(model))
+
+
+def _scopes(model: ModelProto) -> Iterator[GraphProto | FunctionProto]:
+    """The graph, the functions and all bodies, each before those inside it."""
+    stack: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
+    while stack:
+        proto = stack.pop()
+        yield proto
+        for node in proto.node:
+            if has_bodies(node):
+                stack.extend(body for _, body in attribute_graphs(node))
+
+
+def _order(nodes: Sequence[NodeProto]) -> list[int] | None:
+    """The indices of the nodes in order; None if they are in order as they stand.  Raises ModelError for a cycle."""
+    producer: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in node.output:
+            producer.setdefault(name, index)
+    producer.pop("", None)
+    sources: list[set[int]] = []
+    late = False
+    for index, node in enumerate(nodes):
+        read = {producer[name] for name in node.input if name in producer}
+        if has_bodies(node):
+            read |= {producer[name] for name in captured_names(node) if name in producer}
+        late = late or any(source >= index for source in read)
+        sources.append(read)
+    return _sorted(nodes, sources) if late else None
+
+
+def _sorted(nodes: Sequence[NodeProto], sources: Sequence[set[int]]) -> list[int]:
+    """Of all topological orders the one that keeps the first nodes first (Kahn 1962, with a heap of what is ready)."""
+    waiting = [len(read) for read in sources]
+    users: dict[int, list[int]] = {}
+    for index, read in enumerate(sources):
+        for source in read:
+            users.setdefault(source, []).append(index)
+    ready = [index for index, count in enumerate(waiting) if not count]
+    order = []
+    while ready:
+        done = heapq.heappop(ready)
+        order.append(done)
+        for user in users.get(done, ()):
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, user)
+    if len(order) < len(nodes):
+        left = set(range(len(nodes))) - set(order)
+        cycle = [_label(nodes[index]) for index in _cycle(sources, left)]
+        names = [*cycle, cycle[0]]
+        shown = names if len(names) <= 8 else [*names[:6], f"... {len(names) - 7} more ...", names[-1]]
+        raise ModelError(f"the graph has a cycle: {' -> '.join(shown)}; ONNX graphs must not have one")
+    return order
+
+
+def _cycle(sources: Sequence[set[int]], left: set[int]) -> list[int]:
+    """The nodes of a cycle in the order of data flow; `left` are those that never were ready."""
+    # Every node left has a source left, so walking backwards must come round.
+    at, seen = min(left), dict[int, int]()
+    while at not in seen:
+        seen[at] = len(seen)
+        at = min(sources[at] & left)
+    return list(seen)[seen[at] :][::-1]
+
+
+def _label(node: NodeProto) -> str:
+    return node.name or next(filter(None, node.output), f"unnamed {node.op_type}")

@@ -1,0 +1,1 @@
+"""How fast a fused model is: predicted for a GPU, and measured."""

@@ -1,0 +1,332 @@
+"""How long fused nodes take on a card, predicted, and what bounds them.
+
+A kernel moves bytes, computes, and is launched: it takes as long as the longer of the first two, and the last beside
+that.  Bytes and operations are those of its `Kernel.work`; a grid of fewer blocks than there are multiprocessors gets
+that share of the bandwidth, and operations wait for the multiprocessor with the most blocks.  A product that was
+measured on this machine takes what `kernels.dispatch` knows.  An op without a kernel is what the nodes of its function
+body are one by one: their inputs and outputs once each, and a launch for each that is not a mere view.  So are nodes
+that nothing fused, but a product takes as long as ours would, fused or not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from onnx import FunctionProto, ModelProto, NodeProto, helper
+
+from onnxfuse import kernels
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device import cublaslt
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.kernel import Kernel, Work
+from onnxfuse.kernels.gemm.autotune import Class, best, verdicts
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.kernels.inspect.launches import Launch, launches, occupancy
+from onnxfuse.kernels.inspect.nvrtc import ARCHITECTURES
+from onnxfuse.lifting.lift import View, lift
+from onnxfuse.model.dims import Sym
+from onnxfuse.model.graph import DOMAIN, family, roots
+from onnxfuse.reporting.records import Bound, Estimate, Launched, Occupancy
+from onnxfuse.runtime.served import arguments, values
+
+from .gpus import Card
+
+VIEWS = frozenset({"Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Unsqueeze"})
+"""Nodes that a runtime does not launch."""
+PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Attention"})
+"""Ops, of bodies and fused, whose products of half precision run on tensor cores."""
+FUSED_PRODUCTS = frozenset({"FusedMatMul", "FusedConv", "Attention"})
+FUNCTION_BODY = "function body"
+
+
+@dataclass(slots=True)
+class Prediction:
+    """How long a model takes on a card."""
+
+    fused: dict[tuple[str, str], Estimate] = field(default_factory=dict)
+    """Its fused nodes, by scope path and name."""
+    others: float = 0.0
+    """Seconds of its other nodes, each as if a runtime ran it alone; what is constant is computed before."""
+    unknown: int = 0
+    """Nodes of whose shapes too little is known."""
+
+    @property
+    def seconds(self) -> float:
+        """Of all nodes that something is known of."""
+        return self.others + math.fsum(e.seconds for e in self.fused.values() if e.seconds is not None)
+
+
+def predict(
+    model: ModelProto,
+    shapes: Mapping[str, Sequence[int]],
+    card: Card,
+    rules: Sequence[Path] = (),
+    base_dir: Path | None = None,
+) -> Prediction:
+    """Of a model whose inputs have these shapes."""
+    sized = _sized(model, shapes)
+    bodies = {f.name: f for f in sized.functions if f.domain == DOMAIN}
+    found = Prediction()
+    views: dict[int, View] = {}
+    for root in roots(sized):
+        for graph in root.scopes():
+            view = views[id(graph)] = lift(graph, base_dir, views.get(id(graph.parent)))
+            for node in graph.nodes:
+                if node.domain == DOMAIN:
+                    estimate = _estimate(node, _types(view, node.input), bodies, card, rules)
+                    found.fused[graph.path, node.name] = estimate
+                    found.unknown += estimate.seconds is None
+                elif any(name and not view.term(name).constant for name in node.output):
+                    cost = _alone(view, node, card)
+                    found.others += cost.seconds if cost is not None else 0.0
+                    found.unknown += cost is None
+    return found
+
+
+def _sized(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
+    """A copy whose inputs have these shapes, and no others declared."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.value_info[:]
+    for info in copy.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    for info in copy.graph.input:
+        for dim, size in zip(info.type.tensor_type.shape.dim, shapes.get(info.name, ()), strict=False):
+            dim.dim_value = size
+    return copy
+
+
+def _types(view: View, names: Iterable[str]) -> list[TensorType | None] | None:
+    """The types of some values, None for what is left out; None if one is unknown."""
+    types: list[TensorType | None] = []
+    for name in names:
+        term = view.term(name)
+        kind = view.dtypes.get(name) or term.dtype
+        sizes = tuple(d for d in term.shape or () if not isinstance(d, Sym))
+        if name and (not kind or term.shape is None or len(sizes) < len(term.shape)):
+            return None
+        types.append(TensorType(np.dtype(helper.tensor_dtype_to_np_dtype(kind)), sizes) if name else None)
+    return types
+
+
+# ------------------------------------------------------------------------------------------------------- one node
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Seconds, each as if the others took none."""
+
+    bytes: float
+    flops: float
+    launches: float
+
+    def __add__(self, other: _Times) -> _Times:
+        return _Times(self.bytes + other.bytes, self.flops + other.flops, self.launches + other.launches)
+
+    @property
+    def seconds(self) -> float:
+        return max(self.bytes, self.flops) + self.launches
+
+    @property
+    def bound(self) -> Bound:
+        times: dict[Bound, float] = {"bytes": self.bytes, "flops": self.flops, "launches": self.launches}
+        return max(times, key=lambda name: times[name])
+
+
+NOTHING = _Times(0.0, 0.0, 0.0)
+
+
+def _estimate(
+    node: NodeProto,
+    types: list[TensorType | None] | None,
+    bodies: Mapping[str, FunctionProto],
+    card: Card,
+    rules: Sequence[Path],
+) -> Estimate:
+    body, attributes = bodies.get(node.op_type), values(node)
+    try:
+        made = kernels.find(family(node.op_type), rules)
+        kernel = made(attributes)
+        inputs, outputs = arguments(made.signature, body)
+        source = made.name
+    except KernelError:
+        kernel, source = None, FUNCTION_BODY
+    if types is None:
+        return Estimate(source)
+    if kernel is not None:
+        try:
+            given = dict(zip(inputs, types, strict=True))
+            wanted = [at in outputs[: len(node.output)] for at in range(len(kernel.signature.outputs))]
+            padded = [given.get(at) for at in range(len(kernel.signature.inputs))]
+            return _of_kernel(family(node.op_type), kernel, source, padded, wanted, card)
+        except KernelError:
+            source = FUNCTION_BODY
+    return _of_body(body, types, card, bodies.values()) if body is not None else Estimate(source)
+
+
+def _padded(kernel: Kernel, types: Sequence[TensorType | None]) -> list[TensorType | None]:
+    return [*types, *[None] * (len(kernel.signature.inputs) - len(types))]
+
+
+def _of_kernel(
+    op: str, kernel: Kernel, source: str, types: Sequence[TensorType | None], wanted: Sequence[bool], card: Card
+) -> Estimate:
+    work, made = kernel.work(types), launches(kernel, types, card.multiprocessors, wanted)
+    times = _kernel_times(work, made, _rate(op in FUSED_PRODUCTS, _real(types), card), card)
+    measured = _measured(kernel.which(types), card) if made and isinstance(kernel, FusedMatMul) else None
+    return Estimate(
+        source,
+        measured or times.seconds,
+        times.bound if made else None,
+        _bytes(work),
+        work.flops,
+        len(made),
+        min((found.resident for one in made if (found := occupancy(one, card.architecture))), default=None),
+        measured is not None,
+        tuple(map(_launched, made)),
+    )
+
+
+def _kernel_times(work: Work, made: Sequence[Launch], rate: float, card: Card) -> _Times:
+    if not made:
+        return NOTHING
+    busy = max(one.blocks for one in made)
+    fullest = -(-busy // card.multiprocessors) * card.multiprocessors
+    return _Times(
+        _bytes(work) / card.bandwidth / min(1.0, busy / card.multiprocessors),
+        work.flops / rate * fullest / busy,
+        len(made) * card.launch,
+    )
+
+
+def _real(types: Sequence[TensorType | None]) -> np.dtype[np.generic]:
+    return next(t.dtype for t in types if t is not None and t.dtype.kind in "fV")
+
+
+def _launched(launch: Launch) -> Launched:
+    found = ((name, occupancy(launch, name)) for name in ARCHITECTURES)
+    return Launched(
+        f"{launch.source.name} {launch.entry}",
+        launch.blocks,
+        launch.threads,
+        launch.shared,
+        tuple(Occupancy(name, *figures) for name, figures in found if figures is not None),
+    )
+
+
+def _bytes(work: Work) -> int:
+    return work.read + work.written
+
+
+def _rate(product: bool, dtype: np.dtype[np.generic], card: Card) -> float:
+    return card.tensor if product and dtype.itemsize == 2 else card.float32
+
+
+# ------------------------------------------------------------------------------------------------ function bodies
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """What a standard node takes."""
+
+    times: _Times
+    bytes: int = 0
+    flops: int = 0
+    measured: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.measured or self.times.seconds
+
+
+def _alone(view: View, node: NodeProto, card: Card) -> _Cost | None:
+    """A standard node by itself; None where one of its shapes is unknown."""
+    if node.op_type in VIEWS:
+        return _Cost(NOTHING)
+    types_in, types_out = _types(view, node.input), _types(view, node.output)
+    if types_in is None or types_out is None:
+        return None
+    inputs, outputs = [t for t in types_in if t is not None], [t for t in types_out if t is not None]
+    moved = sum(math.prod(t.shape) * t.dtype.itemsize for t in (*inputs, *outputs))
+    flops = _flops(node, inputs, outputs)
+    rate = _rate(node.op_type in PRODUCTS, outputs[0].dtype, card)
+    if node.op_type in ("MatMul", "Gemm") and outputs[0].dtype.kind in "fV":
+        try:
+            return _product(node, inputs, card)
+        except KernelError:  # of vectors, or with its first operand transposed
+            pass
+    return _Cost(_Times(moved / card.bandwidth, flops / rate, card.launch), moved, flops)
+
+
+def _product(node: NodeProto, inputs: list[TensorType], card: Card) -> _Cost:
+    """A product as if ours computed it, which is never slower than the vendor's with a pass behind it."""
+    given = values(node)
+    if given.get("transA"):
+        raise KernelError("a transposed first operand")
+    kernel = FusedMatMul({"activation": "Relu", "transB": given.get("transB", 0)})
+    types = _padded(kernel, inputs[:2])
+    work, made = kernel.work(types), launches(kernel, types, card.multiprocessors)
+    alone = _measured(kernel.which(types)._replace(epilogue=""), card)
+    return _Cost(_kernel_times(work, made, _rate(True, _real(types), card), card), _bytes(work), work.flops, alone)
+
+
+def _measured(which: Class, card: Card) -> float | None:
+    """Seconds that products of a class take, or else of the same sizes with another epilogue: the least."""
+    exact = verdicts().measured(card.name, which)
+    others = (verdicts().measured(card.name, which._replace(epilogue=name)) for name in ("", *cublaslt.NAMES))
+    known = [exact] if exact else [times for times in others if times]
+    return min((times[best(times)] for times in known), default=None)
+
+
+def _of_body(
+    body: FunctionProto, types: Sequence[TensorType | None], card: Card, functions: Iterable[FunctionProto]
+) -> Estimate:
+    """The nodes of a body one by one; unknown where a shape inside it is.  `functions` are those that it may call."""
+    view = _view(body, types, functions)
+    costs = [_alone(view, node, card) for node in view.graph.nodes if node.op_type not in VIEWS]
+    known = [cost for cost in costs if cost is not None]
+    if len(known) < len(costs):
+        return Estimate(FUNCTION_BODY)
+    total = sum((cost.times for cost in known), NOTHING)
+    return Estimate(
+        FUNCTION_BODY,
+        math.fsum(cost.seconds for cost in known),
+        total.bound if known else None,
+        sum(cost.bytes for cost in known),
+        sum(cost.flops for cost in known),
+        len(known),
+    )
+
+
+def _view(body: FunctionProto, types: Sequence[TensorType | None], functions: Iterable[FunctionProto]) -> View:
+    """A body as a graph of its own, whose inputs have these types."""
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(t.dtype), t.shape)
+        for name, t in zip(body.input, types, strict=False)
+        if t is not None
+    ]
+    graph = helper.make_graph(list(body.node), body.name, inputs, [])
+    model = helper.make_model(graph, opset_imports=list(body.opset_import), functions=list(functions))
+    return lift(next(roots(model)), None)
+
+
+def _flops(node: NodeProto, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> int:
+    """Operations of a standard node: two for each product of numbers, else one for each number read or written."""
+    written = math.prod(outputs[0].shape)
+    match node.op_type:
+        case "MatMul":
+            return 2 * written * inputs[0].shape[-1]
+        case "Gemm":
+            transposed = any(a.name == "transA" and a.i for a in node.attribute)
+            return 2 * written * inputs[0].shape[0 if transposed else 1]
+        case "Conv":
+            return 2 * written * math.prod(inputs[1].shape[1:])
+        case "ConvTranspose":
+            return 2 * math.prod(inputs[0].shape) * math.prod(inputs[1].shape[1:])
+        case "Attention":
+            return 4 * math.prod(inputs[0].shape) * inputs[1].shape[-2]
+    return max(math.prod(t.shape) for t in (*inputs, *outputs))

@@ -1,0 +1,1 @@
+"""That a fused model computes what the original does."""

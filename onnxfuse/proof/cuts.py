@@ -1,0 +1,295 @@
+"""Where two models differ, cut out: each changed value with the nodes that compute it from values both models share.
+
+The outputs of a whole model hide a local error: a residual stream carries it away, and softmax over small scores hardly
+sees a wrong scale.  Cut out and fed with unit normals, the same error is plain, and it names its fusion.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from onnxfuse.proof import numerics
+
+_LARGEST_CONE = 500
+_STEPS = 8
+"""Times that a cut is moved further back."""
+_CUTTABLE = 1 << 30
+"""Initializers are copied into the cut model: above this size in bytes the whole model's outputs must do."""
+_HUGE = 1e4
+"""A float of this size fills a mask."""
+_FACTORS = {"rows": (1.0, 1e-6, 16.0, 1e-3, 1.0, 3e-3, 0.1), "samples": (1e-6, 16.0, 1e-3, 1.0, 0.1, 1.0, 3e-3)}
+"""Sizes of rows or samples: a variance is to meet any epsilon, and an exponential a large number."""
+_SMALL = 1e-5
+"""What loose tables are multiplied by; loose shifts are 0."""
+_LOOSE = 1 << 22
+"""Elements of the largest that are."""
+_PERIOD = 11
+"""Rows after which constant and zero ones come again; prime to the number of sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One value that the two models compute differently.  `observed` are the values to feed it with, beside `stops`."""
+
+    output: str
+    stops: tuple[str, ...]
+    """The nearest values behind it that both models have: tensors of any content will do, unless it is `entangled`."""
+    observed: tuple[str, ...]
+    """Shapes taken of other values of the original, which must be what they were in a real run."""
+    original: tuple[int, ...]
+    """Indices of the nodes of the original that compute it."""
+    fused: tuple[int, ...]
+    entangled: bool = False
+    """One model computes again what the other takes from a stop: the values must be those of a real run."""
+
+
+@dataclass(slots=True)
+class _Cone:
+    """The nodes behind a value, what they rest on, and the shapes they take of anything else."""
+
+    nodes: set[int] = field(default_factory=set)
+    stops: set[str] = field(default_factory=set)
+    observed: set[str] = field(default_factory=set)
+    measured: set[str] = field(default_factory=set)
+    """Stops of which nothing but the shape is asked."""
+
+
+class _Graph:
+    """A top-level graph by value name."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.nodes = list(graph.node)
+        self.producers = {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
+        self.constants = {tensor.name for tensor in graph.initializer}
+        self.inputs = {info.name for info in graph.input} - self.constants
+
+    def cone(self, output: str, stop: Callable[[str], bool], shapes: bool) -> _Cone | None:
+        """What is behind `output` up to inputs and stops, and with `shapes` up to shapes taken of anything else.
+
+        None where the nodes are too many, or have bodies."""
+        cone = _Cone()
+        asked: set[str] = set()
+        pending = [(output, False)]
+        while pending:
+            name, measured = pending.pop()
+            if name in self.constants or not name:
+                continue
+            if name != output and (stop(name) or name in self.inputs):
+                cone.stops.add(name)
+                asked |= set() if measured else {name}
+                continue
+            index = self.producers.get(name)
+            if index is None or len(cone.nodes) > _LARGEST_CONE:
+                return None
+            node = self.nodes[index]
+            measures = node.op_type in ("Shape", "Size")
+            if shapes and measures and not stop(node.input[0]):
+                cone.observed.add(name)
+                continue
+            if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
+                return None
+            if index not in cone.nodes:
+                cone.nodes.add(index)
+                pending += [(given, measures) for given in node.input]
+        cone.measured = cone.stops - asked
+        return cone
+
+
+def find(original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Site]:
+    """Every value of both graphs that they compute differently from common values, in the order of `fused`.
+
+    Left out is what cannot be cut: values in bodies and functions, constants, and values behind too many nodes.
+    """
+    if max(original.ByteSize(), fused.ByteSize()) > _CUTTABLE:
+        return []
+    before, after = _Graph(original.graph), _Graph(fused.graph)
+    shared = (before.inputs | before.producers.keys()) & (after.inputs | after.producers.keys())
+    sites = []
+    for node in after.nodes:
+        for output in node.output:
+            if output not in before.producers or _same(before.nodes[before.producers[output]], node):
+                continue
+            site = _site(before, after, output, shared)
+            if site is not None:
+                sites.append(site)
+    return sites
+
+
+def _site(before: _Graph, after: _Graph, output: str, shared: set[str]) -> Site | None:
+    """The site of a value: where one model rests on what the other computes anew, the cut moves behind that."""
+    opened: set[str] = set()
+    new, old = _Cone(), _Cone()
+    for _ in range(_STEPS):
+        own = after.cone(output, (shared - opened).__contains__, shapes=False)
+        other = own and before.cone(output, own.stops.__contains__, shapes=True)
+        if not own or not other:
+            return None
+        new, old = own, other
+        further = new.stops - new.measured - old.stops - after.inputs
+        if not further:
+            break
+        opened |= further
+    # Where one rests on more than the other, two values are equal by nature: not under noise.
+    entangled = bool(old.stops ^ (new.stops - new.measured))
+    stops, observed = tuple(sorted(new.stops | old.stops)), tuple(sorted(old.observed))
+    return Site(output, stops, observed, tuple(sorted(old.nodes)), tuple(sorted(new.nodes)), entangled)
+
+
+def _same(a: onnx.NodeProto, b: onnx.NodeProto) -> bool:
+    return (a.op_type, a.domain, a.input, a.output, a.attribute) == (
+        b.op_type,
+        b.domain,
+        b.input,
+        b.output,
+        b.attribute,
+    )
+
+
+def cut(
+    model: onnx.ModelProto, sites: Sequence[Site], cones: Sequence[tuple[int, ...]], feeds: Mapping[str, Any]
+) -> onnx.ModelProto:
+    """A model of disjoint copies of the `cones` of `sites`; values of site i are called ``i/name``.
+
+    Its inputs have the types and ranks of `feeds`, and are those of them that the cones read; initializers are inputs
+    if they are among them."""
+    result = onnx.ModelProto(ir_version=model.ir_version)
+    result.opset_import.extend(model.opset_import)
+    result.functions.extend(model.functions)
+    graph = result.graph
+    graph.name = "sites"
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    used: set[str] = set()
+    for number, (site, cone) in enumerate(zip(sites, cones, strict=True)):
+        read: set[str] = set()
+        for index in cone:
+            node = graph.node.add()
+            node.CopyFrom(model.graph.node[index])
+            node.name = ""
+            used.update(tensors.keys() & set(node.input))
+            read.update(node.input)
+            node.input[:] = [name if name in tensors or not name else f"{number}/{name}" for name in node.input]
+            # Of a node with several outputs one may be a stop, which is fed.
+            fed = (*site.stops, *site.observed)
+            node.output[:] = [name and f"{number}/{name}" + "/unused" * (name in fed) for name in node.output]
+        for name in (*site.stops, *site.observed):
+            if name in read:
+                value = feeds[f"{number}/{name}"]
+                kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+                graph.input.append(helper.make_tensor_value_info(f"{number}/{name}", kind, [None] * value.ndim))
+        graph.output.add(name=f"{number}/{site.output}")
+    for name in sorted(used):
+        if name in feeds:
+            shape = [None] * feeds[name].ndim
+            graph.input.append(helper.make_tensor_value_info(name, tensors[name].data_type, shape))
+        else:
+            graph.initializer.append(tensors[name])
+    return result
+
+
+def loose(original: onnx.ModelProto, fused: onnx.ModelProto, sites: Sequence[Site]) -> dict[str, np.ndarray]:
+    """Initializers that may have other values than they have, in both models alike: shifts and tables of rows.
+
+    They hide what a small variance shows.  Left out are those that another constant was made of, large ones, and those
+    in other files."""
+    tensors = {tensor.name: tensor for tensor in original.graph.initializer}
+    kept = {tensor.name: tensor for tensor in fused.graph.initializer}
+    found: set[str] = set()
+    fixed: set[str] = set()
+    for site in sites:
+        pairs = ((original, site.original), (fused, site.fused))
+        cones = [[model.graph.node[i] for i in cone] for model, cone in pairs]
+        read = [{name for node in cone for name in node.input if name in tensors} for cone in cones]
+        fixed |= read[0] ^ read[1]
+        for node in cones[0]:
+            for position, name in enumerate(node.input):
+                table = node.op_type == "Gather" and position == 0
+                (found if node.op_type == "Add" or table else fixed).add(name)
+    return {
+        name: numpy_helper.to_array(tensors[name])
+        for name in sorted(found & tensors.keys() & kept.keys() - fixed)
+        if _is_loose(tensors[name]) and kept[name] == tensors[name]
+    }
+
+
+def _is_loose(tensor: onnx.TensorProto) -> bool:
+    count = int(np.prod(tensor.dims))
+    real = tensor.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
+    return real and tensor.data_location != onnx.TensorProto.EXTERNAL and 1 < count <= _LOOSE
+
+
+def given(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `feeds` a cut model takes."""
+    return {info.name: feeds[info.name] for info in model.graph.input}
+
+
+def feed(
+    sites: Sequence[Site],
+    real: Mapping[str, Any],
+    seed: int,
+    style: str = "plain",
+    loose: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, Any]:
+    """Inputs for `cut` models, of the shapes in `real`: that itself where its content has a meaning, else unit normals.
+
+    In the style "rows", rows (along the last axis) are small, large, constant or zero, and of masks all hidden or all
+    seen; in the style "samples", so are whole samples (along the first).  `loose` constants are (all but) 0 then.
+    """
+    feeds: dict[str, Any] = {}
+    for name, value in (loose or {}).items():
+        small = 1.0 if style == "plain" else 0.0 if value.ndim == 1 else _SMALL
+        feeds[name] = (value * small).astype(value.dtype)
+    for number, site in enumerate(sites):
+        for name in site.observed:
+            feeds[f"{number}/{name}"] = real[name]
+        for name in site.stops:
+            rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+            feeds[f"{number}/{name}"] = real[name] if site.entangled else _noise(real[name], rng, style)
+    return feeds
+
+
+def _noise(value: np.ndarray, rng: np.random.Generator, style: str) -> np.ndarray:
+    if value.dtype == np.bool_:
+        return _dead_rows(value, True, False) if style == "rows" else value
+    if not numerics.is_float(value.dtype) or value.dtype.kind == "c" or not value.size:
+        return value
+    wide = value.astype(np.float64)
+    if not np.isfinite(wide).all() or np.abs(wide).max() > _HUGE:
+        return _dead_rows(value, value.max(), value.min()) if style == "rows" else value  # a mask
+    if np.isin(wide, (0.0, 1.0)).all():
+        return value
+    noise = _unusual(rng.standard_normal(value.shape), style)
+    # What never is negative may be a variance, or a probability.
+    return np.asarray(np.abs(noise) if wide.min() >= 0 else noise).astype(value.dtype)
+
+
+def _dead_rows(mask: np.ndarray, seen: Any, hidden: Any) -> np.ndarray:
+    """The mask with a row that hides everything and one that hides nothing, whichever value does that."""
+    if mask.ndim < 2 or mask.shape[-1] < 2:
+        return mask
+    made = mask.copy()
+    rows = made.reshape(-1, made.shape[-1])
+    rows[2 * len(rows) // 3] = seen
+    rows[len(rows) // 3] = hidden
+    return made
+
+
+def _unusual(noise: np.ndarray, style: str) -> np.ndarray:
+    """Rows, or samples, of several sizes, one constant and one zero; all tensors have them at the same places."""
+    if style == "plain" or noise.ndim < 2:
+        return noise
+    kept = noise.shape[:-1] if style == "rows" else noise.shape[:1]
+    rows = noise.reshape(*kept, -1).reshape(int(np.prod(kept)), -1)
+    factors = _FACTORS[style]
+    scale = np.array([factors[i % len(factors)] for i in range(len(rows))])
+    rows = rows * scale[:, None]
+    constant = np.arange(len(rows)) % _PERIOD == 4
+    rows[constant] = rows[constant][:, :1]
+    rows[np.arange(len(rows)) % _PERIOD == 8] = 0
+    return np.asarray(rows.reshape(noise.shape))

@@ -1,0 +1,337 @@
+"""The proof: original and fused model on the same inputs in onnxruntime, and the search for a guilty fusion.
+
+oracle = Oracle(original, base_dir=folder)      # runs the original once, before anything edits it
+verdict = oracle.compare(fused)
+guilty = bisect(range(n), lambda kept: oracle.compare(build(kept)).verdict == "equal")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnxfuse.errors import ModelError
+from onnxfuse.proof import float64, inputs, numerics
+from onnxfuse.proof.inputs import Case
+from onnxfuse.reporting.records import Validation
+from onnxfuse.runtime.quiet import Session, SessionError, first_line, onnxruntime
+from onnxfuse.system.isolation import TookTooLongError, isolated
+
+_RANDOM = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
+)
+
+
+_HALF = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
+
+
+EMPTY_SECONDS = 60
+"""What a run on tensors without elements may take."""
+
+
+class CrashError(SessionError):
+    """A run that took its process down, or had to be stopped."""
+
+
+class Oracle:
+    """A model's own answers, with every optimization of onnxruntime off, for others to be compared with.
+
+    Inputs are generated (`inputs.generate`), or `given` by name; `shapes` fixes dims by input name.  External data is
+    read by onnxruntime from `base_dir` and never enters Python, except with `reference`, which converts the model to
+    float64 and costs twice its size.  With `emulate`, fused ops run the CUDA source of their kernels; `rules` are those
+    that define ops besides the catalogue.  The original runs in the constructor; what it is in float64 is asked later.
+
+    In unusual cases (`Case.unusual`) a number that is off by more than the tolerance may still be as near to float64 as
+    the original's: a fill of -1e4 leaves scores four digits.  Where the original has NaN there, it has no answer that
+    could be wrong, and in half precision, in which a fill swallows scores that float32 would keep, only that numbers
+    are numbers counts.
+
+    Raises UsageError where `shapes` or `given` do not fit, DependencyError where no onnxruntime is installed.
+    """
+
+    cases: list[Case]
+    """What the original ran on; empty where it cannot run."""
+    reason: str
+    """Why there are no cases, or none that could prove anything; "" where there are."""
+
+    def __init__(
+        self,
+        original: onnx.ModelProto,
+        *,
+        seed: int = 0,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        given: Mapping[str, np.ndarray] | None = None,
+        base_dir: Path | None = None,
+        reference: bool = False,
+        emulate: bool = False,
+        rules: Sequence[Path] = (),
+    ) -> None:
+        self._base_dir = base_dir
+        self._kernels: dict[str, Any] = {"emulate": emulate, "rules": rules}
+        self._outputs = [output.name for output in original.graph.output]
+        self._expected: list[list[Any]] = []
+        self._exact: list[list[Any]] = []
+        self._exact_note = ""
+        self._sensitive = ""
+        self._original = original
+        self._half = any(tensor.data_type in _HALF for tensor in original.graph.initializer)
+        self._truths: dict[str, list[Any] | None] = {}
+        self.cases, self.reason = self._run(original, seed, shapes, given)
+        if reference and self.cases and not self.reason:
+            self._measure_exactly(original)
+
+    def _run(
+        self,
+        original: onnx.ModelProto,
+        seed: int,
+        shapes: Mapping[str, Sequence[int]] | None,
+        given: Mapping[str, np.ndarray] | None,
+    ) -> tuple[list[Case], str]:
+        onnxruntime()  # a missing package is no fault of the model
+        session: Session | None = None
+        refusal = ""
+        try:
+            session = Session(original, self._base_dir, optimize=False)
+        except SessionError as error:
+            refusal = str(error)
+
+        def runs(case: Case) -> str:
+            if session is None:
+                return refusal
+            try:
+                self._expected.append(
+                    self._alone(original, case, optimize=False) if case.empty else session.run(case.inputs)
+                )
+            except SessionError as error:
+                return str(error)
+            return ""
+
+        cases, reason = inputs.generate(original, runs, seed=seed, shapes=shapes, given=given)
+        if not cases:
+            return [], f"the original does not run: {reason}"
+        if session is not None and any(node.op_type in _RANDOM for node in _nodes(original)):
+            again = session.run(cases[0].inputs)
+            if any(numerics.compare(a, b).reason for a, b in zip(again, self._expected[0], strict=True)):
+                return [], "the original draws random numbers and never gives the same outputs twice"
+        return cases, ""
+
+    def _measure_exactly(self, original: onnx.ModelProto) -> None:
+        try:
+            evaluator = float64.Evaluator(float64.to_float64(original, self._base_dir))
+            self._exact = [evaluator.run(_widened(case)) for case in self.cases]
+        except Exception as error:  # the reference evaluator raises whatever its operators raise
+            self._exact_note = f"no float64 reference: {first_line(error)}"
+
+    def compare(
+        self, fused: onnx.ModelProto, *, optimize: bool = True, rtol: float | None = None, atol: float | None = None
+    ) -> Validation:
+        """Runs `fused` on the oracle's cases, with every optimization of onnxruntime on, or off unless `optimize`;
+        tolerances default by dtype (`numerics`).
+
+        The verdict is "mismatch" also where onnxruntime refuses what it accepted of the original, and where float64
+        shows that precision was lost; it is "not validated" where the original cannot run or has only NaN to show.
+        Tensors without elements may be refused, which the note says: nobody takes an error for numbers, and several
+        kernels of onnxruntime, such as that of Attention, have no such tensors.
+        """
+        if not self.cases:
+            return Validation("not validated", note=self.reason)
+        try:
+            session = Session(fused, self._base_dir, optimize=optimize, **self._kernels)
+            ran = [self._ran(session, fused, case, optimize) for case in self.cases]
+        except SessionError as error:
+            return Validation("mismatch", note=f"the fused model does not run: {error}")
+        refused = [case.name for case, outputs in zip(self.cases, ran, strict=True) if outputs is None]
+        # What is refused is compared with itself.
+        actual = [want if got is None else got for want, got in zip(self._expected, ran, strict=True)]
+        if len(actual[0]) != len(self._outputs):
+            note = f"the fused model has {len(actual[0])} outputs instead of {len(self._outputs)}"
+            return Validation("mismatch", note=note, cases=len(self.cases))
+        differences = list(self._differences(actual, rtol, atol))
+        judged = self._judge(differences, rtol, atol)
+        if self._sensitive and all(d.error is not None for *_, d in differences):
+            judged = replace(judged, verdict="equal", note=self._sensitive)  # unless float64 says otherwise
+        if refused:
+            told = f"{', '.join(refused)}: onnxruntime refuses the fused model, and runs the original"
+            judged = replace(
+                judged, cases=judged.cases - len(refused), note="; ".join(filter(None, (judged.note, told)))
+            )
+        return self._precision(replace(judged, kernels=tuple(sorted(session.served.sources))), actual)
+
+    def _ran(self, session: Session, fused: onnx.ModelProto, case: Case, optimize: bool) -> list[Any] | None:
+        """The outputs of the fused model; None where it refuses tensors without elements."""
+        if not case.empty:
+            return session.run(case.inputs)
+        try:
+            return self._alone(fused, case, optimize=optimize, **self._kernels)
+        except CrashError:
+            raise
+        except SessionError:
+            return None
+
+    def _alone(self, model: onnx.ModelProto, case: Case, **options: Any) -> list[Any]:
+        """The outputs on tensors without elements, in a process of its own: several kernels of onnxruntime crash on
+        these.  Raises SessionError."""
+        try:
+            return isolated(
+                lambda tell: Session(model, self._base_dir, threads=1, **options).run(case.inputs), EMPTY_SECONDS
+            )
+        except (ModelError, TookTooLongError) as error:
+            raise CrashError(str(error)) from None
+
+    def judge_by_float64(
+        self, original: onnx.ModelProto, *, rtol: float | None = None, atol: float | None = None
+    ) -> bool:
+        """Whether rounding alone, by onnxruntime's own optimizations of `original`, goes beyond the tolerances.
+
+        From then on `compare` judges numbers by float64: the fused model may be as far from it as the original, a few
+        times over.  False, and nothing changes, where the original is steady or float64 cannot be had.
+        """
+        changed = self.compare(original, rtol=rtol, atol=atol)
+        if changed.verdict != "mismatch" or changed.max_error is None:
+            return False
+        if not self._exact:
+            self._measure_exactly(original)
+        if self._exact_note:
+            self._exact_note = ""
+            return False
+        self._sensitive = f"its outputs are as sensitive as {changed.max_error:.1e} to rounding: judged by float64"
+        return True
+
+    def _differences(
+        self, actual: list[list[Any]], rtol: float | None, atol: float | None
+    ) -> Iterator[tuple[str, Case, Any, numerics.Difference]]:
+        for case, got, wanted in zip(self.cases, actual, self._expected, strict=True):
+            for index, (name, a, b) in enumerate(zip(self._outputs, got, wanted, strict=True)):
+                difference = numerics.compare(a, b, rtol, atol, known=case.unusual)
+                if difference.reason and case.unusual and self._forgiven(case, index, a, b, difference):
+                    difference = replace(difference, error=None, reason="")
+                yield name, case, b, difference
+
+    def _forgiven(self, case: Case, index: int, got: Any, wanted: Any, difference: numerics.Difference) -> bool:
+        """Is a difference in an unusual case what rounding makes of it?"""
+        if not (isinstance(wanted, np.ndarray) and numerics.is_float(wanted.dtype)):
+            return False
+        if self._half:
+            return difference.error is not None
+        if case.name not in self._truths:
+            try:
+                evaluator = float64.Evaluator(float64.to_float64(self._original, self._base_dir))
+                self._truths[case.name] = evaluator.run(_widened(case))
+            except Exception:  # the reference evaluator raises whatever its operators raise
+                self._truths[case.name] = None
+        truth = self._truths[case.name]
+        exact = None if truth is None else truth[index]
+        if not isinstance(exact, np.ndarray) or exact.shape != wanted.shape:
+            return False
+        return numerics.is_rounding(got, wanted, exact, known=True)
+
+    def _judge(
+        self,
+        differences: list[tuple[str, Case, Any, numerics.Difference]],
+        rtol: float | None,
+        atol: float | None,
+    ) -> Validation:
+        errors = [d.error for *_, d in differences if d.error is not None]
+        worst = max(differences, key=lambda entry: entry[3].error or 0.0, default=None)
+        default = numerics.tolerance(_dtype(worst[2])) if worst else (0.0, 0.0)
+        result = Validation(
+            "equal",
+            max(errors, default=None),
+            default[0] if rtol is None else rtol,
+            default[1] if atol is None else atol,
+            len(self.cases),
+        )
+        wrong = [entry for entry in differences if entry[3].reason]
+        if wrong:
+            # No number is worse than a large one: a shape, a dtype or a NaN that differs is named first.
+            name, case, _, difference = max(wrong, key=lambda entry: (entry[3].error is None, entry[3].error or 0.0))
+            return replace(result, verdict="mismatch", note=f"output {name!r} {difference.reason} at {case.name}")
+        for name in self._outputs:
+            if not any(d.proves for output, case, _, d in differences if output == name and not case.unusual):
+                note = f"output {name!r} of the original has no finite element, which proves nothing"
+                return replace(result, verdict="not validated", note=note)
+        if nan := next(((name, case, d) for name, case, _, d in differences if d.nans and not case.unusual), None):
+            note = f"output {nan[0]!r} has {nan[2].nans} NaN at {nan[1].name}, in the original as in the fused model"
+            return replace(result, note=note)
+        return result
+
+    def _precision(self, result: Validation, actual: list[list[Any]]) -> Validation:
+        """Adds the distances from float64 to `result`, and a mismatch where the fused model's is much the larger."""
+        if self._exact_note:
+            return replace(result, note="; ".join(filter(None, (result.note, self._exact_note))))
+        if not self._exact or result.verdict != "equal":
+            return result
+        worst, lost = (0.0, 0.0), ""
+        for case, exact, wanted, got in zip(self.cases, self._exact, self._expected, actual, strict=True):
+            if case.unusual and self._half:
+                continue
+            for name, e, w, a in zip(self._outputs, exact, wanted, got, strict=True):
+                if not (isinstance(w, np.ndarray) and numerics.is_float(w.dtype) and np.shape(e) == w.shape):
+                    continue
+                before, after = numerics.relative_error(w, e), numerics.relative_error(a, e)
+                worst = max(worst[0], before), max(worst[1], after)
+                if after > numerics.LOSS * before + 4 * numerics.epsilon(w.dtype):
+                    lost = (
+                        lost
+                        or f"output {name!r} lost precision at {case.name}: {before:.1e} → {after:.1e} from float64"
+                    )
+        result = replace(result, reference_error=worst)
+        return replace(result, verdict="mismatch", note=lost) if lost else result
+
+
+def bisect(candidates: Sequence[int], is_good: Callable[[frozenset[int]], bool], most: int = 200) -> frozenset[int]:
+    """The candidates to leave out so that `is_good` holds of the rest.
+
+    A binary search finds a bad prefix that is good without its last member.  That one is guilty, the rest of the prefix
+    is kept, and the search goes on behind it: about 2 + k (log2 n + 1) calls for k guilty ones among n.  Of two that
+    are bad only together, the later is left out.  What is kept has passed `is_good`, unless nothing is kept; after
+    `most` calls, all that has not passed is left out.  (The general problem: Zeller and Hildebrandt, Simplifying and
+    Isolating Failure-Inducing Input, IEEE TSE 28, 2002.)
+    """
+    calls = 0
+
+    def good(kept: list[int]) -> bool:
+        nonlocal calls
+        calls += 1
+        return is_good(frozenset(kept))
+
+    kept: list[int] = []
+    guilty: list[int] = []
+    rest = list(candidates)
+    while rest and not good(kept + rest):
+        if not kept and not guilty and not good([]):
+            return frozenset(candidates)
+        low, high = 0, len(rest)  # kept + rest[:low] is good, kept + rest[:high] is not
+        while high - low > 1 and calls < most:
+            middle = (low + high) // 2
+            low, high = (middle, high) if good(kept + rest[:middle]) else (low, middle)
+        kept += rest[:low]
+        if calls >= most:
+            return frozenset(guilty + rest[low:])
+        guilty.append(rest[low])
+        rest = rest[high:]
+    return frozenset(guilty)
+
+
+def _widened(case: Case) -> dict[str, Any]:
+    return {name: numerics.widen(value) for name, value in case.inputs.items()}
+
+
+def _dtype(value: Any) -> np.dtype[Any]:
+    if isinstance(value, list):
+        return _dtype(value[0]) if value else np.dtype(bool)
+    return value.dtype if isinstance(value, np.ndarray) else np.dtype(bool)
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    pending = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    while pending:
+        node = pending.pop()
+        yield node
+        for attribute in node.attribute:
+            pending += (inner for body in (attribute.g, *attribute.graphs) for inner in body.node)

@@ -1,0 +1,94 @@
+"""What a report says of the fusions made, and of those that were nearly made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from onnxfuse.lifting.lift import View
+from onnxfuse.matching.cost import launches, traffic
+from onnxfuse.matching.match import Failure
+from onnxfuse.matching.search import Found
+from onnxfuse.model.graph import STANDARD, family_of
+from onnxfuse.rewriting.provenance import Site, module
+
+from .records import Fusion, NearMiss
+
+NEAR = 0.6
+"""A failed match is worth telling from this share of its pattern on."""
+SMALL = 4
+"""A pattern of fewer ops says something only where all of them are there and a condition fails."""
+COMMON = frozenset("Add And Cast Div Expand MatMul Mul Neg Not Or Pow Reshape Sub Sum Transpose Where".split())
+"""Ops that every model has: a small pattern with such a root is nearly everywhere, which says nothing."""
+
+
+def worth_telling(site: Site) -> bool:
+    """A node that a target merely writes in another way is no fusion."""
+    return len(site.replaced) > 1 or any(not match.rule.lowers for match in site.matches)
+
+
+def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
+    """A site as plain data; `known` are sizes of symbolic dimensions."""
+    domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
+    fused = [match.rule.name for match in site.matches if not match.rule.lowers]
+    inner = dict.fromkeys((match.rule.name, i) for match in site.matches for i in match.inner)
+    often = Counter(i.rule.name for outer, i in inner if i.rule.name != outer)
+    rule = (fused or [match.rule.name for match in site.matches])[-1]
+    return Fusion(
+        rule=rule,
+        op=f"{domain}{family_of(site.node)}",
+        scope=f"{site.scope}{site.module}",
+        node=site.node.name,
+        replaced=site.replaced,
+        absorbed=tuple(name for name in dict.fromkeys(fused) if name != rule for _ in range(often[name] or 1)),
+        # A node is one launch, however many steps its term has.
+        launches_saved=max(sum(min(launches(term), 1) for term in site.dead) - 1, 0),
+        bytes_saved=traffic(site.gone, known),
+    )
+
+
+def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None) -> list[NearMiss]:
+    """Failed matches that got far, at places that no fusion covers: of those that share a place, the furthest.
+
+    Of rules that got equally far, the one that asks for the least besides is the nearest."""
+    covered = {t.id for site in sites for t in site.dead} | {site.term.id for site in sites}
+    names: dict[int, str] = {}
+    for name, term in view.terms_of.items():
+        if name in view.graph.producer:
+            names.setdefault(term.id, name)
+    result: list[NearMiss] = []
+    told: set[int] = set()
+    open_roots = names.keys() - covered
+    order = sorted(
+        found.failures(open_roots), key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id)
+    )
+    for failure in order:
+        if not _telling(failure, why) or failure.root.id in told or failure.at.id in told:
+            continue  # a smaller rule stops at the same step, or inside what a larger one has matched
+        told |= failure.covered | {failure.at.id}
+        value = names.get(failure.at.id) or names[failure.root.id]
+        node = view.graph.nodes[view.graph.producer[value]]
+        scope = f"{view.graph.path}{module([node])}"
+        source = f"{failure.rule.path}:{failure.line}"
+        result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason()))
+    for candidate in found.unprofitable:
+        root = candidate.match.root
+        if root.id in names and root.id not in covered and candidate.survivors:
+            kept = next((names[t.id] for t in candidate.survivors if t.id in names), "an intermediate")
+            node = view.graph.nodes[view.graph.producer[names[root.id]]]
+            rule = candidate.match.rule
+            reason = f"fusing saves nothing: {kept} is needed elsewhere as well"
+            source = f"{rule.path}:{rule.emit[0].lineno}"
+            result.append(NearMiss(rule.name, source, f"{view.graph.path}{module([node])}", node.name or kept, reason))
+    return sorted(set(result), key=lambda m: (m.rule, m.scope, m.node, m.reason))
+
+
+def _telling(failure: Failure, why: str | None) -> bool:
+    """Whether a failed match is worth a user's time."""
+    if failure.rule.lowers and failure.rule.name != why:
+        return False
+    if failure.rule.name == why:
+        return failure.size > 1 and failure.matched / failure.size >= NEAR
+    if failure.size < SMALL or failure.rule.cost == "fold":
+        return failure.matched == failure.size > 1 and failure.root.op not in COMMON
+    return failure.matched / failure.size >= NEAR

@@ -1,0 +1,183 @@
+"""Which original nodes each fused node stands for, and which module of the exported program they came from.
+
+Every original node that is gone belongs to one site at most: to one whose rules covered its value, else to the first
+that made use of it (the views, casts and shape computations around a fused subgraph).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from onnx import NodeProto
+
+from onnxfuse.lifting.lift import View
+from onnxfuse.matching.match import Match
+from onnxfuse.matching.search import Found
+from onnxfuse.terms.term import Term
+
+RULE_KEY, VERSION_KEY, REPLACED_KEY = "onnxfuse.rule", "onnxfuse.version", "onnxfuse.replaced"
+TORCH_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Metadata of torch's dynamo exporter: a Python list of dotted module paths, outermost first, the node itself last."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """One live fused node: the matches behind it, the node, the value it computes, and that value's term."""
+
+    matches: tuple[Match, ...]
+    node: NodeProto
+    value: str
+    term: Term
+
+
+@dataclass(frozen=True)
+class Site:
+    """One fused node that was written: the matches behind it, the node, and the value of the scope it computes."""
+
+    matches: tuple[Match, ...]
+    node: NodeProto
+    value: str
+    scope: str
+    """Path of the graph it stands in; empty for the main graph."""
+    module: str
+    """Path of the module whose code it fuses; empty where the exporter did not say."""
+    replaced: tuple[str, ...]
+    """Names of the nodes that are gone for it."""
+    term: Term
+    dead: tuple[Term, ...]
+    """What those nodes computed."""
+    gone: tuple[Term, ...]
+    """Those of `dead` whose values no longer exist."""
+
+
+@dataclass(frozen=True)
+class Vanished:
+    """A match that no fused node stands for: what it emits was there already, or has cancelled against something."""
+
+    match: Match
+    scope: str
+
+    @property
+    def keys(self) -> list[tuple[str, str, str]]:
+        """What must be banned for it not to come back."""
+        return [(self.scope, self.match.rule.name, value) for value in self.match.values]
+
+
+def vanished(found: Found, scope: str, own: Sequence[Site]) -> list[Vanished]:
+    """The matches of a scope that none of its sites stands for."""
+    standing = {id(match) for site in own for match in site.matches}
+    return [Vanished(match, scope) for match in found.rooted if id(match) not in standing]
+
+
+def sites(
+    view: View, found: Found, written: Sequence[Written], survivors: Collection[int], made: Collection[str]
+) -> list[Site]:
+    """The sites of a scope, and on each fused node the metadata that says where it comes from.
+
+    `survivors` are the indices of the original nodes that are kept, `made` the names of all values that the scope has
+    now.
+    """
+    graph = view.graph
+    owner: dict[int, int] = {}
+    # What two sites made use of belongs to the one with fewer steps: a Softplus to itself, then to the Mish around it.
+    for number, fused in sorted(enumerate(written), key=lambda item: len(item[1].matches)):
+        roots = [name for match in fused.matches for name in found.rooted.get(match, ())]
+        covered = [name for match in fused.matches for name in found.covered.get(match, ()) if name not in made]
+        for name in [*fused.node.output, *roots, *covered]:
+            index = graph.producer.get(name)
+            if index is not None and index not in survivors:
+                owner.setdefault(index, number)
+    cores = _by_owner(owner, len(written))
+    for number, core in enumerate(cores):
+        stack = [name for i in core for name in graph.nodes[i].input]
+        while stack:
+            name = stack.pop()
+            index = graph.producer.get(name)
+            if index is None or index in owner or index in survivors or name in made:
+                continue
+            owner[index] = number
+            stack.extend(graph.nodes[index].input)
+    result = []
+    for fused, core, indices in zip(written, cores, _by_owner(owner, len(written)), strict=True):
+        replaced = [graph.nodes[i] for i in indices if graph.nodes[i].op_type != "Constant"]
+        names = tuple(n.name or n.output[0] for n in replaced)
+        rule = fused.matches[-1].rule
+        for key, value in ((RULE_KEY, rule.name), (VERSION_KEY, rule.version), (REPLACED_KEY, " ".join(names))):
+            fused.node.metadata_props.add(key=key, value=value)
+        _inherit(fused.node, replaced)
+        values = [n.output[0] for n in replaced if n.output and n.output[0]]
+        result.append(
+            Site(
+                fused.matches,
+                fused.node,
+                fused.value,
+                graph.path,
+                module([graph.nodes[i] for i in core]),
+                names,
+                fused.term,
+                tuple(view.terms_of[value] for value in values),
+                tuple(view.terms_of[value] for value in values if value not in made),
+            )
+        )
+    return result
+
+
+def origin(node: NodeProto) -> tuple[str, list[str]]:
+    """The rule that made a fused node, and the names of the nodes that it stands for, as far as its metadata says."""
+    told = {entry.key: entry.value for entry in node.metadata_props}
+    return told.get(RULE_KEY, ""), told.get(REPLACED_KEY, "").split()
+
+
+def keys(site: Site, matches: Sequence[Match]) -> list[tuple[str, str, str]]:
+    """What must be banned for these matches of a site not to come back: their rules, at the values they changed.
+
+    Not at the site's own value: where views cancel, that is another than the one at which a rule matched."""
+    return [(site.scope, match.rule.name, value) for match in matches for value in match.values]
+
+
+def _by_owner(owner: Mapping[int, int], count: int) -> list[list[int]]:
+    """The nodes of each site, in the order of the graph."""
+    nodes: list[list[int]] = [[] for _ in range(count)]
+    for index in sorted(owner):
+        nodes[owner[index]].append(index)
+    return nodes
+
+
+def _inherit(node: NodeProto, replaced: Sequence[NodeProto]) -> None:
+    """What an exporter noted on the replaced nodes alike (module path, source line) holds for the fused one."""
+    for entry in replaced[-1].metadata_props if replaced else ():
+        if all(any(e.key == entry.key and e.value == entry.value for e in r.metadata_props) for r in replaced):
+            node.metadata_props.add(key=entry.key, value=entry.value)
+
+
+def module(nodes: Sequence[NodeProto]) -> str:
+    """The innermost module that has at least half of the modules of `nodes` in it; of several, the last.
+
+    Modules count, not nodes, so that another spelling of the same mathematics leads to the same path.  The empty string
+    if no node says where it comes from.
+    """
+    modules = list(dict.fromkeys(path for node in nodes if (path := _path(node))))
+    inside = Counter(path[:depth] for path in reversed(modules) for depth in range(1, len(path) + 1))
+    held = [prefix for prefix, count in inside.items() if 2 * count >= len(modules)]
+    return "".join(f"/{part}" for part in max(held, key=len, default=()))
+
+
+def _path(node: NodeProto) -> tuple[str, ...]:
+    """Module path that an exporter noted: in metadata (torch.onnx with dynamo), else in the name (TorchScript).
+
+    Both torch exporters lead to the same path, such as (bert, encoder, layer.0, output): what the metadata lists is
+    dotted and cumulative, ['', 'bert', 'bert.encoder', 'bert.encoder.layer.0', 'bert.encoder.layer.0.output', 'add'].
+    """
+    for entry in node.metadata_props:
+        if entry.key == TORCH_SCOPES:
+            try:
+                scopes = [str(scope) for scope in ast.literal_eval(entry.value)]
+            except (SyntaxError, TypeError, ValueError):
+                break
+            outer = ["", *scopes[:-1]]
+            return tuple(inner.removeprefix(before).strip(".") for before, inner in pairwise(outer) if inner != before)
+    return tuple(part for part in node.name.split("/")[:-1] if part)

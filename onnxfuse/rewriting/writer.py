@@ -1,0 +1,434 @@
+"""Terms → graph: writes what the search found back into the scope it came from.
+
+A value whose term no rule touched keeps the node that computes it, byte for byte.  A touched value is computed anew
+from its term (`realize`).  Then what nobody uses goes, and the rest is put into topological order, as close to the
+original as possible.  Outputs of the scope, and values that bodies of control flow read, keep their names.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+
+from onnxfuse.language.functions import Functions
+from onnxfuse.lifting.lift import View
+from onnxfuse.matching.search import Found, reachable
+from onnxfuse.model.graph import STANDARD, Graph, Names, captured_names, has_bodies
+from onnxfuse.terms.normal.views import is_reshape
+from onnxfuse.terms.term import SMALL, Term, static
+
+from .provenance import Site, Written, sites
+from .realize import Speller, UnrealisableError
+from .simplify import simpler
+
+MOVEMENT = frozenset(
+    """Identity Cast Reshape Squeeze Unsqueeze Flatten Transpose Expand Tile Slice Concat Pad Split Gather GatherND
+    Dropout Where Add Sub Mul Div Sum""".split()
+)
+"""Ops that may turn out to do nothing."""
+
+VIEW_OPS = frozenset("Identity Reshape Squeeze Unsqueeze Flatten Transpose Expand Slice".split())
+"""Ops that may cancel against what is computed anew."""
+
+
+class Writer:
+    """Edits one scope in place."""
+
+    def __init__(
+        self,
+        view: View,
+        found: Found,
+        names: Names,
+        functions: Functions,
+        kept: Collection[str] = (),
+    ) -> None:
+        self.view, self.found, self.kept = view, found, kept
+        self.graph: Graph = view.graph
+        self.spell = Speller(view, found, names, functions)
+        self.alias = self.spell.alias
+        self._seen: dict[tuple[Any, ...], NodeProto] = {}
+        self.pinned: set[str] = set()
+        """Values that must keep their name: outputs, and what bodies of control flow read."""
+        self.decides: set[str] = set()
+        """Values that say which branch of an If runs.  They are not folded: a runtime would inline the branch, and hold
+        it to checks that it escapes while the condition is open."""
+        self.read: set[str] = set()
+        """Values that something reads by name; other touched values are built only if a term needs them."""
+        self.anew: set[int] = set()
+        """Nodes all of whose values must be computed anew."""
+        self.visited: set[int] = set()
+        self.simplified: set[str] = set()
+        """Values that are computed anew though no fusion touched them; never those in `kept`."""
+        self.anchors: dict[int, int] = {}
+        """Fused ops with several outputs → position of the last value they compute."""
+
+    # ------------------------------------------------------------------------------------- the scope
+
+    def write(self) -> list[Site]:
+        """Rewrite the scope; returns the fused nodes that are live.  Raises UnrealisableError."""
+        graph, current = self.graph, self.found.current
+        moved = set(self.found.touched)
+        for node in graph.nodes:
+            if len(node.output) != 1 or not moved.intersection(node.input):
+                continue
+            term = current.get(node.output[0])
+            # What follows a value that is computed anew may do nothing, or be a view that has cancelled against it.
+            same = any(name in moved and current.get(name) is term for name in node.input)
+            if same or (node.op_type in VIEW_OPS and node.input[0] in moved):
+                moved.add(node.output[0])
+        self._touch(moved - self.found.stale)
+        self.pinned = set(graph.outputs)
+        for node in graph.nodes:
+            if node.op_type == "If":
+                self._keep_open(node.input[0])
+        live_nodes, reads = self._demand()
+        self.simplified = simpler(
+            self.view, self.found, live_nodes - self.anew, live_nodes & self.anew, reads, self.pinned
+        )
+        self.simplified -= set(self.kept) | self.decides
+        if self.simplified:
+            self._touch(self.simplified)
+            live_nodes, _ = self._demand()
+        for index in live_nodes:
+            node = graph.nodes[index]
+            captured = captured_names(node) if has_bodies(node) else set()
+            self.pinned |= captured
+            if index not in self.anew:
+                self.read.update(name for name in node.input)
+        self.read |= self.pinned
+        for name, term in current.items():
+            if name not in graph.producer:
+                self.spell.register(term, -1.0, name, self.view.dtypes[name])
+        terms = reachable(self.view, current)[0]
+        alive = {term.id for term in terms}
+        for term in terms:
+            if term.op == "Output":
+                self.spell.parts.setdefault(term.args[0].id, set()).add(term.attr("index"))
+        for name, index in sorted(graph.producer.items(), key=lambda item: item[0] not in self.pinned):
+            bound = current.get(name)
+            if bound is not None and bound.op == "Output" and name in self.found.touched and bound.id in alive:
+                whole = bound.args[0].id
+                self.anchors[whole] = max(index, self.anchors.get(whole, -1))
+                self.spell.outputs_of.setdefault(whole, []).append(name)
+        for name, index in graph.producer.items():
+            if index in self.anew and name and name not in self.read:
+                self.spell.vacant.setdefault(current[name].id, []).append(name)
+        for index in sorted(live_nodes):
+            self._visit(index)
+        return self._assemble()
+
+    def _touch(self, values: set[str]) -> None:
+        """These values are to be computed anew."""
+        touched = self.found.touched
+        touched |= values
+        self.anew = {
+            index
+            for index, node in enumerate(self.graph.nodes)
+            if any(node.output) and all(name in touched for name in node.output if name)
+        }
+
+    def _demand(self) -> tuple[set[int], list[str]]:
+        """The nodes that the scope's outputs need: of a touched value, what its new term is built from.
+
+        Also the values that are read by name or by a touched value's term."""
+        graph, current = self.graph, self.found.current
+        first: dict[int, str] = {}
+        reshaped: dict[int, str] = {}
+        for name in sorted(current, key=lambda name: graph.producer.get(name, -1)):
+            term = current[name]
+            first.setdefault(term.id, name)
+            if is_reshape(term):
+                reshaped.setdefault(term.args[0].id, name)
+        wanted: set[int] = set()
+        looked: set[int] = set()
+        stack = [name for name in graph.outputs if name in graph.producer]
+        reads = list(stack)
+        for lasting in self.view.lasting:
+            if lasting not in self.anew:
+                wanted.add(lasting)
+                stack += _read_by(graph.nodes[lasting])
+        while stack:
+            index = graph.producer.get(stack.pop())
+            if index is None or index in wanted:
+                continue
+            wanted.add(index)
+            node = graph.nodes[index]
+            if index not in self.anew:
+                stack += _read_by(node)
+                continue
+            made = [current[name] for name in node.output if name]
+            terms = [a for term in made for a in term.args or (term,)]  # what an opaque node computes has no arguments
+            while terms:
+                term = terms.pop()
+                if term.id in looked:
+                    continue
+                looked.add(term.id)
+                if term.id in first:
+                    stack.append(first[term.id])
+                    reads.append(first[term.id])
+                else:
+                    terms.extend(term.args)
+                    if term.id in reshaped:  # may come too late
+                        stack.append(reshaped[term.id])
+        return wanted, reads
+
+    def _keep_open(self, condition: str) -> None:
+        """Keep the nodes that a condition is computed by."""
+        stack = [condition]
+        while stack:
+            name = stack.pop()
+            index = self.graph.producer.get(name)
+            if index is not None and name not in self.decides:
+                self.decides.add(name)
+                stack.extend(i for i in self.graph.nodes[index].input if i)
+
+    def _visit(self, index: int) -> None:
+        """Deal with one node of the original, and make its values known."""
+        node = self.graph.nodes[index]
+        self.visited.add(index)
+        lazy = index in self.anew and not any(name in self.read for name in node.output)
+        if lazy:
+            self.visited.discard(index)
+            return
+        if not self._replaced(node, index):
+            self.spell.named.update(node.output)
+            for name in node.input:
+                self._require(name)
+            self.spell.nodes.append((index, 0, node))
+        for name in node.output:
+            if name and name not in self.alias:
+                self.spell.register(self.found.current[name], index, name, self.view.dtypes[name])
+
+    def _require(self, name: str) -> None:
+        """See to it that a value is there, though nothing asked for it before."""
+        source = self.graph.producer.get(name)
+        if source is not None and source not in self.visited:
+            self.read.add(name)
+            self._visit(source)
+
+    def _replaced(self, node: NodeProto, index: int) -> bool:
+        """Deal with a node that does not stay: computed anew, constant, nothing to do, or a duplicate."""
+        outputs = [name for name in node.output if name]
+        if index in self.anew:
+            if len(outputs) == 1 and outputs[0] not in self.pinned:
+                # Computed for both at the place of the first: what is computed at the second is too late for it.
+                same = self._unchanged(node, self.found.current[outputs[0]], outputs[0])
+                if same is not None:
+                    self.alias[outputs[0]] = same
+                    return True
+            renewed = [self._renew(name, index) for name in outputs if name in self.read]
+            return all(renewed)
+        if len(outputs) != 1 or node.op_type == "Constant":
+            return False
+        name = outputs[0]
+        term = self.found.current[name]
+        if node.domain not in STANDARD:
+            return False
+        if term.op == "Constant" and name not in self.pinned | self.decides and _element_count(term) <= SMALL:
+            self.spell.constant(term, self.view.dtypes[name], name)
+            return True
+        if name not in self.pinned:
+            same = self._unchanged(node, term, name) or self._duplicate(node, index)
+            if same is not None:
+                self.alias[name] = same
+                return True
+        return False
+
+    def _renew(self, name: str, index: int) -> bool:
+        """Compute a touched value from its new term.  False if that cannot be done here: then its node stays."""
+        term, dtype = self.found.current[name], self.view.dtypes[name]
+        limit = self.anchors.get(term.args[0].id, index) if term.op == "Output" else index
+        try:
+            source = self.spell.realise(term, dtype, limit, "" if term.constant else name)
+        except UnrealisableError:
+            return False
+        if source != name:
+            if name in self.pinned:
+                self.spell.node("Identity", [source], {}, limit, name)
+            else:
+                self.alias[name] = source
+        return True
+
+    def _unchanged(self, node: NodeProto, term: Term, name: str) -> str | None:
+        """The input that the node passes on as it is, if it is one that does nothing here."""
+        if node.op_type not in MOVEMENT:
+            return None
+        for source in node.input:
+            same = bool(source) and self.found.current.get(source) is term
+            same = same and (self.view.terms_of[source] is term or name in self.found.touched)
+            if same and term.shape is not None and self.view.dtypes.get(source) == self.view.dtypes[name]:
+                self._require(source)
+                return str(self.alias.get(source, source))
+        return None
+
+    def _duplicate(self, node: NodeProto, index: int) -> str | None:
+        """The output of an earlier node that computes the same from the same inputs."""
+        if self.view.effects[index] or node.op_type == "Dropout" or has_bodies(node):
+            return None
+        return self._first(node)
+
+    def _first(self, node: NodeProto) -> str | None:
+        """The output of a node of one output that computed the same before."""
+        inputs = tuple(self.alias.get(i, i) for i in node.input)
+        attrs = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
+        earlier = self._seen.setdefault((node.op_type, node.domain, inputs, attrs), node)
+        return None if earlier is node else str(self.alias.get(earlier.output[0], earlier.output[0]))
+
+    # ------------------------------------------------------------------------------------- assembling
+
+    def _merge_new(self) -> None:
+        """What was written twice, since a value was needed before the place at which it was made first, is one."""
+        own = {id(node) for node in self.graph.nodes}
+        for _, _, node in sorted(self.spell.nodes, key=lambda entry: entry[:2]):
+            if id(node) in own or node.domain not in STANDARD or len(node.output) != 1 or node.output[0] in self.pinned:
+                continue
+            same, name = self._first(node), node.output[0]
+            if same is not None:
+                self.alias |= {value: same for value, stands in self.alias.items() if stands == name} | {name: same}
+
+    def _assemble(self) -> list[Site]:
+        """Drop what nobody uses, order the rest, and put it into the proto."""
+        self._merge_new()
+        graph = self.graph
+        producer: dict[str, int] = {}
+        entries = self.spell.nodes
+        for i, (_, _, node) in enumerate(entries):
+            for name in node.output:
+                if name:
+                    producer[name] = i
+        reads = [self._reads(node) for _, _, node in entries]
+        live_nodes: set[int] = set()
+        stack = [producer[o] for o in (self.alias.get(o, o) for o in graph.outputs) if o in producer]
+        places = {id(node): i for i, (_, _, node) in enumerate(entries)}
+        lasting = [places[id(graph.nodes[i])] for i in self.view.lasting if id(graph.nodes[i]) in places]
+        stack += lasting
+        while stack:
+            i = stack.pop()
+            if i not in live_nodes:
+                live_nodes.add(i)
+                stack.extend(producer[r] for r in reads[i] if r in producer)
+        ordered = _sort(entries, live_nodes, reads, producer, lasting)
+        made = {name for i in live_nodes for name in entries[i][2].output}
+        alive = {id(entries[i][2]) for i in live_nodes}
+        written = [Written(*site) for site in self.spell.sites if id(site[1]) in alive]
+        survivors = {i for i, node in enumerate(graph.nodes) if id(node) in alive}
+        traced = sites(self.view, self.found, written, survivors, made)
+        for i in ordered:
+            node = entries[i][2]
+            if any(name in self.alias for name in node.input):
+                inputs = [self.alias.get(name, name) for name in node.input]
+                del node.input[:]
+                node.input.extend(inputs)
+        used = {r for i in ordered for r in reads[i]} | set(graph.outputs)
+        self._splice([entries[i][2] for i in ordered], used)
+        return traced
+
+    def _reads(self, node: NodeProto) -> set[str]:
+        names = {self.alias.get(name, name) for name in node.input if name}
+        if has_bodies(node):
+            names |= captured_names(node)
+        return names
+
+    def _splice(self, nodes: list[NodeProto], used: set[str]) -> None:
+        proto = self.graph.proto
+        kept = {name for node in nodes for name in node.output}
+        constants = [self.spell.constants[n] for n in sorted(self.spell.constants) if n in used]
+        if isinstance(proto, GraphProto):
+            inputs = {i.name for i in proto.input}
+            used = used | self.graph.named_elsewhere()
+            gone = [t.name for t in proto.initializer if t.name not in used and t.name not in inputs]
+            del proto.node[:]
+            proto.node.extend(nodes)
+            for i in reversed(range(len(proto.initializer))):
+                if proto.initializer[i].name in set(gone) or proto.initializer[i].name in self.spell.constants:
+                    del proto.initializer[i]
+            proto.initializer.extend(constants)
+            kept |= inputs | {t.name for t in proto.initializer}
+            for i in reversed(range(len(proto.value_info))):
+                if proto.value_info[i].name not in kept or self._mistaken(proto.value_info[i]):
+                    del proto.value_info[i]
+            self._declare(proto)
+        else:
+            heads = []
+            for constant in constants:
+                heads.append(NodeProto(op_type="Constant", output=[constant.name]))
+                heads[-1].attribute.append(helper.make_attribute("value", constant))
+            del proto.node[:]
+            proto.node.extend([*heads, *nodes])
+            import_domains(proto, nodes)
+
+    def _mistaken(self, info: ValueInfoProto) -> bool:
+        """Does a declaration have another rank than its value?  A checker that could not see it before now may."""
+        term, declared = self.found.current.get(info.name), info.type.tensor_type
+        rank = None if term is None else term.rank
+        return rank is not None and declared.HasField("shape") and len(declared.shape.dim) != rank
+
+    def _declare(self, proto: GraphProto) -> None:
+        """Give values whose dimensions must be known those that are, where the graph leaves them open."""
+        known = {info.name: info for info in [*proto.value_info, *proto.output, *proto.input]}
+        for name in sorted(self.spell.declared):
+            term, dtype = self.spell.declared[name]
+            info = known.get(name)
+            if info is None:
+                info = proto.value_info.add(name=name)
+                info.type.tensor_type.elem_type = dtype
+            dims = info.type.tensor_type.shape.dim
+            while len(dims) < len(term.shape or ()):
+                dims.add()
+            for dim, size in zip(dims, term.shape or (), strict=True):
+                if isinstance(size, int) and not dim.HasField("dim_value"):
+                    dim.dim_value = size
+
+
+def import_domains(proto: ModelProto | FunctionProto, nodes: Iterable[NodeProto]) -> None:
+    """Import, at version 1, the domains of fused nodes that the proto does not import yet."""
+    known = {"", *(entry.domain for entry in proto.opset_import)}
+    for domain in sorted({node.domain for node in nodes} - known):
+        proto.opset_import.add(domain=domain, version=1)
+
+
+def _sort(
+    entries: Sequence[tuple[float, int, NodeProto]],
+    live_nodes: set[int],
+    reads: Sequence[set[str]],
+    producer: Mapping[str, int],
+    lasting: Sequence[int],
+) -> list[int]:
+    """Topological order that follows the original positions wherever it can, and everywhere for nodes that may have
+    effects.  Raises UnrealisableError on a cycle."""
+    waiting: dict[int, int] = {}
+    users: dict[int, list[int]] = {}
+    before = {later: {earlier} for earlier, later in pairwise(lasting)}
+    for i in live_nodes:
+        sources = {producer[r] for r in reads[i] if r in producer} & live_nodes | before.get(i, set())
+        waiting[i] = len(sources)
+        for s in sources:
+            users.setdefault(s, []).append(i)
+    heap = [(entries[i][0], entries[i][1], i) for i, count in waiting.items() if not count]
+    heapq.heapify(heap)
+    ordered = []
+    while heap:
+        _, _, i = heapq.heappop(heap)
+        ordered.append(i)
+        for user in users.get(i, ()):
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(heap, (entries[user][0], entries[user][1], user))
+    if len(ordered) < len(live_nodes):
+        raise UnrealisableError("the fused nodes would wait for each other")
+    return ordered
+
+
+def _read_by(node: NodeProto) -> list[str]:
+    """The values that a node and the bodies in it read."""
+    return [*filter(None, node.input), *(captured_names(node) if has_bodies(node) else ())]
+
+
+def _element_count(term: Term) -> int:
+    dims = static(term.shape)
+    return SMALL + 1 if dims is None else int(np.prod(dims, dtype=np.int64))

@@ -1,0 +1,1 @@
+"""Those whom files are written for, and what each of them runs."""

@@ -1,0 +1,173 @@
+"""For whom a file is written, as one value: its ops, from which opset on, for which element types there is a kernel,
+and which folders of rules/ lead to them.
+
+What onnxruntime runs on a CPU, version by version, `runtimes` knows.  An op that its table does not name was not
+asked about and is taken to run: the proof will tell.  Kernels of its CUDA provider stand in cuda_kernels.json
+(`cuda_provider`), which names them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import TensorProto, defs
+
+from onnxfuse.errors import UsageError
+from onnxfuse.model.schema import allows, is_standard
+
+from . import cuda_provider, runtimes
+from .runtimes import Runtime
+
+NEWEST = runtimes.known()[-1].opset
+"""The highest opset that the newest onnxruntime loads."""
+
+EXPANDED = frozenset({"GroupNormalization"})
+"""Standard ops that onnxruntime has no kernel for on a CPU.  It expands their function; the equations are faster."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the targets of one name and provider have in common."""
+
+    folders: tuple[str, ...]
+    """The folders of rules/ that say what fused ops become there, the most general one first."""
+    functions: bool = False
+    """Whether fused ops stand in the files, each with a function body."""
+    worth_raising: frozenset[str] = frozenset()
+    """Ops for which a model's opset is raised."""
+    newest: bool = False
+    """Whether it is for the newest onnxruntime that is known where none is named; else for any runtime."""
+    expanded: frozenset[str] = frozenset()
+    """Standard ops that are not written, since onnxruntime merely expands them."""
+    cuda: bool = False
+    """Whether onnxruntime's CUDA provider has to have a kernel for every op."""
+
+
+KINDS: Mapping[tuple[str, str], Kind] = {
+    ("onnxfuse", "cpu"): Kind(("onnxfuse",), functions=True, expanded=EXPANDED),
+    ("onnx", "cpu"): Kind(
+        ("onnx",),
+        worth_raising=frozenset(
+            "Attention Gelu GroupNormalization LayerNormalization RMSNormalization RotaryEmbedding".split()
+        ),
+    ),
+    # For others (Swish, Mish, ...) the primitives are as fast, or com.microsoft has them at every opset.
+    ("ort", "cpu"): Kind(
+        ("onnx", "contrib", "ort"),
+        worth_raising=frozenset(("Attention", "LayerNormalization")),
+        newest=True,
+        expanded=EXPANDED,
+    ),
+    # No opset is worth raising: com.microsoft has the ops at every opset, and the provider lacks kernels at newer ones.
+    ("ort", "cuda"): Kind(("onnx", "contrib", "cuda"), expanded=EXPANDED | {"Attention"}, cuda=True),
+}
+"""Name and onnxruntime provider of every target."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """For whom a file is written.  Raises UsageError where there is no such target."""
+
+    name: str = "onnxfuse"
+    """"onnxfuse" for fused ops with function bodies, "onnx" for standard ops, "ort" for what onnxruntime runs best."""
+    provider: str = "cpu"
+    """Of onnxruntime."""
+    runtime: Runtime | None = None
+    """The onnxruntime that must run its files; None if any may."""
+
+    def __post_init__(self) -> None:
+        if (self.name, self.provider) in KINDS:
+            if self.runtime is not None and self.provider != "cpu":
+                raise UsageError(f"--runtime holds what runs on a CPU: leave --provider {self.provider} away")
+            return
+        names = list(dict.fromkeys(name for name, _ in KINDS))
+        if self.name not in names:
+            raise UsageError(f"--target {self.name}: it is one of {', '.join(names)}")
+        providers = [provider for name, provider in KINDS if name == self.name]
+        raise UsageError(f"--provider {self.provider}: --target {self.name} is for {', '.join(providers)}")
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.name, self.provider]
+
+    @property
+    def functions(self) -> bool:
+        """Whether fused ops stand in its files, each with a function body."""
+        return self.kind.functions
+
+    @property
+    def standard(self) -> bool:
+        """Whether its files have ops of the standard alone."""
+        return self.folders == ("onnx",)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of rules/ that say what fused ops become, the most general one first."""
+        return self.kind.folders
+
+    @property
+    def held(self) -> Runtime | None:
+        """The onnxruntime by whose tables ops are chosen; None if any op of the standard will do."""
+        return self.runtime or (runtimes.known()[-1] if self.kind.newest else None)
+
+    def has_edition(self, op: str, opset: int) -> bool:
+        """Does it run an op of ai.onnx as this opset has it, in any element type?"""
+        return not self.kind.cuda or not cuda_provider.refusal(op, opset, {})
+
+    def has_kernel(self, op: str, dtype: int, opset: int = NEWEST, features: Collection[str] = ()) -> bool:
+        """Does it run this op (`Gelu`, `com.microsoft.BiasGelu`) of an opset of ai.onnx in this element type, and
+        rightly with such `features` (see `runtimes.features`)?"""
+        if self.kind.cuda:
+            return not cuda_provider.refusal(op, opset, cuda_provider.result_type(op, opset, dtype))
+        op, kind = op.removeprefix("ai.onnx."), TensorProto.DataType.Name(dtype).lower()
+        held, opset = self.held, 1 if "." in op else opset
+        if held is None or runtimes.since(op, opset) is None:
+            return True
+        inputs, _ = runtimes.parameters(op, opset)
+        needed = runtimes.first(op, opset, frozenset({(inputs[0], kind)} if inputs else ()))
+        right = runtimes.right_from(op, features)
+        return opset <= held.opset and needed is not None and max(needed, right or needed) <= held
+
+    def has(self, op: str, attrs: Mapping[str, Any], opset: int, dtype: int, features: Collection[str] = ()) -> bool:
+        """Can the standard op stand in its files, or in function bodies, at this opset?"""
+        if not (is_standard(op, attrs, opset) and allows(op, opset, dtype)):
+            return False
+        return op not in self.kind.expanded and self.has_kernel(op, dtype, opset, features)
+
+    def may_have(self, op: str, opset: int, dtype: int, features: Collection[str] = (), *, raising: bool) -> bool:
+        """The same at this opset or, when `raising`, at one that is worth raising the model to."""
+        return self.has(op, {}, opset, dtype, features) or (
+            raising and any(self.has(op, {}, higher, dtype, features) for higher in self._raised(op, opset))
+        )
+
+    def can_say(
+        self,
+        op: str,
+        attrs: Mapping[str, Any],
+        opset: int,
+        dtype: int,
+        defined: bool,
+        inputs: Sequence[Sequence[Any] | None] = (),
+    ) -> bool:
+        """Can a node of this op, in this element type, stand in its files?  `defined` ops are fused ones, which must be
+        standard where there are no function bodies.  `inputs` are shapes, as `runtimes.features` wants them."""
+        if defined and self.functions:
+            return True
+        features = runtimes.features(op, attrs, inputs, TensorProto.DataType.Name(dtype).lower())
+        if defined:
+            return self.has(op, attrs, opset, dtype, features)
+        return op not in self.kind.expanded and self.has_kernel(op, dtype, opset, features)
+
+    def wanted_opset(self, op: str, attrs: Mapping[str, Any]) -> int:
+        """The opset that its files have to have for this op; 0 if it is not worth raising one for it."""
+        return next((opset for opset in self._raised(op) if is_standard(op, attrs, opset)), 0)
+
+    def _raised(self, op: str, opset: int = 0) -> range:
+        """The opsets above one to which a model is raised for this op."""
+        highest = self.runtime.opset if self.runtime else defs.onnx_opset_version()
+        return range(opset + 1, highest + 1) if op in self.kind.worth_raising else range(0)
+
+
+DEFAULT = Target()

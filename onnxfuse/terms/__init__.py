@@ -1,0 +1,1 @@
+"""Terms, their types and shapes, and their values."""

@@ -1,0 +1,86 @@
+"""Which lowest numbers an additive mask may hold: -inf, or the lowest finite one, by which exporters hide a key.
+
+The answer errs on the side of yes.  What reaches neither are results of products, norms and bounded functions, whose
+magnitude is that of activations.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.term import REAL, Term, static
+
+LARGEST = 1 << 24
+"""Elements of a constant that are looked at; one with more may hold anything."""
+_NEAR = 0.96
+"""From this share of the lowest number on, a fill counts as lowest: half precision rounds to it, and sums reach it."""
+_MODERATE = frozenset(
+    """MatMul Gemm Conv Softmax SafeSoftmax LogSoftmax Sigmoid Tanh Erf Sin Cos Sqrt Exp Abs Softplus Relu Gelu Size
+    LayerNormalization RMSNormalization SkipLayerNormalization SkipRMSNormalization RotaryEmbedding Attention""".split()
+)
+"""Ops whose results are not low, whatever they are given."""
+_CHOICES = {"Where": 1}
+"""Ops whose first inputs choose among the others."""
+
+
+def may_hold(mask: Term, low: float) -> bool:
+    """May an element of a real term be -inf, if `low` is that, else as low as the finite number `low`?"""
+    return _Fills(low).of(mask)[0 if math.isfinite(low) else 1]
+
+
+class _Fills:
+    """For each term whether it may hold the lowest finite number, and whether -inf."""
+
+    def __init__(self, low: float) -> None:
+        self.bound = _NEAR * (low if math.isfinite(low) else float(np.finfo(np.float32).min))
+        self.known: dict[int, tuple[bool, bool]] = {}
+
+    def of(self, term: Term) -> tuple[bool, bool]:
+        pending = [term]
+        while pending:
+            top = pending[-1]
+            missing = [] if top.id in self.known else [a for a in _parts(top) if a.id not in self.known]
+            if missing:
+                pending += missing
+                continue
+            pending.pop()
+            if top.id not in self.known:
+                self.known[top.id] = self._of(top)
+        return self.known[term.id]
+
+    def _of(self, term: Term) -> tuple[bool, bool]:
+        if term.dtype not in REAL or term.op in _MODERATE:
+            return False, False
+        if term.constant:
+            return self._constant(term)
+        parts = [self.known[a.id] for a in _parts(term)]
+        if not parts:
+            # Of a Cast of booleans or integers neither is to be feared, of an input anything.
+            return (term.op == "Input",) * 2
+        finite, infinite = (sum(flags) for flags in zip(*parts, strict=True))
+        match term.op:
+            case "Add" | "Sum":
+                return finite > 0, infinite > 0 or finite > 1  # the sum of two overflows
+            case "Max":
+                return finite > 0 and all(any(low) for low in parts), infinite == len(parts)
+            case "Log":
+                return finite > 0, True
+        return finite > 0, infinite > 0
+
+    def _constant(self, term: Term) -> tuple[bool, bool]:
+        dims = static(term.shape)
+        if dims is None or math.prod(dims) > LARGEST:
+            return True, True
+        values = np.abs(value_of(term).astype(np.float64))
+        # A factor of either sign makes a fill.
+        return bool((np.isfinite(values) & (values >= -self.bound)).any()), bool(np.isinf(values).any())
+
+
+def _parts(term: Term) -> list[Term]:
+    """The real arguments that the elements of a term come from."""
+    if term.constant or term.op in _MODERATE:
+        return []
+    return [a for a in term.args[_CHOICES.get(term.op, 0) :] if a.dtype in REAL and a.op != "Absent"]

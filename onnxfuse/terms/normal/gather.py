@@ -1,0 +1,324 @@
+"""Normal forms of gathering by indices that are computed, not data: what they pick is a view.
+
+Exporters spell a padding mask as a gather over a mesh of ranges, and positions as a gather by a range.  Such indices
+are affine in their own coordinates, index[i, j, ..] = offset + a*i + b*j + .., which `affine` recognises through
+ranges, views, sums and multiples; a Gather or GatherND by them is a Slice, Transpose, Reshape and Expand of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from onnxfuse.model.dims import Dim, Shape, at_least, product
+from onnxfuse.model.schema import freeze
+from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.infer import normal_axis
+from onnxfuse.terms.term import INTEGER, Array, Attributes, Term, Terms, static
+
+from .select import compared
+from .table import Form, form
+from .views import blocks_of, chosen, expand, reshape, slice_axis, transpose
+
+LARGEST = 1 << 20
+"""Elements of a constant index that is looked into."""
+
+
+DEPTH = 20
+"""Steps of index arithmetic that are looked through."""
+
+
+@dataclass(frozen=True)
+class Affine:
+    """offset + sum of steps[a] * (coordinate along axis a)."""
+
+    offset: Dim
+    steps: tuple[Dim, ...]
+
+
+def affine(term: Term, depth: int = DEPTH) -> Affine | None:
+    """An integer tensor as a function of its coordinates, or None where it is none that is known to be affine."""
+    shape = term.shape
+    if shape is None or term.dtype not in INTEGER or not depth:
+        return None
+    if term.data is not None and product(shape) == 1:
+        return Affine(term.data.reshape(-1)[0], (0,) * len(shape))
+    if term.op == "Constant":
+        dims = static(shape)
+        return None if dims is None or np.prod(dims) > LARGEST else _affine_array(np.asarray(value_of(term)))
+    if term.op == "Range":
+        start, _, step = (a.data for a in term.args)
+        return None if start is None or step is None else Affine(start.item(), (step.item(),))
+    rule = _STEPS.get(term.op)
+    inner = [affine(a, depth - 1) for a in term.args] if rule is not None else []
+    if rule is None or not inner or None in inner:
+        return None
+    return rule(term, shape, [a for a in inner if a is not None])
+
+
+def _affine_array(array: Array) -> Affine | None:
+    """The affine function that a constant is, if it is one."""
+    if not array.size:
+        return None
+    origin = array[(0,) * array.ndim]
+    expected = np.full(array.shape, origin, np.int64)
+    steps = []
+    for axis, dim in enumerate(array.shape):
+        corner = [0] * array.ndim
+        corner[axis] = 1
+        step = int(array[tuple(corner)] - origin) if dim > 1 else 0
+        steps.append(step)
+        expected += (step * np.arange(dim)).reshape([dim if i == axis else 1 for i in range(array.ndim)])
+    return Affine(int(origin), tuple(steps)) if (expected == array).all() else None
+
+
+Step: TypeAlias = Callable[[Term, Shape, list[Affine]], Affine | None]
+
+
+def _same(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
+    return args[0] if len(args) == 1 and term.args[0].dtype in INTEGER else None
+
+
+def _reshaped(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
+    """Only axes of 1 come and go."""
+    source = term.args[0].shape
+    if source is None or len(args) != 1 or [d for d in source if d != 1] != [d for d in shape if d != 1]:
+        return None
+    steps = iter([s for s, d in zip(args[0].steps, source, strict=True) if d != 1])
+    return Affine(args[0].offset, tuple(next(steps) if d != 1 else 0 for d in shape))
+
+
+def _transposed(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
+    return Affine(args[0].offset, tuple(args[0].steps[i] for i in term.attr("perm")))
+
+
+def broadcast_steps(steps: Sequence[Dim], source: Shape | None, shape: Shape) -> tuple[Dim, ...]:
+    """The steps in a shape that the source is broadcast to: none along an axis that it does not have, or has of 1."""
+    assert source is not None
+    own = tuple(0 if d == 1 else s for s, d in zip(steps, source, strict=True))
+    return (0,) * (len(shape) - len(source)) + own
+
+
+def _expanded(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
+    return Affine(args[0].offset, broadcast_steps(args[0].steps, term.args[0].shape, shape)) if len(args) == 1 else None
+
+
+def _sliced(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
+    axis, start, step = term.attr("axis"), term.attr("start"), term.attr("step")
+    if len(args) != 1 or not at_least(start, 0) or step < 1:
+        return None
+    steps = tuple(s * step if a == axis else s for a, s in enumerate(args[0].steps))
+    return Affine(args[0].offset + args[0].steps[axis] * start, steps)
+
+
+def _sum(sign: int) -> Step:
+    def step(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
+        p, q = (broadcast_steps(a.steps, t.shape, shape) for a, t in zip(args, term.args, strict=True))
+        return Affine(args[0].offset + sign * args[1].offset, tuple(x + sign * y for x, y in zip(p, q, strict=True)))
+
+    return step
+
+
+def _multiple(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
+    """A product, one of whose factors is the same everywhere."""
+    for i in (0, 1):
+        if not any(args[i].steps):
+            factor, other = args[i].offset, args[1 - i]
+            steps = broadcast_steps(other.steps, term.args[1 - i].shape, shape)
+            return Affine(other.offset * factor, tuple(s * factor for s in steps))
+    return None
+
+
+_STEPS: dict[str, Step] = {
+    "Cast": _same,
+    "Reshape": _reshaped,
+    "Transpose": _transposed,
+    "Expand": _expanded,
+    "Slice": _sliced,
+    "Add": _sum(1),
+    "Sub": _sum(-1),
+    "Mul": _multiple,
+}
+
+# ------------------------------------------------------------------------------------------------ what indices pick
+
+
+@dataclass(frozen=True)
+class _Pick:
+    """Of an axis of the data: the elements from `start` on along an axis of the index, or the one there if None."""
+
+    start: Dim
+    along: int | None
+
+
+def _picked(terms: Terms, x: Term, axis: int, picks: Sequence[_Pick], index: Shape) -> Term | None:
+    """x with its axes from `axis` on indexed, as a view; None where it is none for certain."""
+    assert x.shape is not None
+    used = [p.along for p in picks if p.along is not None]
+    if len(set(used)) < len(used):
+        return None  # a diagonal
+    before, after = x.shape[:axis], x.shape[axis + len(picks) :]
+    for k, pick in enumerate(picks, start=axis):
+        count = 1 if pick.along is None else index[pick.along]
+        part = _part(terms, x, k, pick.start, count)
+        if part is None:
+            return None
+        x = part
+    order = sorted(range(len(picks)), key=lambda k: -1 if picks[k].along is None else picks[k].along or 0)
+    x = transpose(terms, x, [*range(axis), *(axis + k for k in order), *range(axis + len(picks), x.rank or 0)])
+    x = reshape(terms, x, (*before, *(d if i in used else 1 for i, d in enumerate(index)), *after))
+    return expand(terms, x, (*before, *index, *after))
+
+
+def _part(terms: Terms, x: Term, axis: int, start: Dim, count: Dim) -> Term | None:
+    """`count` elements of x from `start` on: the indices are in range, or the model would fail."""
+    assert x.shape is not None
+    dim = x.shape[axis]
+    if not at_least(start, 0) or at_least(start + count - 1, dim):
+        return None  # counted from the end, or out of range
+    if start == 0 and count == dim:
+        return x
+    if at_least(dim, start + count):
+        return slice_axis(terms, x, axis, start, start + count)
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    attrs = {"axis": axis, "start": start, "step": 1, "stop": start + count}
+    return terms.raw("Slice", [x], freeze(attrs), shape=shape, dtype=x.dtype)
+
+
+def _merged(terms: Terms, x: Term, axis: int, index: Affine, shape: Shape) -> Term | None:
+    """x, whose axis merges axes of another tensor, indexed as that tensor is by an index for each of them."""
+    if x.op != "Reshape" or len(x.args) > 1 or x.shape is None or x.args[0].shape is None or index.offset != 0:
+        return None
+    source = x.args[0].shape
+    blocks = [b for b in blocks_of(source, x.shape) or [] if b[2:] == (axis, axis + 1)]
+    if not blocks:
+        return None
+    dims = source[blocks[0][0] : blocks[0][1]]
+    picks: list[_Pick] = []
+    for k, dim in enumerate(dims):
+        stride = product(dims[k + 1 :])
+        along = [a for a, step in enumerate(index.steps) if step == stride and shape[a] != 1 and dim != 1]
+        if len(along) > 1 or (along and k and not at_least(dim, shape[along[0]])):
+            return None  # it might run over into the next row
+        picks.append(_Pick(0, along[0] if along else None))
+    if {a for a, step in enumerate(index.steps) if step != 0 and shape[a] != 1} - {p.along for p in picks}:
+        return None  # it moves otherwise, perhaps backwards from the end
+    apart = reshape(terms, x.args[0], (*x.shape[:axis], *dims, *x.shape[axis + 1 :]))
+    return _picked(terms, apart, axis, picks, shape)
+
+
+def _pick(index: Affine, shape: Shape) -> _Pick | None:
+    """The index as a run along one of its axes, or as the same everywhere."""
+    moving = [a for a, step in enumerate(index.steps) if step != 0 and shape[a] != 1]
+    if not moving:
+        return _Pick(index.offset, None)
+    return _Pick(index.offset, moving[0]) if len(moving) == 1 and index.steps[moving[0]] == 1 else None
+
+
+@form("Gather")
+def _gather(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    """A Gather of one index or of a run of indices is a Slice, one by a mesh of runs a view."""
+    x, i = args
+    if x.shape is None or shape is None or i.shape is None:
+        return None
+    axis = normal_axis(attrs.get("axis", 0), len(x.shape))
+    if i.op == "Constant" and i.data is not None and i.data.size and i.data.ndim < 2:
+        return _slice(terms, x, axis, i.data, shape)
+    index = affine(i)
+    if index is None:
+        return None
+    merged = _merged(terms, x, axis, index, i.shape)
+    pick = _pick(index, i.shape) if merged is None else None
+    return merged if pick is None else _picked(terms, x, axis, [pick], i.shape)
+
+
+def _slice(terms: Terms, x: Term, axis: int, index: Array, shape: Shape) -> Term | None:
+    """A Gather by constants of rank 0 or 1, which may count from the end."""
+    assert x.shape is not None
+    dim = x.shape[axis]
+    part = chosen(terms, x, axis, [i + dim if i < 0 else i for i in index.ravel()])
+    return reshape(terms, part, shape) if index.ndim == 0 and part is not None else part
+
+
+@form("GatherND")
+def _gather_nd(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    """A GatherND by a mesh of runs is a view."""
+    x, i = args
+    if x.shape is None or shape is None or i.shape is None or not i.shape or attrs.get("batch_dims"):
+        return None
+    index, count = i.shape[:-1], i.shape[-1]
+    if not isinstance(count, int) or not 0 < count <= len(x.shape):
+        return None
+    picks: list[_Pick] = []
+    for part in _components(i, count):
+        run = None if part is None else _pick(part, index)
+        if run is None:
+            return None
+        dim = x.shape[len(picks)]
+        picks.append(_Pick(run.start + dim, run.along) if isinstance(run.start, int) and run.start < 0 else run)
+    return _picked(terms, x, 0, picks, index)
+
+
+def _components(index: Term, count: int) -> list[Affine | None]:
+    """The indices along the last axis, each as a function of the other coordinates."""
+    if index.op == "Concat" and len(index.args) == count and index.attr("axis") in (-1, (index.rank or 0) - 1):
+        single = all(a.shape is not None and a.shape[-1] == 1 for a in index.args)
+        parts = [affine(a) if single else None for a in index.args]
+        return [None if p is None else Affine(p.offset, p.steps[:-1]) for p in parts]
+    if index.op == "Constant":
+        dims = static(index.shape)
+        if dims is not None and np.prod(dims) <= LARGEST:
+            array = np.asarray(value_of(index))
+            return [_affine_array(array[..., k]) for k in range(count)]
+    whole = affine(index) if count == 1 else None
+    return [None if whole is None else Affine(whole.offset, whole.steps[:-1])] * count
+
+
+@form("GatherElements")
+def _gather_elements(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    """A GatherElements by a run along its axis is a Slice."""
+    x, i = args
+    index = affine(i)
+    if x.shape is None or i.shape is None or index is None or len(i.shape) != len(x.shape):
+        return None
+    axis = normal_axis(attrs.get("axis", 0), len(x.shape))
+    run = _pick(index, i.shape)
+    if run is None or run.along not in (axis, None) or (run.along is None and i.shape[axis] != 1):
+        return None
+    for k, count in enumerate(i.shape):
+        part = _part(terms, x, k, run.start if k == axis else 0, count)
+        if part is None:
+            return None
+        x = part
+    return x
+
+
+# ------------------------------------------------------------------------------------------------ what indices prove
+
+
+def _always(op: str) -> Form:
+    """Comparisons of indices that come out the same everywhere are constants."""
+
+    def decided(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+        a, b = (affine(arg) for arg in args)
+        if a is None or b is None or shape is None:
+            return compared(terms, op, args, shape)
+        first, second = (broadcast_steps(i.steps, t.shape, shape) for i, t in zip((a, b), args, strict=True))
+        gap, steps = a.offset - b.offset, [p - q for p, q in zip(first, second, strict=True)]
+        strict = op == "Greater"
+        if all(at_least(step, 0) for step in steps) and at_least(gap, 1 if strict else 0):
+            truth = True
+        elif all(at_least(0, step) for step in steps) and at_least(0 if strict else -1, gap):
+            truth = False
+        else:
+            return None
+        return expand(terms, terms.constant(np.full((1,) * len(shape), truth), dtype), shape)
+
+    return decided
+
+
+for _op in ("Greater", "GreaterOrEqual"):
+    form(_op)(_always(_op))

@@ -1,0 +1,68 @@
+"""The normal form of terms: one spelling for each expression, up to the algebra of real numbers and of views.
+
+`make` and the constructors below answer terms in normal form, given arguments in normal form; equal spellings are one
+term.  `algebra`, `select`, `views`, `gather`, `concat` and `pad` say which spellings are equal.  The order from the
+outside in is fixed, so that rewriting ends: scalar, merge, Repeat and Expand, unsqueeze, Slice, Transpose.
+
+Views, and what depends on shapes, belong here; what an op means belongs into a rule.  STUDY: each part was kept because
+real exports need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxfuse.terms.term import REAL, Term, Terms
+
+from . import concat as concat  # their forms belong to the table
+from . import gather as gather
+from . import pad as pad
+from . import select as select
+from .algebra import NEUTRAL, combine
+from .einsum import einsum
+from .softmax import softmax
+from .table import fold, make
+from .views import VIEWS, expand, repeat, reshape, slice_axis, transpose
+
+__all__ = [
+    "NEUTRAL",
+    "VIEWS",
+    "combine",
+    "einsum",
+    "expand",
+    "fold",
+    "make",
+    "rebuild",
+    "repeat",
+    "reshape",
+    "slice_axis",
+    "softmax",
+    "transpose",
+]
+
+
+def rebuild(terms: Terms, term: Term, args: Sequence[Term]) -> Term:
+    """The term with other arguments, in normal form again."""
+    if all(a is b for a, b in zip(args, term.args, strict=True)):
+        return term
+    op, x = term.op, args[0]
+    if op in VIEWS and len(args) == 1:
+        if op == "Reshape" and term.shape is not None:
+            return reshape(terms, x, term.shape)
+        if op == "Transpose":
+            return transpose(terms, x, term.attr("perm"))
+        if op == "Expand" and term.shape is not None:
+            return expand(terms, x, term.shape)
+        if op == "Repeat":
+            return repeat(terms, x, term.attr("axis"), term.attr("n"))
+        if op == "Slice" and x.shape is not None:
+            return slice_axis(terms, x, term.attr("axis"), term.attr("start"), term.attr("stop"), term.attr("step"))
+    if term.key is not None:
+        return terms.raw(op, args, term.attrs, shape=term.shape, dtype=term.dtype, key=term.key)
+    if op in NEUTRAL and term.dtype in REAL:
+        result = combine(terms, op, args)
+    else:
+        result = make(terms, op, args, dict(term.attrs), term.shape, term.dtype)
+    if term.id in terms.shared:
+        terms.shared.add(result.id)
+    return result

@@ -1,0 +1,418 @@
+"""Normal forms of views: what moves elements and computes nothing.
+
+    one spelling    Squeeze, Unsqueeze, Flatten and Reshape are one Reshape; a Gather of one index or a run of them, and
+                    GatherND of one index, are a Slice along one axis; a Tile of dims of 1 is an Expand
+    composition     adjacent Reshapes are one, adjacent Transposes are one, adjacent Slices of an axis are one; a view
+                    that changes nothing is gone
+    order           from the outside in: scalar factor, Repeat and Expand, Reshape, Slice, Transpose; a Transpose moves
+                    inside what it commutes with
+    dims of 1       come back inside: unsqueeze(f(squeeze a, squeeze b)) is f(a, b)
+    products        (a @ b)^T is b^T @ a^T where that saves a Transpose
+    repeated heads  merge([.., h, n expanded, ..]) is Repeat(x, axis, n): how grouped-query attention repeats its heads
+
+Every constructor returns a term equal to what it is asked for; where a rank is unknown the op stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from onnxfuse.model.dims import END, Dim, Shape, Sym, exact, product
+from onnxfuse.model.schema import freeze
+from onnxfuse.terms.infer import normal_axis
+from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
+from onnxfuse.terms.term import SMALL, Attributes, Term, Terms, numpy_dtype, same_shape, static
+
+from .table import fold, form, hoisted, make, scaled
+
+VIEWS = frozenset({"Reshape", "Transpose", "Slice", "Expand", "Repeat"})
+"""Ops whose terms have one argument and carry everything else in their attributes."""
+ELEMENTWISE = frozenset({"Add", "Mul", "Pow", "Reciprocal", "Relu", "Sqrt"})
+"""What statistics of rows go through."""
+WEIGHTS = frozenset({"Softmax", "SafeSoftmax"})
+"""What multiplies the values of attention, and stands on the left of them."""
+Block: TypeAlias = tuple[int, int, int, int]
+"""Axes a from:to of one shape and b from:to of another that hold the same elements: (a from, a to, b from, b to)."""
+
+# ------------------------------------------------------------------------------------------------ constructors
+
+
+def reshape(terms: Terms, x: Term, shape: Shape) -> Term:
+    """x in another shape of equal size."""
+    if same_shape(x.shape, shape):
+        return x
+    if x.op == "Reshape" and len(x.args) == 1:
+        return reshape(terms, x.args[0], shape)
+    x, factor = hoisted(x)
+    if factor != 1:
+        return scaled(terms, reshape(terms, x, shape), factor)
+    if x.op == "Expand":
+        repeated = _merge_expand(terms, x, shape)
+        if repeated is not None:
+            return repeated
+    if x.op == "Repeat" and x.shape is not None:
+        axis, n = x.attr("axis"), x.attr("n")
+        for i0, i1, j0, j1 in blocks_of(x.shape, shape) or []:
+            inner = exact(shape[j1 - 1], n) if i1 - i0 == 1 and i0 == axis and j1 > j0 else None
+            if inner is not None:
+                target = (*shape[: j1 - 1], inner, *shape[j1:])
+                return repeat(terms, reshape(terms, x.args[0], target), j1 - 1, n)
+    if x.shape is not None and len(shape) > len(x.shape) and x.op in ELEMENTWISE:
+        regained = _regained(terms, x, shape)
+        if regained is not None:
+            return regained
+    attrs = {"shape": tuple(shape)}
+    if x.constant:
+        folded = fold(terms, "Reshape", [x], attrs, shape, x.dtype)
+        if folded is not None:
+            return folded
+    return terms.raw("Reshape", [x], freeze(attrs), shape=shape, dtype=x.dtype)
+
+
+def _merge_expand(terms: Terms, x: Term, shape: Shape) -> Term | None:
+    """merge([.., h, expanded n, ..]) as Repeat(.., axis of h, n): how grouped-query attention repeats its heads."""
+    source = x.args[0]
+    if source.shape is None or x.shape is None or len(source.shape) != len(x.shape):
+        return None
+    expanded = [i for i, (p, q) in enumerate(zip(source.shape, x.shape, strict=True)) if p == 1 and q != 1]
+    blocks = blocks_of(x.shape, shape)
+    if len(expanded) != 1 or blocks is None or any(j1 - j0 != 1 for _, _, j0, j1 in blocks):
+        return None
+    for i0, i1, j0, _ in blocks:
+        if i0 < expanded[0] == i1 - 1:
+            base = reshape(terms, source, tuple(product(source.shape[a:b]) for a, b, _, _ in blocks))
+            return repeat(terms, base, j0, x.shape[expanded[0]])
+    return None
+
+
+def _regained(terms: Terms, x: Term, shape: Shape, depth: int = 10) -> Term | None:
+    """x in this shape, if it was computed from values that all had it before they lost dims of 1: what a variance is
+    whose sums were taken without keepdims."""
+    if x.scalar is not None and not x.rank:
+        return x
+    if is_reshape(x):
+        return x.args[0] if same_shape(x.args[0].shape, shape) else None
+    if not depth or x.op not in ELEMENTWISE or not all(a.scalar is not None or a.shape == x.shape for a in x.args):
+        return None
+    args = [_regained(terms, arg, shape, depth - 1) for arg in x.args]
+    found = [arg for arg in args if arg is not None]
+    return make(terms, x.op, found, dict(x.attrs)) if len(found) == len(args) else None
+
+
+def transpose(terms: Terms, x: Term, perm: Sequence[int]) -> Term:
+    """x with its axes permuted."""
+    perm = tuple(perm)
+    if perm == tuple(range(len(perm))):
+        return x
+    if x.op == "Transpose":
+        return transpose(terms, x.args[0], [x.attr("perm")[i] for i in perm])
+    x, factor = hoisted(x)
+    if factor != 1:
+        return scaled(terms, transpose(terms, x, perm), factor)
+    shape = None if x.shape is None else tuple(x.shape[i] for i in perm)
+    if x.shape is not None and shape is not None:
+        moved = _transpose_view(terms, x, x.shape, perm, shape)
+        if moved is not None:
+            return moved
+    if x.constant:
+        folded = fold(terms, "Transpose", [x], {"perm": perm}, shape, x.dtype)
+        if folded is not None:
+            return folded
+    return terms.raw("Transpose", [x], (("perm", perm),), shape=shape, dtype=x.dtype)
+
+
+def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], shape: Shape) -> Term | None:
+    """Transpose moves inside the views it commutes with."""
+    if x.op == "MatMul" and perm == _swapped(len(perm)):
+        flipped = _transpose_product(terms, x, shape)
+        if flipped is not None:
+            return flipped
+    kept = [i for i in perm if old[i] != 1]
+    if kept == sorted(kept) and x.op != "Slice":
+        return reshape(terms, x, shape)  # only dims of 1 move
+    if x.op == "Reshape" and len(x.args) == 1:
+        y = x.args[0]
+        blocks = merged_blocks(x)
+        if blocks is not None:
+            by_axis = {j0: (i0, i1) for i0, i1, j0, _ in blocks}
+            return reshape(terms, transpose(terms, y, [i for j in perm for i in range(*by_axis[j])]), shape)
+        finer = refinement(y.shape, old) if y.shape is not None and blocks is None else None
+        if finer is not None and finer not in (y.shape, old):  # [S,B,E] as [S,B*H,D] splits E, then merges B and H
+            axes = merged_axes(finer, old)
+            inner = transpose(terms, reshape(terms, y, finer), [i for j in perm for i in axes[j]])
+            return reshape(terms, inner, shape)
+        inner = reshape(terms, y, tuple(d for d in old if d != 1)) if 1 in old else x
+        if y.shape is not None and inner is not x and (inner.shape == y.shape or merged_blocks(inner) is not None):
+            source = {d: k for k, d in enumerate(i for i, d in enumerate(old) if d != 1)}
+            return reshape(terms, transpose(terms, inner, [source[i] for i in perm if i in source]), shape)
+    if x.op == "MatMul" and len(perm) > 2 and perm == (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2):
+        a, b = x.args
+        scores = not any(t.constant or t.op in ("Softmax", "SafeSoftmax") for t in (a, b))
+        if scores and a.rank == b.rank == len(perm):  # of keys by queries
+            return make(terms, "MatMul", [transpose(terms, b, perm), transpose(terms, a, perm)], {}, shape, x.dtype)
+    if x.op == "Expand" and x.args[0].rank == len(old):
+        return expand(terms, transpose(terms, x.args[0], perm), shape)
+    if x.op == "Repeat":
+        return repeat(terms, transpose(terms, x.args[0], perm), perm.index(x.attr("axis")), x.attr("n"))
+    if x.op == "Slice" and len(x.args) == 1:
+        inner = transpose(terms, x.args[0], perm)
+        return slice_axis(terms, inner, perm.index(x.attr("axis")), x.attr("start"), x.attr("stop"), x.attr("step"))
+    return None
+
+
+def _swapped(rank: int) -> tuple[int, ...]:
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _transpose_product(terms: Terms, x: Term, shape: Shape) -> Term | None:
+    """(a @ b)^T as b^T @ a^T where that leaves fewer views; a Transpose that moves a dim of 1 is a Reshape."""
+    if any(a.shape is None or len(a.shape) < 2 for a in x.args) or x.args[0].op in WEIGHTS:
+        return None
+    flipped = [transpose(terms, a, _swapped(len(a.shape or ()))) for a in reversed(x.args)]
+    before, after = (
+        sum(a.op in ("Transpose", "Reshape") and not a.constant for a in args) for args in (x.args, flipped)
+    )
+    return make(terms, "MatMul", flipped, {}, shape, x.dtype) if after <= before else None
+
+
+def expand(terms: Terms, x: Term, shape: Shape) -> Term:
+    """x broadcast to `shape`."""
+    if same_shape(x.shape, shape):
+        return x
+    x, factor = hoisted(x)
+    if factor != 1:
+        return scaled(terms, expand(terms, x, shape), factor)
+    if x.constant:
+        folded = fold(terms, "Expand", [x], {"shape": shape}, shape, x.dtype)
+        if folded is not None:
+            return folded
+    return terms.raw("Expand", [x], (("shape", shape),), shape=shape, dtype=x.dtype)
+
+
+def repeat(terms: Terms, x: Term, axis: int, n: Dim) -> Term:
+    """Each slice along `axis` n times in a row (numpy.repeat)."""
+    if n == 1:
+        return x
+    shape = None if x.shape is None else (*x.shape[:axis], x.shape[axis] * n, *x.shape[axis + 1 :])
+    return terms.raw("Repeat", [x], (("axis", axis), ("n", n)), shape=shape, dtype=x.dtype)
+
+
+def slice_axis(terms: Terms, x: Term, axis: int, start: Dim, stop: Dim, step: int = 1) -> Term:
+    """x[..., start:stop:step, ...] along one axis of a tensor of known rank."""
+    x, factor = hoisted(x)
+    if factor != 1:
+        return scaled(terms, slice_axis(terms, x, axis, start, stop, step), factor)
+    assert x.shape is not None
+    dim = x.shape[axis]
+    length = slice_length(terms, dim, start, stop, step)
+    first = last = None
+    if step > 0:
+        first, last = position(start, dim), position(stop, dim)
+        if step == 1 and first == 0 and last == dim:
+            return x
+        start, stop = start if first is None else first, stop if last is None else last
+    if step == 1 and x.op == "Slice" and len(x.args) == 1 and x.attr("axis") == axis and x.attr("step") == 1:
+        base = x.attr("start")
+        if first is not None and last is not None and not isinstance(base, Sym):
+            inner_stop = x.attr("stop")
+            if isinstance(inner_stop, Sym) or not isinstance(last, int) or base + last <= inner_stop:
+                return slice_axis(terms, x.args[0], axis, first + base, last + base)
+    shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
+    attrs = {"axis": axis, "start": start, "step": step, "stop": stop}
+    if x.constant and not any(isinstance(b, Sym) for b in (start, stop)):
+        folded = fold(terms, "Slice", [x], attrs, shape, x.dtype)
+        if folded is not None:
+            return folded
+    return terms.raw("Slice", [x], freeze(attrs), shape=shape, dtype=x.dtype)
+
+
+def is_reshape(term: Term) -> bool:
+    """Is it the Reshape, to a shape that it knows, of a term that is no view itself?"""
+    return term.op == "Reshape" and len(term.args) == 1 and term.args[0].op not in VIEWS
+
+
+# ------------------------------------------------------------------------------------------------ merges of axes
+
+
+def blocks_of(a: Shape, b: Shape) -> list[Block] | None:
+    """Align two shapes of equal size into minimal blocks of equal products, or None where that is undecided."""
+    i = j = 0
+    result = []
+    while i < len(a) or j < len(b):
+        first_i, first_j = i, j
+        p: Dim = 1
+        q: Dim = 1
+        if i < len(a):
+            p, i = a[i], i + 1
+        if j < len(b):
+            q, j = b[j], j + 1
+        while p != q:
+            if i < len(a) and (exact(q, p) is not None or j == len(b)):
+                p, i = p * a[i], i + 1
+            elif j < len(b):
+                q, j = q * b[j], j + 1
+            elif i < len(a):
+                p, i = p * a[i], i + 1
+            else:
+                return None
+        result.append((first_i, i, first_j, j))
+    return result
+
+
+def refinement(a: Shape, b: Shape) -> Shape | None:
+    """The coarsest shape of which two shapes of equal size both merge axes, or None where that is undecided."""
+    rest_a, rest_b, result = [d for d in a if d != 1][::-1], [d for d in b if d != 1][::-1], list[Dim]()
+    while rest_a and rest_b:
+        p, q = rest_a.pop(), rest_b.pop()
+        if p == q:
+            result.append(p)
+            continue
+        longer, shorter = exact(q, p), exact(p, q)
+        if longer is not None:
+            result.append(p)
+            rest_b.append(longer)
+        elif shorter is not None:
+            result.append(q)
+            rest_a.append(shorter)
+        else:
+            return None
+    return None if rest_a or rest_b else tuple(result)
+
+
+def merged_axes(finer: Shape, shape: Shape) -> list[range]:
+    """The axes of a refinement that each axis of a shape merges; none for one of length 1."""
+    result, i = [], 0
+    for dim in shape:
+        start, size = i, product(())
+        while size != dim:
+            size, i = size * finer[i], i + 1
+        result.append(range(start, i))
+    return result
+
+
+def merged_blocks(term: Term) -> list[Block] | None:
+    """The blocks of a Reshape that only merges: each new dimension comes from one or more old ones."""
+    if term.op != "Reshape" or term.args[0].shape is None or term.shape is None or len(term.args) > 1:
+        return None
+    blocks = blocks_of(term.args[0].shape, term.shape)
+    if blocks is None or any(j1 - j0 != 1 or i1 == i0 for i0, i1, j0, j1 in blocks):
+        return None
+    return blocks
+
+
+def leading_merge(term: Term) -> Shape | None:
+    """The leading dims before a Reshape that merges some of them and keeps the last two, else None."""
+    if term.op != "Reshape" or term.shape is None or len(term.shape) < 3 or len(term.args) > 1:
+        return None
+    source = term.args[0].shape
+    blocks = blocks_of(source, term.shape) if source is not None else None
+    if source is None or blocks is None:
+        return None
+    lead = [b for b in blocks if b[2] < len(term.shape) - 2]
+    if not lead or lead[-1][3] != len(term.shape) - 2 or any(j1 - j0 != 1 or i1 == i0 for i0, i1, j0, j1 in lead):
+        return None
+    if all(sum(d != 1 for d in source[i0:i1]) < 2 for i0, i1, _, _ in lead):
+        return None  # dims of 1 come and go
+    return source[: lead[-1][1]]
+
+
+def unmerge(terms: Terms, term: Term) -> Term:
+    """The term below a leading merge, with its last two dims as they are above it."""
+    lead = leading_merge(term)
+    assert lead is not None
+    assert term.shape is not None
+    return reshape(terms, term.args[0], lead + term.shape[-2:])
+
+
+# ------------------------------------------------------------------------------------------------ ops
+
+
+def as_reshape(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    """Squeeze, Unsqueeze, Flatten and Reshape as one Reshape, where the shapes are known."""
+    if shape is None or args[0].shape is None:
+        return None
+    return reshape(terms, args[0], shape)
+
+
+@form("Transpose")
+def _transpose(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    rank = args[0].rank
+    if rank is None and "perm" not in attrs:
+        return None
+    return transpose(terms, args[0], attrs.get("perm") or tuple(range(rank or 0))[::-1])
+
+
+@form("Expand")
+def _expand(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    if shape is None or args[0].shape is None or (len(args) > 1 and args[1].data is None):
+        return None
+    return expand(terms, args[0], shape)
+
+
+@form("Tile")
+def _tile(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    x, counts = args[0], args[1].data
+    if shape is None or counts is None or x.shape is None:
+        return None
+    if same_shape(x.shape, shape):
+        return x
+    if all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True)):
+        return expand(terms, x, shape)
+    return None
+
+
+@form("Slice")
+def _slice(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    x = args[0]
+    if len(args) == 1 and x.shape is not None:  # canonical already
+        return slice_axis(terms, x, attrs["axis"], attrs["start"], attrs["stop"], attrs["step"])
+    bounds = slice_bounds(args) if x.shape is not None else None
+    if bounds is None or x.shape is None:
+        return None
+    for axis, start, stop, step in bounds:
+        if step < 0 and isinstance(stop, int) and stop <= -END:
+            stop = -END
+        x = slice_axis(terms, x, normal_axis(axis, len(args[0].shape or ())), start, stop, step)
+    return x
+
+
+def chosen(terms: Terms, x: Term, axis: int, indices: Sequence[Any]) -> Term | None:
+    """The elements at these indices of an axis, if they are a run in which each comes equally often, else None."""
+    assert x.shape is not None
+    dim, often = x.shape[axis], indices.count(indices[0])
+    once = indices[::often]
+    if any(b - a != 1 for a, b in pairwise(once)) or list(indices) != [n for n in once for _ in range(often)]:
+        return None
+    if isinstance(dim, int) and not all(0 <= n < dim for n in once):
+        return None
+    return repeat(terms, slice_axis(terms, x, axis, once[0], once[-1] + 1), axis, often)
+
+
+@form("ConstantOfShape")
+def _full(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    if shape is None:
+        return None
+    value = attrs.get("value")
+    filler = 0.0
+    if value is not None:
+        filler = numpy_helper.to_array(TensorProto.FromString(value[1])).item()
+    dims = static(shape)
+    if dims is not None and int(np.prod(dims)) <= SMALL:
+        return terms.constant(np.full(dims, filler, numpy_dtype(dtype)), dtype)
+    return expand(terms, terms.constant(np.full((1,) * len(shape), filler, numpy_dtype(dtype)), dtype), shape)
+
+
+@form("Identity")
+def _identity(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    return args[0]
+
+
+@form("Dropout")
+def _dropout(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+    training = args[2] if len(args) > 2 else None
+    return args[0] if training is None or training.op == "Absent" or training.scalar == 0 else None

@@ -1,0 +1,259 @@
+"""Hash-consed terms: the normal-form view of a graph, used to search it and never written back.
+
+A term is a mathematical expression over the graph's inputs and constants.  Two values of a graph that are equal in the
+normal form share one term, however the exporter spelled them.  Floating-point terms stand for real numbers: a Cast
+between float types is the identity here, and which dtype a *value* has is remembered beside the graph, not in the term.
+So a float32 island in a float16 model looks like the same mathematics, and a fused op may keep more precision, never
+less.
+
+Terms are created in topological order: an argument's `id` is smaller than its user's.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfuse.model.dims import Shape, Sym, symbol
+from onnxfuse.model.schema import Attrs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+REAL = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
+HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+INTEGER = frozenset({TensorProto.INT64, TensorProto.INT32})
+SMALL = 1024
+"""Constants up to so many elements are compared and folded by content when the graph is read, larger ones on demand."""
+LEVELS = 8
+"""How many steps below a term its ops are known without a walk."""
+WIDTH = 128
+"""Bits of a level of `Term.below`; ops beyond so many share a bit, which lets a few more terms through."""
+_LEVEL = (1 << WIDTH) - 1
+_ALL = (1 << LEVELS * WIDTH) - 1
+_EVERY = sum(1 << level * WIDTH for level in range(LEVELS))
+
+
+Attributes: TypeAlias = Mapping[str, Any]
+"""The attributes of an op that is about to become a term."""
+Array: TypeAlias = "NDArray[Any]"
+
+
+class Term:
+    """One expression.  `scalar` is its number if it is a constant with one element; `data` are the (symbolic) integers
+    it holds if it computes with shapes."""
+
+    __slots__ = ("args", "attrs", "below", "constant", "data", "dtype", "id", "key", "load", "op", "scalar", "shape")
+
+    op: str
+    args: tuple[Term, ...]
+    attrs: Attrs
+    key: object
+    id: int
+    shape: Shape | None
+    dtype: int
+    scalar: float | None
+    data: Array | None
+    constant: bool
+    below: int
+    load: Callable[[], Array] | None
+
+    def __repr__(self) -> str:
+        if self.scalar is not None:
+            return f"{self.scalar:.6g}"
+        attrs = "".join(f", {k}={v}" for k, v in self.attrs) if self.op not in ("Constant", "Input") else ""
+        return f"{self.op}#{self.id}({', '.join(f'#{a.id}' for a in self.args)}{attrs})"
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        return default
+
+    def ops_within(self, steps: int) -> int:
+        """The bits (`Terms.bit`) of the ops at most so many steps below, the term's own among them."""
+        return (self.below >> steps * WIDTH) & _LEVEL
+
+    @property
+    def real(self) -> bool:
+        return self.dtype in REAL
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+
+class Terms:
+    """The table that makes equal expressions the same object."""
+
+    def __init__(self) -> None:
+        self._table: dict[tuple[Any, ...], Term] = {}
+        self._bits: dict[str, int] = {}
+        self._numbers: dict[tuple[float, int, int], Term] = {}
+        self._fresh = 0
+        self.shared: set[int] = set()
+        """Ids of sums and products that several nodes use: they stay closed when a chain is flattened."""
+        self.reused: set[int] = set()
+        """Ids of terms that several terms use, or that must exist as values; as of the last round of the search."""
+        self.named: set[int] = set()
+        """Ids of terms that values of the model are; as of the last round."""
+        self.held: frozenset[str] = frozenset()
+        """Standard ops that the graph had when it was read."""
+        self.raisable = False
+        """May the model's opset still be raised, for an op that is worth it?"""
+        self.local = False
+        """Are these the terms of a local function?"""
+        self.plural: dict[int, dict[int, Term]] = {}
+        """Ids of terms that stand for several values → each of these, an Output, by its index; as of the last round."""
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def bit(self, op: str) -> int:
+        """The bit that stands for an op in `Term.ops_within`."""
+        bit = self._bits.get(op)
+        if bit is None:
+            bit = self._bits[op] = 1 << len(self._bits) % WIDTH
+        return bit
+
+    def symbols(self) -> set[str]:
+        """The symbols in the shapes of all terms."""
+        dims = {dim for term in self._table.values() for dim in term.shape or () if isinstance(dim, Sym)}
+        return {name for dim in dims for name in dim.symbols}
+
+    def __iter__(self) -> Iterator[Term]:
+        """Every term there is."""
+        return iter(self._table.values())
+
+    def fresh_dim(self) -> Sym:
+        self._fresh += 1
+        return symbol(f"?{self._fresh}")
+
+    def fresh_shape(self, rank: int) -> Shape:
+        return tuple(self.fresh_dim() for _ in range(rank))
+
+    def raw(
+        self,
+        op: str,
+        args: Iterable[Term] = (),
+        attrs: Attrs = (),
+        *,
+        shape: Shape | None,
+        dtype: int,
+        key: object = None,
+        data: Array | None = None,
+        scalar: float | None = None,
+        load: Callable[[], Array] | None = None,
+    ) -> Term:
+        """Intern a term as it is, with no rewriting; `key` tells apart what op, arguments and attributes do not."""
+        args = tuple(args)
+        identity = (op, tuple([a.id for a in args]), attrs, key)
+        term = self._table.get(identity)
+        if term is not None:
+            return term
+        term = Term()
+        term.op, term.args, term.attrs, term.key, term.id = op, args, attrs, key, len(self._table)
+        term.shape, term.dtype, term.data, term.scalar, term.load = shape, dtype, data, scalar, load
+        below, constant = 0, bool(args)
+        for a in args:
+            below |= a.below
+            constant = constant and a.constant
+        term.constant = load is not None or (constant and op in FOLDABLE and _foldable_to(op, shape))
+        # One integer, a level in each WIDTH bits: what is k steps below an argument is k + 1 steps below its user.
+        term.below = (below << WIDTH) & _ALL | self.bit(op) * _EVERY
+        self._table[identity] = term
+        return term
+
+    def input(self, name: str, shape: Shape | None, dtype: int) -> Term:
+        """A leaf: a value that this graph does not compute, or computes in a way that no rule understands."""
+        return self.raw("Input", shape=shape, dtype=dtype, key=name)
+
+    @property
+    def absent(self) -> Term:
+        """An optional input that is not given."""
+        return self.raw("Absent", shape=None, dtype=0)
+
+    def constant(self, array: Array, dtype: int, key: object = None) -> Term:
+        """A constant by content; floats of one element by their real value, whatever their dtype."""
+        if key is None:
+            if dtype in REAL:
+                with np.errstate(invalid="ignore"):  # a signalling NaN is one all the same
+                    wide = array.astype("f8")
+                values = struct.pack("<d", float(wide.reshape(()))) if array.size == 1 else wide.tobytes()
+                key = ("real", array.shape, values)
+            else:
+                key = (dtype, array.shape, array.tobytes() if array.dtype != object else repr(array.tolist()))
+        scalar = None
+        if array.size == 1 and array.dtype != object:
+            scalar = float(array.reshape(()))
+        data = array.astype(object) if dtype in (*INTEGER, TensorProto.BOOL) and array.size <= 64 else None
+        shape = tuple(array.shape)
+        return self.raw("Constant", shape=shape, dtype=dtype, key=key, scalar=scalar, data=data, load=lambda: array)
+
+    def stored(self, name: object, shape: Shape, dtype: int, load: Callable[[], Array]) -> Term:
+        """A constant known by name, whose elements are read only when somebody asks for them."""
+        return self.raw("Constant", shape=shape, dtype=dtype, key=("stored", name), load=load)
+
+    def number(self, value: float, dtype: int, rank: int = 0) -> Term:
+        """A constant of one element and the given rank."""
+        known = self._numbers.get((value, dtype, rank))
+        if known is None or not value:  # 0 and -0 are equal
+            kind = np.float64 if dtype in REAL else numpy_dtype(dtype)
+            known = self._numbers[value, dtype, rank] = self.constant(np.full((1,) * rank, value, kind), dtype)
+        return known
+
+    def integers(self, data: Array, dtype: int = TensorProto.INT64) -> Term:
+        """A tensor of integers that may be symbolic, such as the result of Shape."""
+        if all(not isinstance(x, Sym) for x in data.ravel()):
+            return self.constant(np.array(data.tolist(), numpy_dtype(dtype)).reshape(data.shape), dtype)
+        key = (dtype, data.shape, tuple(data.ravel()))
+        return self.raw("Integers", shape=tuple(data.shape), dtype=dtype, key=key, data=data)
+
+
+def _foldable_to(op: str, shape: Shape | None) -> bool:
+    """Is a constant of this shape to be folded?  One of few arguments may be larger than any file."""
+    dims = static(shape)
+    return dims is not None and (op not in _MADE_OF_LESS or math.prod(dims) <= _ROOM)
+
+
+def numpy_dtype(dtype: int) -> np.dtype[Any]:
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    return np.dtype(tensor_dtype_to_np_dtype(dtype))
+
+
+class UnknownValueError(ValueError):
+    """What a constant term computes has no value: an index beyond its axis, or more elements than there is room for."""
+
+
+def same_shape(a: Shape | None, b: Shape | None) -> bool:
+    """Are the shapes known and equal for every input?"""
+    return a is not None and b is not None and a == b
+
+
+def is_number(term: Term) -> bool:
+    return term.scalar is not None and term.dtype in REAL
+
+
+def static(shape: Shape | None) -> tuple[int, ...] | None:
+    """The shape as integers, or None where a dimension is unknown."""
+    if shape is None or any(isinstance(d, Sym) for d in shape):
+        return None
+    return tuple(int(d) for d in shape if not isinstance(d, Sym))
+
+
+_MADE_OF_LESS = frozenset("ConstantOfShape Expand Full OneHot Pad Range Repeat Tile".split())
+_ROOM = 1 << 26
+"""Elements that one of these may have to be folded."""
+FOLDABLE = frozenset(
+    """Add Mul Reciprocal Sqrt Exp Log Erf Tanh Sigmoid Abs Pow Sub Div Neg Reshape Transpose Slice Concat Expand Cast
+    Repeat ReduceMean ReduceSum ReduceProd ReduceMax ReduceMin MatMul Gather Where Equal Not And Or Greater Less
+    GreaterOrEqual LessOrEqual Range ConstantOfShape Full Min Max Ceil Floor Sin Cos Relu Trilu Tile Mod CumSum Sign
+    Pad Xor ScatterND GatherND GatherElements Shape Size Identity Squeeze Unsqueeze Round Sum Mean IsNaN Clip""".split()
+)
+"""Ops that onnxfuse.terms.fold evaluates."""
