@@ -1,0 +1,258 @@
+"""Other readings of a model, which a fused op may follow as well as what is written.  The README (Limits) names each.
+
+hidden    what a mask hides does not count, even where it is infinite or NaN: a score under a mask of at most -1e4, one
+          that is multiplied by 0, and a value whose weight is 0
+fill      a fill of at most -1e9 hides, even beside scores so enormous that the sum of both does not
+guard     a guard that makes 0 of weights that are NaN is for rows that are masked throughout, not for strange scores
+poison    a row of exponentials over their sum that holds infinity is NaN throughout, as Softmax has it
+zero      the sign of a 0 may be lost, or gained where one is subtracted
+
+Each is a rewriting of the original, and a result is right where it is what the original computes in one of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, inliner, numpy_helper
+
+HIDES, FILLS = -1e4, -1e9
+"""A mask that is added hides from here on; it does so whatever the scores are from there on."""
+BESIDE = 1e-3
+"""Scores of at least so many times a fill are enormous beside it."""
+SCORES = frozenset("Add Sub Mul Div Where Max Min Neg Tanh Identity Reshape Transpose Unsqueeze Squeeze".split())
+WEIGHTS = frozenset("Where Mul Identity Reshape Transpose Unsqueeze Squeeze Dropout".split())
+REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
+FAR = 10
+"""Nodes that lie between a product and a Softmax at most."""
+
+
+@dataclass
+class Edit:
+    """A graph without functions, on the way to be read otherwise: nodes that are replaced, by the index of the old."""
+
+    model: onnx.ModelProto
+    kinds: dict[str, int]
+    replaced: dict[int, list[onnx.NodeProto]] = field(default_factory=dict)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.nodes = list(self.model.graph.node)
+        self.maker = {name: i for i, node in enumerate(self.nodes) for name in node.output}
+        self.opset = next(entry.version for entry in self.model.opset_import if not entry.domain)
+        self.made: list[onnx.NodeProto] = []
+
+    def node(self, op: str, *inputs: str, **attributes: object) -> str:
+        name = self.fresh()
+        self.made.append(helper.make_node(op, inputs, [name], **attributes))
+        return name
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"reading/{len(self.nodes)}/{self.count}"
+
+    def number(self, value: float, like: str) -> str:
+        kind = helper.tensor_dtype_to_np_dtype(self.kinds[like])
+        return self.node("Constant", value=numpy_helper.from_array(np.array(value, kind)))
+
+    def largest(self, x: str) -> str:
+        """Along the last axis, whose length stays 1."""
+        if self.opset >= 18:
+            axes = self.node("Constant", value=numpy_helper.from_array(np.array([-1], np.int64)))
+            return self.node("ReduceMax", x, axes, keepdims=1)
+        return self.node("ReduceMax", x, axes=[-1], keepdims=1)
+
+    def high(self, x: str) -> str:
+        """Is it NaN, or more than any number?"""
+        return self.node("Or", self.node("IsNaN", x), self.node("Equal", x, self.number(np.inf, x)))
+
+    def strange(self, x: str) -> str:
+        low = self.node("Equal", x, self.number(-np.inf, x))
+        return self.node("Or", self.high(x), low)
+
+    def at_most(self, x: str, bound: float) -> str:
+        above = self.node("Greater", x, self.number(bound, x))
+        return self.node("Not", self.node("Or", above, self.node("IsNaN", x)))
+
+    def row(self, condition: str) -> str:
+        """Does it hold anywhere in the row?"""
+        whole = self.node("Cast", condition, to=TensorProto.FLOAT)
+        return self.node("Cast", self.largest(whole), to=TensorProto.BOOL)
+
+    def instead(self, index: int, value: str) -> None:
+        """What has been made since the last time, and its value in place of that of a node."""
+        old = self.nodes[index]
+        self.replaced[index] = [*self.made, helper.make_node("Identity", [value], [old.output[0]])]
+        self.made = []
+
+    def kept(self, index: int) -> str:
+        """A node as it is, under another name."""
+        again = onnx.NodeProto.FromString(self.nodes[index].SerializeToString())
+        again.output[0] = self.fresh()
+        self.made.append(again)
+        return again.output[0]
+
+    def done(self) -> onnx.ModelProto | None:
+        if not self.replaced:
+            return None
+        del self.model.graph.node[:]
+        for index, node in enumerate(self.nodes):
+            self.model.graph.node.extend(self.replaced.get(index, [node]))
+        del self.model.graph.value_info[:]
+        return self.model
+
+    # ------------------------------------------------------------------------------------- attention
+
+    def climb(self, name: str, through: frozenset[str], to: str, depth: int = FAR) -> list[tuple[int, int]] | None:
+        """(node, operand) of each step from a value up to an op; None if it is not there."""
+        index = self.maker.get(name)
+        if index is None or not depth:
+            return None
+        node = self.nodes[index]
+        if node.op_type in to.split():
+            return [(index, -1)]
+        for place, operand in enumerate(node.input if node.op_type in through else ()):
+            path = self.climb(operand, through, to, depth - 1)
+            if path is not None:
+                return [(index, place), *path]
+        return None
+
+    def softmaxes(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+        """Each Softmax of attention scores, and the way up to their product."""
+        for index, node in enumerate(self.nodes):
+            path = self.climb(node.input[0], SCORES, "MatMul Einsum Gemm") if node.op_type == "Softmax" else None
+            if path is not None:
+                yield index, path
+
+
+def _hidden(edit: Edit) -> None:
+    for _, path in edit.softmaxes():
+        for index, place in path[:-1]:
+            node = edit.nodes[index]
+            if node.op_type not in ("Add", "Sub", "Mul") or index in edit.replaced or (node.op_type == "Sub" and place):
+                continue
+            score, mask = node.input[place], node.input[1 - place]
+            if node.op_type == "Mul":
+                fill = edit.number(0.0, score)
+                under = edit.node("And", edit.strange(score), edit.node("Equal", mask, fill))
+            else:
+                fill = mask if node.op_type == "Add" else edit.node("Neg", mask)
+                edit.kinds[fill] = edit.kinds[score]
+                under = edit.node("And", edit.high(score), edit.at_most(fill, HIDES))
+            edit.instead(index, edit.node("Where", under, fill, edit.kept(index)))
+    for index, node in enumerate(edit.nodes):
+        if node.op_type == "MatMul":
+            for place in (0, 1):
+                if edit.climb(node.input[place], WEIGHTS, "Softmax") is not None and index not in edit.replaced:
+                    _mixed(edit, index, place)
+
+
+def _mixed(edit: Edit, index: int, place: int) -> None:
+    """A product of weights and values, of which those whose weight is 0 do not count."""
+    weights, values = edit.nodes[index].input[place], edit.nodes[index].input[1 - place]
+
+    def product(a: str, b: str) -> str:
+        return edit.node("MatMul", *((a, b) if place == 0 else (b, a)))
+
+    zero = edit.number(0.0, values)
+    bad = edit.strange(values)
+    read = edit.node("Not", edit.node("Equal", weights, zero))
+    counts = product(*(edit.node("Cast", x, to=TensorProto.FLOAT) for x in (read, bad)))
+    edit.kinds[counts] = TensorProto.FLOAT
+    none = edit.at_most(counts, 0.0)
+    without = product(weights, edit.node("Where", bad, zero, values))
+    edit.instead(index, edit.node("Where", none, without, edit.kept(index)))
+
+
+def _fill(edit: Edit) -> None:
+    for _, path in edit.softmaxes():
+        for index, place in path[:-1]:
+            node = edit.nodes[index]
+            if node.op_type != "Add" or index in edit.replaced:
+                continue
+            score, mask = node.input[place], node.input[1 - place]
+            size = edit.largest(edit.node("Abs", score))
+            edit.kinds[size] = edit.kinds[score]
+            fills = edit.at_most(mask, FILLS)
+            beside = edit.node("Mul", mask, edit.number(-BESIDE, score))
+            enormous = edit.node("Greater", size, beside)
+            hides = edit.node("And", fills, enormous)
+            edit.instead(index, edit.node("Where", hides, edit.number(-np.inf, score), edit.kept(index)))
+
+
+def _guard(edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        asked = edit.maker.get(node.input[0]) if node.op_type == "Where" else None
+        if asked is None or edit.nodes[asked].op_type != "IsNaN":
+            continue
+        path = edit.climb(edit.nodes[asked].input[0], WEIGHTS, "Softmax")
+        if path is None:
+            continue
+        scores = edit.nodes[path[-1][0]].input[0]
+        way = edit.climb(scores, SCORES - {"Reshape", "Transpose", "Unsqueeze", "Squeeze"}, "MatMul Einsum")
+        strange = edit.strange(edit.nodes[way[-1][0]].output[0]) if way is not None else edit.high(scores)
+        own = edit.node("And", node.input[0], edit.node("Not", edit.row(strange)))
+        edit.instead(index, edit.node("Where", own, *node.input[1:]))
+
+
+def _poison(edit: Edit) -> None:
+    summed = {name for node in edit.nodes if node.op_type in ("ReduceSum", "MatMul") for name in node.input}
+    for index, node in enumerate(edit.nodes):
+        if (node.op_type == "Exp" and node.output[0] in summed) or node.op_type == "ReduceLogSumExp":
+            x = node.input[0]
+            infinite = edit.node("Equal", x, edit.number(np.inf, x))
+            poisoned = edit.node("Where", infinite, edit.number(np.nan, x), x)
+            again = edit.kept(index)
+            edit.made[-1].input[0] = poisoned
+            edit.instead(index, again)
+
+
+def _zero(sign: float, edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        name = node.output[0]
+        if edit.kinds.get(name) in REAL and node.op_type not in ("Constant", "If") and len(node.output) == 1:
+            again = edit.kept(index)
+            nothing = edit.node("Equal", again, edit.number(0.0, name))
+            edit.instead(index, edit.node("Where", nothing, edit.number(sign * 0.0, name), again))
+
+
+READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
+    ("hidden", _hidden),
+    ("fill", _fill),
+    ("guard", _guard),
+    ("poison", _poison),
+    ("zero", partial(_zero, 1.0)),
+    ("negative zero", partial(_zero, -1.0)),
+)
+
+
+def readings(model: onnx.ModelProto) -> Iterator[tuple[tuple[str, ...], onnx.ModelProto]]:
+    """What the model may be read as, besides what is written: by one of the readings, or several at once."""
+    applying = [(name, apply) for name, apply in READINGS if _read(model, [apply]) is not None]
+    for number in range(1, len(applying) + 1):
+        for chosen in itertools.combinations(applying, number):
+            names = tuple(name for name, _ in chosen)
+            if not {"zero", "negative zero"} <= set(names):
+                made = _read(model, [apply for _, apply in chosen])
+                if made is not None:
+                    yield names, made
+
+
+def _read(model: onnx.ModelProto, applied: Sequence[Callable[[Edit], None]]) -> onnx.ModelProto | None:
+    read: onnx.ModelProto | None = model
+    for apply in applied:
+        if read is None:
+            return None
+        read = onnx.shape_inference.infer_shapes(inliner.inline_local_functions(read))
+        infos = (*read.graph.value_info, *read.graph.input, *read.graph.output)
+        kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
+        kinds |= {tensor.name: tensor.data_type for tensor in read.graph.initializer}
+        edit = Edit(read, kinds)
+        apply(edit)
+        read = edit.done()
+    return read
