@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, parser
 
 from benchmarks.random_graphs.feeds import feeds
 from benchmarks.random_graphs.judge import Original
 from benchmarks.random_graphs.shrink import fused
-from onnxfuse.terms.normal.algebra import in_range, moderate
+from onnxfuse.terms.normal.ranges import in_range, moderate, nonnegative
 from tests.test_normal import FLOAT, Space, b, d, h, s
 from tests.test_random_graphs import TARGETS, written
 
@@ -81,6 +81,32 @@ MODELS = {
         "float[0,2,4] x",
         "float[?,?,?] y",
     ),
+    "a quotient by 0 among small factors": (
+        """z = Constant<value = float {0.0}>()  a = Constant<value = float {1e-20}>()
+        c = Constant<value = float {1e30}>()  s = Sigmoid(x)  g = Mul(x, s)  q = Div(g, z)  p = Mul(q, a)
+        y = Div(p, c)""",
+        ONE_ROW,
+        "float[?,?,?] y",
+    ),
+    "Clip without a maximum": (
+        """z = Constant<value = float {0.0}>()  a = Constant<value = float {0.1}>()  n = Neg(x)  up = Clip(x, z)
+        down = Clip(n, z)  m = Mul(down, a)  y = Sub(up, m)""",
+        ONE_ROW,
+        "float[?,?,?] y",
+    ),
+    "a shape of dimensions that may be 0": (
+        """n = Shape(x)  i = Constant<value = int64[1] {0}>()  j = Constant<value = int64[1] {3}>()
+        b = Gather(n, i)  t = Gather(n, j)  two = Constant<value = int64[3] {2, 2, 3}>()
+        d = Concat<axis = 0>(b, two, t)  y = Reshape(x, d)""",
+        "float[b,4,3,s] x",
+        "float[?,2,2,3,?] y",
+    ),
+    "a mask of one element": (
+        """t = Transpose<perm = [0, 1, 3, 2]>(k)  m = MatMul(q, t)  low = Constant<value = float {-1e30}>()
+        a = Add(m, low)  w = Softmax<axis = -1>(a)  y = MatMul(w, v)""",
+        ", ".join(f"float[b,4,1,1] {name}" for name in "qkv"),
+        "float[?,?,?,?] y",
+    ),
     "a mean of a sequence that may be empty": (
         """a = Constant<value = int64[1] {1}>()  t = ReduceSum<keepdims = 1>(x, a)  n = Shape(x)
         i = Constant<value = int64 {1}>()  l = Gather(n, i)  f = Cast<to = 1>(l)  y = Div(t, f)""",
@@ -99,6 +125,54 @@ def test_the_original_result_is_kept(name: str, target: str) -> None:
         original = Original(model, feeds(model, seed))
         assert original.expected
         assert original.wrong(fused(model, target)) is None
+
+
+STATISTICS = """a = Constant<value = int64[1] {2}>()  m = ReduceMean<keepdims = 1>(x, a)  d = Sub(x, m)  q = Mul(d, d)
+    v = ReduceMean<keepdims = 1>(q, a)  e = Constant<value = float {1e-5}>()  w = Add(v, e)  r = Sqrt(w)"""
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+@pytest.mark.parametrize("target", TARGETS)
+def test_statistics_of_empty_tensors_have_their_shape(target: str, opset: int) -> None:
+    """The body of the fused op reduces as the original does: along axes that count from the first."""
+    body = f"{STATISTICS}  o = Constant<value = float {{1.0}}>()  i = Div(o, r)  y = Mul(d, i)"
+    if opset < 18:
+        body = body.replace("keepdims = 1>(x, a)", "axes = [2], keepdims = 1>(x)")
+        body = body.replace("keepdims = 1>(q, a)", "axes = [2], keepdims = 1>(q)")
+    outputs = ", ".join(f"float[?,?,?] {name}" for name in "ymi")
+    model = written(body, "float[b,s,8] x", outputs, opset)
+    original = Original(model, feeds(model))
+    assert sum(feed.empty for feed, _ in original.expected) == 2
+    assert original.wrong(fused(model, target)) is None
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_number_of_two_types_keeps_both_in_branches(target: str) -> None:
+    """Terms do not tell real types apart; what a branch reads of the graph around it has the type that it has there."""
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float16[b,s,4] h, float[b,s,4] x, bool c) => (float16[?,?,?] p, float[?,?,?] k)
+        <float16 first = {{15360}}, float one = {{1.0}}> {{
+            p = Add(h, first)
+            k = If (c) <then_branch = yes () => (float[?,?,?] z) {{ {STATISTICS}  t = Div(one, r)  z = Mul(t, d) }},
+                        else_branch = no () => (float[?,?,?] z2) {{ z2 = Identity(x) }}>
+        }}"""
+    )
+    original = Original(model, feeds(model))
+    assert original.wrong(fused(model, target)) is None
+
+
+def test_what_is_never_negative() -> None:
+    t = Space()
+    x, y = t.input("x", s, 4), t.input("y", s, 4)
+    square = t.op("Mul", x, x)
+    mean, of_squares = t.op("ReduceMean", x, axes=(-1,)), t.op("ReduceMean", square, axes=(-1,))
+    variance = t.op("Sub", of_squares, t.op("Mul", mean, mean))
+    epsilon = t.terms.number(1e-5, FLOAT)
+    for term in (square, of_squares, variance, t.op("Add", variance, epsilon), t.op("Mul", t.op("Exp", y), square)):
+        assert nonnegative(term)
+    for term in (x, mean, t.op("Sub", square, epsilon), t.op("Sub", of_squares, y), t.op("Mul", x, y)):
+        assert not nonnegative(term)
 
 
 def test_numbers_whose_product_is_out_of_range_stay_two() -> None:

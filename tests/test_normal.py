@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -143,12 +144,20 @@ def test_powers_are_products_roots_and_reciprocals(t: Space) -> None:
     assert power(1) is x
     assert power(2) is t.op("Mul", x, x)
     assert power(3) is t.op("Mul", x, t.op("Mul", x, x))
-    assert power(0.5) is t.op("Sqrt", x)
     assert power(-1) is t.op("Reciprocal", x)
-    assert power(-0.5) is t.op("Reciprocal", t.op("Sqrt", x)) is t.op("Sqrt", t.op("Reciprocal", x))
     assert power(-2) is t.op("Reciprocal", power(2))
     assert t.op("Reciprocal", t.op("Reciprocal", x)) is x
     assert power(2.5).op == "Pow"
+
+
+def test_powers_are_roots_only_of_what_is_never_negative(t: Space) -> None:
+    """Of -inf, the power is infinite and the root is no number."""
+    x = t.input("x", 2, 3)
+    y, half = t.op("Exp", x), t.number(0.5)
+    assert t.op("Pow", y, half) is t.op("Sqrt", y)
+    assert t.op("Pow", y, t.number(-0.5)) is t.op("Reciprocal", t.op("Sqrt", y)) is t.op("Sqrt", t.op("Reciprocal", y))
+    assert t.op("Pow", x, half).op == "Pow"
+    assert t.op("Sqrt", t.op("Reciprocal", x)).op == "Sqrt"
 
 
 def test_a_square_of_a_product_stays_a_square(t: Space) -> None:
@@ -179,7 +188,8 @@ def test_names_for_one_meaning(t: Space) -> None:
     relu = t.op("Relu", x)
     assert t.op("Max", x, t.number(0)) is relu
     assert t.op("Max", t.number(0), x) is relu
-    assert t.op("Clip", x, t.number(0), absent) is relu
+    assert t.op("Clip", x, t.number(0), t.number(math.inf)) is relu
+    assert t.op("Clip", x, t.number(0), absent).op == "Clip"  # its largest result is finite
     assert t.op("Clip", x, t.number(0), t.number(6)).op == "Clip"
     assert t.op("Less", x, y) is t.op("Greater", y, x)
     assert t.op("LessOrEqual", x, y) is t.op("GreaterOrEqual", y, x)

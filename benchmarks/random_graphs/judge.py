@@ -26,10 +26,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, inliner, numpy_helper
 
-from onnxfuse.proof import float64
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.system.isolation import TookTooLongError, isolated
+from onnxfuse.proof import float64
 from onnxfuse.runtime.quiet import Session, SessionError
+from onnxfuse.system.isolation import TookTooLongError, isolated
 
 from .feeds import Feed
 from .noise import noisy, shaken

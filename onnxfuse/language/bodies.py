@@ -30,6 +30,8 @@ from .rule import Rule, captured, literal, op_name, targets
 UNKNOWN = "?"
 """The dimensions of a value in a body, of which only the rank is known."""
 PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
+ELEMENTWISE = frozenset("Add Sub Mul Div Pow Neg Sqrt Reciprocal Sigmoid Tanh Cast CastLike".split())
+"""Ops whose result has the largest rank of their operands."""
 LEFT = frozenset({"Conv"})
 """Products that are left to the runtime: in a body with one, the fused ops around it may be called, each with a kernel
 of its own, and need not be written out."""
@@ -101,6 +103,8 @@ class Body:
     numbers: dict[str, str] = field(default_factory=dict)
     results: dict[str, str] = field(default_factory=dict)
     """Values → the outputs of the body that they became."""
+    ranks: dict[str, int] = field(default_factory=dict)
+    """The ranks of inputs and values that are known."""
 
     def fresh(self, base: str) -> str:
         name, n = base, 1
@@ -121,11 +125,18 @@ class Body:
         made = NodeProto(op_type=op, name=names[0], input=inputs, output=names)
         made.attribute.extend(make_attribute(k, v) for k, v in sorted(attrs.items()))
         self.nodes.append(made)
+        ranks = [0 if number_of(name) is not None else self.ranks.get(name, -1) for name in inputs]
+        if op in ELEMENTWISE and min(ranks) >= 0:
+            self.ranks[names[0]] = max(ranks)
+        elif op.startswith("Reduce") and ranks[0] >= 0:  # all keep their dimensions
+            self.ranks[names[0]] = ranks[0]
         return names
 
     def constant(self, array: Any, dtype: int, base: str = "constant") -> Ref:
         value = tensor(np.asarray(array), "", dtype)
-        return self.node("Constant", [], {"value": ("tensor", value.SerializeToString(deterministic=True))}, base)
+        made = self.node("Constant", [], {"value": ("tensor", value.SerializeToString(deterministic=True))}, base)
+        self.ranks[made.name] = np.ndim(array)
+        return made
 
     def ref(self, value: Any) -> str:
         """The name of a value as an operand; numbers become constants, an absent input the empty name."""
@@ -306,6 +317,9 @@ class Body:
         if op == "Slice" and "start" in attrs:
             bounds = [attrs.pop("start"), attrs.pop("stop"), attrs.pop("axis"), attrs.pop("step", 1)]
             inputs += [self.constant([b], TensorProto.INT64).name for b in bounds]
+        if op.startswith("Reduce") and inputs[0] in self.ranks:
+            rank = self.ranks[inputs[0]]
+            attrs["axes"] = tuple(axis % rank for axis in attrs["axes"])
         moved = integers_as_input(op, self.opset)
         if moved and moved[1] in attrs:
             inputs.append(self.constant(attrs.pop(moved[1]), TensorProto.INT64, moved[1]).name)
@@ -363,9 +377,18 @@ def environment(
 @cache
 def asks_for_shapes(definition: Rule) -> bool:
     """Does the meaning depend on a rank, a dimension or the kind of its inputs?"""
+    return bool(_calls(definition) & {"rank", "dim", "isbool"})
+
+
+@cache
+def asks_for_ranks(definition: Rule) -> bool:
+    """Does the meaning reduce?  onnxruntime (1.31) reduces empty tensors only along axes counted from the first on."""
+    return any(op.startswith("Reduce") for op in _calls(definition))
+
+
+def _calls(definition: Rule) -> set[str]:
     equations = (*meaning(definition), *definition.standard)
-    calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
-    return bool(calls & {"rank", "dim", "isbool"})
+    return {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
 
 
 def output_names(definition: Rule) -> list[str]:

@@ -106,6 +106,16 @@ def load(directories: Iterable[Path] = ()) -> Catalogue:
     """The shipped catalogue and the .rule files below further directories.
 
     Raises RuleError for a mistake in a rule, UsageError for a directory that is none or holds no rule."""
+    return _load(directories) if (directories := tuple(directories)) else _plain()
+
+
+@cache
+def _plain() -> Catalogue:
+    """The shipped catalogue alone, which is checked once."""
+    return _load(())
+
+
+def _load(directories: Sequence[Path]) -> Catalogue:
     rules = list(_shipped())
     for directory in directories:
         if not directory.is_dir():

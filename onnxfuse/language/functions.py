@@ -147,6 +147,7 @@ def _as_equations(
         ]
     elif generic:
         body.like, body.given = _typed(definition, args), opset < CAST_LIKE
+    body.ranks = {a.name: len(a.shape) for a in args if a and a.shape is not None}
     env = environment(definition, args, dict(use.attrs), catalogue)
     last = body.equations(equations, env)
     values = last if isinstance(last, tuple) else [last] if len(results) == 1 else [env[name] for name in results]

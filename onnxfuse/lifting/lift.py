@@ -112,23 +112,25 @@ class View:
             return self.terms.absent
         term = self.terms_of.get(name)
         if term is None:
-            term = self.terms_of[name] = self._outer(name)
-            self.dtypes[name] = term.dtype
+            term, dtype = self._outer(name)
+            self.terms_of[name], self.dtypes[name] = term, dtype
         return term
 
-    def _outer(self, name: str) -> Term:
+    def _outer(self, name: str) -> tuple[Term, int]:
+        """The term of a value of a scope around this one, and its own element type, which terms do not tell."""
         view = self.parent
         while view is not None:
             if name in view.terms_of:
                 outer = view.terms_of[name]
+                dtype = view.dtypes.get(name, outer.dtype)
                 if outer.op == "Constant" and outer.load is not None:
                     if outer.scalar is not None or outer.data is not None:
-                        return self.terms.constant(outer.load(), outer.dtype)
-                    return self.terms.stored(name, outer.shape or (), outer.dtype, outer.load)
-                return self.terms.input(name, outer.shape, view.dtypes.get(name, outer.dtype))
+                        return self.terms.constant(outer.load(), dtype), dtype
+                    return self.terms.stored(name, outer.shape or (), dtype, outer.load), dtype
+                return self.terms.input(name, outer.shape, dtype), dtype
             view = view.parent
         dtype, shape = self.graph.type_of(name)
-        return self.terms.input(name, shape, dtype)
+        return self.terms.input(name, shape, dtype), dtype
 
 
 def lift(graph: Graph, base_dir: Path | None, parent: View | None = None, effects: Effects | None = None) -> View:

@@ -14,8 +14,8 @@ from onnxfuse.language.pattern import Variant
 from onnxfuse.language.rule import Rule, targets
 from onnxfuse.model.dims import product
 from onnxfuse.terms.infer import infer
-from onnxfuse.terms.normal.algebra import in_range
 from onnxfuse.terms.normal.normal import VIEWS, combine, reshape
+from onnxfuse.terms.normal.ranges import in_range
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, Term, Terms, same_shape
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from onnxfuse.language.bodies import Use, asks_for_shapes, output_dtype, real_dtype
+from onnxfuse.language.bodies import UNKNOWN, Use, asks_for_ranks, asks_for_shapes, output_dtype, real_dtype
 from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.lift import View
 from onnxfuse.matching.match import Match
@@ -26,7 +26,7 @@ from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, Array, Attributes, Term, Terms, UnknownValueError, is_number
 
-from .shape_sources import Dimensions, Numbers, Part, Run
+from .shape_sources import Dimensions, Numbers, Part, Run, without_ones
 
 Spelling: TypeAlias = Callable[[Term, list[str], dict[str, Any], float, str], str]
 """(term, names of its inputs, attrs, limit, wanted name) → name of the value that new nodes give."""
@@ -276,6 +276,8 @@ class Speller:
             if asks_for_shapes(catalogue.definitions[term.op]):
                 shapes = _lettered(term.args)
                 booleans = tuple(a.dtype == TensorProto.BOOL for a in term.args)
+            elif asks_for_ranks(catalogue.definitions[term.op]):
+                shapes = tuple(None if a.rank is None else (UNKNOWN,) * a.rank for a in term.args)
             given = tuple(bool(i) for i in inputs)
             use = Use(term.op, given, tuple(sorted(attrs.items())), outputs, kinds, shapes, booleans)
             function = self.functions.of(use, self.opset)
@@ -365,7 +367,8 @@ class Speller:
                 open_dims.remove(i)
                 break
         computed = any(isinstance(dims[i], Sym) for i in open_dims)
-        if computed or (-1 in dims and any(isinstance(d, Sym) for d in target)):
+        undecided = -1 in dims and any(isinstance(d, Sym) for d in target)
+        if computed or undecided:
             # A dimension that is 0 in a run leaves -1 undecided: dims of 1 that come, go or move need neither.
             for op, short, long in (("Unsqueeze", source, attrs["shape"]), ("Squeeze", attrs["shape"], source)):
                 if axes := _ones(short, long):
@@ -373,6 +376,12 @@ class Speller:
             moved = _moved_ones(source, attrs["shape"])
             if moved is not None:
                 return self.node("Transpose", inputs, {"perm": moved}, limit, name)
+            gone, come = ([i for i, d in enumerate(dims) if d == 1] for dims in (source, attrs["shape"]))
+            if without_ones(source) == without_ones(attrs["shape"]):
+                bare = self._plain("Squeeze", inputs, {"axes": tuple(gone)}, term.dtype, limit, "")
+                return self._plain("Unsqueeze", [bare], {"axes": tuple(come)}, term.dtype, limit, name)
+        if undecided and all(self._told(d, limit) for d in attrs["shape"]):
+            target, computed = attrs["shape"], True
         if not computed:
             shape = self._integers([d for d in dims if not isinstance(d, Sym)])
             return self.node("Reshape", [inputs[0], shape], {}, limit, name)
@@ -510,7 +519,7 @@ def _ones(short: Sequence[Dim], long: Sequence[Dim]) -> tuple[int, ...] | None:
 def _moved_ones(source: Sequence[Dim], target: Sequence[Dim]) -> tuple[int, ...] | None:
     """The permutation that a Reshape is which moves dims of 1 alone; None for any other."""
     rest, ones = ([i for i, d in enumerate(source) if (d == 1) is one] for one in (False, True))
-    if [source[i] for i in rest] != [d for d in target if d != 1] or len(source) != len(target):
+    if without_ones(source) != without_ones(target) or len(source) != len(target):
         return None
     return tuple(ones.pop(0) if d == 1 else rest.pop(0) for d in target)
 

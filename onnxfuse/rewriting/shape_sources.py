@@ -43,6 +43,10 @@ class Polynomial:
 Part: TypeAlias = Numbers | Run | Polynomial
 
 
+def without_ones(dims: Sequence[Dim]) -> list[Dim]:
+    return [d for d in dims if d != 1]
+
+
 class Dimensions:
     """The dimensions of the values of one scope, in the order in which they become known."""
 

@@ -25,7 +25,7 @@ from onnxfuse.model.graph import STANDARD, captured_names, has_bodies
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, SMALL, Term, static
 
-from .shape_sources import Dimensions, Polynomial, Run
+from .shape_sources import Dimensions, Polynomial, Run, without_ones
 
 RESHAPING = frozenset("Identity Reshape Squeeze Unsqueeze Flatten".split())
 """Ops that move nothing."""
@@ -268,13 +268,13 @@ class _Spelling:
 
 
 def _says(term: Term) -> bool:
-    """Can the target of a Reshape be a constant, by 0 and -1?"""
+    """Can the target of a Reshape be a constant, by 0 or -1?  Beside what is 0 in a run, -1 is undecided."""
     target, source = term.attr("shape"), term.args[0].shape or ()
     open_dims = [i for i, d in enumerate(target) if isinstance(d, Sym) and not (i < len(source) and d == source[i])]
-    if not open_dims:
+    if not open_dims or without_ones(target) == without_ones(source):
         return True
     rest = product(d for j, d in enumerate(target) if j != open_dims[0])
-    return len(open_dims) == 1 and exact(product(source), rest) == target[open_dims[0]]
+    return not isinstance(rest, Sym) and exact(product(source), rest) == target[open_dims[0]]
 
 
 def _small(term: Term) -> bool:

@@ -5,8 +5,8 @@
                     closed
     scalars         a scalar factor leaves MatMul, Reciprocal and every view.  It leaves a product of two only: opening
                     longer ones would steal the 0.5 of a GELU
-    names           Max(x, 0) and Clip(x, 0) are Relu, Less is Greater turned round, ReduceSum / N is ReduceMean, a Cast
-                    between real types is nothing; reductions keep their dims and count axes from the end
+    names           Max(x, 0) and Clip(x, 0, inf) are Relu, Less is Greater turned round, ReduceSum / N is ReduceMean, a
+                    Cast between real types is nothing; reductions keep their dims and count axes from the end
     merges          a merge of leading axes floats up through MatMul, + and Softmax over attention scores
 
 Only real types obey these laws: integer division truncates, so integer arithmetic stays as it is written.
@@ -17,14 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, Shape, broadcast, product
 from onnxfuse.model.schema import freeze
-from onnxfuse.terms.term import REAL, Attributes, Term, Terms, is_number, numpy_dtype, same_shape, static
+from onnxfuse.terms.term import REAL, Attributes, Term, Terms, is_number, same_shape, static
 
+from .ranges import in_range, moderate, nonnegative
 from .table import Form, fold, form, hoisted, make, scaled, split_scalar
 from .views import WEIGHTS, Block, blocks_of, leading_merge, merged_blocks, reshape, transpose, unmerge
 
@@ -32,9 +32,6 @@ NEUTRAL = {"Add": 0.0, "Mul": 1.0}
 """The ops that `combine` makes, and the number that changes nothing in each."""
 SCORE_OPS = frozenset("Mul Add Softmax SafeSoftmax Where Tanh Reshape IsNaN".split())
 """What may lie between a product of matrices and its use as attention scores."""
-
-MODERATE = 2.0**24
-"""Factors up to here, and down to its inverse, leave a product of matrices."""
 
 # ------------------------------------------------------------------------------------------------ sums and products
 
@@ -77,19 +74,6 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         if folded is not None:
             return folded
     return terms.raw(op, operands, shape=shape, dtype=dtype)
-
-
-def in_range(number: float, dtype: int) -> bool:
-    """Is the number, rounded to a real type, neither infinite nor 0, unless it is 0 itself?  Two whose product is not
-    stay two: 0 * inf is no number, where (0 * 1e30) * 1e30 is 0."""
-    info = ml_dtypes.finfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
-    return not number or float(info.tiny) <= abs(number) <= float(info.max)
-
-
-def moderate(number: float) -> bool:
-    """May the number be multiplied in before a sum of products or after it?  Others may take one of the two out of
-    range, and 0 hides that it is."""
-    return 1 / MODERATE <= abs(number) <= MODERATE
 
 
 def _never_widens(number: Term, args: Sequence[Term]) -> bool:
@@ -172,7 +156,9 @@ def _negate(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | No
 def _reciprocal(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     x = args[0]
     if x.scalar is not None:
-        if x.scalar and in_range(1 / x.scalar, dtype):
+        if not x.scalar:  # an infinity takes in the other factors, in whatever order they come
+            return terms.number(math.copysign(math.inf, x.scalar), dtype, x.rank or 0)
+        if in_range(1 / x.scalar, dtype):
             return terms.number(1 / x.scalar, dtype, x.rank or 0)
         return terms.raw("Reciprocal", args, shape=shape, dtype=dtype)
     if x.op == "Reciprocal":
@@ -186,7 +172,7 @@ def _reciprocal(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape 
 @form("Sqrt")
 def _square_root(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     x = args[0]
-    if x.op == "Reciprocal":
+    if x.op == "Reciprocal" and nonnegative(x.args[0]):  # of -inf, the one is 0 and the other is no number
         return make(terms, "Reciprocal", [make(terms, "Sqrt", [x.args[0]], {}, shape, dtype)], {}, shape, dtype)
     return None
 
@@ -203,9 +189,9 @@ def _power(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
         if x.op == "Mul":
             terms.shared.add(x.id)  # (a*b)**2 stays a square
         return combine(terms, "Mul", [x] * int(e))
-    if e == 0.5:
+    if e == 0.5 and nonnegative(x):  # of -inf, the power is inf and the root is no number
         return make(terms, "Sqrt", [x], {}, shape, dtype)
-    if e in (-0.5, -1, -2):
+    if e in (-1, -2) or (e == -0.5 and nonnegative(x)):
         power = make(terms, "Pow", [x, terms.number(-e, dtype)], {}, shape, dtype)
         return make(terms, "Reciprocal", [power], {}, shape, dtype)
     return None
@@ -218,8 +204,8 @@ def _power(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
 def _clip(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     low = args[1] if len(args) > 1 and args[1].op != "Absent" else None
     high = args[2] if len(args) > 2 and args[2].op != "Absent" else None
-    if low is not None and low.scalar == 0 and (high is None or (high.scalar or 0) >= 3e38):
-        return make(terms, "Relu", [args[0]], {}, shape, dtype)
+    if low is not None and low.scalar == 0 and high is not None and high.scalar == math.inf:
+        return make(terms, "Relu", [args[0]], {}, shape, dtype)  # without a maximum, inf becomes the largest number
     return None
 
 
