@@ -97,6 +97,111 @@ RIGHT = {
 }
 
 
+HEADS = "float[2,2,3,4] q, float[2,2,3,4] k, float[2,2,3,4] v, float[3,3] m, bool[3,3] c"
+WEIGHTS = f"""{ZERO} low = Constant<value = float {{-1e9}}>() t = Transpose<perm = [0, 1, 3, 2]>(k)
+    s = MatMul(q, t) n = Where(c, z, low) a = Add(s, n) w = Softmax<axis = -1>(a)"""
+BOOLEAN = WEIGHTS.replace("a = Add(s, n)", "a = Where(c, s, low)")
+GUARDED = f"{WEIGHTS} bad = IsNaN(w) g = Where(bad, z, w) y = MatMul(g, v)"
+EXPONENTIALS = "e = Exp(x) i = Constant<value = int64[1] {-1}>() total = ReduceSum(e, i) y = Div(e, total)"
+READ = {
+    "a mask hides what it is added to": (
+        f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
+        f"""{BOOLEAN.replace("-1e9", "-inf")} y = MatMul(w, v)""",
+        HEADS,
+    ),
+    "a fill that replaces is added": (
+        f"""{BOOLEAN.replace("-1e9", "-1e30")} y = MatMul(w, v)""",
+        f"""{WEIGHTS.replace("-1e9", "-1e30")} y = MatMul(w, v)""",
+        HEADS,
+    ),
+    "a fill hides beside any score": (
+        f"{WEIGHTS} y = MatMul(w, v)",
+        f"""{WEIGHTS.replace("-1e9", "-1e30")} y = MatMul(w, v)""",
+        HEADS,
+    ),
+    "a guard is for rows that are masked": (GUARDED, f"{WEIGHTS} y = MatMul(w, v)", HEADS),
+    "a row with an infinity is NaN throughout": (EXPONENTIALS, "y = Softmax<axis = -1>(x)", "float[b,s,4] x"),
+    "the hyperbolic tangent of an infinity": (
+        "n = Neg(x) u = Exp(x) d = Exp(n) a = Sub(u, d) c = Add(u, d) y = Div(a, c)",
+        "y = Tanh(x)",
+        "float[b,s,4] x",
+    ),
+    "a logarithm beyond float64": (
+        f"{ZERO} e = Exp(x) a = Add(e, one) b = Log(a) c = Mul(b, b) f = Exp(c) g = Add(f, one) y = Log(g)",
+        "a = Softplus(x) b = Mul(a, a) y = Softplus(b)",
+        "float[b,s,4] x",
+    ),
+    "the sign of a 0": (f"{ZERO} y = Reciprocal(x)", f"{ZERO} a = Add(x, z) y = Reciprocal(a)", "float[b,s,4] x"),
+}
+"""What a fused op may make of strange numbers → an original, what is right as well, and inputs."""
+MISREAD = {
+    "a mask hides no more than it says": (
+        f"{WEIGHTS} y = MatMul(w, v)",
+        f"""{BOOLEAN.replace("Where(c, s, low)", "Where(c, s, z)")} y = MatMul(w, v)""",
+        HEADS,
+    ),
+    "what no mask hides is not hidden": (
+        f"{ZERO} s = MatMul(q, k) w = Softmax<axis = -1>(s) y = MatMul(w, v)",
+        f"{ZERO} s = MatMul(q, k) i = IsNaN(s) f = Where(i, z, s) w = Softmax<axis = -1>(f) y = MatMul(w, v)",
+        "float[2,3,3] q, float[2,3,3] k, float[2,3,3] v",
+    ),
+    "a small mask hides nothing": (
+        f"""{WEIGHTS.replace("-1e9", "-5.0")} y = MatMul(w, v)""",
+        f"{WEIGHTS} y = MatMul(w, v)",
+        HEADS,
+    ),
+    "a mask is missing": (
+        f"{WEIGHTS} y = MatMul(w, v)",
+        f"{ZERO} {WEIGHTS[WEIGHTS.index('t = ') :]}".replace("n = Where(c, z, low) a = Add(s, n)", "a = Identity(s)")
+        + " y = MatMul(w, v)",
+        HEADS,
+    ),
+    "a guard that lets NaN of masked rows pass": (
+        GUARDED.replace("-1e9", "-inf"),
+        f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
+        HEADS,
+    ),
+    "finite exponentials are not NaN": (
+        EXPONENTIALS,
+        f"{EXPONENTIALS.replace('y =', 'p =')} l = Constant<value = float {{2.0}}>() g = Greater(x, l) "
+        "nan = Constant<value = float {nan}>() y = Where(g, nan, p)",
+        "float[b,s,4] x",
+    ),
+    "an infinity whose sign is wrong": (f"{ZERO} y = Identity(x)", f"{ZERO} y = Abs(x)", "float[b,s,4] x"),
+    "an overflow that was none": (
+        "y = Exp(x)",
+        f"{ZERO} m = Constant<value = float {{80.0}}>() n = Min(x, m) y = Exp(n)",
+        "float[b,s,4] x",
+    ),
+    "what is empty loses a dimension": (
+        "a = Constant<value = int64[1] {2}>() y = ReduceMax(x, a)",
+        "y = Identity(x)",
+        "float[b,0,4] x",
+    ),
+}
+"""What is wrong for all that → an original, and what it must not become."""
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_read_in_another_way_is_right(name: str) -> None:
+    before, after, inputs = READ[name]
+    models = [written(body, inputs, "float y") for body in (before, after)]
+    for model in models:
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    for seed in range(5):
+        assert Original(models[0], feeds(models[0], seed)).wrong(models[1]) is None
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_what_is_wrong_is_wrong_in_every_reading(name: str) -> None:
+    before, after, inputs = MISREAD[name]
+    models = [written(body, inputs, "float y") for body in (before, after)]
+    for model in models:
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    found = [Original(models[0], feeds(models[0], seed)).wrong(models[1]) for seed in range(5)]
+    assert any(wrong is not None for wrong in found)
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_mistake_is_found(name: str) -> None:
     before, after = (written(body) for body in PLANTED[name])

@@ -2,8 +2,11 @@
 
 hidden    what a mask hides does not count, even where it is infinite or NaN: a score under a mask of at most -1e4, one
           that is multiplied by 0, and a value whose weight is 0
+added     a score that Where replaces by at most -1e30 is added to, so that it shows where it is infinite or NaN
 fill      a fill of at most -1e9 hides, even beside scores so enormous that the sum of both does not
 guard     a guard that makes 0 of weights that are NaN is for rows that are masked throughout, not for strange scores
+limit     an exponential that is out of range is only enormous: a quotient of sums of such has a limit
+logarithm the logarithm of such an exponential plus something is what the exponential was taken of
 poison    a row of exponentials over their sum that holds infinity is NaN throughout, as Softmax has it
 zero      the sign of a 0 may be lost, or gained where one is subtracted
 
@@ -21,13 +24,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
-HIDES, FILLS = -1e4, -1e9
-"""A mask that is added hides from here on; it does so whatever the scores are from there on."""
+HIDES, FILLS, SWALLOWS = -1e4, -1e9, -1e30
+"""A mask that is added hides from the first on, beside any scores from the second on; the last swallow what they are
+added to."""
 BESIDE = 1e-3
 """Scores of at least so many times a fill are enormous beside it."""
 SCORES = frozenset("Add Sub Mul Div Where Max Min Neg Tanh Identity Reshape Transpose Unsqueeze Squeeze".split())
 WEIGHTS = frozenset("Where Mul Identity Reshape Transpose Unsqueeze Squeeze Dropout".split())
 REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
+ENORMOUS = 80.0
+"""Whose exponential is still in range."""
 FAR = 10
 """Nodes that lie between a product and a Softmax at most."""
 
@@ -90,9 +96,10 @@ class Edit:
         self.replaced[index] = [*self.made, helper.make_node("Identity", [value], [old.output[0]])]
         self.made = []
 
-    def kept(self, index: int) -> str:
-        """A node as it is, under another name."""
+    def kept(self, index: int, first: str = "") -> str:
+        """A node as it is, under another name, or with another first operand."""
         again = onnx.NodeProto.FromString(self.nodes[index].SerializeToString())
+        again.input[0] = first or again.input[0]
         again.output[0] = self.fresh()
         self.made.append(again)
         return again.output[0]
@@ -121,6 +128,17 @@ class Edit:
             if path is not None:
                 return [(index, place), *path]
         return None
+
+    def exponentials(self, name: str, depth: int = FAR) -> set[int]:
+        """Those that a sum or a multiple is made of."""
+        index = self.maker.get(name)
+        if index is None or not depth:
+            return set()
+        node = self.nodes[index]
+        if node.op_type == "Exp":
+            return {index}
+        read = node.input if node.op_type in ("Add", "Sub", "Mul", "Neg", "Identity") else ()
+        return set().union(*(self.exponentials(name, depth - 1) for name in read))
 
     def softmaxes(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         """Each Softmax of attention scores, and the way up to their product."""
@@ -169,6 +187,19 @@ def _mixed(edit: Edit, index: int, place: int) -> None:
     edit.instead(index, edit.node("Where", none, without, edit.kept(index)))
 
 
+def _added(edit: Edit) -> None:
+    for _, path in edit.softmaxes():
+        for index, place in path[:-1]:
+            node = edit.nodes[index]
+            if node.op_type != "Where" or index in edit.replaced or not place:
+                continue
+            condition, score, fill = node.input[0], node.input[place], node.input[3 - place]
+            zero = edit.number(0.0, score)
+            mask = edit.node("Where", condition, *((zero, fill) if place == 1 else (fill, zero)))
+            swallows = edit.at_most(fill, SWALLOWS)
+            edit.instead(index, edit.node("Where", swallows, edit.node("Add", score, mask), edit.kept(index)))
+
+
 def _fill(edit: Edit) -> None:
     for _, path in edit.softmaxes():
         for index, place in path[:-1]:
@@ -206,25 +237,59 @@ def _poison(edit: Edit) -> None:
         if (node.op_type == "Exp" and node.output[0] in summed) or node.op_type == "ReduceLogSumExp":
             x = node.input[0]
             infinite = edit.node("Equal", x, edit.number(np.inf, x))
-            poisoned = edit.node("Where", infinite, edit.number(np.nan, x), x)
-            again = edit.kept(index)
-            edit.made[-1].input[0] = poisoned
-            edit.instead(index, again)
+            edit.instead(index, edit.kept(index, edit.node("Where", infinite, edit.number(np.nan, x), x)))
+
+
+def _limit(edit: Edit) -> None:
+    """Exponentials that stand in both parts of a quotient, and in no output."""
+    outputs = {output.name for output in edit.model.graph.output}
+    found = set[int]()
+    for node in edit.nodes:
+        if node.op_type == "Div":
+            above, below = (edit.exponentials(name) for name in node.input)
+            found |= above & below
+    for index in found:
+        x, result = edit.nodes[index].input[0], edit.nodes[index].output[0]
+        if result not in outputs and edit.kinds.get(x) == TensorProto.FLOAT:
+            most = edit.number(ENORMOUS, x)
+            edit.instead(index, edit.kept(index, edit.node("Where", edit.node("Greater", x, most), most, x)))
+
+
+def _logarithm(edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        total = edit.maker.get(node.input[0]) if node.op_type == "Log" else None
+        if total is None or edit.nodes[total].op_type != "Add":
+            continue
+        made = [edit.maker.get(name) for name in edit.nodes[total].input]
+        powers = [edit.nodes[i].input[0] for i in made if i is not None and edit.nodes[i].op_type == "Exp"]
+        if len(powers) == 1 and edit.kinds.get(powers[0]) == TensorProto.FLOAT:
+            enormous = edit.node("Greater", powers[0], edit.number(ENORMOUS, powers[0]))
+            edit.instead(index, edit.node("Where", enormous, powers[0], edit.kept(index)))
 
 
 def _zero(sign: float, edit: Edit) -> None:
+    given = {info.name for info in edit.model.graph.input}
+
+    def signed(x: str, like: str) -> str:
+        nothing = edit.node("Equal", x, edit.number(0.0, like))
+        return edit.node("Where", nothing, edit.number(sign * 0.0, like), x)
+
     for index, node in enumerate(edit.nodes):
         name = node.output[0]
         if edit.kinds.get(name) in REAL and node.op_type not in ("Constant", "If") and len(node.output) == 1:
+            read = [signed(x, x) if x in given and edit.kinds.get(x) in REAL else x for x in node.input]
             again = edit.kept(index)
-            nothing = edit.node("Equal", again, edit.number(0.0, name))
-            edit.instead(index, edit.node("Where", nothing, edit.number(sign * 0.0, name), again))
+            edit.made[-1].input[:] = read
+            edit.instead(index, signed(again, name))
 
 
 READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("hidden", _hidden),
+    ("added", _added),
     ("fill", _fill),
     ("guard", _guard),
+    ("limit", _limit),
+    ("logarithm", _logarithm),
     ("poison", _poison),
     ("zero", partial(_zero, 1.0)),
     ("negative zero", partial(_zero, -1.0)),
