@@ -32,8 +32,8 @@ BESIDE = 1e-3
 SCORES = frozenset("Add Sub Mul Div Where Max Min Neg Tanh Identity Reshape Transpose Unsqueeze Squeeze".split())
 WEIGHTS = frozenset("Where Mul Identity Reshape Transpose Unsqueeze Squeeze Dropout".split())
 REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
-ENORMOUS = 80.0
-"""Whose exponential is still in range."""
+ENORMOUS = {TensorProto.FLOAT: 80.0, TensorProto.FLOAT16: 10.0}
+"""Numbers whose exponential is still in range."""
 FAR = 10
 """Nodes that lie between a product and a Softmax at most."""
 
@@ -250,8 +250,8 @@ def _limit(edit: Edit) -> None:
             found |= above & below
     for index in found:
         x, result = edit.nodes[index].input[0], edit.nodes[index].output[0]
-        if result not in outputs and edit.kinds.get(x) == TensorProto.FLOAT:
-            most = edit.number(ENORMOUS, x)
+        if result not in outputs and edit.kinds.get(x) in ENORMOUS:
+            most = edit.number(ENORMOUS[edit.kinds[x]], x)
             edit.instead(index, edit.kept(index, edit.node("Where", edit.node("Greater", x, most), most, x)))
 
 
@@ -262,8 +262,9 @@ def _logarithm(edit: Edit) -> None:
             continue
         made = [edit.maker.get(name) for name in edit.nodes[total].input]
         powers = [edit.nodes[i].input[0] for i in made if i is not None and edit.nodes[i].op_type == "Exp"]
-        if len(powers) == 1 and edit.kinds.get(powers[0]) == TensorProto.FLOAT:
-            enormous = edit.node("Greater", powers[0], edit.number(ENORMOUS, powers[0]))
+        if len(powers) == 1 and edit.kinds.get(powers[0]) in ENORMOUS:
+            most = edit.number(ENORMOUS[edit.kinds[powers[0]]], powers[0])
+            enormous = edit.node("Greater", powers[0], most)
             edit.instead(index, edit.node("Where", enormous, powers[0], edit.kept(index)))
 
 
