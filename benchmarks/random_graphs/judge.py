@@ -96,7 +96,10 @@ class Original:
         crashes = _crashing(fused) > _crashing(self.model)
         for number, (feed, expected) in enumerate(self.expected):
             try:
-                actual = _alone(fused, feed, optimize=optimize) if feed.empty else session.run(feed.inputs)
+                if feed.empty:
+                    actual = _alone(fused, feed, self.model, optimize=optimize)
+                else:
+                    actual = session.run(feed.inputs)
             except (SessionError, CrashError) as error:
                 if feed.empty and ("Attention node" in str(error) or (isinstance(error, CrashError) and crashes)):
                     continue  # onnxruntime's attention takes nothing empty, and some ops crash
@@ -191,9 +194,11 @@ def _crashing(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for node in nodes} & {"Attention", "MultiHeadAttention", "InstanceNormalization"}
 
 
-def _alone(model: onnx.ModelProto, feed: Feed, *, optimize: bool = False) -> list[Array]:
+def _alone(
+    model: onnx.ModelProto, feed: Feed, original: onnx.ModelProto | None = None, *, optimize: bool = False
+) -> list[Array]:
     """The outputs, computed in a process of its own.  Raises SessionError, or CrashError if that dies."""
-    counted = from_the_first(model)
+    counted = from_the_first(model, original or model)
     try:
         return isolated(lambda tell: Session(counted, optimize=optimize, threads=1).run(feed.inputs), LONG)
     except SessionError:
@@ -202,20 +207,33 @@ def _alone(model: onnx.ModelProto, feed: Feed, *, optimize: bool = False) -> lis
         raise CrashError(str(error)) from None
 
 
-def from_the_first(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the axes of its reductions counted from the first on, but in the functions of fused ops."""
-    own = [(f.domain, f.name) for f in model.functions if f.domain != "onnxfuse"]
-    counted = inliner.inline_selected_functions(model, own, exclude=False) if own else model
-    counted = onnx.shape_inference.infer_shapes(counted)
-    _count(counted.graph, {}, {})
+def from_the_first(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the axes of its reductions counted from the first on, but in the functions of fused ops.
+
+    The original's values tell ranks behind ops of other domains, too, of which onnx knows no shapes."""
+    ranks = _ranks(_inlined(original).graph)
+    counted = _inlined(model)
+    _count(counted.graph, ranks, {})
     return counted
 
 
-def _count(graph: onnx.GraphProto, ranks: dict[str, int], tensors: dict[str, Array]) -> None:
+def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without functions, but those of fused ops, with the shapes of its values."""
+    own = [(f.domain, f.name) for f in model.functions if f.domain != "onnxfuse"]
+    plain = inliner.inline_selected_functions(model, own, exclude=False) if own else model
+    return onnx.shape_inference.infer_shapes(plain)
+
+
+def _ranks(graph: onnx.GraphProto) -> dict[str, int]:
     infos = (*graph.input, *graph.value_info, *graph.output)
-    known = [info for info in infos if info.type.tensor_type.HasField("shape")]
-    ranks = ranks | {info.name: len(info.type.tensor_type.shape.dim) for info in known}
-    ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    known = {info.name: info.type.tensor_type for info in infos if info.type.tensor_type.HasField("shape")}
+    return {name: len(kind.shape.dim) for name, kind in known.items()} | {
+        t.name: len(t.dims) for t in graph.initializer
+    }
+
+
+def _count(graph: onnx.GraphProto, ranks: dict[str, int], tensors: dict[str, Array]) -> None:
+    ranks = ranks | _ranks(graph)
     tensors = tensors | {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in list(graph.node):
         if node.op_type == "Constant" and node.attribute[0].HasField("t"):

@@ -126,10 +126,8 @@ class Body:
         made.attribute.extend(make_attribute(k, v) for k, v in sorted(attrs.items()))
         self.nodes.append(made)
         ranks = [0 if number_of(name) is not None else self.ranks.get(name, -1) for name in inputs]
-        if op in ELEMENTWISE and min(ranks) >= 0:
-            self.ranks[names[0]] = max(ranks)
-        elif op.startswith("Reduce") and ranks[0] >= 0:  # all keep their dimensions
-            self.ranks[names[0]] = ranks[0]
+        if min(ranks, default=-1) >= 0 and (op in ELEMENTWISE or op.startswith("Reduce")):
+            self.ranks[names[0]] = max(ranks)  # all keep their dimensions, and axes are of rank 1
         return names
 
     def constant(self, array: Any, dtype: int, base: str = "constant") -> Ref:
@@ -318,8 +316,7 @@ class Body:
             bounds = [attrs.pop("start"), attrs.pop("stop"), attrs.pop("axis"), attrs.pop("step", 1)]
             inputs += [self.constant([b], TensorProto.INT64).name for b in bounds]
         if op.startswith("Reduce") and inputs[0] in self.ranks:
-            rank = self.ranks[inputs[0]]
-            attrs["axes"] = tuple(axis % rank for axis in attrs["axes"])
+            attrs["axes"] = tuple(axis % self.ranks[inputs[0]] for axis in attrs["axes"])
         moved = integers_as_input(op, self.opset)
         if moved and moved[1] in attrs:
             inputs.append(self.constant(attrs.pop(moved[1]), TensorProto.INT64, moved[1]).name)
