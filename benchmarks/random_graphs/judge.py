@@ -47,7 +47,10 @@ SLACK = 8.0
 """How many times the spread of those runs a result may be away from the original."""
 LONG = 60.0
 """Seconds that a run on empty tensors may take."""
-LOWEST = {TensorProto.FLOAT: np.finfo(np.float32).max, TensorProto.FLOAT16: np.finfo(np.float16).max}
+LARGEST: dict[int, float] = {
+    TensorProto.FLOAT: float(np.finfo(np.float32).max),
+    TensorProto.FLOAT16: float(np.finfo(np.float16).max),
+}
 """What Clip without a bound makes of an infinity."""
 
 
@@ -81,7 +84,8 @@ class Original:
             except (SessionError, CrashError):
                 continue  # it does not take such numbers, or empty tensors
         self._noisy: list[Session] = []
-        self._readings: list[tuple[tuple[str, ...], Session | None, onnx.ModelProto]] | None = None
+        self._readings: list[tuple[tuple[str, ...], Session, onnx.ModelProto]] = []
+        self._unread = readings(model)
         self._exact: dict[tuple[int, tuple[str, ...]], list[Array] | None] = {}
 
     def wrong(self, fused: onnx.ModelProto, *, optimize: bool = False) -> Wrong | None:
@@ -93,7 +97,7 @@ class Original:
             return Wrong(nowhere, "", f"cannot be had: {error}")
         if session.outputs != self.names:
             return Wrong(nowhere, "", f"are {session.outputs} instead of {self.names}")
-        crashes = _crashing(fused) > _crashing(self.model)
+        crashes = _crashing(fused) - _crashing(self.model)
         for number, (feed, expected) in enumerate(self.expected):
             try:
                 if feed.empty:
@@ -129,19 +133,19 @@ class Original:
         yield self._spelling(number, index, actual, expected, (), self.model)
         for names, session, model in self._read():
             try:
-                other = session.run(self.expected[number][0].inputs)[index] if session is not None else expected
+                other = session.run(self.expected[number][0].inputs)[index]
             except SessionError:
                 continue
             if other.shape == expected.shape:
                 yield _close(actual, other, 0.0)
                 yield self._spelling(number, index, actual, other, names, model)
 
-    def _read(self) -> list[tuple[tuple[str, ...], Session | None, onnx.ModelProto]]:
-        if self._readings is None:
-            self._readings = [
-                (names, Session(model, optimize=False, threads=1), model) for names, model in readings(self.model)
-            ]
-        return self._readings
+    def _read(self) -> Iterator[tuple[tuple[str, ...], Session, onnx.ModelProto]]:
+        """The readings, the simplest first, each made when it is wanted."""
+        yield from self._readings
+        for names, model in self._unread:
+            self._readings.append((names, Session(model, optimize=False, threads=1), model))
+            yield self._readings[-1]
 
     def _rounding(self, number: int, index: int, actual: Array, expected: Array, runs: int) -> Array:
         """Where the original itself is no steadier."""
@@ -256,12 +260,12 @@ def _bounded(model: onnx.ModelProto) -> onnx.ModelProto:
     infos = (*plain.graph.input, *plain.graph.value_info, *plain.graph.output)
     kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
     for node in plain.graph.node:
-        if node.op_type == "Clip" and not node.attribute and kinds.get(node.input[0]) in LOWEST:
+        if node.op_type == "Clip" and not node.attribute and kinds.get(node.input[0]) in LARGEST:
             kind, given = kinds[node.input[0]], [*node.input[1:], "", ""]
             for place, sign in enumerate((-1, 1)):
                 if not given[place]:
                     given[place] = f"{node.output[0]}/bound_{place}"
-                    bound = np.array(sign * LOWEST[kind], helper.tensor_dtype_to_np_dtype(kind))
+                    bound = np.array(sign * LARGEST[kind], helper.tensor_dtype_to_np_dtype(kind))
                     plain.graph.initializer.append(numpy_helper.from_array(bound, given[place]))
             node.input[1:] = given[:2]
     return plain

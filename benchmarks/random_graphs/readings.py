@@ -19,6 +19,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -32,7 +33,7 @@ BESIDE = 1e-3
 SCORES = frozenset("Add Sub Mul Div Where Max Min Neg Tanh Identity Reshape Transpose Unsqueeze Squeeze".split())
 WEIGHTS = frozenset("Where Mul Identity Reshape Transpose Unsqueeze Squeeze Dropout".split())
 REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
-ENORMOUS = {TensorProto.FLOAT: 80.0, TensorProto.FLOAT16: 10.0}
+ENORMOUS: dict[int, float] = {TensorProto.FLOAT: 80.0, TensorProto.FLOAT16: 10.0}
 """Numbers whose exponential is still in range."""
 FAR = 10
 """Nodes that lie between a product and a Softmax at most."""
@@ -53,7 +54,7 @@ class Edit:
         self.opset = next(entry.version for entry in self.model.opset_import if not entry.domain)
         self.made: list[onnx.NodeProto] = []
 
-    def node(self, op: str, *inputs: str, **attributes: object) -> str:
+    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
         name = self.fresh()
         self.made.append(helper.make_node(op, inputs, [name], **attributes))
         return name
@@ -102,7 +103,7 @@ class Edit:
         again.input[0] = first or again.input[0]
         again.output[0] = self.fresh()
         self.made.append(again)
-        return again.output[0]
+        return str(again.output[0])
 
     def done(self) -> onnx.ModelProto | None:
         if not self.replaced:

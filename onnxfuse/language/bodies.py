@@ -54,8 +54,8 @@ class Use:
     """One way in which a fused op is used: what its function is specialised for.
 
     `inputs` tells which positional inputs are given, `outputs` which outputs the node names of those it lists, `dtype`
-    is the real element type of the result.  `shapes` (a letter for each unknown dimension) and `booleans`, which inputs
-    are such, stand there only if the equations ask for them.
+    is the real element type of the result.  `shapes` (a letter for each unknown dimension, `UNKNOWN` for all where only
+    ranks matter) and `booleans`, which inputs are such, stand there only if the equations ask for them.
     """
 
     op: str
