@@ -101,6 +101,19 @@ MODELS = {
         "float[b,4,3,s] x",
         "float[?,2,2,3,?] y",
     ),
+    "one head whose width nobody knows": (
+        """t = Transpose<perm = [0, 2, 1]>(x)  m = MatMul(x, t)  h = Constant<value = float {0.5}>()
+        a = Mul(m, h)  w = Softmax<axis = -1>(a)  y = MatMul(w, x)""",
+        "float[4,s,b] x",
+        "float[?,?,?] y",
+    ),
+    "ones around dimensions that may be 0": (
+        """a = Constant<value = int64[1] {2}>()  m = ReduceMax<keepdims = 1>(x, a)  n = Shape(m)
+        i = Constant<value = int64[1] {0}>()  j = Constant<value = int64[1] {1}>()  b = Gather(n, i)  s = Gather(n, j)
+        o = Constant<value = int64[2] {1, 1}>()  d = Concat<axis = 0>(b, o, s)  y = Reshape(m, d)""",
+        "float[b,s,4] x",
+        "float[?,1,1,?] y",
+    ),
     "a mask of one element": (
         """t = Transpose<perm = [0, 1, 3, 2]>(k)  m = MatMul(q, t)  low = Constant<value = float {-1e30}>()
         a = Add(m, low)  w = Softmax<axis = -1>(a)  y = MatMul(w, v)""",

@@ -18,6 +18,7 @@ InstanceNormalization is new, it may crash, which the README says, too.
 
 from __future__ import annotations
 
+import faulthandler
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,7 @@ from onnx import TensorProto, helper, inliner, numpy_helper
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.proof import float64
 from onnxfuse.runtime.quiet import Session, SessionError
-from onnxfuse.system.isolation import TookTooLongError, isolated
+from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
 
 from .feeds import Feed
 from .noise import noisy, shaken
@@ -203,8 +204,13 @@ def _alone(
 ) -> list[Array]:
     """The outputs, computed in a process of its own.  Raises SessionError, or CrashError if that dies."""
     counted = from_the_first(model, original or model)
+
+    def run(tell: Tell) -> list[Array]:
+        faulthandler.disable()  # pytest enables it, and a crash is an answer here
+        return Session(counted, optimize=optimize, threads=1).run(feed.inputs)
+
     try:
-        return isolated(lambda tell: Session(counted, optimize=optimize, threads=1).run(feed.inputs), LONG)
+        return isolated(run, LONG)
     except SessionError:
         raise
     except (OnnxfuseError, TookTooLongError) as error:
