@@ -421,8 +421,8 @@ def test_libraries_are_kept_and_used_again(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_several_processes_may_build_at_a_time(tmp_path: Path) -> None:
     code = """
 import numpy as np
-from onnxfuse.kernels.device import Source
-from onnxfuse.kernels.emulated import Emulated
+from onnxfuse.kernels.device.device import Source
+from onnxfuse.kernels.emulator.device import Emulated
 y = np.zeros(4, np.float32)
 text = 'extern "C" __global__ void one(float *y) { y[threadIdx.x] = 1.0f; }'
 Emulated().launch(Source("one.cu", text), "one", (1,), (4,), [y])

@@ -61,7 +61,7 @@ def test_what_is_read_is_written_back_byte_for_byte(tmp_path: Path) -> None:
 def test_the_same_model_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     source = tmp_path / "a.onnx"
     onnx.save(broken.custom_op_in_the_middle(), source)
-    script = "import sys; from pathlib import Path; from onnxfuse import files; a, b = map(Path, sys.argv[1:]); "
+    script = "import sys; from pathlib import Path; from onnxfuse.model import files; a, b = map(Path, sys.argv[1:]); "
     script += "files.write(files.read(a), b, source=a)"
     for seed in ("0", "1", "77"):
         target = tmp_path / f"{seed}.onnx"

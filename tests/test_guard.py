@@ -112,9 +112,9 @@ def test_work_that_is_asked_to_end_does(name: str, said: str, deaf: str) -> None
 def test_the_file_that_is_being_written_goes_with_it(tmp_path: Path) -> None:
     script = SCRIPT.format(
         """
-    from onnxfuse import atomic
+    from onnxfuse.system import atomic_write
     os.fsync = lambda _: (print("begun", flush=True), time.sleep(60))
-    atomic.replace(Path("out"), [b"new"])
+    atomic_write.replace(Path("out"), [b"new"])
 """.strip()
     )
     (tmp_path / "out").write_text("old")

@@ -110,7 +110,7 @@ def test_nothing_is_left_of_it_where_telling_fails() -> None:
 
 FOLLOWING = """
 import os, sys, time
-from onnxfuse import processes
+from onnxfuse.system import processes
 {}
 parent, (reader, writer) = os.getpid(), os.pipe()
 if not os.fork():
