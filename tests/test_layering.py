@@ -103,7 +103,7 @@ def closure(name: str, *, everywhere: bool = False) -> set[str]:
 
 def level(name: str) -> int:
     """Where the room of a module stands in the order."""
-    while name not in ORDER:
+    while name and name not in ORDER:
         name = name.rpartition(".")[0]
     return ORDER.index(name)
 

@@ -170,7 +170,7 @@ class Report:
     """All there is to say about one model.
 
     `to_json` is the stable form.  report.schema.json, a JSON Schema (draft 2020-12) beside this file, says what each
-    key means; tests/test_records.py checks that they agree.
+    key means; tests/reporting/test_records.py checks that they agree.
     """
 
     model: str

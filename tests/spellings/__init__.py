@@ -1,7 +1,7 @@
 """Every way to write an operator out: generators of small models that all mean the same.
 
 Each module has the numpy float64 definition of its operators and yields `build.Spelling`s of them.  `FAMILIES` names
-them all; tests/test_spellings.py proves that each spelling really is its operator.
+them all; tests/whole/test_spellings.py proves that each spelling really is its operator.
 
     for spelling in FAMILIES["layer_norm"](opset=17):
         spelling.model, spelling.inputs      # run it

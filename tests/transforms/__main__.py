@@ -12,7 +12,7 @@ import onnx
 
 from onnxfuse.fuse import fuse
 from onnxfuse.language import catalogue
-from tests import whole
+from tests import exports
 from tests.transforms import OPAQUE, TRANSFORMS, transformed
 
 CATALOGUE = catalogue.load()
@@ -39,9 +39,9 @@ def main() -> None:
 
 
 def try_all(path: Path, options: argparse.Namespace, totals: Counter[str]) -> None:
-    model = whole.load(path)
-    given = whole.feeds(model)
-    fusions = whole.fused_ops(fuse(model, CATALOGUE).model)
+    model = exports.load(path)
+    given = exports.feeds(model)
+    fusions = exports.fused_ops(fuse(model, CATALOGUE).model)
     rng = random.Random(options.seed)
     singles = [[name] for name in options.only or (*TRANSFORMS, *OPAQUE)]
     depths = [] if options.only else [options.depth] * options.stacks
@@ -54,7 +54,7 @@ def try_all(path: Path, options: argparse.Namespace, totals: Counter[str]) -> No
         try:
             if "unranked" not in names:  # the checker wants a rank, runtimes do not
                 onnx.checker.check_model(changed, full_check=True)
-            moved = whole.changed_outputs(model, changed, given)
+            moved = exports.changed_outputs(model, changed, given)
         except Exception as error:  # what onnxruntime raises has no common base
             totals["invalid"] += 1
             print(f"INVALID {label}: {str(error)[:200]}", flush=True)
@@ -67,7 +67,7 @@ def try_all(path: Path, options: argparse.Namespace, totals: Counter[str]) -> No
             fused = fuse(changed, CATALOGUE).model
             if "unranked" not in names:
                 onnx.checker.check_model(fused, full_check=True)
-            wrong = whole.differing(changed, fused, given)
+            wrong = exports.differing(changed, fused, given)
         except Exception as error:
             totals["failed"] += 1
             print(f"FAILED {label}: {type(error).__name__} {str(error)[:300]}", flush=True)
@@ -75,7 +75,7 @@ def try_all(path: Path, options: argparse.Namespace, totals: Counter[str]) -> No
         if wrong:
             totals["wrong"] += 1
             print(f"WRONG {label}: {dict(list(wrong.items())[:3])}", flush=True)
-        found = whole.fused_ops(fused)
+        found = exports.fused_ops(fused)
         lost, gained = fusions - found, found - fusions
         if lost or gained:
             kind = "fewer" if lost else "more"

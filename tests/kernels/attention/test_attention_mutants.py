@@ -1,0 +1,166 @@
+"""Mistakes in the attention kernels: the emulator or the numbers catch every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from onnxfuse.kernels.attention.attention import Attention
+from onnxfuse.kernels.device.device import Device, TensorType
+from onnxfuse.kernels.emulator.device import Emulated
+from tests.attention_cases import Case, expected
+from tests.kernel_mutants import assert_caught, survivors
+from tests.row_cases import assert_close
+
+FLOAT, HALF = np.dtype(np.float32), np.dtype(np.float16)
+
+
+def attended(
+    case: Case, dtype: np.dtype[np.generic], wanted: tuple[bool, ...] = (True, True, True)
+) -> Callable[[Device], None]:
+    """A node, and the check of what it gave, of the outputs that are `wanted`."""
+    inputs = case.inputs(dtype)
+    wants = expected(case.node, inputs)
+
+    def run(device: Device) -> None:
+        kernel = Attention(case.node)
+        types = kernel.outputs([None if i is None else TensorType(i.dtype, i.shape) for i in inputs])
+        asked = [*wanted, *[False] * (len(types) - len(wanted))]
+        outputs = [np.full(t.shape, np.nan, t.dtype) if a else None for t, a in zip(types, asked, strict=True)]
+        kernel.launch(device, inputs, outputs)
+        for got, want in zip(outputs, wants, strict=True):
+            if got is not None:
+                assert_close(got, want)
+
+    return run
+
+
+CAUSAL = {"is_causal": 1, "scale": 0.2}
+WINDOW = {"left_window_size": 20, "right_window_size": 3, "nan_to_zero": 1}
+RUNS = {
+    "causal": attended(Case(70, 70, 40, past=65, kv_heads=1, flat=True, attributes=CAUSAL), HALF),
+    "scalar": attended(Case(70, 70, 40, past=65, kv_heads=1, flat=True, attributes=CAUSAL), FLOAT),
+    "whole": attended(Case(70, 70, 64, past=128, flat=True, attributes=CAUSAL), HALF),
+    "kept": attended(Case(70, 70, 80, past=128, flat=True, attributes=CAUSAL), HALF),
+    "hidden": attended(Case(70, 70, 40, lengths=(3, 0), attributes={**CAUSAL, "nan_to_zero": 1}), HALF),
+    "window": attended(Case(100, 150, 40, mask=(2, 2, 100, 150), attributes=WINDOW), HALF),
+    "left": attended(Case(100, 150, 40, attributes={"left_window_size": 20}), HALF),
+    "boolean": attended(
+        Case(70, 131, 40, mask=(70, 131), boolean=True, attributes={"mask_filter_value": -3.0, "is_causal": 1}), HALF
+    ),
+    "short": attended(Case(20, 131, 40, mask=(20, 66)), HALF),
+    "lengths": attended(Case(3, 200, 40, lengths=(200, 77)), HALF),
+    "capped": attended(Case(20, 70, 40, sink=True, mask=(20, 70), hidden=(5,), attributes={"softcap": 2.0}), HALF),
+    "turned": attended(Case(70, 70, 40, past=65, heads=4, angles="chosen", attributes=CAUSAL), HALF),
+    "apart": attended(Case(37, 37, 40, angles="given", turned=16, flat=True), HALF, (True,)),
+    "neighbours": attended(Case(37, 37, 40, angles="chosen", interleaved=True), HALF),
+    "one query": attended(Case(1, 1, 40, past=700, heads=8, kv_heads=2, sink=True, mask=(2, 8, 1, 701)), HALF),
+}
+
+
+def test_every_barrier_is_needed() -> None:
+    def run(device: Device) -> None:
+        for name in ("causal", "hidden"):
+            RUNS[name](device)
+
+    assert [label for label in survivors(run) if not label.startswith("common.cuh")] == []  # what none of them calls
+
+
+ROW = "batch * q_batch + (kv_head * group + r % group) * q_head + r / group * q_row"
+MUTANTS: list[tuple[str, str, str]] = [
+    ("causal", ROW, ROW.replace("q_batch", "q_head")),
+    ("causal", ROW, ROW.replace("r % group", "r / queries")),
+    ("causal", ROW, ROW.replace("r / group * q_row", "r / group * q_head")),
+    ("causal", "rows - first_row, head, q", "ROWS, head, q"),
+    ("causal", "limit - key, columns, aligned", "KEYS, columns, aligned"),
+    ("causal", "row < present && column < columns", "row < present"),
+    ("causal", "row < present && column < columns", "row <= present && column < columns"),
+    ("causal", "j < past ? older", "j <= past ? older"),
+    ("causal", "(j - past) * step", "j * step"),
+    ("causal", "(before + j) * columns", "(before + j) * COLUMNS"),
+    ("causal", "last_query + offset + right + 1)", "last_query + offset + right)"),
+    ("causal", "if (edge)", "if (false)"),
+    ("causal", "j > at[i / 2] + right", "j >= at[i / 2] + right"),
+    ("causal", "j > at[i / 2] + right", "j > at[i / 2] + right + 1"),
+    ("causal", "lengths ? static_cast<int>(length) - queries : start", "0"),
+    ("causal", "sum[half] *= factor;", ""),
+    ("causal", "o[n][2 * half + 1] *= factor;", ""),
+    ("causal", "top[half] = peak[half];", ""),
+    ("causal", "warp_reduce<4>(peak, Max());", ""),
+    ("causal", "warp_reduce<4>(softmax.sum, Add());", ""),
+    ("causal", "lane % 16 * STRIDE_V + lane / 16 * 8", "lane % 8 * STRIDE_V + lane / 16 * 8"),
+    ("causal", "load_matrices<true>", "load_matrices<false>"),
+    ("causal", "multiply_add<TYPE>(o[n], rest, b);", ""),
+    ("causal", "r >= rows || column >= head_v", "column >= head_v"),
+    ("causal", "r >= rows || column >= head_v", "r >= rows"),
+    ("causal", "r / group * y_row + column", "r / group * y_head + column"),
+    ("causal", "fresh < 0 ? past", "fresh <= 0 ? past"),
+    ("causal", "head_step + fresh * row_step", "head_step + row * row_step"),
+    ("causal", "if (index >= count) return;", ""),
+    ("scalar", "quad + key % 8 / 2", "quad + key % 4"),
+    ("scalar", "rows + 8 * QUERY_STRIDE + k", "rows + 8 * STRIDE_V / 2 + k"),
+    ("scalar", "columns + (8 * n + i) * STRIDE + k", "columns + (8 * n + i) * HEAD + k"),
+    ("whole", "newer + (key - past) * step", "newer + key * step"),
+    ("whole", "old ? older + (before + key)", "old ? older + key"),
+    ("whole", "between = old ? columns : step", "between = columns"),
+    ("kept", "read(newer, past, step, limit)", "read(newer, 0, step, limit)"),
+    ("kept", "older + before * columns, 0", "older, 0"),
+    ("kept", "from += APART *", "from += 2 * APART *"),
+    ("kept", "first + APART > KEYS && first + threadIdx.x / CHUNKS >= KEYS", "false"),
+    ("kept", "own = threadIdx.x / CHUNKS * WIDTH", "own = threadIdx.x / CHUNKS * COLUMNS"),
+    ("hidden", "if (nan_to_zero && !(total > 0.0f)) return 0.0f;", ""),
+    ("window", "return top == minus_infinity() ? 0.0f : top;", "return top;"),
+    ("window", "j < at[i / 2] - left", "j <= at[i / 2] - left"),
+    ("window", "j < at[i / 2] - left", "false"),
+    ("left", "key < last_query + offset - left", "key < first_query + offset - left"),
+    ("window", "first_query + offset - left) / KEYS * KEYS", "first_query + offset) / KEYS * KEYS"),
+    ("window", "s[n][i] = told.apply(s[n][i], n, i, added(filler));", ""),
+    ("window", "batch * mask_batch", "batch * mask_head"),
+    ("window", "row / group * mask_row", "row / group * mask_key"),
+    ("window", "added(to_float(said))", "to_float(said)"),
+    ("window", "first + 8 * n + threadIdx.x % 4 * 2 + i % 2;", "first + 8 * n + threadIdx.x % 4 + i % 2 * 4;"),
+    ("boolean", "MASK == BOOLEAN && filler > minus_infinity()", "false"),
+    ("boolean", "everything && key + KEYS > total", "false"),
+    ("boolean", "key + 8 * n + lane % 4 * 2 + i % 2 >= total", "key + 8 * n + lane % 4 * 2 + i % 2 > total"),
+    ("short", "if (key < keys)", "if (key <= keys)"),
+    ("lengths", "min(static_cast<int>(length), total)", "total"),
+    ("capped", "unit * (CAPPED ? tanhf(s[n][i] * inner) : s[n][i])", "unit * s[n][i] * inner"),
+    ("capped", "exp2f(sink - base)", "0.0f"),
+    ("turned", "if (fresh >= 0)", "if (false)"),
+    ("turned", "pair + ROTARY : pair", "pair : pair + ROTARY"),
+    ("turned", "second ? other[i] : -other[i]", "second ? -other[i] : other[i]"),
+    ("turned", "load_floats(sine, sines + angle", "load_floats(sine, cosines + angle"),
+    ("turned", "positions ? chosen(positions[index], rows) : index", "index"),
+    ("turned", "batch * queries + (first_row + row) / group", "(first_row + row) / group"),
+    ("turned", "batch * (rows - past_rows) + fresh", "fresh"),
+    ("turned", "batch * (rows - past_rows) + fresh", "batch * (rows - past_rows) + row"),
+    ("turned", "static_cast<int>(length) - queries : start", "static_cast<int>(length) - queries : past"),
+    ("apart", "if (column >= 2 * ROTARY) return;", ""),
+    ("apart", "row < rows - first_row && column < head", "column < head"),
+    ("neighbours", "(column + i) ^ 1", "column + i"),
+    ("neighbours", "sines[angle + (column + i) / 2]", "sines[angle + column / 2]"),
+    ("neighbours", "(column + i) % 2 : column", "column % 2 : column"),
+    ("one query", "(kv_head * group + row % group) * mask_head", "0"),
+    ("one query", "pair * splits * rows + row", "pair * rows + row"),
+    ("one query", "begin += split * share;", ""),
+    ("one query", "end = min(end, begin + share);", ""),
+    ("one query", "exp2f(statistics[place * 2] - base)", "1.0f"),
+    ("one query", "if (lane % 4 == 0) store_floats", "if (lane == 0) store_floats"),
+    ("one query", "softmax.sum[half] * unboosted}", "softmax.sum[half]}"),
+    ("one query", "const float unboosted = exp2f(-Products::BOOST);", "const float unboosted = 1.0f;"),
+    ("one query", "sinks[head]", "sinks[kv_head]"),
+    ("one query", "if (row >= rows) continue;", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "before", "after"), MUTANTS, ids=lambda text: str(text)[:40])
+def test_mutants_are_caught(name: str, before: str, after: str) -> None:
+    assert_caught(RUNS[name], before, after)
+
+
+def test_without_a_mistake_nothing_is_caught() -> None:
+    device = Emulated(checked=True)
+    for run in RUNS.values():
+        run(device)

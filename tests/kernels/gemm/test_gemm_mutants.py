@@ -1,0 +1,163 @@
+"""Mistakes in the product kernels: the emulator or the numbers catch every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfuse.kernels.device.device import Device
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.gemm.autotune import VARIABLE
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from tests.gemm_cases import FLOAT, HALF, assert_right, attributes, operands
+from tests.kernel_mutants import assert_caught, survivors
+from tests.kernel_runs import run
+
+
+def launched(dtype: np.dtype[Any], m: int, k: int, n: int, transposed: bool = False) -> Callable[[Any], None]:
+    """A launch, and the check of what it gave."""
+    given = attributes("Relu", alpha=0.5, transB=int(transposed))
+    arrays = operands((m, k), (k, n), dtype, transposed=transposed)
+
+    def go(device: Any) -> None:
+        (y,) = run(FusedMatMul(given), arrays, device)
+        assert_right(y, arrays, given)
+
+    return go
+
+
+def shared(device: Any) -> None:
+    """Sums in parts, and a residual that repeats, behind an activation that it does not go through."""
+    given, arrays = attributes("Relu", alpha=0.5), operands((2, 5, 1100), (1100, 72), HALF, residual=(5, 72))
+    (y,) = run(FusedMatMul(given), arrays, device)
+    assert_right(y, arrays, given)
+
+
+def repeated(device: Any) -> None:
+    for b in ((3, 40, 72), (40, 72)):
+        given, arrays = attributes("Relu"), operands((2, 3, 5, 40), b, HALF, bias=False, residual=(3, 5, 72))
+        (y,) = run(FusedMatMul(given), arrays, device)
+        assert_right(y, arrays, given)
+
+
+def batched(device: Any) -> None:
+    given, arrays = attributes("Relu"), operands((3, 20, 40), (3, 40, 72), HALF)
+    (y,) = run(FusedMatMul(given), arrays, device)
+    assert_right(y, arrays, given)
+
+
+def after_the_vendors(device: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "vendor")
+        given, arrays = attributes("Relu"), operands((6, 100, 8), (8, 72), FLOAT, residual=(100, 72))
+        (y,) = run(FusedMatMul(given), arrays, device)
+        assert_right(y, arrays, given)
+
+
+RUNS = {
+    "half": launched(HALF, 70, 136, 136),  # ends in the stage that results pass through
+    "half transposed": launched(HALF, 70, 200, 136, transposed=True),
+    "half odd": launched(HALF, 67, 101, 71),
+    "float": launched(FLOAT, 70, 100, 136),
+    "float transposed": launched(FLOAT, 70, 100, 136, transposed=True),
+    "float odd": launched(FLOAT, 67, 51, 71),
+    "few rows": launched(HALF, 5, 328, 72),
+    "batched": batched,
+    "shared": shared,
+    "repeated": repeated,
+    "after the vendor's": after_the_vendors,
+}
+
+
+def test_every_barrier_is_needed() -> None:
+    def go(device: Device) -> None:
+        for name in ("half", "float"):
+            RUNS[name](device)
+
+    of_products = [label for label in survivors(go) if not label.startswith("common.cuh")]  # no reduction is called
+    assert of_products == []
+
+
+MUTANTS: list[tuple[str, str, str]] = [
+    ("half", "row + r < height && ", ""),
+    ("half odd", " && column + c < width", ""),
+    ("half odd", "column + c < width", "column + c <= width"),
+    ("float odd", "row + r < height", "row + r <= height"),
+    ("float odd", " && column + c < width", ""),
+    ("half", "there ? 0 : bytes", "0"),
+    ("half", "* width + (column + c)", "* (width + 8) + (column + c)"),
+    ("half odd", "assign(*to, 0.0f)", "(void)to"),
+    ("half", "__pipeline_wait_prior(STAGES - 2)", "__pipeline_wait_prior(STAGES - 1)"),
+    (
+        "half",
+        "if (step + STAGES - 1 < last) begin(step + STAGES - 1)",
+        "if (step + STAGES < last) begin(step + STAGES)",
+    ),
+    ("half", "tiles + step % STAGES * STAGE;\n        sums", "tiles + (step + 1) % STAGES * STAGE;\n        sums"),
+    ("half", "(k + TILE_K - 1) / TILE_K", "k / TILE_K"),
+    ("few rows", "(k + TILE_K - 1) / TILE_K", "k / TILE_K"),
+    ("half", "if (row >= rows) return;", "if (row > rows) return;"),
+    ("half", "column + start >= columns", "column + start > columns"),
+    ("half odd", "column + start >= columns", "column + start > columns"),
+    ("half", "scale * product", "product"),
+    ("float", "bias + column + start", "bias + start"),
+    ("half odd", "bias + column + start", "bias + column"),
+    ("half", "within % height) * TILE_M", "within / height) * TILE_M"),
+    ("half", "min(down - first, GROUP)", "GROUP"),
+    ("half", "% (GROUP * across)", "% (GROUP * across + 1) + block % 2"),
+    ("half", "row() + 16 * i) * STRIDE_A + k", "row() + 16 * i) * STRIDE_A"),
+    ("half", "b + k * STRIDE_B + n", "b + k * STRIDE_B + n + 16"),
+    ("half transposed", "Order = col_major", "Order = row_major"),
+    ("half transposed", "b + n * STRIDE_B + k", "b + k * STRIDE_B + n"),
+    ("half", "warp() * 16 * STRIDE;", "warp() * 8 * STRIDE;"),
+    ("half", "own + r * STRIDE + c", "own + r * STRIDE"),
+    ("half", "row() + 16 * i + r", "row() + 16 * i + r + 1"),
+    ("float", "(y() + 16 * i) * STRIDE_A", "(y() + 8 * i) * STRIDE_A"),
+    ("float", "16 * j + 4 * x());\n#pragma", "16 * j + x());\n#pragma"),
+    ("float transposed", "(n / 64 * 4 + n % 4) * 16", "(n / 64 * 4 + n % 2) * 16"),
+    ("float transposed", "(16 * j + x()) * STRIDE_B", "(16 * j + y()) * STRIDE_B"),
+    ("float", "first_column + 16 * j + 4 * x()", "first_column + 16 * j + 4 * y()"),
+    ("batched", "part.batch * stride_a", "0 * stride_a"),
+    ("batched", "part.batch * stride_b", "part.batch * stride_a"),
+    ("batched", "first + part.batch * static_cast<long long>(m)", "first"),
+    ("shared", "first = blockIdx.y * share", "first = 0"),
+    ("shared", "min(first + share, steps)", "steps"),
+    ("shared", "min(first + share, steps)", "min(first + share - 1, steps)"),
+    ("shared", "first + ahead < last", "first + ahead < last - STAGES"),
+    ("shared", "blockIdx.y * rows + ", ""),
+    ("shared", "int part = 1; part < count", "int part = 2; part < count"),
+    ("shared", "int part = 1; part < count", "int part = 0; part < count"),
+    ("shared", "part < count", "part < count - 1"),
+    ("shared", "parts + part * rows * columns", "parts + part * columns"),
+    ("shared", "Epilogue::of(scale * value[i], added[i], other[i])", "Epilogue::of(value[i], added[i], other[i])"),
+    ("shared", "of(scale * value[i], added[i], other[i])", "of(scale * value[i] + other[i], added[i], 0)"),
+    (
+        "repeated",
+        "of(scale * product[start + i], added[i], other[i])",
+        "of(scale * product[start + i] + other[i], 0, 0)",
+    ),
+    ("repeated", "(before + row) % period", "row % period"),
+    ("repeated", "(before + row) % period", "before + row"),
+    ("repeated", "same * columns + column", "same * columns"),
+    ("repeated", "sums.write(result, row, column", "sums.write(result, row, 0"),
+    ("after the vendor's", "same += further;", ""),
+    ("after the vendor's", "if (same >= period) same -= period;", ""),
+    ("after the vendor's", "static_cast<long long>(same) * columns + column", "column"),
+    ("after the vendor's", "if (column >= columns) return;", ""),
+    ("after the vendor's", "row < rows; row += step", "row < rows; row += step + 1"),
+    ("after the vendor's", "row < rows", "row <= rows"),
+    ("after the vendor's", "bias + column", "bias"),
+]
+
+
+@pytest.mark.parametrize(("name", "before", "after"), MUTANTS)
+def test_a_mistake_is_caught(name: str, before: str, after: str) -> None:
+    assert_caught(RUNS[name], before, after)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_without_a_mistake_nothing_is(name: str) -> None:
+    RUNS[name](Emulated(checked=True))

@@ -1,0 +1,114 @@
+"""Numbers that a graph repeats over a whole tensor, and normalizations of channels that do not come last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from onnxfuse.lifting.lift import lift
+from onnxfuse.model.graph import roots
+from tests.spellings.build import Array
+from tests.whole.test_attention import Model, assert_same, census
+from tests.whole.test_attention_forms import draw
+
+X = (2, 3, 8)
+
+
+def gelu(g: Model, number: Callable[[float], str]) -> str:
+    error = g("Erf", g("Mul", "x", number(0.70710678)))
+    return g("Mul", "x", g("Mul", number(0.5), g("Add", number(1), error)))
+
+
+def test_a_number_stored_for_each_element_is_that_number() -> None:
+    g = Model({"x": draw(*X)})
+    y = gelu(g, lambda value: g.constant(np.full(X, value, np.float32)))
+    assert census(assert_same(g.proto(y), g.feeds)) == {"Gelu": 1}
+
+
+def test_a_number_expanded_to_the_shape_of_a_tensor_is_that_number() -> None:
+    g = Model({"x": draw(*X)}, {"x": ["b", "s", 8]})
+    shape = g("Shape", "x")
+    y = gelu(g, lambda value: g("Expand", g.constant(np.array(value, np.float32)), shape))
+    assert census(assert_same(g.proto(y), g.feeds)) == {"Gelu": 1}
+
+
+@pytest.mark.parametrize("shape", [(5, 2, 3, 8), (2, 6, 8)])
+def test_a_number_expanded_beyond_a_tensor_widens_it(shape: tuple[int, ...]) -> None:
+    g = Model({"x": draw(2, 1, 8)})
+    fused = assert_same(g.proto(g("Relu", g("Add", "x", np.ones(shape, np.float32)))), g.feeds)
+    assert census(fused) == {"Add": 1, "Relu": 1}
+
+
+def test_one_element_that_differs_is_no_number_repeated() -> None:
+    ones = np.ones(X, np.float32)
+    ones[1, 2, 3] = 2
+    g = Model({"x": draw(*X)})
+    error = g("Erf", g("Mul", "x", np.float32(0.70710678)))
+    y = g("Mul", "x", g("Mul", np.float32(0.5), g("Add", ones, error)))
+    assert census(assert_same(g.proto(y), g.feeds))["Gelu"] == 0
+
+
+def normalized(g: Model, axes: list[int], scale: Array, bias: Array, x: str = "x") -> str:
+    d = g("Sub", x, g("ReduceMean", x, axes=axes, keepdims=1))
+    variance = g("ReduceMean", g("Mul", d, d), axes=axes, keepdims=1)
+    return g("Add", g("Mul", g("Div", d, g("Sqrt", g("Add", variance, np.float32(1e-6)))), scale), bias)
+
+
+@pytest.mark.parametrize("dims", [(2, 6, 5), (2, 6, 4, 5), (2, 6, 3, 4, 5)])
+def test_channels_that_come_second_are_normalized_where_they_come_last(dims: tuple[int, ...]) -> None:
+    g = Model({"x": draw(*dims)})
+    each = (6, *(1 for _ in dims[2:]))
+    y = normalized(g, [1], draw(*each), draw(*each))
+    assert census(assert_same(g.proto(y), g.feeds)) == {"Transpose": 2, "LayerNormalization": 1}
+
+
+def test_channels_that_a_view_brought_there_go_back_without_a_transposition() -> None:
+    g = Model({"image": draw(2, 4, 5, 6)})
+    y = normalized(g, [1], draw(6, 1, 1), draw(6, 1, 1), g("Transpose", "image", perm=[0, 3, 1, 2]))
+    last = g("Transpose", y, perm=[0, 2, 3, 1])
+    assert census(assert_same(g.proto(last), g.feeds)) == {"LayerNormalization": 1}
+
+
+@pytest.mark.parametrize("scale", [(1, 5), (6, 4, 1), (1,), (2, 6, 1, 1)])
+def test_a_scale_that_is_none_per_channel_stays_behind(scale: tuple[int, ...]) -> None:
+    g = Model({"x": draw(2, 6, 4, 5)})
+    fused = census(assert_same(g.proto(normalized(g, [1], draw(*scale), draw(6, 1, 1))), g.feeds))
+    assert fused["Add"]
+    assert fused["Transpose"] == 2
+
+
+@pytest.mark.parametrize("axes", [[2], [0], [1, 3], [1, 2]])
+def test_other_axes_are_no_layer_normalization(axes: list[int]) -> None:
+    g = Model({"x": draw(2, 6, 4, 5)})
+    fused = census(assert_same(g.proto(normalized(g, axes, draw(6, 1, 1), draw(6, 1, 1))), g.feeds))
+    assert fused["LayerNormalization"] == 0
+
+
+VIEW = """<ir_version: 9, opset_import: ["": 17]>
+g (float[b, s, 4, 8] x, float[b, s] other, bool c) => (y, z) <int64[4] to = {0, 2, 2, 8}> {
+    y = Reshape (x, to)
+    z = Relu (other)
+}"""
+BRANCH = """<ir_version: 9, opset_import: ["": 17]>
+g (float[b, s, 4, 8] x, float[b, s] other, bool c) => (y, z) <int64[4] to = {0, 2, 2, 8}> {
+    y = If (c) <
+        then_branch = t () => (float[p, q, r, u] a) { a = Reshape (x, to) },
+        else_branch = e () => (float[p, q, r, u] a) { a = Relu (x) }
+    >
+    z = Relu (other)
+}"""
+
+
+@pytest.mark.parametrize(("text", "known"), [(VIEW, True), (BRANCH, False)])
+def test_a_view_that_holds_one_position_says_so_if_it_is_always_computed(text: str, known: bool) -> None:
+    """And nothing of another input whose dimension has the same name."""
+    view = lift(next(roots(onnx.parser.parse_model(text))), None)
+    x, other = view.term("x").shape, view.term("other").shape
+    assert x is not None
+    assert other is not None
+    assert (x[1] == 1) is known
+    assert other[1] != 1

@@ -1,0 +1,70 @@
+"""Each fused node knows what it replaced, and from which module it came."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+from onnxfuse import pipeline
+from onnxfuse.fuse import fuse
+from onnxfuse.language.catalogue import load
+from onnxfuse.rewriting.provenance import TORCH_SCOPES, module
+
+MODELS = Path(__file__).parents[2] / "models"
+EXPORTS = sorted(path.name for path in MODELS.glob("*.onnx") if "_half" not in path.name)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_every_site_replaces_nodes_and_no_two_the_same(name: str) -> None:
+    model = onnx.load(MODELS / name, load_external_data=False)
+    fused = fuse(model, load(), base_dir=MODELS)
+    assert [site.node.name for site in fused.sites if not site.replaced] == []
+    claimed = Counter((site.scope, replaced) for site in fused.sites for replaced in site.replaced)
+    assert [place for place, count in claimed.items() if count > 1] == []
+    left = {node.name for node in fused.model.graph.node if node.domain != "onnxfuse"}
+    gone = {replaced for site in fused.sites if not site.scope for replaced in site.replaced}
+    originals = {node.name for node in model.graph.node}
+    assert not {node for node in gone & left if node in originals and _kept(node, model, fused.model)}
+
+
+def _kept(name: str, before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
+    """Whether a node of this name left as it was."""
+    old = next(node for node in before.graph.node if node.name == name)
+    return any(node.SerializeToString() == old.SerializeToString() for node in after.graph.node)
+
+
+def test_both_torch_exporters_lead_to_the_same_modules() -> None:
+    def modules(name: str) -> Counter[tuple[str, str]]:
+        model = onnx.load(MODELS / name)
+        return Counter((fusion.rule, fusion.scope) for fusion in pipeline.report(model).fusions)
+
+    found = modules("bert.ts.onnx")
+    assert found == modules("bert.dynamo.onnx")
+    assert found["Attention", "/bert/encoder/layer.1/attention/self"] == 1
+    assert found["SkipLayerNormalization", "/bert/encoder/layer.1/output/LayerNorm"] == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "path"),
+    [
+        (["/enc/layer.0/attn/MatMul", "/enc/layer.0/attn/Softmax", "/enc/Where"], "/enc/layer.0/attn"),
+        (["/enc/layer.0/Add", "/enc/layer.1/norm/Pow", "/enc/layer.1/norm/Div"], "/enc/layer.1/norm"),
+        (["/enc/Where", "/enc/layer.0/q/MatMul", "/enc/layer.0/k/MatMul", "/enc/layer.0/v/MatMul"], "/enc/layer.0"),
+        (["/Add"], ""),
+        (["node_1", ""], ""),
+    ],
+)
+def test_the_module_of_some_nodes(names: list[str], path: str) -> None:
+    assert module([helper.make_node("Add", ["a", "b"], ["c"], name=name) for name in names]) == path
+
+
+def test_module_paths_in_metadata() -> None:
+    node = helper.make_node("Add", ["a", "b"], ["c"], name="node_add")
+    entry = node.metadata_props.add(key=TORCH_SCOPES, value="['', 'bert', 'bert.layer.0', 'bert.layer.0.out', 'add']")
+    assert module([node]) == "/bert/layer.0/out"
+    entry.value = "not a list"
+    assert module([node]) == ""

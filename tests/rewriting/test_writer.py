@@ -1,0 +1,154 @@
+"""What the rewriter writes: names keep their element types, and nothing is computed twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+from onnx import parser
+
+from onnxfuse.fuse import fuse
+from onnxfuse.language import catalogue
+from tests.spellings.mutants import feeds, run
+from tests.whole.test_fusion import HEAD, model, ops
+
+CATALOGUE = catalogue.load()
+
+
+def test_a_name_keeps_its_element_type_where_a_fused_op_of_several_outputs_gives_another() -> None:
+    """Normalized in float32, but all that is read of it is float16."""
+    before = parser.parse_model(
+        HEAD.format("")
+        + """g (float16[2, 3, 8] a, float16[2, 3, 8] b) => (float16[2, 3, 8] total, float16[2, 3, 8] y)
+        <float epsilon = {0.00001}, float two = {2}, float16[8] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2, 3, 8] n> {
+            total = Add (a, b)
+            x = Cast <to = 1> (total)
+            square = Pow (x, two)
+            mean = ReduceMean <axes = [-1]> (square)
+            shifted = Add (mean, epsilon)
+            root = Sqrt (shifted)
+            n = Div (x, root)
+            half = Cast <to = 10> (n)
+            y = Add (w, half)
+        }"""
+    )
+    onnx.checker.check_model(before, full_check=True)
+    after = fuse(before, CATALOGUE).model
+    onnx.checker.check_model(after, full_check=True)
+    assert "onnxfuse.SkipSimplifiedLayerNormalization" in ops(after.graph)
+    declared = {info.name: info.type.tensor_type.elem_type for info in after.graph.value_info}
+    assert declared["n"] == onnx.TensorProto.FLOAT
+    assert run(_returning(after, "n"), feeds(before))[-1].dtype == np.float32
+    inputs = feeds(before)
+    for got, want in zip(run(after, inputs), run(before, inputs), strict=True):
+        assert abs(got.astype(float) - want.astype(float)).max() <= 4e-3 * abs(want.astype(float)).max()
+
+
+def _returning(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """A copy of which a value is the last output, of whatever type a runtime gives it."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.graph.output.add(name=name)
+    return copy
+
+
+def test_copies_of_a_node_are_one_use_of_what_they_read() -> None:
+    """The sum within is closed for both of its users or for none; here one of them reads a copy of it."""
+    before = model(
+        """g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y)
+        <float[4] bias = {1, 2, 3, 4}, float k = {0.044715}, float c = {0.7978845608}, float half = {0.5},
+        float one = {1}, float three = {3}> {
+            p = MatMul (x, w)
+            l = Add (p, bias)
+            again = Add (p, bias)
+            cube = Pow (again, three)
+            small = Mul (cube, k)
+            inner = Add (l, small)
+            scaled = Mul (inner, c)
+            t = Tanh (scaled)
+            s = Add (t, one)
+            twice = Add (p, bias)
+            h = Mul (twice, half)
+            y = Mul (h, s)
+        }"""
+    )
+    assert ops(fuse(before, CATALOGUE).model.graph) == ["onnxfuse.FusedMatMul"]
+
+
+def test_a_fused_value_and_a_no_op_of_it_are_computed_once() -> None:
+    before = model(
+        """g (float[N, 2, 5, 4] q, float[N, 2, 7, 4] k, float[N, 2, 7, 4] v) => (float[N, 5, 8] y, int64[4] sizes)
+        <float zero = {0}, int64[3] shape = {0, 5, 8}> {
+            kt = Transpose <perm = [0, 1, 3, 2]> (k)
+            scores = MatMul (q, kt)
+            p = Softmax <axis = -1> (scores)
+            context = MatMul (p, v)
+            same = Add (context, zero)
+            sizes = Shape (context)
+            rows = Transpose <perm = [0, 2, 1, 3]> (same)
+            y = Reshape (rows, shape)
+        }"""
+    )
+    after = fuse(before, CATALOGUE).model
+    assert Counter(ops(after.graph))["onnxfuse.Attention"] == 1
+    assert Counter(ops(after.graph))["MatMul"] == 0
+
+
+def test_causal_attention_over_positions_is_not_attention_over_groups_of_heads() -> None:
+    before = parser.parse_model(
+        HEAD.format("").replace("17", "23")
+        + """g (float[2, 3, 4, 8] q, float[2, 3, 6, 8] k, float[2, 3, 6, 8] v) => (float[2, 3, 4, 8] y)
+        { y = Attention <is_causal = 1> (q, k, v) }"""
+    )
+    assert ops(fuse(before, CATALOGUE).model.graph) == ["Attention"]
+
+
+def test_outputs_of_a_node_that_no_rule_made() -> None:
+    """The normal form of Attention has one output; this one has four, and a view behind it."""
+    before = parser.parse_model(
+        HEAD.format("").replace("17", "23")
+        + """g (float[2, 3, 4, 8] q, float[2, 3, 6, 8] k, float[2, 3, 6, 8] v)
+        => (float[2, 3, 4, 8] y, float[2, 3, 4, 6] scores) { y = Attention (q, k, v) }"""
+    )
+    before.graph.node[0].output.extend(["", "", "scores"])
+    after = fuse(before, CATALOGUE).model
+    assert list(after.graph.node) == list(before.graph.node)
+
+
+def test_a_declaration_of_another_rank_than_its_value_does_not_stay() -> None:
+    """No checker sees through a Reshape of the axes; it does once they are a constant."""
+    before = model(
+        """g (float[N, 3, 4, 4] x, float[3, 5] w) => (float[N, 5] y)
+        <int64[2] pair = {2, 3}, int64[1] flat = {-1}, int64[2] rows = {-1, 3}, float[N, 3, 1, 1] total> {
+            axes = Reshape (pair, flat)  r = Relu (x)
+            total = ReduceSum <keepdims = 0> (r, axes)
+            view = Reshape (total, rows)
+            y = MatMul (view, w)
+        }"""
+    )
+    after = fuse(before, CATALOGUE).model
+    onnx.checker.check_model(after, full_check=True)
+    assert np.array_equal(run(after, feeds(before))[0], run(before, feeds(before))[0])
+
+
+def test_normalizations_that_share_their_statistics_are_both_fused() -> None:
+    """As in models whose attention and MLP stand side by side; a third user of the mean would have it exposed."""
+    text = """g (float[N, 3, 8] x, float[8] s, float[8] t, float[8] b) => ({outputs})
+        <float two = {{2}}, float epsilon = {{0.00001}}> {{
+            mean = ReduceMean <axes = [-1]> (x)  d = Sub (x, mean)  square = Pow (d, two)
+            variance = ReduceMean <axes = [-1]> (square)  shifted = Add (variance, epsilon)  root = Sqrt (shifted)
+            n = Div (d, root)  first = Mul (n, s)  y = Add (first, b)  second = Mul (n, t)  z = Add (second, b)
+            {further}
+        }}"""
+    both = "float[N, 3, 8] y, float[N, 3, 8] z"
+    for outputs, further in ((both, ""), (both + ", float[N, 3, 1] m", "m = Neg (mean)")):
+        before = model(text.format(outputs=outputs, further=further))
+        after = fuse(before, CATALOGUE).model
+        onnx.checker.check_model(after, full_check=True)
+        found = ops(after.graph)
+        assert further or found == ["onnxfuse.LayerNormalization", "onnxfuse.LayerNormalization"]
+        assert "ReduceMean" not in found
+        inputs = feeds(before)
+        for got, want in zip(run(after, inputs), run(before, inputs), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,61 @@
+"""Laws of the normal form between views, products, constants and normalizations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxfuse.terms.normal.normal import combine
+from onnxfuse.terms.term import Term
+from tests.terms.normal.test_normal import FLOAT, Space, b, d, h, s
+
+
+@pytest.fixture
+def t() -> Space:
+    return Space()
+
+
+def constant(t: Space, *shape: int) -> Term:
+    return t.terms.constant(np.arange(1.0, 1 + np.prod(shape)).reshape(shape), FLOAT)
+
+
+def test_a_transposed_product_is_the_product_of_the_transposes_where_that_saves_one(t: Space) -> None:
+    q, k = t.input("q", b, h, s, d), t.input("k", b, h, s, d)
+    spelled = t.transpose(t.op("MatMul", k, t.transpose(q, 0, 1, 3, 2)), 0, 1, 3, 2)
+    assert spelled is t.op("MatMul", q, t.transpose(k, 0, 1, 3, 2))
+    x, w = t.input("x", b, s, d), constant(t, 2, 2)
+    product = t.op("MatMul", t.transpose(w, 1, 0), t.transpose(x, 0, 2, 1))
+    assert t.transpose(product, 0, 2, 1) is t.op("MatMul", x, w)
+    # No Transpose less: it stays where it is.
+    assert t.transpose(t.op("MatMul", x, w), 0, 2, 1).op == "Transpose"
+
+
+def test_a_transposed_product_of_one_row_is_no_reshape_of_one_column(t: Space) -> None:
+    q, k = t.input("q", b, 1, d), t.input("k", b, s, d)
+    column = t.op("MatMul", k, t.transpose(q, 0, 2, 1))
+    assert t.transpose(column, 0, 2, 1) is t.op("MatMul", q, t.transpose(k, 0, 2, 1))
+
+
+def test_a_constant_has_no_leading_dims_of_1_beside_an_operand_of_its_rank(t: Space) -> None:
+    x, row = t.input("x", s, 4), constant(t, 4)
+    for op in ("Add", "Mul"):
+        assert t.op(op, x, constant(t, 1, 4)) is t.op(op, x, row)
+    wide = combine(t.terms, "Add", [t.input("v", 4), constant(t, 1, 1, 4)])
+    assert wide.shape == (1, 1, 4)
+
+
+def test_a_merge_of_leading_axes_floats_up_through_a_normalization(t: Space) -> None:
+    x, scale = t.input("x", b, s, 4), constant(t, 4)
+    for op in ("LayerNormalization", "RMSNormalization"):
+        merged = t.op(op, t.reshape(x, b * s, 4), scale)
+        assert merged is t.reshape(t.op(op, x, scale), b * s, 4)
+    # A merge that the axis is part of does not.
+    assert t.op("RMSNormalization", t.reshape(x, b, s * 4), scale).op == "RMSNormalization"
+
+
+def test_a_slice_from_the_smallest_integer_starts_at_0(t: Space) -> None:
+    x = t.input("x", b, s)
+    for smallest in (-(2**63), -(2**31)):
+        term = t.op("Slice", x, t.ints(smallest), t.ints(-1), t.ints(1))
+        assert term.shape == (b, s - 1)
+        assert term is t.slice(x, 1, 0, s - 1)

@@ -1,0 +1,114 @@
+"""Masks that exporters of real models write around scores, and dimensions that only their use makes equal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.whole.test_attention import B, H, Model, S, T, assert_same, attributes, census, operands, scores
+from tests.whole.test_attention_forms import LOWEST, draw, mixed, plain, some
+
+
+def masked(keep: str, g: Model) -> str:
+    return g("Where", keep, np.float32(0), LOWEST)
+
+
+def test_a_floor_below_scores_is_one_below_their_mask() -> None:
+    g = plain(keep=some(B, 1, S, T))
+    floored = g("Max", g("Add", scores(g), masked("keep", g)), LOWEST)
+    assert census(assert_same(g.proto(mixed(g, floored)), g.feeds)) == {"Attention": 1, "Where": 1}
+
+
+def test_a_floor_below_two_masks_keeps_rows_in_which_both_hide_everything() -> None:
+    keep = some(B, 1, S, T)
+    keep[0, 0, 1] = False
+    g = plain(keep=keep, seen=keep)
+    both = g("Add", masked("keep", g), masked("seen", g))
+    fused = assert_same(g.proto(mixed(g, g("Max", g("Add", scores(g), both), LOWEST))), g.feeds)
+    assert census(fused)["Attention"] == 1
+
+
+@pytest.mark.parametrize("low", [-1e4, -2.0])
+def test_a_floor_that_scores_may_reach_stays(low: float) -> None:
+    g = plain(mask=draw(B, 1, S, T) * 1e4)
+    floored = g("Max", g("Add", scores(g), "mask"), np.float32(low))
+    assert census(assert_same(g.proto(mixed(g, floored)), g.feeds))["Attention"] == 0
+
+
+def test_a_factor_on_scores_and_a_bias_with_a_mask_behind_it() -> None:
+    g = plain(bias=draw(B, H, S, T), mask=draw(B, 1, S, T))
+    products = g("MatMul", "Q", g("Transpose", "K", perm=[0, 1, 3, 2]))
+    scaled = g("Mul", g("Add", products, "bias"), np.float32(0.25))
+    fused = assert_same(g.proto(mixed(g, g("Add", scaled, "mask"))), g.feeds)
+    assert census(fused) == {"Attention": 1, "Mul": 1, "Add": 1}
+    assert attributes(fused)["scale"] == 0.25
+
+
+def test_a_mask_taken_as_a_truth_is_its_condition_negated() -> None:
+    """MPT: 0 and the lowest number become booleans again, which say where to fill."""
+    g = plain(keep=some(B, 1, S, T))
+    hidden = g("Cast", masked("keep", g), to=9)
+    fused = assert_same(g.proto(mixed(g, g("Where", hidden, LOWEST, scores(g)))), g.feeds)
+    assert census(fused) == {"Attention": 1, "Where": 1}
+
+
+DYNAMIC: dict[str, list[int | str]] = {name: ["b", H, "s", x.shape[-1]] for name, x in operands().items()}
+
+
+def square(**more: np.ndarray) -> Model:
+    return Model({name: x[:, :, :S] for name, x in operands().items()} | more)
+
+
+@pytest.mark.parametrize("told", [S, 1])
+def test_a_mask_of_columns_named_otherwise_meets_the_rows_of_the_values(told: int) -> None:
+    """A mask of other columns than there are keys would not run, but one of 1 broadcasts."""
+    g = square(mask=draw(B, 1, S, told))
+    del g.feeds["V"]
+    g.dims = DYNAMIC | {"mask": ["b", 1, "s", "other"]}
+    y = mixed(g, g("Add", scores(g), "mask"), value=g("Neg", "K"))
+    assert census(assert_same(g.proto(y), g.feeds))["Attention"] == 1
+
+
+def test_a_mask_of_rows_named_otherwise_may_add_queries() -> None:
+    g = Model({"Q": draw(B, H, 1, 16)} | {name: draw(B, H, S, 16) for name in "KV"} | {"mask": draw(B, 1, 3, S)})
+    g.dims = {"Q": ["b", H, "q", 16], "K": ["b", H, "s", 16], "V": ["b", H, "s", 16], "mask": ["b", 1, "other", "s"]}
+    assert census(assert_same(g.proto(mixed(g, g("Add", scores(g), "mask"))), g.feeds))["Attention"] == 0
+
+
+@pytest.mark.parametrize("longest", [32, 1])
+def test_what_a_stored_mask_is_cut_to_is_no_longer_than_it(longest: int) -> None:
+    """GPT-Neo cuts a stored triangle to the sequence, and views the result by the smaller of the two lengths."""
+    g = square()
+    g.dims = dict(DYNAMIC)
+    size = g("Shape", "Q", start=2, end=3)
+    stored = np.tril(np.ones((1, 1, longest, longest), bool))
+    rows = g("Slice", stored, np.array([0]), size, np.array([2]))
+    cut = g("Slice", rows, np.array([0]), size, np.array([3]))
+    y = mixed(g, g("Where", cut, scores(g), LOWEST))
+    viewed = g("Reshape", y, g("Concat", np.array([0, 0]), g("Min", size, np.array([longest])), np.array([-1]), axis=0))
+    other = mixed(g, g("MatMul", viewed, g("Transpose", viewed, perm=[0, 1, 3, 2])), viewed)
+    assert census(assert_same(g.proto(other), g.feeds))["Attention"] == 2
+
+
+def test_keys_of_another_input_are_viewed_by_the_batch_of_the_queries() -> None:
+    """Cross-attention splits heads of the encoder's states with the decoder's batch, and leaves their number open."""
+    g = Model({"x": draw(B, S, H * 16), "states": draw(B, T, H * 16)}, {"x": ["b", "s", 64], "states": ["e", T, 64]})
+    batch = g("Shape", "x", start=0, end=1)
+
+    def heads(value: str) -> str:
+        split = g("Reshape", value, g("Concat", batch, np.array([-1]), np.array([H, 16]), axis=0))
+        return g("Transpose", split, perm=[0, 2, 1, 3])
+
+    keys, values = heads(g("Relu", "states")), heads("states")
+    y = mixed(g, g("MatMul", heads("x"), g("Transpose", keys, perm=[0, 1, 3, 2])), values)
+    assert census(assert_same(g.proto(y), g.feeds))["Attention"] == 1
+
+
+def test_a_resized_value_has_the_sizes_that_the_graph_computes() -> None:
+    """DETR resizes its mask of pixels to the features, whose batch it reads there."""
+    g = plain(image=draw(1, B, 8, 8))
+    g.dims = {"image": [1, "b", 8, 8]} | {name: ["b", *x.shape[1:]] for name, x in operands().items()}
+    sizes = g("Concat", np.array([1]), g("Shape", "Q", start=0, end=1), np.array([S, T]), axis=0)
+    resized = g("Resize", "image", "", "", sizes, mode="nearest")
+    mask = g("Transpose", resized, perm=[1, 0, 2, 3])
+    assert census(assert_same(g.proto(mixed(g, g("Add", scores(g), mask))), g.feeds))["Attention"] == 1
