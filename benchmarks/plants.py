@@ -22,7 +22,8 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fuse import Fused, lower
+from onnxfuse.fusing.fuse import lower
+from onnxfuse.fusing.fused import Fused
 from onnxfuse.language.catalogue import Catalogue, define, load
 from onnxfuse.language.rule import Rule, op_name, targets
 from onnxfuse.model.graph import family

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from onnxfuse.fuse import Progress
+    from onnxfuse.fusing.fused import Progress
     from onnxfuse.model.sources import Source
     from onnxfuse.pipeline import Optimized
     from onnxfuse.reporting.records import Report

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from onnx import ModelProto
 
 from .errors import ModelError, NumericsError, UsageError
-from .fuse import Banned, Fused, Progress, fuse, lower, uncollected
+from .fusing.fuse import fuse, lower, uncollected
+from .fusing.fused import Banned, Fused, Progress
 from .kernels.emulator.build import compiler
 from .language.catalogue import load
 from .model.graph import count_nodes, roots

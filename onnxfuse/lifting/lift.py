@@ -22,6 +22,8 @@ from onnxfuse.model.dims import (
     Shape,
     Sym,
     broadcast,
+    broadcast_dim,
+    last,
     limit,
     product,
     same_if,
@@ -34,10 +36,12 @@ from onnxfuse.model.schema import AXES_INPUT, attribute_value, attributes_of, ol
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer import BROADCAST, infer, normal_axis
 from onnxfuse.terms.normal.normal import fold, make, reshape, slice_axis
+from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.shape_values import shape_data
 from onnxfuse.terms.term import FOLDABLE, REAL, SMALL, Array, Term, Terms, same_shape, static
 
 from .effects import Effect, Effects
+from .operand_dims import together
 
 MICROSOFT = "com.microsoft"
 """The domain of ops whose results shape inference may know though onnx does not."""
@@ -143,7 +147,7 @@ def lift(graph: Graph, base_dir: Path | None, parent: View | None = None, effect
     of_nodes = [effects(node, graph.opset) for node in graph.nodes]
     while True:
         view = _lift(View(graph, Terms(), base_dir, parent, effects=of_nodes, unread=unread), known)
-        found = _known(view.terms, _symbols(view) if parent is None else frozenset())
+        found = _known(view, _symbols(view) if parent is None else frozenset())
         if found.equal <= known.equal and found.limits.keys() <= known.limits.keys() and found.single <= known.single:
             return view
         known = _Known(known.equal | found.equal, {**found.limits, **known.limits}, known.single | found.single)
@@ -167,17 +171,23 @@ def _symbols(view: View) -> frozenset[str]:
     return frozenset(name for shape in shapes for dim in shape if isinstance(dim, Sym) for name in dim.symbols)
 
 
-def _known(terms: Terms, inputs: frozenset[str]) -> _Known:
-    """What these terms tell; `inputs` are symbols of which views may tell too, since they are computed in any case."""
-    derived = [symbol for symbol in terms.symbols() if isinstance(symbol, Derived)]
+def _known(view: View, inputs: frozenset[str]) -> _Known:
+    """What the terms of a scope tell; `inputs` are symbols of which views may tell too, since they are computed in any
+    case."""
+    terms = view.terms
+    pairs = [pair for term in terms for pair in together(term, view.graph.opset)]
+    fitted = [broadcast_dim(a, b) for a, b in pairs]
+    names = terms.symbols().union(*(dim.symbols for dim in fitted if isinstance(dim, Sym)))
+    derived = [symbol for symbol in names if isinstance(symbol, Derived)]
     limits: dict[str, int] = {}
     if any(symbol.startswith("min(") for symbol in derived):
         for term in terms:
-            shapes = [a.shape[::-1] for a in term.args if a.shape is not None] if term.op in BROADCAST else []
-            for dims in zip_longest(*shapes, fillvalue=1):
+            operands = [a.shape[::-1] for a in term.args if a.shape is not None] if term.op in BROADCAST else []
+            for dims in zip_longest(*operands, fillvalue=1):
                 limits.update(found for a, b in combinations(dims, 2) if (found := limit(a, b)))
     views = [term for term in terms if inputs and term.op == "Reshape" and len(term.args) == 1]
-    ones = {single(v.args[0].shape, v.shape) for v in views if v.args[0].shape is not None and v.shape is not None}
+    shapes = [(v.args[0].shape, v.shape) for v in views if v.args[0].shape is not None and v.shape is not None]
+    ones = {single(before, after) for before, after in shapes} | {last(a, b) for a, b in pairs}
     return _Known(frozenset(name for symbol in derived for name in same_if(symbol)), limits, inputs & ones)
 
 
@@ -225,8 +235,9 @@ def _lift(view: View, known: _Known) -> View:
 def _define(view: View, name: str, term: Term, dtype: int) -> None:
     view.terms_of[name] = term
     view.dtypes[name] = dtype or term.dtype
-    if term.op in ("Add", "Mul") and name in view.shared:
-        view.terms.shared.add(term.id)
+    inner = term.args[0] if is_reshape(term) else term  # the normal form moves views out of sums
+    if inner.op in ("Add", "Mul") and name in view.shared:
+        view.terms.shared.add(inner.id)
 
 
 def _shared(graph: Graph, effects: Sequence[Effect]) -> set[str]:
@@ -532,8 +543,10 @@ def _foreign(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         return []
     if node.domain == MICROSOFT:
         found = infer(view.terms, name, args, attrs, len(types))
+        found = [*found, *[(None, 0)] * len(types)][: len(types)]
+        # A declaration may leave open what the operands tell.
         types = [
-            (dtype, shape) if shape is not None or like is None else (dtype or _value_dtype(view, node, other), like)
+            (dtype, shape) if like is None else (dtype or _value_dtype(view, node, other), like)
             for (dtype, shape), (like, other) in zip(types, found, strict=True)
         ]
     if len(types) == 1:

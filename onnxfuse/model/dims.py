@@ -232,6 +232,17 @@ def single(before: Shape, after: Shape) -> str | None:
     return None
 
 
+def last(a: Dim, b: Dim) -> str | None:
+    """The symbol that is 1 if these two are broadcast together: 9 and one more meet 10."""
+    for number, total in ((a, b), (b, a)):
+        rest = total - number if isinstance(number, int) and number > 1 else 0
+        if isinstance(rest, Sym) and len(rest.terms) == 2 and rest.terms[0] == ((), -1):
+            ((monomial, coefficient),) = rest.terms[1:]
+            if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived):
+                return monomial[0]
+    return None
+
+
 def evaluate(dim: Dim, known: Mapping[str, int]) -> int | None:
     """The size of a dimension if symbols with these labels have these sizes; None if one of them is unknown."""
     if isinstance(dim, int):

@@ -20,7 +20,7 @@ from .estimate import FUNCTION_BODY, Prediction, predict
 from .gpus import Card
 
 if TYPE_CHECKING:
-    from onnxfuse.fuse import Banned, Fused, Progress
+    from onnxfuse.fusing.fused import Banned, Fused, Progress
     from onnxfuse.rewriting.provenance import Site
 
 LEAST = 1e-9

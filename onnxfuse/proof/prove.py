@@ -21,7 +21,7 @@ from .cut_proof import compare_sites
 from .oracle import Oracle, bisect
 
 if TYPE_CHECKING:
-    from onnxfuse.fuse import Banned, Fused, Progress
+    from onnxfuse.fusing.fused import Banned, Fused, Progress
     from onnxfuse.rewriting.provenance import Site, Vanished
 
     from .cut_proof import Compared

@@ -96,7 +96,7 @@ def check(rule: Rule, catalogue: Catalogue) -> Iterator[Outcome]:
 
 def _fused(rule: Rule, catalogue: Catalogue, case: Case, expected: list[Array], dtype: int) -> Iterator[Outcome]:
     """The rule matches the model, and the fused model computes what the model computes."""
-    from onnxfuse.fuse import fuse
+    from onnxfuse.fusing.fuse import fuse
     from onnxfuse.model.graph import count_nodes
 
     fused = fuse(case.model, catalogue, why=rule.name)

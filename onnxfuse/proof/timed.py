@@ -13,7 +13,7 @@ from onnxfuse.system.isolation import TookTooLongError, isolated
 from .prove import FUSED, SEARCH, prove
 
 if TYPE_CHECKING:
-    from onnxfuse.fuse import Banned, Fused, Progress
+    from onnxfuse.fusing.fused import Banned, Fused, Progress
 
 
 def proved(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from onnx import NodeProto
@@ -124,6 +124,26 @@ def sites(
             )
         )
     return result
+
+
+def merged(site: Site, former: Mapping[str, Site], original: Collection[str]) -> Site:
+    """A site of a later pass with what it stands for in the original.
+
+    `former` are the fused nodes of earlier passes by name: one that is gone for the site leaves to it what it stood
+    for.  Other nodes that are not `original` were written by those passes."""
+    taken = [former[name] for name in site.replaced if name in former]
+    names = [n for name in site.replaced for n in (former[name].replaced if name in former else (name,))]
+    own = zip(site.replaced, site.dead, strict=False)
+    dead = [term for name, term in own if name in original and name not in former]
+    kept = {id(term) for term in dead}
+    matches = dict.fromkeys(match for each in (*taken, site) for match in each.matches)
+    return replace(
+        site,
+        matches=tuple(matches),
+        replaced=tuple(dict.fromkeys(name for name in names if name in original)),
+        dead=(*(term for each in taken for term in each.dead), *dead),
+        gone=(*(term for each in taken for term in each.gone), *(term for term in site.gone if id(term) in kept)),
+    )
 
 
 def origin(node: NodeProto) -> tuple[str, list[str]]:

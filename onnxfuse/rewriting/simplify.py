@@ -124,7 +124,7 @@ def simpler(
             plan.cost = VIEW  # an Identity
         gone = _superfluous(live, index, plan.sources)
         ops = [graph.nodes[i].op_type for i in gone]
-        fewer = plan.cost < sum(map(_weight, ops)) and plan.work <= sum(map(_work, ops))
+        fewer = plan.cost < sum(map(weight, ops)) and plan.work <= sum(map(_work, ops))
         if fewer and plan.sums >= sum(_is_sum(view, graph.nodes[i]) for i in gone):
             renewed.add(name)
             live.made |= plan.made
@@ -135,7 +135,8 @@ def simpler(
     return renewed
 
 
-def _weight(op: str) -> int:
+def weight(op: str) -> int:
+    """What a node of this op costs, as far as nodes are counted."""
     return 0 if op == "Constant" else VIEW if op in RESHAPING else WORK
 
 
@@ -231,7 +232,7 @@ class _Spelling:
             assert term.data is not None
             self.cost += (term.data.ndim == 0) * VIEW
             return self._vector(list(term.data.ravel()))
-        self.cost += _weight(term.op)
+        self.cost += weight(term.op)
         self.work += _work(term.op)
         if term.op == "Reshape" and len(term.args) == 1:
             return _says(term) or self._vector(term.attr("shape"))

@@ -24,6 +24,7 @@ from onnxfuse.terms.term import SMALL, Term, static
 
 from .provenance import Site, Written, sites
 from .realize import Speller, UnrealisableError
+from .restore import restore
 from .simplify import simpler
 
 MOVEMENT = frozenset(
@@ -295,6 +296,7 @@ class Writer:
         """Drop what nobody uses, order the rest, and put it into the proto."""
         self._merge_new()
         graph = self.graph
+        restore(graph, self.spell.nodes, self.alias, self.pinned)
         producer: dict[str, int] = {}
         entries = self.spell.nodes
         for i, (_, _, node) in enumerate(entries):

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.lifting.effects import Effect, Effects
 from onnxfuse.lifting.lift import lift

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from onnx import ModelProto, parser
 
-from onnxfuse.fuse import Fused, fuse
+from onnxfuse.fusing.fuse import fuse
+from onnxfuse.fusing.fused import Fused
 from onnxfuse.language import catalogue as language
 from onnxfuse.language.parse import parse_text
 from onnxfuse.language.rule import Rule

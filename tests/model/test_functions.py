@@ -12,7 +12,7 @@ from onnx import defs, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.model.graph import family
 from tests import exports

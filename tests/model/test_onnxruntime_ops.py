@@ -12,7 +12,7 @@ from onnx import TensorProto, parser
 
 import onnxfuse
 from onnxfuse.cli.main import main
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.lifting.lift import lift
 from onnxfuse.model import files, onnxruntime_ops

@@ -10,7 +10,8 @@ from onnx import TensorProto, helper
 
 from onnxfuse import pipeline
 from onnxfuse.cli.main import main
-from onnxfuse.fuse import Fused, Progress, fuse
+from onnxfuse.fusing.fuse import fuse
+from onnxfuse.fusing.fused import Fused, Progress
 from onnxfuse.language.catalogue import load
 from onnxfuse.proof import timed
 from onnxfuse.proof.prove import FUSED, ORIGINAL, SEARCH

@@ -9,7 +9,7 @@ import pytest
 
 import onnxfuse
 from onnxfuse.cli.main import main
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.model.graph import family_of, roots
 from onnxfuse.rewriting.inline import expand

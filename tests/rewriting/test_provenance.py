@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from onnxfuse import pipeline
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language.catalogue import load
 from onnxfuse.rewriting.provenance import TORCH_SCOPES, module
 

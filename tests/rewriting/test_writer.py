@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import parser
 
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from tests.spellings.mutants import feeds, run
 from tests.whole.test_fusion import HEAD, model, ops

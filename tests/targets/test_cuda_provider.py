@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from benchmarks import cuda, cuda_kernels
 from onnxfuse.cli.main import onnxfuse as command
 from onnxfuse.errors import UsageError
-from onnxfuse.fuse import lower
+from onnxfuse.fusing.fuse import lower
 from onnxfuse.reporting.placement import fallbacks
 from onnxfuse.targets import cuda_provider
 from onnxfuse.targets.target import Target

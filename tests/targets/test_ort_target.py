@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import onnxfuse
 from benchmarks import ort_ops
 from onnxfuse.cli.main import onnxfuse as command
-from onnxfuse.fuse import lower
+from onnxfuse.fusing.fuse import lower
 from onnxfuse.language import catalogue
 from onnxfuse.model.graph import family_of
 from onnxfuse.targets.target import Target

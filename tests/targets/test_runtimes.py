@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, parser
 import onnxfuse
 from onnxfuse.cli.main import main
 from onnxfuse.errors import UsageError
-from onnxfuse.fuse import lower
+from onnxfuse.fusing.fuse import lower
 from onnxfuse.language import catalogue
 from onnxfuse.targets import runtimes
 from onnxfuse.targets.compatibility import compatibility

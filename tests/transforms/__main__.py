@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from tests import exports
 from tests.transforms import OPAQUE, TRANSFORMS, transformed

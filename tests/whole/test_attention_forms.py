@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from tests.spellings.build import Array
 from tests.whole.test_attention import (
     CATALOGUE,

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfuse.fuse import lower
+from onnxfuse.fusing.fuse import lower
 from onnxfuse.language import catalogue
 from onnxfuse.model.graph import family_of
 from onnxfuse.targets.target import Target

@@ -12,7 +12,7 @@ import pytest
 from onnx import parser
 
 import onnxfuse
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language.catalogue import load
 from onnxfuse.model.graph import family_of
 from onnxfuse.runtime.served import examine

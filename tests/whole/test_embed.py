@@ -8,7 +8,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from onnxfuse.fuse import Fused, fuse, lower
+from onnxfuse.fusing.fuse import fuse, lower
+from onnxfuse.fusing.fused import Fused
 from onnxfuse.language import catalogue
 from onnxfuse.model.graph import family_of
 from onnxfuse.targets.target import Target

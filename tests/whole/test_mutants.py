@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import pytest
 
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from tests import exports
 from tests.exports import MODELS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue as language
 from onnxfuse.language.pattern import variants
 from onnxfuse.model.graph import family_of

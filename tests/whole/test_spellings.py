@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.model.graph import family_of
 from tests.spellings import FAMILIES, LEAST, gelu

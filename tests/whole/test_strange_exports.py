@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from tests.spellings.mutants import feeds, run
 from tests.whole.test_fusion import HEAD, ops

@@ -15,7 +15,7 @@ from onnx import helper, parser
 
 import onnxfuse
 from onnxfuse.errors import KernelError
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.kernels.attention import plan
 from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.attention.plan import Tiles, padded, shared_bytes, splits, tiles

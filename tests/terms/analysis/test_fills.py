@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfuse.fuse import lower
+from onnxfuse.fusing.fuse import lower
 from onnxfuse.language.catalogue import load
 from onnxfuse.lifting.lift import lift
 from onnxfuse.model.graph import roots

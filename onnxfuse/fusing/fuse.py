@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from onnx import ModelProto
 
-from .errors import UsageError
-from .language.catalogue import Catalogue
-from .language.functions import Functions
-from .lifting.effects import Effects
-from .lifting.lift import View, lift
-from .matching.search import Found, bans, made, search
-from .model.graph import DOMAIN, Names, roots
-from .model.onnxruntime_ops import added
-from .reporting.records import NearMiss
-from .reporting.tell import near_misses
-from .rewriting.convert_opset import convert, loadable, raisable
-from .rewriting.inline import expand
-from .rewriting.provenance import Site, Vanished, vanished
-from .rewriting.realize import UnrealisableError
-from .rewriting.writer import Writer, import_domains
-from .targets.compatibility import compatibility
-from .targets.target import Target
-from .terms.term import Term
+from onnxfuse.errors import UsageError
+from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.language.functions import Functions
+from onnxfuse.lifting.effects import Effects
+from onnxfuse.lifting.lift import View, lift
+from onnxfuse.matching.search import Found, bans, made, search
+from onnxfuse.model.graph import DOMAIN, Names, roots
+from onnxfuse.model.onnxruntime_ops import added
+from onnxfuse.reporting.records import NearMiss
+from onnxfuse.reporting.tell import near_misses
+from onnxfuse.rewriting.convert_opset import convert, loadable, raisable
+from onnxfuse.rewriting.inline import expand
+from onnxfuse.rewriting.provenance import Site, Vanished, vanished
+from onnxfuse.rewriting.realize import UnrealisableError
+from onnxfuse.rewriting.writer import Writer, import_domains
+from onnxfuse.targets.compatibility import compatibility
+from onnxfuse.targets.target import Target
+from onnxfuse.terms.term import Term
+
+from .fused import SIMPLIFY, Banned, Fused, Progress
+from .settle import settle
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with (step, done, total)."""
-Banned: TypeAlias = frozenset[tuple[str, str, str]]
-"""(scope, rule, value) of fusions that must not be made, and of values that must not be simplified."""
-SIMPLIFY = "simplify"
-"""Stands for a rule where a value is computed anew without one."""
 
 
 class OpsetError(Exception):
@@ -47,23 +43,6 @@ class OpsetError(Exception):
     def __init__(self, opset: int) -> None:
         super().__init__(opset)
         self.opset = opset
-
-
-@dataclass
-class Fused:
-    """A model with fusions, before it is proved."""
-
-    model: ModelProto
-    sites: list[Site]
-    near_misses: list[NearMiss]
-    simplified: Banned
-    """What to ban for nothing to be simplified."""
-    unread: frozenset[str] = frozenset()
-    """Tensors whose values were wanted while their external data is missing: the model is good for a report alone."""
-    banned: Banned = frozenset()
-    """What was banned when it was made."""
-    vanished: list[Vanished] = field(default_factory=list)
-    """Matches that left no node of their own, and may change numbers all the same."""
 
 
 def uncollected(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -128,15 +107,19 @@ def fuse(
     progress: Progress | None = None,
     raising: bool = False,
 ) -> Fused:
-    """Apply the catalogue to every scope of a copy of the model.
+    """Apply the catalogue to every scope of a copy of the model, and to what comes of it, until that stays as it is.
 
     Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
-    try:
-        return _fuse(model, catalogue, base_dir, banned, why, progress, raising)
-    except UnrealisableError:
-        # Only a fused op with several outputs can make nodes wait for each other: do without those.
-        single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
-        return _fuse(model, single, base_dir, banned, why, progress, raising)
+
+    def once(model: ModelProto) -> Fused:
+        try:
+            return _fuse(model, catalogue, base_dir, banned, why, progress, raising)
+        except UnrealisableError:
+            # Only a fused op with several outputs can make nodes wait for each other: do without those.
+            single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
+            return _fuse(model, single, base_dir, banned, why, progress, raising)
+
+    return settle(model, once)
 
 
 def _fuse(

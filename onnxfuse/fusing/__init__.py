@@ -1,0 +1,1 @@
+"""A model → the model with fused ops, not proved yet."""

@@ -1,0 +1,36 @@
+"""What fusing a model gives, and what it may be told not to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from onnx import ModelProto
+
+from onnxfuse.reporting.records import NearMiss
+from onnxfuse.rewriting.provenance import Site, Vanished
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with (step, done, total)."""
+Banned: TypeAlias = frozenset[tuple[str, str, str]]
+"""(scope, rule, value) of fusions that must not be made, and of values that must not be simplified."""
+SIMPLIFY = "simplify"
+"""Stands for a rule where a value is computed anew without one."""
+
+
+@dataclass
+class Fused:
+    """A model with fusions, before it is proved."""
+
+    model: ModelProto
+    sites: list[Site]
+    near_misses: list[NearMiss]
+    simplified: Banned
+    """What to ban for nothing to be simplified."""
+    unread: frozenset[str] = frozenset()
+    """Tensors whose values were wanted while their external data is missing: the model is good for a report alone."""
+    banned: Banned = frozenset()
+    """What was banned when it was made."""
+    vanished: list[Vanished] = field(default_factory=list)
+    """Matches that left no node of their own, and may change numbers all the same."""

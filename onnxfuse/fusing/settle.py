@@ -1,0 +1,142 @@
+"""One pass over a model after another, until a pass changes nothing: what is written is what would be written of it.
+
+A pass leaves something to the next where values become one that its terms told apart, where a constant that it makes
+is what a rule asks for, where a node that goes was the last to need another.  So a fused file that is fused again stays
+as it is, byte for byte.
+
+guarantees   a model of which a pass makes itself is what its passes lead to; where passes go around in a circle, the
+             lightest model of it.  Each fused node names the nodes of the original that are gone for it
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from hashlib import blake2s
+
+from onnx import AttributeProto, ModelProto, NodeProto
+
+from onnxfuse.model.graph import DOMAIN, attribute_graphs
+from onnxfuse.rewriting.provenance import REPLACED_KEY, merged
+from onnxfuse.rewriting.simplify import weight
+
+from .fused import Fused
+
+PASSES = 8
+"""No file known needs more than four; rules that go on for ever end here, with the lightest model so far."""
+BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+LARGE = 1 << 12
+"""Bytes of an initializer that is told by its name: those that a pass makes are of the same values every time."""
+
+
+def settle(model: ModelProto, once: Callable[[ModelProto], Fused]) -> Fused:
+    """What passes (`once`) over a model lead to.
+
+    A pass that spells the same nodes in another order, or with other names, is not taken."""
+    original = frozenset(node.name or node.output[0] for node in _nodes(model) if node.name or node.output)
+    passed: list[Fused] = []
+    known = [_words(model)]
+    for _ in range(PASSES):
+        after = once(passed[-1].model if passed else model)
+        passed = passed or [_unchanged(model, after)]
+        words = _words(after.model)
+        if _state(after.model) == _state(passed[-1].model):
+            return passed[-1] if len(passed) > 1 else after
+        if words == known[-1] and (after.sites or after.simplified):
+            return passed[-1]
+        passed.append(_joined(passed[-1], after, model, original) if len(passed) > 1 else after)
+        if words in known[:-1]:
+            return min(passed[known.index(words) :], key=_weight)
+        known.append(words)
+    return min(passed[1:], key=_weight)
+
+
+def _unchanged(model: ModelProto, after: Fused) -> Fused:
+    """The model itself, with what a pass says of it."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    copy.ir_version = after.model.ir_version
+    return replace(after, model=copy, sites=[], simplified=frozenset(), vanished=[])
+
+
+def _joined(before: Fused, after: Fused, source: ModelProto, original: Collection[str]) -> Fused:
+    """Two passes as one: fused nodes that still stand, and later ones with what they stand for in the original."""
+    nodes = {node.name: node for node in _nodes(after.model)}
+    former = {site.node.name: site for site in before.sites}
+    sites = [site for site in before.sites if site.node.name in nodes]
+    for site in after.sites:
+        whole = merged(site, former, original)
+        sites.append(whole)
+        for entry in nodes[site.node.name].metadata_props:
+            if entry.key == REPLACED_KEY:
+                entry.value = " ".join(whole.replaced)
+    order = {name: place for place, name in enumerate(nodes)}
+    sites.sort(key=lambda site: order[site.node.name])
+    gone = {name for site in sites for name in site.replaced}
+    _drop_uncalled(after.model, {function.name for function in source.functions})
+    return replace(
+        after,
+        sites=sites,
+        near_misses=[miss for miss in before.near_misses if miss.node not in gone],
+        simplified=before.simplified | after.simplified,
+        unread=before.unread | after.unread,
+        vanished=[*before.vanished, *after.vanished],
+    )
+
+
+def _drop_uncalled(model: ModelProto, kept: AbstractSet[str]) -> None:
+    """Remove the bodies of fused ops that a pass has added and a later one no longer needs."""
+    bodies = {function.name: function for function in model.functions if function.domain == DOMAIN}
+    stack = [node.op_type for node in _nodes(model) if node.domain == DOMAIN]
+    called = set[str]()
+    while stack:
+        name = stack.pop()
+        if name in bodies and name not in called:
+            called.add(name)
+            stack += [node.op_type for node in bodies[name].node if node.domain == DOMAIN]
+    for index in reversed(range(len(model.functions))):
+        name = model.functions[index].name
+        if name in bodies.keys() - called - kept and model.functions[index].domain == DOMAIN:
+            del model.functions[index]
+
+
+def _nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """The nodes of all scopes that are fused."""
+    stack = [list(model.graph.node), *(list(f.node) for f in model.functions if f.domain != DOMAIN)]
+    while stack:
+        for node in stack.pop():
+            yield node
+            stack += [list(body.node) for _, body in attribute_graphs(node)] if node.attribute else []
+
+
+def _weight(fused: Fused) -> int:
+    return sum(weight(node.op_type) for node in _nodes(fused.model))
+
+
+def _words(model: ModelProto) -> Counter[tuple[object, ...]]:
+    """The nodes of all scopes by what they say, not by what they are called or read."""
+    return Counter(
+        (
+            node.domain,
+            node.op_type,
+            tuple(map(bool, node.input)),
+            *sorted(a.SerializeToString(deterministic=True) for a in node.attribute if a.type not in BODIES),
+        )
+        for node in _nodes(model)
+        if node.op_type != "Constant"
+    )
+
+
+def _state(model: ModelProto) -> bytes:
+    """A digest of what a pass sees of a model, without the elements of large tensors."""
+    digest = blake2s()
+    for node in model.graph.node:
+        digest.update(node.SerializeToString(deterministic=True))
+    for tensor in model.graph.initializer:
+        small = tensor.ByteSize() < LARGE
+        digest.update(tensor.SerializeToString(deterministic=True) if small else tensor.name.encode())
+    for part in (*model.graph.value_info, *model.functions, *model.opset_import):
+        digest.update(part.SerializeToString(deterministic=True))
+    return digest.digest()

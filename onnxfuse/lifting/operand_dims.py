@@ -1,0 +1,44 @@
+"""Dimensions of an op's operands that must fit each other, though its result does not show it.
+
+The sum of two tensors shows that their dimensions are broadcast together; that of Attention shows nothing of its mask.
+What the op demands is known all the same, and a file in which only fused ops are left tells no less than its original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfuse.model.dims import Dim
+from onnxfuse.terms.term import Term
+
+LONGER = 24
+"""The first opset at which Attention's mask may have fewer keys than there are."""
+
+
+def together(term: Term, opset: int) -> Iterator[tuple[Dim, Dim]]:
+    """Pairs of dimensions that are equal in every run that does not fail, or of which one is 1.
+
+    By the specifications of ai.onnx Attention-23 and RotaryEmbedding-23."""
+    if term.op == "Attention":
+        yield from _attention(term, opset)
+    elif term.op == "RotaryEmbedding":
+        x, table = term.args[0].shape, term.args[1].shape
+        if x is not None and table is not None and len(table) == 3:
+            yield x[0], table[0]
+            yield x[-2], table[1]
+
+
+def _attention(term: Term, opset: int) -> Iterator[tuple[Dim, Dim]]:
+    shapes = [arg.shape if arg.op != "Absent" else () for arg in term.args] + [()] * 5
+    q, k, v, mask, past = shapes[:5]
+    if q is None or k is None or v is None or min(map(len, (q, k, v))) < 3:
+        return
+    yield q[0], k[0]
+    yield k[0], v[0]
+    yield k[-2], v[-2]
+    if mask is None or past is None or not mask:
+        return
+    keys = past[-2] + k[-2] if past else k[-2]
+    scores = (q[0], 1, q[-2], keys)
+    first = 1 if opset >= LONGER else 0
+    yield from zip(mask[::-1][first:], scores[::-1][first:], strict=False)
