@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, inliner, numpy_helper
+from onnx import helper, inliner, numpy_helper
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.proof import float64
@@ -35,7 +35,7 @@ from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
 
 from .feeds import Feed
 from .noise import noisy, shaken
-from .readings import readings
+from .readings import LARGEST, readings
 
 Array = NDArray[Any]
 TOLERANCE = {"float16": (4e-3, 1e-4), "float32": (5e-5, 1e-35), "float64": (1e-9, 1e-300)}
@@ -48,11 +48,6 @@ SLACK = 8.0
 """How many times the spread of those runs a result may be away from the original."""
 LONG = 60.0
 """Seconds that a run on empty tensors may take."""
-LARGEST: dict[int, float] = {
-    TensorProto.FLOAT: float(np.finfo(np.float32).max),
-    TensorProto.FLOAT16: float(np.finfo(np.float16).max),
-}
-"""What Clip without a bound makes of an infinity."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +262,7 @@ def _count(graph: onnx.GraphProto, ranks: dict[str, int], tensors: dict[str, Arr
 
 
 def _bounded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the bounds that Clip has where none are given, which differ in float64."""
+    """The model with the bounds that Clip has where none are given: of infinity it makes the largest number."""
     plain = onnx.shape_inference.infer_shapes(inliner.inline_local_functions(model))
     infos = (*plain.graph.input, *plain.graph.value_info, *plain.graph.output)
     kinds = {info.name: info.type.tensor_type.elem_type for info in infos}

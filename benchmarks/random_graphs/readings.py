@@ -4,6 +4,7 @@ hidden    what a mask hides does not count, even where it is infinite or NaN: a 
           that is multiplied by 0, and a value whose weight is 0
 added     a score that Where replaces by at most -1e30 is added to, so that it shows where it is infinite or NaN
 fill      a fill of at most -1e9 hides, even beside scores so enormous that the sum of both does not
+lowest    where no score that a row may see is above -inf, what it must not see counts as the lowest number
 guard     a guard that makes 0 of weights that are NaN is for rows that are masked throughout, not for strange scores
 limit     an exponential that is out of range is only enormous: a quotient of sums of such has a limit
 logarithm the logarithm of such an exponential plus something is what the exponential was taken of
@@ -30,6 +31,10 @@ HIDES, FILLS, SWALLOWS = -1e4, -1e9, -1e30
 added to."""
 BESIDE = 1e-3
 """Scores of at least so many times a fill are enormous beside it."""
+LARGEST: dict[int, float] = {
+    TensorProto.FLOAT: float(np.finfo(np.float32).max),
+    TensorProto.FLOAT16: float(np.finfo(np.float16).max),
+}
 SCORES = frozenset("Add Sub Mul Div Where Max Min Neg Tanh Identity Reshape Transpose Unsqueeze Squeeze".split())
 WEIGHTS = frozenset("Where Mul Identity Reshape Transpose Unsqueeze Squeeze Dropout".split())
 REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -217,6 +222,28 @@ def _fill(edit: Edit) -> None:
             edit.instead(index, edit.node("Where", hides, edit.number(-np.inf, score), edit.kept(index)))
 
 
+def _lowest(edit: Edit) -> None:
+    for _, path in edit.softmaxes():
+        for index, place in path[:-1]:
+            node = edit.nodes[index]
+            if (
+                index in edit.replaced
+                or node.op_type not in ("Add", "Where")
+                or (node.op_type == "Where" and not place)
+            ):
+                continue
+            score, mask = node.input[place], node.input[(3 if node.op_type == "Where" else 1) - place]
+            hides = edit.node("Equal", mask, edit.number(-np.inf, score))
+            if node.op_type == "Where":
+                seen = node.input[0] if place == 1 else edit.node("Not", node.input[0])
+                hides = edit.node("And", hides, edit.node("Not", seen))
+            same = edit.node("Equal", score, score)
+            whole = edit.node("Or", same, edit.node("Not", same))  # as wide as the scores
+            some = edit.row(edit.node("And", whole, edit.node("Not", hides)))
+            lowest = edit.number(-LARGEST[edit.kinds[score]], score)
+            edit.instead(index, edit.node("Where", edit.node("And", hides, some), lowest, edit.kept(index)))
+
+
 def _guard(edit: Edit) -> None:
     for index, node in enumerate(edit.nodes):
         asked = edit.maker.get(node.input[0]) if node.op_type == "Where" else None
@@ -289,6 +316,7 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("hidden", _hidden),
     ("added", _added),
     ("fill", _fill),
+    ("lowest", _lowest),
     ("guard", _guard),
     ("limit", _limit),
     ("logarithm", _logarithm),

@@ -156,6 +156,11 @@ MISREAD = {
         + " y = MatMul(w, v)",
         HEADS,
     ),
+    "a row that is masked throughout is no mean": (
+        GUARDED.replace("-1e9", "-inf"),
+        GUARDED,
+        HEADS,
+    ),
     "a guard that lets NaN of masked rows pass": (
         GUARDED.replace("-1e9", "-inf"),
         f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
