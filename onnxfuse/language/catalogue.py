@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from onnxfuse.errors import UsageError
-from onnxfuse.targets.target import DEFAULT, Target
+from onnxfuse.targets.target import DEFAULT, FUSING, Target
 
-from .parse import parse, standard_ops, unknown
-from .rule import PREDICATES, Rule, op_name
+from .parse import finished, read, standard_ops, unknown
+from .rule import PREDICATES, Function, Rule, Source, op_name
 
 CATALOGUE = next(
     (p / "rules" for p in Path(__file__).parents[1:3] if (p / "rules").is_dir()),
@@ -98,8 +98,15 @@ def _strata(rules: Sequence[Rule]) -> list[list[Rule]]:
 
 
 @cache
-def _shipped() -> tuple[Rule, ...]:
-    return tuple(parse(path, CATALOGUE) for path in sorted(CATALOGUE.rglob("*.rule")))
+def _shipped() -> tuple[Rule | Function, ...]:
+    return tuple(made for path in sorted(CATALOGUE.rglob("*.rule")) for made in read(path, CATALOGUE))
+
+
+@cache
+def _finished() -> tuple[Rule, ...]:
+    """The shipped rules, written out."""
+    rules, functions = _apart(_shipped())
+    return _complete(rules, functions, define(rules))
 
 
 def load(directories: Iterable[Path] = ()) -> Catalogue:
@@ -116,19 +123,47 @@ def _plain() -> Catalogue:
 
 
 def _load(directories: Sequence[Path]) -> Catalogue:
-    rules = list(_shipped())
+    shipped = list(_finished())
+    own: list[Rule | Function] = []
     for directory in directories:
         if not directory.is_dir():
             raise UsageError(f"{directory} is not a folder; --rules wants a folder of .rule files")
         found = sorted(directory.rglob("*.rule"))
         if not found:
             raise UsageError(f"{directory} holds no .rule file; `onnxfuse rules new NAME` writes a first one")
-        rules += [parse(path, directory) for path in found]
+        own += [made for path in found for made in read(path, directory)]
+    read_rules, functions = _apart([*_shipped(), *own])
+    more, _ = _apart(own)
+    rules = [*shipped, *_complete(more, functions, define(read_rules))]
     catalogue = Catalogue(rules, define(rules))
     known = standard_ops() | set(catalogue.definitions) | {"Repeat"}  # numpy.repeat along an axis
+    for function in functions.values():
+        _check_ops(function.source, [*(s.value for s in function.equations), *function.results], known, function)
     for rule in rules:
-        _check_ops(rule, known)
+        statements = [*(s for b in rule.blocks for s in b), *rule.emit, *rule.meaning, *rule.standard, *rule.let]
+        _check_ops(rule.source, [*(s.value for s in statements), *rule.where], known, rule)
     return catalogue
+
+
+def _apart(made: Iterable[Rule | Function]) -> tuple[list[Rule], dict[str, Function]]:
+    """Rules, and functions by name."""
+    rules, functions = list[Rule](), dict[str, Function]()
+    for one in made:
+        if isinstance(one, Rule):
+            rules.append(one)
+        elif one.name in PREDICATES or one.name in functions:
+            raise one.source.error(f"there is a function called {one.name} already", 1, "give it another name")
+        else:
+            functions[one.name] = one
+    return rules, functions
+
+
+def _complete(
+    rules: Iterable[Rule], functions: Mapping[str, Function], definitions: Mapping[str, Rule]
+) -> tuple[Rule, ...]:
+    """The rules written out, each with what its folder makes it."""
+    written = (finished(rule, functions, definitions) for rule in rules)
+    return tuple(replace(r, lowers=r.target not in ("", *FUSING)) for r in written)
 
 
 def define(rules: Sequence[Rule]) -> dict[str, Rule]:
@@ -150,16 +185,17 @@ def define(rules: Sequence[Rule]) -> dict[str, Rule]:
     return definitions
 
 
-def _check_ops(rule: Rule, known: frozenset[str] | set[str]) -> None:
-    parameters = {p.name for p in rule.parameters}
-    statements = [*(s for b in rule.blocks for s in b), *rule.emit, *rule.meaning, *rule.standard, *rule.let]
-    for expression in [*(s.value for s in statements), *rule.where]:
+def _check_ops(
+    source: Source, expressions: Iterable[ast.expr], known: frozenset[str] | set[str], head: Rule | Function
+) -> None:
+    parameters = {p.name for p in head.parameters}
+    for expression in expressions:
         for node in ast.walk(expression):
             if isinstance(node, ast.Call):
                 name = op_name(node)
                 if "." not in name and name not in known and name not in PREDICATES and name not in parameters:
-                    unknown(rule.source, "op", name, sorted(known), node)
-    for parameter in rule.parameters:
+                    unknown(source, "op", name, sorted(known), node)
+    for parameter in head.parameters:
         for name in parameter.ops:
             if name not in known:
-                unknown(rule.source, "op", name, sorted(known), parameter.line)
+                unknown(source, "op", name, sorted(known), parameter.line)

@@ -10,15 +10,20 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
 from onnxfuse.errors import RuleError, UsageError
 
-from .rule import Parameter, Rule, Source, Statement, alternatives, captured, op_name, targets
+from .rule import Function, Parameter, Rule, Source, Statement, alternatives, captured, form_values, op_name, targets
+from .shorthand import written_out
 
+BLOCKS = 64
+"""Blocks of equations that `or` may make of one."""
+FUNCTION = ("is",)
+"""Sections of what begins with a small letter."""
 SECTIONS = ("match", "let", "where", "emit", "meaning", "standard", "kernel", "cost", "test")
 REPEATABLE = ("match",)
 KINDS = ("const", "bool", "sum", "real", "int")
@@ -40,8 +45,8 @@ ALLOWED: tuple[type[ast.AST], ...] = tuple(
 # ------------------------------------------------------------------------------------------------ reading
 
 
-def parse(path: Path, root: Path) -> Rule:
-    """Read one file.  Raises RuleError."""
+def read(path: Path, root: Path) -> list[Rule | Function]:
+    """The rules and functions of one file, as they are written: `finished` completes a rule.  Raises RuleError."""
     try:
         if not path.is_file():
             raise UsageError(f"{path} is not a file: a rule is a text file")
@@ -51,41 +56,65 @@ def parse(path: Path, root: Path) -> Rule:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     relative = path.relative_to(root)
-    return parse_text(text, str(relative), relative.parent.as_posix() if len(relative.parts) > 1 else "9_user")
+    stratum = relative.parent.as_posix() if len(relative.parts) > 1 else "9_user"
+    return [_read(text, start, end, str(relative), stratum) for start, end in _parts(text.splitlines())]
 
 
 def parse_text(text: str, file: str, stratum: str = "9_user") -> Rule:
-    """Read a rule from its text; `file` is what messages call it.  Raises RuleError."""
-    lines = tuple(text.splitlines())
+    """Read one rule that needs no other from its text; `file` is what messages call it.  Raises RuleError."""
+    found = _read(text, 0, len(text.splitlines()), file, stratum)
+    if isinstance(found, Function):
+        raise found.source.error("a rule begins with a capital", 1)
+    return finished(found, {}, {})
+
+
+def finished(rule: Rule, functions: Mapping[str, Function], definitions: Mapping[str, Rule]) -> Rule:
+    """A rule with its shorthand written out, and checked.  Raises RuleError."""
+    rule = written_out(rule, functions, definitions)
+    _check_names(rule)
+    return rule
+
+
+def _parts(lines: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the rules of a file begin and end: lines of dashes part them."""
+    cuts = [i for i, line in enumerate(lines) if re.fullmatch(r"-{3,}\s*", line)]
+    return list(zip([0, *(cut + 1 for cut in cuts)], [*cuts, len(lines)], strict=True))
+
+
+def _read(text: str, begin: int, end: int, file: str, stratum: str) -> Rule | Function:
+    """The rule between two lines of a file."""
+    lines = tuple(text.splitlines()[:end])
     source = Source(file, lines)
     doc = []
-    for line in lines:
+    for line in lines[begin:]:
         if not line.startswith("#"):
             break
         doc.append(line.lstrip("# ").rstrip())
-    starts = [(i, m) for i, line in enumerate(lines) if (m := re.match(r"([A-Za-z_]\w*)[ \t]*:(?!=)", line))]
-    first = starts[0][0] if starts else len(lines)
-    name, parameters = _head(source, first)
+    starts = [(i, m) for i in range(begin, end) if (m := re.match(r"([A-Za-z_]\w*)[ \t]*:(?!=)", lines[i]))]
+    name, parameters = _head(source, begin, starts[0][0] if starts else end)
+    function = name[0].islower()
+    known = FUNCTION if function else SECTIONS
     sections: dict[str, list[tuple[ast.stmt, ...]]] = {}
     for index, (start, found) in enumerate(starts):
         section = found[1]
-        if section not in SECTIONS:
-            unknown(source, "section", section, SECTIONS, start + 1)
+        if section not in known:
+            unknown(source, "section", section, known, start + 1)
         if section in sections and section not in REPEATABLE:
             raise source.error(f"a second `{section}:`; only `match:` may be repeated", start + 1)
-        end = starts[index + 1][0] if index + 1 < len(starts) else len(lines)
-        body = () if section in ("kernel", "cost") else _body(source, start, end, found.end())
+        below = starts[index + 1][0] if index + 1 < len(starts) else end
+        body = () if section in ("kernel", "cost") else _body(source, start, below, found.end())
         sections.setdefault(section, []).append(body)
+    if function:
+        return _function(source, name, " ".join(doc), parameters, sections.get("is", [()])[0])
     plain = {found[1]: lines[start][found.end() :].split("#")[0].strip() for start, found in starts}
-    test = _test(source, sections.get("test", [()])[0])
-    rule = Rule(
+    return Rule(
         name=name,
         path=file,
         stratum=stratum,
         doc=" ".join(doc),
-        text=text,
+        text=text if (begin, end) == (0, len(text.splitlines())) else "\n".join(lines[begin:]).strip() + "\n",
         parameters=parameters,
-        blocks=tuple(_assignments(source, block) for block in sections.get("match", [])),
+        blocks=tuple(b for block in sections.get("match", []) for b in _choices(source, _assignments(source, block))),
         let=_assignments(source, sections.get("let", [()])[0]),
         where=_expressions(source, sections.get("where", [()])[0]),
         emit=_assignments(source, sections.get("emit", [()])[0]),
@@ -93,15 +122,57 @@ def parse_text(text: str, file: str, stratum: str = "9_user") -> Rule:
         standard=_assignments(source, sections.get("standard", [()])[0]),
         kernel=plain.get("kernel", ""),
         cost=plain.get("cost", ""),
-        test=test,
+        test=_test(source, sections.get("test", [()])[0]),
         source=source,
     )
-    _check_names(rule)
-    return rule
 
 
-def _head(source: Source, end: int) -> tuple[str, tuple[Parameter, ...]]:
-    start = next((i for i in range(end) if source.lines[i].split("#")[0].strip()), None)
+def _function(
+    source: Source, name: str, doc: str, parameters: tuple[Parameter, ...], body: Sequence[ast.stmt]
+) -> Function:
+    """Equations that rules share, which end in what they give."""
+    if not body or not isinstance(body[-1], ast.Expr):
+        hint = "such as  is:  size(bias) == dim(bias, -1)"
+        raise source.error(
+            "a function (its name begins with a small letter) ends in what it is", body[-1] if body else 1, hint
+        )
+    *equations, result = body
+    value = result.value
+    function = Function(
+        name,
+        source.file,
+        doc,
+        parameters,
+        _assignments(source, equations),
+        tuple(value.elts) if isinstance(value, ast.Tuple) else (value,),
+        source,
+    )
+    known = {p.name for p in parameters}
+    for statement in function.equations:
+        _check_expression(source, statement.value, known)
+        known.update(targets(statement))
+    for expression in function.results:
+        _check_expression(source, expression, known)
+    return function
+
+
+def _choices(source: Source, block: Sequence[Statement]) -> list[tuple[Statement, ...]]:
+    """One block of equations for each choice among those that `or` parts."""
+    blocks: list[tuple[Statement, ...]] = [()]
+    for statement in block:
+        value = statement.value
+        either = value.values if isinstance(value, ast.BoolOp) and isinstance(value.op, ast.Or) else [value]
+        if len(blocks) * len(either) > BLOCKS:
+            raise source.error(
+                f"more than {BLOCKS} ways to choose between what `or` parts", statement, "make several rules of it"
+            )
+        made = [ast.copy_location(ast.Assign(statement.targets, choice), statement) for choice in either]
+        blocks = [(*before, one) for one in made for before in blocks]
+    return blocks
+
+
+def _head(source: Source, begin: int, end: int) -> tuple[str, tuple[Parameter, ...]]:
+    start = next((i for i in range(begin, end) if source.lines[i].split("#")[0].strip()), None)
     if start is None:
         raise source.error("a rule begins with its head", min(end, len(source.lines)) or 1, "such as  Gelu(x)")
     body = [line.split("#")[0] for line in source.lines[start:end]]
@@ -124,29 +195,33 @@ def _head(source: Source, end: int) -> tuple[str, tuple[Parameter, ...]]:
         *((a, d, False) for a, d in zip(shared, defaults, strict=True)),
         *((a, d, True) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True)),
     ]:
-        kind, ops = None, tuple[str, ...]()
+        kind, ops, forms = None, tuple[str, ...](), tuple[ast.Call | ast.Name, ...]()
         if argument.annotation is not None:
             kind = ast.unparse(argument.annotation)
             if constant:
-                kind, ops = None, _ops(source, argument.annotation)
+                kind, forms = None, _forms(source, argument.annotation)
+                ops = tuple(op_name(form) if isinstance(form, ast.Call) else form.id for form in forms)
             elif kind not in KINDS:
                 unknown(source, "kind", kind, KINDS, argument.annotation)
         if default is not None:
             _literal(source, default)
-        parameters.append(Parameter(argument.arg, kind, default, constant, ops, argument.lineno))
-    if "_" in function.name:
+        called = tuple(form if isinstance(form, ast.Call) else None for form in forms)
+        parameters.append(Parameter(argument.arg, kind, default, constant, ops, argument.lineno, called))
+    if "_" in function.name and not function.name[0].islower():
         hint = f"such as {''.join(map(str.capitalize, function.name.split('_')))}: ONNX's own are written so"
         raise source.error("the name of an op has no underscore", start + 1, hint)
     return function.name, tuple(parameters)
 
 
-def _ops(source: Source, annotation: ast.expr) -> tuple[str, ...]:
-    """The ops of ``Relu | Tanh``."""
-    names = alternatives(annotation)
-    for name in names:
-        if not isinstance(name, ast.Name):
-            raise source.error("behind a constant stand the ops it may be", name, "such as  activation: Relu | Tanh")
-    return tuple(name.id for name in names if isinstance(name, ast.Name))
+def _forms(source: Source, annotation: ast.expr) -> tuple[ast.Call | ast.Name, ...]:
+    """The ops of ``Relu | LeakyRelu(alpha=slope) | Clip(low, high)``."""
+    forms = list[ast.Call | ast.Name]()
+    for form in alternatives(annotation):
+        if not isinstance(form, ast.Name) and not (isinstance(form, ast.Call) and isinstance(form.func, ast.Name)):
+            hint = "such as  activation: Relu | LeakyRelu(alpha=slope)"
+            raise source.error("behind a constant stand the ops it may be", form, hint)
+        forms.append(form)
+    return tuple(forms)
 
 
 def _body(source: Source, start: int, end: int, after: int) -> tuple[ast.stmt, ...]:
@@ -238,13 +313,15 @@ def _check_names(rule: Rule) -> None:
         raise source.error("a rule says what it emits (`emit:`) or what its op means (`meaning:`)", 1)
     if rule.emit and not rule.blocks:
         raise source.error("`emit:` without `match:`", rule.emit[0])
+    parameters |= {name for p in rule.parameters for form in p.forms for name in form_values(form)}
+    parameters |= {f"{p.name}_params" for p in rule.parameters if any(p.forms)} | rule.passed
     bound_everywhere: set[str] = set(parameters)
     for block in rule.blocks:
         known = set(parameters)
         for statement in block:
             for name in _attribute_names(statement.value):
                 known.add(name)
-            _check_expression(rule, statement.value, known)
+            _check_expression(source, statement.value, known)
             known.update(targets(statement))
         bound_everywhere |= known | _starred(block)
         used = {n.id for s in block for n in ast.walk(s.value) if isinstance(n, ast.Name)}
@@ -253,34 +330,39 @@ def _check_names(rule: Rule) -> None:
                 raise source.error(f"{p.name} stands in the head but not in `match:`", block[0])
     known = set(bound_everywhere)
     for statement in rule.let:
-        _check_expression(rule, statement.value, known)
+        _check_expression(source, statement.value, known)
         known.update(targets(statement))
     for condition in rule.where:
-        _check_expression(rule, condition, known)
+        _check_expression(source, condition, known)
     for statement in rule.emit:
-        _check_expression(rule, statement.value, known)
+        _check_expression(source, statement.value, known)
         known.update(targets(statement))
+        for call in (n for n in ast.walk(statement.value) if isinstance(n, ast.Call)):
+            if (p := rule.parameter(op_name(call))) and any(p.forms):
+                raise source.error(f"{p.name} may have parameters, and stands in `match:` alone", call)
     for section in (rule.meaning, rule.standard):
         known = parameters | captured(section)
         for statement in section:
-            _check_expression(rule, statement.value, known)
+            _check_expression(source, statement.value, known)
             known.update(targets(statement))
 
 
-def _check_expression(rule: Rule, expression: ast.expr, known: set[str]) -> None:
+def _check_expression(source: Source, expression: ast.expr, known: set[str]) -> None:
     functions: set[int] = set()
     for node in ast.walk(expression):
         if not isinstance(node, ALLOWED):
             kind = type(node).__name__
-            raise rule.source.error(f"{kind} has no place in a rule", node if hasattr(node, "lineno") else expression)
+            raise source.error(f"{kind} has no place in a rule", node if hasattr(node, "lineno") else expression)
+        if isinstance(node, ast.Constant) and node.value is ...:
+            raise source.error("`...` stands first in the call of an op", expression, "such as  Attention(..., V=v)")
         if isinstance(node, ast.Call):
             if not re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", op_name(node)):
-                raise rule.source.error("only ops and the functions of rules can be called", node, "such as  Cos(x)")
+                raise source.error("only ops and the functions of rules can be called", node, "such as  Cos(x)")
             functions.update(id(n) for n in ast.walk(node.func))
         elif isinstance(node, ast.Attribute) and id(node) not in functions:
-            raise rule.source.error("a dot stands only in the name of an op's domain", node)
+            raise source.error("a dot stands only in the name of an op's domain", node)
         elif isinstance(node, ast.Name) and id(node) not in functions and node.id not in known:
-            unknown(rule.source, "name", node.id, sorted(known), node)
+            unknown(source, "name", node.id, sorted(known), node)
 
 
 def _attribute_names(expression: ast.expr) -> Iterator[str]:

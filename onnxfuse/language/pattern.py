@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from .rule import Parameter, Rule, alternatives, literal, op_name, targets
+from .rule import ANY, Parameter, Rule, alternatives, form_values, literal, op_name, targets
 
 BINARY: dict[type[ast.operator], str] = {
     ast.Add: "Add",
@@ -141,6 +141,16 @@ class Variant:
     """Which op each parameter stands for that may be one of several."""
 
     @cached_property
+    def values(self) -> dict[str, tuple[str, ...]]:
+        """``activation_params``: the constants that an op is called with, in order, for those it stands for."""
+        chosen = {
+            p.name: p.forms[p.ops.index(self.operators[p.name])]
+            for p in self.rule.parameters
+            if any(p.forms) and p.name in self.operators
+        }
+        return {f"{name}_params": form_values(form) for name, form in chosen.items()}
+
+    @cached_property
     def defaults(self) -> dict[str, Any]:
         """Values of the parameters left out, but for those that the block states itself."""
         stated = {name for s in self.rule.blocks[self.block] for name in targets(s)}
@@ -171,7 +181,7 @@ def variants(rule: Rule) -> list[Variant]:
     found: list[Variant] = []
     seen: set[str] = set()
     skeletons: set[str] = set()
-    optional = [p for p in rule.parameters if p.optional]
+    optional = [p for p in rule.parameters if p.optional and p.kind != ANY]
     for block in range(len(rule.blocks)):
         for drops in itertools.product((False, True), repeat=len(optional)):
             dropped = {p.name: p.default for p, drop in zip(optional, drops, strict=True) if drop and p.default}
@@ -238,9 +248,12 @@ class _Builder:
         self.rule, self.choose = rule, choose
         self.names: dict[str, Pattern] = {}
         self.operators: dict[str, str] = {}
+        self.picked: dict[str, int] = {}
         for p in rule.parameters:
             default = dropped.get(p.name)
             self.names[p.name] = _literal(p, default) if default is not None else self._parameter(p)
+            for name in (n for form in p.forms for n in form_values(form)):
+                self.names[name] = Pattern("constant", name=name)
 
     def _parameter(self, p: Parameter) -> Pattern:
         return Pattern("constant" if p.constant else "variable", name=p.name, op=p.kind or "")
@@ -275,17 +288,23 @@ class _Builder:
             args = [self.expression(a) for a in node.args]
             attrs = {k.arg: k.value for k in node.keywords if k.arg}
             star = next((k.value.id for k in node.keywords if not k.arg and isinstance(k.value, ast.Name)), "")
-            return self.make(self.operator(op_name(node)), args, node, attrs, star)
+            op, form = self.operator(op_name(node))
+            if form is not None:
+                args += [self.expression(a) for a in form.args]
+                attrs |= {k.arg: k.value for k in form.keywords if k.arg}
+            return self.make(op, args, node, attrs, star)
         raise self.rule.source.error("this cannot be matched", node)
 
-    def operator(self, name: str) -> str:
-        """The op of a call: what it says, or the choice for a parameter that may be one of several."""
+    def operator(self, name: str) -> tuple[str, ast.Call | None]:
+        """The op of a call, and what it is called with besides: what it says, or the choice for a parameter that may be
+        one of several."""
         parameter = self.rule.parameter(name)
         if parameter is None or not parameter.ops:
-            return name
-        if name not in self.operators:
-            self.operators[name] = parameter.ops[self.choose(len(parameter.ops))]
-        return self.operators[name]
+            return name, None
+        if name not in self.picked:
+            self.picked[name] = self.choose(len(parameter.ops))
+            self.operators[name] = parameter.ops[self.picked[name]]
+        return self.operators[name], parameter.forms[self.picked[name]]
 
     def make(
         self,

@@ -19,11 +19,19 @@ PREDICATES = frozenset(
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.language.builtins."""
 
+SHARED = ("fusions", "ops")
+"""The folders of rules that serve every target; a folder with a number does as well."""
+
 VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Expand Slice".split())
 """Ops that a lowering puts around the op it is about."""
 
 Statement: TypeAlias = ast.Assign
 """An equation; see `targets`."""
+
+ANY = "any"
+"""The kind of an input that `...` stands for: it may be absent."""
+REST = "..."
+"""The name of the attributes that `...` stands for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +58,10 @@ class Rule:
     cost: str
     test: dict[str, ast.expr]
     source: Source
+    passed: frozenset[str] = frozenset()
+    """The attributes behind `...` that `let`, `where` and `emit` ask for."""
+    lowers: bool = False
+    """Whether it says what a fused op becomes for a target, and is no fusion."""
 
     @cached_property
     def version(self) -> str:
@@ -64,13 +76,11 @@ class Rule:
 
     @property
     def target(self) -> str:
-        """The only target that this rule serves; empty for a fusion that all use."""
-        return "" if self.stratum[:1].isdigit() else self.stratum.split("/")[0]
-
-    @property
-    def lowers(self) -> bool:
-        """Whether it says what a fused op becomes: a target that is not onnxfuse itself has no fusions of its own."""
-        return self.target not in ("", "onnxfuse")
+        """The only target that this rule serves, by the name of its folder; empty for a fusion that all use."""
+        first, *below = self.stratum.split("/")
+        if first == "targets" and below:
+            return below[0]
+        return "" if first[:1].isdigit() or first in SHARED else first
 
     @cached_property
     def tensors(self) -> tuple[Parameter, ...]:
@@ -148,10 +158,27 @@ class Parameter:
     ops: tuple[str, ...] = ()
     """``activation: Relu | Tanh``: the name stands for one of these ops, and for its name as a string."""
     line: int = 1
+    forms: tuple[ast.Call | None, ...] = ()
+    """``LeakyRelu(alpha=slope)`` for each of the ops that is called with more than its first input."""
 
     @property
     def optional(self) -> bool:
         return self.default is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """What several rules share: equations under a name that begins with a small letter.
+
+    ``results`` are expressions over the parameters and the names of the equations."""
+
+    name: str
+    path: str
+    doc: str
+    parameters: tuple[Parameter, ...]
+    equations: tuple[Statement, ...]
+    results: tuple[ast.expr, ...]
+    source: Source
 
 
 @dataclass(frozen=True)
@@ -193,6 +220,12 @@ def literal(node: ast.expr) -> Any:
 def names_in(node: ast.expr) -> frozenset[str]:
     """The names that an expression mentions."""
     return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+
+
+def form_values(form: ast.Call | None) -> tuple[str, ...]:
+    """The constants of ``Clip(low, high)`` or ``LeakyRelu(alpha=slope)``, in order."""
+    given = (*form.args, *(k.value for k in form.keywords)) if form is not None else ()
+    return tuple(n.id for n in given if isinstance(n, ast.Name))
 
 
 def captured(statements: Iterable[Statement]) -> set[str]:

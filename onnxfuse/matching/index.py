@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from onnxfuse.language.pattern import COMMUTATIVE, Pattern, Variant, variants
-from onnxfuse.language.rule import Rule
+from onnxfuse.language.rule import ANY, Rule
 from onnxfuse.terms.normal.normal import NEUTRAL
 from onnxfuse.terms.term import LEVELS, Term, Terms
 
-from .prefilter import OPENINGS, Glance
+from .prefilter import OPENINGS, Glance, turns
 
 
 @dataclass(eq=False)
@@ -22,8 +22,8 @@ class Group:
     """Bits of ops that must occur below the root."""
     beside: int
     """Bits of ops that must be among the operands of the root's chain."""
-    given: tuple[bool, ...] | None
-    """Which inputs of the root are given; None for a chain."""
+    given: tuple[bool | None, ...] | None
+    """Which inputs of the root are given, None for one that may be; None for a chain."""
     heads: tuple[str, ...]
     """Ops that the inputs of the root must be, where they must; an empty name where not."""
     root: Pattern
@@ -50,8 +50,8 @@ class Index:
                 chain = root.op in NEUTRAL
                 below = _bits(terms, variant.ops)
                 look = frozenset((part.op, part.heads) for part in root.parts) if chain else None
-                given = None if chain else tuple(a.kind != "absent" for a in root.args)
-                heads = () if chain or root.op in COMMUTATIVE else tuple(map(_head, root.args))
+                given = None if chain else tuple(None if a.op == ANY else a.kind != "absent" for a in root.args)
+                heads = () if chain or root.op in COMMUTATIVE or turns(root) else tuple(map(_head, root.args))
                 group = groups.get(
                     key := (
                         root.op,
@@ -91,10 +91,10 @@ def _head(p: Pattern) -> str:
     return p.op if p.kind == "op" and not p.scalar else ""
 
 
-def _alike(wanted: Sequence[bool], args: Sequence[Term]) -> bool:
+def _alike(wanted: Sequence[bool | None], args: Sequence[Term]) -> bool:
     """Are the same inputs given, but for trailing ones that are not?"""
     given = (arg.op != "Absent" for arg in args)
-    return all(bool(a) == bool(b) for a, b in zip_longest(wanted, given))
+    return all(a is None or a == b for a, b in zip_longest(wanted, given, fillvalue=False))
 
 
 def _bits(terms: Terms, ops: Iterable[str]) -> int:

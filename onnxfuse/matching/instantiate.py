@@ -49,6 +49,7 @@ def conclude(
     rule = variant.rule
     bindings = variant.defaults | env
     bindings[""] = variant.left_out
+    bindings |= {name: tuple(bindings[v] for v in values) for name, values in variant.values.items()}
     like = root
     if outside:
         inside = [a for a in root.args if not any(a is o for o in outside)]

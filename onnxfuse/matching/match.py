@@ -19,15 +19,15 @@ from onnxfuse.language.builtins import UndecidedError
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.evaluate import Bindings, Scope, attribute_defaults, undefined
 from onnxfuse.language.pattern import COMMUTATIVE, Pattern, Variant
-from onnxfuse.language.rule import Rule, names_in, op_name, targets
+from onnxfuse.language.rule import ANY, REST, Rule, names_in, op_name, targets
 from onnxfuse.model.dims import Sym, exact
-from onnxfuse.terms.normal.normal import NEUTRAL, combine
+from onnxfuse.terms.normal.normal import NEUTRAL, combine, make
 from onnxfuse.terms.term import REAL, Term, Terms, is_number
 
 from .compare import KIND_TEXT, close, kind_fits, same
 from .instantiate import RefusedError, conclude
 from .near_miss import MISSING, attribute, describe, listed, surplus
-from .prefilter import OPENINGS, Glance, may_open
+from .prefilter import OPENINGS, Glance, may_lack, may_open, turns
 
 BUDGET = 4000
 """Steps one rule may take at one term; more is a near miss, not a hang."""
@@ -166,6 +166,11 @@ class Matcher:
             yield from self._op(p, t)
 
     def _variable(self, p: Pattern, t: Term) -> Iterator[None]:
+        if p.op == ANY:
+            self.env[p.name] = None if t.op == "Absent" else t
+            yield
+            del self.env[p.name]
+            return
         bound = self.env.get(p.name)
         if bound is not None:
             if bound is t:
@@ -268,14 +273,16 @@ class Matcher:
 
     def _arguments(self, p: Pattern, t: Term) -> Iterator[None]:
         wanted, found = list(p.args), list(t.args)
-        while len(found) < len(wanted) and wanted[-1].kind == "absent":
-            wanted.pop()
+        while len(found) < len(wanted) and may_lack(wanted[len(found)]):
+            found.append(self.terms.absent)
         if len(wanted) != len(found):
             self._fail(p, t, lambda: f"{p.op} wants {len(wanted)} inputs, saw {len(found)}")
             return
         yield from self._sequence(wanted, found)
         if p.op in COMMUTATIVE and len(wanted) == 2 and found[0] is not found[1]:
             yield from self._sequence(wanted, found[::-1])
+        if turns(p) and found[0].op != "Not":  # Where(Not(m), b, a) is Where(m, a, b)
+            yield from self._sequence(wanted, [make(self.terms, "Not", found[:1], {}), found[2], found[1]])
 
     def _sequence(self, ps: Sequence[Pattern], ts: Sequence[Term]) -> Iterator[None]:
         if not ps:
@@ -427,6 +434,9 @@ class Matcher:
         if p.star:
             self.env[p.star] = tuple(given.items())
             bound.append(p.star)
+            for name in self.rule.passed if p.star == REST else ():
+                self.env[name] = given.get(name, standard.get(name))
+                bound.append(name)
         elif given and any(standard.get(k, MISSING) != v for k, v in given.items()):
             self._fail(p, t, lambda: f"{p.op} has {', '.join(f'{k}={v}' for k, v in given.items())}")
             for n in bound:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from onnx import TensorProto
 
 from onnxfuse.language.pattern import COMMUTATIVE, Pattern
+from onnxfuse.language.rule import ANY
 from onnxfuse.terms.normal.normal import NEUTRAL
 from onnxfuse.terms.term import REAL, Term
 
@@ -14,6 +15,16 @@ from .compare import kind_fits
 
 OPENINGS = 3
 """How many shared sums or products inside a chain may be opened at once."""
+
+
+def may_lack(p: Pattern) -> bool:
+    """May the input be absent?"""
+    return p.kind == "absent" or (p.kind == "variable" and p.op == ANY)
+
+
+def turns(p: Pattern) -> bool:
+    """May a Where be turned around, for its condition is whatever it is?"""
+    return p.op == "Where" and len(p.args) == 3 and p.args[0].kind == "variable"
 
 
 class Glance:
@@ -42,7 +53,7 @@ class Glance:
     def far(self, p: Pattern, t: Term, *, root: bool = False) -> bool:
         """Could all below match, as far as no chain has to be opened?  A `root` may be part of a longer chain."""
         if p.kind == "variable":
-            return t.op != "Absent" and kind_fits(p.op, t)
+            return p.op == ANY or (t.op != "Absent" and kind_fits(p.op, t))
         if p.scalar:
             return t.scalar is not None and t.dtype != TensorProto.BOOL
         if p.kind == "absent":
@@ -52,12 +63,14 @@ class Glance:
         if p.op in NEUTRAL and t.dtype in REAL:
             return self._chain(p, t, root=root)
         wanted = p.args
-        while len(wanted) > len(t.args) and wanted[-1].kind == "absent":
+        while len(wanted) > len(t.args) and may_lack(wanted[-1]):
             wanted = wanted[:-1]
         if len(wanted) != len(t.args):
             return False
         if all(map(self.far, wanted, t.args)):
             return True
+        if turns(p):
+            return all(map(self.far, wanted, (t.args[0], t.args[2], t.args[1])))
         return p.op in COMMUTATIVE and len(wanted) == 2 and all(map(self.far, wanted, t.args[::-1]))
 
     def _chain(self, p: Pattern, t: Term, *, root: bool) -> bool:

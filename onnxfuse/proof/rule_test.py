@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto, helper
 from onnxfuse.language.bodies import Body, Ref
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.pattern import Variant, variants
-from onnxfuse.language.rule import Parameter, Rule, Statement, alternatives, captured, literal, op_name, targets
+from onnxfuse.language.rule import ANY, Parameter, Rule, Statement, alternatives, captured, literal, op_name, targets
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.schema import tensor
 from onnxfuse.terms.term import Array
@@ -158,11 +158,14 @@ def write(rule: Rule, variant: Variant, catalogue: Catalogue, dtype: int) -> Cas
     body = Body(catalogue, OPSET, dtype, taken={p.name for p in rule.parameters})
     env: dict[str, Any] = {name: _captured(rule, name) for name in captured(rule.blocks[variant.block])}
     env |= variant.operators
+    env |= {name: literal(_given(rule, name)) for names in variant.values.values() for name in names}
     initializers, inputs, feeds = [], [], Feeds()
     for p in rule.parameters:
         default = variant.dropped.get(p.name)
         if default is not None:
             env.setdefault(p.name, literal(default))
+        elif p.kind == ANY and p.name not in rule.test:
+            env[p.name] = None
         elif p.constant:
             if not p.ops:
                 env[p.name] = literal(_wanted(rule, p))
@@ -202,9 +205,13 @@ def _name(rule: Rule, variant: Variant) -> str:
 
 
 def _wanted(rule: Rule, p: Parameter) -> ast.expr:
-    value = rule.test.get(p.name)
+    return _given(rule, p.name)
+
+
+def _given(rule: Rule, name: str) -> ast.expr:
+    value = rule.test.get(name)
     if value is None:
-        raise rule.source.error(f"`test:` gives no value for {p.name}", 1, f"such as  {p.name}=1e-5")
+        raise rule.source.error(f"`test:` gives no value for {name}", 1, f"such as  {name}=1e-5")
     return value
 
 
@@ -255,7 +262,7 @@ def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tup
 def spelled(rule: Rule, variant: Variant) -> list[Statement]:
     """The equations of a variant's block with its choices made: no `|` is left."""
     picks = iter(variant.spelling)
-    known: set[str] = set()
+    known: dict[str, int] = {}
 
     def chosen(node: ast.expr) -> ast.expr:
         # The order in which onnxfuse.language.pattern asks: operands first, then the op.
@@ -268,9 +275,12 @@ def spelled(rule: Rule, variant: Variant) -> list[Statement]:
         if isinstance(node, ast.Call):
             args = [chosen(a) for a in node.args]
             parameter = rule.parameter(op_name(node))
-            if parameter is not None and parameter.ops and parameter.name not in known:
-                known.add(parameter.name)
-                next(picks)
+            if parameter is not None and parameter.ops:
+                if parameter.name not in known:
+                    known[parameter.name] = next(picks)
+                form = parameter.forms[known[parameter.name]]
+                if form is not None:
+                    return _at(ast.Call(form.func, [*args, *form.args], [*node.keywords, *form.keywords]), node)
             return _at(ast.Call(node.func, args, node.keywords), node)
         return node
 
