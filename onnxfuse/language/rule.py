@@ -19,7 +19,7 @@ PREDICATES = frozenset(
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.language.builtins."""
 
-SHARED = ("fusions", "ops")
+SHARED = ("functions", "fusions", "ops")
 """The folders of rules that serve every target; a folder with a number does as well."""
 
 VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Expand Slice".split())
