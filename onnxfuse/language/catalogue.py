@@ -14,10 +14,10 @@ from functools import cache
 from pathlib import Path
 
 from onnxfuse.errors import UsageError
-from onnxfuse.targets.target import DEFAULT, FUSING, Target
+from onnxfuse.targets.target import DEFAULT, FOLDERS, FUSING, Target
 
 from .parse import finished, read, standard_ops, unknown
-from .rule import PREDICATES, Function, Rule, Source, op_name
+from .rule import OWN, PREDICATES, Function, Rule, Source, op_name
 
 CATALOGUE = next(
     (p / "rules" for p in Path(__file__).parents[1:3] if (p / "rules").is_dir()),
@@ -163,7 +163,8 @@ def _complete(
 ) -> tuple[Rule, ...]:
     """The rules written out, each with what its folder makes it."""
     written = (finished(rule, functions, definitions) for rule in rules)
-    return tuple(replace(r, lowers=r.target not in ("", *FUSING)) for r in written)
+    placed = (r if r.target in ("", *FOLDERS) else replace(r, stratum=OWN) for r in written)
+    return tuple(replace(r, lowers=r.target not in ("", *FUSING)) for r in placed)
 
 
 def define(rules: Sequence[Rule]) -> dict[str, Rule]:

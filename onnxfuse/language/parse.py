@@ -17,7 +17,20 @@ from typing import NoReturn
 
 from onnxfuse.errors import RuleError, UsageError
 
-from .rule import Function, Parameter, Rule, Source, Statement, alternatives, captured, form_values, op_name, targets
+from .rule import (
+    OWN,
+    Function,
+    Parameter,
+    Rule,
+    Source,
+    Statement,
+    alternatives,
+    captured,
+    form_values,
+    names_in,
+    op_name,
+    targets,
+)
 from .shorthand import written_out
 
 BLOCKS = 64
@@ -56,11 +69,11 @@ def read(path: Path, root: Path) -> list[Rule | Function]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     relative = path.relative_to(root)
-    stratum = relative.parent.as_posix() if len(relative.parts) > 1 else "9_user"
+    stratum = relative.parent.as_posix() if len(relative.parts) > 1 else OWN
     return [_read(text, start, end, str(relative), stratum) for start, end in _parts(text.splitlines())]
 
 
-def parse_text(text: str, file: str, stratum: str = "9_user") -> Rule:
+def parse_text(text: str, file: str, stratum: str = OWN) -> Rule:
     """Read one rule that needs no other from its text; `file` is what messages call it.  Raises RuleError."""
     found = _read(text, 0, len(text.splitlines()), file, stratum)
     if isinstance(found, Function):
@@ -131,19 +144,17 @@ def _function(
     source: Source, name: str, doc: str, parameters: tuple[Parameter, ...], body: Sequence[ast.stmt]
 ) -> Function:
     """Equations that rules share, which end in what they give."""
-    if not body or not isinstance(body[-1], ast.Expr):
-        hint = "such as  is:  size(bias) == dim(bias, -1)"
-        raise source.error(
-            "a function (its name begins with a small letter) ends in what it is", body[-1] if body else 1, hint
-        )
-    *equations, result = body
+    result = body[-1] if body else None
+    if not isinstance(result, ast.Expr):
+        text = "a function, whose name begins with a small letter, ends in what it is"
+        raise source.error(text, result or 1, "such as  is:  size(bias) == dim(bias, -1)")
     value = result.value
     function = Function(
         name,
         source.file,
         doc,
         parameters,
-        _assignments(source, equations),
+        _assignments(source, body[:-1]),
         tuple(value.elts) if isinstance(value, ast.Tuple) else (value,),
         source,
     )
@@ -324,10 +335,10 @@ def _check_names(rule: Rule) -> None:
             _check_expression(source, statement.value, known)
             known.update(targets(statement))
         bound_everywhere |= known | _starred(block)
-        used = {n.id for s in block for n in ast.walk(s.value) if isinstance(n, ast.Name)}
-        for p in rule.parameters:
-            if p.name not in used and not p.optional:
-                raise source.error(f"{p.name} stands in the head but not in `match:`", block[0])
+    used = {n for b in rule.blocks for s in b for n in (*names_in(s.value), *targets(s))}
+    for p in rule.parameters if rule.blocks else ():
+        if p.name not in used and not p.optional:
+            raise source.error(f"{p.name} stands in the head but not in `match:`", rule.blocks[0][0])
     known = set(bound_everywhere)
     for statement in rule.let:
         _check_expression(source, statement.value, known)
@@ -338,8 +349,9 @@ def _check_names(rule: Rule) -> None:
         _check_expression(source, statement.value, known)
         known.update(targets(statement))
         for call in (n for n in ast.walk(statement.value) if isinstance(n, ast.Call)):
-            if (p := rule.parameter(op_name(call))) and any(p.forms):
-                raise source.error(f"{p.name} may have parameters, and stands in `match:` alone", call)
+            called = rule.parameter(op_name(call))
+            if called is not None and any(called.forms):
+                raise source.error(f"{called.name} may have parameters, and stands in `match:` alone", call)
     for section in (rule.meaning, rule.standard):
         known = parameters | captured(section)
         for statement in section:

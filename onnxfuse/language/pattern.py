@@ -214,8 +214,8 @@ def _dropped_in(rule: Rule, root: Pattern, dropped: Mapping[str, ast.expr]) -> d
     names = {n.id for p in root.walk() for a in p.attrs.values() for n in ast.walk(a) if isinstance(n, ast.Name)}
     result = dict(dropped)
     for p in rule.parameters:
-        if p.default is not None and p.name not in bound | names:
-            result[p.name] = p.default
+        if p.name not in bound | names and not p.ops:
+            result.setdefault(p.name, p.default or ast.Constant(None))
     return result
 
 

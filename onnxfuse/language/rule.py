@@ -19,6 +19,8 @@ PREDICATES = frozenset(
 )
 """Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.language.builtins."""
 
+OWN = "9_user"
+"""The stratum of a user's rules that lie in no folder of a meaning: the last."""
 SHARED = ("functions", "fusions", "ops")
 """The folders of rules that serve every target; a folder with a number does as well."""
 

@@ -10,8 +10,8 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from itertools import count
-from typing import NoReturn, TypeVar
+from itertools import chain, count
+from typing import NoReturn, TypeVar, cast
 
 from .rule import ANY, REST, Function, Parameter, Rule, Source, Statement, op_name, targets
 
@@ -46,7 +46,7 @@ def written_out(rule: Rule, functions: Mapping[str, Function], definitions: Mapp
         rule,
         blocks=tuple(inliner.equations(block) for block in rule.blocks),
         let=inliner.equations(rule.let),
-        where=tuple(inliner.expression(condition) for condition in rule.where),
+        where=tuple(made for condition in rule.where for made in inliner.conditions(condition)),
         emit=inliner.equations(rule.emit),
         meaning=inliner.equations(rule.meaning),
         standard=inliner.equations(rule.standard),
@@ -149,7 +149,15 @@ class _Inliner:
         """The same with functions of one expression written out."""
         if not any(isinstance(n, ast.Call) and op_name(n) in self.functions for n in ast.walk(node)):
             return node
-        return _Calls(self._expression).visit(deepcopy(node))
+        return _changed(node, self._expression)
+
+    def conditions(self, condition: ast.expr) -> list[ast.expr]:
+        """The condition; for a function of several, each by itself, so that a refusal names the one that fails."""
+        made = self.expression(condition)
+        several = made is not condition and isinstance(condition, ast.Call)
+        if not several or not isinstance(made, ast.BoolOp) or not isinstance(made.op, ast.And):
+            return [made]
+        return list(made.values)
 
     def _expression(self, call: ast.Call) -> ast.expr:
         function = self.functions.get(op_name(call))
@@ -173,7 +181,7 @@ class _Inliner:
         }
 
     def _fresh(self, name: str) -> str:
-        free = next(n for n in (name, *(f"{name}_{i}" for i in count(2))) if n not in self.taken)
+        free = next(n for n in chain([name], (f"{name}_{i}" for i in count(2))) if n not in self.taken)
         self.taken.add(free)
         return free
 
@@ -184,15 +192,15 @@ class _Inliner:
             raise self.source.error(text, getattr(tree, "lineno", 1), "make several rules of it")
 
 
-class _Calls(ast.NodeTransformer):
-    """Changes calls, inner ones first."""
+def _changed(tree: ast.expr, change: Callable[[ast.Call], ast.expr]) -> ast.expr:
+    """A copy with all calls changed, inner ones first."""
 
-    def __init__(self, change: Callable[[ast.Call], ast.expr]) -> None:
-        self.change = change
+    class Calls(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> ast.expr:
+            self.generic_visit(node)
+            return change(node)
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        self.generic_visit(node)
-        return self.change(node)
+    return cast("ast.expr", Calls().visit(deepcopy(tree)))
 
 
 def _substituted(tree: ast.expr, meant: Mapping[str, ast.expr]) -> ast.expr:
@@ -209,7 +217,7 @@ def _substituted(tree: ast.expr, meant: Mapping[str, ast.expr]) -> ast.expr:
                 node.func = called
             return node
 
-    return Names().visit(deepcopy(tree))
+    return cast("ast.expr", Names().visit(deepcopy(tree)))
 
 
 def _replaced(statement: Statement, *, value: ast.expr, names: Sequence[str] | None = None) -> Statement:
@@ -359,7 +367,7 @@ class _Inputs:
 
         if not any(isinstance(n, ast.Call) and (_has_rest(n) or n.keywords) for n in ast.walk(tree)):
             return tree
-        return _Calls(change).visit(deepcopy(tree))
+        return _changed(tree, change)
 
     def _signature(self, op: str, call: ast.AST) -> Signature:
         definition = self.definitions.get(op)

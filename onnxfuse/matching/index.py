@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -48,7 +48,7 @@ class Index:
             for variant in compiled(rule):
                 root, number = variant.root, number + 1
                 chain = root.op in NEUTRAL
-                below = _bits(terms, variant.ops)
+                below = _bits(terms, _within(root, LEVELS))
                 look = frozenset((part.op, part.heads) for part in root.parts) if chain else None
                 given = None if chain else tuple(None if a.op == ANY else a.kind != "absent" for a in root.args)
                 heads = () if chain or root.op in COMMUTATIVE or turns(root) else tuple(map(_head, root.args))
@@ -95,6 +95,14 @@ def _alike(wanted: Sequence[bool | None], args: Sequence[Term]) -> bool:
     """Are the same inputs given, but for trailing ones that are not?"""
     given = (arg.op != "Absent" for arg in args)
     return all(a is None or a == b for a, b in zip_longest(wanted, given, fillvalue=False))
+
+
+def _within(p: Pattern, levels: int) -> Iterator[str]:
+    """Ops of a pattern in so many levels: what stands deeper, a term does not know to be below it."""
+    if p.kind == "op" and not p.scalar and levels:
+        yield p.op
+        for arg in p.args:
+            yield from _within(arg, levels - 1)
 
 
 def _bits(terms: Terms, ops: Iterable[str]) -> int:

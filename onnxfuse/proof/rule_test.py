@@ -19,7 +19,19 @@ from onnx import ModelProto, TensorProto, helper
 from onnxfuse.language.bodies import Body, Ref
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.pattern import Variant, variants
-from onnxfuse.language.rule import ANY, Parameter, Rule, Statement, alternatives, captured, literal, op_name, targets
+from onnxfuse.language.rule import (
+    ANY,
+    REST,
+    Parameter,
+    Rule,
+    Statement,
+    alternatives,
+    captured,
+    form_values,
+    literal,
+    op_name,
+    targets,
+)
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.schema import tensor
 from onnxfuse.terms.term import Array
@@ -216,7 +228,10 @@ def _given(rule: Rule, name: str) -> ast.expr:
 
 
 def _captured(rule: Rule, name: str) -> Mapping[str, Any]:
-    """Attributes for a ``**name``: those that ``test: name={...}`` gives."""
+    """Attributes for a ``**name``: those that ``test: name={...}`` gives; for `...` those that it gives by name."""
+    if name == REST:
+        constants = {value for p in rule.parameters for form in p.forms for value in form_values(form)}
+        return {n: literal(v) for n, v in rule.test.items() if rule.parameter(n) is None and n not in constants}
     return dict(ast.literal_eval(rule.test[name])) if name in rule.test else {}
 
 

@@ -65,6 +65,8 @@ KINDS: Mapping[tuple[str, str], Kind] = {
 }
 """Name and onnxruntime provider of every target."""
 
+FOLDERS = frozenset(folder for kind in KINDS.values() for folder in kind.folders)
+"""The folders of rules that any target takes."""
 FUSING = frozenset(folder for kind in KINDS.values() if kind.functions for folder in kind.folders)
 """The folders whose rules are fusions: those of a target that has fused ops.  All others say what becomes of them."""
 
