@@ -16,7 +16,8 @@ from pathlib import Path
 from onnxfuse.errors import UsageError
 from onnxfuse.targets.target import DEFAULT, FOLDERS, FUSING, Target
 
-from .parse import finished, read, standard_ops, unknown
+from .check import unknown
+from .parse import finished, read, standard_ops
 from .rule import OWN, PREDICATES, Function, Rule, Source, op_name
 
 CATALOGUE = next(

@@ -8,15 +8,14 @@ expressions hold only what a rule may hold.  A mistake becomes a `RuleError` wit
 from __future__ import annotations
 
 import ast
-import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
 
 from onnxfuse.errors import RuleError, UsageError
 
+from .check import check_expression, check_names, unknown
 from .rule import (
     OWN,
     Function,
@@ -25,9 +24,6 @@ from .rule import (
     Source,
     Statement,
     alternatives,
-    captured,
-    form_values,
-    names_in,
     op_name,
     targets,
 )
@@ -46,14 +42,6 @@ LARGEST = 1 << 16
 """Bytes of a file: the largest shipped rule has 3 kB."""
 DEEPEST = 100
 """Expressions inside one another."""
-
-ALLOWED: tuple[type[ast.AST], ...] = tuple(
-    getattr(ast, name)
-    for name in """Name Constant BinOp UnaryOp Call keyword List Tuple Set Compare BoolOp IfExp Subscript Attribute
-    operator unaryop cmpop boolop expr_context Slice""".split()
-)
-"""What may stand in a rule."""
-
 
 # ------------------------------------------------------------------------------------------------ reading
 
@@ -84,7 +72,7 @@ def parse_text(text: str, file: str, stratum: str = OWN) -> Rule:
 def finished(rule: Rule, functions: Mapping[str, Function], definitions: Mapping[str, Rule]) -> Rule:
     """A rule with its shorthand written out, and checked.  Raises RuleError."""
     rule = written_out(rule, functions, definitions)
-    _check_names(rule)
+    check_names(rule)
     return rule
 
 
@@ -160,10 +148,10 @@ def _function(
     )
     known = {p.name for p in parameters}
     for statement in function.equations:
-        _check_expression(source, statement.value, known)
+        check_expression(source, statement.value, known)
         known.update(targets(statement))
     for expression in function.results:
-        _check_expression(source, expression, known)
+        check_expression(source, expression, known)
     return function
 
 
@@ -231,6 +219,8 @@ def _forms(source: Source, annotation: ast.expr) -> tuple[ast.Call | ast.Name, .
         if not isinstance(form, ast.Name) and not (isinstance(form, ast.Call) and isinstance(form.func, ast.Name)):
             hint = "such as  activation: Relu | LeakyRelu(alpha=slope)"
             raise source.error("behind a constant stand the ops it may be", form, hint)
+        if ast.unparse(getattr(form, "func", form)) in {ast.unparse(getattr(f, "func", f)) for f in forms}:
+            raise source.error("an op stands here twice", form, "make two rules of it")
         forms.append(form)
     return tuple(forms)
 
@@ -314,94 +304,11 @@ def _literal(source: Source, node: ast.expr) -> None:
         ) from error
 
 
-# ------------------------------------------------------------------------------------------------ checking
-
-
-def _check_names(rule: Rule) -> None:
-    source = rule.source
-    parameters = {p.name for p in rule.parameters}
-    if not rule.emit and not rule.meaning:
-        raise source.error("a rule says what it emits (`emit:`) or what its op means (`meaning:`)", 1)
-    if rule.emit and not rule.blocks:
-        raise source.error("`emit:` without `match:`", rule.emit[0])
-    parameters |= {name for p in rule.parameters for form in p.forms for name in form_values(form)}
-    parameters |= {f"{p.name}_params" for p in rule.parameters if any(p.forms)} | rule.passed
-    bound_everywhere: set[str] = set(parameters)
-    for block in rule.blocks:
-        known = set(parameters)
-        for statement in block:
-            for name in _attribute_names(statement.value):
-                known.add(name)
-            _check_expression(source, statement.value, known)
-            known.update(targets(statement))
-        bound_everywhere |= known | _starred(block)
-    used = {n for b in rule.blocks for s in b for n in (*names_in(s.value), *targets(s))}
-    for p in rule.parameters if rule.blocks else ():
-        if p.name not in used and not p.optional:
-            raise source.error(f"{p.name} stands in the head but not in `match:`", rule.blocks[0][0])
-    known = set(bound_everywhere)
-    for statement in rule.let:
-        _check_expression(source, statement.value, known)
-        known.update(targets(statement))
-    for condition in rule.where:
-        _check_expression(source, condition, known)
-    for statement in rule.emit:
-        _check_expression(source, statement.value, known)
-        known.update(targets(statement))
-        for call in (n for n in ast.walk(statement.value) if isinstance(n, ast.Call)):
-            called = rule.parameter(op_name(call))
-            if called is not None and any(called.forms):
-                raise source.error(f"{called.name} may have parameters, and stands in `match:` alone", call)
-    for section in (rule.meaning, rule.standard):
-        known = parameters | captured(section)
-        for statement in section:
-            _check_expression(source, statement.value, known)
-            known.update(targets(statement))
-
-
-def _check_expression(source: Source, expression: ast.expr, known: set[str]) -> None:
-    functions: set[int] = set()
-    for node in ast.walk(expression):
-        if not isinstance(node, ALLOWED):
-            kind = type(node).__name__
-            raise source.error(f"{kind} has no place in a rule", node if hasattr(node, "lineno") else expression)
-        if isinstance(node, ast.Constant) and node.value is ...:
-            raise source.error("`...` stands first in the call of an op", expression, "such as  Attention(..., V=v)")
-        if isinstance(node, ast.Call):
-            if not re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", op_name(node)):
-                raise source.error("only ops and the functions of rules can be called", node, "such as  Cos(x)")
-            functions.update(id(n) for n in ast.walk(node.func))
-        elif isinstance(node, ast.Attribute) and id(node) not in functions:
-            raise source.error("a dot stands only in the name of an op's domain", node)
-        elif isinstance(node, ast.Name) and id(node) not in functions and node.id not in known:
-            unknown(source, "name", node.id, sorted(known), node)
-
-
-def _attribute_names(expression: ast.expr) -> Iterator[str]:
-    """Names that an attribute position or `**name` of a match binds."""
-    for node in ast.walk(expression):
-        if isinstance(node, ast.Call):
-            for keyword in node.keywords:
-                yield from (n.id for n in ast.walk(keyword.value) if isinstance(n, ast.Name))
-
-
-def _starred(block: Sequence[Statement]) -> set[str]:
-    """Names of captured attributes, `**name`."""
-    keywords = [k for s in block for n in ast.walk(s.value) if isinstance(n, ast.Call) for k in n.keywords]
-    return {k.value.id for k in keywords if k.arg is None and isinstance(k.value, ast.Name)}
-
-
 def _syntax(source: Source, error: SyntaxError, hint: str) -> RuleError:
     line = min(error.lineno or 1, len(source.lines) or 1)
     text = source.lines[line - 1] if source.lines else ""
     column = max((error.offset or 1) + source.shifts.get(line, 0), 1)
     return RuleError(error.msg or "not an expression", source.file, line, min(column, len(text) + 1), text, hint)
-
-
-def unknown(source: Source, what: str, name: str, known: Sequence[str], node: ast.AST | int) -> NoReturn:
-    """Raises RuleError about a name that is none, with the nearest one that is."""
-    close = difflib.get_close_matches(name, known, 1)
-    raise source.error(f"unknown {what} {name}", node, f"did you mean {close[0]}?" if close else "")
 
 
 @cache

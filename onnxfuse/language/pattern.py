@@ -143,12 +143,8 @@ class Variant:
     @cached_property
     def values(self) -> dict[str, tuple[str, ...]]:
         """``activation_params``: the constants that an op is called with, in order, for those it stands for."""
-        chosen = {
-            p.name: p.forms[p.ops.index(self.operators[p.name])]
-            for p in self.rule.parameters
-            if any(p.forms) and p.name in self.operators
-        }
-        return {f"{name}_params": form_values(form) for name, form in chosen.items()}
+        several = [p for p in self.rule.parameters if any(p.forms) and p.name in self.operators]
+        return {f"{p.name}_params": form_values(p.form(self.operators[p.name])) for p in several}
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -164,11 +160,6 @@ class Variant:
     def size(self) -> int:
         """Ops of the pattern, one that stands in several places counted once."""
         return len({p.key for p in self.root.walk() if p.kind == "op"})
-
-    @cached_property
-    def ops(self) -> frozenset[str]:
-        """Ops that any match must contain."""
-        return frozenset(p.op for p in self.root.walk() if p.kind == "op" and not p.scalar)
 
 
 def number(value: float) -> Pattern:
@@ -248,7 +239,6 @@ class _Builder:
         self.rule, self.choose = rule, choose
         self.names: dict[str, Pattern] = {}
         self.operators: dict[str, str] = {}
-        self.picked: dict[str, int] = {}
         for p in rule.parameters:
             default = dropped.get(p.name)
             self.names[p.name] = _literal(p, default) if default is not None else self._parameter(p)
@@ -296,15 +286,13 @@ class _Builder:
         raise self.rule.source.error("this cannot be matched", node)
 
     def operator(self, name: str) -> tuple[str, ast.Call | None]:
-        """The op of a call, and what it is called with besides: what it says, or the choice for a parameter that may be
-        one of several."""
+        """The op of a call, and its form: what it says, or the choice for a parameter that may be one of several."""
         parameter = self.rule.parameter(name)
         if parameter is None or not parameter.ops:
             return name, None
-        if name not in self.picked:
-            self.picked[name] = self.choose(len(parameter.ops))
-            self.operators[name] = parameter.ops[self.picked[name]]
-        return self.operators[name], parameter.forms[self.picked[name]]
+        if name not in self.operators:
+            self.operators[name] = parameter.ops[self.choose(len(parameter.ops))]
+        return self.operators[name], parameter.form(self.operators[name])
 
     def make(
         self,
@@ -329,12 +317,9 @@ class _Builder:
 
 
 def _literal(parameter: Parameter, default: ast.expr) -> Pattern:
-    value = default
-    negative = isinstance(value, ast.UnaryOp)
-    if isinstance(value, ast.UnaryOp):
-        value = value.operand
-    if isinstance(value, ast.Constant) and isinstance(value.value, int | float) and not isinstance(value.value, bool):
-        return number(-value.value if negative else value.value)
+    value = literal(default)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number(value)
     return Pattern("absent", name=parameter.name)
 
 

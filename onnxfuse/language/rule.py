@@ -163,6 +163,10 @@ class Parameter:
     forms: tuple[ast.Call | None, ...] = ()
     """``LeakyRelu(alpha=slope)`` for each of the ops that is called with more than its first input."""
 
+    def form(self, op: str) -> ast.Call | None:
+        """What one of the ops is called with; None if that is its first input alone."""
+        return self.forms[self.ops.index(op)] if self.forms else None
+
     @property
     def optional(self) -> bool:
         return self.default is not None

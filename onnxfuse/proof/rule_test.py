@@ -277,7 +277,7 @@ def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tup
 def spelled(rule: Rule, variant: Variant) -> list[Statement]:
     """The equations of a variant's block with its choices made: no `|` is left."""
     picks = iter(variant.spelling)
-    known: dict[str, int] = {}
+    known: set[str] = set()
 
     def chosen(node: ast.expr) -> ast.expr:
         # The order in which onnxfuse.language.pattern asks: operands first, then the op.
@@ -292,8 +292,9 @@ def spelled(rule: Rule, variant: Variant) -> list[Statement]:
             parameter = rule.parameter(op_name(node))
             if parameter is not None and parameter.ops:
                 if parameter.name not in known:
-                    known[parameter.name] = next(picks)
-                form = parameter.forms[known[parameter.name]]
+                    known.add(parameter.name)
+                    next(picks)
+                form = parameter.form(variant.operators[parameter.name])
                 if form is not None:
                     return _at(ast.Call(form.func, [*args, *form.args], [*node.keywords, *form.keywords]), node)
             return _at(ast.Call(node.func, args, node.keywords), node)

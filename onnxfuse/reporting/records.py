@@ -99,7 +99,7 @@ class NearMiss:
 
     rule: str
     source: str
-    """Where in which rule file the failing step stands: ``2_norm/layer_normalization.rule:6``."""
+    """Where in which rule file the failing step stands: ``fusions/2_ops/norm/layer_normalization.rule:6``."""
     scope: str
     node: str
     """Name of the graph node at which the match stopped."""

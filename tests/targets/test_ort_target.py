@@ -292,7 +292,7 @@ def test_rows_in_which_every_key_is_masked(target: str, fill: float) -> None:
 @pytest.mark.parametrize("kind", ["float", "float16"])
 @pytest.mark.parametrize("of", ["bool", "real"])
 def test_onnxruntime_guards_such_rows_itself(rank: int, kind: str, of: str) -> None:
-    """rules/ort/0_attention leaves the guard out for that; 0 here, and the other rows as if nothing were masked so."""
+    """rules/targets/ort/ leaves the guard out for that; 0 here, and the other rows as if nothing were masked so."""
     lengths = {"Q": 5, "K": 7, "V": 7}
     shapes = {n: [2, s, 32] if rank == 3 else [2, 4, s, 8] for n, s in lengths.items()}
     inputs = ", ".join(f"{kind}{shape} {name}" for name, shape in shapes.items())

@@ -78,7 +78,7 @@ def test_a_function_body_folds_back_to_its_op(op: str) -> None:
     names = expanded(prefix)
     assert len(names) == count
     left = {name: [family_of(node) for node in fused(name).graph.node] for name in names}
-    # A mask that may hold the lowest number is floored before Attention (rules/6_absorb/attention_floor.rule).
+    # A mask that may hold the lowest number is floored before Attention (rules/fusions/6_masks/lowest.rule).
     apart = {"Constant", *(("IsInf", "Max", "Where") if op == "Attention" else ())}
     left = {name: [node for node in nodes if node not in apart] for name, nodes in left.items()}
     assert {name: ops for name, ops in left.items() if ops != [op]} == {}

@@ -36,7 +36,7 @@ MOST = 2**30
 
 class FusedMatMul:
     """com.microsoft FusedMatMul with the bias and activation of its FusedGemm, and a residual;
-    fused_matmul.definition.rule has the meaning.
+    rules/ops/fused_matmul.rule has the meaning.
 
     A residual has the shape of Y, or one that repeats along Y's first dimensions.
     """
