@@ -168,10 +168,8 @@ def number(value: float) -> Pattern:
 
 def variants(rule: Rule) -> list[Variant]:
     """All patterns of a rule, without repetition, the fullest first.  Raises RuleError where there are too many."""
-    tried = 0
-    found: list[Variant] = []
-    seen: set[str] = set()
-    skeletons: set[str] = set()
+    tried, found = 0, list[Variant]()
+    seen, skeletons = set[str](), set[str]()
     optional = [p for p in rule.parameters if p.optional and p.kind != ANY]
     for block in range(len(rule.blocks)):
         for drops in itertools.product((False, True), repeat=len(optional)):

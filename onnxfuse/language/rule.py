@@ -21,6 +21,8 @@ PREDICATES = frozenset(
 
 OWN = "9_user"
 """The stratum of a user's rules that lie in no folder of a meaning: the last."""
+OPS = 2
+"""The first stratum whose rules make ops that a runtime may not have."""
 SHARED = ("functions", "fusions", "ops")
 """The folders of rules that serve every target; a folder with a number does as well."""
 
@@ -75,6 +77,11 @@ class Rule:
         """The number of the stratum: rules of all folders with one number run together, to a fixed point."""
         found = re.search(r"(?:^|/)(\d+)", self.stratum)
         return int(found[1]) if found else 9
+
+    @property
+    def primitive(self) -> bool:
+        """Whether it makes ops that every runtime has, which are written as they are: those of the first strata do."""
+        return self.rank < OPS
 
     @property
     def target(self) -> str:

@@ -263,7 +263,7 @@ class Speller:
             return self._plain(term.op, inputs, attrs, dtype, limit, name)
         rule = matches[-1].rule
         catalogue = self.functions.catalogue
-        plain = term.op not in catalogue.definitions or rule.rank < 2
+        plain = term.op not in catalogue.definitions or rule.primitive
         if plain or (not catalogue.target.functions and is_standard(term.op, attrs, self.opset)):
             output = self._plain(term.op, inputs, attrs, dtype, limit, name)
             node = self.nodes[-1][2]

@@ -45,7 +45,10 @@ def list_rules(rules: tuple[Path, ...]) -> None:
     from onnxfuse.language import lookup
 
     known = [rule for rule in lookup.catalogue(rules) if rule.blocks]
-    titles = [rule.name if rule.name == rule.op else f"{rule.name} → {rule.op}" for rule in known]
+    one = [
+        rule.name == rule.op or (rule.op.isidentifier() and rule.op[0].islower()) for rule in known
+    ]  # of several ops
+    titles = [rule.name if same else f"{rule.name} → {rule.op}" for rule, same in zip(known, one, strict=True)]
     width = max(map(len, titles), default=0)
     stratum = None
     for rule, title in zip(known, titles, strict=True):
@@ -68,8 +71,10 @@ def show_rule(name: str, rules: tuple[Path, ...]) -> None:
     """
     from onnxfuse.language import lookup
 
-    for rule in lookup.rules_named(name, rules):
+    for number, rule in enumerate(lookup.rules_named(name, rules)):
         click.echo(str(rule.path), err=True)
+        if number:
+            click.echo("\n---")
         click.echo(rule.text.rstrip())
 
 
