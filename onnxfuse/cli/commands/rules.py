@@ -45,9 +45,8 @@ def list_rules(rules: tuple[Path, ...]) -> None:
     from onnxfuse.language import lookup
 
     known = [rule for rule in lookup.catalogue(rules) if rule.blocks]
-    one = [
-        rule.name == rule.op or (rule.op.isidentifier() and rule.op[0].islower()) for rule in known
-    ]  # of several ops
+    # The op of some is one of several, and what stands for them says nothing.
+    one = [rule.name == rule.op or (rule.op.isidentifier() and rule.op[0].islower()) for rule in known]
     titles = [rule.name if same else f"{rule.name} → {rule.op}" for rule, same in zip(known, one, strict=True)]
     width = max(map(len, titles), default=0)
     stratum = None
