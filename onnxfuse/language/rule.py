@@ -216,10 +216,16 @@ def targets(statement: Statement) -> list[str]:
     return [n.id for n in names if isinstance(n, ast.Name)]
 
 
-@cache
 def op_name(call: ast.expr) -> str:
     """``Softmax`` or ``com.microsoft.QuickGelu`` of a call."""
-    return ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+    if not isinstance(call, ast.Call):
+        return ""
+    return call.func.id if isinstance(call.func, ast.Name) else _unparsed(call.func)
+
+
+@cache
+def _unparsed(node: ast.expr) -> str:
+    return ast.unparse(node)
 
 
 @cache

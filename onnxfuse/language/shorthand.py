@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import NoReturn, TypeVar, cast
@@ -39,7 +38,7 @@ class Signature:
 
 def written_out(rule: Rule, functions: Mapping[str, Function], definitions: Mapping[str, Rule]) -> Rule:
     """The rule without shorthand; `definitions` are the rules that define ops.  Raises RuleError."""
-    if not _mentions(rule, functions):
+    if not _mentions(rule, functions, definitions):
         return rule
     inliner = _Inliner(rule, functions)
     rule = replace(
@@ -65,16 +64,15 @@ def written_out(rule: Rule, functions: Mapping[str, Function], definitions: Mapp
     return replace(rule, passed=rule.asked & inputs.attributes)
 
 
-def _mentions(rule: Rule, functions: Mapping[str, Function]) -> bool:
-    """Does a rule have calls that may be in short?  Most have none, and stay the objects that they are."""
-    for tree in _trees(rule):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                if op_name(node) in functions or any(k.arg is not None for k in node.keywords):
-                    return True
-                if any(_is_rest(a) for a in node.args):
-                    return True
-            elif _is_rest(node):
+def _mentions(rule: Rule, functions: Mapping[str, Function], definitions: Mapping[str, Rule]) -> bool:
+    """Is there anything in short?  A rule without stays the object that it is."""
+    for node in (node for tree in _trees(rule) for node in ast.walk(tree)):
+        if _is_rest(node):
+            return True
+        if isinstance(node, ast.Call):
+            op = op_name(node)
+            inputs = {p.name for p in definitions[op].tensors} if op in definitions and node.keywords else set()
+            if op in functions or any(k.arg in inputs for k in node.keywords):
                 return True
     return False
 
@@ -87,6 +85,16 @@ def _trees(rule: Rule) -> Iterator[ast.AST]:
 
 def _is_rest(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is Ellipsis
+
+
+def _copied(tree: _Tree) -> _Tree:
+    """A copy of all nodes, each at its place in the text."""
+    made = type(tree)()
+    for name, value in ast.iter_fields(tree):
+        if isinstance(value, list):
+            value = [_copied(item) if isinstance(item, ast.AST) else item for item in value]
+        setattr(made, name, _copied(value) if isinstance(value, ast.AST) else value)
+    return ast.copy_location(made, tree)
 
 
 def _at(tree: _Tree, place: ast.AST) -> _Tree:
@@ -200,7 +208,7 @@ def _changed(tree: ast.expr, change: Callable[[ast.Call], ast.expr]) -> ast.expr
             self.generic_visit(node)
             return change(node)
 
-    return cast("ast.expr", Calls().visit(deepcopy(tree)))
+    return cast("ast.expr", Calls().visit(_copied(tree)))
 
 
 def _substituted(tree: ast.expr, meant: Mapping[str, ast.expr]) -> ast.expr:
@@ -208,7 +216,7 @@ def _substituted(tree: ast.expr, meant: Mapping[str, ast.expr]) -> ast.expr:
 
     class Names(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
-            return deepcopy(meant[node.id]) if node.id in meant else node
+            return _copied(meant[node.id]) if node.id in meant else node
 
         def visit_Call(self, node: ast.Call) -> ast.expr:
             called = node.func
@@ -217,7 +225,7 @@ def _substituted(tree: ast.expr, meant: Mapping[str, ast.expr]) -> ast.expr:
                 node.func = called
             return node
 
-    return cast("ast.expr", Names().visit(deepcopy(tree)))
+    return cast("ast.expr", Names().visit(_copied(tree)))
 
 
 def _replaced(statement: Statement, *, value: ast.expr, names: Sequence[str] | None = None) -> Statement:
