@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfuse.errors import RuleError
-from onnxfuse.fuse import fuse
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue as language
 from onnxfuse.language.pattern import variants
 from onnxfuse.language.rule import Rule
