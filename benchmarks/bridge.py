@@ -4,9 +4,9 @@ Chains of nodes whose kernel does nothing, of two lengths: what the longer takes
 more.  Beside them onnxruntime's own Identity on tensors of the same size, which it copies.  A CPU session; a CUDA
 session calls the same code.
 
-And what the host side of attention costs, with a device that launches nothing.  Where a cache grows by one key at each
-call: the types of its outputs, and its launches, for lengths that it has never seen.  Where shapes are those of the
-call before: its launches, and what CuPy makes of their arguments.
+And what the host side of kernels costs, with a device that launches nothing.  Where the cache of an attention grows by
+one key at each call: the types of its outputs, and its launches, for lengths that it has never seen.  Where shapes are
+those of the call before: launches, and what CuPy makes of their arguments.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ import onnxruntime
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from benchmarks import scale
+from onnxfuse.kernels import find
 from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.device import cuda
-from onnxfuse.kernels.device.device import Array, Buffer, Device, TensorType
+from onnxfuse.kernels.device.device import Argument, Array, Buffer, Device, Launch, TensorType
 from onnxfuse.kernels.device.kernel import Kernel, Parameter, Signature, Work
 from onnxfuse.kernels.device.recorder import ADDRESS
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.performance import interleaved
 from onnxfuse.runtime import registration
 from onnxfuse.runtime.custom_op import Backend, Op
@@ -130,7 +132,7 @@ class Nowhere:
     vendor = None
     multiprocessors = 132
 
-    def launch(self, *arguments: object) -> None: ...
+    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None: ...
 
     @contextmanager
     def scratch(self, count: int) -> Iterator[Buffer]:
@@ -167,31 +169,43 @@ class Converting(Nowhere):
         self._scalar = CScalar
         self.number = CScalar
 
-    def launch(self, *arguments: Any) -> None:
-        for argument in cuda.packed(arguments[4]):
+    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
+        for argument in cuda.packed(arguments):
             if type(argument) is not self._scalar:
                 self._scalar(argument)
 
 
-def fixed(calls: int, decode: bool = False) -> list[float]:
-    """Seconds for each call of a node whose shapes stay: BERT-base's heads, or Llama-2-7B's behind a past, with the
-    presents that a model for decoding gives out."""
-    node, device, half = Attention({}), Converting(), np.dtype(np.float16)
+def fixed() -> dict[str, Callable[[Device], None]]:
+    """Kinds of nodes whose shapes stay: BERT-base's heads, Llama-2-7B's behind a past with the presents that a model
+    for decoding gives out, BERT-base's activation and its first dense layer."""
+    half = np.dtype(np.float16)
 
     def array(*shape: int) -> Buffer:
         return Buffer(ADDRESS, shape, half)
 
-    inputs: list[Array | None] = [array(1, 12, 128, 64)] * 3
-    outputs: list[Array | None] = [inputs[0], None, None]
-    if decode:
-        inputs = [array(1, 32, 1, 128), *[array(1, 8, 1, 128)] * 2, None, *[array(1, 8, PAST, 128)] * 2]
-        outputs = [inputs[0], *[array(1, 8, PAST + 1, 128)] * 2]
-    seconds = []
+    def node(kernel: Kernel, inputs: list[Array | None], outputs: list[Array | None]) -> Callable[[Device], None]:
+        return lambda device: kernel.launch(device, inputs, outputs)
+
+    heads, x, y = array(1, 12, 128, 64), array(128, 768), array(128, 3072)
+    past, present = [array(1, 8, PAST, 128)] * 2, [array(1, 8, PAST + 1, 128)] * 2
+    query, fresh = array(1, 32, 1, 128), [array(1, 8, 1, 128)] * 2
+    product = FusedMatMul({"activation": "Gelu"})
+    return {
+        "attention at a fixed shape": node(Attention({}), [heads] * 3, [heads, None, None]),
+        "the same, one query behind a past": node(Attention({}), [query, *fresh, None, *past], [query, *present]),
+        "an activation at a fixed shape": node(find("Gelu")({}), [y], [y]),
+        "a product at a fixed shape": node(product, [x, array(768, 3072), array(3072)], [y]),
+    }
+
+
+def seconds(calls: int, run: Callable[[Device], None]) -> list[float]:
+    """What each call of a node took."""
+    device, found = Converting(), []
     for _ in range(calls):
         begin = time.thread_time()
-        node.launch(device, inputs, outputs)
-        seconds.append(time.thread_time() - begin)
-    return seconds
+        run(device)
+        found.append(time.thread_time() - begin)
+    return found
 
 
 BACKEND = Backend(CPU, lambda stream: cast(Device, None))
@@ -235,8 +249,8 @@ def main(arguments: list[str] | None = None) -> int:
     rows = measure(parsed.rounds)
     for name, rotary in (("a cache that grows", False), ("the same, keys turned", True)):
         rows.append(Row(name, round(statistics.median(growing(LENGTHS, rotary)) * 1e6, 2)))
-    for name, decode in (("attention at a fixed shape", False), ("the same, one query behind a past", True)):
-        rows.append(Row(name, round(statistics.median(fixed(CALLS, decode)) * 1e6, 2)))
+    for name, run in fixed().items():
+        rows.append(Row(name, round(statistics.median(seconds(CALLS, run)) * 1e6, 2)))
     for row in rows:
         print(f"{row.node:34} {row.microseconds:6.2f} us a node")
     if parsed.json:

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.gpu.machine import GUARD, POISON, Memory, Run, Values, in_turn, memory
 from benchmarks.gpu.plan import Row, Step
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Array, Grid, Source, TensorType
+from onnxfuse.kernels.device.device import Argument, Array, Launch, Source, TensorType
 from onnxfuse.kernels.device.host_products import NumPy
 from onnxfuse.kernels.emulator.device import Emulated
 
@@ -87,16 +87,8 @@ class Recorder(Emulated):
     def _multiplied(self, result: Array) -> None:
         self._machine.now += 1e-9 * math.prod(result.shape) * result.dtype.itemsize
 
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        super().launch(source, entry, grid, block, arguments, shared)
+    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
+        super().launch(launch, arguments)
         self._machine.now += 1e-9 * sum(a.nbytes for a in arguments if isinstance(a, Memory))
 
 
@@ -119,8 +111,8 @@ class Wrong:
     def __init__(self, machine: HostMachine, spoil: Callable[[Memory], None]) -> None:
         self._device, self._spoil = machine.device, spoil
 
-    def launch(self, source: Source, entry: str, grid: Grid, block: Grid, arguments: Any, shared: int = 0) -> None:
-        self._device.launch(source, entry, grid, block, arguments, shared)
+    def launch(self, launch: Launch, arguments: Sequence[Any]) -> None:
+        self._device.launch(launch, arguments)
         self._spoil(next(a for a in reversed(arguments) if isinstance(a, Memory)))
 
 

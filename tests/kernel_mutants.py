@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Array, Device, Grid, Source
+from onnxfuse.kernels.device.device import Argument, Device, Launch, Source
 from onnxfuse.kernels.emulator.device import Emulated
 
 BARRIER = re.compile(
@@ -47,21 +47,13 @@ class _Without(Emulated):
         self.seen: dict[str, None] = {}
         self._label = label
 
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        text = source.text
-        for label, start, end in barriers(source):
+    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
+        text = launch.source.text
+        for label, start, end in barriers(launch.source):
             self.seen[label] = None
             if label == self._label:
                 text = text[:start] + " " * (end - start) + text[end:]
-        super().launch(Source(source.name, text), entry, grid, block, arguments, shared)
+        super().launch(replace(launch, source=Source(launch.source.name, text)), arguments)
 
 
 class Mutated(Emulated):
@@ -72,18 +64,10 @@ class Mutated(Emulated):
         self.applied = False
         self._before, self._after = before, after
 
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        self.applied |= self._before in source.text
-        text = source.text.replace(self._before, self._after)
-        super().launch(Source(source.name, text), entry, grid, block, arguments, shared)
+    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
+        self.applied |= self._before in launch.source.text
+        text = launch.source.text.replace(self._before, self._after)
+        super().launch(replace(launch, source=Source(launch.source.name, text)), arguments)
 
 
 def survivors(run: Callable[[Emulated], None]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxfuse.kernels.device.device import Product, Source, TensorType
+from onnxfuse.kernels.device.device import Launch, Product, Source, TensorType
 
 from .machine import Machine, copy_rate
 from .plan import OK, Row, SkippedError
@@ -80,7 +80,7 @@ def launch(machine: Machine) -> Iterable[Row]:
     """What a kernel takes that does nothing."""
 
     def run() -> None:
-        machine.device.launch(NOTHING, "nothing", (1,), (32,), [])
+        machine.device.launch(Launch(NOTHING, "nothing", (1,), (32,)), [])
 
     many, how = machine.graph([run] * LAUNCHES)
     seconds = statistics.median(machine.seconds(many) for _ in range(ROUNDS)) / LAUNCHES

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device import cuda
-from onnxfuse.kernels.device.device import Buffer, Device, Source, TensorType
+from onnxfuse.kernels.device.device import Buffer, Device, Source, TensorType, nbytes
 
 Values = NDArray[Any]
 Run = Callable[[], None]
@@ -36,7 +36,7 @@ class Memory(Buffer):
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+        return nbytes(self)
 
     def at(self, *places: int) -> Memory:
         """One place along each of the first dimensions, which stay, with size 1."""

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from onnxfuse.kernels.device.device import Array, Device, Grid, Source, Vendor
+from onnxfuse.kernels.device.device import Argument, Device, Launch, Vendor
 
 from . import checks
 from .machine import CudaMachine, Machine
@@ -101,17 +99,9 @@ class Watched:
     def vendor(self) -> Vendor | None:
         return self._device.vendor
 
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        self.entries.add(entry)
-        self._device.launch(source, entry, grid, block, arguments, shared)
+    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
+        self.entries.add(launch.entry)
+        self._device.launch(launch, arguments)
 
 
 def grid(seconds: float) -> int:

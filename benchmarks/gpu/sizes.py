@@ -10,7 +10,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.device import TensorType, nbytes
 
 DTYPES = {
     "float32": np.dtype(np.float32),
@@ -203,4 +203,4 @@ def embedding(op: str, dtype: str, width: int) -> Timed:
 def moved(node: Timed, work_bytes: int, outputs: list[TensorType]) -> int:
     """Bytes of `work_bytes` without those of outputs that the node does not ask for."""
     unasked = [t for t, asked in zip(outputs, node.outputs, strict=False) if not asked]
-    return work_bytes - sum(math.prod(t.shape) * t.dtype.itemsize for t in unasked)
+    return work_bytes - sum(map(nbytes, unasked))

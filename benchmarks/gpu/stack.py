@@ -16,8 +16,8 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 import onnxfuse
 from models import split_stack
-from onnxfuse.kernels.device.device import Array, TensorType
-from onnxfuse.kernels.pointwise import pointwise
+from onnxfuse.kernels.device.device import Argument, TensorType
+from onnxfuse.kernels.pointwise.loops import loops
 from onnxfuse.model.graph import family_of
 from onnxfuse.runtime.served import arguments
 
@@ -122,13 +122,11 @@ class Program:
         made = {output for node in nodes for output in node.output}
         names = list(dict.fromkeys(i for node in nodes for i in node.input if i not in made))
         types = {n: self.values[n].type for n in names}
-        ((type,), (loop,)) = pointwise.loops("elementwise", nodes, types, [name])
+        ((type,), (loop,)) = loops("elementwise", nodes, types, [name])
         output = self._new(name, type.shape)
-        blocks = min(-(-loop.vectors // pointwise.THREADS), self.machine.device.multiprocessors * 8)
-        arguments: list[Array | np.generic] = [*(self.values[names[k]] for k in loop.inputs), output, *loop.parameters]
-        self.calls.append(
-            lambda: self.machine.device.launch(loop.source, loop.entry, (blocks,), (pointwise.THREADS,), arguments)
-        )
+        launch = loop.launch(self.machine.device.multiprocessors)
+        arguments: list[Argument] = [*(self.values[names[k]] for k in loop.inputs), output, *loop.parameters]
+        self.calls.append(lambda: self.machine.device.launch(launch, arguments))
 
     def _viewed(self, x: Memory, op: str, target: list[int]) -> Memory:
         if op == "Unsqueeze":

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from onnxfuse.kernels.device.device import nbytes
+
 from . import checks, expected
 from .machine import Machine, Memory, Run
 from .plan import Row
@@ -61,7 +63,7 @@ def sets(node: Timed, machine: Machine) -> list[Set]:
     kernel = expected.kernel(node.op, node.attributes)
     types = kernel.outputs(node.types)
     asked = checks.wanted(node.outputs, types)
-    size = sum(math.prod(t.shape) * t.dtype.itemsize for t in [*node.types, *types] if t is not None)
+    size = sum(nbytes(t) for t in [*node.types, *types] if t is not None)
     count = 1 if size * MOST_SETS < machine.cache else min(MOST_SETS, 1 + -(-CACHES * machine.cache // max(size, 1)))
     rng = np.random.default_rng(0)
     blocks = [

@@ -21,11 +21,11 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device import cublaslt
-from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.device import Launch, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import Kernel, Work
 from onnxfuse.kernels.gemm.autotune import Class, best, verdicts
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
-from onnxfuse.kernels.inspect.launches import Launch, launches, occupancy
+from onnxfuse.kernels.inspect.launches import launches, occupancy
 from onnxfuse.kernels.inspect.nvrtc import ARCHITECTURES
 from onnxfuse.lifting.lift import View, lift
 from onnxfuse.model.dims import Sym
@@ -251,7 +251,7 @@ def _alone(view: View, node: NodeProto, card: Card) -> _Cost | None:
     if types_in is None or types_out is None:
         return None
     inputs, outputs = [t for t in types_in if t is not None], [t for t in types_out if t is not None]
-    moved = sum(math.prod(t.shape) * t.dtype.itemsize for t in (*inputs, *outputs))
+    moved = sum(map(nbytes, (*inputs, *outputs)))
     flops = _flops(node, inputs, outputs)
     rate = _rate(node.op_type in PRODUCTS, outputs[0].dtype, card)
     if node.op_type in ("MatMul", "Gemm") and outputs[0].dtype.kind in "fV":

@@ -21,7 +21,7 @@ from benchmarks.gpu.machine import GUARD, Memory
 from benchmarks.gpu.plan import OK, Journal, LostError, Row, SkippedError, Step, run
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels import KERNELS
-from onnxfuse.kernels.device.device import Source, TensorType
+from onnxfuse.kernels.device.device import Launch, Source, TensorType
 from tests.host_machine import Clock, HostMachine, Wrong, step
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def test_everything_is_compiled_once_and_failures_are_rows(machine: HostMachine)
             return (inputs[0],)
 
         def launch(self, device: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-            device.launch(Source("broken.cu", ""), "broken", (1,), (1,), [])
+            device.launch(Launch(Source("broken.cu", ""), "broken", (1,), (1,)), [])
 
     x = [TensorType(np.dtype(np.float32), (3, 64))]
     softmax = expected.kernel("Softmax", {})

@@ -16,7 +16,7 @@ import onnxfuse
 from onnxfuse import kernels
 from onnxfuse.cli.main import main
 from onnxfuse.errors import KernelError, NumericsError
-from onnxfuse.kernels.device.device import Device, Source, TensorType
+from onnxfuse.kernels.device.device import Device, Launch, Source, TensorType
 from onnxfuse.kernels.device.kernel import Parameter, Signature
 from onnxfuse.kernels.emulator import build
 from onnxfuse.kernels.pointwise import pointwise
@@ -57,7 +57,7 @@ class QuickGelu:
     def launch(self, device: Device, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         count = int(np.prod(inputs[0].shape))
         arguments = [inputs[0], outputs[0], np.float32(self.alpha * self.factor), np.int64(count)]
-        device.launch(SOURCE, "quick_gelu", (-(-count // 128),), (128,), arguments)
+        device.launch(Launch(SOURCE, "quick_gelu", (-(-count // 128),), (128,)), arguments)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Any:
         raise NotImplementedError

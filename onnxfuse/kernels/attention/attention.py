@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Array, Device, TensorType
+from onnxfuse.kernels.device.device import Array, Device, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import EITHER, Parameter, Signature, Work
 
 from .plan import UNBOUNDED, Class, Plan, Setting, class_of
@@ -102,8 +102,8 @@ class Attention:
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         sizes = self.sizes(inputs)
         return Work(
-            read=sum(_bytes(i) for i in inputs if i is not None),
-            written=sum(_bytes(o) for o in self.outputs(inputs)),
+            read=sum(nbytes(i) for i in inputs if i is not None),
+            written=sum(nbytes(o) for o in self.outputs(inputs)),
             flops=sizes.q.batches * sizes.q.heads * self.seen(sizes) * (2 * (sizes.q.size + sizes.v.size) + 5),
         )
 
@@ -113,7 +113,3 @@ class Attention:
         first = np.maximum(at - self._setting.left, 0)
         last = np.minimum(at + self._setting.right, sizes.total - 1)
         return int(np.maximum(last - first + 1, 0).sum())
-
-
-def _bytes(tensor: TensorType) -> int:
-    return math.prod(tensor.shape) * tensor.dtype.itemsize

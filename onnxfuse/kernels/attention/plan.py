@@ -19,59 +19,36 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import cache
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxfuse.kernels.device.device import Array, Buffer, Device, Source, address
+from onnxfuse.kernels.device.access import ACCESS, vector_of
+from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, address
 from onnxfuse.kernels.device.replay import Launches, record
-from onnxfuse.kernels.rows.source import TYPES
 
 from .sizes import INPUTS, OUTPUTS, Layout, Mask, Sizes, filled
+from .source import (
+    UNTURNED,
+    Rotary,
+    combine_source,
+    padded,
+    present_source,
+    shared_bytes,
+    source,
+    splits,
+    tiles,
+)
 
 UNBOUNDED = 2**29
 """Of a window without an end: more than any two positions are apart, and no sum of such numbers overflows 32 bits."""
-MOST_SPLITS = 64
 COMBINED = 4
 """Rows of a block of attention_combine.cu."""
 COPIERS = 256
 """Threads of a block of attention_present.cu."""
-ALIGNED = 16
-"""Bytes of the largest access: sources are chosen by how addresses stand to it."""
 BYTES = np.dtype(np.uint8)
 _NOTHING = nullcontext()
-
-
-class Tiles(NamedTuple):
-    """A block: `warps` of 16 rows each, and the keys of a tile."""
-
-    warps: int
-    keys: int
-
-    @property
-    def rows(self) -> int:
-        return 16 * self.warps
-
-
-class Rotary(NamedTuple):
-    """How the kernels turn what they read; see attention_rotary.cuh."""
-
-    pairs: int = 0
-    interleaved: bool = False
-    vector: int = 1
-
-    @property
-    def defines(self) -> dict[str, int]:
-        return {"ROTARY": self.pairs, "INTERLEAVED": int(self.interleaved), "VECTOR_ROTARY": self.vector}
-
-    @property
-    def step(self) -> int:
-        """Elements of a head of which an access may not cross a multiple."""
-        return 2 * self.pairs if self.interleaved else self.pairs
-
-
-UNTURNED = Rotary()
 
 
 class Setting(NamedTuple):
@@ -87,88 +64,6 @@ class Setting(NamedTuple):
     nan_to_zero: bool
     interleaved: bool
     rotary: int
-
-
-def tiles(rows: int, head: int, head_v: int, tensor: bool) -> Tiles:
-    """How large the tiles of so many rows are: what fits into a thread's registers, and several blocks into 160 KiB.
-
-    `head` and `head_v` are head sizes padded to a multiple of 16.
-    """
-    warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
-    widest = max(head, head_v)
-    if tensor:
-        return Tiles(warps, 64 if widest <= 128 else 32 if widest <= 192 else 16)
-    return Tiles(warps, 32 if widest <= 128 else 16)
-
-
-def shared_bytes(tile: Tiles, head: int, head_v: int, itemsize: int) -> int:
-    """The dynamic shared memory of a block: its rows, and a tile of keys and of values; see attention.cu."""
-    pad = 16 // itemsize
-    stride, stride_v = head + pad, head_v + pad
-    return itemsize * (tile.rows * max(stride, stride_v) + tile.keys * (stride + stride_v))
-
-
-def splits(blocks: int, total: int, tile: Tiles, multiprocessors: int) -> int:
-    """Among how many blocks the keys of a row are divided: as many as fill the card, each with two tiles at least."""
-    wanted = 8 * multiprocessors // tile.warps
-    if 2 * blocks > wanted:
-        return 1
-    return max(1, min(wanted // max(1, blocks), total // (2 * tile.keys), MOST_SPLITS))
-
-
-@cache
-def source(
-    dtype: str,
-    tile: Tiles,
-    head: int,
-    head_v: int,
-    vectors: tuple[int, int],
-    capped: bool = False,
-    mask: str = "",
-    mask_vector: int = 1,
-    rotary: Rotary = UNTURNED,
-) -> Source:
-    """attention.cu; `mask` is the element type of the mask, empty if there is none."""
-    return Source.file(
-        "attention.cu",
-        TYPE=TYPES[dtype],
-        TENSOR=int(dtype != "float32"),
-        WARPS=tile.warps,
-        KEYS=tile.keys,
-        HEAD=head,
-        HEAD_V=head_v,
-        VECTOR=vectors[0],
-        VECTOR_Y=vectors[1],
-        CAPPED=int(capped),
-        MASK="BOOLEAN" if mask == "bool" else "ADDED" if mask else "NONE",
-        MASK_TYPE=TYPES.get(mask, "bool"),
-        MASK_VECTOR=mask_vector,
-        **rotary.defines,
-    )
-
-
-@cache
-def combine_source(dtype: str, head_v: int) -> Source:
-    return Source.file("attention_combine.cu", TYPE=TYPES[dtype], HEAD_V=head_v)
-
-
-@cache
-def present_source(dtype: str, vector: int, rotary: Rotary = UNTURNED) -> Source:
-    return Source.file("attention_present.cu", TYPE=TYPES[dtype], VECTOR=vector, **rotary.defines)
-
-
-def padded(size: int) -> int:
-    """A head size as products take it."""
-    return -(-size // 16) * 16
-
-
-def vector_of(itemsize: int, numbers: Sequence[int], arrays: Sequence[Array | None]) -> int:
-    """The most elements, up to 16 bytes, of which all steps and sizes and all addresses are multiples."""
-    vector = 16 // itemsize
-    pointers = [address(array) for array in arrays if array is not None]
-    while any(n % vector for n in numbers) or any(p % (vector * itemsize) for p in pointers):
-        vector //= 2
-    return vector
 
 
 Class = tuple[object, ...]
@@ -191,7 +86,7 @@ def class_of(device: Device, inputs: Sequence[Array | None], outputs: Sequence[A
         elif place in (4, 5) or place > len(inputs):
             shape = (*shape[:2], shape[2] - past, *shape[3:])
         pointer = array.pointer if type(array) is Buffer else address(array)  # a call less
-        found.append((shape, array.dtype.num, pointer % ALIGNED))
+        found.append((shape, array.dtype.num, pointer % ACCESS))
     return tuple(found)
 
 
@@ -204,23 +99,19 @@ class _Copy:
         numbers = [*layout[3:], *([rotary.step] if rotary.pairs else [])]
         vector = vector_of(dtype.itemsize, numbers, arrays)
         self._source = present_source(dtype.name, vector, rotary._replace(vector=vector) if rotary.pairs else rotary)
-        self._layout, self._elements = layout, COPIERS * vector
+        self._rows, self._each = layout.rows, layout.batches * layout.heads * layout.size
+        self._elements = COPIERS * vector
         self._numbers = (*layout.steps, np.int32(layout.heads), np.int32(layout.size), np.int64(positions))
 
     def __call__(
         self, device: Device, past: Array | None, length: int, added: Array, to: Array, angles: Sequence[Array | None]
     ) -> None:
         """Behind a past of `length` rows, if there is one."""
-        layout, rows = self._layout, length + self._layout.rows
-        count = layout.batches * layout.heads * rows * layout.size
+        rows = length + self._rows
+        count = rows * self._each
         lengths = (np.int64(count), np.int32(length), np.int32(rows))
-        device.launch(
-            self._source,
-            "attention_present",
-            (-(-count // self._elements),),
-            (COPIERS,),
-            (past, added, to, *angles, *self._numbers, *lengths),
-        )
+        launch = Launch(self._source, "attention_present", (-(-count // self._elements),), (COPIERS,))
+        device.launch(launch, (past, added, to, *angles, *self._numbers, *lengths))
 
 
 class Plan:
@@ -290,7 +181,7 @@ class Plan:
             angles = () if rotary.interleaved else (cosines, sines)
             rotary = rotary._replace(vector=vector_of(itemsize, [*sizes.q[3:], rotary.step], (q, *angles)))
         told = Mask.of(mask.shape, sizes.total) if mask is not None else None
-        self._source = source(
+        code = source(
             dtype.name,
             tile,
             head,
@@ -301,8 +192,12 @@ class Plan:
             told.vector(address(mask), mask.dtype.itemsize) if told and mask is not None else 1,
             rotary,
         )
-        self._shared = shared_bytes(tile, head, head_v, itemsize)
-        self._combine = combine_source(dtype.name, head_v)
+        shared = shared_bytes(tile, head, head_v, itemsize)
+        self._whole = Launch(code, "attention", (self._across * self._pairs,), (32 * tile.warps,), shared)
+        self._launches = {1: self._whole}
+        """By the number of parts that the keys of a row are divided in."""
+        rows = -(-self._pairs * sizes.rows // COMBINED)
+        self._combine = Launch(combine_source(dtype.name, head_v), "attention_combine", (rows,), (32 * COMBINED,))
         # Without any key a row is 0, whatever else holds.
         nan_to_zero = np.int32(setting.nan_to_zero or not sizes.total)
         turned = Layout.of("K", sizes.k[:4], 0).steps if self._apart else sizes.k.steps
@@ -336,8 +231,9 @@ class Plan:
         return launches(device, inputs, outputs)
 
     def _work_out(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        _, k, v, _, past_k, past_v, _, _, *angles = filled(inputs, INPUTS)
-        _, present_k, present_v = filled(outputs, OUTPUTS)
+        given, made = filled(inputs, INPUTS), filled(outputs, OUTPUTS)
+        _, k, v, _, past_k, past_v, _, _, *angles = given
+        _, present_k, present_v = made
         past = 0 if past_k is None else past_k.shape[2]
         assert k is not None
         assert v is not None
@@ -357,7 +253,7 @@ class Plan:
                 keys = Buffer(address(memory), (self._turned,), BYTES)
                 self._turn(device, None, 0, k, keys, angles)
             held = Buffer(address(memory) + self._turned, (partial,), BYTES) if memory is not None and partial else None
-            self._attend(device, inputs, outputs, keys, past, parts, held)
+            self._attend(device, given, made, keys, past, parts, held)
 
     def _attend(
         self,
@@ -369,18 +265,18 @@ class Plan:
         parts: int,
         partial: Array | None,
     ) -> None:
-        q, _, v, mask, past_k, past_v, lengths, sinks, *angles = filled(inputs, INPUTS)
-        y, present_k, present_v = filled(outputs, OUTPUTS)
+        q, _, v, mask, past_k, past_v, lengths, sinks, *angles = inputs
+        y, present_k, present_v = outputs
         fresh = self._sizes.k.rows
         cached = (past, fresh)
         if self._from_present:
             past_k, past_v, cached = present_k, present_v, (past + fresh, 0)
         told = Mask.of(mask.shape, past + fresh) if mask is not None else Mask((0, 0, 0, 0), 0)
+        launch = self._launches.get(parts)
+        if launch is None:
+            launch = self._launches[parts] = replace(self._whole, grid=(self._across * self._pairs * parts,))
         device.launch(
-            self._source,
-            "attention",
-            (self._across * self._pairs * parts,),
-            (32 * self._tile.warps,),
+            launch,
             (
                 *(q, keys, v, past_k, past_v, mask, lengths, sinks, *angles, y, partial),
                 *self._steps,
@@ -388,13 +284,6 @@ class Plan:
                 *map(np.int64, told.steps),
                 *map(np.int32, (told.keys, *cached, past, parts)),
             ),
-            self._shared,
         )
         if partial is not None:
-            device.launch(
-                self._combine,
-                "attention_combine",
-                (-(-self._pairs * self._sizes.rows // COMBINED),),
-                (32 * COMBINED,),
-                (partial, sinks, y, *self._rows, np.int32(parts)),
-            )
+            device.launch(self._combine, (partial, sinks, y, *self._rows, np.int32(parts)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from onnxfuse.kernels.device.device import Source
 
-from .plan import Rotary, combine_source, present_source, source, tiles
+from .source import Rotary, combine_source, present_source, source, tiles
 
 LONG, SINGLE = 1024, 1
 """Rows of a head."""

@@ -17,7 +17,7 @@ import numpy as np
 from onnxfuse.errors import DependencyError, KernelError
 
 from .cublas import Cublas, found
-from .device import Array, Buffer, Grid, Source, Vendor
+from .device import Argument, Array, Buffer, Launch, Source, Vendor
 
 if TYPE_CHECKING:
     import cupy
@@ -55,25 +55,18 @@ class Cuda:
         """cuBLAS on the same stream; None where CuPy finds no cuBLAS."""
         return Cublas(self._stream) if found() else None
 
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
+    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
         """Run a kernel; see `Device.launch`.  An error inside the kernel shows at the next synchronisation."""
+        grid, shared = launch.grid, launch.shared
         if min(grid) < 1:  # CuPy would launch one block.
-            raise KernelError(f"{source.name}, kernel {entry}: a grid of {grid} blocks is not possible")
-        kernel = _kernel(source, entry)
+            raise KernelError(f"{launch}: a grid of {grid} blocks is not possible")
+        kernel = _kernel(launch.source, launch.entry)
         if shared > DEFAULT_SHARED:
-            _allow(source, entry, shared)
+            _allow(launch.source, launch.entry, shared)
         try:
-            kernel(tuple(grid), tuple(block), packed(arguments), shared_mem=shared, stream=self._stream)
+            kernel(grid, launch.block, packed(arguments), shared_mem=shared, stream=self._stream)
         except _cupy().cuda.driver.CUDADriverError as error:
-            raise KernelError(f"{source.name}, kernel {entry}: launch of {grid} blocks of {block}: {error}") from None
+            raise KernelError(f"{launch}: launch of {grid} blocks of {launch.block}: {error}") from None
 
     def number(self, value: np.generic) -> Any:
         """A number that many launches have, in CuPy's own form: a third of a launch is to make these."""
@@ -128,7 +121,7 @@ class _Stream:
 _NULL = np.uintp(0)
 
 
-def packed(arguments: Sequence[Array | np.generic | None]) -> tuple[Any, ...]:
+def packed(arguments: Sequence[Argument]) -> tuple[Any, ...]:
     """Arguments as CuPy passes them by value: NumPy scalars, and an array as its address, None as address 0.
 
     CuPy passes an int in 64 bits.

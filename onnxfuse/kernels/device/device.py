@@ -6,6 +6,7 @@ emulator's (g++ on a CPU).  The host side of a kernel knows neither: it sees arr
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -56,6 +57,11 @@ class TensorType(NamedTuple):
     shape: tuple[int, ...]
 
 
+def nbytes(array: Array | TensorType) -> int:
+    """Bytes that the elements take."""
+    return math.prod(array.shape) * array.dtype.itemsize
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One translation unit of CUDA C++; `name` is for messages."""
@@ -90,6 +96,40 @@ def _read(name: str) -> str:
         return f'#line 1 "{name}"\n{INCLUDE.sub(header, text)}'
 
     return read(name)
+
+
+Argument: TypeAlias = Array | np.generic | None
+"""What a kernel is given: an array arrives as a pointer (None as a null pointer), a NumPy scalar as the C type of its
+dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """`entry<<<grid, block, shared>>>`: all of a launch but its arguments.
+
+    What kernels repeat is made once, where they plan; each call gives other arguments to it.
+    """
+
+    source: Source
+    entry: str
+    """A `__global__` function of the source, declared `extern "C"`."""
+    grid: Grid
+    block: Grid
+    shared: int = 0
+    """Bytes of dynamic shared memory."""
+
+    def __str__(self) -> str:
+        """As messages name it."""
+        return f"{self.source.name}, kernel {self.entry}"
+
+    @property
+    def blocks(self) -> int:
+        return math.prod(self.grid)
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return math.prod(self.block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,20 +205,8 @@ class Device(Protocol):
     def vendor(self) -> Vendor | None:
         """The vendor's products; None where there are none."""
 
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        """Run the `__global__` function `entry` of `source`, declared `extern "C"`.
-
-        Arrays arrive as pointers (None as a null pointer), NumPy scalars as the C type of their dtype.  `shared` are
-        bytes of dynamic shared memory.  Raises KernelError if the source does not compile or the launch is refused.
-        """
+    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
+        """Run a kernel.  Raises KernelError if its source does not compile or the launch is refused."""
 
     def scratch(self, count: int) -> AbstractContextManager[Array]:
         """At least `count` bytes, on a multiple of 256, for launches within the `with` block; what is in them is

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .device import After, Array, Product, address
+from .device import After, Array, Product, address, nbytes
 
 ACTIVATED: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "": lambda x: x,
@@ -73,6 +73,6 @@ class NumPy:
 def _matrices(array: Array, offset: int, batch: int, stride: int, shape: tuple[int, int]) -> NDArray[np.generic]:
     """Matrices [batch, *shape] in the memory of an array, `stride` elements apart."""
     itemsize = array.dtype.itemsize
-    memory = (ctypes.c_uint8 * (math.prod(array.shape) * itemsize)).from_address(address(array))
+    memory = (ctypes.c_uint8 * (nbytes(array))).from_address(address(array))
     flat = np.ctypeslib.as_array(memory).view(array.dtype)[offset:]
     return np.lib.stride_tricks.as_strided(flat, (batch, *shape), (stride * itemsize, shape[1] * itemsize, itemsize))

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
-from .device import Array, Buffer, Grid, Source
+from .device import Argument, Buffer, Launch
 
 MULTIPROCESSORS = 132
 ADDRESS = 1 << 20
 """Of all arrays."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A launch that was asked for."""
-
-    source: Source
-    entry: str
-    grid: Grid
-    block: Grid
-    shared: int
 
 
 class Recorder:
@@ -33,19 +21,11 @@ class Recorder:
 
     def __init__(self, multiprocessors: int = MULTIPROCESSORS) -> None:
         self.multiprocessors = multiprocessors
-        self.launches: list[Recorded] = []
+        self.launches: list[Launch] = []
         self.scratched = 0
 
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        self.launches.append(Recorded(source, entry, grid, block, shared))
+    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
+        self.launches.append(launch)
 
     @contextmanager
     def scratch(self, count: int) -> Iterator[Buffer]:

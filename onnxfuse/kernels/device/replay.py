@@ -9,18 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .device import Array, Buffer, Device, Grid, Source, address
+from .access import ACCESS
+from .device import Argument, Array, Buffer, Device, Launch, address
 
 KNOWN = 512
 """Combinations of arrays that a kernel remembers; past that it begins anew."""
-VECTOR = 16
-"""Kernels choose by an address only how it stands to the largest access, in bytes."""
-
 SCRATCH = 1 << 60
 """Where scratch memory seems to begin while launches are written down: on a multiple of whatever it may have to be."""
 
 Arrays = Sequence[Array | None]
-Launch = Callable[[Device, Arrays, Arrays], None]
+Launching = Callable[[Device, Arrays, Arrays], None]
 _NOTHING = nullcontext()
 
 
@@ -36,24 +34,20 @@ class _Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Launch:
+class _Repeated:
     """A launch; `arguments` has None for arrays and parts of scratch memory, whose places and numbers are apart."""
 
-    source: Source
-    entry: str
-    grid: Grid
-    block: Grid
-    arguments: list[Array | np.generic | None]
+    launch: Launch
+    arguments: list[Argument]
     arrays: tuple[tuple[int, int], ...]
     parts: tuple[tuple[int, _Part], ...]
-    shared: int
 
 
 @dataclass(slots=True)
 class Launches:
     """The launches of one call, to be repeated.  Their last array is scratch memory, of `scratch` bytes if any."""
 
-    launches: list[_Launch] = field(default_factory=list)
+    launches: list[_Repeated] = field(default_factory=list)
     scratch: int = 0
 
     def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
@@ -67,7 +61,7 @@ class Launches:
                 for at, part in one.parts:
                     assert memory is not None
                     arguments[at] = part.of(memory)
-                device.launch(one.source, one.entry, one.grid, one.block, arguments, one.shared)
+                device.launch(one.launch, arguments)
 
 
 class _Recorder:
@@ -81,16 +75,8 @@ class _Recorder:
         self._places = {id(array): i for i, array in enumerate(arrays)}
         self._memory: list[Buffer] = []
 
-    def launch(
-        self,
-        source: Source,
-        entry: str,
-        grid: Grid,
-        block: Grid,
-        arguments: Sequence[Array | np.generic | None],
-        shared: int = 0,
-    ) -> None:
-        kept: list[Array | np.generic | None] = [a if isinstance(a, np.generic) else None for a in arguments]
+    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
+        kept: list[Argument] = [a if isinstance(a, np.generic) else None for a in arguments]
         arrays, parts = list[tuple[int, int]](), list[tuple[int, _Part]]()
         for at, given in enumerate(arguments):
             if given is None or isinstance(given, np.generic):
@@ -100,7 +86,7 @@ class _Recorder:
                 parts.append((at, _Part(address(given) - SCRATCH, given.shape, given.dtype)))
             else:
                 arrays.append((at, known))
-        self.plan.launches.append(_Launch(source, entry, grid, block, kept, tuple(arrays), tuple(parts), shared))
+        self.plan.launches.append(_Repeated(launch, kept, tuple(arrays), tuple(parts)))
 
     @contextmanager
     def scratch(self, count: int) -> Iterator[Buffer]:
@@ -111,7 +97,7 @@ class _Recorder:
         yield memory
 
 
-def record(launch: Launch, device: Device, inputs: Arrays, outputs: Arrays) -> Launches:
+def record(launch: Launching, device: Device, inputs: Arrays, outputs: Arrays) -> Launches:
     """What `launch(device, inputs, outputs)` would launch; nothing is."""
     # One array may stand in two places, but not the next time.
     stands = [None if a is None else Buffer(address(a), a.shape, a.dtype) for a in (*inputs, *outputs)]
@@ -129,7 +115,7 @@ class Replay:
     It may be called from several threads at a time.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launching) -> None:
         self._launch = launch
         self._known: dict[tuple[object, ...], Launches] = {}
 
@@ -138,7 +124,7 @@ class Replay:
             type(device),
             device.multiprocessors,
             len(inputs),
-            *[None if a is None else (a.shape, a.dtype.num, address(a) % VECTOR) for a in (*inputs, *outputs)],
+            *[None if a is None else (a.shape, a.dtype.num, address(a) % ACCESS) for a in (*inputs, *outputs)],
         )
         known = self._known.get(key)
         if known is None:

@@ -22,8 +22,8 @@ MESSAGE_BYTES = 2048
 DESCRIPTION_BYTES = 4096
 
 
-class Region(ctypes.Structure):
-    """Memory that the kernel may touch; as in runtime/launch.h."""
+class RegionEntry(ctypes.Structure):
+    """Memory that the kernel may touch: `Region` in runtime/launch.h."""
 
     _fields_ = [
         ("first", ctypes.c_void_p),
@@ -33,8 +33,8 @@ class Region(ctypes.Structure):
     ]
 
 
-class Launch(ctypes.Structure):
-    """One launch; as in runtime/launch.h."""
+class Run(ctypes.Structure):
+    """A launch, or some of its blocks: `Launch` in runtime/launch.h."""
 
     _fields_ = [
         ("kernel", ctypes.c_void_p),
@@ -48,7 +48,7 @@ class Launch(ctypes.Structure):
         ("shared_bytes", ctypes.c_uint64),
         ("dynamic_bytes", ctypes.c_uint64),
         ("image", ctypes.c_void_p),
-        ("regions", ctypes.POINTER(Region)),
+        ("regions", ctypes.POINTER(RegionEntry)),
         ("region_count", ctypes.c_uint32),
         ("checked", ctypes.c_uint32),
         ("order", ctypes.c_uint32),
@@ -88,20 +88,20 @@ class Library:
         self._library[f"emulator_describe_{entry}"](text)
         return tuple(ParameterType(word[0], int(word[1:])) for word in text.value.decode().split())
 
-    def launch(self, entry: str, launch: Launch) -> None:
+    def launch(self, entry: str, run: Run) -> None:
         """Run it.  Raises KernelError with what was found wrong, where the source says so by file and line."""
         message = ctypes.create_string_buffer(MESSAGE_BYTES)
-        launch.kernel = ctypes.cast(self._library[f"emulator_call_{entry}"], ctypes.c_void_p)
-        launch.image, launch.shared, launch.shared_bytes = self._base, self._shared, self._shared_bytes
-        launch.message, launch.message_bytes = ctypes.cast(message, ctypes.c_char_p), MESSAGE_BYTES
+        run.kernel = ctypes.cast(self._library[f"emulator_call_{entry}"], ctypes.c_void_p)
+        run.image, run.shared, run.shared_bytes = self._base, self._shared, self._shared_bytes
+        run.message, run.message_bytes = ctypes.cast(message, ctypes.c_char_p), MESSAGE_BYTES
         try:
             stacks = _stacks.pop()
         except IndexError:
             stacks = self._make_stacks()
         if not stacks:
             raise KernelError(f"{entry}: no memory for the stacks of a block's threads")
-        launch.stacks = stacks
-        failed = self._run(ctypes.byref(launch))
+        run.stacks = stacks
+        failed = self._run(ctypes.byref(run))
         _stacks.append(stacks)
         if failed:
             text = message.value.decode(errors="replace")

@@ -20,14 +20,14 @@ from typing import Any, ClassVar
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device import cublaslt
-from onnxfuse.kernels.device.device import After, Array, Device, Product, TensorType, address
+from onnxfuse.kernels.device.access import ACCESS, vector_of
+from onnxfuse.kernels.device.device import After, Array, Device, Product, TensorType, address, nbytes
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.products import multiplications, products, result
-from onnxfuse.kernels.device.replay import KNOWN, VECTOR
-from onnxfuse.kernels.rows.arrangement import vector_of
+from onnxfuse.kernels.device.replay import KNOWN
 
 from .autotune import CUBLASLT, TILED, VENDOR, Class, choose
-from .plan import Launch, Plan, Result, Vectors, plan
+from .plan import Pass, Plan, Result, Vectors, plan
 from .source import Attributes, epilogue
 
 MOST = 2**30
@@ -82,7 +82,7 @@ class FusedMatMul:
         arrays: dict[str, Array | None] = {"a": a, "b": b, "bias": bias, "residual": residual, "y": y}
         key = (
             device.multiprocessors,
-            *[None if x is None else (x.shape, x.dtype.num, address(x) % VECTOR) for x in arrays.values()],
+            *[None if x is None else (x.shape, x.dtype.num, address(x) % ACCESS) for x in arrays.values()],
         )
         if key not in self._plans:
             if len(self._plans) >= KNOWN:
@@ -93,9 +93,9 @@ class FusedMatMul:
             return
         made, which = found
 
-        def run(one: Launch, sums: Array | None = None) -> None:
+        def run(one: Pass, sums: Array | None = None) -> None:
             given = [sums if name == "sums" else arrays[name] for name in one.arrays]
-            device.launch(one.source, one.entry, one.grid, one.block, [*given, *one.scalars], one.shared)
+            device.launch(one.launch, [*given, *one.scalars])
 
         def tiled() -> None:
             with device.scratch(made.scratch) if made.scratch else nullcontext() as sums:
@@ -128,8 +128,8 @@ class FusedMatMul:
         (y,) = self.outputs(inputs)
         after = epilogue(self.signature.op, self.attributes, bias is not None, residual is not None)
         return Work(
-            read=sum(math.prod(x.shape) * x.dtype.itemsize for x in (a, b, bias, residual) if x is not None),
-            written=math.prod(y.shape) * y.dtype.itemsize,
+            read=sum(nbytes(x) for x in (a, b, bias, residual) if x is not None),
+            written=nbytes(y),
             flops=2 * multiplications(a.shape, b.shape, self.transposed) + after.flops * math.prod(y.shape),
         )
 
@@ -141,7 +141,7 @@ class FusedMatMul:
         found, itemsize = products(a.shape, b.shape, self.transposed), a.dtype.itemsize
         one = found[0] if found else Product(0, 0, 0)
         columns = (one.k, one.k if self.transposed else one.n, one.n)
-        access = min(math.gcd(16 // itemsize, n) for n in columns) * itemsize
+        access = min(vector_of(itemsize, [n], ()) for n in columns) * itemsize
         (y,) = self.outputs(inputs)
         return Class.of(one, len(found), a.dtype.name, access, self._vendors(bias, residual, y))
 
@@ -158,9 +158,9 @@ class FusedMatMul:
         if period > MOST:
             raise KernelError(f"{self.signature.op}: a residual of more than 2^30 rows")
         vectors = Vectors(
-            vector_of(one.k, [a]),
-            vector_of(one.k if self.transposed else one.n, [b]),
-            vector_of(one.n, [x for x in (y, bias, residual) if x is not None]),
+            vector_of(dtype.itemsize, [one.k], [a]),
+            vector_of(dtype.itemsize, [one.k if self.transposed else one.n], [b]),
+            vector_of(dtype.itemsize, [one.n], [y, bias, residual]),
         )
         after = epilogue(self.signature.op, self.attributes, bias is not None, residual is not None)
         y_as_one = Result(dtype, math.prod(y.shape[:-1]), one.n, period, after)

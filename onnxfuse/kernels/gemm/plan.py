@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Grid, Product, Source
+from onnxfuse.kernels.device.device import Grid, Launch, Product
 
 from .source import Epilogue, finish, gemm, partial
 from .tiles import Division, divide
@@ -44,16 +44,12 @@ class Vectors(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Pass:
     """A launch on some of the node's arrays and on "sums", which is scratch memory."""
 
-    source: Source
-    entry: str
-    grid: Grid
-    block: Grid
+    launch: Launch
     arrays: tuple[str, ...]
     scalars: tuple[np.generic, ...]
-    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +57,10 @@ class Plan:
     """All forms."""
 
     products: tuple[Product, ...]
-    tiled: tuple[Launch, ...]
+    tiled: tuple[Pass, ...]
     scratch: int
     """Bytes of the sums of the tiled form, 0 if it has none."""
-    after: Launch
+    after: Pass
     """What comes behind the vendor's products."""
 
 
@@ -84,13 +80,16 @@ def plan(products: Sequence[Product], result: Result, vectors: Vectors, multipro
     )
 
 
-def _gemm(product: Product, division: Division, result: Result, vectors: Vectors) -> Launch:
+def _gemm(product: Product, division: Division, result: Result, vectors: Vectors) -> Pass:
     tile, dtype = division.tile, result.dtype
-    return Launch(
-        gemm(dtype.name, tile, product.transposed, vectors, result.after),
-        "gemm",
-        _grid(product, division),
-        (tile.threads,),
+    return Pass(
+        Launch(
+            gemm(dtype.name, tile, product.transposed, vectors, result.after),
+            "gemm",
+            _grid(product, division),
+            (tile.threads,),
+            tile.shared(dtype.itemsize, product.transposed),
+        ),
         ("a", "b", "bias", "residual", "y"),
         (
             *_sizes(product),
@@ -99,20 +98,21 @@ def _gemm(product: Product, division: Division, result: Result, vectors: Vectors
             np.int64(product.offset_y // product.n),
             np.int32(result.period),
         ),
-        tile.shared(dtype.itemsize, product.transposed),
     )
 
 
-def _partial(product: Product, division: Division, result: Result, vectors: Vectors) -> Launch:
+def _partial(product: Product, division: Division, result: Result, vectors: Vectors) -> Pass:
     tile, dtype = division.tile, result.dtype
-    return Launch(
-        partial(dtype.name, tile, product.transposed, vectors),
-        "partial",
-        _grid(product, division),
-        (tile.threads,),
+    return Pass(
+        Launch(
+            partial(dtype.name, tile, product.transposed, vectors),
+            "partial",
+            _grid(product, division),
+            (tile.threads,),
+            tile.shared(dtype.itemsize, product.transposed),
+        ),
         ("a", "b", "sums"),
         (*_sizes(product), *_steps(product), np.int64(product.offset_y // product.n), np.int64(result.rows)),
-        tile.shared(dtype.itemsize, product.transposed),
     )
 
 
@@ -131,17 +131,14 @@ def _steps(product: Product) -> tuple[np.generic, ...]:
     return tuple(map(np.int64, (product.stride_a, product.stride_b, product.offset_a, product.offset_b)))
 
 
-def _finish(result: Result, count: int, scale: float, vector: int, multiprocessors: int) -> Launch:
+def _finish(result: Result, count: int, scale: float, vector: int, multiprocessors: int) -> Pass:
     """The pass over y, or over so many parts of it."""
     pieces = result.columns // vector
     across = min(THREADS, 1 << (pieces - 1).bit_length())
     down, width = THREADS // across, -(-pieces // across)
     height = min(-(-result.rows // down), max(1, multiprocessors * BLOCKS // width))
-    return Launch(
-        finish(result.dtype.name, count > 1, vector, result.after),
-        "finish",
-        (width, height),
-        (across, down),
+    return Pass(
+        Launch(finish(result.dtype.name, count > 1, vector, result.after), "finish", (width, height), (across, down)),
         ("sums" if count > 1 else "y", "bias", "residual", "y"),
         (
             np.int64(result.rows),

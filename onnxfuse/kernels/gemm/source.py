@@ -12,8 +12,8 @@ from onnx import NodeProto, TensorProto
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import Source
-from onnxfuse.kernels.pointwise.pointwise import device_function
-from onnxfuse.kernels.rows.source import TYPES
+from onnxfuse.kernels.device.types import TYPES
+from onnxfuse.kernels.pointwise.device_function import device_function
 from onnxfuse.language.bodies import Use
 from onnxfuse.language.catalogue import Catalogue, load
 from onnxfuse.language.functions import function

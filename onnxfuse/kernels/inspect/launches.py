@@ -6,27 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
-from math import prod
 from typing import NamedTuple
 
-from onnxfuse.kernels.device.device import Buffer, Source, TensorType
+from onnxfuse.kernels.device.device import Buffer, Launch, Source, TensorType
 from onnxfuse.kernels.device.kernel import Kernel
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 
 from .nvrtc import SAMPLED, committed
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One launch."""
-
-    source: Source
-    entry: str
-    blocks: int
-    threads: int
-    """Of a block."""
-    shared: int
-    """Bytes of dynamic shared memory."""
 
 
 def launches(
@@ -40,7 +26,7 @@ def launches(
     asked = [p.type == "T" for p in parameters] if wanted is None else [*wanted, *[False] * len(parameters)]
     outputs = [Buffer(ADDRESS, t.shape, t.dtype) if ask else None for t, ask in zip(types, asked, strict=False)]
     kernel.launch(device, given, outputs)
-    return [Launch(r.source, r.entry, prod(r.grid), prod(r.block), r.shared) for r in device.launches]
+    return device.launches
 
 
 @dataclass(frozen=True, slots=True)

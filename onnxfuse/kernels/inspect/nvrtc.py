@@ -26,7 +26,7 @@ from onnxfuse.errors import DependencyError, KernelError
 from onnxfuse.kernels.device.cuda import OPTIONS, first_error
 from onnxfuse.kernels.device.device import Source
 
-SAMPLED: tuple[str, ...] = ("attention.samples", "gemm.samples", "pointwise.pointwise", "rows.samples")
+SAMPLED: tuple[str, ...] = ("attention.samples", "gemm.samples", "pointwise.samples", "rows.samples")
 """Modules of this package with a function `samples() -> Iterable[tuple[str, Source]]`: every source that is compiled
 here, each under a name that says what it is specialised for ("softmax float16 warp")."""
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-
-from onnxfuse.kernels.device.device import Array, address
 
 HELD = 24
 """Elements of a row that a thread holds in registers at most, so that the whole kernel needs no more than 64."""
@@ -70,13 +66,3 @@ def arrange(columns: int, vector: int, itemsize: int, crowded: bool) -> Arrangem
     items = max(least, min(MOST_CROWDED, most, max(1, IN_FLIGHT // (vector * itemsize)))) if crowded else least
     threads = 32 * -(-vectors // (32 * items))
     return Arrangement(0, threads, vector, -(-vectors // threads), False)
-
-
-def vector_of(columns: int, arrays: Sequence[Array]) -> int:
-    """Elements of one access to arrays whose rows have so many columns: 16 bytes of the first, less where the length
-    of the rows or an address forbids it."""
-    vector = math.gcd(16 // arrays[0].dtype.itemsize, columns)
-    for array in arrays:
-        while vector > 1 and address(array) % min(16, vector * array.dtype.itemsize):
-            vector //= 2
-    return vector

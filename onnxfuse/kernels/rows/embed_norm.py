@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Array, Device, TensorType
+from onnxfuse.kernels.device.device import Array, Device, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import Replay
 
@@ -72,7 +72,7 @@ class EmbedNormalization:
                 tables += 1
                 count = min(count, rows * given.shape[-1])
             read += count * given.dtype.itemsize
-        written = sum(math.prod(t.shape) * t.dtype.itemsize for t in made if t.dtype == made[0].dtype)
+        written = sum(nbytes(t) for t in made if t.dtype == made[0].dtype)
         return Work(read, written, math.prod(made[0].shape) * ((9 if self.center else 4) + tables - 1))
 
     def _place(self, name: str) -> int:

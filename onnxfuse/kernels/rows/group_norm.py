@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Array, Device, TensorType
+from onnxfuse.kernels.device.device import Array, Device, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import Replay
 
@@ -68,10 +68,10 @@ class GroupNormalization:
         launch(device, code, batch * groups, channels // groups * positions, given, (self.epsilon,))
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
-        read = sum(math.prod(i.shape) * i.dtype.itemsize for i in inputs if i)
+        read = sum(nbytes(i) for i in inputs if i)
         (y,) = self.outputs(inputs)
         count = math.prod(y.shape)
-        return Work(read=read, written=count * y.dtype.itemsize, flops=9 * count)
+        return Work(read=read, written=nbytes(y), flops=9 * count)
 
 
 class InstanceNormalization(GroupNormalization):

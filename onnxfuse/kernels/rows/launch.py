@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Array, Device
+from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.device import Argument, Array, Device, Launch
+from onnxfuse.kernels.device.types import TYPES
 
-from .arrangement import arrange, vector_of
-from .source import ENTRY, TYPES, Choice, Program, Reach, Slot, source
+from .arrangement import arrange
+from .source import ENTRY, Choice, Program, Reach, Slot, source
 
 MOST_COLUMNS = 2**30
 """Columns are counted in 32 bits."""
@@ -60,7 +62,7 @@ def launch(
         for name, g in given.items()
         if g.spread is None and name not in ("mean", "inverse") and not name.endswith("_index")
     ]
-    vector = vector_of(columns, walked)
+    vector = vector_of(walked[0].dtype.itemsize, (columns,), walked)
     how = arrange(columns, vector, walked[0].dtype.itemsize, rows > 2 * device.multiprocessors)
     slots = tuple(
         Slot(
@@ -72,7 +74,7 @@ def launch(
         )
         for name, g in given.items()
     )
-    arguments: list[Array | np.generic] = []
+    arguments: list[Argument] = []
     for name, g in given.items():
         arguments.append(g.array)
         if reaches.get(name) is Reach.GATHERED:
@@ -81,7 +83,7 @@ def launch(
         if g.spread:
             arguments += map(np.int32, (g.spread.divisor, g.spread.modulus, g.spread.groups, g.spread.channels))
     arguments += [np.int64(rows), np.int32(columns), *scalars]
-    device.launch(source(program, how, slots), ENTRY, (how.blocks(rows),), (how.threads,), arguments)
+    device.launch(Launch(source(program, how, slots), ENTRY, (how.blocks(rows),), (how.threads,)), arguments)
 
 
 def _choice(given: Given, indexed: bool) -> Choice:

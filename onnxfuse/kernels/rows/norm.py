@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Array, Device, TensorType
+from onnxfuse.kernels.device.device import Array, Device, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import Replay
 
@@ -126,8 +126,8 @@ class RowNormalization:
         given = [i for i in inputs if i is not None]
         x, extra = math.prod(given[0].shape), len(given) - 2
         return Work(
-            read=sum(_bytes(i) for i in given),
-            written=sum(_bytes(o) for o in self.outputs(inputs)),
+            read=sum(nbytes(i) for i in given),
+            written=sum(nbytes(o) for o in self.outputs(inputs)),
             flops=x * ((9 if self.center else 4) + extra),
         )
 
@@ -145,10 +145,6 @@ def repeated(array: Array, shape: Sequence[int]) -> Given:
 
 def _at(arrays: Sequence[Array | None], index: int) -> Array | None:
     return arrays[index] if index < len(arrays) else None
-
-
-def _bytes(tensor: TensorType) -> int:
-    return math.prod(tensor.shape) * tensor.dtype.itemsize
 
 
 class LayerNormalization(RowNormalization):

@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Array, Device, Source, TensorType
+from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import Replay
+from onnxfuse.kernels.device.types import TYPES
 
 from .launch import MOST_COLUMNS, Given, launch
-from .source import TYPES, Expression, Operand, Program
+from .source import Expression, Operand, Program
 
 THREADS = 256
 """Of a block of softmax_columns.cu."""
@@ -72,19 +73,14 @@ class Softmax:
         if columns > MOST_COLUMNS:
             raise KernelError(f"{self.signature.op}: {columns} elements along axis {axis} are more than 2^30")
         width, depth = tile(columns, inner)
-        device.launch(
-            columns_source(self.form, x.dtype.name),
-            "softmax_columns",
-            (outer * -(-inner // width),),
-            (width, depth),
-            (x, y, np.int64(inner), np.int32(columns)),
-        )
+        code, blocks = columns_source(self.form, x.dtype.name), outer * -(-inner // width)
+        given = (x, y, np.int64(inner), np.int32(columns))
+        device.launch(Launch(code, "softmax_columns", (blocks,), (width, depth)), given)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         x = inputs[0]
         assert x is not None
-        count = math.prod(x.shape)
-        return Work(read=count * x.dtype.itemsize, written=count * x.dtype.itemsize, flops=5 * count)
+        return Work(read=nbytes(x), written=nbytes(x), flops=5 * math.prod(x.shape))
 
 
 def tile(columns: int, inner: int) -> tuple[int, int]:

@@ -16,7 +16,6 @@ from onnxfuse.kernels.device.device import Source
 
 from .arrangement import Arrangement
 
-TYPES = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "int64": "long long", "int32": "int"}
 ENTRY = "rows"
 STORED = ("output", "kept", "mean", "inverse")
 """Parameters that are written; each but the first only where it is asked for."""
@@ -59,8 +58,8 @@ class Expression:
 
     @classmethod
     def of(cls, name: str, function: str, operands: tuple[Operand, ...], first: tuple[str, ...] = ()) -> Expression:
-        """One that `pointwise.device_function` wrote: its arguments are `first` (on the write, `value`), the operands,
-        and a reference to the result."""
+        """What pointwise's `device_function` wrote: its arguments are `first` (on the write, `value`), the operands and
+        a reference to the result."""
         names = (*first, *(operand.name for operand in operands))
         parameters = ", ".join(f"float {n}" for n in names)
         result = f"float y; {name}({', '.join((*names, 'y'))}); return y;"

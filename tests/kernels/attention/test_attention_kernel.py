@@ -16,9 +16,9 @@ from onnx import helper, parser
 import onnxfuse
 from onnxfuse.errors import KernelError
 from onnxfuse.fusing.fuse import fuse
-from onnxfuse.kernels.attention import plan
+from onnxfuse.kernels.attention import source
 from onnxfuse.kernels.attention.attention import Attention
-from onnxfuse.kernels.attention.plan import Tiles, padded, shared_bytes, splits, tiles
+from onnxfuse.kernels.attention.source import Tiles, padded, shared_bytes, splits, tiles
 from onnxfuse.kernels.device.device import Buffer, TensorType
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.emulator.device import Emulated
@@ -210,16 +210,16 @@ def test_no_race_and_no_access_out_of_bounds(name: str, dtype: np.dtype[Any], or
 
 
 def test_half_precision_without_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = plan.Source.file
+    whole = source.Source.file
 
-    def older(name: str, **defines: object) -> plan.Source:
+    def older(name: str, **defines: object) -> source.Source:
         return whole(name, **{**defines, **({"TENSOR": 0} if "TENSOR" in defines else {})})
 
-    monkeypatch.setattr(plan.Source, "file", older)
-    plan.source.cache_clear()
+    monkeypatch.setattr(source.Source, "file", older)
+    source.source.cache_clear()
     for dtype, name in itertools.product((HALF, BFLOAT), ("causal with a past", "window")):
         check(CASES[name], dtype, CHECKED)
-    plan.source.cache_clear()
+    source.source.cache_clear()
 
 
 @dtypes
@@ -324,10 +324,10 @@ def test_memory_beyond_the_outputs_grows_with_queries_only() -> None:
     for length in (128, 1024, 16384):
         assert recorded((8, 16, length, 64), (8, 16, length, 64)).scratched == 0
     long = [recorded((1, 8, 1, 128), (1, 8, length, 128)).scratched for length in (8192, 65536, 2**20)]
-    assert long[0] == long[1] == long[2] == plan.MOST_SPLITS * 8 * (128 + 2) * 4
+    assert long[0] == long[1] == long[2] == source.MOST_SPLITS * 8 * (128 + 2) * 4
     for queries, heads in ((1, 32), (16, 8), (300, 2), (1000, 1)):
         device = recorded((1, heads, queries, 128), (1, heads, 2**17, 128))
-        assert device.scratched <= plan.MOST_SPLITS * queries * heads * (128 + 2) * 4
+        assert device.scratched <= source.MOST_SPLITS * queries * heads * (128 + 2) * 4
         assert (device.scratched > 0) == (len(device.launches) == 2)
 
 

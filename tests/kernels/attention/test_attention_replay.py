@@ -13,7 +13,7 @@ import pytest
 
 from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.attention.plan import Plan
-from onnxfuse.kernels.device.device import Buffer
+from onnxfuse.kernels.device.device import Buffer, Launch
 from onnxfuse.kernels.device.recorder import ADDRESS
 from onnxfuse.kernels.emulator.device import Emulated
 from tests.attention_cases import Case, expected
@@ -80,8 +80,8 @@ class Nowhere:
     def number(self, value: np.generic) -> Any:
         return ("own", value)
 
-    def launch(self, source: Any, entry: str, grid: Any, block: Any, arguments: Sequence[Any], shared: int = 0) -> None:
-        self.launched.append((entry, arguments))
+    def launch(self, launch: Launch, arguments: Sequence[Any]) -> None:
+        self.launched.append((launch.entry, arguments))
 
     @contextmanager
     def scratch(self, count: int) -> Iterator[Buffer]:

@@ -14,7 +14,7 @@ import pytest
 
 from onnxfuse.errors import DependencyError, KernelError
 from onnxfuse.kernels.device import cuda
-from onnxfuse.kernels.device.device import Buffer, Source
+from onnxfuse.kernels.device.device import Buffer, Launch, Source
 
 SOURCE = Source("double.cu", 'extern "C" __global__ void twice(const float *x, float *y, int n);')
 FLOAT = np.dtype(np.float32)
@@ -98,8 +98,8 @@ def test_a_launch_goes_to_the_stream_that_was_given(modules: list[FakeModule]) -
     device = cuda.Cuda(stream=0x1234)
     assert device.multiprocessors == 132
     x, y = Buffer(0x1000, (6,), FLOAT), Buffer(0x2000, (6,), FLOAT)
-    device.launch(SOURCE, "twice", (2,), (32, 2), [x, y, np.int32(6)])
-    device.launch(SOURCE, "twice", (1,), (32,), [x, None, np.int32(6)], shared=1000)
+    device.launch(Launch(SOURCE, "twice", (2,), (32, 2)), [x, y, np.int32(6)])
+    device.launch(Launch(SOURCE, "twice", (1,), (32,), shared=1000), [x, None, np.int32(6)])
     (module,) = modules
     assert module.code == SOURCE.text
     assert "-std=c++17" in module.options
@@ -111,7 +111,7 @@ def test_a_launch_goes_to_the_stream_that_was_given(modules: list[FakeModule]) -
 def test_a_kernel_is_compiled_ahead_of_its_launch(modules: list[FakeModule]) -> None:
     cuda.prepare(SOURCE, "twice")
     assert list(modules[0].kernels) == ["twice"]
-    cuda.Cuda().launch(SOURCE, "twice", (1,), (1,), [])
+    cuda.Cuda().launch(Launch(SOURCE, "twice", (1,), (1,)), [])
     assert len(modules) == 1
     with pytest.raises(KernelError, match=r"^x\.cu:3: expected an expression$"):
         cuda.prepare(Source("x.cu", "?"), "x")
@@ -169,7 +169,7 @@ def test_arguments_have_the_size_the_kernel_reads() -> None:
 
 def test_more_shared_memory_is_asked_for_once(modules: list[FakeModule]) -> None:
     for shared in (48 * 1024, 96 * 1024, 64 * 1024):
-        cuda.Cuda().launch(SOURCE, "twice", (1,), (1,), [], shared=shared)
+        cuda.Cuda().launch(Launch(SOURCE, "twice", (1,), (1,), shared=shared), [])
     assert modules[0].kernels["twice"].max_dynamic_shared_size_bytes == 96 * 1024
 
 
@@ -177,13 +177,13 @@ def test_refusals_are_one_line(modules: list[FakeModule]) -> None:
     with pytest.raises(
         KernelError, match=r"^double.cu, kernel twice: launch of \(1,\) blocks of \(2048,\): CUDA_ERROR"
     ):
-        cuda.Cuda().launch(SOURCE, "twice", (1,), (2048,), [])
+        cuda.Cuda().launch(Launch(SOURCE, "twice", (1,), (2048,)), [])
     with pytest.raises(KernelError, match=r"^double.cu, kernel twice: a grid of \(0,\) blocks is not possible$"):
-        cuda.Cuda().launch(SOURCE, "twice", (0,), (32,), [])
+        cuda.Cuda().launch(Launch(SOURCE, "twice", (0,), (32,)), [])
     with pytest.raises(KernelError, match=r"^x\.cu:3: expected an expression$"):
-        cuda.Cuda().launch(Source("x.cu", "?"), "x", (1,), (1,), [])
+        cuda.Cuda().launch(Launch(Source("x.cu", "?"), "x", (1,), (1,)), [])
     with pytest.raises(KernelError, match="a ndarray is not in the memory of a GPU"):
-        cuda.Cuda().launch(SOURCE, "twice", (1,), (1,), [np.zeros(3, np.float32)])
+        cuda.Cuda().launch(Launch(SOURCE, "twice", (1,), (1,)), [np.zeros(3, np.float32)])
 
 
 def test_cupy_has_what_is_used() -> None:

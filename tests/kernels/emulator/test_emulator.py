@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import DependencyError, KernelError
-from onnxfuse.kernels.device.device import Buffer, Source
+from onnxfuse.kernels.device.device import Buffer, Launch, Source
 from onnxfuse.kernels.emulator import build
 from onnxfuse.kernels.emulator.device import ORDERS, Emulated
 from tests.kernel_mutants import survivors
@@ -243,7 +243,7 @@ def run(name: str, text: str, device: Emulated) -> Array:
     kernel = KERNELS[name]
     arguments = kernel.arguments()
     with device.fresh(arguments[kernel.output]):
-        device.launch(Source("mistake.cu", text), name, (kernel.grid,), (kernel.block,), arguments)
+        device.launch(Launch(Source("mistake.cu", text), name, (kernel.grid,), (kernel.block,)), arguments)
     return np.asarray(arguments[kernel.output])
 
 
@@ -275,7 +275,7 @@ def test_every_deleted_barrier_is_caught(name: str) -> None:
     def launch(device: Emulated) -> None:
         kernel = KERNELS[name]
         arguments = kernel.arguments()
-        device.launch(Source("m.cu", kernel.text), name, (kernel.grid,), (kernel.block,), arguments)
+        device.launch(Launch(Source("m.cu", kernel.text), name, (kernel.grid,), (kernel.block,)), arguments)
         np.testing.assert_array_equal(arguments[kernel.output], kernel.result)
 
     assert survivors(launch) == []
@@ -286,7 +286,7 @@ def test_a_barrier_that_nobody_needs_survives() -> None:
 
     def launch(device: Emulated) -> None:
         y = zeros(128)
-        device.launch(Source("m.cu", text), "reversed", (2,), (64,), [floats(128), y])
+        device.launch(Launch(Source("m.cu", text), "reversed", (2,), (64,)), [floats(128), y])
         np.testing.assert_array_equal(y, KERNELS["reversed"].result)
 
     assert survivors(launch) == ["m.cu:5"]
@@ -299,11 +299,11 @@ def test_an_output_left_unwritten_is_named() -> None:
         y = np.zeros((4, 8), np.float32)
         message = r"output 0 \(float32\[4, 8\]\): 5 elements were never written, the first is element 27"
         with pytest.raises(KernelError, match=message), device.fresh(y):
-            device.launch(source, "squared", (1,), (32,), [floats(32), y, np.int32(27)])
+            device.launch(Launch(source, "squared", (1,), (32,)), [floats(32), y, np.int32(27)])
         with device.fresh(y):
-            device.launch(source, "squared", (1,), (32,), [floats(32), y, np.int32(27)])
+            device.launch(Launch(source, "squared", (1,), (32,)), [floats(32), y, np.int32(27)])
             np.testing.assert_array_equal(np.flatnonzero(device.unwritten(y)), range(27, 32))
-            device.launch(source, "squared", (1,), (32,), [floats(32), y, np.int32(32)])
+            device.launch(Launch(source, "squared", (1,), (32,)), [floats(32), y, np.int32(32)])
         assert y[3, 7] == 32 * 32
 
 
@@ -314,12 +314,12 @@ def test_an_output_may_be_written_in_parts() -> None:
         x, y, empty = floats(64), zeros(64), np.zeros((0, 3), np.float32)
         message = "32 elements were never written, the first is element 32"
         with pytest.raises(KernelError, match=message), device.fresh(y, empty):
-            device.launch(source, "squared", (1,), (32,), [x, y[:32], np.int32(32)])
+            device.launch(Launch(source, "squared", (1,), (32,)), [x, y[:32], np.int32(32)])
         with device.fresh(y, empty):
-            device.launch(source, "squared", (1,), (32,), [x, y[:32], np.int32(32)])
-            device.launch(source, "squared", (1,), (32,), [x[32:], y[32:], np.int32(32)])
+            device.launch(Launch(source, "squared", (1,), (32,)), [x, y[:32], np.int32(32)])
+            device.launch(Launch(source, "squared", (1,), (32,)), [x[32:], y[32:], np.int32(32)])
             np.testing.assert_array_equal(y, x * x)
-            device.launch(source, "squared", (2,), (32,), [y, y, np.int32(64)])
+            device.launch(Launch(source, "squared", (2,), (32,)), [y, y, np.int32(64)])
         np.testing.assert_array_equal(y, x**4)
 
 
@@ -328,7 +328,7 @@ def test_integers_may_be_minus_one() -> None:
     for checked in (True, False):
         device, y = Emulated(checked), np.zeros(8, np.int32)
         with device.fresh(y):
-            device.launch(Source("minus.cu", text), "minus", (1,), (8,), [y])
+            device.launch(Launch(Source("minus.cu", text), "minus", (1,), (8,)), [y])
         assert set(y) == {-1}
 
 
@@ -336,10 +336,10 @@ def test_what_overlaps_is_one_buffer() -> None:
     """A kernel may work in place, and an array is not read-only where another argument lets it be written."""
     x = floats(40)
     for checked in (True, False):
-        Emulated(checked).launch(Source("v.cu", VECTORS), "vectors", (1,), (8,), [x[:32], x[:32], np.int32(32)])
+        Emulated(checked).launch(Launch(Source("v.cu", VECTORS), "vectors", (1,), (8,)), [x[:32], x[:32], np.int32(32)])
     np.testing.assert_array_equal(x, floats(40))
     with pytest.raises(KernelError, match=r"race: (reads|writes)"):
-        Emulated().launch(Source("v.cu", VECTORS), "vectors", (1,), (8,), [x[:32], x[4:36], np.int32(32)])
+        Emulated().launch(Launch(Source("v.cu", VECTORS), "vectors", (1,), (8,)), [x[:32], x[4:36], np.int32(32)])
 
 
 def test_alignment_is_that_of_the_callers_memory() -> None:
@@ -351,10 +351,10 @@ def test_alignment_is_that_of_the_callers_memory() -> None:
     output = Buffer(y[target:].ctypes.data, (64,), y.dtype)
     source = Source("v.cu", VECTORS)
     for checked in (True, False):
-        Emulated(checked).launch(source, "vectors", (2,), (8,), [aligned, output, np.int32(64)])
+        Emulated(checked).launch(Launch(source, "vectors", (2,), (8,)), [aligned, output, np.int32(64)])
         np.testing.assert_array_equal(y[target : target + 64], [(i ^ 3) + 1 + first for i in range(64)])
         with pytest.raises(KernelError, match=r"v.cu:5: .*misaligned access: 4 bytes past a multiple of 16"):
-            Emulated(checked).launch(source, "vectors", (2,), (8,), [shifted, output, np.int32(64)])
+            Emulated(checked).launch(Launch(source, "vectors", (2,), (8,)), [shifted, output, np.int32(64)])
 
 
 @pytest.mark.parametrize(
@@ -375,16 +375,16 @@ def test_a_launch_that_cannot_be_is_refused(
     grid: Any, block: Any, arguments: list[Any], shared: int, message: str
 ) -> None:
     with pytest.raises(KernelError, match=message):
-        Emulated().launch(Source("s.cu", SQUARED), "squared", grid, block, arguments, shared)
+        Emulated().launch(Launch(Source("s.cu", SQUARED), "squared", grid, block, shared), arguments)
 
 
 def test_a_source_that_does_not_compile_is_named() -> None:
     source = Source("s.cu", SQUARED.replace("x[i] * x[i]", "z[i]"))
     for checked in (True, False):
         with pytest.raises(KernelError, match=r"^s.cu:4: .z. was not declared in this scope$"):
-            Emulated(checked).launch(source, "squared", (1,), (1,), [zeros(1), zeros(1), np.int32(1)])
+            Emulated(checked).launch(Launch(source, "squared", (1,), (1,)), [zeros(1), zeros(1), np.int32(1)])
     with pytest.raises(KernelError, match="cubed"):
-        Emulated().launch(Source("s.cu", SQUARED), "cubed", (1,), (1,), [zeros(1), zeros(1), np.int32(1)])
+        Emulated().launch(Launch(Source("s.cu", SQUARED), "cubed", (1,), (1,)), [zeros(1), zeros(1), np.int32(1)])
 
 
 def test_lines_are_those_of_the_file_they_come_from() -> None:
@@ -393,13 +393,15 @@ def test_lines_are_those_of_the_file_they_come_from() -> None:
         '#line 3 "main.cu"\nextern "C" __global__ void main_kernel(const float *x, float *y) {\n  y[0] = part(x);\n}\n'
     )
     with pytest.raises(KernelError, match=r"^main_kernel: part.cuh:10: .* read of 4 bytes at byte 280"):
-        Emulated().launch(Source("main.cu", text), "main_kernel", (1,), (1,), [floats(70), zeros(1)])
+        Emulated().launch(Launch(Source("main.cu", text), "main_kernel", (1,), (1,)), [floats(70), zeros(1)])
 
 
 def test_without_a_compiler_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.shutil, "which", lambda name: None)
     with pytest.raises(DependencyError, match=r"g\+\+, which is not installed: install it"):
-        Emulated().launch(Source("none.cu", SQUARED + "// anew"), "squared", (1,), (1,), [None, None, np.int32(0)])
+        Emulated().launch(
+            Launch(Source("none.cu", SQUARED + "// anew"), "squared", (1,), (1,)), [None, None, np.int32(0)]
+        )
 
 
 def test_libraries_are_kept_and_used_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -420,11 +422,11 @@ def test_libraries_are_kept_and_used_again(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_several_processes_may_build_at_a_time(tmp_path: Path) -> None:
     code = """
 import numpy as np
-from onnxfuse.kernels.device.device import Source
+from onnxfuse.kernels.device.device import Launch, Source
 from onnxfuse.kernels.emulator.device import Emulated
 y = np.zeros(4, np.float32)
 text = 'extern "C" __global__ void one(float *y) { y[threadIdx.x] = 1.0f; }'
-Emulated().launch(Source("one.cu", text), "one", (1,), (4,), [y])
+Emulated().launch(Launch(Source("one.cu", text), "one", (1,), (4,)), [y])
 print(y.sum())
 """
     environment = {**os.environ, "ONNXFUSE_CACHE": str(tmp_path / "cache")}
@@ -443,7 +445,7 @@ def test_several_threads_may_launch_at_a_time(checked: bool) -> None:
         for _ in range(20):
             y = np.zeros_like(x)
             with device.fresh(y):
-                device.launch(source, "reversed", (20,), (64,), [x, y])
+                device.launch(Launch(source, "reversed", (20,), (64,)), [x, y])
             if not np.array_equal(y.reshape(20, 64), x.reshape(20, 64)[:, ::-1]):
                 return False
         return True
@@ -459,7 +461,7 @@ def test_entries_of_one_source_may_run_at_a_time() -> None:
     def launch(entry: str) -> Array:
         y = np.zeros_like(x)
         for _ in range(10):
-            device.launch(source, entry, (50,), (64,), [x, y])
+            device.launch(Launch(source, entry, (50,), (64,)), [x, y])
         return y
 
     with ThreadPoolExecutor(4) as pool:
@@ -475,7 +477,7 @@ def test_a_kernel_that_fails_leaves_nothing_behind() -> None:
     for _ in range(5):
         x, y = floats(128), zeros(128)
         with pytest.raises(KernelError):
-            device.launch(wrong, "reversed", (2,), (64,), [x, y])
+            device.launch(Launch(wrong, "reversed", (2,), (64,)), [x, y])
         with device.fresh(y):
-            device.launch(right, "reversed", (2,), (64,), [x, y])
+            device.launch(Launch(right, "reversed", (2,), (64,)), [x, y])
         np.testing.assert_array_equal(y, KERNELS["reversed"].result)

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfuse.kernels.device.device import Source
+from onnxfuse.kernels.device.device import Launch, Source
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.inspect import nvrtc
 
@@ -144,7 +144,7 @@ def test_half_types_round_as_numpy_does(text: str, dtype: Any) -> None:
     device = Emulated(checked=False)
     every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     wide = np.empty(every.shape, np.float32)
-    device.launch(Source("half.cu", text), "widen", (256,), (256,), [every, wide])
+    device.launch(Launch(Source("half.cu", text), "widen", (256,), (256,)), [every, wide])
     with np.errstate(invalid="ignore"):
         exact = every.astype(np.float32)
     same_bits(wide, exact)
@@ -160,7 +160,7 @@ def test_half_types_round_as_numpy_does(text: str, dtype: Any) -> None:
     floats, doubles = np.pad(floats, (0, count)), np.pad(doubles, (0, len(floats) + count - len(doubles)))
     narrow, rounded = np.empty(floats.shape, dtype), np.empty(floats.shape, dtype)
     grid = (len(floats) // 256,)
-    device.launch(Source("half.cu", text), "narrow", grid, (256,), [floats, narrow, doubles, rounded])
+    device.launch(Launch(Source("half.cu", text), "narrow", grid, (256,)), [floats, narrow, doubles, rounded])
     with np.errstate(over="ignore", invalid="ignore"):
         same_bits(narrow, floats.astype(dtype))
         if dtype is np.float16:  # ml_dtypes rounds a double twice.
@@ -173,7 +173,7 @@ def test_a_double_becomes_bfloat16_in_one_rounding() -> None:
     for doubles, expected in ((just_above_middle, 1.0 + 2.0**-7), (just_below_middle, 1.0 + 2.0**-7)):
         narrow, rounded = np.empty((2, 256), ml_dtypes.bfloat16)
         arguments = [np.zeros(256, np.float32), narrow, doubles, rounded]
-        Emulated().launch(Source("half.cu", BFLOAT), "narrow", (1,), (256,), arguments)
+        Emulated().launch(Launch(Source("half.cu", BFLOAT), "narrow", (1,), (256,)), arguments)
         assert set(rounded.astype(float)) == {expected}
 
 
@@ -182,7 +182,7 @@ def test_warp_functions(checked: bool) -> None:
     y = np.zeros((32, 16), np.uint32)
     device = Emulated(checked)
     with device.fresh(y):
-        device.launch(Source("warp.cu", WARP), "warp", (1,), (32,), [y])
+        device.launch(Launch(Source("warp.cu", WARP), "warp", (1,), (32,)), [y])
     lanes = range(32)
     votes = sum(1 << t for t in lanes if t % 3 == 0)
     same = [sum(1 << s for s in lanes if s // 5 == t // 5) for t in lanes]
@@ -216,7 +216,7 @@ def test_warp_functions(checked: bool) -> None:
 def test_atomics(checked: bool) -> None:
     count = 512 * 64
     y, total, wrapped = np.zeros(6, np.int32), np.zeros(1, np.float32), np.zeros(1, np.uint32)
-    Emulated(checked).launch(Source("atomic.cu", ATOMIC), "atomics", (512,), (64,), [y, total, wrapped])
+    Emulated(checked).launch(Launch(Source("atomic.cu", ATOMIC), "atomics", (512,), (64,)), [y, total, wrapped])
     assert y[:4].tolist() == [count * (count - 1) // 2, count - 1, 1 - count, 2**31 - 1]
     assert 1 <= y[4] <= count
     assert y[5] == 7
@@ -227,7 +227,7 @@ def test_atomics(checked: bool) -> None:
 def test_conversions_saturate_and_round() -> None:
     x = np.array([0.5, 1.5, -2.5, 2.7, -2.7, 3e9, -3e9, 1e20, -1e20, np.nan, np.inf, -np.inf], np.float32)
     y, u, signed = np.zeros((12, 3), np.int32), np.zeros(12, np.uint32), np.zeros(12, np.int64)
-    Emulated().launch(Source("convert.cu", CONVERT), "convert", (1,), (12,), [x, y, u, signed])
+    Emulated().launch(Launch(Source("convert.cu", CONVERT), "convert", (1,), (12,)), [x, y, u, signed])
     most, least = 2**31 - 1, -(2**31)
     assert y[:, 0].tolist() == [0, 2, -2, 3, -3, most, least, most, least, 0, most, least]
     assert y[:, 1].tolist() == [0, 1, -2, 2, -2, most, least, most, least, 0, most, least]
@@ -247,7 +247,7 @@ def test_matrix_fragments(checked: bool) -> None:
     right[...] = b
     device = Emulated(checked)
     with device.fresh(c):
-        device.launch(Source("matrix.cu", MATRIX), "matrix", (1,), (32,), [a, right, c])
+        device.launch(Launch(Source("matrix.cu", MATRIX), "matrix", (1,), (32,)), [a, right, c])
     np.testing.assert_allclose(c, a.astype(float) @ b.T.astype(float) + 1, rtol=1e-5, atol=1e-5)
 
 
@@ -258,7 +258,7 @@ def test_dynamic_shared_memory_and_three_dimensions(checked: bool) -> None:
     y = np.zeros((5, 3, 2, 24), np.float32)
     device = Emulated(checked)
     with device.fresh(y):
-        device.launch(Source("shared.cu", SHARED), "shared", (2, 3, 5), (4, 3, 2), [pairs, y], shared=24 * 8)
+        device.launch(Launch(Source("shared.cu", SHARED), "shared", (2, 3, 5), (4, 3, 2), shared=24 * 8), [pairs, y])
     expected = (pairs["low"] * pairs["high"])[::-1]
     np.testing.assert_array_equal(y, np.broadcast_to(expected, y.shape))
 
@@ -293,7 +293,7 @@ def test_a_product_by_warp_instructions() -> None:
     a, b = rng.standard_normal((16, 16)).astype(np.float16), rng.standard_normal((16, 8)).astype(np.float16)
     c, d = np.empty((16, 8), np.float32), np.empty((16, 8), np.float32)
     columns = np.ascontiguousarray(b.T)
-    Emulated(checked=True).launch(Source("mma.cu", INSTRUCTIONS), "product", (1,), (32,), [a, columns, b, c, d])
+    Emulated(checked=True).launch(Launch(Source("mma.cu", INSTRUCTIONS), "product", (1,), (32,)), [a, columns, b, c, d])
     want = 1 + a.astype(np.float64) @ b.astype(np.float64)
     np.testing.assert_allclose(c, want, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(d, c)

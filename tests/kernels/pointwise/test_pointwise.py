@@ -12,7 +12,7 @@ import pytest
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.device import Launch, TensorType
 from onnxfuse.kernels.device.kernel import Kernel
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.pointwise import pointwise
@@ -363,7 +363,7 @@ def test_a_size_that_is_off_by_one_is_caught(
         given = [a for k in loop.inputs if (a := arrays[k]) is not None]
         try:
             with CHECKED.fresh(y):
-                CHECKED.launch(loop.source, loop.entry, (1,), (64,), [*given, y, *parameters])
+                CHECKED.launch(Launch(loop.source, loop.entry, (1,), (64,)), [*given, y, *parameters])
         except KernelError:
             return False
         return not far(y, expected, scale=1.0)

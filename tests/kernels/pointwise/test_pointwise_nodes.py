@@ -9,9 +9,10 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Source, TensorType
+from onnxfuse.kernels.device.device import Launch, Source, TensorType
 from onnxfuse.kernels.emulator.device import Emulated
-from onnxfuse.kernels.pointwise import pointwise
+from onnxfuse.kernels.pointwise.device_function import device_function
+from onnxfuse.kernels.pointwise.loops import loops
 from onnxfuse.language.catalogue import load
 from tests.kernel_runs import FLOAT16, FLOAT32, Array, evaluate, far, reference, wide
 
@@ -37,7 +38,7 @@ def test_outputs_of_several_shapes_and_types() -> None:
     ]
     nodes.insert(0, helper.make_node("Constant", [], ["zero"], value=numpy_helper.from_array(np.float32(0))))
     inputs = {"X": TensorType(FLOAT32, (5, 8))}
-    outputs, loops = pointwise.loops("split", nodes, inputs, ["ea", "mask", "count", "", "shape"])
+    outputs, made = loops("split", nodes, inputs, ["ea", "mask", "count", "", "shape"])
     assert [(t.dtype.name, t.shape) for t in outputs] == [
         ("float32", (5, 3)),
         ("bool", (5, 5)),
@@ -46,15 +47,15 @@ def test_outputs_of_several_shapes_and_types() -> None:
     ]
     x = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
     results = {k: np.empty(t.shape, t.dtype) for k, t in zip((0, 1, 2, 4), outputs, strict=True)}
-    for loop in loops:
+    for loop in made:
         arguments = [x, *(results[k] for k in loop.outputs), *loop.parameters]
-        CHECKED.launch(loop.source, loop.entry, (1,), (256,), arguments if loop.inputs else arguments[1:])
+        CHECKED.launch(Launch(loop.source, loop.entry, (1,), (256,)), arguments if loop.inputs else arguments[1:])
     np.testing.assert_allclose(results[0], np.exp(x[:, :3]), rtol=1e-6)
     assert (results[1] == (x[:, 3:] > 0)).all()
     assert (results[2] == (x[:, 3:] > 0)).all()
     assert results[4].tolist() == [5, 8]
-    _, others = pointwise.loops("split", nodes, {"X": TensorType(FLOAT32, (6, 8))}, ["", "", "", "", "shape"])
-    assert others[0].source == loops[-1].source, "the dims are numbers of a launch"
+    _, others = loops("split", nodes, {"X": TensorType(FLOAT32, (6, 8))}, ["", "", "", "", "shape"])
+    assert others[0].source == made[-1].source, "the dims are numbers of a launch"
 
 
 def test_an_index_past_31_bits_inside_an_expression_is_64_bit() -> None:
@@ -69,9 +70,9 @@ def test_an_index_past_31_bits_inside_an_expression_is_64_bit() -> None:
         node("Reshape", "e flat", "f"),
         node("Slice", "f from to axis", "y"),
     ]
-    _, (loop,) = pointwise.loops("large", nodes, {"X": TensorType(FLOAT32, (1 << 20, 1))}, ["y"])
+    _, (loop,) = loops("large", nodes, {"X": TensorType(FLOAT32, (1 << 20, 1))}, ["y"])
     x, y = np.arange(1 << 20, dtype=np.float32), np.empty(4, np.float32)
-    CHECKED.launch(loop.source, loop.entry, (1,), (32,), [x, y, *loop.parameters])
+    CHECKED.launch(Launch(loop.source, loop.entry, (1,), (32,)), [x, y, *loop.parameters])
     assert y.tolist() == [1 << 19] * 4
 
 
@@ -115,13 +116,13 @@ def test_the_other_elementwise_ops() -> None:
     calls += [("Selu", "x", {}), ("Elu", "x", {}), ("Celu", "x", {}), ("HardSigmoid", "x", {}), ("LeakyRelu", "x", {})]
     nodes = [helper.make_node(op, names.split(), [f"y{n}"], **given) for n, (op, names, given) in enumerate(calls)]
     outputs = [n.output[0] for n in nodes]
-    kinds, loops = pointwise.loops("all", nodes, {n: TensorType(a.dtype, a.shape) for n, a in feeds.items()}, outputs)
+    kinds, made = loops("all", nodes, {n: TensorType(a.dtype, a.shape) for n, a in feeds.items()}, outputs)
     results = [np.empty(t.shape, t.dtype) for t in kinds]
     given_arrays = list(feeds.values())
-    for loop in loops:
+    for loop in made:
         arrays = [*(given_arrays[k] for k in loop.inputs), *(results[k] for k in loop.outputs)]
         with CHECKED.fresh(*(results[k] for k in loop.outputs)):
-            CHECKED.launch(loop.source, loop.entry, (2,), (64,), [*arrays, *loop.parameters])
+            CHECKED.launch(Launch(loop.source, loop.entry, (2,), (64,)), [*arrays, *loop.parameters])
     for call, actual, made in zip(calls, results, nodes, strict=True):
         used = {name: w for name in made.input if (w := wide(feeds[name])) is not None}
         expected = evaluate([made], used, list(made.output), 18)[0]
@@ -141,15 +142,15 @@ def test_the_other_elementwise_ops() -> None:
 )
 def test_nodes_that_no_loop_can_do_are_refused(nodes: list[NodeProto], message: str) -> None:
     with pytest.raises(KernelError, match=message):
-        pointwise.loops("nodes", nodes, {"X": TensorType(FLOAT32, (4, 4))}, ["y"])
+        loops("nodes", nodes, {"X": TensorType(FLOAT32, (4, 4))}, ["y"])
 
 
 def test_a_chain_of_many_ops_is_no_deep_recursion() -> None:
     nodes = [node("Tanh", f"x{i}", f"x{i + 1}") for i in range(200)]
-    _, loops = pointwise.loops("chain", nodes, {"x0": TensorType(FLOAT32, (8,))}, ["x200"])
-    assert loops[0].source.text.count("tanhf") == 200
+    _, made = loops("chain", nodes, {"x0": TensorType(FLOAT32, (8,))}, ["x200"])
+    assert made[0].source.text.count("tanhf") == 200
     with pytest.raises(KernelError, match="too many"):
-        pointwise.loops("chain", nodes * 2, {"x0": TensorType(FLOAT32, (8,))}, ["x200"])
+        loops("chain", nodes * 2, {"x0": TensorType(FLOAT32, (8,))}, ["x200"])
 
 
 # --------------------------------------------------------------------------------------------- prologues and epilogues
@@ -159,7 +160,7 @@ def test_a_function_of_elements_is_called_by_another_kernel() -> None:
     """Skip and bias before, an activation after: what a row kernel does on its reads and writes."""
     nodes = [node("Add", "x skip", "s"), node("Add", "s bias", "sum"), node("Gelu", "sum", "y")]
     dtypes = {"x": FLOAT16, "skip": FLOAT16, "bias": FLOAT32}
-    text = pointwise.device_function("prologue", nodes, dtypes, {"sum": "total", "y": "bent"})
+    text = device_function("prologue", nodes, dtypes, {"sum": "total", "y": "bent"})
     assert text.startswith("__device__ __forceinline__ void prologue(float x, float skip, float bias, float& total, ")
     caller = """
 extern "C" __global__ void k(const float* x, const float* bias, float* total, float* bent) {
@@ -169,7 +170,7 @@ extern "C" __global__ void k(const float* x, const float* bias, float* total, fl
     x, bias = np.linspace(-3, 3, 32, dtype=np.float32), np.array([0.5], np.float32)
     total, bent = np.empty_like(x), np.empty_like(x)
     made = Source("prologue", Source.file("functions.cuh").text + text + caller)
-    CHECKED.launch(made, "k", (1,), (32,), [x, bias, total, bent])
+    CHECKED.launch(Launch(made, "k", (1,), (32,)), [x, bias, total, bent])
     np.testing.assert_allclose(total, x + 1.5, rtol=1e-6)
     arrays = [total]
     assert not far(bent, reference("Gelu", {}, arrays, load())[0])
@@ -177,6 +178,6 @@ extern "C" __global__ void k(const float* x, const float* bias, float* total, fl
 
 def test_a_function_of_elements_knows_no_coordinates() -> None:
     with pytest.raises(KernelError, match="single elements"):
-        pointwise.device_function("f", [integers("n", 1, 2), node("Cast", "n", "y", to=1)], {}, {"y": "y"})
+        device_function("f", [integers("n", 1, 2), node("Cast", "n", "y", to=1)], {}, {"y": "y"})
     with pytest.raises(KernelError, match="neither elementwise nor a view"):
-        pointwise.device_function("f", [node("Softmax", "x", "y")], {"x": FLOAT32}, {"y": "y"})
+        device_function("f", [node("Softmax", "x", "y")], {"x": FLOAT32}, {"y": "y"})

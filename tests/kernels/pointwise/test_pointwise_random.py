@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from onnx import NodeProto, helper, numpy_helper
 
-from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.device import Launch, TensorType
 from onnxfuse.kernels.emulator.device import Emulated
-from onnxfuse.kernels.pointwise import pointwise
+from onnxfuse.kernels.pointwise.loops import loops
 from tests.kernel_runs import FLOAT16, FLOAT32, Array, evaluate, far, shifted, wide
 
 Shape = tuple[int, ...]
@@ -178,16 +178,16 @@ def test_expressions_are_what_they_mean(seed: int) -> None:
     dtype = (FLOAT32, FLOAT16)[seed % 2]
     inputs = {n: a.astype(dtype) if a.dtype.kind == "f" else a for n, a in drawn.inputs.items()}
     typed = {n: TensorType(a.dtype, a.shape) for n, a in inputs.items()}
-    kinds, loops = pointwise.loops("expressions", drawn.nodes, typed, outputs)
+    kinds, made = loops("expressions", drawn.nodes, typed, outputs)
     assert [k.shape for k in kinds] == [shape] * OUTPUTS
     feeds = {n: w for n, a in inputs.items() if (w := wide(a)) is not None}
     expected = evaluate(drawn.nodes, feeds, outputs)
     results = [shifted(shape, k.dtype, 0) for k in kinds]
     given = list(inputs.values())
     with DEVICE.fresh(*results):
-        for loop in loops:
+        for loop in made:
             arrays = [*(given[k] for k in loop.inputs), *(results[k] for k in loop.outputs)]
-            DEVICE.launch(loop.source, loop.entry, (2,), (32,), [*arrays, *loop.parameters])
+            DEVICE.launch(Launch(loop.source, loop.entry, (2,), (32,)), [*arrays, *loop.parameters])
     for actual, wanted in zip(results, expected, strict=True):
         scale = float(np.abs(wanted).max(initial=1.0))
         if actual.dtype == FLOAT16:  # sums that cancel: 2 ulp of the largest

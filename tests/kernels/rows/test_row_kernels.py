@@ -12,7 +12,7 @@ from onnx import helper
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.emulator.device import Emulated
-from onnxfuse.kernels.pointwise.pointwise import device_function
+from onnxfuse.kernels.pointwise.device_function import device_function
 from onnxfuse.kernels.rows.arrangement import arrange
 from onnxfuse.kernels.rows.group_norm import GroupNormalization, InstanceNormalization
 from onnxfuse.kernels.rows.launch import Given, launch

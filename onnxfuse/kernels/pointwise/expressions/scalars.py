@@ -26,19 +26,6 @@ COMPUTED = {
 }
 """Element type → the type its elements are computed in; others are not served."""
 
-STORED = {
-    "float32": "float",
-    "float16": "__half",
-    "bfloat16": "__nv_bfloat16",
-    "int64": "long long",
-    "int32": "int",
-    "int16": "short",
-    "int8": "signed char",
-    "uint8": "unsigned char",
-    "uint16": "unsigned short",
-    "bool": "bool",
-}
-
 
 @dataclass(eq=False, slots=True)
 class Scalar:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.types import TYPES
 
 from .index import LANE, LOOP, Atom, Bound, Clamped, Guard, Index, Quotient, Read, Remainder, Valid, Variable
-from .scalars import BOOL, FLOAT, LONG, STORED, Scalar
+from .scalars import BOOL, FLOAT, LONG, Scalar
 from .trace import real
 
 NARROW_LIMIT = 1 << 30
@@ -191,7 +192,7 @@ class Writer:
         if key not in self.names:
             condition, address = self.guard(guard), f"in{number} + {count} * {self._grouped(self.index(start))}"
             name = self.name(key, "x")
-            self.outer.append(f"{STORED[self.dtypes[number]]} {name}[{count}];")
+            self.outer.append(f"{TYPES[self.dtypes[number]]} {name}[{count}];")
             self.outer.append(
                 f"if ({condition}) load({name}, {address}); else zero({name});"
                 if guard
@@ -260,8 +261,8 @@ def kernel(
     largest = max(count, writer.largest, single.largest)
     if largest >= NARROW_LIMIT and not wide:
         return kernel(entry, inputs, elements, rest, count, width, wide=True)
-    head = [f"const {STORED[dtype]}* __restrict__ in{k}" for k, dtype in inputs.items()]
-    head += [f"{STORED[dtype]}* __restrict__ out{k}" for k, (dtype, _) in enumerate(elements)]
+    head = [f"const {TYPES[dtype]}* __restrict__ in{k}" for k, dtype in inputs.items()]
+    head += [f"{TYPES[dtype]}* __restrict__ out{k}" for k, (dtype, _) in enumerate(elements)]
     head += ["Index count", *left[:1], *(f"Index {name}" for name in writer.numbers.values())]
     integer = np.int64 if wide else np.int32
     counts = [count // width, *([count] if rest else [])]
@@ -300,13 +301,13 @@ def _table(name: str, type: str, values: tuple[int | float | bool, ...]) -> str:
 def _vectors(writer: Writer, elements: Sequence[tuple[str, Scalar]]) -> list[str]:
     """The body of a loop over vectors."""
     width = writer.width
-    results = [f"Rounded<{STORED[dtype]}>::of({writer.scalar(s)})" for dtype, s in elements]
+    results = [f"Rounded<{TYPES[dtype]}>::of({writer.scalar(s)})" for dtype, s in elements]
     inner = [*writer.inner, *(f"y{k}[v] = {text};" for k, text in enumerate(results))]
     if writer.position:
         inner.insert(0, f"const Index i = {width} * j + v;")
     return [
         *writer.outer,
-        *(f"{STORED[dtype]} y{k}[{width}];" for k, (dtype, _) in enumerate(elements)),
+        *(f"{TYPES[dtype]} y{k}[{width}];" for k, (dtype, _) in enumerate(elements)),
         "#pragma unroll",
         f"for (int v = 0; v < {width}; ++v) {{",
         *(f"    {line}" for line in inner),
@@ -317,7 +318,7 @@ def _vectors(writer: Writer, elements: Sequence[tuple[str, Scalar]]) -> list[str
 
 def _singles(writer: Writer, elements: Sequence[tuple[str, Scalar]]) -> list[str]:
     """The body of a loop over single elements."""
-    results = [f"Rounded<{STORED[dtype]}>::of({writer.scalar(s)})" for dtype, s in elements]
+    results = [f"Rounded<{TYPES[dtype]}>::of({writer.scalar(s)})" for dtype, s in elements]
     return [*writer.outer, *(f"out{k}[i] = {text};" for k, text in enumerate(results))]
 
 

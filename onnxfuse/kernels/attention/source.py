@@ -1,0 +1,115 @@
+"""The sources of an attention, and the tiles that they are made for."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from onnxfuse.kernels.device.device import Source
+from onnxfuse.kernels.device.types import TYPES
+
+MOST_SPLITS = 64
+
+
+class Tiles(NamedTuple):
+    """A block: `warps` of 16 rows each, and the keys of a tile."""
+
+    warps: int
+    keys: int
+
+    @property
+    def rows(self) -> int:
+        return 16 * self.warps
+
+
+class Rotary(NamedTuple):
+    """How the kernels turn what they read; see attention_rotary.cuh."""
+
+    pairs: int = 0
+    interleaved: bool = False
+    vector: int = 1
+
+    @property
+    def defines(self) -> dict[str, int]:
+        return {"ROTARY": self.pairs, "INTERLEAVED": int(self.interleaved), "VECTOR_ROTARY": self.vector}
+
+    @property
+    def step(self) -> int:
+        """Elements of a head of which an access may not cross a multiple."""
+        return 2 * self.pairs if self.interleaved else self.pairs
+
+
+UNTURNED = Rotary()
+
+
+def tiles(rows: int, head: int, head_v: int, tensor: bool) -> Tiles:
+    """How large the tiles of so many rows are: what fits into a thread's registers, and several blocks into 160 KiB.
+
+    `head` and `head_v` are head sizes padded to a multiple of 16.
+    """
+    warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
+    widest = max(head, head_v)
+    if tensor:
+        return Tiles(warps, 64 if widest <= 128 else 32 if widest <= 192 else 16)
+    return Tiles(warps, 32 if widest <= 128 else 16)
+
+
+def shared_bytes(tile: Tiles, head: int, head_v: int, itemsize: int) -> int:
+    """The dynamic shared memory of a block: its rows, and a tile of keys and of values; see attention.cu."""
+    pad = 16 // itemsize
+    stride, stride_v = head + pad, head_v + pad
+    return itemsize * (tile.rows * max(stride, stride_v) + tile.keys * (stride + stride_v))
+
+
+def splits(blocks: int, total: int, tile: Tiles, multiprocessors: int) -> int:
+    """Among how many blocks the keys of a row are divided: as many as fill the card, each with two tiles at least."""
+    wanted = 8 * multiprocessors // tile.warps
+    if 2 * blocks > wanted:
+        return 1
+    return max(1, min(wanted // max(1, blocks), total // (2 * tile.keys), MOST_SPLITS))
+
+
+@cache
+def source(
+    dtype: str,
+    tile: Tiles,
+    head: int,
+    head_v: int,
+    vectors: tuple[int, int],
+    capped: bool = False,
+    mask: str = "",
+    mask_vector: int = 1,
+    rotary: Rotary = UNTURNED,
+) -> Source:
+    """attention.cu; `mask` is the element type of the mask, empty if there is none."""
+    return Source.file(
+        "attention.cu",
+        TYPE=TYPES[dtype],
+        TENSOR=int(dtype != "float32"),
+        WARPS=tile.warps,
+        KEYS=tile.keys,
+        HEAD=head,
+        HEAD_V=head_v,
+        VECTOR=vectors[0],
+        VECTOR_Y=vectors[1],
+        CAPPED=int(capped),
+        MASK="BOOLEAN" if mask == "bool" else "ADDED" if mask else "NONE",
+        MASK_TYPE=TYPES.get(mask, "bool"),
+        MASK_VECTOR=mask_vector,
+        **rotary.defines,
+    )
+
+
+@cache
+def combine_source(dtype: str, head_v: int) -> Source:
+    return Source.file("attention_combine.cu", TYPE=TYPES[dtype], HEAD_V=head_v)
+
+
+@cache
+def present_source(dtype: str, vector: int, rotary: Rotary = UNTURNED) -> Source:
+    return Source.file("attention_present.cu", TYPE=TYPES[dtype], VECTOR=vector, **rotary.defines)
+
+
+def padded(size: int) -> int:
+    """A head size as products take it."""
+    return -(-size // 16) * 16

@@ -1,0 +1,152 @@
+"""Elementwise nodes and views as loops over the elements of their results: one launch for each shape among them.
+
+A loop is specialised on the pattern (what broadcasts, what divides into vectors, element types), and sizes are its
+arguments; a new batch size is traced anew in a few milliseconds and finds the same source compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxfuse.kernels.device.access import ACCESS
+from onnxfuse.kernels.device.device import Launch, Source, TensorType
+
+from .expressions import source
+from .expressions.index import LANE, Index, coordinates, total, variable
+from .expressions.scalars import Scalar, Scalars
+from .expressions.trace import trace
+from .expressions.values import Value, size
+from .expressions.values import source as array
+
+WIDEST = 8
+"""Most elements that one thread computes at a time."""
+THREADS = 256
+BLOCKS = 2048 // THREADS
+"""On a multiprocessor at a time."""
+HEADER = "pointwise.cuh"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One launch: `inputs` and `outputs` are the numbers of the arrays that it takes, in order."""
+
+    source: Source
+    entry: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    parameters: tuple[np.generic, ...]
+    vectors: int
+    read: int
+    """Bytes."""
+    flops: int
+
+    def launch(self, multiprocessors: int) -> Launch:
+        """On a card with so many: a thread walks over several vectors where there are more than the card has room
+        for."""
+        blocks = min(-(-self.vectors // THREADS), multiprocessors * BLOCKS)
+        return Launch(self.source, self.entry, (blocks,), (THREADS,))
+
+
+def loops(
+    entry: str,
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, TensorType],
+    outputs: Sequence[str],
+    aligned: bool = True,
+) -> tuple[tuple[TensorType, ...], list[Loop]]:
+    """The types of the outputs of some nodes, and the launches that compute them: one for each shape among them.
+
+    Nodes are in topological order; an output named "" is not wanted.  `aligned` says that all arrays begin at multiples
+    of 16 bytes.  Raises KernelError for nodes that are neither elementwise nor views.
+    """
+    scalars = Scalars()
+    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
+    wanted = [k for k, name in enumerate(outputs) if name]
+    values = dict(zip(wanted, trace(scalars, nodes, given, [outputs[k] for k in wanted]), strict=True))
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for k, value in values.items():
+        groups.setdefault(value.shape, []).append(k)
+    types = tuple(TensorType(v.dtype, v.shape) for v in values.values())
+    return types, [
+        _loop(entry, list(inputs.values()), {k: values[k] for k in members}, aligned)
+        for members in groups.values()
+        if values[members[0]].size
+    ]
+
+
+def _loop(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value], aligned: bool) -> Loop:
+    """Outputs of one shape, by their numbers: in vectors of 16 bytes, or the widest in which something is read."""
+    first = next(iter(values.values()))
+    count, narrowest = first.size, min(v.dtype.itemsize for v in values.values())
+    width = min(WIDEST, ACCESS // narrowest) if aligned else 1
+    while True:
+        while count < 2 * width and width > 1:
+            width //= 2
+        position = variable("i", count)
+        if width > 1:
+            position = total([(variable("j", count // width), width), (variable("v", width, LANE), 1)])
+        elements = _elements(values, position)
+        reached = _reached([s for _, s in elements])
+        dtypes = {k: inputs[k].dtype.name for k in sorted({s.payload[0] for s in reached if s.kind == "load"})}
+        rest = _elements(values, variable("i", count)) if count % width else ()
+        text = source.kernel(entry, dtypes, elements, rest, count, width)
+        if width == 1 or text.vectors or not dtypes:
+            break
+        width //= 2
+    return Loop(
+        Source(entry, Source.file(HEADER).text + text.body),
+        entry,
+        tuple(dtypes),
+        tuple(values),
+        text.parameters,
+        count // width,
+        _read(reached, inputs, count),
+        count * sum(s.flops for s in reached),
+    )
+
+
+def _elements(values: Mapping[int, Value], position: Index) -> list[tuple[str, Scalar]]:
+    """The element type and the expression of each output, at a position of its contiguous memory."""
+    at = coordinates(position, next(iter(values.values())).shape)
+    return [(v.dtype.name, v.at(at)) for v in values.values()]
+
+
+def _reached(results: Sequence[Scalar]) -> list[Scalar]:
+    """Everything that some elements are computed from, in the order in which it is met."""
+    seen: dict[Scalar, None] = {}
+    pending = list(results)
+    while pending:
+        s = pending.pop()
+        if s not in seen:
+            seen[s] = None
+            pending += s.args
+            for index in _indices(s):
+                pending += [a.value for a in index.reads()]
+    return list(seen)
+
+
+def _indices(s: Scalar) -> Iterator[Index]:
+    """The index expressions of an element itself."""
+    match s.kind:
+        case "position":
+            yield s.payload
+        case "load" | "table":
+            yield s.payload[1]
+        case "select":
+            yield s.payload.index
+    if s.kind in ("load", "table"):
+        for condition in s.payload[2]:
+            yield condition.index
+
+
+def _read(reached: Sequence[Scalar], inputs: Sequence[TensorType], count: int) -> int:
+    """Bytes read: of each input what it holds, or one element for each expression and element of the result."""
+    loads: dict[int, int] = {}
+    for s in reached:
+        if s.kind == "load":
+            loads[s.payload[0]] = loads.get(s.payload[0], 0) + count
+    return sum(min(n, size(inputs[k].shape)) * inputs[k].dtype.itemsize for k, n in loads.items())
