@@ -16,10 +16,11 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import FunctionProto, NodeProto, TensorProto, defs
+from onnx import FunctionProto, NodeProto, TensorProto
 
 from onnxfuse.model.graph import DOMAIN, NUMBER, number_of
 from onnxfuse.model.schema import integers_as_input, is_standard, make_attribute, tensor
+from onnxfuse.model.standard import newest
 from onnxfuse.terms.term import REAL
 
 from .catalogue import Catalogue
@@ -75,10 +76,9 @@ Call: TypeAlias = Callable[[Use], FunctionProto]
 def output_dtype(op: str, index: int, dtype: int) -> int:
     """The element type of an output of an op that computes in `dtype`: statistics, whose type in the schema is that of
     no input, are float32."""
-    newest = defs.onnx_opset_version()
-    if not defs.has(op, newest, ""):
+    schema = newest(op)
+    if schema is None:
         return dtype
-    schema = defs.get_schema(op, newest, "")
     shared = {parameter.type_str for parameter in (*schema.inputs, schema.outputs[0])}
     own = index < len(schema.outputs) and schema.outputs[index].type_str not in shared
     return int(TensorProto.FLOAT) if own and dtype in REAL else dtype

@@ -15,6 +15,7 @@ import numpy as np
 from onnxfuse.model import dims as symbolic
 from onnxfuse.model.dims import Shape, Sym, exact, product
 from onnxfuse.model.schema import defaults
+from onnxfuse.model.standard import newest
 from onnxfuse.terms.infer import infer, normal_axis
 from onnxfuse.terms.normal.normal import expand, make, repeat, reshape, slice_axis, transpose
 from onnxfuse.terms.term import Term, Terms, UnknownValueError
@@ -138,9 +139,8 @@ def _schema_defaults(op: str) -> dict[str, Any]:
 def _real_attributes(op: str) -> frozenset[str]:
     from onnx import defs
 
-    if op not in standard_ops():
-        return frozenset()
-    attributes = defs.get_schema(op, defs.onnx_opset_version(), "").attributes
+    schema = newest(op)
+    attributes = schema.attributes if schema is not None else {}
     return frozenset(name for name, a in attributes.items() if a.type == defs.OpSchema.AttrType.FLOAT)
 
 
@@ -148,9 +148,8 @@ def _real_attributes(op: str) -> frozenset[str]:
 def _optional_inputs(op: str) -> frozenset[int]:
     from onnx import defs
 
-    if op not in standard_ops():
-        return frozenset()
-    inputs = defs.get_schema(op, defs.onnx_opset_version(), "").inputs
+    schema = newest(op)
+    inputs = schema.inputs if schema is not None else []
     return frozenset(i for i, p in enumerate(inputs) if p.option == defs.OpSchema.FormalParameterOption.Optional)
 
 

@@ -19,6 +19,7 @@ from onnx import FunctionProto, ModelProto, TensorProto, helper
 
 from onnxfuse.model.graph import DOMAIN, number_of
 from onnxfuse.model.schema import is_standard, make_attribute
+from onnxfuse.model.types import type_name
 from onnxfuse.targets import runtimes
 from onnxfuse.terms.term import HALF
 
@@ -170,7 +171,7 @@ def _as_standard(
     kept = {name: value for name, value in attrs.items() if name not in replaced}
     known = use.shapes or [()] * len(args)
     shapes = [(shape or ()) if given else None for shape, given in zip(known, use.inputs, strict=True)]
-    features = runtimes.features(use.op, kept, shapes, TensorProto.DataType.Name(use.dtype).lower(), len(use.outputs))
+    features = runtimes.features(use.op, kept, shapes, type_name(use.dtype), len(use.outputs))
     if not catalogue.target.has(use.op, kept, opset, use.dtype, features):
         return None
     body = Body(catalogue, opset, use.dtype, taken=_taken(definition))

@@ -7,7 +7,6 @@ node with bodies, and the call of a local function, do what the nodes inside do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
@@ -15,8 +14,10 @@ from typing import TypeAlias
 
 from onnx import FunctionProto, ModelProto, NodeProto, defs
 
-from onnxfuse.model.graph import DOMAIN, STANDARD, attribute_graphs, opset_of
-from onnxfuse.model.onnxruntime_ops import IN_AI_ONNX, in_onnx
+from onnxfuse.model.graph import DOMAIN, opset_of
+from onnxfuse.model.onnxruntime_ops import IN_AI_ONNX
+from onnxfuse.model.standard import STANDARD, in_onnx
+from onnxfuse.model.walk import attribute_graphs, nodes
 
 RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
 MICROSOFT = frozenset(
@@ -52,14 +53,14 @@ class Effects:
     def of(model: ModelProto) -> Effects:
         """With those of all local functions, by way of others too."""
         found = Effects()
-        bodies = {_key(function): list(_inside(function)) for function in model.functions}
+        bodies = {_key(function): list(nodes(function)) for function in model.functions}
         opsets = {_key(function): opset_of(function) for function in model.functions}
         callers: dict[Key, list[Key]] = {}
-        for key, nodes in bodies.items():
-            for node in nodes:
+        for key, inside in bodies.items():
+            for node in inside:
                 if (called := _call(node)) in bodies:
                     callers.setdefault(called, []).append(key)
-            own = (_own(node, opsets[key]) for node in nodes if _call(node) not in bodies)
+            own = (_own(node, opsets[key]) for node in inside if _call(node) not in bodies)
             found.of_functions[key] = max(own, default=Effect.NONE)
         pending = list(bodies)
         while pending:
@@ -85,15 +86,6 @@ def _key(function: FunctionProto) -> Key:
 
 def _call(node: NodeProto) -> Key:
     return node.domain, node.op_type, node.overload
-
-
-def _inside(function: FunctionProto) -> Iterator[NodeProto]:
-    """The nodes of a function and of the bodies in it."""
-    stack: list[Iterable[NodeProto]] = [function.node]
-    while stack:
-        for node in stack.pop():
-            yield node
-            stack.extend(body.node for _, body in attribute_graphs(node))
 
 
 def _own(node: NodeProto, opset: int) -> Effect:

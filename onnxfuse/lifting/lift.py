@@ -30,9 +30,11 @@ from onnxfuse.model.dims import (
     single,
     symbol,
 )
-from onnxfuse.model.graph import STANDARD, Graph, captured_names, has_bodies
-from onnxfuse.model.onnxruntime_ops import added, in_onnx
+from onnxfuse.model.graph import Graph, captured_names
+from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.model.schema import AXES_INPUT, attribute_value, attributes_of, old_bounds
+from onnxfuse.model.standard import STANDARD, in_onnx
+from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer import BROADCAST, infer, normal_axis
 from onnxfuse.terms.normal.normal import fold, make, reshape, slice_axis

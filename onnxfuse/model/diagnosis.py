@@ -12,6 +12,8 @@ import onnx
 
 from onnxfuse.model import protobuf
 
+from .walk import attribute_graphs
+
 # What people hand over by mistake, told by its first bytes: (offset, bytes, what it is and what to do).
 _SIGNATURES = (
     (0, b"PK\x03\x04", "a zip archive, as torch.save writes it: export the model with torch.onnx.export"),
@@ -107,10 +109,6 @@ def _label(node: onnx.NodeProto) -> str:
     return node.name or next(filter(None, node.output), f"unnamed {node.op_type}")
 
 
-def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    return [body for attribute in node.attribute for body in (attribute.g, *attribute.graphs) if body.node]
-
-
 def _dangling(graph: onnx.GraphProto | onnx.FunctionProto, outer: Iterable[str]) -> str | None:
     """The node in `graph` or a body in it that reads what nothing produces."""
     if isinstance(graph, onnx.FunctionProto):
@@ -122,5 +120,5 @@ def _dangling(graph: onnx.GraphProto | onnx.FunctionProto, outer: Iterable[str])
     for node in graph.node:
         for name in sorted({*node.input} - given - {""}):
             return f"node {_label(node)!r} reads {name!r}, which nothing produces: export the model again"
-    bodies = (body for node in graph.node for body in _bodies(node))
+    bodies = (body for node in graph.node for _, body in attribute_graphs(node))
     return next((found for body in bodies if (found := _dangling(body, given))), None)

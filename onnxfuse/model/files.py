@@ -23,6 +23,8 @@ from onnxfuse.errors import ModelError, OutputError
 from onnxfuse.model import diagnosis, onnxruntime_ops, protobuf, toposort, validity
 from onnxfuse.system.atomic_write import explained, removed_on_failure, renamed_to, replace
 
+from .walk import owners
+
 _GIB = 2**30
 _PROTOBUF_LIMIT = 2 * _GIB - 1
 
@@ -126,14 +128,7 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> 
 def bodies(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
     """The graph of `model`, the graphs in its nodes' attributes, its functions and its training graphs."""
     training = (graph for info in model.training_info for graph in (info.initialization, info.algorithm))
-    todo: list[onnx.GraphProto | onnx.FunctionProto] = [*training, *model.functions, model.graph]
-    while todo:
-        body = todo.pop()
-        yield body
-        for node in body.node:
-            for attribute in node.attribute:
-                if attribute.type in _HOLDS_GRAPHS:
-                    todo += [attribute.g, *attribute.graphs]
+    return owners(*training, *model.functions, model.graph)
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnx import (
-    AttributeProto,
     FunctionProto,
     GraphProto,
     ModelProto,
@@ -23,13 +22,12 @@ from onnx import helper as onnx_helper
 
 from .dims import Dim, Shape, symbol
 from .onnxruntime_ops import pass_on
+from .standard import STANDARD
 from .types import element_types, parameter_types
+from .walk import BODIES, attribute_graphs, nodes
 
-STANDARD = ("", "ai.onnx")
 DOMAIN = "onnxfuse"
 """Of fused nodes and of their functions; what is used there in several ways has an op for each."""
-BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-"""Types of the attributes that hold bodies of control-flow nodes."""
 
 
 def opset_of(proto: ModelProto | FunctionProto, domain: str = "") -> int:
@@ -58,32 +56,10 @@ def family_of(node: NodeProto) -> str:
     return family(node.op_type) if node.domain == DOMAIN else str(node.op_type)
 
 
-def attribute_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """The bodies of a control-flow node, with a name for the scope path."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.name, attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            for i, graph in enumerate(attribute.graphs):
-                yield f"{attribute.name}[{i}]", graph
-
-
 def count_nodes(model: ModelProto) -> int:
     """Nodes of all scopes; a Constant is no node to run."""
-    total = 0
-    stack: list[Any] = [model.graph, *(f for f in model.functions if f.domain != DOMAIN)]
-    while stack:
-        graph = stack.pop()
-        for node in graph.node:
-            total += node.op_type != "Constant"
-            if node.attribute:
-                stack.extend(body for _, body in attribute_graphs(node))
-    return total
-
-
-def has_bodies(node: NodeProto) -> bool:
-    """Is it a control-flow node?"""
-    return bool(node.attribute) and any(attribute.type in BODIES for attribute in node.attribute)
+    functions = (f for f in model.functions if f.domain != DOMAIN)
+    return sum(node.op_type != "Constant" for node in nodes(model.graph, *functions))
 
 
 class Graph:

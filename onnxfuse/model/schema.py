@@ -11,9 +11,11 @@ from functools import cache
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-from onnx import AttributeProto, NodeProto, TensorProto, defs, helper, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from .onnxruntime_ops import IN_AI_ONNX
+from .standard import STANDARD, schema_of
+from .types import type_name
 
 Attrs: TypeAlias = tuple[tuple[str, Any], ...]
 """The attributes of a term, sorted by name; hashable, see `freeze`."""
@@ -69,10 +71,9 @@ def attribute_value(attribute: AttributeProto) -> Any:
 @cache
 def defaults(op: str, domain: str, opset: int) -> dict[str, Any]:
     """Attribute defaults of the op's schema at an opset; empty for an op that onnx does not know."""
-    try:
-        schema = defs.get_schema(op, opset, domain)
-    except defs.SchemaError:
-        return dict(IN_AI_ONNX.get(op, {})) if domain in ("", "ai.onnx") else {}
+    schema = schema_of(op, opset, domain)
+    if schema is None:
+        return dict(IN_AI_ONNX.get(op, {})) if domain in STANDARD else {}
     return {
         name: attribute_value(a.default_value)
         for name, a in schema.attributes.items()
@@ -83,21 +84,21 @@ def defaults(op: str, domain: str, opset: int) -> dict[str, Any]:
 @cache
 def standard_attributes(op: str, opset: int) -> frozenset[str] | None:
     """The attributes of this ai.onnx op at an opset; None if that has no such op."""
-    return frozenset(defs.get_schema(op, opset, "").attributes) if defs.has(op, opset, "") else None
+    schema = schema_of(op, opset)
+    return None if schema is None else frozenset(schema.attributes)
 
 
 def is_standard(op: str, attrs: Iterable[str], opset: int, inputs: int = 0) -> bool:
     """Does ai.onnx have this op, with these attributes and so many inputs, at this opset?"""
-    known = standard_attributes(op, opset)
-    return known is not None and set(attrs) <= known and inputs <= int(defs.get_schema(op, opset, "").max_input)
+    known, schema = standard_attributes(op, opset), schema_of(op, opset)
+    return known is not None and schema is not None and set(attrs) <= known and inputs <= schema.max_input
 
 
 @cache
 def allows(op: str, opset: int, dtype: int) -> bool:
     """Does the schema of the standard op take this element type as its first input?"""
-    schema = defs.get_schema(op, opset, "")
-    kind = f"tensor({TensorProto.DataType.Name(dtype).lower()})"
-    return kind in schema.inputs[0].types
+    schema = schema_of(op, opset)
+    return schema is not None and f"tensor({type_name(dtype)})" in schema.inputs[0].types
 
 
 def attributes_of(node: NodeProto, opset: int) -> dict[str, Any]:

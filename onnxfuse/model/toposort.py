@@ -13,7 +13,8 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxfuse.errors import ModelError
 
-from .graph import attribute_graphs, captured_names, has_bodies
+from .graph import captured_names
+from .walk import has_bodies, owners
 
 
 def sort(model: ModelProto) -> None:
@@ -35,13 +36,7 @@ def is_sorted(model: ModelProto) -> bool:
 
 def _scopes(model: ModelProto) -> Iterator[GraphProto | FunctionProto]:
     """The graph, the functions and all bodies, each before those inside it."""
-    stack: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
-    while stack:
-        proto = stack.pop()
-        yield proto
-        for node in proto.node:
-            if has_bodies(node):
-                stack.extend(body for _, body in attribute_graphs(node))
+    return owners(model.graph, *model.functions)
 
 
 def _order(nodes: Sequence[NodeProto]) -> list[int] | None:

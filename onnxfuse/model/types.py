@@ -9,15 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from onnx import NodeProto, TensorProto, TypeProto, defs, helper
+from onnx import NodeProto, TensorProto, TypeProto, helper
 
 from .dims import Dim, Shape
+from .standard import STANDARD, schema_of
 
 if TYPE_CHECKING:
     from .graph import Graph
 
 CONSTANTS = {"value_float": TensorProto.FLOAT, "value_floats": TensorProto.FLOAT, "value_int": TensorProto.INT64}
 """Element types of Constant's attributes, besides that of `value`."""
+
+
+def type_name(dtype: int) -> str:
+    """What schemas and onnxruntime call an element type: `float16`; empty where it is unknown."""
+    return TensorProto.DataType.Name(dtype).lower() if dtype else ""
+
+
+def type_of(name: str) -> int:
+    """The element type of a name that `type_name` gives."""
+    return int(TensorProto.DataType.Value(name.upper()))
 
 
 def element_types(graph: Graph) -> dict[str, int]:
@@ -85,9 +96,9 @@ class _Groups:
 
 def _typed(node: NodeProto, opset: int) -> Iterator[tuple[str, str]]:
     """(value, type variable) of a standard node's inputs and outputs; values of a fixed type are left out."""
-    if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, opset, ""):
+    schema = schema_of(node.op_type, opset) if node.domain in STANDARD else None
+    if schema is None:
         return
-    schema = defs.get_schema(node.op_type, opset, "")
     variables = {constraint.type_param_str for constraint in schema.type_constraints}
     for names, formals in ((node.input, schema.inputs), (node.output, schema.outputs)):
         for i, name in enumerate(names):

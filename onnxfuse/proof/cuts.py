@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from onnxfuse.model.walk import has_bodies
 from onnxfuse.proof import numerics
 
 _LARGEST_CONE = 500
@@ -93,7 +94,7 @@ class _Graph:
             if shapes and measures and not stop(node.input[0]):
                 cone.observed.add(name)
                 continue
-            if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
+            if has_bodies(node):
                 return None
             if index not in cone.nodes:
                 cone.nodes.add(index)

@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from onnxfuse.model.graph import STANDARD
+from onnxfuse.model.standard import STANDARD
+from onnxfuse.model.walk import attribute_graphs
 from onnxfuse.runtime.quiet import Session, SessionError
 
 NARROW = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -144,8 +145,8 @@ def operators(nodes: Iterable[onnx.NodeProto], functions: Iterable[onnx.Function
             seen.add(key)
             continue
         found.add(f"{node.domain}.{node.op_type}" if node.domain not in STANDARD else node.op_type)
-        for attribute in node.attribute:
-            pending += (inner for body in (attribute.g, *attribute.graphs) for inner in body.node)
+        for _, body in attribute_graphs(node):
+            pending += body.node
     return found
 
 

@@ -16,6 +16,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from onnxfuse.model.walk import attribute_graphs
+
 Value = tuple[str, str]
 """A scope and a name in it; the scope is "" for the graph and the bodies nested in it, else the function's."""
 Dims = tuple[int | str, ...]
@@ -132,9 +134,9 @@ class _Index:
                 elif node.op_type == "Constant" and attribute.type in (1, 2):
                     number = attribute.f if attribute.type == 1 else attribute.i
                     self.constants[scope, node.output[0]] = numpy_helper.from_array(np.asarray(number))
-                for body in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
-                    self._graph(body, scope)
-                    self._flow(node, body, scope)
+            for _, body in attribute_graphs(node):
+                self._graph(body, scope)
+                self._flow(node, body, scope)
             if function := self.functions.get((node.domain, node.op_type)):
                 inner = self._scope(function)
                 for outer, formal in zip(node.input, function.input, strict=False):

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import ModelError
+from onnxfuse.model.walk import nodes_of
 from onnxfuse.proof import float64, inputs, numerics
 from onnxfuse.proof.inputs import Case
 from onnxfuse.reporting.records import Validation
@@ -114,7 +115,7 @@ class Oracle:
         cases, reason = inputs.generate(original, runs, seed=seed, shapes=shapes, given=given)
         if not cases:
             return [], f"the original does not run: {reason}"
-        if session is not None and any(node.op_type in _RANDOM for node in _nodes(original)):
+        if session is not None and any(node.op_type in _RANDOM for node in nodes_of(original)):
             again = session.run(cases[0].inputs)
             if any(numerics.compare(a, b).reason for a, b in zip(again, self._expected[0], strict=True)):
                 return [], "the original draws random numbers and never gives the same outputs twice"
@@ -326,12 +327,3 @@ def _dtype(value: Any) -> np.dtype[Any]:
     if isinstance(value, list):
         return _dtype(value[0]) if value else np.dtype(bool)
     return value.dtype if isinstance(value, np.ndarray) else np.dtype(bool)
-
-
-def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    pending = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    while pending:
-        node = pending.pop()
-        yield node
-        for attribute in node.attribute:
-            pending += (inner for body in (attribute.g, *attribute.graphs) for inner in body.node)

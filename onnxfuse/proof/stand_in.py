@@ -6,21 +6,20 @@ define a fused op, and the proof runs those in its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from onnx import GraphProto, ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, helper
 
 from onnxfuse.language.bodies import Use, real_dtype
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.functions import Functions
 from onnxfuse.model.graph import DOMAIN as OURS
-from onnxfuse.model.graph import Graph, attribute_graphs, roots
+from onnxfuse.model.graph import Graph, roots
+from onnxfuse.model.walk import nodes
 from onnxfuse.targets.contrib import DOMAIN, ON_GPU_ALONE
 
 
 def runnable(model: ModelProto, catalogue: Catalogue) -> ModelProto:
     """The model itself if a CPU has all its ops, else a copy in which functions stand for those that it has not."""
-    if not any(_alone(node) for node in _nodes([model.graph])):
+    if not any(_alone(node) for node in nodes(model.graph)):
         return model
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -37,14 +36,6 @@ def runnable(model: ModelProto, catalogue: Catalogue) -> ModelProto:
 
 def _alone(node: NodeProto) -> bool:
     return node.domain == DOMAIN and node.op_type in ON_GPU_ALONE
-
-
-def _nodes(graphs: Iterable[GraphProto]) -> Iterable[NodeProto]:
-    pending = list(graphs)
-    while pending:
-        for node in pending.pop().node:
-            yield node
-            pending += [body for _, body in attribute_graphs(node)]
 
 
 def _replace(node: NodeProto, graph: Graph, functions: Functions) -> str:

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from onnx import ModelProto, NodeProto, defs
+from onnx import ModelProto, NodeProto
 
-from onnxfuse.model.graph import STANDARD, Graph, roots
+from onnxfuse.model.graph import Graph, roots
+from onnxfuse.model.standard import STANDARD, in_onnx, parameters
 from onnxfuse.targets.contrib import DOMAIN
 from onnxfuse.targets.cuda_provider import refusal, table, version
 
@@ -81,10 +82,10 @@ def _refused(graph: Graph, node: NodeProto) -> str:
 
 def _types(graph: Graph, node: NodeProto) -> Iterator[tuple[str, int]]:
     """(type parameter, element type) of a node's inputs, and of its outputs where onnx knows the op."""
-    if node.domain in STANDARD and defs.has(node.op_type, graph.opset, ""):
-        schema = defs.get_schema(node.op_type, graph.opset, "")
-        yield from _bound(graph, node.output, [formal.type_str for formal in schema.outputs])
-        yield from _bound(graph, node.input, [formal.type_str for formal in schema.inputs])
+    if node.domain in STANDARD and in_onnx(node.op_type, graph.opset):
+        inputs, outputs = parameters(node.op_type, graph.opset)
+        yield from _bound(graph, node.output, outputs)
+        yield from _bound(graph, node.input, inputs)
     else:
         yield from _bound(graph, node.input, table().get(_name(node), ((), ()))[0])
 

@@ -9,7 +9,8 @@ from onnxfuse.lifting.lift import View
 from onnxfuse.matching.cost import launches, traffic
 from onnxfuse.matching.match import Failure
 from onnxfuse.matching.search import Found
-from onnxfuse.model.graph import STANDARD, family_of
+from onnxfuse.model.graph import family_of
+from onnxfuse.model.standard import STANDARD
 from onnxfuse.rewriting.provenance import Site, module
 
 from .records import Fusion, NearMiss

@@ -11,8 +11,9 @@ from onnx import ModelProto, TensorProto, helper
 
 from onnxfuse.errors import UsageError
 from onnxfuse.lifting.lift import lift
-from onnxfuse.model.graph import has_bodies, opset_of, roots
+from onnxfuse.model.graph import opset_of, roots
 from onnxfuse.model.onnxruntime_ops import hide, unhide
+from onnxfuse.model.walk import has_bodies
 from onnxfuse.targets.runtimes import Runtime
 from onnxfuse.terms.term import SMALL
 

@@ -19,8 +19,9 @@ from onnxfuse.lifting.lift import View
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
 from onnxfuse.model.dims import END, Dim, Shape, Sym, product, viewed
-from onnxfuse.model.graph import DOMAIN, STANDARD, Names, family, number_of
+from onnxfuse.model.graph import DOMAIN, Names, family, number_of
 from onnxfuse.model.schema import integers_as_input, is_standard, make_attribute, tensor
+from onnxfuse.model.standard import STANDARD
 from onnxfuse.targets.contrib import REQUIRED_OUTPUTS, SINGLE_PRECISION
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.normal.views import is_reshape

@@ -21,7 +21,9 @@ from onnx import NodeProto
 from onnxfuse.lifting.lift import View
 from onnxfuse.matching.search import Found
 from onnxfuse.model.dims import Dim, Sym, exact, product
-from onnxfuse.model.graph import STANDARD, captured_names, has_bodies
+from onnxfuse.model.graph import captured_names
+from onnxfuse.model.standard import STANDARD
+from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, SMALL, Term, static
 

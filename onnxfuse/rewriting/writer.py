@@ -18,7 +18,9 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProt
 from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.lift import View
 from onnxfuse.matching.search import Found, reachable
-from onnxfuse.model.graph import STANDARD, Graph, Names, captured_names, has_bodies
+from onnxfuse.model.graph import Graph, Names, captured_names
+from onnxfuse.model.standard import STANDARD
+from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import SMALL, Term, static
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 from onnxfuse.errors import DependencyError
+from onnxfuse.model.types import type_of
 
 from . import installed
 from .installed import CPU, CUDA
@@ -140,7 +141,7 @@ def _from_ort(value: Any) -> np.ndarray:
 def _element_type(text: str) -> int:
     """The TensorProto type in ``tensor(bfloat16)`` if numpy has no dtype for it, else 0."""
     match = re.fullmatch(r"tensor\((bfloat16|float8\w+)\)", text)
-    return int(TensorProto.DataType.Value(match[1].upper())) if match else 0
+    return type_of(match[1]) if match else 0
 
 
 def first_line(error: Exception) -> str:

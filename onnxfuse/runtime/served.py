@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,7 +21,6 @@ from onnx import (
     NodeProto,
     TensorProto,
     TypeProto,
-    defs,
     helper,
     numpy_helper,
 )
@@ -30,7 +28,9 @@ from onnx import (
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.kernel import EITHER, Parameter, Signature
-from onnxfuse.model.graph import DOMAIN, STANDARD, Graph, family, number_of, opset_of, roots
+from onnxfuse.model.graph import DOMAIN, Graph, family, number_of, opset_of, roots
+from onnxfuse.model.standard import STANDARD, parameters
+from onnxfuse.model.types import type_name
 
 from . import attributes
 from .custom_op import Op
@@ -230,10 +230,10 @@ class ElementTypes:
             variable = outputs[i] if i < len(outputs) else ""
             yield name, bound.get(variable) or _FIXED.get(variable) or self._graph.type_of(name)[0]
 
-    def _variables(self, node: NodeProto) -> tuple[list[str], list[str]]:
+    def _variables(self, node: NodeProto) -> tuple[Sequence[str], Sequence[str]]:
         """What a node's inputs and outputs have for a type: the same text is the same type."""
         if node.domain in STANDARD:
-            return _standard(node.op_type, self._graph.opset)
+            return parameters(node.op_type, self._graph.opset)
         if node.domain != DOMAIN:
             return [], []
         try:
@@ -247,17 +247,9 @@ class ElementTypes:
 
 
 _FIXED = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL} | {
-    f"tensor({kind.lower()})": number for kind, number in TensorProto.DataType.items()
+    f"tensor({type_name(number)})": number for number in TensorProto.DataType.values() if number
 }
 """Types that an op has whatever its operands are, as kernels and as schemas call them."""
-
-
-@cache
-def _standard(op: str, opset: int) -> tuple[list[str], list[str]]:
-    if not defs.has(op, opset, ""):
-        return [], []
-    schema = defs.get_schema(op, opset, "")
-    return [p.type_str for p in schema.inputs], [p.type_str for p in schema.outputs]
 
 
 def _given(parameters: tuple[Parameter, ...], names: Sequence[str], at: Numbers) -> Iterator[tuple[Parameter, str]]:

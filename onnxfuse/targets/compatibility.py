@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxfuse.errors import UsageError
 from onnxfuse.model.dims import Shape
-from onnxfuse.model.graph import STANDARD, Graph, attribute_graphs, opset_of
+from onnxfuse.model.graph import Graph, opset_of
 from onnxfuse.model.schema import attributes_of, standard_attributes
+from onnxfuse.model.standard import STANDARD
+from onnxfuse.model.types import type_name
+from onnxfuse.model.walk import attribute_graphs
 
 from . import runtimes
 from .runtimes import Runtime
@@ -105,7 +108,7 @@ def _graph(
 ) -> None:
     """A graph's nodes; `outer` are the types of values around it."""
     types = dict(outer)
-    types |= {tensor.name: _name(tensor.data_type) for tensor in graph.initializer}
+    types |= {tensor.name: type_name(tensor.data_type) for tensor in graph.initializer}
     types |= {info.name: _type(info.type) for info in (*graph.value_info, *graph.output, *graph.input)}
     _nodes(needs, graph.node, types, opsets, shape)
 
@@ -184,9 +187,9 @@ def _stated(node: NodeProto) -> dict[str, str]:
     """Types that attributes say."""
     for attribute in node.attribute:
         if attribute.name in ("to", "dtype") and node.op_type != "SequenceEmpty":
-            return {node.output[0]: _name(attribute.i)}
+            return {node.output[0]: type_name(attribute.i)}
         if node.op_type in ("Constant", "ConstantOfShape") and attribute.name == "value":
-            return {node.output[0]: _name(attribute.t.data_type)}
+            return {node.output[0]: type_name(attribute.t.data_type)}
         if node.op_type == "Constant" and attribute.name in CONSTANTS:
             return {node.output[0]: CONSTANTS[attribute.name]}
     return {node.output[0]: "float"} if node.op_type == "ConstantOfShape" else {}
@@ -208,8 +211,4 @@ def _call(needs: _Needs, node: NodeProto, function: FunctionProto, types: dict[s
 
 def _type(kind: TypeProto) -> str:
     """`float` for a tensor of floats; empty for another kind of type, and where none is given."""
-    return _name(kind.tensor_type.elem_type) if kind.HasField("tensor_type") else ""
-
-
-def _name(dtype: int) -> str:
-    return TensorProto.DataType.Name(dtype).lower() if dtype else ""
+    return type_name(kind.tensor_type.elem_type) if kind.HasField("tensor_type") else ""

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from onnx import TensorProto, defs
+from onnxfuse.model.standard import parameters, schema_of
+from onnxfuse.model.types import type_name
 
 TABLE = Path(__file__).with_name("cuda_kernels.json")
 
@@ -57,7 +58,8 @@ def table() -> Mapping[str, tuple[tuple[str, ...], tuple[Kernel, ...]]]:
 @cache
 def edition(op: str, opset: int) -> int:
     """The opset at which ai.onnx had this op last changed; 1 for an op that onnxruntime alone has there."""
-    return int(defs.get_schema(op, opset, "").since_version) if defs.has(op, opset, "") else 1
+    schema = schema_of(op, opset)
+    return 1 if schema is None else int(schema.since_version)
 
 
 def refusal(op: str, opset: int, types: Mapping[str, int]) -> str:
@@ -71,7 +73,7 @@ def refusal(op: str, opset: int, types: Mapping[str, int]) -> str:
     serving = [kernel for kernel in kernels if kernel.serves(since)]
     if not serving:
         return f"no kernel for the edition of opset {since}"
-    named = {name: TensorProto.DataType.Name(dtype).lower() for name, dtype in types.items() if dtype}
+    named = {name: type_name(dtype) for name, dtype in types.items() if dtype}
     if any(all(kind in k.types.get(name, {kind}) for name, kind in named.items()) for k in serving):
         return ""
     return f"no kernel in {', '.join(dict.fromkeys(named.values()))}"
@@ -80,4 +82,4 @@ def refusal(op: str, opset: int, types: Mapping[str, int]) -> str:
 def result_type(op: str, opset: int, dtype: int) -> Mapping[str, int]:
     """The element type of an op's first output, by its type parameter; com.microsoft calls that T."""
     name = op.removeprefix("ai.onnx.")
-    return {defs.get_schema(name, opset, "").outputs[0].type_str if defs.has(name, opset, "") else "T": dtype}
+    return {next(iter(parameters(name, opset)[1]), "T"): dtype}

@@ -14,9 +14,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from onnx import defs
-
 from onnxfuse.errors import DependencyError, UsageError
+from onnxfuse.model import standard
+from onnxfuse.model.standard import schema_of
 
 TABLE = Path(__file__).with_name("runtimes.json")
 PACKAGES = ("onnxruntime", "onnxruntime-gpu")
@@ -109,7 +109,7 @@ def since(op: str, opset: int) -> int | None:
     """The version of an op (`Gelu`, `com.microsoft.BiasGelu`) that onnxruntime takes for that of an opset of its
     domain; None if it has none."""
     kernels, bodies = _table()["kernels"].get(op, {}), _table()["expanded"].get(op, {})
-    versions = [*map(int, kernels), *(defs.get_schema(op, int(v), "").since_version for v in bodies)]
+    versions = [*map(int, kernels), *(s.since_version for v in bodies if (s := schema_of(op, int(v))))]
     return max((v for v in (*versions, *_table()["without"].get(op, ())) if v <= opset), default=None)
 
 
@@ -117,9 +117,8 @@ def since(op: str, opset: int) -> int | None:
 def parameters(op: str, opset: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Types of an op's inputs and outputs as its schema names them: type variables, or such as `tensor(int64)`."""
     domain, _, name = op.rpartition(".")
-    if defs.has(name, opset, domain):
-        schema = defs.get_schema(name, opset, domain)
-        return tuple(p.type_str for p in schema.inputs), tuple(p.type_str for p in schema.outputs)
+    if schema_of(name, opset, domain) is not None:
+        return standard.parameters(name, opset, domain)
     inputs, outputs = _table()["parameters"].get(op, ((), ()))
     return tuple(inputs), tuple(outputs)
 

@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import TensorProto, defs
+from onnx import defs
 
 from onnxfuse.errors import UsageError
 from onnxfuse.model.schema import allows, is_standard
+from onnxfuse.model.types import type_name
 
 from . import cuda_provider, runtimes
 from .runtimes import Runtime
@@ -126,7 +127,7 @@ class Target:
         rightly with such `features` (see `runtimes.features`)?"""
         if self.kind.cuda:
             return not cuda_provider.refusal(op, opset, cuda_provider.result_type(op, opset, dtype))
-        op, kind = op.removeprefix("ai.onnx."), TensorProto.DataType.Name(dtype).lower()
+        op, kind = op.removeprefix("ai.onnx."), type_name(dtype)
         held, opset = self.held, 1 if "." in op else opset
         if held is None or runtimes.since(op, opset) is None:
             return True
@@ -160,7 +161,7 @@ class Target:
         standard where there are no function bodies.  `inputs` are shapes, as `runtimes.features` wants them."""
         if defined and self.functions:
             return True
-        features = runtimes.features(op, attrs, inputs, TensorProto.DataType.Name(dtype).lower())
+        features = runtimes.features(op, attrs, inputs, type_name(dtype))
         if defined:
             return self.has(op, attrs, opset, dtype, features)
         return op not in self.kind.expanded and self.has_kernel(op, dtype, opset, features)

@@ -1,0 +1,50 @@
+"""The graphs, functions and nodes of a model, with the bodies that control flow has in attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+
+Owner: TypeAlias = GraphProto | FunctionProto
+"""What has nodes."""
+BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+"""Types of the attributes that hold bodies of control-flow nodes."""
+
+
+def has_bodies(node: NodeProto) -> bool:
+    """Is it a control-flow node?"""
+    return bool(node.attribute) and any(attribute.type in BODIES for attribute in node.attribute)
+
+
+def attribute_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
+    """The bodies of a control-flow node, with a name for the scope path."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.name, attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            for i, graph in enumerate(attribute.graphs):
+                yield f"{attribute.name}[{i}]", graph
+
+
+def owners(*roots: Owner) -> Iterator[Owner]:
+    """These graphs and functions, the last first, each with all bodies in it at any depth behind it."""
+    stack = list(roots)
+    while stack:
+        owner = stack.pop()
+        yield owner
+        for node in owner.node:
+            if has_bodies(node):
+                stack.extend(body for _, body in attribute_graphs(node))
+
+
+def nodes(*roots: Owner) -> Iterator[NodeProto]:
+    """All nodes of these graphs and functions, those of bodies too."""
+    for owner in owners(*roots):
+        yield from owner.node
+
+
+def nodes_of(model: ModelProto) -> Iterator[NodeProto]:
+    """All nodes of a model, those of functions and bodies too."""
+    return nodes(model.graph, *model.functions)
