@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from onnxfuse.kernels.device.kernel import REAL
+from onnxfuse.kernels.device.types import DTYPES as NAMED
 from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, TILED, VENDOR
 from tests import attention_cases, kernel_runs
 
@@ -20,7 +21,7 @@ Values = NDArray[Any]
 Inputs = list[Values | None]
 Maker = Callable[[np.random.Generator], Inputs]
 
-DTYPES = tuple(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16)))
+DTYPES = tuple(NAMED[name] for name in REAL)
 WIDTHS = (1, 2, 7, 31, 32, 33, 64, 127, 768, 1000, 1024, 4096, 5120, 16384 + 5, 65536)
 FEW_WIDTHS = (1, 7, 64, 1000, 4096, 16384 + 5, 65536)
 """Of half precision."""

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxfuse.kernels.device.device import Launch, Product, Source, TensorType
+from onnxfuse.kernels.device.types import DTYPES
 
 from .machine import Machine, copy_rate
 from .plan import OK, Row, SkippedError
-from .sizes import DTYPES
 
 SECTION = "floor"
 RATED = ("float16", "bfloat16", "float32")

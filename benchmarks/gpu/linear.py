@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 
 from . import checks, expected, timing
 from .contest import OURS, Contest, Own, Way, Ways
 from .machine import Machine, Run
-from .sizes import DTYPES, Operand, Timed
+from .sizes import Operand, Timed
 from .timing import Set
 
 ROWS = (1, 16, 128, 2048, 8192)

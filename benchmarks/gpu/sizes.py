@@ -7,18 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import ml_dtypes
-import numpy as np
-
 from onnxfuse.kernels.device.device import TensorType, nbytes
+from onnxfuse.kernels.device.types import DTYPES
 
-DTYPES = {
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "int64": np.dtype(np.int64),
-    "bool": np.dtype(np.bool_),
-}
 KINDS = {"positions": "int64", "seen": "bool"}
 """Operands of a type that is not the node's."""
 MILLIONS = 1 << 20

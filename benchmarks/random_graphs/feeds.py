@@ -12,6 +12,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from onnxfuse.model.walk import nodes_of
+
 from .build import HALF
 
 Array = NDArray[Any]
@@ -86,15 +88,12 @@ def feeds(model: onnx.ModelProto, seed: int = 0) -> list[Feed]:
 
 def exponentials(model: onnx.ModelProto) -> bool:
     """Are exponentials taken, which not even float64 holds of enormous numbers?"""
-    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    nodes += [n for node in nodes for a in node.attribute for n in a.g.node]
-    return any(node.op_type in ("Exp", "ReduceLogSumExp") for node in nodes)
+    return any(node.op_type in ("Exp", "ReduceLogSumExp") for node in nodes_of(model))
 
 
 def _half(model: onnx.ModelProto) -> bool:
     """Is anything in half precision?  onnxruntime computes some of it in float32: what overflows, one cannot tell."""
-    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    casts = {a.i for node in nodes if node.op_type == "Cast" for a in node.attribute}
+    casts = {a.i for node in nodes_of(model) if node.op_type == "Cast" for a in node.attribute}
     return HALF in casts | {info.type.tensor_type.elem_type for info in model.graph.input}
 
 

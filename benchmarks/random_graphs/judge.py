@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from onnx import helper, inliner, numpy_helper
 
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.model.walk import nodes_of
 from onnxfuse.proof import float64
 from onnxfuse.runtime.quiet import Session, SessionError
 from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
@@ -195,9 +196,7 @@ class Original:
 
 def _crashing(model: onnx.ModelProto) -> set[str]:
     """The ops of the model, and of the bodies of functions, that crash onnxruntime (1.31) on some empty tensors."""
-    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    nodes += [n for node in nodes for a in node.attribute for n in a.g.node]
-    return {node.op_type for node in nodes} & {"Attention", "MultiHeadAttention", "InstanceNormalization"}
+    return {node.op_type for node in nodes_of(model)} & {"Attention", "MultiHeadAttention", "InstanceNormalization"}
 
 
 def _alone(

@@ -34,13 +34,14 @@ from onnxfuse.model.graph import Graph, captured_names
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.model.schema import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from onnxfuse.model.standard import STANDARD, in_onnx
+from onnxfuse.model.types import CONSTANTS
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer import BROADCAST, infer, normal_axis
 from onnxfuse.terms.normal.normal import fold, make, reshape, slice_axis
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.shape_values import shape_data
-from onnxfuse.terms.term import FOLDABLE, REAL, SMALL, Array, Term, Terms, same_shape, static
+from onnxfuse.terms.term import FOLDABLE, REAL, SMALL, Array, Term, Terms, numpy_dtype, same_shape, static
 
 from .effects import Effect, Effects
 from .operand_dims import together
@@ -504,10 +505,8 @@ def _constant_node(view: View, node: NodeProto) -> tuple[Term, int]:
     if attribute.name == "value":
         return constant_term(view, name, attribute.t), attribute.t.data_type
     value = attribute_value(attribute)
-    if attribute.name in ("value_float", "value_floats"):
-        return view.terms.constant(np.array(value, np.float32), TensorProto.FLOAT), TensorProto.FLOAT
-    if attribute.name in ("value_int", "value_ints"):
-        return view.terms.constant(np.array(value, np.int64), TensorProto.INT64), TensorProto.INT64
+    if dtype := CONSTANTS.get(attribute.name, 0):
+        return view.terms.constant(np.array(value, numpy_dtype(dtype)), dtype), dtype
     dtype, shape = view.graph.type_of(name)
     return view.terms.input(name, shape, dtype), dtype
 

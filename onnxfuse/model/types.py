@@ -13,11 +13,17 @@ from onnx import NodeProto, TensorProto, TypeProto, helper
 
 from .dims import Dim, Shape
 from .standard import STANDARD, schema_of
+from .walk import nodes
 
 if TYPE_CHECKING:
     from .graph import Graph
 
-CONSTANTS = {"value_float": TensorProto.FLOAT, "value_floats": TensorProto.FLOAT, "value_int": TensorProto.INT64}
+CONSTANTS = {
+    "value_float": int(TensorProto.FLOAT),
+    "value_floats": int(TensorProto.FLOAT),
+    "value_int": int(TensorProto.INT64),
+    "value_ints": int(TensorProto.INT64),
+}
 """Element types of Constant's attributes, besides that of `value`."""
 
 
@@ -58,7 +64,7 @@ def parameter_types(function: Graph, callers: Sequence[Graph]) -> dict[str, Type
     """
     proto, model = function.proto, function.model
     key = (proto.domain, proto.name, proto.overload)
-    if any(_key(node) == key for other in model.functions for node in other.node):
+    if any(_key(node) == key for node in nodes(*model.functions)):
         return {}
     calls = [(graph, node) for graph in callers for node in graph.nodes if _key(node) == key]
     found = {}

@@ -11,13 +11,13 @@ from functools import cache
 from itertools import count
 from typing import Any, TypeVar
 
-import ml_dtypes
 import numpy as np
 from onnx import helper
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.kernels.device.device import Buffer, Device, TensorType
 from onnxfuse.kernels.device.kernel import EITHER, Kernel, Parameter
+from onnxfuse.kernels.device.types import DTYPES
 
 from . import abi, attributes
 from .abi import Api, OrtCustomOp, Pointer
@@ -26,8 +26,6 @@ _Kept = TypeVar("_Kept")
 
 NUMBER = Parameter("number")
 """An input of a function that holds a number of its equations, which a kernel knows."""
-
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Op:
         if parameter.type == EITHER:
             return None
         name = self.type if parameter.type == "T" else parameter.type
-        return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+        return DTYPES[name]
 
 
 _DIMS = POINTER(c_int64)

@@ -18,14 +18,12 @@ from onnxfuse.model.dims import Shape
 from onnxfuse.model.graph import Graph, opset_of
 from onnxfuse.model.schema import attributes_of, standard_attributes
 from onnxfuse.model.standard import STANDARD
-from onnxfuse.model.types import type_name
+from onnxfuse.model.types import CONSTANTS, type_name
 from onnxfuse.model.walk import attribute_graphs
 
 from . import runtimes
 from .runtimes import Runtime
 
-CONSTANTS = {"value_int": "int64", "value_ints": "int64", "value_float": "float", "value_floats": "float"}
-"""Types of Constant's attributes, besides `value`, which says it."""
 SAME = {"Loop", "If", "Scan"}
 """Ops whose outputs have the types of what their bodies give: of no type variable that could be followed."""
 
@@ -191,7 +189,7 @@ def _stated(node: NodeProto) -> dict[str, str]:
         if node.op_type in ("Constant", "ConstantOfShape") and attribute.name == "value":
             return {node.output[0]: type_name(attribute.t.data_type)}
         if node.op_type == "Constant" and attribute.name in CONSTANTS:
-            return {node.output[0]: CONSTANTS[attribute.name]}
+            return {node.output[0]: type_name(CONSTANTS[attribute.name])}
     return {node.output[0]: "float"} if node.op_type == "ConstantOfShape" else {}
 
 

@@ -13,6 +13,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
+from onnxfuse.model.walk import attribute_graphs
+
 Array = NDArray[Any]
 Dims = tuple[int | str | None, ...]
 Rewrite = Callable[["Editor", NodeProto], Sequence[NodeProto] | None]
@@ -108,16 +110,9 @@ def attributes(node: NodeProto) -> dict[str, Any]:
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
-def bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def _captured(node: NodeProto) -> Iterator[str]:
     """Every name that the bodies of a node mention, their own among them."""
-    for body in bodies(node):
+    for _, body in attribute_graphs(node):
         for inner in body.node:
             yield from inner.input
             yield from _captured(inner)

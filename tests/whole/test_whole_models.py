@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import pytest
-from onnx import AttributeProto, NodeProto
+from onnx import NodeProto
 
 from onnxfuse.model.graph import family_of
+from onnxfuse.model.walk import attribute_graphs
 from onnxfuse.pipeline import Optimized, optimize
 from onnxfuse.targets.target import Target
 
@@ -62,13 +62,6 @@ def name_of(path: Path) -> str:
     return path.name.split(".")[0]
 
 
-def bodies(node: NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def every_node(model: onnx.ModelProto) -> list[NodeProto]:
     """All nodes that run: those of bodies too, those of a local function once per call, of onnxfuse's own none."""
     functions = {(f.domain, f.name): f for f in model.functions if f.domain != "onnxfuse"}
@@ -80,7 +73,7 @@ def every_node(model: onnx.ModelProto) -> list[NodeProto]:
             pending += function.node
             continue
         found.append(node)
-        for body in bodies(node):
+        for _, body in attribute_graphs(node):
             pending += body.node
     return found
 

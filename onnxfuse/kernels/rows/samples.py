@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from ml_dtypes import bfloat16
 
 from onnxfuse.kernels.device.device import Source, TensorType
-from onnxfuse.kernels.device.kernel import Kernel
+from onnxfuse.kernels.device.kernel import REAL, Kernel
 from onnxfuse.kernels.device.recorder import MULTIPROCESSORS
+from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.kernels.inspect.launches import launches
 
 from .embed_norm import EmbedLayerNormalization
@@ -17,7 +17,6 @@ from .group_norm import GroupNormalization
 from .norm import LayerNormalization, RMSNormalization, SkipLayerNormalization
 from .softmax import LogSoftmax, SafeSoftmax, Softmax
 
-DTYPES = tuple(map(np.dtype, (np.float32, np.float16, bfloat16)))
 ROWS = 4096
 
 
@@ -30,7 +29,7 @@ def launched(kernel: Kernel, dtype: np.dtype[np.generic], shapes: Sequence[tuple
 
 def samples() -> Iterable[tuple[str, Source]]:
     """Every kernel in each element type where a warp has rows of its own, a block has one, and a row is too long."""
-    for dtype in DTYPES:
+    for dtype in (DTYPES[name] for name in REAL):
         for n, rows, where in ((64, ROWS, "8 lanes"), (768, ROWS, "warp"), (4096, ROWS, "block"), (65536, 2, "wide")):
             x = (rows, n)
             yield (
