@@ -18,7 +18,8 @@ from hashlib import blake2s
 
 from onnx import AttributeProto, ModelProto, NodeProto
 
-from onnxfuse.model.graph import DOMAIN, attribute_graphs
+from onnxfuse.model.graph import DOMAIN
+from onnxfuse.model.walk import attribute_graphs
 from onnxfuse.rewriting.provenance import REPLACED_KEY, merged
 from onnxfuse.rewriting.simplify import weight
 

@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from onnx import NodeProto
 
-from onnxfuse.model.graph import Graph, has_bodies
+from onnxfuse.model.graph import Graph
+from onnxfuse.model.walk import has_bodies
 
 Entry: TypeAlias = tuple[float, int, NodeProto]
 """(position, tie-break, node) of a node that is to be in a scope."""
