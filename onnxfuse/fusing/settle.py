@@ -19,7 +19,7 @@ from hashlib import blake2s
 from onnx import AttributeProto, ModelProto, NodeProto
 
 from onnxfuse.model.graph import DOMAIN
-from onnxfuse.model.walk import attribute_graphs
+from onnxfuse.model.walk import nodes
 from onnxfuse.rewriting.provenance import REPLACED_KEY, merged
 from onnxfuse.rewriting.simplify import weight
 
@@ -105,11 +105,7 @@ def _drop_uncalled(model: ModelProto, kept: AbstractSet[str]) -> None:
 
 def _nodes(model: ModelProto) -> Iterator[NodeProto]:
     """The nodes of all scopes that are fused."""
-    stack = [list(model.graph.node), *(list(f.node) for f in model.functions if f.domain != DOMAIN)]
-    while stack:
-        for node in stack.pop():
-            yield node
-            stack += [list(body.node) for _, body in attribute_graphs(node)] if node.attribute else []
+    return nodes(model.graph, *(f for f in model.functions if f.domain != DOMAIN))
 
 
 def _weight(fused: Fused) -> int:

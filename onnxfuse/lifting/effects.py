@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cache
 from typing import TypeAlias
 
-from onnx import FunctionProto, ModelProto, NodeProto, defs
+from onnx import FunctionProto, ModelProto, NodeProto
 
 from onnxfuse.model.graph import DOMAIN, opset_of
 from onnxfuse.model.onnxruntime_ops import IN_AI_ONNX
-from onnxfuse.model.standard import STANDARD, in_onnx
+from onnxfuse.model.standard import STANDARD, has_op, in_onnx
 from onnxfuse.model.walk import attribute_graphs, nodes
 
 RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
@@ -98,10 +97,5 @@ def _own(node: NodeProto, opset: int) -> Effect:
     elif node.domain == "com.microsoft":
         known = node.op_type in MICROSOFT
     else:
-        known = node.domain == DOMAIN or _is_known(node.op_type, node.domain)
+        known = node.domain == DOMAIN or has_op(node.op_type, node.domain)
     return Effect.NONE if known else Effect.UNKNOWN
-
-
-@cache
-def _is_known(op: str, domain: str) -> bool:
-    return bool(defs.has(op, domain))

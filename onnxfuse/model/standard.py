@@ -21,6 +21,12 @@ def in_onnx(op: str, opset: int) -> bool:
     return schema_of(op, opset) is not None
 
 
+@cache
+def has_op(op: str, domain: str) -> bool:
+    """Does onnx know this op of a domain, at whatever opset?"""
+    return bool(defs.has(op, domain))
+
+
 def newest(op: str) -> defs.OpSchema | None:
     """The schema of an op of ai.onnx at the newest opset that onnx knows; None if that has no such op."""
     return schema_of(op, defs.onnx_opset_version())
