@@ -16,10 +16,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from hashlib import blake2s
 
-from onnx import AttributeProto, ModelProto, NodeProto
+from onnx import ModelProto, NodeProto
 
 from onnxfuse.model.graph import DOMAIN
-from onnxfuse.model.walk import nodes
+from onnxfuse.model.walk import BODIES, nodes
 from onnxfuse.rewriting.provenance import REPLACED_KEY, merged
 from onnxfuse.rewriting.simplify import weight
 
@@ -27,7 +27,6 @@ from .fused import Fused
 
 PASSES = 8
 """No file known needs more than four; rules that go on for ever end here, with the lightest model so far."""
-BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 LARGE = 1 << 12
 """Bytes of an initializer that is told by its name: those that a pass makes are of the same values every time."""
 

@@ -25,13 +25,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxfuse.kernels.device.access import ACCESS, vector_of
-from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, address
+from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, Source, address
 from onnxfuse.kernels.device.replay import Launches, record
 
 from .sizes import INPUTS, OUTPUTS, Layout, Mask, Sizes, filled
 from .source import (
     UNTURNED,
     Rotary,
+    Tiles,
     combine_source,
     padded,
     present_source,
@@ -114,6 +115,29 @@ class _Copy:
         device.launch(launch, (past, added, to, *angles, *self._numbers, *lengths))
 
 
+def _source(
+    setting: Setting,
+    sizes: Sizes,
+    tile: Tiles,
+    dtype: str,
+    mask: Array | None,
+    vectors: tuple[int, int],
+    rotary: Rotary,
+) -> Source:
+    told = Mask.of(mask.shape, sizes.total) if mask is not None else None
+    return source(
+        dtype,
+        tile,
+        padded(sizes.q.size),
+        padded(sizes.v.size),
+        vectors,
+        setting.softcap != 0,
+        mask.dtype.name if mask is not None else "",
+        told.vector(address(mask), mask.dtype.itemsize) if told and mask is not None else 1,
+        rotary,
+    )
+
+
 class Plan:
     """What all calls of one class have in common."""
 
@@ -180,18 +204,7 @@ class Plan:
         if sizes.turned:
             angles = () if rotary.interleaved else (cosines, sines)
             rotary = rotary._replace(vector=vector_of(itemsize, [*sizes.q[3:], rotary.step], (q, *angles)))
-        told = Mask.of(mask.shape, sizes.total) if mask is not None else None
-        code = source(
-            dtype.name,
-            tile,
-            head,
-            head_v,
-            vectors,
-            setting.softcap != 0,
-            mask.dtype.name if mask is not None else "",
-            told.vector(address(mask), mask.dtype.itemsize) if told and mask is not None else 1,
-            rotary,
-        )
+        code = _source(setting, sizes, tile, dtype.name, mask, vectors, rotary)
         shared = shared_bytes(tile, head, head_v, itemsize)
         self._whole = Launch(code, "attention", (self._across * self._pairs,), (32 * tile.warps,), shared)
         self._launches = {1: self._whole}
