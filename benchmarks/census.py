@@ -16,8 +16,8 @@ import onnx
 import onnxruntime
 
 import onnxfuse
-from onnxfuse.model.files import bodies
 from onnxfuse.model.graph import DOMAIN, family_of
+from onnxfuse.model.tensors import bodies
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxfuse.errors import UsageError
-from onnxfuse.model import files
+from onnxfuse.model.tensors import bodies
 
 from . import catalogue as language
 
@@ -57,7 +57,7 @@ def rules_with(op_type: str, folders: Sequence[Path]) -> list[str] | None:
 def node_named(name: str, model: onnx.ModelProto) -> onnx.NodeProto:
     """The node of this name, or that makes the value of this name, in any body of `model`; UsageError if none does."""
     names = set()
-    for body in files.bodies(model):
+    for body in bodies(model):
         for node in body.node:
             if name == node.name or name in node.output:
                 found: onnx.NodeProto = node

@@ -14,26 +14,12 @@ import numpy as np
 from onnx import NodeProto, TensorProto, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo
 
-from onnxfuse.model.dims import (
-    Apart,
-    Derived,
-    Dim,
-    Limited,
-    Shape,
-    Sym,
-    broadcast,
-    broadcast_dim,
-    last,
-    limit,
-    product,
-    same_if,
-    single,
-    symbol,
-)
+from onnxfuse.model.dims import Derived, Dim, Limited, Shape, Sym, broadcast, broadcast_dim, product, symbol
 from onnxfuse.model.graph import Graph, captured_names
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.model.schema import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from onnxfuse.model.standard import STANDARD, in_onnx
+from onnxfuse.model.symbols import Apart, last, limit, same_if, single
 from onnxfuse.model.types import CONSTANTS
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.fold import value_of

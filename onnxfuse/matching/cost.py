@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from onnxfuse.model.dims import Dim, Sym, evaluate, product
+from onnxfuse.model.dims import Dim, Sym, product
+from onnxfuse.model.symbols import evaluate
 from onnxfuse.terms.term import REAL, Term, is_number
 
 FREE = frozenset({"Reshape", "Output", "Integers", "Constant", "Input", "Absent", "Full"})

@@ -7,8 +7,7 @@ may not be exact, the larger of two unknowns) becomes a new symbol named after i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from math import prod
+from collections.abc import Iterable
 from typing import TypeAlias
 
 END = 10**9
@@ -109,24 +108,6 @@ def _product(a: Dim, b: Dim) -> Dim:
     return _canonical(table)
 
 
-class Apart(str):
-    """The symbol of a dimension that is labelled like another, of which nobody knows whether it has that one's size."""
-
-    __slots__ = ("label",)
-    label: str
-
-    @classmethod
-    def of(cls, label: str, owner: str) -> Apart:
-        result = cls(f"{label}@{owner}")
-        result.label = label
-        return result
-
-
-def label(name: str) -> str:
-    """What a symbol is called in the model."""
-    return name.label if isinstance(name, Apart) else name
-
-
 class Limited(str):
     """The symbol of a dimension that is never above a number."""
 
@@ -151,118 +132,6 @@ class Derived(str):
         result = cls(text)
         result.operands = operands
         return result
-
-
-def renamed(dim: Dim, names: Mapping[str, str]) -> Dim:
-    """The dimension with other symbols for these, in what is derived from them as well."""
-    if not isinstance(dim, Sym):
-        return dim
-    total: Dim = 0
-    for monomial, coefficient in dim.terms:
-        factor: Dim = coefficient
-        for name in monomial:
-            if isinstance(name, Derived):
-                a, b = (renamed(operand, names) for operand in name.operands)
-                factor = factor * (symbol(name) if (a, b) == name.operands else _derive(name)(a, b))
-            else:
-                factor = factor * symbol(names.get(name, name))
-        total = total + factor
-    return total
-
-
-def _derive(name: str) -> Callable[[Dim, Dim], Dim]:
-    """The function of dimensions that a derived symbol stands for."""
-    kinds = {"min": minimum, "bcast": broadcast_dim, "view": viewed}
-    return kinds.get(name.partition("(")[0], floor_divide)
-
-
-def told_apart(*dims: Dim) -> dict[str, str]:
-    """The symbols in them that were told `apart` → what they are labelled."""
-    found: dict[str, str] = {}
-    stack = list(dims)
-    while stack:
-        dim = stack.pop()
-        for name in dim.symbols if isinstance(dim, Sym) else ():
-            if isinstance(name, Apart):
-                found[name] = name.label
-            elif isinstance(name, Derived):
-                stack.extend(name.operands)
-    return dict(sorted(found.items()))
-
-
-def same_if(symbol: Derived) -> set[str]:
-    """The symbols told apart that must be what their labels say, or else this one would hardly be computed: what is
-    broadcast together has the same size, and what is viewed with some of its dimensions given is divided by them.
-
-    The smaller of two, and one divided by the other in the model's own arithmetic, ask how they differ."""
-    a, b = symbol.operands
-    names = told_apart(a, b)
-    if symbol.startswith("bcast("):
-        first, second = renamed(a, names), renamed(b, names)
-        return set(names) if broadcast_dim(first, second) in (first, second) else set()
-    if symbol.startswith("view("):
-        for name, other in names.items():
-            if exact(renamed(a, {name: other}), renamed(b, {name: other})) is not None:
-                return {name}
-        return set(names) if exact(renamed(a, names), renamed(b, names)) is not None else set()
-    return set()
-
-
-def limit(a: Dim, b: Dim) -> tuple[str, int] | None:
-    """(symbol, number) if the two, which are broadcast together, show that the symbol is never above the number: what
-    is cut to min(c, n) meets n only where it is n, and n is c at most."""
-    for cut, whole in ((a, b), (b, a)):
-        parts = smallest_of(cut)
-        (most,) = [part for part in parts if part != whole] if whole in parts else (None,)
-        if isinstance(most, int) and most > 1 and isinstance(whole, Sym) and len(whole.terms) == 1:
-            ((monomial, coefficient),) = whole.terms
-            if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived | Apart):
-                return monomial[0], most
-    return None
-
-
-def single(before: Shape, after: Shape) -> str | None:
-    """The symbol that is 1 if these two shapes hold equally many elements; None if they tell of no such."""
-    for one, other in ((before, after), (after, before)):
-        quotient = exact(product(one), product(other))
-        if isinstance(quotient, Sym) and len(quotient.terms) == 1:
-            ((monomial, coefficient),) = quotient.terms
-            if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived):
-                return monomial[0]
-    return None
-
-
-def last(a: Dim, b: Dim) -> str | None:
-    """The symbol that is 1 if these two are broadcast together: 9 and one more meet 10."""
-    for number, total in ((a, b), (b, a)):
-        rest = total - number if isinstance(number, int) and number > 1 else 0
-        if isinstance(rest, Sym) and len(rest.terms) == 2 and rest.terms[0] == ((), -1):
-            ((monomial, coefficient),) = rest.terms[1:]
-            if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived):
-                return monomial[0]
-    return None
-
-
-def evaluate(dim: Dim, known: Mapping[str, int]) -> int | None:
-    """The size of a dimension if symbols with these labels have these sizes; None if one of them is unknown."""
-    if isinstance(dim, int):
-        return dim
-    found = {name: _size(name, known) for name in dim.symbols}
-    sizes = {name: size for name, size in found.items() if size is not None}
-    if len(sizes) < len(found):
-        return None
-    return sum(coefficient * prod(sizes[name] for name in monomial) for monomial, coefficient in dim.terms)
-
-
-def _size(name: str, known: Mapping[str, int]) -> int | None:
-    """The size of a symbol, of one that is derived from others by theirs."""
-    if not isinstance(name, Derived):
-        return known.get(label(name))
-    operands = [evaluate(operand, known) for operand in name.operands]
-    if None in operands:
-        return None
-    size = _derive(name)(*(operand for operand in operands if operand is not None))
-    return size if isinstance(size, int) else None
 
 
 def product(dims: Iterable[Dim]) -> Dim:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import io
-import math
-import os
-import shutil
-import stat
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import chain, count
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,27 +13,16 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from onnxfuse.errors import ModelError, OutputError
-from onnxfuse.model import diagnosis, onnxruntime_ops, protobuf, toposort, validity
-from onnxfuse.system.atomic_write import explained, removed_on_failure, renamed_to, replace
+from onnxfuse.model import diagnosis, external_data, onnxruntime_ops, protobuf, toposort, validity
+from onnxfuse.system.atomic_write import explained, removed_on_failure, replace
 
-from .walk import owners
+from .tensors import bodies, tensors
 
 _GIB = 2**30
 _PROTOBUF_LIMIT = 2 * _GIB - 1
 
-# A weight smaller than this stays in the model when the others leave it: a page per scalar would be waste.
-_SPILL_BYTES = 1024
-# Runtimes map external data into memory, which needs offsets at page boundaries.
-_PAGE = 4096
-
-
 # The checker need not see larger weights: that their sizes are right, `read` itself checks.
 _LARGE = 2**16
-
-
-_Attribute = onnx.AttributeProto
-_HOLDS_GRAPHS = (_Attribute.GRAPH, _Attribute.GRAPHS)
-_HOLDS_TENSORS = (_Attribute.TENSOR, _Attribute.TENSORS, _Attribute.SPARSE_TENSOR, _Attribute.SPARSE_TENSORS)
 
 
 def read(path: Path, *, weights: bool = True) -> onnx.ModelProto:
@@ -74,7 +56,7 @@ def read(path: Path, *, weights: bool = True) -> onnx.ModelProto:
     validity.check_names(path, bodies(model))
     validity.check_types(path, bodies(model))
     _check_versions(model, path)
-    external = _check_external_data(model, path, weights=weights)
+    external = external_data.check(model, path, weights=weights)
     for tensor in tensors(model):
         validity.check_tensor(path, tensor)
     try:
@@ -105,54 +87,24 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> 
         OutputError: `path` is `source` or its external data, or cannot be written.
         ModelError: external data that is to be copied is missing.
     """
-    places = external_data(model)
+    places = external_data.places(model)
     _refuse_overwriting(path, source, places)
     beside, copies = path.parent, dict[str, str]()
     with explained(path, writing=True), removed_on_failure() as made:
         if source is not None and _same_folder(path, source):
             beside = source.parent
         elif source is not None:
-            _refuse_missing(source, places)
-            copies = {place: _copy_beside(path, source.parent / place, place, made) for place in places}
-        with _relocated(model, copies):
+            external_data.refuse_missing(source, places)
+            copies = {place: external_data.copy_beside(path, source.parent / place, place, made) for place in places}
+        with external_data.relocated(model, copies):
             pieces = _pieces(model)
             if pieces is None:
-                made.append(_spill(model, path, taken={*places, *copies.values()}))
+                made.append(external_data.spill(model, path, taken={*places, *copies.values()}))
                 pieces = _pieces(model)
             if pieces is None:
                 raise OutputError(f"{path} would have more than 2 GiB even without its weights: split the model")
             replace(path, pieces)
         return list(dict.fromkeys((path, *(beside / copies.get(place, place) for place in places), *made)))
-
-
-def bodies(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """The graph of `model`, the graphs in its nodes' attributes, its functions and its training graphs."""
-    training = (graph for info in model.training_info for graph in (info.initialization, info.algorithm))
-    return owners(*training, *model.functions, model.graph)
-
-
-def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor in `model`: the initializers and the attributes of all its `bodies`."""
-    for body in bodies(model):
-        if isinstance(body, onnx.GraphProto):
-            yield from body.initializer
-            for sparse in body.sparse_initializer:
-                yield from (sparse.values, sparse.indices)
-        for node in body.node:
-            for attribute in node.attribute:
-                if attribute.type not in _HOLDS_TENSORS:
-                    continue
-                if attribute.HasField("t"):
-                    yield attribute.t
-                yield from attribute.tensors
-                sparse_tensors = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
-                for sparse in (*sparse_tensors, *attribute.sparse_tensors):
-                    yield from (sparse.values, sparse.indices)
-
-
-def external_data(model: onnx.ModelProto) -> list[str]:
-    """The files that hold tensors of `model`, as it names them: paths relative to its folder, sorted."""
-    return sorted({_entries(tensor).get("location", "") for tensor in tensors(model) if _is_external(tensor)})
 
 
 def read_inputs(path: Path) -> dict[str, np.ndarray]:
@@ -199,14 +151,6 @@ def _same_folder(one: Path, other: Path) -> bool:
     return one.parent.resolve() == other.parent.resolve()
 
 
-def _is_external(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_location == onnx.TensorProto.EXTERNAL
-
-
-def _entries(tensor: onnx.TensorProto) -> Mapping[str, str]:
-    return {entry.key: entry.value for entry in tensor.external_data}
-
-
 def _check_versions(model: onnx.ModelProto, path: Path) -> None:
     if model.ir_version > onnx.IR_VERSION:
         raise ModelError(
@@ -222,60 +166,6 @@ def _check_versions(model: onnx.ModelProto, path: Path) -> None:
                 f"{path} uses opset {opset.version} of {opset.domain or 'ai.onnx'}, but the installed onnx "
                 f"{onnx.__version__} knows up to {known}: pip install --upgrade onnx"
             )
-
-
-def _check_external_data(model: onnx.ModelProto, path: Path, *, weights: bool) -> bool:
-    """Whether `model` has external data; ModelError if that is not where the model says."""
-    sizes: dict[str, float] = {}
-    for tensor in tensors(model):
-        if not _is_external(tensor):
-            continue
-        entries = _entries(tensor)
-        place = entries.get("location", "")
-        if place not in sizes:
-            sizes[place] = _external_size(path, place, tensor.name, weights=weights)
-        try:
-            offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
-            if offset < 0 or length < 0:
-                raise ValueError
-        except ValueError:
-            raise ModelError(
-                f"{path}: offset and length of the external data of {tensor.name!r} are not numbers: export it again"
-            ) from None
-        end = offset + (length or math.prod(tensor.dims) * validity.ITEM_BYTES.get(tensor.data_type, 0))
-        if end > sizes[place]:
-            raise ModelError(
-                f"{path}: {place} is cut off: {tensor.name!r} ends at byte {end:,}, the file at {sizes[place]:,}; "
-                "copy or export it again"
-            )
-    return bool(sizes)
-
-
-def _external_size(path: Path, place: str, tensor: str, *, weights: bool) -> float:
-    """The size in bytes of the external data file `place` of the model `path`; infinite if it may be missing and is."""
-    if (
-        not place
-        or PurePosixPath(place).is_absolute()
-        or Path(place).is_absolute()
-        or ".." in PurePosixPath(place).parts
-    ):
-        raise ModelError(
-            f"{path}: the external data of {tensor!r} lies at {place!r}, outside the model's folder: "
-            "save it beside the model"
-        )
-    file = path.parent / place
-    size = None
-    try:
-        found = file.stat()
-        size = found.st_size if stat.S_ISREG(found.st_mode) else None
-    except FileNotFoundError:
-        if not weights:
-            return math.inf
-    except (OSError, ValueError):  # a name that no file can have
-        pass
-    if size is None:
-        raise ModelError(f"{path}: its external data {file} is missing (tensor {tensor!r}): put it beside the model")
-    return size
 
 
 def _is_large(tensor: onnx.TensorProto) -> bool:
@@ -298,7 +188,7 @@ def _without_weights(model: onnx.ModelProto, *, external: bool) -> onnx.ModelPro
             copy.graph.initializer.append(tensor)
     onnxruntime_ops.hide(copy)
     for tensor in tensors(copy) if external else ():
-        if _is_external(tensor):
+        if external_data.is_external(tensor):
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
             tensor.dims[:] = [0]
@@ -314,104 +204,6 @@ def _refuse_overwriting(path: Path, source: Path | None, places: Sequence[str]) 
         data = source.parent / place
         if data.exists() and path.samefile(data):
             raise OutputError(f"{path} holds the external data of {source}: give another file with -o")
-
-
-def _refuse_missing(source: Path, places: Sequence[str]) -> None:
-    for place in places:
-        if not (data := source.parent / place).is_file():
-            raise ModelError(f"{source}: its external data {data} is missing and cannot be copied: put it there")
-
-
-def _copy_beside(path: Path, data: Path, place: str, made: list[Path]) -> str:
-    """Copies `data` to the folder of `path`, as `place` if that is free; returns its name relative to that folder.
-
-    A file that it had to make is added to `made`.
-    """
-    original = PurePosixPath(place)
-    prefixes = chain(("", f"{path.stem}."), (f"{path.stem}.{number}." for number in count(2)))
-    targets = (path.parent / original.with_name(prefix + original.name) for prefix in prefixes)
-    target = next(target for target in targets if not target.exists() or _is_copy(target, data))
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Never a hard link: onnx refuses data that has one, and writing to the one file would change the other.
-        with explained(target, writing=True), renamed_to(target) as temporary:
-            _copy(data, temporary)
-        made.append(target)
-    return target.relative_to(path.parent).as_posix()
-
-
-def _is_copy(target: Path, data: Path) -> bool:
-    """Whether `target` is `data` or, going by size and time as rsync does, a copy made of it."""
-    ours, theirs = target.stat(), data.stat()
-    return target.samefile(data) or (ours.st_size, ours.st_mtime_ns) == (theirs.st_size, theirs.st_mtime_ns)
-
-
-def _copy(data: Path, target: Path) -> None:
-    """Copies inside the kernel: blocks are shared where the file system can, and holes stay holes."""
-    try:
-        with open(data, "rb") as source, open(target, "xb") as copy:
-            size = os.fstat(source.fileno()).st_size
-            os.truncate(copy.fileno(), size)
-            for at, end in _extents(source.fileno(), size):
-                while at < end:
-                    if not (copied := os.copy_file_range(source.fileno(), copy.fileno(), end - at, at, at)):
-                        raise OSError(errno.EIO, f"{data} shrank while it was copied")
-                    at += copied
-            os.fsync(copy.fileno())
-    except (AttributeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        shutil.copyfile(data, target)
-    shutil.copystat(data, target)
-
-
-def _extents(file: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where an open file has data: (start, end) in bytes."""
-    end = 0
-    while end < size:
-        try:
-            start = os.lseek(file, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole is left
-                return
-            raise
-        end = os.lseek(file, start, os.SEEK_HOLE)
-        yield start, end
-
-
-@contextmanager
-def _relocated(model: onnx.ModelProto, names: Mapping[str, str]) -> Iterator[None]:
-    """`model` refers to its external data by new names inside the block, by the old ones after it."""
-    changed = []
-    for tensor in tensors(model) if any(old != new for old, new in names.items()) else ():
-        for entry in tensor.external_data if _is_external(tensor) else ():
-            if entry.key == "location" and names.get(entry.value, entry.value) != entry.value:
-                changed.append((entry, entry.value))
-                entry.value = names[entry.value]
-    try:
-        yield
-    finally:
-        for entry, old in changed:
-            entry.value = old
-
-
-def _spill(model: onnx.ModelProto, path: Path, taken: Collection[str]) -> Path:
-    """Moves the weights of `model` to a file beside `path`, not one of those `taken`; returns that file."""
-    names = chain((f"{path.name}.data",), (f"{path.name}.{number}.data" for number in count(2)))
-    target = path.with_name(next(name for name in names if name not in taken))
-    with explained(target, writing=True), renamed_to(target) as temporary, open(temporary, "xb") as file:
-        for tensor in tensors(model):
-            if not tensor.HasField("raw_data") or len(raw := tensor.raw_data) < _SPILL_BYTES:
-                continue
-            file.seek(-file.tell() % _PAGE, os.SEEK_CUR)
-            place = {"location": target.name, "offset": str(file.tell()), "length": str(len(raw))}
-            file.write(raw)
-            tensor.ClearField("raw_data")
-            tensor.data_location = onnx.TensorProto.EXTERNAL
-            tensor.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in place.items())
-        file.flush()
-        os.fsync(file.fileno())
-    return target
 
 
 def _pieces(model: onnx.ModelProto) -> Iterator[bytes] | None:

@@ -18,16 +18,15 @@ from onnxfuse.model.dims import (
     broadcast,
     broadcast_dim,
     equal,
-    evaluate,
     exact,
     floor_divide,
-    limit,
     maximum,
     minimum,
     product,
     smallest_of,
     symbol,
 )
+from onnxfuse.model.symbols import evaluate, limit
 
 a, b, c = symbol("a"), symbol("b"), symbol("c")
 

@@ -13,7 +13,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnxfuse.errors import ModelError, OutputError
-from onnxfuse.model import files
+from onnxfuse.model import external_data, files
+from onnxfuse.model.tensors import tensors
 from tests import broken
 
 
@@ -34,7 +35,7 @@ def weight(path: Path) -> np.ndarray:
 
 
 def locations(path: Path) -> list[str]:
-    return files.external_data(onnx.load(path, load_external_data=False))
+    return external_data.places(onnx.load(path, load_external_data=False))
 
 
 def test_reading_leaves_external_data_on_disk(external: Path) -> None:
@@ -117,7 +118,7 @@ def test_data_that_was_copied_before_is_used_again(
 ) -> None:
     files.write(files.read(external), tmp_path / "fused.onnx", source=external)
     first = (tmp_path / "fused.onnx").read_bytes()
-    monkeypatch.setattr(files, "_copy", lambda *_: pytest.fail("copied again"))
+    monkeypatch.setattr(external_data, "_copy", lambda *_: pytest.fail("copied again"))
     files.write(files.read(external), tmp_path / "fused.onnx", source=external)
     assert (tmp_path / "fused.onnx").read_bytes() == first
 
@@ -185,7 +186,7 @@ def test_weights_too_large_for_one_file_move_out(tmp_path: Path) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.arange(1024, dtype=np.float32), "large"))
     model.graph.initializer.append(numpy_helper.from_array(np.arange(512, dtype=np.float64), "larger"))
     target = tmp_path / "big.onnx"
-    data = files._spill(model, target, taken={"big.onnx.data"})
+    data = external_data.spill(model, target, taken={"big.onnx.data"})
     target.write_bytes(model.SerializeToString())
     assert data == tmp_path / "big.onnx.2.data"
     small, large, larger = onnx.load(target, load_external_data=False).graph.initializer
@@ -209,7 +210,7 @@ def test_tensors_are_found_everywhere() -> None:
     model.functions.append(
         helper.make_function("d", "F", [], ["in function"], [constant("in function")], [helper.make_opsetid("", 17)])
     )
-    names = sorted(tensor.name for tensor in files.tensors(model))
+    names = sorted(tensor.name for tensor in tensors(model))
     twice = ["in body", "of body"]
     assert names == sorted([*twice, *twice, "two", "eps", "gamma", "beta", "in graph", "in function"])
 

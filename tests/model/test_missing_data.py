@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxfuse
 from onnxfuse.cli.main import main
 from onnxfuse.errors import ModelError
-from onnxfuse.model import files
+from onnxfuse.model import external_data
 from tests import broken
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -33,7 +33,7 @@ def without_data(name: str, folder: Path) -> Path:
     for data in folder.iterdir():
         if data != path:
             data.unlink()
-    assert files.external_data(onnx.load(path, load_external_data=False))
+    assert external_data.places(onnx.load(path, load_external_data=False))
     return path
 
 

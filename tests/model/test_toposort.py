@@ -13,7 +13,8 @@ from onnx import parser
 import onnxfuse
 from onnxfuse.cli.main import main
 from onnxfuse.errors import ModelError
-from onnxfuse.model import files, toposort
+from onnxfuse.model import toposort
+from onnxfuse.model.tensors import bodies
 from tests import broken
 from tests.spellings.mutants import feeds, run
 
@@ -41,7 +42,7 @@ def shuffled(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     generator = random.Random(seed)
-    for scope in files.bodies(copy):
+    for scope in bodies(copy):
         nodes = list(scope.node)
         generator.shuffle(nodes)
         del scope.node[:]

@@ -1,0 +1,193 @@
+"""External data: the files beside a model that hold its weights."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import shutil
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain, count
+from pathlib import Path, PurePosixPath
+
+import onnx
+
+from onnxfuse.errors import ModelError
+from onnxfuse.model import validity
+from onnxfuse.system.atomic_write import explained, renamed_to
+
+from .tensors import tensors
+
+# A weight smaller than this stays in the model when the others leave it: a page per scalar would be waste.
+_SPILL_BYTES = 1024
+# Runtimes map external data into memory, which needs offsets at page boundaries.
+_PAGE = 4096
+
+
+def places(model: onnx.ModelProto) -> list[str]:
+    """The files that hold tensors of `model`, as it names them: paths relative to its folder, sorted."""
+    return sorted({_entries(tensor).get("location", "") for tensor in tensors(model) if is_external(tensor)})
+
+
+def is_external(tensor: onnx.TensorProto) -> bool:
+    """Is a tensor in a file of its own?"""
+    return tensor.data_location == onnx.TensorProto.EXTERNAL
+
+
+def _entries(tensor: onnx.TensorProto) -> Mapping[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def check(model: onnx.ModelProto, path: Path, *, weights: bool) -> bool:
+    """Whether `model` has external data; ModelError if that is not where the model says."""
+    sizes: dict[str, float] = {}
+    for tensor in tensors(model):
+        if not is_external(tensor):
+            continue
+        entries = _entries(tensor)
+        place = entries.get("location", "")
+        if place not in sizes:
+            sizes[place] = _external_size(path, place, tensor.name, weights=weights)
+        try:
+            offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
+            if offset < 0 or length < 0:
+                raise ValueError
+        except ValueError:
+            raise ModelError(
+                f"{path}: offset and length of the external data of {tensor.name!r} are not numbers: export it again"
+            ) from None
+        end = offset + (length or math.prod(tensor.dims) * validity.ITEM_BYTES.get(tensor.data_type, 0))
+        if end > sizes[place]:
+            raise ModelError(
+                f"{path}: {place} is cut off: {tensor.name!r} ends at byte {end:,}, the file at {sizes[place]:,}; "
+                "copy or export it again"
+            )
+    return bool(sizes)
+
+
+def _external_size(path: Path, place: str, tensor: str, *, weights: bool) -> float:
+    """The size in bytes of the external data file `place` of the model `path`; infinite if it may be missing and is."""
+    if (
+        not place
+        or PurePosixPath(place).is_absolute()
+        or Path(place).is_absolute()
+        or ".." in PurePosixPath(place).parts
+    ):
+        raise ModelError(
+            f"{path}: the external data of {tensor!r} lies at {place!r}, outside the model's folder: "
+            "save it beside the model"
+        )
+    file = path.parent / place
+    size = None
+    try:
+        found = file.stat()
+        size = found.st_size if stat.S_ISREG(found.st_mode) else None
+    except FileNotFoundError:
+        if not weights:
+            return math.inf
+    except (OSError, ValueError):  # a name that no file can have
+        pass
+    if size is None:
+        raise ModelError(f"{path}: its external data {file} is missing (tensor {tensor!r}): put it beside the model")
+    return size
+
+
+def refuse_missing(source: Path, places: Sequence[str]) -> None:
+    """ModelError if one of these files is missing beside the model `source`."""
+    for place in places:
+        if not (data := source.parent / place).is_file():
+            raise ModelError(f"{source}: its external data {data} is missing and cannot be copied: put it there")
+
+
+def copy_beside(path: Path, data: Path, place: str, made: list[Path]) -> str:
+    """Copies `data` to the folder of `path`, as `place` if that is free; returns its name relative to that folder.
+
+    A file that it had to make is added to `made`.
+    """
+    original = PurePosixPath(place)
+    prefixes = chain(("", f"{path.stem}."), (f"{path.stem}.{number}." for number in count(2)))
+    targets = (path.parent / original.with_name(prefix + original.name) for prefix in prefixes)
+    target = next(target for target in targets if not target.exists() or _is_copy(target, data))
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Never a hard link: onnx refuses data that has one, and writing to the one file would change the other.
+        with explained(target, writing=True), renamed_to(target) as temporary:
+            _copy(data, temporary)
+        made.append(target)
+    return target.relative_to(path.parent).as_posix()
+
+
+def _is_copy(target: Path, data: Path) -> bool:
+    """Whether `target` is `data` or, going by size and time as rsync does, a copy made of it."""
+    ours, theirs = target.stat(), data.stat()
+    return target.samefile(data) or (ours.st_size, ours.st_mtime_ns) == (theirs.st_size, theirs.st_mtime_ns)
+
+
+def _copy(data: Path, target: Path) -> None:
+    """Copies inside the kernel: blocks are shared where the file system can, and holes stay holes."""
+    try:
+        with open(data, "rb") as source, open(target, "xb") as copy:
+            size = os.fstat(source.fileno()).st_size
+            os.truncate(copy.fileno(), size)
+            for at, end in _extents(source.fileno(), size):
+                while at < end:
+                    if not (copied := os.copy_file_range(source.fileno(), copy.fileno(), end - at, at, at)):
+                        raise OSError(errno.EIO, f"{data} shrank while it was copied")
+                    at += copied
+            os.fsync(copy.fileno())
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        shutil.copyfile(data, target)
+    shutil.copystat(data, target)
+
+
+def _extents(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where an open file has data: (start, end) in bytes."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole is left
+                return
+            raise
+        end = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, end
+
+
+@contextmanager
+def relocated(model: onnx.ModelProto, names: Mapping[str, str]) -> Iterator[None]:
+    """`model` refers to its external data by new names inside the block, by the old ones after it."""
+    changed = []
+    for tensor in tensors(model) if any(old != new for old, new in names.items()) else ():
+        for entry in tensor.external_data if is_external(tensor) else ():
+            if entry.key == "location" and names.get(entry.value, entry.value) != entry.value:
+                changed.append((entry, entry.value))
+                entry.value = names[entry.value]
+    try:
+        yield
+    finally:
+        for entry, old in changed:
+            entry.value = old
+
+
+def spill(model: onnx.ModelProto, path: Path, taken: Collection[str]) -> Path:
+    """Moves the weights of `model` to a file beside `path`, not one of those `taken`; returns that file."""
+    names = chain((f"{path.name}.data",), (f"{path.name}.{number}.data" for number in count(2)))
+    target = path.with_name(next(name for name in names if name not in taken))
+    with explained(target, writing=True), renamed_to(target) as temporary, open(temporary, "xb") as file:
+        for tensor in tensors(model):
+            if not tensor.HasField("raw_data") or len(raw := tensor.raw_data) < _SPILL_BYTES:
+                continue
+            file.seek(-file.tell() % _PAGE, os.SEEK_CUR)
+            place = {"location": target.name, "offset": str(file.tell()), "length": str(len(raw))}
+            file.write(raw)
+            tensor.ClearField("raw_data")
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            tensor.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in place.items())
+        file.flush()
+        os.fsync(file.fileno())
+    return target
