@@ -14,6 +14,8 @@ from rich.text import Text
 from onnxfuse.performance.benchmark import FUSED, ORIGINAL, Bench, OpTime
 from onnxfuse.proof.numerics import is_float
 
+from .quantities import human_seconds
+
 _BAR = 40
 _MOST_OPS = 12
 
@@ -100,11 +102,3 @@ def _bar(value: float, longest: float) -> str:
     """A bar as long as `value` is of `longest`, to an eighth of a character."""
     eighths = round(_BAR * 8 * value / longest) if longest else 0
     return "█" * (eighths // 8) + (chr(0x2590 - eighths % 8) if eighths % 8 else "")
-
-
-def human_seconds(seconds: float) -> str:
-    """Three digits: ``1.23 ms``."""
-    for factor, unit in ((1e6, "µs"), (1e3, "ms")):
-        if seconds * factor < 999.5:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from onnxfuse.cli import console
+from onnxfuse.cli import console, report_text
+from onnxfuse.cli.quantities import human_bytes
 from onnxfuse.reporting.records import LeftOut, NearMiss, Report, Validation
 from tests.fake_engine import fusion, near_miss
 
@@ -39,10 +40,10 @@ def report() -> Report:
 
 def test_nothing_is_cut_or_wider_than_the_terminal(terminal: io.StringIO) -> None:
     out = console.console()
-    console.print_optimized(out, report(), written=[Path("a"), Path("b")], verbose=True)
-    console.print_report(out, report(), verbose=True)
-    console.print_why(out, report(), "Gelu")
-    console.print_explanation(out, report(), frozenset(["/enc/layer.0/n3"]), "Div", None)
+    report_text.print_optimized(out, report(), written=[Path("a"), Path("b")], verbose=True)
+    report_text.print_report(out, report(), verbose=True)
+    report_text.print_why(out, report(), "Gelu")
+    report_text.print_explanation(out, report(), frozenset(["/enc/layer.0/n3"]), "Div", None)
     text = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
@@ -53,7 +54,7 @@ def test_nothing_is_cut_or_wider_than_the_terminal(terminal: io.StringIO) -> Non
 
 
 def test_a_terminal_gets_colours(terminal: io.StringIO) -> None:
-    console.print_report(console.console(), report(), verbose=False)
+    report_text.print_report(console.console(), report(), verbose=False)
     assert "\x1b[1;36m" in terminal.getvalue()
 
 
@@ -83,7 +84,7 @@ def test_no_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1234, "1.23 kB"), (999_600, "1 MB"), (25e9, "25 GB"), (4e12, "4 TB")],
 )
 def test_bytes_for_humans(count: float, text: str) -> None:
-    assert console.human_bytes(count) == text
+    assert human_bytes(count) == text
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_bytes_for_humans(count: float, text: str) -> None:
     ],
 )
 def test_verdicts(validation: Validation, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    console.print_optimized(console.console(), Report("m.onnx", validation=validation), written=[], verbose=False)
+    report_text.print_optimized(console.console(), Report("m.onnx", validation=validation), written=[], verbose=False)
     assert f"  {text}" in capsys.readouterr().out
 
 
@@ -109,7 +110,7 @@ def test_one_reason_in_many_layers_is_told_once(capsys: pytest.CaptureFixture[st
 
     layers = [miss(layer, f"/enc/{layer}/Div:0 is needed elsewhere") for layer in (1, 2)]
     numbers = [miss(layer, f"the constant wants 0.5, saw 0.{layer}") for layer in (1, 2)]
-    console.print_near_misses(console.console(), [*layers, *numbers], verbose=False)
+    report_text.print_near_misses(console.console(), [*layers, *numbers], verbose=False)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "  2 × Gelu at /enc/1/Mul: /enc/1/Div:0 is needed elsewhere",
         "      also at /enc/2/Mul",
@@ -119,5 +120,5 @@ def test_one_reason_in_many_layers_is_told_once(capsys: pytest.CaptureFixture[st
 
 
 def test_superfluous_nodes_are_not_called_fused(capsys: pytest.CaptureFixture[str]) -> None:
-    console.print_report(console.console(), Report("m.onnx", nodes_before=5, nodes_after=3), verbose=False)
+    report_text.print_report(console.console(), Report("m.onnx", nodes_before=5, nodes_after=3), verbose=False)
     assert "nothing to fuse: 5 nodes, 2 are superfluous" in capsys.readouterr().out

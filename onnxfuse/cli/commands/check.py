@@ -47,7 +47,7 @@ def check(
       onnxfuse check exports/*.onnx --baseline fusions.json --runtime onnxruntime==1.23
     """
     from onnxfuse import pipeline
-    from onnxfuse.cli import console, paths
+    from onnxfuse.cli import console, paths, report_text
     from onnxfuse.language import lookup
     from onnxfuse.model import files
     from onnxfuse.reporting import requirements
@@ -85,8 +85,8 @@ def check(
             new += requirements.gained(found, before.get(path.name))
         if style == "text":
             if not quiet:
-                out.print(f"{path}: {console.census(found)}")
-            console.print_findings(out, findings)
+                out.print(f"{path}: {report_text.census(found)}")
+            report_text.print_findings(out, findings)
         return found, findings
 
     results, code = each(sources, one)

@@ -85,7 +85,7 @@ def optimize(
       onnxfuse optimize bert.onnx --target ort --runtime onnxruntime==1.23
     """
     from onnxfuse import pipeline
-    from onnxfuse.cli import console, paths
+    from onnxfuse.cli import console, paths, report_text
     from onnxfuse.language import lookup
     from onnxfuse.model import files
     from onnxfuse.performance import gpus
@@ -127,7 +127,7 @@ def optimize(
             report.output = str(places[path])
         report.seconds = time.perf_counter() - start
         if not quiet:
-            console.print_optimized(out, report, written=written, verbose=verbose)
+            report_text.print_optimized(out, report, written=written, verbose=verbose)
         return report
 
     reports, code = each(places, one)

@@ -60,7 +60,7 @@ def report(
       onnxfuse report bert.onnx --runtime onnxruntime==1.23 --format json | jq .runs
     """
     from onnxfuse import pipeline
-    from onnxfuse.cli import console, paths
+    from onnxfuse.cli import console, paths, report_text
     from onnxfuse.errors import UsageError
     from onnxfuse.language import lookup
     from onnxfuse.model import files
@@ -89,19 +89,19 @@ def report(
         known_as = frozenset((node.name, *node.output)) - {""} if node else frozenset[str]()
         if style == "json":
             found = found.narrowed(lambda fusion: not why or fusion.rule == why)
-            return found.narrowed(lambda fusion: not node or console.concerns(fusion, known_as))
+            return found.narrowed(lambda fusion: not node or report_text.concerns(fusion, known_as))
         if node:
             op = family_of(node)
             out.print(f"{explain} ({op}) in {path}")
             if node.domain == DOMAIN:
-                console.print_origin(out, *provenance.origin(node))
+                report_text.print_origin(out, *provenance.origin(node))
             else:
-                console.print_explanation(out, found, known_as, op, lookup.rules_with(op, options["rules"]))
+                report_text.print_explanation(out, found, known_as, op, lookup.rules_with(op, options["rules"]))
         elif why:
-            console.print_why(out, found, why)
+            report_text.print_why(out, found, why)
         else:
-            console.print_report(out, found, verbose=verbose)
-            console.print_estimates(out, found, verbose=verbose)
+            report_text.print_report(out, found, verbose=verbose)
+            report_text.print_estimates(out, found, verbose=verbose)
         return found
 
     sources = paths.expand(models)

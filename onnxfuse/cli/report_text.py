@@ -1,0 +1,324 @@
+"""How a report looks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation, known_bytes
+
+from .quantities import human_bytes, human_flops, human_launches, human_seconds, human_traffic
+
+if TYPE_CHECKING:
+    from onnxfuse.reporting.requirements import Finding
+
+_EXAMPLES = 3
+
+
+def print_optimized(out: Console, report: Report, *, written: Sequence[Path], verbose: bool) -> None:
+    """What `optimize` did to one model; `written` is empty if it wrote nothing on purpose."""
+    arrow = f" → {report.output}" if report.output else ""
+    out.print(Text.assemble((report.model, "bold"), arrow))
+    _print_sum(out, report, "nothing to fuse")
+    _print_fusions(out, report.fusions, scopes=verbose, sites=verbose)
+    if report.card is not None:
+        sizes = f" at {report.assumed}, as nothing else was said: --shape NAME:DIMS" if report.assumed else ""
+        out.print(Text(f"  weighed on {report.card}{sizes}", style="dim"))
+    for left in report.left_out:
+        what = f"left out: {_fusion_at(left.fusion)}: {left.reason}"
+        out.print(Padding.indent(Text.assemble(("✗ ", "bold red"), what), 2))
+    _print_placement(out, report)
+    _print_verdict(out, report.validation)
+    _print_runs(out, report)
+    for extra in written[1:]:
+        out.print(Text(f"  with its external data in {extra}", style="dim"))
+    out.print(Text(f"  {'written' if written else 'nothing written'}, {report.seconds:.1f} s\n", style="dim"))
+
+
+def print_report(out: Console, report: Report, *, verbose: bool) -> None:
+    """What can be fused in one model and where, and what nearly could."""
+    out.print(Text(report.model, style="bold"))
+    _print_sum(out, report, "nothing to fuse")
+    _print_fusions(out, report.fusions, scopes=True, sites=verbose)
+    _print_placement(out, report)
+    _print_sources(out, report, verbose=verbose)
+    _print_runs(out, report)
+    print_near_misses(out, report.near_misses, verbose=verbose)
+    if report.near_misses or not report.fusions:
+        out.print()
+
+
+def _print_placement(out: Console, report: Report) -> None:
+    """How many nodes onnxruntime's CUDA provider leaves to the CPU, and which."""
+    if report.placement is None:
+        return
+    found = report.placement
+    before, after = sum(found.before.values()), sum(found.after.values())
+    out.print(
+        Text(f"  nodes that fall back to the CPU: {before} → {after} (kernels of onnxruntime {found.onnxruntime})")
+    )
+    for op, count in found.after.items():
+        out.print(Text(f"    {count} × {op}", style="dim"))
+    if any(found.host):
+        out.print(Text(f"    shape arithmetic, which belongs there: {found.host[0]} → {found.host[1]}", style="dim"))
+
+
+def _print_runs(out: Console, report: Report) -> None:
+    """What runs the fused model, in one line."""
+    if report.runs is None:
+        return
+    runs = report.runs
+    if runs.onnxruntime is None:
+        line = f"no onnxruntime that is known runs it: {runs.reason}"
+    elif runs.reason:
+        line = f"runs in onnxruntime {runs.onnxruntime} and later: {runs.reason}"
+    else:
+        line = f"runs in onnxruntime {runs.onnxruntime} and later; older ones are not known"
+    if runs.functions:
+        line += "; needs local functions"
+    if runs.domains:
+        line += f"; needs the ops of {', '.join(runs.domains)}"
+    out.print(Text(f"  {line}", style="dim"))
+
+
+def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:
+    """How long the fused nodes take on a card; those alike together, the longest first."""
+    if report.card is None:
+        return
+    groups: dict[tuple[str, Estimate], list[Fusion]] = defaultdict(list)
+    for fusion in report.fusions:
+        if fusion.estimate is not None:
+            groups[fusion.op.removeprefix("onnxfuse."), fusion.estimate].append(fusion)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column(f"predicted on {report.card}", overflow="fold")
+    for heading in ("nodes", "time each", "bound by", "moves", "computes", "launches", "blocks", "runs from"):
+        table.add_column(heading, justify="left" if heading in ("bound by", "runs from") else "right", no_wrap=True)
+    for (op, e), group in sorted(
+        groups.items(), key=lambda item: (-len(item[1]) * (item[0][1].seconds or 0), item[0][0])
+    ):
+        figures = [
+            human_seconds(e.seconds) + (" measured" if e.measured else "") if e.seconds is not None else "?",
+            e.bound or "?",
+            human_bytes(e.bytes) if e.bytes is not None else "?",
+            human_flops(e.flops) if e.flops is not None else "?",
+            str(e.launches) if e.launches is not None else "?",
+            str(e.resident) if e.resident is not None else "",
+        ]
+        table.add_row(Text(op, style="bold cyan"), str(len(group)), *figures, Text(e.source, style="dim"))
+        for line in (*_kernels(e), *(fusion.node for fusion in group)) if verbose else ():
+            table.add_row(Text(f"  {line}", style="dim"))
+    if not groups:
+        return
+    out.print(Padding.indent(table, 2))
+    times = [fusion.estimate.seconds for fusion in report.fusions if fusion.estimate is not None]
+    known = [seconds for seconds in times if seconds is not None]
+    total = f"{human_seconds(sum(known))} for {len(known)} fused nodes" if known else ""
+    rest = f"{len(times) - len(known)} of unknown shapes" if len(known) < len(times) else ""
+    sizes = f" at {report.assumed}, as nothing else was said: --shape NAME:DIMS" if report.assumed else ""
+    out.print(Text(f"  {', '.join(filter(None, (total, rest)))}{sizes}\n", style="dim"))
+
+
+def _kernels(estimate: Estimate) -> Iterator[str]:
+    """A line for each launch, and what its blocks need."""
+    for launch in estimate.kernels:
+        yield f"{launch.kernel}: {launch.blocks:,} × {launch.threads} threads"
+        for on in launch.occupancy:
+            shared = human_bytes(on.shared + launch.shared)
+            yield f"  {on.architecture}: {on.registers} registers, {shared} shared, {on.resident} blocks at a time"
+
+
+def print_why(out: Console, report: Report, rule: str) -> None:
+    """Everything about one rule: each place where it can fuse, and each where it nearly could."""
+    of_rule = report.narrowed(lambda found: found.rule == rule)
+    out.print(Text(report.model, style="bold"))
+    _print_fusions(out, of_rule.fusions, scopes=True, sites=True)
+    print_near_misses(out, of_rule.near_misses, verbose=True)
+    if not of_rule.fusions and not of_rule.near_misses:
+        out.print(f"  nothing in this model comes near {rule}")
+    out.print()
+
+
+def print_origin(out: Console, rule: str, replaced: Sequence[str]) -> None:
+    """What a node that onnxfuse wrote stands for; empty what its file does not say."""
+    out.print(f"  is fused already{f', by the rule {rule}' if rule else ''}")
+    if replaced:
+        out.print(Padding.indent(Text(f"it stands for: {', '.join(replaced)}", style="dim"), 4))
+
+
+def print_explanation(
+    out: Console, report: Report, names: frozenset[str], op: str, rules: Sequence[str] | None
+) -> None:
+    """Everything about one node, known by `names` (its own and its outputs').
+
+    `rules` are those that call its op, None if any might.
+    """
+    of_node = report.narrowed(lambda found: concerns(found, names))
+    for fusion in of_node.fusions:
+        out.print(Text(f"  is one of {len(fusion.replaced)} nodes that become {_fusion_at(fusion)}"))
+        saving = f"    saves {human_launches(fusion.launches_saved)} and {human_traffic([fusion])} of traffic"
+        out.print(Text(saving, style="dim"))
+        out.print(Padding.indent(Text(f"nodes: {', '.join(fusion.replaced)}", style="dim"), 4))
+    for miss in of_node.near_misses:
+        out.print(Text(f"  stopped {miss.rule}: {miss.reason}"))
+        out.print(Text(f"    {miss.source}", style="dim"))
+    if not of_node.fusions and not of_node.near_misses:
+        if rules:
+            out.print(f"  no rule came near it; {_listed(rules)} {'has' if len(rules) == 1 else 'have'} {op}")
+        elif rules is None:
+            out.print("  no rule came near it")
+        else:
+            out.print(f"  no rule has {op}: onnxfuse leaves it as it is")
+
+
+def concerns(found: Fusion | NearMiss, names: frozenset[str]) -> bool:
+    """Whether a fusion or near miss is about the node known by `names`."""
+    replaced = found.replaced if isinstance(found, Fusion) else ()
+    return found.node in names or not names.isdisjoint(replaced)
+
+
+def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool) -> None:
+    """Near misses, those of one rule and reason together: how many, the first, and where the others are."""
+    groups: dict[tuple[str, str, str], list[NearMiss]] = defaultdict(list)
+    for miss in misses:
+        groups[miss.rule, miss.source, _reason_pattern(miss.reason)].append(miss)
+    if not groups:
+        return
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right", style="yellow", no_wrap=True)
+    table.add_column(overflow="fold")
+    for (rule, source, _), group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        first, others = group[0], group[1:]
+        table.add_row(f"{len(group)} ×", Text.assemble((rule, "bold"), f" at {first.node}: {first.reason}"))
+        shown = others if verbose else others[:_EXAMPLES]
+        if others:
+            more = f" and {len(others) - len(shown)} more" if len(others) > len(shown) else ""
+            table.add_row("", Text(f"also at {', '.join(miss.node for miss in shown)}{more}", style="dim"))
+        if verbose:
+            table.add_row("", Text(source, style="dim"))
+    out.print(Text("  nearly fused", style="dim"))
+    out.print(Padding.indent(table, 2))
+
+
+def print_findings(out: Console, findings: Iterable[Finding]) -> None:
+    """Why a build fails, one line each, with the near misses that explain it."""
+    for finding in findings:
+        out.print(Text.assemble((f"{finding.model}: ", "bold"), (f"{finding.kind}: ", "bold red"), finding.message))
+        if finding.near_misses:
+            print_near_misses(out, finding.near_misses, verbose=False)
+        elif finding.kind == "lost":
+            out.print(Text("  and nothing there comes near it any more: --explain a node of it", style="dim"))
+
+
+def census(report: Report) -> str:
+    """The fusions of a model in one line: ``12 Attention, 25 LayerNormalization``."""
+    return ", ".join(f"{count} {rule}" for rule, count in sorted(report.census.items())) or "no fusions"
+
+
+def _print_sum(out: Console, report: Report, nothing: str) -> None:
+    if not report.fusions:
+        simplified = report.nodes_after < report.nodes_before
+        tail = f", {report.nodes_before - report.nodes_after} are superfluous" if simplified else ", unchanged"
+        out.print(f"  {nothing}: {report.nodes_before:,} nodes{tail}")
+        return
+    share = 1 - report.nodes_after / report.nodes_before if report.nodes_before else 0
+    line = f"  {report.nodes_before:,} → {report.nodes_after:,} nodes (-{share:.0%})"
+    out.print(f"{line}, saving {human_launches(report.launches_saved)} and {human_traffic(report.fusions)} of traffic")
+
+
+def _print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, sites: bool) -> None:
+    if not fusions:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("fusion", overflow="fold")
+    for heading in ("sites", "launches saved", "traffic saved"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    groups: dict[str, list[Fusion]] = defaultdict(list)
+    for fusion in fusions:
+        groups[fusion.rule].append(fusion)
+    for rule, group in sorted(groups.items(), key=lambda item: (-sum(f.launches_saved for f in item[1]), item[0])):
+        saved = sum(fusion.launches_saved for fusion in group)
+        table.add_row(Text(rule, style="bold cyan"), str(len(group)), f"{saved:,}", human_traffic(group))
+        if sites:
+            for fusion in group:
+                node = fusion.node.removeprefix(f"{fusion.scope}/")
+                where = f"  {fusion.scope or '(top)'}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
+                table.add_row(Text(where, style="dim"), "", f"{fusion.launches_saved:,}", human_traffic([fusion]))
+        elif scopes:
+            places = Counter(_pattern(fusion.scope) + _with(fusion) for fusion in group)
+            for scope, count in sorted(places.items()):
+                table.add_row(Text(f"  {scope}", style="dim"), Text(str(count), style="dim"))
+    out.print()
+    out.print(Padding.indent(table, 2))
+    if not known_bytes(fusions)[1]:
+        hint = "  ? and >: unknown where a dimension is symbolic; give --shape NAME:DIMS"
+        out.print(Text(hint, style="dim"))
+    out.print()
+
+
+def _print_sources(out: Console, report: Report, *, verbose: bool) -> None:
+    """What the fused ops run from."""
+    if report.kernels:
+        kernels = (f"{op} ({source})" for op, source in sorted(report.kernels.items()))
+        out.print(Padding.indent(Text(f"kernels for {', '.join(kernels)}", style="dim"), 2))
+    if verbose:
+        for op, reason in sorted(report.bodies.items()):
+            out.print(Padding.indent(Text(f"{op} runs from its function body: {reason}", style="dim"), 2))
+    elif report.bodies:
+        out.print(Padding.indent(Text(f"from function bodies: {', '.join(sorted(report.bodies))}", style="dim"), 2))
+    if report.kernels or report.bodies:
+        out.print()
+
+
+def _print_verdict(out: Console, validation: Validation) -> None:
+    if validation.verdict == "equal":
+        text = f"same numbers in onnxruntime: largest error {validation.max_error or 0:.1e}"
+        text += f" in {validation.cases} {'run' if validation.cases == 1 else 'runs'}"
+        mark, style = "✓ ", "bold green"
+        if validation.rtol is not None and validation.atol is not None:
+            text += f" (rtol {validation.rtol:g}, atol {validation.atol:g})"
+        if validation.kernels:
+            text += f", with the kernels of {', '.join(validation.kernels)} run on the CPU"
+    elif validation.verdict == "mismatch":
+        text = f"other numbers in onnxruntime: {validation.note}"
+        mark, style = "✗ ", "bold red"
+    else:
+        text = f"not validated: {validation.note}" if validation.note else "not validated"
+        mark, style = "! ", "bold yellow"
+    out.print(Padding.indent(Text.assemble((mark, style), text), 2))
+    if validation.verdict == "equal" and validation.note:
+        out.print(Padding.indent(Text(validation.note, style="dim"), 4))
+    if validation.reference_error is not None:
+        original, fused = validation.reference_error
+        out.print(Text(f"    against float64: original {original:.1e}, fused {fused:.1e}", style="dim"))
+
+
+def _with(fusion: Fusion) -> str:
+    often = Counter(fusion.absorbed).items()
+    return f" with {', '.join(f'{n} {name}' if n > 1 else name for name, n in often)}" if often else ""
+
+
+def _fusion_at(fusion: Fusion) -> str:
+    return f"{fusion.rule} at {fusion.scope or fusion.node}"
+
+
+def _pattern(scope: str) -> str:
+    """`scope` with its numbers left open, so that the layers of a model fall together."""
+    return re.sub(r"\d+", "*", scope) or "(top)"
+
+
+def _reason_pattern(reason: str) -> str:
+    """`reason` with the numbers in the names of nodes and values left open, but not those that it is about."""
+    return re.sub(r"\S*/\S*", lambda name: _pattern(name[0]), reason)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_EXAMPLES])
+    return shown if len(names) <= _EXAMPLES else f"{shown} and {len(names) - _EXAMPLES} more"
