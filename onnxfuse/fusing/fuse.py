@@ -21,11 +21,12 @@ from onnxfuse.model.graph import DOMAIN, Names, roots
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.reporting.tell import near_misses
+from onnxfuse.rewriting.assemble import import_domains
 from onnxfuse.rewriting.convert_opset import convert, loadable, raisable
 from onnxfuse.rewriting.inline import expand
+from onnxfuse.rewriting.plan import UnrealisableError
 from onnxfuse.rewriting.provenance import Site, Vanished, vanished
-from onnxfuse.rewriting.realize import UnrealisableError
-from onnxfuse.rewriting.writer import Writer, import_domains
+from onnxfuse.rewriting.writer import Writer
 from onnxfuse.targets.compatibility import compatibility
 from onnxfuse.targets.target import Target
 from onnxfuse.terms.term import Term

@@ -278,6 +278,8 @@ class Names:
 
     taken: set[str]
     last: dict[str, int] = field(default_factory=dict)
+    under: Names | None = None
+    """Those that these are tentative beside."""
 
     @staticmethod
     def of(scopes: Iterable[Graph]) -> Names:
@@ -288,10 +290,27 @@ class Names:
         return Names(taken)
 
     def unique(self, base: str) -> str:
-        name, n = base, self.last.get(base, 1)
-        while name in self.taken:
+        name, n = base, self._last(base)
+        while self._has(name):
             n += 1
             name = f"{base}_{n}"
         self.last[base] = n
         self.taken.add(name)
         return name
+
+    def tentative(self) -> Names:
+        """Names beside these, which these do not have before `keep`."""
+        return Names(set(), {}, self)
+
+    def keep(self) -> None:
+        """Take what was tentative."""
+        assert self.under is not None
+        self.under.taken |= self.taken
+        self.under.last |= self.last
+
+    def _has(self, name: str) -> bool:
+        return name in self.taken or (self.under is not None and self.under._has(name))
+
+    def _last(self, base: str) -> int:
+        n = self.last.get(base)
+        return n if n is not None else 1 if self.under is None else self.under._last(base)

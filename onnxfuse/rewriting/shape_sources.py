@@ -48,9 +48,10 @@ def without_ones(dims: Sequence[Dim]) -> list[Dim]:
 
 
 class Dimensions:
-    """The dimensions of the values of one scope, in the order in which they become known."""
+    """The dimensions of the values of one scope, in the order in which they become known; those `under` come first."""
 
-    def __init__(self) -> None:
+    def __init__(self, under: Dimensions | None = None) -> None:
+        self._under = under
         self._places: dict[Dim, list[tuple[float, str, int, Shape]]] = {}
 
     def add(self, value: str, shape: Shape | None, position: float) -> None:
@@ -60,6 +61,11 @@ class Dimensions:
                 places = self._places.setdefault(dim, [])
                 if len(places) < CHOICE:
                     places.append((position, value, axis, shape or ()))
+
+    def _of(self, dim: Dim) -> Sequence[tuple[float, str, int, Shape]]:
+        """Where a dimension stands, as far as it is remembered."""
+        own = self._places.get(dim, [])
+        return own if self._under is None else [*self._under._of(dim), *own][:CHOICE]
 
     def parts(
         self, dims: Sequence[Dim], before: float, there: Callable[[str], bool] = lambda name: True
@@ -92,12 +98,15 @@ class Dimensions:
     def _longest(self, dims: Sequence[Dim], before: float, there: Callable[[str], bool]) -> Run | None:
         """The first value that has the most of these dimensions side by side, from the first one on."""
         best: Run | None = None
-        for position, value, axis, shape in self._places.get(dims[0], ()):
+        for position, value, axis, shape in self._of(dims[0]):
             if position >= before or not there(value):
                 continue
             stop = axis
             while stop < len(shape) and stop - axis < len(dims) and shape[stop] == dims[stop - axis]:
                 stop += 1
+            if stop - axis < len(dims):  # Numbers at its end are written as such: the rest is asked for more often.
+                while not isinstance(shape[stop - 1], Sym):
+                    stop -= 1
             if best is None or stop - axis > best.stop - best.start:
                 best = Run(value, axis, stop, axis == 0 and stop == len(shape))
         return best

@@ -2,32 +2,34 @@
 
 The search works on terms, in which views have cancelled, shape arithmetic is done and duplicates are one.  What no
 fusion touched keeps its node, even if that node is the last of a chain that its term no longer has.  `simpler` finds
-those values: for each it compares the nodes that would be superfluous with those its term would be spelled with.
+those values: for each it plans (`realize`) what its term would be computed by, and compares the nodes of that plan with
+those that would be superfluous.
 
     guarantees   a value is named only if computing it anew takes fewer nodes than become superfluous; it is computed
                  from values that exist before it; no large constant is read or made; no rounding through a narrower
-                 float type is left out and no sum is reordered; terms are not changed, so that no fusion is lost
+                 float type is left out or comes in, and no sum is reordered; terms are not changed, so that no fusion
+                 is lost
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.lifting.lift import View
 from onnxfuse.matching.search import Found
-from onnxfuse.model.dims import Dim, Sym, exact, product
 from onnxfuse.model.graph import captured_names
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
-from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, SMALL, Term, static
 
-from .shape_sources import Dimensions, Polynomial, Run, without_ones
+from .plan import Draft, NewNode, Plan, UnrealisableError
+from .realize import realize
 
 RESHAPING = frozenset("Identity Reshape Squeeze Unsqueeze Flatten".split())
 """Ops that move nothing."""
@@ -35,12 +37,21 @@ MOVING = RESHAPING | frozenset(
     "Constant Shape Transpose Expand Slice Concat Gather GatherND Split Cast Where And Not".split()
 )
 """Ops that compute nothing worth saving."""
+ROUNDING = frozenset({"Ceil", "Floor", "Round"})
+"""Ops that cut to integers, besides a Cast."""
+CONTINUOUS = MOVING | frozenset("Abs Add Clip Div Exp Log Max Min Mul Neg Pow Reciprocal Sqrt Sub".split())
+"""Ops whose result stands at an integer exactly if their inputs are what they were: log(n / 8) / log(16) * 8 of T5's
+positions is one for n = 16, or the next number below it, as its constants are rounded."""
 LEAVES = frozenset({"Input", "Output", "Repeat"})
 """What no node that is written anew computes."""
 VIEW, WORK = 2, 3
 """What a node costs that only sees its input in another shape, and any other: fewer nodes win, then cheaper ones."""
 LIMIT = 8 * WORK
-"""The cost beyond which a value is not worth spelling."""
+"""The cost beyond which a value is not worth computing anew."""
+
+
+_Key: TypeAlias = Hashable
+"""What a new node computes: its op, what it computes it from, and its attributes."""
 
 
 @dataclass
@@ -48,41 +59,17 @@ class _Live:
     """The nodes that are left of a scope, as values are taken out of it one by one."""
 
     view: View
-    found: Found
     nodes: set[int]
     """Nodes that are needed and stay as they are, so far."""
     fused: frozenset[int]
     """Nodes whose values fused ops compute."""
     uses: Counter[str]
     """How often a value is read by them, by a fused op or as an output."""
-    values: dict[int, list[str]] = field(default_factory=dict)
-    """Terms → the values that are there, in order."""
-    reshapes: dict[int, list[Term]] = field(default_factory=dict)
-    """Terms → the Reshapes of them that are values."""
-    dims: Dimensions = field(default_factory=Dimensions)
-    made: set[tuple[object, ...]] = field(default_factory=set)
-    """Parts of shapes that are written anew; each is written once."""
+    made: set[_Key] = field(default_factory=set)
+    """New nodes that are planned already; what is written twice becomes one."""
 
     def place(self, name: str) -> int:
         return self.view.graph.producer.get(name, -1)
-
-    def existing(self, term: Term, dtype: int, before: int) -> str | None:
-        """A value with this term and element type that is computed before a position."""
-        for name in self.values.get(term.id, ()):
-            place = self.place(name)
-            if place >= before:
-                break
-            if self.there(name) and (term.dtype not in REAL or self.view.dtypes[name] == dtype):
-                return name
-        return None
-
-    def reshaped(self, term: Term, dtype: int, before: int) -> str | None:
-        """A value that holds the term in another shape."""
-        inner = term.args[0] if is_reshape(term) else term
-        if self.existing(inner, dtype, before) is not None:
-            return None
-        values = (self.existing(outer, dtype, before) for outer in self.reshapes.get(inner.id, ()))
-        return next((value for value in values if value is not None), None)
 
     def there(self, name: str) -> bool:
         """Is the value an input, a constant, computed by a node that stays as it is, or by a fused op?"""
@@ -91,49 +78,53 @@ class _Live:
 
 
 def simpler(
-    view: View,
-    found: Found,
+    draft: Draft,
     nodes: Iterable[int],
     fused: Iterable[int],
     reads: Iterable[str],
     pinned: Collection[str],
 ) -> set[str]:
-    """The values of a scope worth computing anew.
+    """The values of the scope of a draft worth computing anew.
 
     `nodes` are positions of the nodes that stay as they are, `fused` of those that do not, `reads` what others need:
     outputs, and what the terms of fused ops are computed from; `pinned` values keep their name."""
+    view, found = draft.view, draft.found
     graph = view.graph
-    live = _Live(view, found, set(nodes), frozenset(fused), Counter(reads))
+    live = _Live(view, set(nodes), frozenset(fused), Counter(reads))
+    rest = Draft(view, found, draft.names, draft.functions, live.there)
     for name in sorted(found.current, key=lambda name: (live.place(name), name)):
         if name not in found.stale:
-            term = found.current[name]
-            live.values.setdefault(term.id, []).append(name)
-            if is_reshape(term):
-                live.reshapes.setdefault(term.args[0].id, []).append(term)
-            live.dims.add(name, term.shape, live.place(name))
+            rest.register(found.current[name], live.place(name), name, view.dtypes[name])
     for index in live.nodes:
         live.uses.update(_inputs(graph.nodes[index]))
+    cut = _cut(view)
     renewed: set[str] = set()
     for index in sorted(live.nodes, reverse=True):
         node = graph.nodes[index]
         if index not in live.nodes or node.op_type == "Constant" or not _renewable(view, index):
             continue
         name = node.output[0]
-        plan = _Spelling(live, index)
-        if not plan.add(found.current[name], view.dtypes[name]):
+        allowed = _Allowed(found)
+        try:
+            plan = realize(rest, found.current[name], view.dtypes[name], index, name, builds=allowed)
+        except UnrealisableError:
             continue
-        if not plan.cost and name in pinned:
-            plan.cost = VIEW  # an Identity
-        gone = _superfluous(live, index, plan.sources)
+        made = {key: node.op for key, node in _keys(plan) if key not in live.made}
+        cost = sum(map(weight, made.values())) or (VIEW if name in pinned else 0)  # an Identity
+        if cost > LIMIT or _rounds(plan) or not all(map(_small, (term for term, _ in plan.constants.values()))):
+            continue
+        sources = plan.sources
+        gone = _superfluous(live, index, sources)
         ops = [graph.nodes[i].op_type for i in gone]
-        fewer = plan.cost < sum(map(weight, ops)) and plan.work <= sum(map(_work, ops))
-        if fewer and plan.sums >= sum(_is_sum(view, graph.nodes[i]) for i in gone):
+        work = sum(map(_work, made.values()))
+        fewer = cost < sum(map(weight, ops)) and work <= sum(map(_work, ops))
+        if fewer and not (work and index in cut) and allowed.sums >= sum(_is_sum(view, graph.nodes[i]) for i in gone):
             renewed.add(name)
-            live.made |= plan.made
+            live.made |= made.keys()
             live.nodes -= gone
             for i in gone:
                 live.uses.subtract(_inputs(graph.nodes[i]))
-            live.uses.update(plan.sources)
+            live.uses.update(sources)
     return renewed
 
 
@@ -155,6 +146,25 @@ def _is_sum(view: View, node: NodeProto) -> bool:
 def _inputs(node: NodeProto) -> list[str]:
     names = [name for name in node.input if name]
     return [*names, *captured_names(node)] if has_bodies(node) else names
+
+
+def _cut(view: View) -> set[int]:
+    """The nodes that compute real numbers which are cut to integers, and those that cut them."""
+    nodes, producer, dtypes = view.graph.nodes, view.graph.producer, view.dtypes
+
+    def cuts(node: NodeProto) -> bool:
+        casts = node.op_type == "Cast" and dtypes.get(node.output[0]) not in REAL
+        return node.op_type in ROUNDING or (casts and dtypes.get(node.input[0]) in REAL)
+
+    found: set[int] = set()
+    stack = [i for i, node in enumerate(nodes) if node.domain in STANDARD and cuts(node)]
+    while stack:
+        index = stack.pop()
+        if index not in found:
+            found.add(index)
+            sources = [producer[name] for name in nodes[index].input if name in producer and dtypes.get(name) in REAL]
+            stack += [i for i in sources if nodes[i].op_type in CONTINUOUS and nodes[i].domain in STANDARD]
+    return found
 
 
 def _renewable(view: View, index: int) -> bool:
@@ -189,95 +199,38 @@ def _superfluous(live: _Live, index: int, kept: Collection[str]) -> set[int]:
 
 
 @dataclass
-class _Spelling:
-    """What it takes to compute a value from its term before a position: the cost of new nodes, the values they read."""
+class _Allowed:
+    """Says which terms may be computed anew for one value, and how many sums there are among them."""
 
-    live: _Live
-    before: int
-    cost: int = 0
-    work: int = 0
+    found: Found
+    terms: int = 0
     sums: int = 0
-    sources: set[str] = field(default_factory=set)
-    made: set[tuple[object, ...]] = field(default_factory=set)
 
-    def add(self, root: Term, dtype: int) -> bool:
-        """Account for a term; False if it cannot, or need not, be spelled."""
-        stack = [root]
-        while stack and self.cost <= LIMIT:
-            term = stack.pop()
-            kind = dtype if term.dtype in REAL else term.dtype
-            name = self.live.existing(term, kind, self.before)
-            other = self.live.reshaped(term, kind, self.before) if name is None else None
-            if name is not None:
-                self.sources.add(name)
-            elif other is not None:
-                self.sources.add(other)
-                self.cost += VIEW
-            elif term.constant:
-                if not _small(term):
-                    return False
-            elif term.op in LEAVES or term.id in self.live.found.origins or not self._own(term):
-                return False
-            else:
-                stack.extend(a for a in term.args if a.op != "Absent")
-        return self.cost <= LIMIT
-
-    def _own(self, term: Term) -> bool:
-        """The nodes of one term alone."""
-        if term.op in ("Add", "Mul") and term.dtype in REAL:
-            self.cost += (len(term.args) - 1) * WORK
-            self.work += len(term.args) - 1
-            self.sums += (len(term.args) - 1) * (term.op == "Add")
-            # Another order of a sum may cancel what the exporter's did not: (x + e) - x.
-            return len(term.args) == 2 or (term.op == "Mul" and all(a.op != "Reciprocal" for a in term.args))
-        if term.op == "Integers":
-            assert term.data is not None
-            self.cost += (term.data.ndim == 0) * VIEW
-            return self._vector(list(term.data.ravel()))
-        self.cost += weight(term.op)
-        self.work += _work(term.op)
-        if term.op == "Reshape" and len(term.args) == 1:
-            return _says(term) or self._vector(term.attr("shape"))
-        if term.op == "Expand" and len(term.args) == 1:
-            return self._vector(term.attr("shape"))
-        if term.op == "Slice" and len(term.args) == 1:
-            return self._vector([term.attr("start")]) and self._vector([term.attr("stop") or 0])
-        return True
-
-    def _vector(self, dims: Sequence[Dim]) -> bool:
-        """A vector of dimensions, each of whose parts is written once."""
-        if not any(isinstance(d, Sym) for d in dims) or self._made(("vector", *dims)):
-            return True
-        parts = self.live.dims.parts(dims, self.before, self.live.there)
-        if parts is None:
+    def __call__(self, term: Term) -> bool:
+        self.terms += 1
+        if term.op in LEAVES or term.id in self.found.origins or self.terms > LIMIT // VIEW:
             return False
-        self.cost += (len(parts) > 1) * WORK
-        for part in parts:
-            runs = [part] if isinstance(part, Run) else []
-            if isinstance(part, Polynomial):
-                runs = [run for factors, _ in part.terms for run in factors]
-                operations = sum(len(factors) + (coefficient != 1) for factors, coefficient in part.terms) - 1
-                self.cost += operations * WORK
-            for run in runs:
-                self.sources.add(run.value)
-                if not self._made(("run", run)):
-                    self.cost += WORK if run.whole or self.live.view.graph.opset >= 15 else 2 * WORK
-        return True
-
-    def _made(self, key: tuple[object, ...]) -> bool:
-        known = key in self.live.made or key in self.made
-        self.made.add(key)
-        return known
+        if term.op not in ("Add", "Mul") or term.dtype not in REAL:
+            return True
+        self.sums += (len(term.args) - 1) * (term.op == "Add")
+        # Another order of a sum may cancel what the exporter's did not: (x + e) - x.
+        return len(term.args) == 2 or (term.op == "Mul" and all(a.op != "Reciprocal" for a in term.args))
 
 
-def _says(term: Term) -> bool:
-    """Can the target of a Reshape be a constant, by 0 or -1?  Beside what is 0 in a run, -1 is undecided."""
-    target, source = term.attr("shape"), term.args[0].shape or ()
-    open_dims = [i for i, d in enumerate(target) if isinstance(d, Sym) and not (i < len(source) and d == source[i])]
-    if not open_dims or without_ones(target) == without_ones(source):
-        return True
-    rest = product(d for j, d in enumerate(target) if j != open_dims[0])
-    return not isinstance(rest, Sym) and exact(product(source), rest) == target[open_dims[0]]
+def _keys(plan: Plan) -> Iterator[tuple[_Key, NewNode]]:
+    """The nodes of a plan with what each computes, which is the same in every plan."""
+    known: dict[str, _Key] = {name: (term.id, dtype) for name, (term, dtype) in plan.constants.items()}
+    for node in plan.nodes:
+        inputs = tuple(known.get(name, name) for name in node.inputs)
+        key = (node.op, node.domain, inputs, tuple(sorted(node.attrs.items())))
+        known |= {name: (key, i) for i, name in enumerate(node.outputs) if name}
+        yield key, node
+
+
+def _rounds(plan: Plan) -> bool:
+    """Is a value read in another float type than it has?"""
+    kinds = ((plan.available.kind(n.inputs[0]), n.attrs["to"]) for n in plan.nodes if n.op == "Cast")
+    return any(before in REAL and after in REAL for before, after in kinds)
 
 
 def _small(term: Term) -> bool:

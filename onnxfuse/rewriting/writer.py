@@ -7,13 +7,10 @@ original as possible.  Outputs of the scope, and values that bodies of control f
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Collection
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import NodeProto
 
 from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.lift import View
@@ -24,9 +21,11 @@ from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import SMALL, Term, static
 
-from .provenance import Site, Written, sites
-from .realize import Speller, UnrealisableError
-from .restore import restore
+from .assemble import assemble
+from .duplicates import Duplicates
+from .plan import Draft, Plan, UnrealisableError
+from .provenance import Site
+from .realize import realize
 from .simplify import simpler
 
 MOVEMENT = frozenset(
@@ -52,9 +51,9 @@ class Writer:
     ) -> None:
         self.view, self.found, self.kept = view, found, kept
         self.graph: Graph = view.graph
-        self.spell = Speller(view, found, names, functions)
-        self.alias = self.spell.alias
-        self._seen: dict[tuple[Any, ...], NodeProto] = {}
+        self.draft = Draft(view, found, names, functions)
+        self.alias = self.draft.alias
+        self.duplicates = Duplicates(self.alias)
         self.pinned: set[str] = set()
         """Values that must keep their name: outputs, and what bodies of control flow read."""
         self.decides: set[str] = set()
@@ -90,9 +89,7 @@ class Writer:
             if node.op_type == "If":
                 self._keep_open(node.input[0])
         live_nodes, reads = self._demand()
-        self.simplified = simpler(
-            self.view, self.found, live_nodes - self.anew, live_nodes & self.anew, reads, self.pinned
-        )
+        self.simplified = simpler(self.draft, live_nodes - self.anew, live_nodes & self.anew, reads, self.pinned)
         self.simplified -= set(self.kept) | self.decides
         if self.simplified:
             self._touch(self.simplified)
@@ -106,24 +103,24 @@ class Writer:
         self.read |= self.pinned
         for name, term in current.items():
             if name not in graph.producer:
-                self.spell.register(term, -1.0, name, self.view.dtypes[name])
+                self.draft.register(term, -1.0, name, self.view.dtypes[name])
         terms = reachable(self.view, current)[0]
         alive = {term.id for term in terms}
         for term in terms:
             if term.op == "Output":
-                self.spell.parts.setdefault(term.args[0].id, set()).add(term.attr("index"))
+                self.draft.parts.setdefault(term.args[0].id, set()).add(term.attr("index"))
         for name, index in sorted(graph.producer.items(), key=lambda item: item[0] not in self.pinned):
             bound = current.get(name)
             if bound is not None and bound.op == "Output" and name in self.found.touched and bound.id in alive:
                 whole = bound.args[0].id
                 self.anchors[whole] = max(index, self.anchors.get(whole, -1))
-                self.spell.outputs_of.setdefault(whole, []).append(name)
+                self.draft.outputs_of.setdefault(whole, []).append(name)
         for name, index in graph.producer.items():
             if index in self.anew and name and name not in self.read:
-                self.spell.vacant.setdefault(current[name].id, []).append(name)
+                self.draft.vacant.setdefault(current[name].id, []).append(name)
         for index in sorted(live_nodes):
             self._visit(index)
-        return self._assemble()
+        return assemble(self.draft, self.duplicates, self.pinned)
 
     def _touch(self, values: set[str]) -> None:
         """These values are to be computed anew."""
@@ -199,13 +196,13 @@ class Writer:
             self.visited.discard(index)
             return
         if not self._replaced(node, index):
-            self.spell.named.update(node.output)
+            self.draft.named.update(node.output)
             for name in node.input:
                 self._require(name)
-            self.spell.nodes.append((index, 0, node))
+            self.draft.nodes.append((index, 0, node))
         for name in node.output:
             if name and name not in self.alias:
-                self.spell.register(self.found.current[name], index, name, self.view.dtypes[name])
+                self.draft.register(self.found.current[name], index, name, self.view.dtypes[name])
 
     def _require(self, name: str) -> None:
         """See to it that a value is there, though nothing asked for it before."""
@@ -233,7 +230,9 @@ class Writer:
         if node.domain not in STANDARD:
             return False
         if term.op == "Constant" and name not in self.pinned | self.decides and _element_count(term) <= SMALL:
-            self.spell.constant(term, self.view.dtypes[name], name)
+            stored = Plan(self.draft)
+            stored.constant(term, self.view.dtypes[name], name)
+            self.draft.commit(stored)
             return True
         if name not in self.pinned:
             same = self._unchanged(node, term, name) or self._duplicate(node, index)
@@ -247,12 +246,14 @@ class Writer:
         term, dtype = self.found.current[name], self.view.dtypes[name]
         limit = self.anchors.get(term.args[0].id, index) if term.op == "Output" else index
         try:
-            source = self.spell.realise(term, dtype, limit, "" if term.constant else name)
+            source = self.draft.commit(realize(self.draft, term, dtype, limit, "" if term.constant else name))
         except UnrealisableError:
             return False
         if source != name:
             if name in self.pinned:
-                self.spell.node("Identity", [source], {}, limit, name)
+                passed_on = Plan(self.draft)
+                passed_on.node("Identity", [source], {}, limit, name)
+                self.draft.commit(passed_on)
             else:
                 self.alias[name] = source
         return True
@@ -273,159 +274,7 @@ class Writer:
         """The output of an earlier node that computes the same from the same inputs."""
         if self.view.effects[index] or node.op_type == "Dropout" or has_bodies(node):
             return None
-        return self._first(node)
-
-    def _first(self, node: NodeProto) -> str | None:
-        """The output of a node of one output that computed the same before."""
-        inputs = tuple(self.alias.get(i, i) for i in node.input)
-        attrs = tuple(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
-        earlier = self._seen.setdefault((node.op_type, node.domain, inputs, attrs), node)
-        return None if earlier is node else str(self.alias.get(earlier.output[0], earlier.output[0]))
-
-    # ------------------------------------------------------------------------------------- assembling
-
-    def _merge_new(self) -> None:
-        """What was written twice, since a value was needed before the place at which it was made first, is one."""
-        own = {id(node) for node in self.graph.nodes}
-        for _, _, node in sorted(self.spell.nodes, key=lambda entry: entry[:2]):
-            if id(node) in own or node.domain not in STANDARD or len(node.output) != 1 or node.output[0] in self.pinned:
-                continue
-            same, name = self._first(node), node.output[0]
-            if same is not None:
-                self.alias |= {value: same for value, stands in self.alias.items() if stands == name} | {name: same}
-
-    def _assemble(self) -> list[Site]:
-        """Drop what nobody uses, order the rest, and put it into the proto."""
-        self._merge_new()
-        graph = self.graph
-        restore(graph, self.spell.nodes, self.alias, self.pinned)
-        producer: dict[str, int] = {}
-        entries = self.spell.nodes
-        for i, (_, _, node) in enumerate(entries):
-            for name in node.output:
-                if name:
-                    producer[name] = i
-        reads = [self._reads(node) for _, _, node in entries]
-        live_nodes: set[int] = set()
-        stack = [producer[o] for o in (self.alias.get(o, o) for o in graph.outputs) if o in producer]
-        places = {id(node): i for i, (_, _, node) in enumerate(entries)}
-        lasting = [places[id(graph.nodes[i])] for i in self.view.lasting if id(graph.nodes[i]) in places]
-        stack += lasting
-        while stack:
-            i = stack.pop()
-            if i not in live_nodes:
-                live_nodes.add(i)
-                stack.extend(producer[r] for r in reads[i] if r in producer)
-        ordered = _sort(entries, live_nodes, reads, producer, lasting)
-        made = {name for i in live_nodes for name in entries[i][2].output}
-        alive = {id(entries[i][2]) for i in live_nodes}
-        written = [Written(*site) for site in self.spell.sites if id(site[1]) in alive]
-        survivors = {i for i, node in enumerate(graph.nodes) if id(node) in alive}
-        traced = sites(self.view, self.found, written, survivors, made)
-        for i in ordered:
-            node = entries[i][2]
-            if any(name in self.alias for name in node.input):
-                inputs = [self.alias.get(name, name) for name in node.input]
-                del node.input[:]
-                node.input.extend(inputs)
-        used = {r for i in ordered for r in reads[i]} | set(graph.outputs)
-        self._splice([entries[i][2] for i in ordered], used)
-        return traced
-
-    def _reads(self, node: NodeProto) -> set[str]:
-        names = {self.alias.get(name, name) for name in node.input if name}
-        if has_bodies(node):
-            names |= captured_names(node)
-        return names
-
-    def _splice(self, nodes: list[NodeProto], used: set[str]) -> None:
-        proto = self.graph.proto
-        kept = {name for node in nodes for name in node.output}
-        constants = [self.spell.constants[n] for n in sorted(self.spell.constants) if n in used]
-        if isinstance(proto, GraphProto):
-            inputs = {i.name for i in proto.input}
-            used = used | self.graph.named_elsewhere()
-            gone = [t.name for t in proto.initializer if t.name not in used and t.name not in inputs]
-            del proto.node[:]
-            proto.node.extend(nodes)
-            for i in reversed(range(len(proto.initializer))):
-                if proto.initializer[i].name in set(gone) or proto.initializer[i].name in self.spell.constants:
-                    del proto.initializer[i]
-            proto.initializer.extend(constants)
-            kept |= inputs | {t.name for t in proto.initializer}
-            for i in reversed(range(len(proto.value_info))):
-                if proto.value_info[i].name not in kept or self._mistaken(proto.value_info[i]):
-                    del proto.value_info[i]
-            self._declare(proto)
-        else:
-            heads = []
-            for constant in constants:
-                heads.append(NodeProto(op_type="Constant", output=[constant.name]))
-                heads[-1].attribute.append(helper.make_attribute("value", constant))
-            del proto.node[:]
-            proto.node.extend([*heads, *nodes])
-            import_domains(proto, nodes)
-
-    def _mistaken(self, info: ValueInfoProto) -> bool:
-        """Does a declaration have another rank than its value?  A checker that could not see it before now may."""
-        term, declared = self.found.current.get(info.name), info.type.tensor_type
-        rank = None if term is None else term.rank
-        return rank is not None and declared.HasField("shape") and len(declared.shape.dim) != rank
-
-    def _declare(self, proto: GraphProto) -> None:
-        """Give values whose dimensions must be known those that are, where the graph leaves them open."""
-        known = {info.name: info for info in [*proto.value_info, *proto.output, *proto.input]}
-        for name in sorted(self.spell.declared):
-            term, dtype = self.spell.declared[name]
-            info = known.get(name)
-            if info is None:
-                info = proto.value_info.add(name=name)
-                info.type.tensor_type.elem_type = dtype
-            dims = info.type.tensor_type.shape.dim
-            while len(dims) < len(term.shape or ()):
-                dims.add()
-            for dim, size in zip(dims, term.shape or (), strict=True):
-                if isinstance(size, int) and not dim.HasField("dim_value"):
-                    dim.dim_value = size
-
-
-def import_domains(proto: ModelProto | FunctionProto, nodes: Iterable[NodeProto]) -> None:
-    """Import, at version 1, the domains of fused nodes that the proto does not import yet."""
-    known = {"", *(entry.domain for entry in proto.opset_import)}
-    for domain in sorted({node.domain for node in nodes} - known):
-        proto.opset_import.add(domain=domain, version=1)
-
-
-def _sort(
-    entries: Sequence[tuple[float, int, NodeProto]],
-    live_nodes: set[int],
-    reads: Sequence[set[str]],
-    producer: Mapping[str, int],
-    lasting: Sequence[int],
-) -> list[int]:
-    """Topological order that follows the original positions wherever it can, and everywhere for nodes that may have
-    effects.  Raises UnrealisableError on a cycle."""
-    waiting: dict[int, int] = {}
-    users: dict[int, list[int]] = {}
-    before = {later: {earlier} for earlier, later in pairwise(lasting)}
-    for i in live_nodes:
-        sources = {producer[r] for r in reads[i] if r in producer} & live_nodes | before.get(i, set())
-        waiting[i] = len(sources)
-        for s in sources:
-            users.setdefault(s, []).append(i)
-    heap = [(entries[i][0], entries[i][1], i) for i, count in waiting.items() if not count]
-    heapq.heapify(heap)
-    ordered = []
-    while heap:
-        _, _, i = heapq.heappop(heap)
-        ordered.append(i)
-        for user in users.get(i, ()):
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(heap, (entries[user][0], entries[user][1], user))
-    if len(ordered) < len(live_nodes):
-        raise UnrealisableError("the fused nodes would wait for each other")
-    return ordered
+        return self.duplicates.first(node)
 
 
 def _read_by(node: NodeProto) -> list[str]:

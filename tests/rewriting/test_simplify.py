@@ -87,6 +87,21 @@ CASES: dict[str, tuple[str, list[str]]] = {
         }""",
         ["Conv"],
     ),
+    "a view behind which ones are the neutral element": (
+        """g (bool[B, S] keep) => (bool[B, 1, S, S] y)
+        <bool[1] true = {1}, int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] ones = {1},
+         int64[2] axes = {1, 2}> {
+            shape = Shape (keep)
+            b = Gather (shape, first)
+            s = Gather (shape, ones)
+            all = Concat <axis = 0> (b, ones, s, s)
+            full = Expand (true, all)
+            wide = Unsqueeze (keep, axes)
+            both = And (full, wide)
+            y = Not (both)
+        }""",
+        ["Unsqueeze", "Shape", "Concat", "Expand", "Not"],
+    ),
     "the same twice": (
         """g (float[B, 4] x) => (float[B, 4] y) {
             a = Sin (x)
@@ -99,6 +114,22 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
 }
 KEPT: dict[str, tuple[str, list[str]]] = {
+    "constants whose product is cut to an integer": (
+        """g (float[B, 4] x) => (int64[B, 4] y) <float sixteen = {2.7725887}, float eight = {8.0}> {
+            a = Div (x, sixteen)
+            b = Mul (a, eight)
+            y = Cast <to = 7> (b)
+        }""",
+        ["Div", "Mul", "Cast"],
+    ),
+    "constants whose product is rounded down": (
+        """g (float[B, 4] x) => (float[B, 4] y) <float sixteen = {2.7725887}, float eight = {8.0}> {
+            a = Div (x, sixteen)
+            b = Mul (a, eight)
+            y = Floor (b)
+        }""",
+        ["Div", "Mul", "Floor"],
+    ),
     "a rounding to half precision": (
         """g (float[B, 4] x) => (float[B, 4] y) {
             half = Cast <to = 10> (x)

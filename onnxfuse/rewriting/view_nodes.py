@@ -1,0 +1,112 @@
+"""Views as nodes: Reshape with the targets that say it without a Shape, Expand, Transpose, Slice, Concat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnxfuse.model.dims import END, Dim, Shape, Sym, product, viewed
+from onnxfuse.terms.term import Term, Terms
+
+from .operators import op_node
+from .plan import Plan
+from .shape_sources import without_ones
+from .shape_vectors import dims_of, told
+
+
+def reshape(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
+    if len(inputs) > 1:
+        return op_node(plan, "Reshape", inputs, attrs, term.dtype, limit, name)
+    target, source = attrs["shape"], term.args[0].shape or ()
+    dims: list[Dim] = [
+        0 if i < len(source) and d == source[i] and isinstance(d, Sym) else d for i, d in enumerate(target)
+    ]
+    # A 0 copies the dimension of the input, which is no 0 where only another one is.
+    open_dims = [i for i, d in enumerate(dims) if isinstance(d, Sym) or (target[i] == 0 and source[i : i + 1] != (0,))]
+    # The rest of the elements; beside other symbols only what nothing else tells.
+    for i in open_dims:
+        rest = product(d for j, d in enumerate(target) if j != i)
+        if viewed(product(source), rest) == target[i] and (len(open_dims) == 1 or not told(plan, target[i], limit)):
+            dims[i], target = -1, (*target[:i], -1, *target[i + 1 :])
+            open_dims.remove(i)
+            break
+    computed = any(isinstance(dims[i], Sym) for i in open_dims)
+    undecided = -1 in dims and any(isinstance(d, Sym) for d in target)
+    if computed or undecided:
+        # A dimension that is 0 in a run leaves -1 undecided: dims of 1 that come, go or move need neither.
+        for op, short, long in (("Unsqueeze", source, attrs["shape"]), ("Squeeze", attrs["shape"], source)):
+            if axes := _ones(short, long):
+                return op_node(plan, op, inputs, {"axes": axes}, term.dtype, limit, name)
+        moved = _moved_ones(source, attrs["shape"])
+        if moved is not None:
+            return plan.node("Transpose", inputs, {"perm": moved}, limit, name)
+        gone, come = ([i for i, d in enumerate(dims) if d == 1] for dims in (source, attrs["shape"]))
+        if without_ones(source) == without_ones(attrs["shape"]):
+            bare = op_node(plan, "Squeeze", inputs, {"axes": tuple(gone)}, term.dtype, limit, "")
+            return op_node(plan, "Unsqueeze", [bare], {"axes": tuple(come)}, term.dtype, limit, name)
+    if undecided and all(told(plan, d, limit) for d in attrs["shape"]):
+        target, computed = attrs["shape"], True
+    if not computed:
+        shape = plan.integers([d for d in dims if not isinstance(d, Sym)])
+        return plan.node("Reshape", [inputs[0], shape], {}, limit, name)
+    # A dimension that is computed may be 0 in a run, and means it.
+    meant = {"allowzero": 1} if plan.draft.opset >= 14 and -1 not in target else {}
+    return plan.node("Reshape", [inputs[0], dims_of(plan, target, limit)], meant, limit, name)
+
+
+def expand(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
+    if len(inputs) > 1:
+        return op_node(plan, "Expand", inputs, attrs, term.dtype, limit, name)
+    target, source = attrs["shape"], term.args[0].shape or ()
+    offset = len(target) - len(source)
+    dims = [1 if i >= offset and d == source[i - offset] else d for i, d in enumerate(target)]
+    return plan.node("Expand", [inputs[0], dims_of(plan, dims, limit)], {}, limit, name)
+
+
+def transpose(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
+    return plan.node("Transpose", inputs, {"perm": attrs["perm"]} if "perm" in attrs else {}, limit, name)
+
+
+def slice_(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
+    if "start" not in attrs:
+        return op_node(plan, "Slice", inputs, attrs, term.dtype, limit, name)
+    bounds = [attrs["start"], attrs["stop"]]
+    if plan.draft.opset < 10:
+        plain = {"starts": (bounds[0],), "ends": (bounds[1],), "axes": (attrs["axis"],)}
+        return plan.node("Slice", inputs, plain, limit, name)
+    vectors = [dims_of(plan, [END if b is None else b], limit) for b in bounds]
+    steps = [plan.integers([attrs["step"]])] if attrs["step"] != 1 else []
+    return plan.node("Slice", [*inputs, *vectors, plan.integers([attrs["axis"]]), *steps], {}, limit, name)
+
+
+def concat(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
+    axis = attrs["axis"]
+    if axis < 0 and plan.draft.opset < 11 and term.shape is not None:
+        axis += len(term.shape)
+    return plan.node("Concat", inputs, {"axis": axis}, limit, name)
+
+
+def as_reshape(terms: Terms, x: Term, shape: Shape) -> Term:
+    """The Reshape of a term as it stands, even where the normal form has none."""
+    return terms.raw("Reshape", [x], (("shape", shape),), shape=shape, dtype=x.dtype)
+
+
+def _ones(short: Sequence[Dim], long: Sequence[Dim]) -> tuple[int, ...] | None:
+    """The axes of 1 that the longer shape has beyond the shorter; None if that is not all."""
+    axes, i = list[int](), 0
+    for axis, dim in enumerate(long):
+        if i < len(short) and short[i] == dim:
+            i += 1
+        elif dim == 1:
+            axes.append(axis)
+        else:
+            return None
+    return tuple(axes) if i == len(short) else None
+
+
+def _moved_ones(source: Sequence[Dim], target: Sequence[Dim]) -> tuple[int, ...] | None:
+    """The permutation that a Reshape is which moves dims of 1 alone; None for any other."""
+    rest, ones = ([i for i, d in enumerate(source) if (d == 1) is one] for one in (False, True))
+    if without_ones(source) != without_ones(target) or len(source) != len(target):
+        return None
+    return tuple(ones.pop(0) if d == 1 else rest.pop(0) for d in target)
