@@ -104,6 +104,8 @@ def simpler(
         if index not in live.nodes or node.op_type == "Constant" or not _renewable(view, index):
             continue
         name = node.output[0]
+        if _as_it_is(rest, index):
+            continue
         allowed = _Allowed(found)
         try:
             plan = realize(rest, found.current[name], view.dtypes[name], index, name, builds=allowed)
@@ -126,6 +128,19 @@ def simpler(
                 live.uses.subtract(_inputs(graph.nodes[i]))
             live.uses.update(sources)
     return renewed
+
+
+def _as_it_is(rest: Draft, index: int) -> bool:
+    """Would a node be planned just as it is: its term's op on the values that it reads?  Most are, and need no plan."""
+    node = rest.graph.nodes[index]
+    term = rest.found.current[node.output[0]]
+    if node.op_type != term.op or len(node.input) != len(term.args) or term.op in RESHAPING:
+        return False
+    for name, arg in zip(node.input, term.args, strict=True):
+        known = rest.available.find(arg, rest.view.dtypes.get(name, 0), index)
+        if known is None or known[0] != name:
+            return False
+    return True
 
 
 def weight(op: str) -> int:
