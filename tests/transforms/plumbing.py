@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, inliner, numpy_helper, shape_inference
 
-from tests.transforms.editing import Array, Editor, bodies, captured, replace_nodes
+from onnxfuse.model.walk import attribute_graphs, has_bodies
+from tests.transforms.editing import Array, Editor, captured, replace_nodes
 
 
 def identities(editor: Editor) -> int:
@@ -88,7 +89,7 @@ def shuffled(editor: Editor) -> int:
 
 def _body_reads(node: NodeProto) -> set[str]:
     reads = set[str]()
-    for body in bodies(node):
+    for _, body in attribute_graphs(node):
         for inner in body.node:
             reads |= {*inner.input} | _body_reads(inner)
         reads |= {output.name for output in body.output}
@@ -158,7 +159,7 @@ def repeated(editor: Editor) -> int:
             producer = editor.producers.get(name)
             if producer is None or name in made or editor.uses[name] < 2 or editor.rng.random() > editor.chance / 2:
                 continue
-            if producer.op_type in ("Dropout", "Constant") or len(producer.output) > 1 or list(bodies(producer)):
+            if producer.op_type in ("Dropout", "Constant") or len(producer.output) > 1 or has_bodies(producer):
                 continue
             again = NodeProto()
             again.CopyFrom(producer)
@@ -194,7 +195,7 @@ def outlined(editor: Editor) -> int:
     body = [node for node in nodes[:start] if node.output[0] in inside] + body
     small = [tensor for tensor in editor.graph.initializer if tensor.name in read and np.prod(tensor.dims) <= 16]
     body = [*(helper.make_node("Constant", [], [t.name], value=t) for t in small), *body]
-    if any(list(bodies(node)) for node in body):
+    if any(has_bodies(node) for node in body):
         return 0
     constants = inside | {tensor.name for tensor in small}
     made = {name for node in body for name in node.output}
