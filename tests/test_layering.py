@@ -59,7 +59,6 @@ LONGER_FUNCTIONS = {
     "cli.commands.check.check",
     "cli.commands.optimize.optimize",
     "cli.commands.report.report",
-    "kernels.emulator.device.launch",
     "pipeline.optimize",
     "proof.prove.prove",
 }

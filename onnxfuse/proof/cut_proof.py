@@ -1,8 +1,8 @@
 """Each site of a fused model against the original's: equations in float64, and what onnxruntime makes of them.
 
 A site is run four times on the same inputs: both models' nodes in their own precision, and both in float64.  Equations
-that are the same agree in float64 but for what rounding the constants did; what remains in the models' own precision is
-rounding, of which the fused model may do a few times as much as the original.
+that are the same agree in float64 but for what rounding the constants did (`cut_tolerance`); what remains in the
+models' own precision is rounding, of which the fused model may do a few times as much as the original.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ import onnx
 from onnxfuse.runtime.quiet import Session, SessionError
 
 from . import cuts, float64, numerics
+from .cut_tolerance import Equation
 from .cuts import Site
 from .input_values import Case
+from .last_digits import moved
 
 _SITES = 250
 """Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
 _BYTES = 1 << 28
 """Initializers of the sites of one session, which float64 doubles."""
-_EQUATION = 4
-"""How far equations may be apart in float64, in units of the last place of the model's own precision: constants are
-rounded to it, and where they are folded, anew.  Where that is amplified (`_shaken`), as far as it goes."""
-_ROUNDING = 16
-"""The same for what only runs in its own precision, and is rounded at every step."""
-_SHAKES = 4
+_MOVES = "nntnntttttttnnnnnnnn"
+"""Of what other last digits are tried, before an equation is another: single numbers, or tensors of numbers."""
 _PLAUSIBLE = 0.05
 """How far the original may be from itself in float64 on unit normals."""
 STYLES = ("plain", "rows", "samples")
@@ -45,7 +43,7 @@ class Compared:
     exactly: int = 0
     """Of these, those whose equations were compared in float64."""
     error: float = 0.0
-    """The largest error of an equation, beyond what rounding does, relative to its row."""
+    """The largest error of an equation, beyond what rounding does, relative to the number that is wrong."""
     right: set[str] = field(default_factory=set)
     """Values that are what they were."""
     wrong: dict[Site, str] = field(default_factory=dict)
@@ -78,15 +76,30 @@ def compare_sites(
     Of `cases`, which are the oracle's, the first gives shapes, and the last unusual one masks as well.  Nothing is
     compared where nothing can be cut out, or no cutting runs.
     """
-    models = _Models(original, fused, base_dir, kernels)
     found = cuts.find(original, fused)
-    usual = cases[0]
-    # An empty case shows nothing.
-    padded = next((c for c in cases[::-1] if c.unusual and _filled(c)), usual)
     try:
-        real = _observe(original, found, (usual, padded), base_dir) if found else []
+        real = observe(original, found, cases, base_dir) if found else []
     except SessionError:
         return Compared()
+    return compare_found(
+        original, fused, found, real, base_dir=base_dir, seed=seed, rtol=rtol, atol=atol, kernels=kernels
+    )
+
+
+def compare_found(
+    original: onnx.ModelProto,
+    fused: onnx.ModelProto,
+    found: Sequence[Site],
+    real: Sequence[Mapping[str, Any]],
+    *,
+    base_dir: Path | None = None,
+    seed: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
+    kernels: Mapping[str, Any] | None = None,
+) -> Compared:
+    """`compare_sites` of some sites alone, with the values that `observe` has given for them."""
+    models = _Models(original, fused, base_dir, kernels or {})
     arrays = [{name for name, value in values.items() if isinstance(value, np.ndarray)} for values in real]
     found = [s for s in found if all({*s.stops, *s.observed} <= names for names in arrays)]
     result = Compared()
@@ -154,20 +167,24 @@ def _compare_part(
 ) -> dict[Site, str]:
     """Why sites differ that run in one session.  Raises SessionError where one of them does not run."""
     loose = cuts.loose(models.original, models.fused, part)
-    feeds = cuts.feed(part, real[0], seed, loose=loose)
-    before = cuts.cut(models.original, part, [site.original for site in part], feeds)
+    feeds = [cuts.feed(part, values, seed, loose=loose) for values in real]
+    before = cuts.cut(models.original, part, [site.original for site in part], *feeds)
     bare = [replace(site, observed=()) for site in part]
-    after = cuts.cut(models.fused, bare, [site.fused for site in part], feeds)
-    original = Session(before, models.base_dir, optimize=False)
-    fused = Session(after, models.base_dir, optimize=True, **models.kernels)
+    after = cuts.cut(models.fused, bare, [site.fused for site in part], *feeds)
+    # Sites are small: threads would wait for each other.
+    original = Session(before, models.base_dir, optimize=False, threads=1)
+    fused = Session(after, models.base_dir, optimize=True, threads=1, **models.kernels)
     exact, again = _evaluator(before, models.base_dir), _evaluator(after, models.base_dir)
     wrong: dict[Site, str] = {}
     trusted = [True] * len(part)
     for style in STYLES:
-        feeds = cuts.feed(part, real[style == "rows"], seed, style, loose)
-        wanted, got = original.run(cuts.given(before, feeds)), fused.run(cuts.given(after, feeds))
-        truth, same = (_run(e, cuts.given(m, feeds)) for e, m in ((exact, before), (again, after)))
+        given = cuts.feed(part, real[style == "rows"], seed, style, loose)
+        wanted, got = original.run(cuts.given(before, given)), fused.run(cuts.given(after, given))
+        truth, same = (_run(e, cuts.given(m, given)) for e, m in ((exact, before), (again, after)))
+        open_: dict[int, Equation] = {}
         for number, site in enumerate(part):
+            if site in wrong:
+                continue
             true = truth[number] if truth is not None and trusted[number] else None
             seen = _Seen(wanted[number], got[number], true, same and same[number], style == "rows")
             if style == STYLES[0]:
@@ -175,31 +192,67 @@ def _compare_part(
                 result.exactly += seen.plausible and seen.same is not None
                 if not trusted[number]:
                     seen = replace(seen, truth=None)
-            error = seen.error()
-            if error > seen.allowed and site not in wrong:
-                error = seen.error(_shaken(models, site, number, feeds, numerics.epsilon(seen.wanted.dtype)))
-            result.error = max(result.error, error)
-            if site not in wrong and (reason := seen.reason(error, *tolerances)):
+            if reason := seen.reason(*tolerances):
                 wrong[site] = reason
+            elif (equation := seen.equation) is not None and not equation.holds:
+                open_[number] = equation
+        for number in _apart(models, part, open_, given):
+            error, allowed = open_[number].worst()
+            result.error = max(result.error, open_[number].error)
+            wrong[part[number]] = f"differs by {error:.1e} from float64 ({allowed:.0e} allowed)"
     return wrong
 
 
-def _shaken(models: _Models, site: Site, number: int, feeds: Mapping[str, Any], epsilon: float) -> list[np.ndarray]:
-    """What a site of the original gives in float64 with other last digits of its constants."""
-    own = {f"0/{name}": feeds[f"{number}/{name}"] for name in (*site.stops, *site.observed)}
-    loose = {name: value for name, value in feeds.items() if "/" not in name or name.split("/")[0] != str(number)}
-    model = cuts.cut(models.original, [site], [site.original], loose | own)
-    wide = float64.to_float64(model, models.base_dir)
-    runs = []
-    for seed in range(_SHAKES):
-        outputs = _run(float64.Evaluator(float64.shaken(wide, epsilon, seed)), cuts.given(model, loose | own))
-        runs += [outputs[0]] if outputs else []
-    return runs
+def _apart(
+    models: _Models, part: Sequence[Site], equations: Mapping[int, Equation], feeds: Mapping[str, Any]
+) -> list[int]:
+    """Which equations, by the number of their site, are apart by more than the last digits of numbers account for."""
+    left = list(equations)
+    for seed, kind in enumerate(_MOVES):
+        if not left:
+            break
+        for number, (truth, same) in _moved(models, part, left, feeds, seed, kind == "t").items():
+            equations[number].move(truth, same, kind == "t")
+        left = [number for number in left if not equations[number].holds]
+    return left
 
 
-def _evaluator(model: onnx.ModelProto, base_dir: Path | None) -> float64.Evaluator | None:
+def _moved(
+    models: _Models, part: Sequence[Site], numbers: Sequence[int], feeds: Mapping[str, Any], seed: int, tensors: bool
+) -> dict[int, tuple[Any, Any]]:
+    """What both models give in float64 with other last digits, by the number of the site; of those that run."""
+
+    def widen(array: np.ndarray) -> np.ndarray:
+        return moved(array, seed) if (array.size > 1) == tensors else float64.widened(array)
+
+    chosen = [part[number] for number in numbers]
+    own = {f"{i}/{name}": feeds[f"{n}/{name}"] for i, n in enumerate(numbers) for name in _fed(part[n])}
+    fed = {f"{number}/{name}" for number, site in enumerate(part) for name in _fed(site)}
+    own |= {name: widen(value) for name, value in feeds.items() if name not in fed}
+    outputs = []
+    for model, cones, observed in (
+        (models.original, [site.original for site in chosen], True),
+        (models.fused, [site.fused for site in chosen], False),
+    ):
+        cut = cuts.cut(model, chosen if observed else [replace(s, observed=()) for s in chosen], cones, own)
+        outputs.append(_run(_evaluator(cut, models.base_dir, widen), cuts.given(cut, own)))
+    truth, same = outputs
+    if truth is None:
+        halves = (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :])
+        parts = [_moved(models, part, half, feeds, seed, tensors) for half in halves if len(numbers) > 1]
+        return {number: pair for found in parts for number, pair in found.items()}
+    return {number: (truth[i], same and same[i]) for i, number in enumerate(numbers)}
+
+
+def _fed(site: Site) -> tuple[str, ...]:
+    return (*site.stops, *site.observed)
+
+
+def _evaluator(
+    model: onnx.ModelProto, base_dir: Path | None, widen: float64.Widen = float64.widened
+) -> float64.Evaluator | None:
     try:
-        return float64.Evaluator(float64.to_float64(model, base_dir))
+        return float64.Evaluator(float64.to_float64(model, base_dir, widen), threads=1)
     except Exception:  # the reference evaluator raises whatever its operators raise
         return None
 
@@ -239,32 +292,33 @@ class _Seen:
         return self.comparable and numerics.relative_error(self.wanted, self.truth) <= _PLAUSIBLE
 
     @property
-    def allowed(self) -> float:
-        """The largest error of an equation that is none."""
-        if not self.comparable:
-            return 0.0
-        return (_EQUATION if self.same is not None else _ROUNDING) * numerics.epsilon(self.wanted.dtype)
+    def equation(self) -> Equation | None:
+        """The equations, in float64 where both can be run in it; None where there is nothing to compare."""
+        actual = self.got if self.same is None else self.same
+        if not self.comparable or not isinstance(actual, np.ndarray) or actual.shape != self.truth.shape:
+            return None
+        return Equation(self.wanted, self.truth, actual, self.same is not None)
 
-    def error(self, shaken: Sequence[np.ndarray] = ()) -> float:
-        """How far the equations are apart, in float64 where both can be run in it."""
-        if not self.comparable:
-            return 0.0
-        return numerics.equation_error(self.got if self.same is None else self.same, self.truth, self.wanted, shaken)
-
-    def reason(self, error: float, rtol: float | None, atol: float | None) -> str:
-        """Why the fused site, whose `error` this is, is not what the original is; "" if it is."""
+    def reason(self, rtol: float | None, atol: float | None) -> str:
+        """Why the fused site is not what the original is, in the models' own precision; "" if it is."""
         difference = numerics.compare(self.got, self.wanted, rtol, atol, known=self.masked)
-        if not self.comparable:
+        if not self.comparable or not difference.reason:
             return difference.reason
-        if difference.reason and not numerics.is_rounding(self.got, self.wanted, self.truth, known=self.masked):
+        if isinstance(self.same, np.ndarray) and self.same.shape != self.truth.shape:
             return difference.reason
-        return "" if error <= self.allowed else f"differs by {error:.1e} from float64 ({self.allowed:.0e} allowed)"
+        rounding = numerics.is_rounding(self.got, self.wanted, self.truth, known=self.masked)
+        return "" if rounding else difference.reason
 
 
-def _observe(
-    original: onnx.ModelProto, found: Sequence[Site], cases: Sequence[Case], base_dir: Path | None
+def observe(
+    original: onnx.ModelProto, found: Sequence[Site], cases: Sequence[Case], base_dir: Path | None = None
 ) -> list[dict[str, Any]]:
-    """The values of the original on each of `cases` that the sites rest on."""
+    """The values of the original that the sites rest on, in a usual case and in the last unusual one.
+
+    Raises SessionError where the original does not run."""
+    # An empty case shows nothing.
+    padded = next((case for case in cases[::-1] if case.unusual and _filled(case)), cases[0])
+    cases = cases[0], padded
     needed = {name for site in found for name in (*site.stops, *site.observed)}
     wanted = sorted(needed - cases[0].inputs.keys())
     outputs = {output.name: index for index, output in enumerate(original.graph.output)}

@@ -7,7 +7,7 @@ sees a wrong scale.  Cut out and fed with unit normals, the same error is plain,
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,7 +129,11 @@ def _site(before: _Graph, after: _Graph, output: str, shared: set[str]) -> Site 
     new, old = _Cone(), _Cone()
     for _ in range(_STEPS):
         own = after.cone(output, (shared - opened).__contains__, shapes=False)
-        other = own and before.cone(output, own.stops.__contains__, shapes=True)
+        # Where the way from the same values is too long, from the nearest ones: that is how an operand is missed.
+        other = own and (
+            before.cone(output, own.stops.__contains__, shapes=True)
+            or before.cone(output, shared.__contains__, shapes=True)
+        )
         if not own or not other:
             return None
         new, old = own, other
@@ -154,15 +158,15 @@ def _same(a: onnx.NodeProto, b: onnx.NodeProto) -> bool:
 
 
 def cut(
-    model: onnx.ModelProto, sites: Sequence[Site], cones: Sequence[tuple[int, ...]], feeds: Mapping[str, Any]
+    model: onnx.ModelProto, sites: Sequence[Site], cones: Sequence[tuple[int, ...]], *feeds: Mapping[str, Any]
 ) -> onnx.ModelProto:
     """A model of disjoint copies of the `cones` of `sites`; values of site i are called ``i/name``.
 
-    Its inputs have the types and ranks of `feeds`, and are those of them that the cones read; initializers are inputs
-    if they are among them."""
+    Its inputs have the types of `feeds` and the sizes that all of these agree on, and are those of them that the cones
+    read; initializers are inputs if they are among them."""
     result = onnx.ModelProto(ir_version=model.ir_version)
     result.opset_import.extend(model.opset_import)
-    result.functions.extend(model.functions)
+    result.functions.extend(_called(model, {index for cone in cones for index in cone}))
     graph = result.graph
     graph.name = "sites"
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -181,17 +185,33 @@ def cut(
             node.output[:] = [name and f"{number}/{name}" + "/unused" * (name in fed) for name in node.output]
         for name in (*site.stops, *site.observed):
             if name in read:
-                value = feeds[f"{number}/{name}"]
-                kind = helper.np_dtype_to_tensor_dtype(value.dtype)
-                graph.input.append(helper.make_tensor_value_info(f"{number}/{name}", kind, [None] * value.ndim))
+                graph.input.append(_input(f"{number}/{name}", [given[f"{number}/{name}"] for given in feeds]))
         graph.output.add(name=f"{number}/{site.output}")
     for name in sorted(used):
-        if name in feeds:
-            shape = [None] * feeds[name].ndim
-            graph.input.append(helper.make_tensor_value_info(name, tensors[name].data_type, shape))
+        if name in feeds[0]:
+            graph.input.append(helper.make_tensor_value_info(name, tensors[name].data_type, feeds[0][name].shape))
         else:
             graph.initializer.append(tensors[name])
     return result
+
+
+def _input(name: str, values: Sequence[np.ndarray]) -> onnx.ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(values[0].dtype)
+    sizes = zip(*(value.shape for value in values), strict=True)
+    return helper.make_tensor_value_info(name, kind, [one[0] if len(set(one)) == 1 else None for one in sizes])
+
+
+def _called(model: onnx.ModelProto, nodes: Iterable[int]) -> list[onnx.FunctionProto]:
+    """The functions that nodes need, in the model's order."""
+    known = {(f.domain, f.name, f.overload): f for f in model.functions}
+    pending = [(n.domain, n.op_type, n.overload) for n in (model.graph.node[index] for index in nodes)]
+    wanted = set()
+    while pending:
+        key = pending.pop()
+        if key in known and key not in wanted:
+            wanted.add(key)
+            pending += [(n.domain, n.op_type, n.overload) for n in known[key].node]
+    return [function for key, function in known.items() if key in wanted]
 
 
 def loose(original: onnx.ModelProto, fused: onnx.ModelProto, sites: Sequence[Site]) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -13,7 +13,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import attribute_graphs
-from onnxfuse.runtime.quiet import Session, SessionError
+from onnxfuse.runtime.quiet import THREADS, Session, SessionError
 
 NARROW = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _TYPED = {"Cast": "to", "EyeLike": "dtype", "SequenceEmpty": "dtype", "Bernoulli": "dtype"}
@@ -22,39 +22,53 @@ _STAYS_FLOAT = {"Resize": 2, "Upsample": 1}
 """Operators with an input that the standard wants in float32 whatever the others are: their scales."""
 _SINGLE = frozenset(
     """Atan AveragePool Celu Conv ConvTranspose Elu Erf Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish LRN
-    InstanceNormalization LeakyRelu Mean Mish PRelu Resize RotaryEmbedding Selu Softplus Softsign Tan ThresholdedRelu
-    com.microsoft.Attention com.microsoft.BiasGelu com.microsoft.FusedConv com.microsoft.FusedGemm com.microsoft.Gelu
-    com.microsoft.MultiHeadAttention com.microsoft.SkipLayerNormalization
-    com.microsoft.SkipSimplifiedLayerNormalization""".split()
+    InstanceNormalization LeakyRelu Mean Mish PRelu Resize RotaryEmbedding Selu Softplus Softsign Tan Sigmoid
+    ThresholdedRelu""".split()
 )
-"""Operators that onnxruntime's CPU provider (1.31) is known not to run in float64: it need not be asked."""
+"""Operators that onnxruntime's CPU provider (1.31) is known not to run in float64: it need not be asked.  Its Sigmoid
+does, as 1 - 1 / (1 + exp(x)) below 0, which keeps no digits of small values."""
+_CONTRIB = frozenset(
+    f"com.microsoft.{op}"
+    for op in """Attention BiasGelu EmbedLayerNormalization FastGelu FusedConv FusedMatMul Gelu MultiHeadAttention
+    QuickGelu RotaryEmbedding SkipLayerNormalization SkipSimplifiedLayerNormalization""".split()
+)
+"""Those of com.microsoft's that `reference_ops` has."""
+
+Widen: TypeAlias = Callable[[np.ndarray], np.ndarray]
+"""What float64 numbers the constants are, of those in their own precision."""
 
 
-def to_float64(model: onnx.ModelProto, base_dir: Path | None = None) -> onnx.ModelProto:
+def widened(array: np.ndarray) -> np.ndarray:
+    """The same numbers in float64."""
+    return array.astype(np.float64)
+
+
+def to_float64(model: onnx.ModelProto, base_dir: Path | None = None, widen: Widen = widened) -> onnx.ModelProto:
     """A copy of `model` in which every float32, float16 and bfloat16 is a float64.
 
     Casts among floats become casts to float64; integer arithmetic stays what it was.  External data is loaded from
-    `base_dir`; raises what onnx raises where it cannot be read.
+    `base_dir`; raises what onnx raises where it cannot be read.  `widen` makes of each constant what it is to be, of an
+    attribute such as float32 holds.
     """
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
     onnx.load_external_data_for_model(wide, str(base_dir or Path.cwd()))
-    _graph(wide.graph)
+    _graph(wide.graph, widen)
     for function in wide.functions:
-        _nodes(function)
+        _nodes(function, widen)
         del function.value_info[:]
     return wide
 
 
-def _graph(graph: onnx.GraphProto) -> None:
+def _graph(graph: onnx.GraphProto, widen: Widen) -> None:
     for tensor in graph.initializer:
-        _tensor(tensor)
+        _tensor(tensor, widen)
     for sparse in graph.sparse_initializer:
-        _tensor(sparse.values)
+        _tensor(sparse.values, widen)
     for info in (*graph.input, *graph.output):
         _type(info.type)
     del graph.value_info[:]
-    _nodes(graph)
+    _nodes(graph, widen)
 
 
 def _type(kind: onnx.TypeProto) -> None:
@@ -65,16 +79,16 @@ def _type(kind: onnx.TypeProto) -> None:
         kind.tensor_type.elem_type = TensorProto.DOUBLE
 
 
-def _tensor(tensor: TensorProto) -> None:
-    if tensor.data_type in NARROW:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+def _tensor(tensor: TensorProto, widen: Widen) -> None:
+    if tensor.data_type in NARROW or tensor.data_type == TensorProto.DOUBLE:
+        tensor.CopyFrom(numpy_helper.from_array(widen(numpy_helper.to_array(tensor)), tensor.name))
 
 
-def _nodes(owner: onnx.GraphProto | onnx.FunctionProto) -> None:
+def _nodes(owner: onnx.GraphProto | onnx.FunctionProto, widen: Widen) -> None:
     nodes = []
     for node in owner.node:
         for attribute in node.attribute:
-            _attribute(node, attribute)
+            _attribute(node, attribute, widen)
         if node.op_type == "ConstantOfShape" and not node.attribute:
             node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.zeros(1))))
         position = _STAYS_FLOAT.get(node.op_type, len(node.input))
@@ -89,14 +103,17 @@ def _nodes(owner: onnx.GraphProto | onnx.FunctionProto) -> None:
         owner.node.extend(copies)
 
 
-def _attribute(node: onnx.NodeProto, attribute: AttributeProto) -> None:
+def _attribute(node: onnx.NodeProto, attribute: AttributeProto, widen: Widen) -> None:
     if attribute.type == AttributeProto.TENSOR:
-        _tensor(attribute.t)
+        _tensor(attribute.t, widen)
     elif attribute.type == AttributeProto.GRAPH:
-        _graph(attribute.g)
+        _graph(attribute.g, widen)
     elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
         value = attribute.f if attribute.name == "value_float" else list(attribute.floats)
-        attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(np.asarray(value, np.float64))))
+        wide = widen(np.asarray(value, np.float32))
+        attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(wide)))
+    elif attribute.type == AttributeProto.FLOAT and not attribute.ref_attr_name:
+        attribute.f = float(widen(np.asarray(attribute.f, np.float32)))
     elif attribute.name == _TYPED.get(node.op_type) and attribute.i in NARROW:
         attribute.i = TensorProto.DOUBLE
 
@@ -106,29 +123,15 @@ class Evaluator:
 
     Raises whatever the reference evaluator raises where neither has them."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, threads: int = THREADS) -> None:
         self.run: Callable[[Mapping[str, Any]], list[Any]]
         lacking = lacks_double(operators(model.graph.node, model.functions))
         try:
             if lacking:
                 raise SessionError("no kernel")
-            self.run = Session(model, None, optimize=False).run
+            self.run = Session(model, None, optimize=False, threads=threads).run
         except SessionError:
             self.run = partial(_evaluated, _reference(model))
-
-
-def shaken(model: onnx.ModelProto, epsilon: float, seed: int) -> onnx.ModelProto:
-    """A copy of a float64 model with other last digits of its constants: each off by up to `epsilon`, relatively."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    rng = np.random.default_rng(seed)
-    constants = [a.t for node in made.graph.node if node.op_type == "Constant" for a in node.attribute]
-    for tensor in (*made.graph.initializer, *constants):
-        if tensor.data_type == TensorProto.DOUBLE:
-            value = numpy_helper.to_array(tensor)
-            value = value * (1 + epsilon * rng.uniform(-1, 1, value.shape))
-            tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
-    return made
 
 
 def operators(nodes: Iterable[onnx.NodeProto], functions: Iterable[onnx.FunctionProto]) -> set[str]:
@@ -151,13 +154,13 @@ def operators(nodes: Iterable[onnx.NodeProto], functions: Iterable[onnx.Function
 
 
 def lacks_double(ops: set[str]) -> set[str]:
-    """Those that onnxruntime is known not to run in float64."""
-    return ops & _SINGLE
+    """Those that onnxruntime is known not to run in float64, or that it may run by another equation."""
+    return ops & (_SINGLE | _CONTRIB)
 
 
 def lacks_reference(ops: set[str]) -> set[str]:
     """Those that the reference evaluator does not know."""
-    return {op for op in ops if "." in op}
+    return {op for op in ops if "." in op} - _CONTRIB
 
 
 def evaluate(model: onnx.ModelProto, feeds: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
@@ -175,50 +178,23 @@ def _evaluated(evaluator: Any, feed: Mapping[str, Any]) -> list[Any]:
 
 
 def _reference(model: onnx.ModelProto) -> Any:
-    from onnx.reference import ReferenceEvaluator
-    from onnx.reference.op_run import OpRun
+    from . import reference_ops
 
-    class GatherElements(OpRun):
-        """In place of the evaluator's own, which refuses indices that are fewer than the data in another dim."""
-
-        def _run(self, data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
-            place: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
-            place[axis] = indices
-            return (data[tuple(place)],)
-
-    class BatchNormalization(OpRun):
-        """In place of the evaluator's own (onnx 1.23), which before opset 14 normalizes by the batch in part."""
-
-        def _run(
-            self,
-            x: np.ndarray,
-            scale: np.ndarray,
-            bias: np.ndarray,
-            mean: np.ndarray,
-            var: np.ndarray,
-            epsilon: float = 1e-5,
-            momentum: float = 0.9,
-            training_mode: int = 0,
-            spatial: int = 1,
-        ) -> tuple[np.ndarray]:
-            if training_mode or not spatial:
-                raise NotImplementedError("BatchNormalization in training")
-            scale, bias, mean, var = (v.reshape(-1, *(1,) * (x.ndim - 2)) for v in (scale, bias, mean, var))
-            return (scale * (x - mean) / np.sqrt(var + epsilon) + bias,)
-
-    return ReferenceEvaluator(_named_apart(model), new_ops=[GatherElements, BatchNormalization])
+    return reference_ops.Evaluator(_readable(model))
 
 
-def _named_apart(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with overloads of a function as functions of their own, for readers that ignore overloads."""
-    if not any(function.overload for function in model.functions):
+def _readable(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with overloads of a function as functions of their own, for readers that ignore overloads, and names
+    for all outputs, for those that give what is not given the value of an output without a name."""
+    owners = (model.graph, *model.functions)
+    if not any(f.overload for f in model.functions) and all(all(n.output) for owner in owners for n in owner.node):
         return model
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    for function in made.functions:
-        for node in function.node:
+    for owner in (made.graph, *made.functions):
+        for number, node in enumerate(owner.node):
             node.op_type, node.overload = node.op_type + node.overload, ""
+            node.output[:] = [name or f"unnamed/{number}/{i}" for i, name in enumerate(node.output)]
+    for function in made.functions:
         function.name, function.overload = function.name + function.overload, ""
-    for node in made.graph.node:
-        node.op_type, node.overload = node.op_type + node.overload, ""
     return made

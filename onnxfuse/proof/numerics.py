@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,32 +167,6 @@ def is_rounding(actual: Any, rounded: np.ndarray, exact: np.ndarray, *, known: b
     return bool(error <= max(LOSS * far, 4 * epsilon(dtype) * scale))
 
 
-def equation_error(actual: Any, exact: np.ndarray, rounded: np.ndarray, shaken: Sequence[np.ndarray] = ()) -> float:
-    """How far `actual` is from `exact`, both in float64, beyond what rounding does to it: the largest error of a row,
-    less twice that of `rounded`, or of one of `shaken` (`exact` but for the last digits of its constants), in units of
-    the row's root mean square.
-
-    Of numbers alone: what is NaN or infinite, kernels in float64 do not tell (onnxruntime's Attention guards rows in
-    which every key is masked in float32 only)."""
-    if not isinstance(actual, np.ndarray) or actual.shape != exact.shape:
-        return float("inf")
-    if not exact.size:
-        return 0.0
-    actual, exact, rounded = _widen(actual), _widen(exact), _widen(rounded)
-    strange = ~np.isfinite(exact) | ~np.isfinite(actual)
-    error = _distance(actual, exact, ~strange)
-    slack = _distance(rounded, exact, ~strange & np.isfinite(rounded))
-    for other in shaken:
-        slack = np.maximum(slack, _distance(other, exact, ~strange & np.isfinite(other)))
-    size = np.where(strange, 0, np.abs(exact))
-    error, slack, size = (_rows(part) for part in (error, slack, size))
-    # Of a row that is all but zero beside the others, nobody sees the last digits.
-    scale = np.sqrt((size**2).mean(-1))
-    scale = np.maximum(scale, 1e-3 * np.sqrt((size**2).mean()))
-    excess = np.maximum(error.max(-1) - 2 * slack.max(-1), 0)
-    return float(np.divide(excess, scale, where=scale > 0, out=np.where(excess > 0, np.inf, 0.0)).max())
-
-
 def _distance(a: np.ndarray, b: np.ndarray, where: np.ndarray) -> np.ndarray:
     """|a - b| at the places `where`, else 0."""
     return np.asarray(np.abs(np.subtract(a, b, where=where, out=np.zeros(a.shape, np.result_type(a, b)))))
@@ -204,7 +177,7 @@ def _alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
 
 
-def _rows(array: np.ndarray) -> np.ndarray:
+def rows(array: np.ndarray) -> np.ndarray:
     """As a matrix whose rows are the last axis, or as many of the last as have enough elements together."""
     axis = array.ndim
     while axis > 0 and int(np.prod(array.shape[axis:])) < _GROUP:

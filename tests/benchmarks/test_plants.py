@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import onnx
 import pytest
 
-from benchmarks.plants import Model, Plant, plants
+from benchmarks.plants import TARGETS, Model, Original, plants
 from onnxfuse.language.catalogue import load
-from onnxfuse.targets.target import Target
 from tests.exports import MODELS
 
 CATALOGUE = load()
-SMALL = {
-    "activations": 12,
-    "softmax": 4,
-    "layernorm_tensorflow": 7,
-    "conv_batchnorm": 2,
-    "gemm_batchnorm": 4,
-    "quick_gelu": 15,
-    "batchnorm_first": 5,
+SMALL = (
+    "activations",
+    "softmax",
+    "layernorm_tensorflow",
+    "conv_batchnorm",
+    "gemm_batchnorm",
+    "quick_gelu",
+    "batchnorm_first",
+)
+WHOLE = (("bert.ts", "onnxfuse", "attention"), ("bert.ts", "onnx", "attention"), ("bert.ts", "ort", "gelu"))
+"""Models, targets, and what the paths of the rules have in them."""
+GUARD = "onnxruntime's Attention gives 0 for a row that its mask hides throughout; the guard is for others"
+BENEATH = {
+    ("bert.ts", "onnx", "fusions/2_ops/attention/attention.rule: nan_to_zero forgotten"): GUARD,
 }
-"""Models, and how many plants change something in them, at the least."""
-WHOLE = [("bert.ts", "onnxfuse", "attention"), ("bert.ts", "ort", "gelu")]
+"""Plants that move no number of a model by two units of its last place, and why they cannot."""
 
 
-def found(model: Model, plants: list[Plant]) -> Counter[str]:
-    outcomes = {str(plant): model.outcome(plant) for plant in plants}
-    assert [plant for plant, outcome in outcomes.items() if outcome in ("missed", "outputs")] == []
-    return Counter(outcomes.values())
+def check(name: str, target: str, rules: str = "") -> None:
+    """Every plant that changes the fused model is found at its site, but for those listed."""
+    model = Model(Original(onnx.load(MODELS / f"{name}.onnx")), CATALOGUE.serving(TARGETS[target]))
+    assert model.clean()
+    outcomes = {str(plant): model.outcome(plant) for plant in model.plants() if rules in plant.rule.path}
+    unseen = {(name, target, plant): what for plant, what in outcomes.items() if what not in ("site", "unused")}
+    listed = {key for key in BENEATH if key[:2] == (name, target) and key[2] in outcomes}
+    assert unseen == dict.fromkeys(listed, "beneath")
+    assert "site" in outcomes.values()
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_what_is_planted_is_found_at_its_site(name: str) -> None:
-    model = Model(onnx.load(MODELS / f"{name}.onnx"), CATALOGUE.serving(Target("onnxfuse")))
-    assert model.clean()
-    assert found(model, model.plants())["site"] >= SMALL[name]
+    check(name, "onnxfuse")
 
 
 @pytest.mark.parametrize(("name", "target", "rules"), WHOLE)
 def test_so_it_is_in_whole_models(name: str, target: str, rules: str) -> None:
-    model = Model(onnx.load(MODELS / f"{name}.onnx"), CATALOGUE.serving(Target(target)))
-    chosen = [plant for plant in model.plants() if rules in plant.rule.path]
-    assert model.clean()
-    assert found(model, chosen)["site"] >= 1
+    check(name, target, rules)
 
 
 def test_every_rule_has_plants() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx.parser
@@ -9,6 +10,7 @@ import pytest
 
 from onnxfuse.proof import numerics
 from onnxfuse.proof.cut_proof import Compared, compare_sites
+from onnxfuse.proof.last_digits import moved
 from onnxfuse.proof.oracle import Oracle
 
 
@@ -62,10 +64,50 @@ def test_a_constant_that_is_off_by_a_hundred_thousandth(root: str, wrong: int) -
 
 
 def test_an_op_that_only_runs_in_its_own_precision_is_as_near_to_float64_as_rounding_leaves_it() -> None:
-    text = """g (float[n, 8] x) => (float[n, 8] y) <float c = {%s}> { s = Mul(x, c) y = com.microsoft.Gelu(s) }"""
-    right = compare(parse(GELU), parse(text % "1"))
+    """FusedGemm of com.microsoft has no kernel in float64, and no reference."""
+    graph = """g (float[n, 8] x) => (float[n, 2] y) <float[8, 2] w = {1, -1, 2, 0.5, 1, 1, -2, 1, 3, 1, -1, 2, 0.3, 1,
+        2, -1}, float[2] b = {1, 2}, float c = {FACTOR}> { NODES }"""
+    original = parse(graph.replace("NODES", "p = Gemm(x, w, b) y = Relu(p)").replace("FACTOR", "1"))
+    fused = graph.replace("NODES", 'q = com.microsoft.FusedGemm<activation = "Relu">(x, w, b) y = Mul(q, c)')
+    right = compare(original, parse(fused.replace("FACTOR", "1")))
     assert (right.count, right.exactly, right.wrong) == (1, 0, {})
-    assert len(compare(parse(GELU), parse(text % "1.00001")).wrong) == 1
+    assert len(compare(original, parse(fused.replace("FACTOR", "1.00001"))).wrong) == 1
+
+
+TANH = """g (float[n, 8] x) => (float[n, 8] y) {
+    half = Constant<value_float = 0.5>() one = Constant<value_float = 1.0>() three = Constant<value_float = 3.0>()
+    root = Constant<value_float = 0.7978845608>() cubic = Constant<value_float = 0.044715>()
+    p = Pow(x, three) q = Mul(p, cubic) r = Add(x, q) s = Mul(r, root) t = Tanh(s) u = Add(t, one) v = Mul(x, u)
+    y = Mul(v, half) }"""
+
+
+@pytest.mark.parametrize(("cubic", "wrong"), [("0.044715", 0), ("0.044714998", 0), ("0.04471545", 1)])
+def test_a_constant_that_shows_in_the_tail_alone(cubic: str, wrong: int) -> None:
+    """1e-5 of the cubic term is an ulp of the result where that is large, and 2e-5 of it at -3."""
+    gelu = TANH.replace("g (float[n, 8] x) => (float[n, 8] y)", "Gelu (x) => (y)").replace("0.044715", cubic)
+    assert len(compare(parse(TANH), parse(CALL, body(gelu))).wrong) == wrong
+
+
+def test_a_folded_product_may_be_off_by_its_last_digit() -> None:
+    """A product that was folded is rounded anew, and may be off by that, not by ten times as much."""
+    head = "g (float[n, 8] x) => (float[n, 8] y)"
+    original = parse(f"{head} <float k = {{0.3}}, float r = {{1.7}}> {{ a = Mul(x, k) y = Mul(a, r) }}")
+    folded = head + " <float k = {%s}> { y = Mul(x, k) }"
+    product = float(np.float32(np.float32(0.3) * np.float32(1.7)))
+    assert compare(original, parse(folded % product)).wrong == {}
+    assert len(compare(original, parse(folded % (product * 1.000002))).wrong) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+def test_numbers_move_by_a_unit_of_their_last_place_and_equal_ones_alike(dtype: type) -> None:
+    array = np.array([0.3, 1.7, -0.3, 0.3, 0.5, 1, 0, 3, np.inf, np.nan], dtype)
+    made = np.array([moved(array, seed) for seed in range(20)])
+    wide = array.astype(np.float64)
+    np.testing.assert_array_equal(made[:, 4:], np.broadcast_to(wide[4:], made[:, 4:].shape))
+    steps = (made[:, :4] / wide[:4] - 1) / numerics.epsilon(array.dtype)
+    assert ((np.abs(steps) > 0.49) & (np.abs(steps) < 1.01)).all()
+    np.testing.assert_array_equal(made[:, 0], made[:, 3])
+    assert len(np.unique(np.sign(steps[:, :3]), axis=0)) > 4
 
 
 SAFE = """g (float[n, 4, 8] x, bool[n, 1, 8] m) => (float[n, 4, 8] y) <float low = {-inf}, float zero = {0}> {

@@ -160,3 +160,11 @@ def test_a_site_that_does_not_run_does_not_silence_the_others() -> None:
     assert count == 1
     assert list(reasons) == ["d"]
     assert compare(original, parse(graph.replace("Exp", "own.Unheard"))) == (0, {})
+
+
+def test_an_operand_that_is_missing_is_seen_however_long_its_way_from_the_others() -> None:
+    """The fused model rests on `a` alone; in the original, the way from there to the operand has too many nodes."""
+    steps = " ".join(f"t{i + 1} = Tanh(t{i})" for i in range(600))
+    graph = f"g (float[n, 8] x) => (float[n, 8] y, float[n, 8] t600) {{ a = Neg(x) t0 = Sin(a) {steps} LAST }}"
+    original, fused = parse(graph.replace("LAST", "y = Add(t600, a)")), parse(graph.replace("LAST", "y = Identity(a)"))
+    assert compare(original, fused)[1].keys() == {"y"}
