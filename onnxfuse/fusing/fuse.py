@@ -170,11 +170,10 @@ def _fuse(
 def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], raising: bool) -> Found:
     """Fusions, then the target's lowerings.  Where an op is left that the target does not have, what made it is banned
     and the search made again.  Raises OpsetError if `raising` and a higher opset has it."""
-    target, opset, view.terms.raisable = catalogue.target, view.graph.opset, raising
-    view.terms.local = view.graph.is_function
+    target, opset = catalogue.target, view.graph.opset
     strata = [*catalogue.strata(), *catalogue.lowerings()]
     while True:
-        found = search(view, catalogue, strata, banned)
+        found = search(view, catalogue, strata, banned, raising=raising)
         missing = [
             term
             for term, dtype in made(view, found)

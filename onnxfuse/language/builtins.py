@@ -77,7 +77,7 @@ def _has(scope: Scope, op: str, *features: str) -> bool:
     """Does the target have a standard op in the element type of the result, at this opset or one that is worth raising
     the model to?  `features` are what it must do rightly."""
     target, dtype = scope.ops.target, scope.like.dtype
-    return target.may_have(op, scope.opset, dtype, features, raising=scope.terms.raisable)
+    return target.may_have(op, scope.context.opset, dtype, features, raising=scope.context.raisable)
 
 
 def _filled(scope: Scope, value: Value, x: Value, axes: Value) -> Value:
@@ -212,19 +212,19 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "half": lambda scope, x: isinstance(x, Term) and x.dtype in HALF,
     "double": lambda scope, x: isinstance(x, Term) and x.dtype == TensorProto.DOUBLE,
     "has": _has,
-    "infunction": lambda scope: scope.terms.local,
-    "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.reused,
-    "isvalue": lambda scope, x: isinstance(x, Term) and x.id in scope.terms.named,
+    "infunction": lambda scope: scope.context.in_function,
+    "reused": lambda scope, x: isinstance(x, Term) and x.id in scope.context.reused,
+    "isvalue": lambda scope, x: isinstance(x, Term) and x.id in scope.context.named,
     "lowest": lambda scope, x: isinstance(scope.number(x), int | float) and scope.number(x) <= -1e4,
     "mayhold": lambda scope, x, low: isinstance(x, Term) and fills.may_hold(x, low),
-    "holds": lambda scope, op: op in scope.terms.held,
+    "holds": lambda scope, op: op in scope.context.held,
     "len": lambda scope, x: len(x),
     "abs": lambda scope, x: abs(scope.number(x)),
     "min": lambda scope, *x: min(*x),
     "max": lambda scope, *x: max(*x),
     "trailing": _trailing,
     "filled": _filled,
-    "opset": lambda scope: scope.opset,
+    "opset": lambda scope: scope.context.opset,
     "broadcasts": _broadcasts,
     "same": _same,
     "attribute": _attribute,

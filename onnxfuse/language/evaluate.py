@@ -22,6 +22,7 @@ from onnxfuse.terms.term import Term, Terms, UnknownValueError
 
 from .builtins import FUNCTIONS, UndecidedError, Value
 from .catalogue import Catalogue
+from .context import Context
 from .parse import standard_ops
 from .pattern import BINARY
 from .rule import Rule, literal, op_name
@@ -43,9 +44,11 @@ FAULTS: tuple[type[Exception], ...] = (
 class Scope:
     """Evaluates expressions of one rule under the bindings of one match."""
 
-    def __init__(self, terms: Terms, rule: Rule, bindings: Bindings, like: Term, opset: int, ops: Catalogue) -> None:
+    def __init__(
+        self, terms: Terms, rule: Rule, bindings: Bindings, like: Term, context: Context, ops: Catalogue
+    ) -> None:
         self.terms, self.rule, self.bindings = terms, rule, bindings
-        self.like, self.opset, self.ops = like, opset, ops
+        self.like, self.context, self.ops = like, context, ops
 
     # ------------------------------------------------------------------------------------- values and truths
 

@@ -95,6 +95,11 @@ class View:
     """Tensors, of the scopes around this one too, whose values were wanted and are not there."""
 
     @property
+    def held(self) -> frozenset[str]:
+        """The standard ops that the graph has."""
+        return frozenset(node.op_type for node in self.graph.nodes if node.domain in STANDARD)
+
+    @property
     def lasting(self) -> list[int]:
         """The nodes that stay though nothing reads them, in order."""
         return [index for index, effect in enumerate(self.effects) if effect is Effect.UNKNOWN]
@@ -202,7 +207,6 @@ def _lift(view: View, known: _Known) -> View:
     """The terms of every value of a scope, in one pass over its nodes."""
     graph = view.graph
     view.shared = _shared(graph, view.effects)
-    view.terms.held = frozenset(node.op_type for node in graph.nodes if node.domain in STANDARD)
     taken: set[str] = set()
     # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
     overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from onnxfuse.language.builtins import UndecidedError
 from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.language.context import Context
 from onnxfuse.language.evaluate import Bindings, Scope
 from onnxfuse.language.pattern import Variant
 from onnxfuse.language.rule import Rule, targets
@@ -40,7 +41,13 @@ class Conclusion:
 
 
 def conclude(
-    terms: Terms, catalogue: Catalogue, opset: int, variant: Variant, root: Term, env: Bindings, outside: Sequence[Term]
+    terms: Terms,
+    catalogue: Catalogue,
+    context: Context,
+    variant: Variant,
+    root: Term,
+    env: Bindings,
+    outside: Sequence[Term],
 ) -> Conclusion:
     """Check the conditions of a matched variant and build what it emits; `outside` are operands of the root's chain
     that the pattern left.  Raises RefusedError.
@@ -54,7 +61,7 @@ def conclude(
     if outside:
         inside = [a for a in root.args if not any(a is o for o in outside)]
         like = combine(terms, root.op, inside) if inside else root
-    scope = Scope(terms, rule, bindings, like, opset, catalogue)
+    scope = Scope(terms, rule, bindings, like, context, catalogue)
     line = rule.emit[0].lineno
     try:
         for statement in rule.blocks[variant.block]:

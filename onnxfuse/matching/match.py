@@ -17,6 +17,7 @@ from onnx import TensorProto
 
 from onnxfuse.language.builtins import UndecidedError
 from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.language.context import Context
 from onnxfuse.language.evaluate import Bindings, Scope, attribute_defaults, undefined
 from onnxfuse.language.pattern import COMMUTATIVE, Pattern, Variant
 from onnxfuse.language.rule import ANY, REST, Rule, names_in, op_name, targets
@@ -83,10 +84,10 @@ class Failure:
 
 
 class Matcher:
-    """Tries variants at terms of one scope."""
+    """Tries variants at terms of one scope; `context` is that of the round."""
 
-    def __init__(self, terms: Terms, catalogue: Catalogue, opset: int) -> None:
-        self.terms, self.catalogue, self.opset = terms, catalogue, opset
+    def __init__(self, terms: Terms, catalogue: Catalogue, context: Context) -> None:
+        self.terms, self.catalogue, self.context = terms, catalogue, context
         self.failures: dict[tuple[int, int], Failure] = {}
         self.glance = Glance()
         self.passed: list[tuple[Term, list[Variant]]] = []
@@ -101,7 +102,7 @@ class Matcher:
         self.whole = whole_of(root)
         if self.whole is not root:
             names = targets(self.rule.blocks[variant.block][-1])
-            outputs = self.terms.plural.get(self.whole.id)
+            outputs = self.context.outputs.get(self.whole.id)
             if not outputs or max(outputs) >= len(names) or any(names[i] == "_" for i in outputs):
                 return None
             self.env |= {names[i]: output for i, output in outputs.items() if i}
@@ -160,7 +161,7 @@ class Matcher:
                 yield
         elif p.op != t.op:
             self._fail(p, t, lambda: f"wants {p.op}, saw {describe(t)}")
-        elif t.id in self.terms.plural and t is not self.whole:
+        elif t.id in self.context.outputs and t is not self.whole:
             self._fail(p, t, lambda: f"{p.op} has further outputs here")
         else:
             yield from self._op(p, t)
@@ -479,7 +480,7 @@ class Matcher:
         if not all(name in self.env for name in names_in(node)):
             return None
         try:
-            return Scope(self.terms, self.rule, self.env, self.root, self.opset, self.catalogue).value(node)
+            return Scope(self.terms, self.rule, self.env, self.root, self.context, self.catalogue).value(node)
         except UndecidedError:
             return None
 
@@ -493,7 +494,7 @@ class Matcher:
             self._fail(Pattern("where", line=self.rule.emit[0].lineno), self.root, lambda: text)
             return None
         try:
-            found = conclude(self.terms, self.catalogue, self.opset, self.variant, self.root, self.env, outside)
+            found = conclude(self.terms, self.catalogue, self.context, self.variant, self.root, self.env, outside)
         except RefusedError as refused:
             self._fail(Pattern("where", line=refused.line), self.root, refused.reason)
             return None

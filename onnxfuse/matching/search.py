@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from onnxfuse.errors import RuleError
 from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.language.context import Context
 from onnxfuse.language.pattern import Variant
 from onnxfuse.language.rule import Rule
 from onnxfuse.lifting.lift import View
@@ -53,11 +54,18 @@ class Found:
 
 
 def search(
-    view: View, catalogue: Catalogue, strata: Sequence[Sequence[Rule]], banned: Collection[tuple[str, str]] = ()
+    view: View,
+    catalogue: Catalogue,
+    strata: Sequence[Sequence[Rule]],
+    banned: Collection[tuple[str, str]] = (),
+    *,
+    raising: bool = False,
 ) -> Found:
-    """Apply the strata in order.  `banned` names (rule, value) pairs that must not be fused."""
+    """Apply the strata in order.  `banned` names (rule, value) pairs that must not be fused; `raising`: the model may
+    still be converted to a higher opset."""
     found = Found(dict(view.terms_of))
-    matcher = Matcher(view.terms, catalogue, view.graph.opset)
+    scope = Context(view.graph.opset, view.held, raising, view.graph.is_function)
+    matcher = Matcher(view.terms, catalogue, scope)
     order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
     state = State.of(view, found)
     for rules in strata:
@@ -67,6 +75,7 @@ def search(
         barren: set[int] = set()
         room = GROWTH * len(state.alive) + ROOM
         for _ in range(ROUNDS):
+            matcher.context = state.within(scope)
             if not _round(view, found, state, matcher, index, order, barren, banned):
                 break
             state = State.of(view, found)
@@ -74,6 +83,7 @@ def search(
                 raise _endless(found.rooted)
         if before is not None and nodes(state.alive) >= nodes(before[1].alive):
             found, state = before
+    matcher.context = state.within(scope)
     found.failures = matcher.explained
     return found
 
@@ -99,13 +109,16 @@ class State:
         for term in alive:
             for arg in term.args:
                 users.setdefault(arg.id, []).append(term)
-        view.terms.plural = {}
-        for term in alive:
-            if term.op == "Output":
-                view.terms.plural.setdefault(term.args[0].id, {})[term.attr("index")] = term
-        view.terms.named = set(names)
-        view.terms.reused = needed | {i for i, above in users.items() if any(u is not above[0] for u in above)}
         return State(alive, needed, names, users)
+
+    def within(self, scope: Context) -> Context:
+        """What rules may ask about the scope in this state."""
+        reused = self.needed | {i for i, above in self.users.items() if any(u is not above[0] for u in above)}
+        outputs: dict[int, dict[int, Term]] = {}
+        for term in self.alive:
+            if term.op == "Output":
+                outputs.setdefault(term.args[0].id, {})[term.attr("index")] = term
+        return replace(scope, reused=reused, named=self.names.keys(), outputs=outputs)
 
 
 def _round(
@@ -128,7 +141,7 @@ def _round(
     for term in reversed(state.alive):  # roots before what they cover
         if term.id in barren or term.id in doomed or whole_of(term).op not in index.by_op:
             continue
-        if term.id in view.terms.plural:  # its outputs are tried
+        if term.id in matcher.context.outputs:  # its outputs are tried
             continue
         matches = _matches(matcher, index, term)
         if banned:

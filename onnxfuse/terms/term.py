@@ -98,18 +98,6 @@ class Terms:
         self._fresh = 0
         self.shared: set[int] = set()
         """Ids of sums and products that several nodes use: they stay closed when a chain is flattened."""
-        self.reused: set[int] = set()
-        """Ids of terms that several terms use, or that must exist as values; as of the last round of the search."""
-        self.named: set[int] = set()
-        """Ids of terms that values of the model are; as of the last round."""
-        self.held: frozenset[str] = frozenset()
-        """Standard ops that the graph had when it was read."""
-        self.raisable = False
-        """May the model's opset still be raised, for an op that is worth it?"""
-        self.local = False
-        """Are these the terms of a local function?"""
-        self.plural: dict[int, dict[int, Term]] = {}
-        """Ids of terms that stand for several values → each of these, an Output, by its index; as of the last round."""
 
     def __len__(self) -> int:
         return len(self._table)
