@@ -24,8 +24,7 @@ from onnxfuse.model.types import CONSTANTS
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer import BROADCAST, infer, normal_axis
-from onnxfuse.terms.normal.normal import fold, make, reshape, slice_axis
-from onnxfuse.terms.normal.views import is_reshape
+from onnxfuse.terms.normal.normal import closed, fold, make, reshape, slice_axis
 from onnxfuse.terms.shape_values import shape_data
 from onnxfuse.terms.term import FOLDABLE, REAL, SMALL, Array, Term, Terms, numpy_dtype, same_shape, static
 
@@ -48,6 +47,10 @@ LOOKED_INTO = 1 << 16
 """Elements of a constant that is asked whether it repeats one number."""
 COUNTABLE = 1 << 62
 """Integers from here on, in magnitude, are no sizes."""
+PASSES_ON = frozenset("Cast CastLike Dropout Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
+"""Ops whose first output may hold the elements of their first input, in another order and shape at most."""
+SQUARES = frozenset("Pow ReduceL2 ReduceSumSquare".split())
+"""Ops that multiply their first input by itself."""
 DECLARES_DTYPE = frozenset(
     "Cast CastLike ConstantOfShape EyeLike RandomNormalLike RandomUniformLike OneHot Constant".split()
 )
@@ -226,11 +229,8 @@ def _lift(view: View, known: _Known) -> View:
 
 
 def _define(view: View, name: str, term: Term, dtype: int) -> None:
-    view.terms_of[name] = term
+    view.terms_of[name] = closed(view.terms, term) if name in view.shared else term
     view.dtypes[name] = dtype or term.dtype
-    inner = term.args[0] if is_reshape(term) else term  # the normal form moves views out of sums
-    if inner.op in ("Add", "Mul") and name in view.shared:
-        view.terms.shared.add(inner.id)
 
 
 def _shared(graph: Graph, effects: Sequence[Effect]) -> set[str]:
@@ -254,6 +254,8 @@ def _shared(graph: Graph, effects: Sequence[Effect]) -> set[str]:
             own = first.setdefault((node.op_type, node.domain, node.overload, *ordered, attributes), index)
         for position, operand in enumerate(operands):
             use(operand, (own, position))
+        if operands and node.op_type in SQUARES:
+            use(operands[0], (own, "again"))
         for name in graph.captures.get(index, ()):
             use(number.get(name, name), index)
         for position, name in enumerate(node.output):
@@ -261,6 +263,9 @@ def _shared(graph: Graph, effects: Sequence[Effect]) -> set[str]:
                 number[name] = (own, position)
     for name in graph.outputs:
         use(number.get(name, name), name)
+    for node in reversed(graph.nodes):  # who uses what only passes a value on uses that value
+        if node.op_type in PASSES_ON and node.input and number.get(node.output[0]) in several:
+            several.add(number.get(node.input[0], node.input[0]))
     return {name for name, own in number.items() if own in several}
 
 

@@ -15,7 +15,7 @@ from onnxfuse.language.pattern import Variant
 from onnxfuse.language.rule import Rule, targets
 from onnxfuse.model.dims import product
 from onnxfuse.terms.infer import infer
-from onnxfuse.terms.normal.normal import VIEWS, combine, reshape
+from onnxfuse.terms.normal.normal import closed, combine, reshape
 from onnxfuse.terms.normal.ranges import in_range
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, Term, Terms, same_shape
@@ -82,6 +82,8 @@ def conclude(
         raise RefusedError(line, lambda: "what is left of its factors is out of range")
     if outside:
         emitted = combine(terms, root.op, [emitted, *outside])
+    if root.closed:
+        emitted = closed(terms, emitted)
     if root.shape is not None and product(root.shape) == 0:
         raise RefusedError(line, lambda: f"there is nothing to compute in {root.shape}")
     if root.shape is not None and emitted.shape is not None and not same_shape(root.shape, emitted.shape):
@@ -92,9 +94,6 @@ def conclude(
         raise RefusedError(line, lambda: "the element type would change")
     if emitted is not root and _depends(emitted, root):
         raise RefusedError(line, lambda: "what it emits is computed from what it replaces")
-    if root.id in terms.shared:
-        # The sum that several nodes use stays one, also behind a view.
-        terms.shared.add(_seen(emitted).id)
     return Conclusion(bindings, emitted, exposed)
 
 
@@ -109,13 +108,6 @@ def _depends(term: Term, other: Term) -> bool:
             seen.add(current.id)
             stack.extend(current.args)
     return False
-
-
-def _seen(term: Term) -> Term:
-    """What a view is a view of."""
-    while term.op in VIEWS:
-        term = term.args[0]
-    return term
 
 
 def _inline(rule: Rule, scope: Scope, statement: ast.Assign) -> None:

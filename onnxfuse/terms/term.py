@@ -38,7 +38,8 @@ _LEVEL = (1 << WIDTH) - 1
 _ALL = (1 << LEVELS * WIDTH) - 1
 _EVERY = sum(1 << level * WIDTH for level in range(LEVELS))
 
-
+CLOSED = ("closed",)
+"""The key of a sum or product that is one operand of a longer one, and not taken apart: several nodes use its value."""
 Attributes: TypeAlias = Mapping[str, Any]
 """The attributes of an op that is about to become a term."""
 Array: TypeAlias = "NDArray[Any]"
@@ -80,6 +81,11 @@ class Term:
         return (self.below >> steps * WIDTH) & _LEVEL
 
     @property
+    def closed(self) -> bool:
+        """Is it a sum or product that a longer one does not take apart?"""
+        return self.key is CLOSED
+
+    @property
     def real(self) -> bool:
         return self.dtype in REAL
 
@@ -96,8 +102,6 @@ class Terms:
         self._bits: dict[str, int] = {}
         self._numbers: dict[tuple[float, int, int], Term] = {}
         self._fresh = 0
-        self.shared: set[int] = set()
-        """Ids of sums and products that several nodes use: they stay closed when a chain is flattened."""
 
     def __len__(self) -> int:
         return len(self._table)

@@ -112,3 +112,26 @@ def test_a_view_that_holds_one_position_says_so_if_it_is_always_computed(text: s
     assert other is not None
     assert (x[1] == 1) is known
     assert other[1] != 1
+
+
+@pytest.mark.parametrize("view", ["Identity", "Cast", "Reshape", "Flatten", "Transpose"])
+def test_a_sum_is_closed_where_several_use_it_in_any_view(view: str) -> None:
+    g = Model({"x": draw(2, 4, 8), "y": draw(2, 4, 8)})
+    inner = g("Add", "x", "y")
+    attrs = {"Cast": {"to": 1}, "Transpose": {"perm": [1, 0, 2]}, "Flatten": {"axis": 2}}.get(view, {})
+    operands = [np.array([4, -1], np.int64)] if view == "Reshape" else []
+    seen = g(view, inner, *operands, **attrs)
+    y = g("Add", g("Add", seen, np.float32(1)), g("Tanh", seen))
+    terms = lift(next(iter(roots(g.proto(y)))), None).terms_of
+    below = terms[seen] if terms[seen].op == "Add" else terms[seen].args[0]
+    assert below is terms[inner]
+    assert below.closed
+
+
+def test_a_sum_of_one_user_is_taken_apart() -> None:
+    g = Model({"x": draw(2, 4), "y": draw(2, 4)})
+    inner = g("Add", "x", "y")
+    y = g("Add", inner, g("Tanh", "x"))
+    terms = lift(next(iter(roots(g.proto(y)))), None).terms_of
+    assert not terms[inner].closed
+    assert len(terms[y].args) == 3

@@ -1,8 +1,8 @@
 """Normal forms of arithmetic: equal up to the algebra of real numbers.
 
     sums, products  a - b is a + (-1)b, a / b is a * Reciprocal(b), small powers are products; sums and products are
-                    flat and ordered, their constants collected; a chain that several nodes use (`Terms.shared`) stays
-                    closed
+                    flat and ordered, their constants collected; a chain that several nodes use (`close`) is one operand
+                    of a longer one
     scalars         a scalar factor leaves MatMul, Reciprocal and every view.  It leaves a product of two only: opening
                     longer ones would steal the 0.5 of a GELU
     names           Max(x, 0) and Clip(x, 0, inf) are Relu, Less is Greater turned round, ReduceSum / N is ReduceMean, a
@@ -22,7 +22,7 @@ from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, Shape, broadcast, product
 from onnxfuse.model.schema import freeze
-from onnxfuse.terms.term import REAL, Attributes, Term, Terms, is_number, same_shape, static
+from onnxfuse.terms.term import CLOSED, REAL, Attributes, Term, Terms, is_number, same_shape, static
 
 from .ranges import in_range, moderate, nonnegative
 from .table import Form, fold, form, hoisted, make, scaled, split_scalar
@@ -42,7 +42,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
     shape = None if None in shapes else broadcast(*[s for s in shapes if s is not None])
     dtype, number, operands = args[0].dtype, NEUTRAL[op], list[Term]()
     for arg in args:
-        for operand in arg.args if arg.op == op and arg.id not in terms.shared else (arg,):
+        for operand in arg.args if arg.op == op and not arg.closed else (arg,):
             if is_number(operand) and _never_widens(operand, args):
                 assert operand.scalar is not None
                 total = number + operand.scalar if op == "Add" else number * operand.scalar
@@ -74,6 +74,14 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         if folded is not None:
             return folded
     return terms.raw(op, operands, shape=shape, dtype=dtype)
+
+
+def close(terms: Terms, term: Term) -> Term:
+    """The same sum or product, which stays one operand of a longer one, as it is used as a whole elsewhere; any other
+    term as it is."""
+    if term.op not in NEUTRAL or term.dtype not in REAL:
+        return term
+    return terms.raw(term.op, term.args, term.attrs, shape=term.shape, dtype=term.dtype, key=CLOSED)
 
 
 def _never_widens(number: Term, args: Sequence[Term]) -> bool:
@@ -186,9 +194,8 @@ def _power(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | Non
     if e == 1:
         return x
     if e in (2, 3, 4):
-        if x.op == "Mul":
-            terms.shared.add(x.id)  # (a*b)**2 stays a square
-        return combine(terms, "Mul", [x] * int(e))
+        factor = close(terms, x) if x.op == "Mul" else x  # (a*b)**2 stays a square
+        return combine(terms, "Mul", [factor] * int(e))
     if e == 0.5 and nonnegative(x):  # of -inf, the power is inf and the root is no number
         return make(terms, "Sqrt", [x], {}, shape, dtype)
     if e in (-1, -2) or (e == -0.5 and nonnegative(x)):

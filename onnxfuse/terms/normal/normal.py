@@ -18,7 +18,7 @@ from . import concat as concat  # their forms belong to the table
 from . import gather as gather
 from . import pad as pad
 from . import select as select
-from .algebra import NEUTRAL, combine
+from .algebra import NEUTRAL, close, combine
 from .einsum import einsum
 from .softmax import softmax
 from .table import fold, make
@@ -27,6 +27,8 @@ from .views import VIEWS, expand, repeat, reshape, slice_axis, transpose
 __all__ = [
     "NEUTRAL",
     "VIEWS",
+    "close",
+    "closed",
     "combine",
     "einsum",
     "expand",
@@ -57,12 +59,18 @@ def rebuild(terms: Terms, term: Term, args: Sequence[Term]) -> Term:
             return repeat(terms, x, term.attr("axis"), term.attr("n"))
         if op == "Slice" and x.shape is not None:
             return slice_axis(terms, x, term.attr("axis"), term.attr("start"), term.attr("stop"), term.attr("step"))
+    if term.closed:
+        return close(terms, combine(terms, op, args))
     if term.key is not None:
         return terms.raw(op, args, term.attrs, shape=term.shape, dtype=term.dtype, key=term.key)
     if op in NEUTRAL and term.dtype in REAL:
-        result = combine(terms, op, args)
-    else:
-        result = make(terms, op, args, dict(term.attrs), term.shape, term.dtype)
-    if term.id in terms.shared:
-        terms.shared.add(result.id)
-    return result
+        return combine(terms, op, args)
+    return make(terms, op, args, dict(term.attrs), term.shape, term.dtype)
+
+
+def closed(terms: Terms, term: Term) -> Term:
+    """The same term for a value that several nodes use: a sum or product is closed, also if it is seen in another
+    shape or order."""
+    if term.op in ("Reshape", "Transpose") and len(term.args) == 1:
+        return rebuild(terms, term, [closed(terms, term.args[0])])
+    return close(terms, term)

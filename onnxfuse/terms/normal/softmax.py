@@ -64,7 +64,7 @@ def _of_largest(terms: Terms, y: Term, shape: Shape) -> Term | None:
 def _reshaped(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     """Scores viewed in another shape only to add to them are as they were, and what is added is viewed instead."""
     x = args[0]
-    if x.op == "Add" and x.id not in terms.shared and dtype in REAL and shape is not None and x.shape is not None:
+    if x.op == "Add" and not x.closed and dtype in REAL and shape is not None and x.shape is not None:
         for i, operand in enumerate(x.args):
             view, factor = hoisted(operand)
             inner = view.args[0] if view.op == "Reshape" and not same_shape(view.shape, shape) else view

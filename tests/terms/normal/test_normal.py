@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, Shape, symbol
 from onnxfuse.terms.fold import evaluate, value_of
-from onnxfuse.terms.normal.normal import combine, expand, make, rebuild, repeat, reshape, slice_axis, transpose
+from onnxfuse.terms.normal.normal import closed, combine, expand, make, rebuild, repeat, reshape, slice_axis, transpose
 from onnxfuse.terms.term import Term, Terms
 
 FLOAT, HALF, INT64, BOOL = (
@@ -108,8 +108,32 @@ def test_constants_of_a_chain_are_collected(t: Space) -> None:
 def test_a_chain_that_others_use_stays_closed(t: Space) -> None:
     x, y, z = (t.input(name, 2, 3) for name in "xyz")
     inner = t.op("Add", x, y)
-    t.terms.shared.add(inner.id)
+    inner = closed(t.terms, inner)
     assert t.op("Add", inner, z).args == tuple(sorted((inner, z), key=lambda a: a.id))
+
+
+def test_what_is_made_depends_on_nothing_but_what_it_is_made_of(t: Space) -> None:
+    x, y, z = (t.input(name, 2, 3) for name in "xyz")
+    inner = t.op("Mul", x, y)
+    before = t.op("Mul", inner, z)
+    t.op("Pow", inner, t.number(2))
+    whole = closed(t.terms, inner)
+    rebuild(t.terms, whole, [y, z])
+    assert t.op("Mul", inner, z) is before
+    assert before.args == (x, y, z)
+    assert t.op("Mul", whole, z).args == (z, whole)
+
+
+def test_what_is_closed_is_so_in_another_shape_or_order(t: Space) -> None:
+    x, y = t.input("x", 2, 6), t.input("y", 2, 6)
+    inner = t.op("Add", x, y)
+    whole = closed(t.terms, inner)
+    assert whole is not inner
+    assert closed(t.terms, whole) is whole
+    assert closed(t.terms, t.reshape(inner, 2, 2, 3)) is t.reshape(whole, 2, 2, 3)
+    assert closed(t.terms, t.transpose(inner, 1, 0)) is t.transpose(whole, 1, 0)
+    assert closed(t.terms, t.slice(inner, 1, 0, 2)) is t.slice(inner, 1, 0, 2)  # not all of it
+    assert closed(t.terms, t.op("Tanh", inner)) is t.op("Tanh", inner)
 
 
 def test_a_number_keeps_a_rank_that_nothing_else_has(t: Space) -> None:
@@ -163,7 +187,9 @@ def test_powers_are_roots_only_of_what_is_never_negative(t: Space) -> None:
 def test_a_square_of_a_product_stays_a_square(t: Space) -> None:
     x, y = t.input("x", 2, 3), t.input("y", 2, 3)
     inner = t.op("Mul", x, y)
-    assert t.op("Pow", inner, t.number(2)).args == (inner, inner)
+    whole = closed(t.terms, inner)
+    assert t.op("Pow", inner, t.number(2)).args == (whole, whole)
+    assert t.op("Pow", inner, t.number(2)) is t.op("Pow", whole, t.number(2)) is t.op("Mul", whole, whole)
 
 
 @pytest.mark.parametrize(("dtype", "factor"), [(FLOAT, 1 / 768), (HALF, float(np.float16(1 / 768)))])
@@ -520,6 +546,5 @@ def test_rebuilding_is_making_anew(t: Space) -> None:
         assert rebuild(t.terms, term, [y, *term.args[1:]]) is function(y)
         again = rebuild(t.terms, term, [t.op("Mul", y, t.number(2)), *term.args[1:]])
         assert again is function(t.op("Mul", y, t.number(2)))
-    shared = combine(t.terms, "Add", [x, t.number(1)])
-    t.terms.shared.add(shared.id)
-    assert rebuild(t.terms, shared, [y, shared.args[1]]).id in t.terms.shared
+    shared = closed(t.terms, combine(t.terms, "Add", [x, t.number(1)]))
+    assert rebuild(t.terms, shared, [y, shared.args[1]]) is closed(t.terms, combine(t.terms, "Add", [y, t.number(1)]))
