@@ -19,6 +19,7 @@ import numpy as np
 from onnx import FunctionProto, NodeProto, TensorProto
 
 from onnxfuse.model.graph import DOMAIN, NUMBER, number_of
+from onnxfuse.model.op_traits import ELEMENTWISE
 from onnxfuse.model.schema import integers_as_input, is_standard, make_attribute, tensor
 from onnxfuse.model.standard import newest
 from onnxfuse.terms.term import REAL
@@ -30,9 +31,6 @@ from .rule import Rule, captured, literal, op_name, targets
 
 UNKNOWN = "?"
 """The dimensions of a value in a body, of which only the rank is known."""
-PRODUCTS = frozenset("MatMul Gemm Conv ConvTranspose Attention".split())
-ELEMENTWISE = frozenset("Add Sub Mul Div Pow Neg Sqrt Reciprocal Sigmoid Tanh Cast CastLike".split())
-"""Ops whose result has the largest rank of their operands."""
 LEFT = frozenset({"Conv"})
 """Products that are left to the runtime: in a body with one, the fused ops around it may be called, each with a kernel
 of its own, and need not be written out."""

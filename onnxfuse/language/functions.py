@@ -18,12 +18,13 @@ from functools import partial
 from onnx import FunctionProto, ModelProto, TensorProto, helper
 
 from onnxfuse.model.graph import DOMAIN, number_of
+from onnxfuse.model.op_traits import PRODUCTS
 from onnxfuse.model.schema import is_standard, make_attribute
 from onnxfuse.model.types import type_name
 from onnxfuse.targets import runtimes
 from onnxfuse.terms.term import HALF
 
-from .bodies import LEFT, PRODUCTS, Body, Call, Ref, Use, environment, meaning, output_dtype, output_names
+from .bodies import LEFT, Body, Call, Ref, Use, environment, meaning, output_dtype, output_names
 from .catalogue import Catalogue
 from .rule import Rule, op_name, targets
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from onnxfuse.errors import UsageError
 from onnxfuse.model.tensors import bodies
+from onnxfuse.model.op_traits import ARITHMETIC
 
 from . import catalogue as language
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
     from .catalogue import Catalogue
     from .rule import Rule
-
-
-_OPERATORS = frozenset(("Add", "Div", "Mul", "Neg", "Pow", "Reciprocal", "Sub", "Sum"))
 
 
 def catalogue(folders: Sequence[Path]) -> Catalogue:
@@ -49,7 +47,7 @@ def check_rules(names: Sequence[str], folders: Sequence[Path], *, or_ops: bool =
 
 def rules_with(op_type: str, folders: Sequence[Path]) -> list[str] | None:
     """Names of the rules that call `op_type`; None for an op that rules write as an operator, so that many may."""
-    if op_type in _OPERATORS:
+    if op_type in ARITHMETIC:
         return None
     return [rule.name for rule in catalogue(folders) if re.search(rf"\b{re.escape(op_type)}\(", rule.text)]
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from onnxfuse.model.op_traits import NEUTRAL
+
 from .rule import ANY, Parameter, Rule, alternatives, form_values, literal, op_name, targets
 
 BINARY: dict[type[ast.operator], str] = {
@@ -23,7 +25,6 @@ BINARY: dict[type[ast.operator], str] = {
     ast.Div: "Div",
     ast.Pow: "Pow",
 }
-NEUTRAL = {"Add": 0.0, "Mul": 1.0}
 SCALAR_OPS = frozenset({"Add", "Mul", "Reciprocal", "Sqrt"})
 
 
@@ -31,8 +32,6 @@ SPELLINGS = 2_000
 """Ways to choose among the spellings and optional parameters of a rule; shipped rules have 200 at most."""
 NODES, DEPTH = 2_000, 200
 """Of a pattern, each step counted as often as it stands in it."""
-COMMUTATIVE = frozenset("And Or Xor Equal Max Min".split())
-"""Ops of two operands, in either order."""
 
 
 @dataclass(eq=False)

@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 from onnxfuse.errors import RuleError
+from onnxfuse.model.op_traits import VIEWS
 
 PREDICATES = frozenset(
     """rank dim shape size isconst isnumber isinput isint isbool isvalue given free half double reused causal window
@@ -25,9 +26,6 @@ OPS = 2
 """The first stratum whose rules make ops that a runtime may not have."""
 SHARED = ("functions", "fusions", "ops")
 """The folders of rules that serve every target; a folder with a number does as well."""
-
-VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Expand Slice".split())
-"""Ops that a lowering puts around the op it is about."""
 
 Statement: TypeAlias = ast.Assign
 """An equation; see `targets`."""

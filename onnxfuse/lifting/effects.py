@@ -15,10 +15,10 @@ from onnx import FunctionProto, ModelProto, NodeProto
 
 from onnxfuse.model.graph import DOMAIN, opset_of
 from onnxfuse.model.onnxruntime_ops import IN_AI_ONNX
+from onnxfuse.model.op_traits import RANDOM
 from onnxfuse.model.standard import STANDARD, has_op, in_onnx
 from onnxfuse.model.walk import attribute_graphs, nodes
 
-RANDOM = frozenset("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial Bernoulli".split())
 MICROSOFT = frozenset(
     """Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DynamicQuantizeMatMul EmbedLayerNormalization FastGelu
     FusedConv FusedGemm FusedMatMul GatedRelativePositionBias Gelu GroupNorm MatMulBnb4 MatMulIntegerToFloat MatMulNBits

@@ -17,16 +17,17 @@ from onnx.external_data_helper import ExternalDataInfo
 from onnxfuse.model.dims import Derived, Dim, Limited, Shape, Sym, broadcast, broadcast_dim, product, symbol
 from onnxfuse.model.graph import Graph, captured_names
 from onnxfuse.model.onnxruntime_ops import added
+from onnxfuse.model.op_traits import BROADCAST, COERCED, COMMUTATIVE, DECLARES_DTYPE, FOLDABLE, SAME_ELEMENTS, SQUARES
 from onnxfuse.model.schema import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from onnxfuse.model.standard import STANDARD, in_onnx
 from onnxfuse.model.symbols import Apart, last, limit, same_if, single
 from onnxfuse.model.types import CONSTANTS
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.fold import value_of
-from onnxfuse.terms.infer import BROADCAST, infer, normal_axis
+from onnxfuse.terms.infer import infer, normal_axis
 from onnxfuse.terms.normal.normal import closed, fold, make, reshape, slice_axis
 from onnxfuse.terms.shape_values import shape_data
-from onnxfuse.terms.term import FOLDABLE, REAL, SMALL, Array, Term, Terms, numpy_dtype, same_shape, static
+from onnxfuse.terms.term import REAL, SMALL, Array, Term, Terms, numpy_dtype, same_shape, static
 
 from .effects import Effect, Effects
 from .operand_dims import together
@@ -47,14 +48,6 @@ LOOKED_INTO = 1 << 16
 """Elements of a constant that is asked whether it repeats one number."""
 COUNTABLE = 1 << 62
 """Integers from here on, in magnitude, are no sizes."""
-PASSES_ON = frozenset("Cast CastLike Dropout Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
-"""Ops whose first output may hold the elements of their first input, in another order and shape at most."""
-SQUARES = frozenset("Pow ReduceL2 ReduceSumSquare".split())
-"""Ops that multiply their first input by itself."""
-DECLARES_DTYPE = frozenset(
-    "Cast CastLike ConstantOfShape EyeLike RandomNormalLike RandomUniformLike OneHot Constant".split()
-)
-"""Ops whose result has the element type of an attribute, or of another input than the first real one."""
 
 NUMERIC = frozenset(
     {
@@ -249,7 +242,7 @@ def _shared(graph: Graph, effects: Sequence[Effect]) -> set[str]:
         if effects[index] or node.op_type in ("Constant", "Dropout") or index in graph.captures:
             own = index
         else:
-            ordered = sorted(operands, key=str) if node.op_type in ("Add", "Mul") else operands
+            ordered = sorted(operands, key=str) if node.op_type in COMMUTATIVE else operands
             attributes = tuple(sorted([a.SerializeToString(deterministic=True) for a in node.attribute]))
             own = first.setdefault((node.op_type, node.domain, node.overload, *ordered, attributes), index)
         for position, operand in enumerate(operands):
@@ -264,7 +257,7 @@ def _shared(graph: Graph, effects: Sequence[Effect]) -> set[str]:
     for name in graph.outputs:
         use(number.get(name, name), name)
     for node in reversed(graph.nodes):  # who uses what only passes a value on uses that value
-        if node.op_type in PASSES_ON and node.input and number.get(node.output[0]) in several:
+        if node.op_type in SAME_ELEMENTS and node.input and number.get(node.output[0]) in several:
             several.add(number.get(node.input[0], node.input[0]))
     return {name for name, own in number.items() if own in several}
 
@@ -434,7 +427,7 @@ def _normal(view: View, op: str, args: list[Term], attrs: dict[str, Any], shape:
             folded = fold(terms, op, args, attrs, shape, dtype)
             if folded is not None:
                 return folded
-    if view.graph.opset < 13 and op in ("Softmax", "LogSoftmax", "Hardmax"):
+    if view.graph.opset < 13 and op in COERCED:
         return _old_softmax(terms, op, args[0], attrs.get("axis", 1))
     return make(terms, op, args, attrs, shape, dtype)
 

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Mapping
 
 from onnxfuse.model.dims import Dim, Sym, product
 from onnxfuse.model.symbols import evaluate
+from onnxfuse.model.op_traits import FREE
 from onnxfuse.terms.term import REAL, Term, is_number
 
-FREE = frozenset({"Reshape", "Output", "Integers", "Constant", "Input", "Absent", "Full"})
-HEAVY = frozenset({"MatMul", "Conv", "ConvTranspose", "FusedMatMul", "FusedConv", "Attention"})
-"""Bound by arithmetic: to compute one twice costs more than any launch saves."""
 BYTES = {1: 4, 10: 2, 11: 8, 16: 2, 7: 8, 6: 4, 9: 1, 2: 1, 3: 1, 5: 2, 4: 2, 12: 4, 13: 8}
 """Element type → size in bytes."""
 

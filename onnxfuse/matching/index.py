@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from onnxfuse.language.pattern import COMMUTATIVE, Pattern, Variant, variants
+from onnxfuse.language.pattern import Pattern, Variant, variants
 from onnxfuse.language.rule import ANY, Rule
-from onnxfuse.terms.normal.normal import NEUTRAL
+from onnxfuse.model.op_traits import COMMUTATIVE, NEUTRAL
 from onnxfuse.terms.term import LEVELS, Term, Terms
 
 from .prefilter import OPENINGS, Glance, turns

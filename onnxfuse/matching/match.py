@@ -19,10 +19,11 @@ from onnxfuse.language.builtins import UndecidedError
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
 from onnxfuse.language.evaluate import Bindings, Scope, attribute_defaults, undefined
-from onnxfuse.language.pattern import COMMUTATIVE, Pattern, Variant
+from onnxfuse.language.pattern import Pattern, Variant
 from onnxfuse.language.rule import ANY, REST, Rule, names_in, op_name, targets
 from onnxfuse.model.dims import Sym, exact
-from onnxfuse.terms.normal.normal import NEUTRAL, combine, make
+from onnxfuse.model.op_traits import COMMUTATIVE, NEUTRAL
+from onnxfuse.terms.normal.normal import combine, make
 from onnxfuse.terms.term import REAL, Term, Terms, is_number
 
 from .compare import KIND_TEXT, close, kind_fits, same

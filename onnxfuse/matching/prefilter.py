@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from onnx import TensorProto
 
-from onnxfuse.language.pattern import COMMUTATIVE, Pattern
+from onnxfuse.language.pattern import Pattern
 from onnxfuse.language.rule import ANY
-from onnxfuse.terms.normal.normal import NEUTRAL
+from onnxfuse.model.op_traits import COMMUTATIVE, NEUTRAL
 from onnxfuse.terms.term import REAL, Term
 
 from .compare import kind_fits

@@ -13,7 +13,8 @@ from onnxfuse.language.context import Context
 from onnxfuse.language.pattern import Variant
 from onnxfuse.language.rule import Rule
 from onnxfuse.lifting.lift import View
-from onnxfuse.terms.normal.normal import VIEWS, rebuild
+from onnxfuse.model.op_traits import VIEWS
+from onnxfuse.terms.normal.normal import rebuild
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, Term
 

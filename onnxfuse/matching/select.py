@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from onnxfuse.model.op_traits import PRODUCTS
 from onnxfuse.terms.term import Term
 
-from .cost import HEAVY, launches
+from .cost import launches
 from .match import Match
 
 
@@ -47,7 +48,7 @@ def weigh(
         if t.op != "Transpose" and built.setdefault(t.id, match.root.id) == match.root.id
     )
     saved = sum(launches(t) for t in dead) - made
-    if any(cover[i].op in HEAVY for i in kept):
+    if any(cover[i].op in PRODUCTS for i in kept):
         saved = -1
     dying = frozenset(t.id for t in dead if t is not match.root and t.id not in exposed)
     return Candidate(match, saved, tuple(cover[i] for i in kept), dying)

@@ -30,16 +30,12 @@ from onnxfuse.kernels.inspect.nvrtc import ARCHITECTURES
 from onnxfuse.lifting.lift import View, lift
 from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, family, roots
+from onnxfuse.model.op_traits import FREE, PRODUCTS
 from onnxfuse.reporting.records import Bound, Estimate, Launched, Occupancy
 from onnxfuse.runtime.served import arguments, values
 
 from .gpus import Card
 
-VIEWS = frozenset({"Constant", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Unsqueeze"})
-"""Nodes that a runtime does not launch."""
-PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "Attention"})
-"""Ops, of bodies and fused, whose products of half precision run on tensor cores."""
-FUSED_PRODUCTS = frozenset({"FusedMatMul", "FusedConv", "Attention"})
 FUNCTION_BODY = "function body"
 
 
@@ -176,7 +172,7 @@ def _of_kernel(
     op: str, kernel: Kernel, source: str, types: Sequence[TensorType | None], wanted: Sequence[bool], card: Card
 ) -> Estimate:
     work, made = kernel.work(types), launches(kernel, types, card.multiprocessors, wanted)
-    times = _kernel_times(work, made, _rate(op in FUSED_PRODUCTS, _real(types), card), card)
+    times = _kernel_times(work, made, _rate(op in PRODUCTS, _real(types), card), card)
     measured = _measured(kernel.which(types), card) if made and isinstance(kernel, FusedMatMul) else None
     return Estimate(
         source,
@@ -245,7 +241,7 @@ class _Cost:
 
 def _alone(view: View, node: NodeProto, card: Card) -> _Cost | None:
     """A standard node by itself; None where one of its shapes is unknown."""
-    if node.op_type in VIEWS:
+    if node.op_type in FREE:
         return _Cost(NOTHING)
     types_in, types_out = _types(view, node.input), _types(view, node.output)
     if types_in is None or types_out is None:
@@ -287,7 +283,7 @@ def _of_body(
 ) -> Estimate:
     """The nodes of a body one by one; unknown where a shape inside it is.  `functions` are those that it may call."""
     view = _view(body, types, functions)
-    costs = [_alone(view, node, card) for node in view.graph.nodes if node.op_type not in VIEWS]
+    costs = [_alone(view, node, card) for node in view.graph.nodes if node.op_type not in FREE]
     known = [cost for cost in costs if cost is not None]
     if len(known) < len(costs):
         return Estimate(FUNCTION_BODY)

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from onnxfuse.model.op_traits import SHAPE_QUERIES
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.proof import numerics
 
@@ -90,7 +91,7 @@ class _Graph:
             if index is None or len(cone.nodes) > _LARGEST_CONE:
                 return None
             node = self.nodes[index]
-            measures = node.op_type in ("Shape", "Size")
+            measures = node.op_type in SHAPE_QUERIES
             if shapes and measures and not stop(node.input[0]):
                 cone.observed.add(name)
                 continue

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from onnxfuse.model.op_traits import COMPARISONS, MOVEMENT
 from onnxfuse.model.walk import attribute_graphs
 
 Value = tuple[str, str]
@@ -23,13 +24,8 @@ Value = tuple[str, str]
 Dims = tuple[int | str, ...]
 
 _MASK_NAME = re.compile(r"(^|[_./])masks?($|[_./\d])")
-_VIEWS = frozenset(
-    {"Identity", "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Expand", "Transpose", "Slice"}
-    | {"Tile", "Split", "Pad", "Gather", "GatherElements", "GatherND"}
-)
 _CARRIERS = {"Concat": None, "Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2), "Max": None}
 """Operators that pass on values of the inputs at these positions (None: of all), as views pass on those of input 0."""
-_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 _TABLES = {
     ("", "Gather"): {1: 0},
     ("", "GatherElements"): {1: 0},
@@ -212,12 +208,12 @@ def _note(usage: Usage, index: _Index, node: onnx.NodeProto, scope: str, positio
     usage.positive |= node.op_type in ("Log", "Sqrt")
     if path.factor == 1 and path.offset == 0:
         other = None
-        if node.op_type in _COMPARISONS or (node.op_type == "Sub" and position == 1):
+        if node.op_type in COMPARISONS or (node.op_type == "Sub" and position == 1):
             other = index.constant((scope, node.input[1 - position]))
         flags = (1,) if node.op_type == "Sub" else (0, 1)
         to_bool = node.op_type == "Cast" and _attribute(node, "to") == onnx.TensorProto.BOOL
         usage.mask |= to_bool or (other is not None and bool(np.isin(other, flags).all()))
-        if node.op_type in _COMPARISONS and other is not None and other.size == 1 and float(other.item()).is_integer():
+        if node.op_type in COMPARISONS and other is not None and other.size == 1 and float(other.item()).is_integer():
             usage.padding = int(other.item())
 
 
@@ -236,7 +232,7 @@ def _axes(node: onnx.NodeProto, dims: Dims) -> Iterator[int | str]:
 def _step(index: _Index, node: onnx.NodeProto, scope: str, position: int, path: _Path) -> Iterator[_Path]:
     """The path of the outputs of `node`, if the input can still be recognised in them."""
     kind = node.op_type
-    if kind in _VIEWS:
+    if kind in MOVEMENT:
         if position == 0:
             yield path
         return

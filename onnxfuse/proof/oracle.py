@@ -16,17 +16,13 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import ModelError
+from onnxfuse.model.op_traits import RANDOM
 from onnxfuse.model.walk import nodes_of
 from onnxfuse.proof import float64, inputs, numerics
 from onnxfuse.proof.inputs import Case
 from onnxfuse.reporting.records import Validation
 from onnxfuse.runtime.quiet import Session, SessionError, first_line, onnxruntime
 from onnxfuse.system.isolation import TookTooLongError, isolated
-
-_RANDOM = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
-)
-
 
 _HALF = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 
@@ -115,7 +111,7 @@ class Oracle:
         cases, reason = inputs.generate(original, runs, seed=seed, shapes=shapes, given=given)
         if not cases:
             return [], f"the original does not run: {reason}"
-        if session is not None and any(node.op_type in _RANDOM for node in nodes_of(original)):
+        if session is not None and any(node.op_type in RANDOM | {"Dropout"} for node in nodes_of(original)):
             again = session.run(cases[0].inputs)
             if any(numerics.compare(a, b).reason for a, b in zip(again, self._expected[0], strict=True)):
                 return [], "the original draws random numbers and never gives the same outputs twice"

@@ -12,14 +12,13 @@ from typing import Any
 from onnx import ModelProto, NodeProto
 
 from onnxfuse.model.graph import Graph, roots
+from onnxfuse.model.op_traits import SHAPE_QUERIES
 from onnxfuse.model.standard import STANDARD, in_onnx, parameters
 from onnxfuse.targets.contrib import DOMAIN
 from onnxfuse.targets.cuda_provider import refusal, table, version
 
 from .records import Placement
 
-SHAPES = frozenset({"Shape", "Size"})
-"""Their kernels leave the result in the host's memory, and onnxruntime computes there what needs nothing else."""
 WRITTEN_OUT = frozenset(
     """Bernoulli CastLike CenterCropPad GroupNormalization Mish NegativeLogLikelihoodLoss SequenceMap
     SoftmaxCrossEntropyLoss SwiGLU Swish""".split()
@@ -47,7 +46,7 @@ def fallbacks(model: ModelProto) -> tuple[dict[str, int], int]:
                 if node.op_type == "Constant" and node.domain in STANDARD:
                     continue
                 from_shapes = _on_host(graph, node, there)
-                if from_shapes or node.op_type in SHAPES:
+                if from_shapes or node.op_type in SHAPE_QUERIES:
                     there.update(node.output)
                 reason = _refused(graph, node) if _judged(node) else ""
                 if reason and from_shapes:

@@ -10,6 +10,7 @@ from onnxfuse.matching.cost import launches, traffic
 from onnxfuse.matching.match import Failure
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import family_of
+from onnxfuse.model.op_traits import COMMON
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.rewriting.provenance import Site, module
 
@@ -19,8 +20,6 @@ NEAR = 0.6
 """A failed match is worth telling from this share of its pattern on."""
 SMALL = 4
 """A pattern of fewer ops says something only where all of them are there and a condition fails."""
-COMMON = frozenset("Add And Cast Div Expand MatMul Mul Neg Not Or Pow Reshape Sub Sum Transpose Where".split())
-"""Ops that every model has: a small pattern with such a root is nearly everywhere, which says nothing."""
 
 
 def worth_telling(site: Site) -> bool:

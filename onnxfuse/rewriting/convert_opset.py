@@ -13,12 +13,11 @@ from onnxfuse.errors import UsageError
 from onnxfuse.lifting.lift import lift
 from onnxfuse.model.graph import opset_of, roots
 from onnxfuse.model.onnxruntime_ops import hide, unhide
+from onnxfuse.model.op_traits import COERCED
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.targets.runtimes import Runtime
 from onnxfuse.terms.term import SMALL
 
-COERCED = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
-"""Ops that made a matrix of their input before opset 13, and since then work along one axis."""
 KEPT = ("input", "output", "sparse_initializer", "quantization_annotation", "metadata_props")
 """Fields of a graph that a conversion leaves alone."""
 

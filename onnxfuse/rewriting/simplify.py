@@ -24,6 +24,7 @@ from onnx import NodeProto
 from onnxfuse.lifting.lift import View
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import captured_names
+from onnxfuse.model.op_traits import CHEAP, CONTINUOUS, RESHAPES, ROUNDING
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.term import REAL, SMALL, Term, static
@@ -31,17 +32,6 @@ from onnxfuse.terms.term import REAL, SMALL, Term, static
 from .plan import Draft, NewNode, Plan, UnrealisableError
 from .realize import realize
 
-RESHAPING = frozenset("Identity Reshape Squeeze Unsqueeze Flatten".split())
-"""Ops that move nothing."""
-MOVING = RESHAPING | frozenset(
-    "Constant Shape Transpose Expand Slice Concat Gather GatherND Split Cast Where And Not".split()
-)
-"""Ops that compute nothing worth saving."""
-ROUNDING = frozenset({"Ceil", "Floor", "Round"})
-"""Ops that cut to integers, besides a Cast."""
-CONTINUOUS = MOVING | frozenset("Abs Add Clip Div Exp Log Max Min Mul Neg Pow Reciprocal Sqrt Sub".split())
-"""Ops whose result stands at an integer exactly if their inputs are what they were: log(n / 8) / log(16) * 8 of T5's
-positions is one for n = 16, or the next number below it, as its constants are rounded."""
 LEAVES = frozenset({"Input", "Output", "Repeat"})
 """What no node that is written anew computes."""
 VIEW, WORK = 2, 3
@@ -134,7 +124,7 @@ def _as_it_is(rest: Draft, index: int) -> bool:
     """Would a node be planned just as it is: its term's op on the values that it reads?  Most are, and need no plan."""
     node = rest.graph.nodes[index]
     term = rest.found.current[node.output[0]]
-    if node.op_type != term.op or len(node.input) != len(term.args) or term.op in RESHAPING:
+    if node.op_type != term.op or len(node.input) != len(term.args) or term.op in RESHAPES:
         return False
     for name, arg in zip(node.input, term.args, strict=True):
         known = rest.available.find(arg, rest.view.dtypes.get(name, 0), index)
@@ -145,12 +135,12 @@ def _as_it_is(rest: Draft, index: int) -> bool:
 
 def weight(op: str) -> int:
     """What a node of this op costs, as far as nodes are counted."""
-    return 0 if op == "Constant" else VIEW if op in RESHAPING else WORK
+    return 0 if op == "Constant" else VIEW if op in RESHAPES else WORK
 
 
 def _work(op: str) -> int:
     """How many ops that compute something a node stands for; Gemm is a product and a sum."""
-    return 0 if op in MOVING else 2 if op == "Gemm" else 1
+    return 0 if op in CHEAP else 2 if op == "Gemm" else 1
 
 
 def _is_sum(view: View, node: NodeProto) -> bool:

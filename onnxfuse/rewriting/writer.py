@@ -16,6 +16,7 @@ from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.lift import View
 from onnxfuse.matching.search import Found, reachable
 from onnxfuse.model.graph import Graph, Names, captured_names
+from onnxfuse.model.op_traits import REMOVABLE, VIEWS
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.normal.views import is_reshape
@@ -27,15 +28,6 @@ from .plan import Draft, Plan, UnrealisableError
 from .provenance import Site
 from .realize import realize
 from .simplify import simpler
-
-MOVEMENT = frozenset(
-    """Identity Cast Reshape Squeeze Unsqueeze Flatten Transpose Expand Tile Slice Concat Pad Split Gather GatherND
-    Dropout Where Add Sub Mul Div Sum""".split()
-)
-"""Ops that may turn out to do nothing."""
-
-VIEW_OPS = frozenset("Identity Reshape Squeeze Unsqueeze Flatten Transpose Expand Slice".split())
-"""Ops that may cancel against what is computed anew."""
 
 
 class Writer:
@@ -81,7 +73,7 @@ class Writer:
             term = current.get(node.output[0])
             # What follows a value that is computed anew may do nothing, or be a view that has cancelled against it.
             same = any(name in moved and current.get(name) is term for name in node.input)
-            if same or (node.op_type in VIEW_OPS and node.input[0] in moved):
+            if same or (node.op_type in VIEWS and node.input[0] in moved):
                 moved.add(node.output[0])
         self._touch(moved - self.found.stale)
         self.pinned = set(graph.outputs)
@@ -260,7 +252,7 @@ class Writer:
 
     def _unchanged(self, node: NodeProto, term: Term, name: str) -> str | None:
         """The input that the node passes on as it is, if it is one that does nothing here."""
-        if node.op_type not in MOVEMENT:
+        if node.op_type not in REMOVABLE:
             return None
         for source in node.input:
             same = bool(source) and self.found.current.get(source) is term

@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, Shape, Sym, broadcast, exact, floor_divide, maximum, product, viewed
 from onnxfuse.model.einsum import dims_of, letters_of
+from onnxfuse.model.op_traits import BOOLEAN, BROADCAST, LIKE_FIRST
 
 from .shape_values import slice_bounds, slice_length
 from .term import Attributes, Term, Terms
@@ -23,19 +24,6 @@ Inference: TypeAlias = Callable[[Terms, list[Term], Attributes, int], Inferred]
 """(terms, args, attrs, number of outputs) → what is known of the first outputs."""
 BOOL, INT64, FLOAT = int(TensorProto.BOOL), int(TensorProto.INT64), int(TensorProto.FLOAT)
 
-LIKE_FIRST = frozenset(
-    """Neg Sqrt Reciprocal Tanh Sigmoid Erf Relu Abs Sign Log Exp Cos Sin Ceil Floor Round Clip Gelu Softmax LogSoftmax
-    Identity CumSum BatchNormalization InstanceNormalization GroupNormalization LeakyRelu HardSigmoid
-    HardSwish Softplus Softsign Elu Selu Celu Mish ThresholdedRelu PRelu Trilu ScatterND ScatterElements
-    RMSNormalization Dropout Cast Not IsNaN IsInf Swish Tan Atan Sinh Cosh RotaryEmbedding QuickGelu FastGelu
-    BiasGelu Hardmax Shrink LRN LpNormalization MeanVarianceNormalization SkipLayerNormalization
-    SkipSimplifiedLayerNormalization SafeSoftmax""".split()
-)
-BROADCAST = frozenset(
-    """Add Sub Mul Div Pow Equal And Or Xor Greater Less GreaterOrEqual LessOrEqual Where Min Max Mod Sum Mean
-    BitShift BitwiseAnd BitwiseOr""".split()
-)
-BOOLEAN = frozenset("Equal And Or Xor Greater Less GreaterOrEqual LessOrEqual Not IsNaN IsInf".split())
 
 _ALIASES = {
     f"com.microsoft.{op}": op

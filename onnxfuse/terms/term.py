@@ -20,6 +20,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfuse.model.dims import Shape, Sym, symbol
+from onnxfuse.model.op_traits import FOLDABLE, GROWING
 from onnxfuse.model.schema import Attrs
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ class Terms:
 def _foldable_to(op: str, shape: Shape | None) -> bool:
     """Is a constant of this shape to be folded?  One of few arguments may be larger than any file."""
     dims = static(shape)
-    return dims is not None and (op not in _MADE_OF_LESS or math.prod(dims) <= _ROOM)
+    return dims is not None and (op not in GROWING or math.prod(dims) <= _ROOM)
 
 
 def numpy_dtype(dtype: int) -> np.dtype[Any]:
@@ -239,13 +240,5 @@ def static(shape: Shape | None) -> tuple[int, ...] | None:
     return tuple(int(d) for d in shape if not isinstance(d, Sym))
 
 
-_MADE_OF_LESS = frozenset("ConstantOfShape Expand Full OneHot Pad Range Repeat Tile".split())
 _ROOM = 1 << 26
 """Elements that one of these may have to be folded."""
-FOLDABLE = frozenset(
-    """Add Mul Reciprocal Sqrt Exp Log Erf Tanh Sigmoid Abs Pow Sub Div Neg Reshape Transpose Slice Concat Expand Cast
-    Repeat ReduceMean ReduceSum ReduceProd ReduceMax ReduceMin MatMul Gather Where Equal Not And Or Greater Less
-    GreaterOrEqual LessOrEqual Range ConstantOfShape Full Min Max Ceil Floor Sin Cos Relu Trilu Tile Mod CumSum Sign
-    Pad Xor ScatterND GatherND GatherElements Shape Size Identity Squeeze Unsqueeze Round Sum Mean IsNaN Clip""".split()
-)
-"""Ops that onnxfuse.terms.fold evaluates."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxfuse.model.dims import Dim, at_least
+from onnxfuse.model.op_traits import ELEMENTWISE, FOLDABLE
 from onnxfuse.terms.fold import evaluate, value_of
 from onnxfuse.terms.normal.gather import affine, broadcast_steps
 from onnxfuse.terms.term import Array, Term, static
@@ -22,10 +23,7 @@ LARGEST = 1 << 24
 """Constants of more elements are not looked into."""
 MOST = 8
 """Values of a diagonal tensor; one of more (a bias by distance) is no mask."""
-ELEMENTWISE = frozenset(
-    """Where Mul Add Sub Div Neg Not And Or Xor Equal Greater GreaterOrEqual Less LessOrEqual Cast Reciprocal Abs Min
-    Max Identity Sign""".split()
-)
+EVALUATED = ELEMENTWISE & FOLDABLE
 
 
 class Diagonals(NamedTuple):
@@ -65,7 +63,7 @@ def _diagonals(term: Term, seen: dict[int, Diagonals | None]) -> Diagonals | Non
         compared = _compared(term)
         if compared is not None:
             return compared
-    return _elementwise(term, seen) if term.op in ELEMENTWISE else None
+    return _elementwise(term, seen) if term.op in EVALUATED else None
 
 
 def _constant(term: Term) -> Diagonals | None:

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from onnxfuse.model.op_traits import MODERATE
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.term import REAL, Term, static
 
@@ -17,11 +18,6 @@ LARGEST = 1 << 24
 """Elements of a constant that are looked at; one with more may hold anything."""
 _NEAR = 0.96
 """From this share of the lowest number on, a fill counts as lowest: half precision rounds to it, and sums reach it."""
-_MODERATE = frozenset(
-    """MatMul Gemm Conv Softmax SafeSoftmax LogSoftmax Sigmoid Tanh Erf Sin Cos Sqrt Exp Abs Softplus Relu Gelu Size
-    LayerNormalization RMSNormalization SkipLayerNormalization SkipRMSNormalization RotaryEmbedding Attention""".split()
-)
-"""Ops whose results are not low, whatever they are given."""
 _CHOICES = {"Where": 1}
 """Ops whose first inputs choose among the others."""
 
@@ -52,7 +48,7 @@ class _Fills:
         return self.known[term.id]
 
     def _of(self, term: Term) -> tuple[bool, bool]:
-        if term.dtype not in REAL or term.op in _MODERATE:
+        if term.dtype not in REAL or term.op in MODERATE:
             return False, False
         if term.constant:
             return self._constant(term)
@@ -81,6 +77,6 @@ class _Fills:
 
 def _parts(term: Term) -> list[Term]:
     """The real arguments that the elements of a term come from."""
-    if term.constant or term.op in _MODERATE:
+    if term.constant or term.op in MODERATE:
         return []
     return [a for a in term.args[_CHOICES.get(term.op, 0) :] if a.dtype in REAL and a.op != "Absent"]

@@ -12,13 +12,11 @@ from typing import TypeAlias
 import numpy as np
 
 from onnxfuse.model.dims import Dim, minimum
+from onnxfuse.model.op_traits import ELEMENTWISE
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer import normal_axis
 from onnxfuse.terms.normal.normal import expand, make, repeat, reshape, slice_axis
 from onnxfuse.terms.term import Term, Terms, is_number, static
-
-POINTWISE = frozenset("Cos Sin Exp Tanh Sigmoid Sqrt Reciprocal Cast Add Mul".split())
-"""Ops of which every element depends on the elements at its own place."""
 
 Inward: TypeAlias = Callable[[Terms, Term, int, int, int], Term | None]
 """(terms, x, start, stop, step) → the slice with x's own op outside, or None where it cannot move inward."""
@@ -99,7 +97,7 @@ def part(terms: Terms, x: Term, start: int, stop: int, step: int = 1) -> Term | 
         return x
     if x.constant:
         return terms.constant(value_of(x)[..., start:stop:step].copy(), x.dtype)
-    inward = _pointwise if x.op in POINTWISE else _INWARD.get(x.op)
+    inward = _pointwise if x.op in ELEMENTWISE else _INWARD.get(x.op)
     moved = inward(terms, x, start, stop, step) if inward is not None else None
     return moved if moved is not None else slice_axis(terms, x, len(x.shape) - 1, start, stop, step)
 

@@ -21,17 +21,13 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, Shape, broadcast, product
+from onnxfuse.model.op_traits import NEUTRAL, SCORES, SOFTMAX
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.term import CLOSED, REAL, Attributes, Term, Terms, is_number, same_shape, static
 
 from .ranges import in_range, moderate, nonnegative
 from .table import Form, fold, form, hoisted, make, scaled, split_scalar
-from .views import WEIGHTS, Block, blocks_of, leading_merge, merged_blocks, reshape, transpose, unmerge
-
-NEUTRAL = {"Add": 0.0, "Mul": 1.0}
-"""The ops that `combine` makes, and the number that changes nothing in each."""
-SCORE_OPS = frozenset("Mul Add Softmax SafeSoftmax Where Tanh Reshape IsNaN".split())
-"""What may lie between a product of matrices and its use as attention scores."""
+from .views import Block, blocks_of, leading_merge, merged_blocks, reshape, transpose, unmerge
 
 # ------------------------------------------------------------------------------------------------ sums and products
 
@@ -266,8 +262,8 @@ def _matmul(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | No
         return None
     turned = (*range(len(y.shape) - 2), len(y.shape) - 1, len(y.shape) - 2)
     w = y.args[0] if y.op == "Transpose" and y.attr("perm") == turned else None
-    both = WEIGHTS & {x.op, *(a.op for a in x.args)}  # of two, either might stand on the left
-    if w is not None and w.op in WEIGHTS and not both and len(x.shape) == len(y.shape):
+    both = SOFTMAX & {x.op, *(a.op for a in x.args)}  # of two, either might stand on the left
+    if w is not None and w.op in SOFTMAX and not both and len(x.shape) == len(y.shape):
         # Values as columns (non-local networks): weights stand on the left.
         return transpose(terms, make(terms, "MatMul", [w, transpose(terms, x, turned)], {}), turned)
     lead_x, lead_y = leading_merge(x), leading_merge(y)
@@ -437,7 +433,7 @@ def is_scores(term: Term, depth: int = 6) -> bool:
     """Does a product of matrices lie below, with only score arithmetic in between?"""
     if term.op == "MatMul":
         return True
-    return depth > 0 and term.op in SCORE_OPS and any(is_scores(a, depth - 1) for a in term.args)
+    return depth > 0 and term.op in SCORES and any(is_scores(a, depth - 1) for a in term.args)
 
 
 def _unmerged(terms: Terms, operands: Sequence[Term], inner: Shape, outer: Shape) -> list[Term] | None:

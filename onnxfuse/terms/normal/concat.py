@@ -15,17 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnxfuse.model.dims import Shape, product
-from onnxfuse.terms.infer import BROADCAST, LIKE_FIRST, normal_axis
+from onnxfuse.model.op_traits import ROW_BY_ROW
+from onnxfuse.terms.infer import normal_axis
 from onnxfuse.terms.term import REAL, SMALL, Attributes, Term, Terms, same_shape
 
 from .table import form, make
 from .views import chosen, expand, reshape, slice_axis, transpose
 
-ROW_BY_ROW = (BROADCAST | LIKE_FIRST | {"LayerNormalization", "MatMul"}) - frozenset(
-    """BatchNormalization InstanceNormalization GroupNormalization CumSum Trilu ScatterND ScatterElements LRN Dropout
-    LpNormalization MeanVarianceNormalization RotaryEmbedding Hardmax PRelu Identity""".split()
-)
-"""Ops that compute the same for each index of a new first axis, as long as their own axes count from the end."""
 DEEP = 16
 """How many ops may lie between the slices and the Concat."""
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from onnxfuse.model.dims import Dim, Shape, product
 from onnxfuse.model.einsum import dims_of, letters_of
+from onnxfuse.model.op_traits import SOFTMAX
 from onnxfuse.terms.term import REAL, Attributes, Term, Terms
 
 from .table import form, make
-from .views import WEIGHTS, reshape, transpose
+from .views import reshape, transpose
 
 
 @form("Einsum")
@@ -49,7 +50,7 @@ def _product(terms: Terms, args: Sequence[Term], operands: Sequence[str], result
     batch = "".join(c for c in result if c in a and c in b)
     inner = "".join(c for c in a if c in b and c not in result)
     # Weights of attention stay as they are, whatever becomes of the values that they mix.
-    order = a if x.op in WEIGHTS else result
+    order = a if x.op in SOFTMAX else result
     rows = "".join(c for c in order if c in a and c in result and c not in batch)
     columns = "".join(c for c in result if c in b and c not in batch)
     if len(columns) > 1 >= len(rows):

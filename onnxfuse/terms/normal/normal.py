@@ -12,21 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onnxfuse.model.op_traits import NEUTRAL, VIEWS
 from onnxfuse.terms.term import REAL, Term, Terms
 
 from . import concat as concat  # their forms belong to the table
 from . import gather as gather
 from . import pad as pad
 from . import select as select
-from .algebra import NEUTRAL, close, combine
+from .algebra import close, combine
 from .einsum import einsum
 from .softmax import softmax
 from .table import fold, make
-from .views import VIEWS, expand, repeat, reshape, slice_axis, transpose
+from .views import expand, repeat, reshape, slice_axis, transpose
 
 __all__ = [
-    "NEUTRAL",
-    "VIEWS",
     "close",
     "closed",
     "combine",

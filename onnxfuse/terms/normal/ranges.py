@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ml_dtypes
 
+from onnxfuse.model.op_traits import MONOTONOUS, NONNEGATIVE
 from onnxfuse.terms.term import Term, is_number, numpy_dtype
 
 MODERATE = 2.0**24
 """Factors up to here, and down to its inverse, leave a product of matrices."""
-NEVER_NEGATIVE = frozenset("Abs Exp Relu Sigmoid Softmax Softplus ReduceL1 ReduceL2 ReduceSumSquare".split())
-MONOTONOUS = frozenset("Sqrt ReduceMean ReduceSum ReduceMax ReduceMin Reshape Transpose Slice Expand Repeat".split())
-"""Ops of nothing negative that give nothing negative."""
 DEEP = 8
 """Steps that are looked below a term at most."""
 
@@ -34,7 +32,7 @@ def nonnegative(term: Term, depth: int = DEEP) -> bool:
     A mean of squares less the square of the mean counts: what rounding leaves of it below 0 is never infinite."""
     if is_number(term):
         return bool(term.scalar is not None and term.scalar >= 0)
-    if term.op in NEVER_NEGATIVE:
+    if term.op in NONNEGATIVE:
         return True
     if not depth:
         return False

@@ -13,11 +13,11 @@ from typing import TypeAlias
 import numpy as np
 
 from onnxfuse.model.dims import Shape, product
+from onnxfuse.model.op_traits import FOLDABLE
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.term import (
-    FOLDABLE,
     SMALL,
     Attributes,
     Term,

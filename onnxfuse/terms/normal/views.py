@@ -23,6 +23,7 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from onnxfuse.model.dims import END, Dim, Shape, Sym, exact, product
+from onnxfuse.model.op_traits import ELEMENTWISE, SOFTMAX, VIEWS
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.infer import normal_axis
 from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
@@ -30,12 +31,6 @@ from onnxfuse.terms.term import SMALL, Attributes, Term, Terms, numpy_dtype, sam
 
 from .table import fold, form, hoisted, make, scaled
 
-VIEWS = frozenset({"Reshape", "Transpose", "Slice", "Expand", "Repeat"})
-"""Ops whose terms have one argument and carry everything else in their attributes."""
-ELEMENTWISE = frozenset({"Add", "Mul", "Pow", "Reciprocal", "Relu", "Sqrt"})
-"""What statistics of rows go through."""
-WEIGHTS = frozenset({"Softmax", "SafeSoftmax"})
-"""What multiplies the values of attention, and stands on the left of them."""
 Block: TypeAlias = tuple[int, int, int, int]
 """Axes a from:to of one shape and b from:to of another that hold the same elements: (a from, a to, b from, b to)."""
 
@@ -99,9 +94,13 @@ def _regained(terms: Terms, x: Term, shape: Shape, depth: int = 10) -> Term | No
         return x.args[0] if same_shape(x.args[0].shape, shape) else None
     if not depth or x.op not in ELEMENTWISE or not all(a.scalar is not None or a.shape == x.shape for a in x.args):
         return None
-    args = [_regained(terms, arg, shape, depth - 1) for arg in x.args]
-    found = [arg for arg in args if arg is not None]
-    return make(terms, x.op, found, dict(x.attrs)) if len(found) == len(args) else None
+    args = list[Term]()
+    for arg in x.args:
+        found = _regained(terms, arg, shape, depth - 1)
+        if found is None:
+            return None
+        args.append(found)
+    return make(terms, x.op, args, dict(x.attrs))
 
 
 def transpose(terms: Terms, x: Term, perm: Sequence[int]) -> Term:
@@ -152,7 +151,7 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
             return reshape(terms, transpose(terms, inner, [source[i] for i in perm if i in source]), shape)
     if x.op == "MatMul" and len(perm) > 2 and perm == (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2):
         a, b = x.args
-        scores = not any(t.constant or t.op in ("Softmax", "SafeSoftmax") for t in (a, b))
+        scores = not any(t.constant or t.op in SOFTMAX for t in (a, b))
         if scores and a.rank == b.rank == len(perm):  # of keys by queries
             return make(terms, "MatMul", [transpose(terms, b, perm), transpose(terms, a, perm)], {}, shape, x.dtype)
     if x.op == "Expand" and x.args[0].rank == len(old):
@@ -171,7 +170,7 @@ def _swapped(rank: int) -> tuple[int, ...]:
 
 def _transpose_product(terms: Terms, x: Term, shape: Shape) -> Term | None:
     """(a @ b)^T as b^T @ a^T where that leaves fewer views; a Transpose that moves a dim of 1 is a Reshape."""
-    if any(a.shape is None or len(a.shape) < 2 for a in x.args) or x.args[0].op in WEIGHTS:
+    if any(a.shape is None or len(a.shape) < 2 for a in x.args) or x.args[0].op in SOFTMAX:
         return None
     flipped = [transpose(terms, a, _swapped(len(a.shape or ()))) for a in reversed(x.args)]
     before, after = (

@@ -1,0 +1,246 @@
+"""What may be said of an op by its name alone: one row an op, one word a trait.
+
+Ops are those of ai.onnx, those that rules define, and those of terms alone (Input, Absent, Full, Integers, Output,
+Repeat).  A new trait is a word in the rows it fits, and a constant below; a new op is a row.  What holds of a runtime
+and not of an op (which kernels there are) stands in `targets`, and what a kernel computes in `kernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+IMPLIES: Mapping[str, tuple[str, ...]] = {
+    "comparison": ("broadcast", "boolean"),
+    "broadcast": ("elementwise", "row_by_row"),
+    "unary": ("like_first", "elementwise", "row_by_row"),
+    "reshape": ("view", "same_elements", "free"),
+    "view": ("movement", "removable", "cheap", "monotonous"),
+    "cheap": ("continuous",),
+}
+"""Traits → those that go with them, and need not be written."""
+
+_ROWS = """
+    Abs                              unary nonnegative moderate foldable continuous
+    Absent                           free
+    Add                              broadcast commutative arithmetic removable score foldable common continuous
+    And                              broadcast boolean commutative cheap foldable common
+    Atan                             unary
+    Attention                        product moderate
+    BatchNormalization               like_first
+    Bernoulli                        random
+    BiasGelu                         like_first elementwise row_by_row
+    BitShift                         broadcast
+    BitwiseAnd                       broadcast
+    BitwiseOr                        broadcast
+    Cast                             unary same_elements movement removable cheap foldable declares_dtype common
+    CastLike                         elementwise same_elements movement declares_dtype
+    Ceil                             unary foldable rounding
+    Celu                             unary
+    Clip                             unary foldable continuous
+    Concat                           removable cheap foldable
+    Constant                         cheap free declares_dtype
+    ConstantOfShape                  foldable growing declares_dtype
+    Conv                             product moderate
+    ConvTranspose                    product
+    Cos                              unary moderate foldable
+    Cosh                             unary
+    CumSum                           like_first foldable
+    Div                              broadcast arithmetic removable foldable common continuous
+    Dropout                          like_first same_elements removable
+    Elu                              unary
+    Equal                            comparison commutative foldable
+    Erf                              unary moderate foldable
+    Exp                              unary nonnegative moderate foldable continuous
+    Expand                           view foldable growing common
+    EyeLike                          declares_dtype
+    FastGelu                         unary
+    Flatten                          reshape
+    Floor                            unary foldable rounding
+    Full                             free foldable growing
+    FusedConv                        product
+    FusedMatMul                      product
+    Gather                           movement removable cheap foldable
+    GatherElements                   movement foldable
+    GatherND                         movement removable cheap foldable
+    Gelu                             unary moderate
+    Gemm                             product moderate
+    Greater                          comparison foldable
+    GreaterOrEqual                   comparison foldable
+    GroupNormalization               like_first
+    HardSigmoid                      unary
+    HardSwish                        unary
+    Hardmax                          like_first coerced
+    Identity                         reshape like_first elementwise foldable
+    Input                            free
+    InstanceNormalization            like_first
+    Integers                         free
+    IsInf                            unary boolean
+    IsNaN                            unary boolean score foldable
+    LRN                              like_first
+    LayerNormalization               row_by_row moderate
+    LeakyRelu                        unary
+    Less                             comparison foldable
+    LessOrEqual                      comparison foldable
+    Log                              unary foldable continuous
+    LogSoftmax                       like_first row_by_row coerced moderate
+    LpNormalization                  like_first
+    MatMul                           row_by_row product moderate foldable common
+    Max                              broadcast commutative foldable continuous
+    Mean                             broadcast foldable
+    MeanVarianceNormalization        like_first
+    Min                              broadcast commutative foldable continuous
+    Mish                             unary
+    Mod                              broadcast foldable
+    Mul                              broadcast commutative arithmetic removable score foldable common continuous
+    Multinomial                      random
+    Neg                              unary arithmetic foldable common continuous
+    Not                              unary boolean cheap foldable common
+    OneHot                           growing declares_dtype
+    Or                               broadcast boolean commutative foldable common
+    Output                           free
+    PRelu                            like_first elementwise
+    Pad                              movement removable foldable growing
+    Pow                              broadcast arithmetic square foldable common continuous
+    QuickGelu                        unary
+    RMSNormalization                 like_first row_by_row moderate
+    RandomNormal                     random
+    RandomNormalLike                 declares_dtype random
+    RandomUniform                    random
+    RandomUniformLike                declares_dtype random
+    Range                            foldable growing
+    Reciprocal                       unary arithmetic foldable continuous
+    ReduceL1                         nonnegative
+    ReduceL2                         square nonnegative
+    ReduceMax                        monotonous foldable
+    ReduceMean                       monotonous foldable
+    ReduceMin                        monotonous foldable
+    ReduceProd                       foldable
+    ReduceSum                        monotonous foldable
+    ReduceSumSquare                  square nonnegative
+    Relu                             unary nonnegative moderate foldable
+    Repeat                           view foldable growing
+    Reshape                          reshape score foldable common
+    RotaryEmbedding                  like_first moderate
+    Round                            unary foldable rounding
+    SafeSoftmax                      like_first row_by_row softmax score moderate
+    ScatterElements                  like_first
+    ScatterND                        like_first foldable
+    Selu                             unary
+    Shape                            cheap free shape_query foldable
+    Shrink                           unary
+    Sigmoid                          unary nonnegative moderate foldable
+    Sign                             unary foldable
+    Sin                              unary moderate foldable
+    Sinh                             unary
+    Size                             shape_query moderate foldable
+    SkipLayerNormalization           like_first row_by_row moderate
+    SkipSimplifiedLayerNormalization like_first row_by_row moderate
+    Slice                            view foldable
+    Softmax                          like_first row_by_row softmax coerced score nonnegative moderate
+    Softplus                         unary nonnegative moderate
+    Softsign                         unary
+    Split                            movement removable cheap
+    Sqrt                             unary monotonous moderate foldable continuous
+    Squeeze                          reshape foldable
+    Sub                              broadcast arithmetic removable foldable common continuous
+    Sum                              broadcast arithmetic removable foldable common
+    Swish                            unary
+    Tan                              unary
+    Tanh                             unary score moderate foldable
+    ThresholdedRelu                  unary
+    Tile                             movement removable foldable growing
+    Transpose                        view same_elements foldable common
+    Trilu                            like_first foldable
+    Unsqueeze                        reshape foldable
+    Where                            broadcast removable cheap score foldable common
+    Xor                              broadcast boolean commutative foldable
+"""
+
+
+def _read(rows: str) -> dict[str, frozenset[str]]:
+    """Op → its traits, those that others imply among them."""
+    table = {}
+    for op, *traits in map(str.split, rows.strip().splitlines()):
+        for trait in traits:  # grows while it is read
+            traits += (implied for implied in IMPLIES.get(trait, ()) if implied not in traits)
+        table[op] = frozenset(traits)
+    return table
+
+
+TRAITS: Mapping[str, frozenset[str]] = _read(_ROWS)
+"""Op → what is said of it."""
+
+
+def _ops(trait: str) -> frozenset[str]:
+    found = frozenset(op for op, traits in TRAITS.items() if trait in traits)
+    assert found, f"no op is {trait}"
+    return found
+
+
+COMPARISONS = _ops("comparison")
+"""Ops of two operands that answer which is larger, or whether they are equal."""
+BROADCAST = _ops("broadcast")
+"""Ops of several operands that are broadcast together; the first that is not a condition gives the type."""
+UNARY = _ops("unary")
+"""Ops of one tensor (and of numbers or attributes) that compute each element from the one at its place."""
+LIKE_FIRST = _ops("like_first")
+"""Ops whose result has the shape and the element type of their first input."""
+ELEMENTWISE = _ops("elementwise")
+"""Ops of which every element depends on the elements at its own place alone."""
+ROW_BY_ROW = _ops("row_by_row")
+"""Ops that compute the same for each index of a new first axis, as long as their own axes count from the end."""
+BOOLEAN = _ops("boolean")
+"""Ops whose result is true or false."""
+COMMUTATIVE = _ops("commutative")
+"""Ops of two operands, in either order."""
+ARITHMETIC = _ops("arithmetic")
+"""Ops that rules write with an operator."""
+RESHAPES = _ops("reshape")
+"""Ops that give the elements of their first input in the same order: nothing moves."""
+VIEWS = _ops("view")
+"""Ops that move, repeat or leave out elements of their first input, each by its place alone."""
+SAME_ELEMENTS = _ops("same_elements")
+"""Ops whose first output may have the elements of their first input, in another order at most."""
+MOVEMENT = _ops("movement")
+"""Ops of which every element is one of the first input, converted at most, or a fill."""
+REMOVABLE = _ops("removable")
+"""Ops that may turn out to do nothing."""
+CHEAP = _ops("cheap")
+"""Ops that compute nothing worth saving."""
+ROUNDING = _ops("rounding")
+"""Ops that cut to integers, besides a Cast."""
+CONTINUOUS = _ops("continuous")
+"""Ops whose result stands at an integer exactly if their inputs are what they were: log(n / 8) / log(16) * 8 of T5's
+positions is one for n = 16, or the next number below it, as its constants are rounded."""
+FREE = _ops("free")
+"""Ops that a runtime does not launch, and terms that no node computes."""
+SHAPE_QUERIES = _ops("shape_query")
+"""Ops that look at the shape of their input alone."""
+PRODUCTS = _ops("product")
+"""Products of matrices, bound by arithmetic: to compute one twice costs more than any launch saves."""
+SOFTMAX = _ops("softmax")
+"""Ops that make the weights of attention."""
+COERCED = _ops("coerced")
+"""Ops that made a matrix of their input before opset 13, and since then work along one axis."""
+SCORES = _ops("score")
+"""What may lie between a product of matrices and its use as attention scores."""
+SQUARES = _ops("square")
+"""Ops that may multiply their first input by itself."""
+NONNEGATIVE = _ops("nonnegative")
+"""Ops that give nothing below 0, whatever they are given."""
+MONOTONOUS = _ops("monotonous")
+"""Ops of nothing negative that give nothing negative."""
+MODERATE = _ops("moderate")
+"""Ops whose results are not as low as what hides attention scores, whatever they are given."""
+FOLDABLE = _ops("foldable")
+"""Ops that onnxfuse.terms.fold evaluates."""
+GROWING = _ops("growing")
+"""Ops whose result may be far larger than all that they are given."""
+DECLARES_DTYPE = _ops("declares_dtype")
+"""Ops whose result has the element type of an attribute, or of another input than the first real one."""
+RANDOM = _ops("random")
+"""Ops that draw numbers."""
+COMMON = _ops("common")
+"""Ops that every model has: a small pattern with such a root is nearly everywhere, which says nothing."""
+NEUTRAL: Mapping[str, float] = {"Add": 0.0, "Mul": 1.0}
+"""The ops whose chains are flat, and the number that changes nothing in each."""
