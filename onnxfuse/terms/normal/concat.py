@@ -17,29 +17,46 @@ from dataclasses import dataclass
 from onnxfuse.model.dims import Shape, product
 from onnxfuse.model.op_traits import ROW_BY_ROW
 from onnxfuse.terms.infer import normal_axis
-from onnxfuse.terms.term import REAL, SMALL, Attributes, Term, Terms, same_shape
+from onnxfuse.terms.term import REAL, SMALL, Term, Terms, same_shape
 
-from .table import form, make
+from .table import Applied, law, make
 from .views import chosen, expand, reshape, slice_axis, transpose
 
 DEEP = 16
 """How many ops may lie between the slices and the Concat."""
 
 
-@form("Concat")
-def _concat(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    if shape is None:
+def _parts(a: Applied) -> tuple[int, list[Term]]:
+    """The axis, from the front, and what is not empty along it; the first where all is."""
+    axis = normal_axis(a.attrs["axis"], len(a.shape or ()))
+    return axis, [x for x in a.args if x.shape is None or x.shape[axis] != 0] or a.args[:1]
+
+
+@law("Concat", "Concat(Slice(x, (0,), (1,), (3,)), Slice(x, (1,), (4,), (3,)), axis=3) = x")
+def _of_slices(a: Applied) -> Term | None:
+    if a.shape is None:
         return None
-    axis = normal_axis(attrs["axis"], len(shape))
-    kept = [a for a in args if a.shape is None or a.shape[axis] != 0] or args[:1]
-    if len(kept) == 1:
-        return kept[0]
-    joined = _rejoined(terms, kept, axis) or _restacked(terms, kept, axis, shape)
-    if joined is not None:
-        return joined
-    if len(kept) == len(args) and attrs["axis"] < 0:
+    axis, kept = _parts(a)
+    return kept[0] if len(kept) == 1 else _rejoined(a.terms, kept, axis)
+
+
+@law(
+    "Concat",
+    "Concat(Exp(Slice(x, (0,), (1,), (0,))), Exp(Slice(x, (1,), (2,), (0,))), axis=0)"
+    " = Reshape(Exp(Reshape(x, (2, 1, 3, 4, 4))), (2, 3, 4, 4))",
+)
+def _of_functions(a: Applied) -> Term | None:
+    return None if a.shape is None else _restacked(a.terms, _parts(a)[1], _parts(a)[0], a.shape)
+
+
+@law("Concat", "Concat(x, y, axis=3) = Concat(x, y, axis=-1)")
+def _axis_from_the_end(a: Applied) -> Term | None:
+    if a.shape is None:
         return None
-    return make(terms, "Concat", kept, {"axis": axis - len(shape)}, shape, dtype)
+    axis, kept = _parts(a)
+    if len(kept) == len(a.args) and a.attrs["axis"] < 0:
+        return None
+    return make(a.terms, "Concat", kept, {"axis": axis - len(a.shape)}, a.shape, a.dtype)
 
 
 def _rejoined(terms: Terms, parts: Sequence[Term], axis: int) -> Term | None:

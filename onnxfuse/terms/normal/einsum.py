@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from onnxfuse.model.dims import Dim, Shape, product
 from onnxfuse.model.einsum import dims_of, letters_of
 from onnxfuse.model.op_traits import SOFTMAX
-from onnxfuse.terms.term import REAL, Attributes, Term, Terms
+from onnxfuse.terms.term import REAL, Term, Terms
 
-from .table import form, make
+from .table import Applied, law, make
 from .views import reshape, transpose
 
 
-@form("Einsum")
-def einsum(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+@law("Einsum", "Einsum(x, z, equation='abij,jk->abik') = MatMul(x, z)")
+def _einsum(a: Applied) -> Term | None:
     """The products and sums that an Einsum of one or two real operands of known rank stands for, else None."""
+    terms, args, attrs, dtype = a.terms, a.args, a.attrs, a.dtype
     shapes = [a.shape for a in args if a.shape is not None]
     if dtype not in REAL or len(shapes) < len(args) or len(args) > 2:
         return None

@@ -17,11 +17,11 @@ from onnxfuse.model.dims import Dim, Shape, at_least, product
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer import normal_axis
-from onnxfuse.terms.term import INTEGER, Array, Attributes, Term, Terms, static
+from onnxfuse.terms.term import INTEGER, Array, Term, Terms, static
 
-from .select import compared
-from .table import Form, form
-from .views import blocks_of, chosen, expand, reshape, slice_axis, transpose
+from .axes import blocks_of
+from .table import Applied, law
+from .views import chosen, expand, reshape, slice_axis, transpose
 
 LARGEST = 1 << 20
 """Elements of a constant index that is looked into."""
@@ -218,9 +218,10 @@ def _pick(index: Affine, shape: Shape) -> _Pick | None:
     return _Pick(index.offset, moving[0]) if len(moving) == 1 and index.steps[moving[0]] == 1 else None
 
 
-@form("Gather")
-def _gather(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+@law("Gather", "Gather(x, (1, 2), axis=3) = Slice(x, (1,), (3,), (3,))")
+def _gather(a: Applied) -> Term | None:
     """A Gather of one index or of a run of indices is a Slice, one by a mesh of runs a view."""
+    terms, args, attrs, shape = a.terms, a.args, a.attrs, a.shape
     x, i = args
     if x.shape is None or shape is None or i.shape is None:
         return None
@@ -243,9 +244,10 @@ def _slice(terms: Terms, x: Term, axis: int, index: Array, shape: Shape) -> Term
     return reshape(terms, part, shape) if index.ndim == 0 and part is not None else part
 
 
-@form("GatherND")
-def _gather_nd(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+@law("GatherND", "GatherND(x, ((0,), (1,))) = x")
+def _gather_nd(a: Applied) -> Term | None:
     """A GatherND by a mesh of runs is a view."""
+    terms, args, attrs, shape = a.terms, a.args, a.attrs, a.shape
     x, i = args
     if x.shape is None or shape is None or i.shape is None or not i.shape or attrs.get("batch_dims"):
         return None
@@ -277,9 +279,10 @@ def _components(index: Term, count: int) -> list[Affine | None]:
     return [None if whole is None else Affine(whole.offset, whole.steps[:-1])] * count
 
 
-@form("GatherElements")
-def _gather_elements(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+@law("GatherElements", "GatherElements(z, ((1, 1, 1, 1), (2, 2, 2, 2))) = Slice(z, (1,), (3,), (0,))")
+def _gather_elements(a: Applied) -> Term | None:
     """A GatherElements by a run along its axis is a Slice."""
+    terms, args, attrs = a.terms, a.args, a.attrs
     x, i = args
     index = affine(i)
     if x.shape is None or i.shape is None or index is None or len(i.shape) != len(x.shape):
@@ -299,26 +302,20 @@ def _gather_elements(terms: Terms, args: list[Term], attrs: Attributes, shape: S
 # ------------------------------------------------------------------------------------------------ what indices prove
 
 
-def _always(op: str) -> Form:
+@law("Greater GreaterOrEqual", "Greater(arange(2000) + 4, arange(2000)) = Expand(true, (2000,))")
+def _decided(a: Applied) -> Term | None:
     """Comparisons of indices that come out the same everywhere are constants."""
-
-    def decided(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-        a, b = (affine(arg) for arg in args)
-        if a is None or b is None or shape is None:
-            return compared(terms, op, args, shape)
-        first, second = (broadcast_steps(i.steps, t.shape, shape) for i, t in zip((a, b), args, strict=True))
-        gap, steps = a.offset - b.offset, [p - q for p, q in zip(first, second, strict=True)]
-        strict = op == "Greater"
-        if all(at_least(step, 0) for step in steps) and at_least(gap, 1 if strict else 0):
-            truth = True
-        elif all(at_least(0, step) for step in steps) and at_least(0 if strict else -1, gap):
-            truth = False
-        else:
-            return None
-        return expand(terms, terms.constant(np.full((1,) * len(shape), truth), dtype), shape)
-
-    return decided
-
-
-for _op in ("Greater", "GreaterOrEqual"):
-    form(_op)(_always(_op))
+    indices = [affine(arg) for arg in a.args]
+    if None in indices or a.shape is None:
+        return None
+    known = [i for i in indices if i is not None]
+    first, second = (broadcast_steps(i.steps, t.shape, a.shape) for i, t in zip(known, a.args, strict=True))
+    gap, steps = known[0].offset - known[1].offset, [p - q for p, q in zip(first, second, strict=True)]
+    strict = a.op == "Greater"
+    if all(at_least(step, 0) for step in steps) and at_least(gap, 1 if strict else 0):
+        truth = True
+    elif all(at_least(0, step) for step in steps) and at_least(0 if strict else -1, gap):
+        truth = False
+    else:
+        return None
+    return expand(a.terms, a.terms.constant(np.full((1,) * len(a.shape), truth), a.dtype), a.shape)

@@ -1,8 +1,8 @@
 """The normal form of terms: one spelling for each expression, up to the algebra of real numbers and of views.
 
 `make` and the constructors below answer terms in normal form, given arguments in normal form; equal spellings are one
-term.  `algebra`, `select`, `views`, `gather`, `concat` and `pad` say which spellings are equal.  The order from the
-outside in is fixed, so that rewriting ends: scalar, merge, Repeat and Expand, unsqueeze, Slice, Transpose.
+term.  `sums`, `products`, `select`, `views`, `gather` and others say which spellings are equal, law by law.  The order
+from the outside in is fixed, so that rewriting ends: scalar, merge, Repeat and Expand, unsqueeze, Slice, Transpose.
 
 Views, and what depends on shapes, belong here; what an op means belongs into a rule.  STUDY: each part was kept because
 real exports need it.
@@ -15,13 +15,16 @@ from collections.abc import Sequence
 from onnxfuse.model.op_traits import NEUTRAL, VIEWS
 from onnxfuse.terms.term import REAL, Term, Terms
 
-from . import concat as concat  # their forms belong to the table
+from . import concat as concat  # their laws belong to the table
+from . import einsum as einsum
+from . import elementwise as elementwise
 from . import gather as gather
 from . import pad as pad
+from . import products as products
+from . import reductions as reductions
 from . import select as select
-from .algebra import close, combine
-from .einsum import einsum
-from .softmax import softmax
+from . import softmax as softmax
+from .sums import close, combine
 from .table import fold, make
 from .views import expand, repeat, reshape, slice_axis, transpose
 
@@ -29,7 +32,6 @@ __all__ = [
     "close",
     "closed",
     "combine",
-    "einsum",
     "expand",
     "fold",
     "make",
@@ -37,7 +39,6 @@ __all__ = [
     "repeat",
     "reshape",
     "slice_axis",
-    "softmax",
     "transpose",
 ]
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from onnxfuse.model.dims import Shape
-from onnxfuse.terms.term import Attributes, Term, Terms
+from onnxfuse.terms.term import Term
 
-from .table import form, make
+from .table import Applied, law, make
 
 SPATIAL = 2
 """Where the spatial axes of a convolution begin, behind batch and channels."""
 
 
-@form("Pad")
-def _pad(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    pads = args[1].data if len(args) > 1 else None
-    return args[0] if pads is not None and all(p == 0 for p in pads.ravel()) else None
+@law("Pad", "Pad(x, (0, 0, 0, 0, 0, 0, 0, 0)) = x")
+def _by_nothing(a: Applied) -> Term | None:
+    pads = a.args[1].data if len(a.args) > 1 else None
+    return a.args[0] if pads is not None and all(p == 0 for p in pads.ravel()) else None
 
 
-@form("Conv")
-def _conv(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+@law("Conv", "Conv(Pad(x, (0, 0, 1, 1, 0, 0, 1, 1)), kernel) = Conv(x, kernel, pads=(1, 1, 1, 1))")
+def _conv(a: Applied) -> Term | None:
     """A Conv of a tensor with zeros around its spatial axes is a Conv with more of its own."""
+    terms, args, attrs, shape, dtype = a.terms, a.args, a.attrs, a.shape, a.dtype
     around, automatic = padding(args[0], 0), _text(attrs.get("auto_pad", "NOTSET"))
     if around is None or automatic not in ("NOTSET", "VALID"):
         return None

@@ -15,10 +15,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfuse.model.dims import Shape
-from onnxfuse.terms.term import REAL, Attributes, Term, Terms, is_number, numpy_dtype, same_shape
+from onnxfuse.terms.term import REAL, Term, Terms, is_number, numpy_dtype, same_shape
 
-from .algebra import lift_merge
-from .table import Form, form, make
+from .merges import lift_merge
+from .table import Applied, law, make
 from .views import expand
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -30,32 +30,47 @@ SMALL_INTEGER = 64
 """Sums of two integers up to here are exact in every precision."""
 
 
-@form("Cast")
-def _cast(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    x = args[0]
-    if x.dtype == dtype or (x.dtype in REAL and dtype in REAL and not x.constant):
+@law("Cast", "Cast(x) = x")
+def _same_type(a: Applied) -> Term | None:
+    """Terms do not tell real types apart; a constant is rounded."""
+    x = a.args[0]
+    if x.dtype == a.dtype or (x.dtype in REAL and a.real and not x.constant):
         return x
-    if x.dtype in REAL and dtype in REAL and x.scalar is not None:
-        return terms.number(float(np.float64(x.scalar).astype(numpy_dtype(dtype))), dtype, x.rank or 0)
-    if x.op == "Cast" and x.args[0].dtype == dtype == TensorProto.BOOL:
-        return x.args[0]
-    if dtype == TensorProto.BOOL and (chosen := _chosen(x)) is not None:
-        return _truth(terms, chosen[0], shape, *(bool(value) for value in chosen[1:]))
-    return x if x.constant and x.dtype in REAL and dtype in REAL else None
+    if x.dtype not in REAL or not a.real:
+        return None
+    if x.scalar is not None:
+        return a.terms.number(float(np.float64(x.scalar).astype(numpy_dtype(a.dtype))), a.dtype, x.rank or 0)
+    return x
 
 
-@form("Max")
-def _maximum(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    if len(args) == 2:
-        for x, zero in (args, args[::-1]):
-            if zero.scalar == 0 and same_shape(x.shape, shape):
-                return make(terms, "Relu", [x], {}, shape, dtype)
-    return _extreme(terms, max, args, shape, dtype)
+@law("Cast", "Bool(Cast(w > 0)) = w > 0")
+def _condition(a: Applied) -> Term | None:
+    x = a.args[0]
+    return x.args[0] if x.op == "Cast" and x.args[0].dtype == a.dtype == TensorProto.BOOL else None
 
 
-@form("Min")
-def _minimum(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    return _extreme(terms, min, args, shape, dtype)
+@law("Cast", "Bool(Where(x > 0, 0.0, 2.0)) = Not(x > 0)")
+def _truth_of_choice(a: Applied) -> Term | None:
+    found = _chosen(a.args[0]) if a.dtype == TensorProto.BOOL else None
+    return _truth(a.terms, found[0], a.shape, *(bool(value) for value in found[1:])) if found is not None else None
+
+
+@law("Max", "Max(x, 0) = Relu(x)")
+def _rectified(a: Applied) -> Term | None:
+    for x, zero in (a.args, a.args[::-1]) if len(a.args) == 2 else ():
+        if zero.scalar == 0 and same_shape(x.shape, a.shape):
+            return a.as_op("Relu", x)
+    return None
+
+
+@law("Max", "Max(Where(x > 0, 1, 4), 2) = Where(x > 0, 2, 4)")
+def _maximum(a: Applied) -> Term | None:
+    return _extreme(a.terms, max, a.args, a.shape, a.dtype)
+
+
+@law("Min", "Min(Where(x > 0, 1, 4), 2) = Where(x > 0, 1, 2)")
+def _minimum(a: Applied) -> Term | None:
+    return _extreme(a.terms, min, a.args, a.shape, a.dtype)
 
 
 def _extreme(
@@ -97,21 +112,33 @@ def _truth(terms: Terms, condition: Term, shape: Shape | None, first: bool, seco
     return expand(terms, condition if first else make(terms, "Not", [condition], {}), shape)
 
 
-@form("Where")
-def _where(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    condition, x, y = args
-    if condition.op == "Not":
-        return make(terms, "Where", [condition.args[0], y, x], {}, shape, dtype)
+@law("Where", "Where(Not(x > 0), a, b) = Where(x > 0, b, a)")
+def _negated(a: Applied) -> Term | None:
+    condition, x, y = a.args
+    return a.as_op("Where", condition.args[0], y, x) if condition.op == "Not" else None
+
+
+@law("Where", "Where(true, a, b) = a")
+def _decided(a: Applied) -> Term | None:
+    """By a condition that is known to hold everywhere, or nowhere."""
+    condition, x, y = a.args
     truth = _everywhere(condition)
-    if truth is not None and shape is not None:
-        return expand(terms, x if truth else y, shape)
-    for keep, inner, low in _sides(terms, condition, x, y):
-        if inner.op == "Where" and low.scalar is not None and same_shape(inner.shape, shape):
-            for also, value, other in _sides(terms, *inner.args):
+    return expand(a.terms, x if truth else y, a.shape) if truth is not None and a.shape is not None else None
+
+
+@law("Where", "Where(x > 0, Where(y > 0, a, 7), 7) = Where(And(x > 0, y > 0), a, 7)")
+def _nested(a: Applied) -> Term | None:
+    for keep, inner, low in _sides(a.terms, *a.args):
+        if inner.op == "Where" and low.scalar is not None and same_shape(inner.shape, a.shape):
+            for also, value, other in _sides(a.terms, *inner.args):
                 if other is low:
-                    both = make(terms, "And", [keep(), also()], {})
-                    return make(terms, "Where", [both, value, low], {}, shape, dtype)
-    return lift_merge(terms, "Where", args, shape)
+                    return a.as_op("Where", make(a.terms, "And", [keep(), also()], {}), value, low)
+    return None
+
+
+@law("Where", "Where(merge(x > 0), merge(MatMul(x, y)), 7) = merge(Where(x > 0, MatMul(x, y), 7))")
+def _of_scores(a: Applied) -> Term | None:
+    return lift_merge(a.terms, "Where", a.args, a.shape)
 
 
 def _sides(terms: Terms, condition: Term, x: Term, y: Term) -> tuple[tuple[Callable[[], Term], Term, Term], ...]:
@@ -128,46 +155,33 @@ def _everywhere(term: Term) -> bool | None:
     return values.pop() if len(values) == 1 else None
 
 
-@form("Not")
-def _not(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    return args[0].args[0] if args[0].op == "Not" else None
+@law("Not", "Not(Not(x > 0)) = x > 0")
+def _double_negation(a: Applied) -> Term | None:
+    return a.args[0].args[0] if a.args[0].op == "Not" else None
 
 
-def compared(terms: Terms, op: str, args: list[Term], shape: Shape | None) -> Term | None:
-    """The condition that a choice between two numbers is, compared with a third; None for anything else."""
-    compare = COMPARISONS[op]
-    for swapped, (x, number) in enumerate((args, args[::-1])):
+@law("Equal Greater GreaterOrEqual", "Greater(Where(x > 0, 1, 4), 2) = Not(x > 0)")
+def _compared(a: Applied) -> Term | None:
+    """A choice between two numbers compared with a third says whether its condition holds."""
+    compare = COMPARISONS[a.op]
+    for swapped, (x, number) in enumerate((a.args, a.args[::-1])):
         chosen = _chosen(x) if number.scalar is not None else None
         if chosen is not None and number.scalar is not None:
             pairs = [(value, number.scalar) for value in chosen[1:]]
-            return _truth(terms, chosen[0], shape, *(compare(*(p[::-1] if swapped else p)) for p in pairs))
+            return _truth(a.terms, chosen[0], a.shape, *(compare(*(p[::-1] if swapped else p)) for p in pairs))
     return None
 
 
-@form("Equal")
-def _equal(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    return compared(terms, "Equal", args, shape) or _ordered(terms, "Equal", args, attrs, shape, dtype)
+@law("And Or", "And(x > 0, true) = x > 0")
+def _with_what_is_known(a: Applied) -> Term | None:
+    for x, c in (a.args, a.args[::-1]):
+        truth = _everywhere(c)
+        if truth is not None and x.shape is not None and a.shape is not None:
+            return expand(a.terms, x if truth == (a.op == "And") else c, a.shape)
+    return None
 
 
-def _conjunction(op: str) -> Form:
-    def joined(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-        for x, c in (args, args[::-1]):
-            truth = _everywhere(c)
-            if truth is not None and x.shape is not None and shape is not None:
-                return expand(terms, x if truth == (op == "And") else c, shape)
-        return _ordered(terms, op, args, attrs, shape, dtype)
-
-    return joined
-
-
-def _ordered(
-    terms: Terms, op: str, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int
-) -> Term | None:
-    """The operands of what is commutative in a fixed order."""
-    if args == sorted(args, key=lambda t: t.id):
-        return None
-    return make(terms, op, sorted(args, key=lambda t: t.id), attrs, shape, dtype)
-
-
-for _op in ("And", "Or"):
-    form(_op)(_conjunction(_op))
+@law("Equal And Or", "f(a > 0, b > 0) = f(b > 0, a > 0)")
+def _in_order(a: Applied) -> Term | None:
+    ordered = sorted(a.args, key=lambda t: t.id)
+    return make(a.terms, a.op, ordered, a.attrs, a.shape, a.dtype) if a.args != ordered else None

@@ -8,28 +8,50 @@ views           scores viewed in another shape, only to add something, keep thei
 from __future__ import annotations
 
 from onnxfuse.model.dims import Dim, Shape
-from onnxfuse.terms.term import REAL, Attributes, Term, Terms, same_shape
+from onnxfuse.terms.term import Term, Terms, same_shape
 
-from .algebra import combine, from_the_end, is_scores
-from .table import form, hoisted, make, scaled
-from .views import as_reshape, blocks_of, expand, leading_merge, reshape, transpose, unmerge
+from .axes import blocks_of
+from .merges import is_scores
+from .reductions import axis_from_the_end
+from .sums import combine
+from .table import Applied, hoisted, law, make, scaled
+from .views import as_reshape, expand, leading_merge, reshape, swapped, transpose, unmerge
 
 
-@form("Softmax")
-def softmax(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    """Over the last axis, of scores that nothing was taken off, below a merge of leading axes."""
-    x, factor = hoisted(args[0])
-    steady = _unshifted(terms, x, attrs.get("axis", -1))
-    if steady is not None:
-        base, own = hoisted(steady)
-        return make(terms, "Softmax", [scaled(terms, base, own * factor)], attrs, shape, dtype)
-    if x.shape is not None and len(x.shape) > 2 and attrs.get("axis", -1) in (-2, len(x.shape) - 2) and is_scores(x):
-        turned = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
-        inner = make(terms, "Softmax", [transpose(terms, args[0], turned)], {})
-        return transpose(terms, inner, turned)
-    if x.shape is not None and attrs.get("axis", -1) in (-1, len(x.shape) - 1) and leading_merge(x) is not None:
-        return reshape(terms, make(terms, "Softmax", [scaled(terms, unmerge(terms, x), factor)], {}), x.shape)
-    return from_the_end("Softmax", -1)(terms, args, attrs, shape, dtype)
+def _axis(a: Applied) -> int:
+    """The axis of a Softmax, from the end if the rank is known."""
+    axis, rank = int(a.attrs.get("axis", -1)), a.args[0].rank
+    return axis - rank if rank is not None and axis >= 0 else axis
+
+
+@law("Softmax", "Softmax(x - ReduceMax(x, axes=(-1,))) = Softmax(x)")
+def _of_steadied(a: Applied) -> Term | None:
+    x, factor = hoisted(a.args[0])
+    steady = _unshifted(a.terms, x, _axis(a))
+    if steady is None:
+        return None
+    base, own = hoisted(steady)
+    return make(a.terms, "Softmax", [scaled(a.terms, base, own * factor)], a.attrs, a.shape, a.dtype)
+
+
+@law("Softmax", "Softmax(MatMul(x, y), axis=-2) = T(Softmax(T(MatMul(x, y))))")
+def _of_columns(a: Applied) -> Term | None:
+    x, _ = hoisted(a.args[0])
+    if x.shape is None or len(x.shape) < 3 or _axis(a) != -2 or not is_scores(x):
+        return None
+    turned = swapped(len(x.shape))
+    return transpose(a.terms, make(a.terms, "Softmax", [transpose(a.terms, a.args[0], turned)], {}), turned)
+
+
+@law("Softmax", "Softmax(merge(x)) = merge(Softmax(x))")
+def _of_merged(a: Applied) -> Term | None:
+    x, factor = hoisted(a.args[0])
+    if x.shape is None or _axis(a) != -1 or leading_merge(x) is None:
+        return None
+    return reshape(a.terms, make(a.terms, "Softmax", [scaled(a.terms, unmerge(a.terms, x), factor)], {}), x.shape)
+
+
+law("Softmax", "Softmax(x, axis=3) = Softmax(x)")(axis_from_the_end)
 
 
 def _unshifted(terms: Terms, x: Term, axis: int) -> Term | None:
@@ -60,21 +82,25 @@ def _of_largest(terms: Terms, y: Term, shape: Shape) -> Term | None:
     return reshape(terms, rows, shape) if rows.shape is not None and rows.shape[-1] == shape[-1] else None
 
 
-@form("Reshape", "Squeeze", "Unsqueeze", "Flatten")
-def _reshaped(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+@law("Reshape Squeeze Unsqueeze Flatten", "merge(unmerge(MatMul(u, v)) + a) = MatMul(u, v) + merge(a)")
+def _sum_of_scores(a: Applied) -> Term | None:
     """Scores viewed in another shape only to add to them are as they were, and what is added is viewed instead."""
-    x = args[0]
-    if x.op == "Add" and not x.closed and dtype in REAL and shape is not None and x.shape is not None:
-        for i, operand in enumerate(x.args):
-            view, factor = hoisted(operand)
-            inner = view.args[0] if view.op == "Reshape" and not same_shape(view.shape, shape) else view
-            if not same_shape(inner.shape, shape) or not is_scores(inner):
-                continue
-            rest = [a for j, a in enumerate(x.args) if j != i]
-            added = _viewed(terms, rest[0] if len(rest) == 1 else combine(terms, "Add", rest), x.shape, shape)
-            if added is not None:
-                return combine(terms, "Add", [scaled(terms, inner, factor), added])
-    return as_reshape(terms, args, attrs, shape, dtype)
+    terms, x, shape = a.terms, a.args[0], a.shape
+    if x.op != "Add" or x.closed or not a.real or shape is None or x.shape is None:
+        return None
+    for i, operand in enumerate(x.args):
+        view, factor = hoisted(operand)
+        inner = view.args[0] if view.op == "Reshape" and not same_shape(view.shape, shape) else view
+        if not same_shape(inner.shape, shape) or not is_scores(inner):
+            continue
+        rest = [other for j, other in enumerate(x.args) if j != i]
+        added = _viewed(terms, rest[0] if len(rest) == 1 else combine(terms, "Add", rest), x.shape, shape)
+        if added is not None:
+            return combine(terms, "Add", [scaled(terms, inner, factor), added])
+    return None
+
+
+law("Reshape Squeeze Unsqueeze Flatten", "merge(unmerge(u)) = u")(as_reshape)
 
 
 def _viewed(terms: Terms, x: Term, inner: Shape, outer: Shape) -> Term | None:

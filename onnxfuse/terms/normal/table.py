@@ -1,14 +1,14 @@
-"""The table of normal forms, and the function that applies it.
+"""The table of laws, and the function that applies them.
 
-`make` is the way to a term in normal form.  What an op's normal form is, `algebra`, `views` and others say: each
-enters its forms into the table with `@form` and calls `make` where it needs one of the others.  Users import from
-`normal`, which sees to it that the table is complete.
+`make` is the way to a term in normal form.  What equals what, `sums`, `views` and others say: each enters its laws into
+the table with `@law`, the equation beside it, and calls `make` where it needs one of the others.  Users import from
+`normal`, which sees to it that the table is complete; `python -m onnxfuse.terms.normal` prints it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from onnxfuse.model.schema import freeze
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.term import (
+    REAL,
     SMALL,
     Attributes,
     Term,
@@ -28,22 +29,70 @@ from onnxfuse.terms.term import (
     static,
 )
 
-Form: TypeAlias = Callable[[Terms, list[Term], Attributes, Shape | None, int], Term | None]
-"""(terms, args, attrs, shape, dtype) → the op in normal form, or None if it is in normal form as it stands.
 
-`args` are in normal form and `attrs` canonical (see `schema`); `shape` (None: unknown rank) and `dtype`
-(TensorProto.DataType) are those of the result.  A form that rewrites strips a view or a scalar or moves it outwards, in
-the order that `normal` fixes: that is why `make` ends."""
+class Applied(NamedTuple):
+    """An op that is about to become a term.
 
-_FORMS: dict[str, Form] = {}
+    `args` are in normal form and `attrs` canonical (see `schema`); `shape` (None: unknown rank) and `dtype`
+    (TensorProto.DataType) are those of the result."""
+
+    terms: Terms
+    op: str
+    args: list[Term]
+    attrs: Attributes
+    shape: Shape | None
+    dtype: int
+
+    @property
+    def real(self) -> bool:
+        return self.dtype in REAL
+
+    def as_op(self, op: str, *args: Term) -> Term:
+        """Another op, without attributes, whose result has the shape and the type of this one."""
+        return make(self.terms, op, args, {}, self.shape, self.dtype)
+
+    def number(self, value: float) -> Term:
+        return self.terms.number(value, self.dtype)
+
+    def raw(self, attrs: Attributes) -> Term:
+        """The op as it stands, with these attributes."""
+        return self.terms.raw(self.op, self.args, freeze(dict(attrs)), shape=self.shape, dtype=self.dtype)
 
 
-def form(*ops: str) -> Callable[[Form], Form]:
-    """Decorator: this function is the normal form of these ops."""
+Rewrite: TypeAlias = Callable[[Applied], Term | None]
+"""An op → an equal term, or None where the law says nothing of it.
 
-    def register(function: Form) -> Form:
-        _FORMS.update(dict.fromkeys(ops, function))
-        return function
+What rewrites strips a view or a scalar or moves it outwards, in the order that `normal` fixes: that is why `make`
+ends."""
+
+
+class Law(NamedTuple):
+    """An equation between spellings of which the right one is the normal form.
+
+    It is an example, which tests compute and make terms of.  x, y, a, b are of shape [2, 3, 4, 4], u, v of [6, 4, 4], z
+    of [4, 4], row of [1, 4], ones of [4], w is of unknown rank; c is a number, zero one of shape [1, 1], true holds
+    everywhere, f is any of the ops.  T turns the last two axes, merge makes one of the first two, unmerge two of the
+    first, squeeze drops the last.  Behind "if" stands what must hold."""
+
+    ops: tuple[str, ...]
+    equation: str
+    rewrite: Rewrite
+
+
+LAWS: list[Law] = []
+"""All laws, in the order in which they are tried."""
+_OF_OP: dict[str, list[Rewrite]] = {}
+
+
+def law(ops: str, equation: str) -> Callable[[Rewrite], Rewrite]:
+    """Decorator: this function rewrites these ops (in words) by this equation; laws are tried in the order they stand,
+    and the first that applies wins."""
+
+    def register(rewrite: Rewrite) -> Rewrite:
+        LAWS.append(Law(tuple(ops.split()), equation, rewrite))
+        for op in ops.split():
+            _OF_OP.setdefault(op, []).append(rewrite)
+        return rewrite
 
     return register
 
@@ -55,11 +104,13 @@ def make(
     arguments = list(args)
     if not dtype:
         shape, dtype = infer(terms, op, arguments, attrs)[0]
-    normal = _FORMS.get(op)
-    if normal is not None:
-        term = normal(terms, arguments, attrs, shape, dtype)
-        if term is not None:
-            return term
+    laws = _OF_OP.get(op)
+    if laws is not None:
+        applied = Applied(terms, op, arguments, attrs, shape, dtype)
+        for rewrite in laws:
+            term = rewrite(applied)
+            if term is not None:
+                return term
     if op in FOLDABLE and arguments and all(a.constant for a in arguments):
         folded = fold(terms, op, arguments, attrs, shape, dtype)
         if folded is not None:

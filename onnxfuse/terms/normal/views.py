@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -27,12 +27,10 @@ from onnxfuse.model.op_traits import ELEMENTWISE, SOFTMAX, VIEWS
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.infer import normal_axis
 from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
-from onnxfuse.terms.term import SMALL, Attributes, Term, Terms, numpy_dtype, same_shape, static
+from onnxfuse.terms.term import SMALL, Term, Terms, numpy_dtype, same_shape, static
 
-from .table import fold, form, hoisted, make, scaled
-
-Block: TypeAlias = tuple[int, int, int, int]
-"""Axes a from:to of one shape and b from:to of another that hold the same elements: (a from, a to, b from, b to)."""
+from .axes import Block, blocks_of, merged_axes, refinement
+from .table import Applied, fold, hoisted, law, make, scaled
 
 # ------------------------------------------------------------------------------------------------ constructors
 
@@ -127,7 +125,7 @@ def transpose(terms: Terms, x: Term, perm: Sequence[int]) -> Term:
 
 def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], shape: Shape) -> Term | None:
     """Transpose moves inside the views it commutes with."""
-    if x.op == "MatMul" and perm == _swapped(len(perm)):
+    if x.op == "MatMul" and perm == swapped(len(perm)):
         flipped = _transpose_product(terms, x, shape)
         if flipped is not None:
             return flipped
@@ -164,7 +162,7 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
     return None
 
 
-def _swapped(rank: int) -> tuple[int, ...]:
+def swapped(rank: int) -> tuple[int, ...]:
     return (*range(rank - 2), rank - 1, rank - 2)
 
 
@@ -172,7 +170,7 @@ def _transpose_product(terms: Terms, x: Term, shape: Shape) -> Term | None:
     """(a @ b)^T as b^T @ a^T where that leaves fewer views; a Transpose that moves a dim of 1 is a Reshape."""
     if any(a.shape is None or len(a.shape) < 2 for a in x.args) or x.args[0].op in SOFTMAX:
         return None
-    flipped = [transpose(terms, a, _swapped(len(a.shape or ()))) for a in reversed(x.args)]
+    flipped = [transpose(terms, a, swapped(len(a.shape or ()))) for a in reversed(x.args)]
     before, after = (
         sum(a.op in ("Transpose", "Reshape") and not a.constant for a in args) for args in (x.args, flipped)
     )
@@ -238,62 +236,6 @@ def is_reshape(term: Term) -> bool:
 # ------------------------------------------------------------------------------------------------ merges of axes
 
 
-def blocks_of(a: Shape, b: Shape) -> list[Block] | None:
-    """Align two shapes of equal size into minimal blocks of equal products, or None where that is undecided."""
-    i = j = 0
-    result = []
-    while i < len(a) or j < len(b):
-        first_i, first_j = i, j
-        p: Dim = 1
-        q: Dim = 1
-        if i < len(a):
-            p, i = a[i], i + 1
-        if j < len(b):
-            q, j = b[j], j + 1
-        while p != q:
-            if i < len(a) and (exact(q, p) is not None or j == len(b)):
-                p, i = p * a[i], i + 1
-            elif j < len(b):
-                q, j = q * b[j], j + 1
-            elif i < len(a):
-                p, i = p * a[i], i + 1
-            else:
-                return None
-        result.append((first_i, i, first_j, j))
-    return result
-
-
-def refinement(a: Shape, b: Shape) -> Shape | None:
-    """The coarsest shape of which two shapes of equal size both merge axes, or None where that is undecided."""
-    rest_a, rest_b, result = [d for d in a if d != 1][::-1], [d for d in b if d != 1][::-1], list[Dim]()
-    while rest_a and rest_b:
-        p, q = rest_a.pop(), rest_b.pop()
-        if p == q:
-            result.append(p)
-            continue
-        longer, shorter = exact(q, p), exact(p, q)
-        if longer is not None:
-            result.append(p)
-            rest_b.append(longer)
-        elif shorter is not None:
-            result.append(q)
-            rest_a.append(shorter)
-        else:
-            return None
-    return None if rest_a or rest_b else tuple(result)
-
-
-def merged_axes(finer: Shape, shape: Shape) -> list[range]:
-    """The axes of a refinement that each axis of a shape merges; none for one of length 1."""
-    result, i = [], 0
-    for dim in shape:
-        start, size = i, product(())
-        while size != dim:
-            size, i = size * finer[i], i + 1
-        result.append(range(start, i))
-    return result
-
-
 def merged_blocks(term: Term) -> list[Block] | None:
     """The blocks of a Reshape that only merges: each new dimension comes from one or more old ones."""
     if term.op != "Reshape" or term.args[0].shape is None or term.shape is None or len(term.args) > 1:
@@ -331,42 +273,42 @@ def unmerge(terms: Terms, term: Term) -> Term:
 # ------------------------------------------------------------------------------------------------ ops
 
 
-def as_reshape(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+def as_reshape(a: Applied) -> Term | None:
     """Squeeze, Unsqueeze, Flatten and Reshape as one Reshape, where the shapes are known."""
-    if shape is None or args[0].shape is None:
+    x = a.args[0]
+    return None if a.shape is None or x.shape is None else reshape(a.terms, x, a.shape)
+
+
+@law("Transpose", "T(T(x)) = x")
+def _transpose(a: Applied) -> Term | None:
+    x, perm = a.args[0], a.attrs.get("perm")
+    if x.rank is None and "perm" not in a.attrs:
         return None
-    return reshape(terms, args[0], shape)
+    return transpose(a.terms, x, perm or tuple(range(x.rank or 0))[::-1])
 
 
-@form("Transpose")
-def _transpose(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    rank = args[0].rank
-    if rank is None and "perm" not in attrs:
+@law("Expand", "Expand(x, (2, 3, 4, 4)) = x")
+def _expand(a: Applied) -> Term | None:
+    x = a.args[0]
+    if a.shape is None or x.shape is None or (len(a.args) > 1 and a.args[1].data is None):
         return None
-    return transpose(terms, args[0], attrs.get("perm") or tuple(range(rank or 0))[::-1])
+    return expand(a.terms, x, a.shape)
 
 
-@form("Expand")
-def _expand(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    if shape is None or args[0].shape is None or (len(args) > 1 and args[1].data is None):
+@law("Tile", "Tile(row, (5, 1)) = Expand(row, (5, 4))")
+def _tile(a: Applied) -> Term | None:
+    x, counts = a.args[0], a.args[1].data
+    if a.shape is None or counts is None or x.shape is None:
         return None
-    return expand(terms, args[0], shape)
-
-
-@form("Tile")
-def _tile(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    x, counts = args[0], args[1].data
-    if shape is None or counts is None or x.shape is None:
-        return None
-    if same_shape(x.shape, shape):
+    if same_shape(x.shape, a.shape):
         return x
-    if all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True)):
-        return expand(terms, x, shape)
-    return None
+    single = all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True))
+    return expand(a.terms, x, a.shape) if single else None
 
 
-@form("Slice")
-def _slice(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+@law("Slice", "Slice(Slice(x, (1,), (4,), (3,)), (1,), (3,), (3,)) = Slice(x, (2,), (4,), (3,))")
+def _slice(a: Applied) -> Term | None:
+    terms, args, attrs = a.terms, a.args, a.attrs
     x = args[0]
     if len(args) == 1 and x.shape is not None:  # canonical already
         return slice_axis(terms, x, attrs["axis"], attrs["start"], attrs["stop"], attrs["step"])
@@ -392,8 +334,9 @@ def chosen(terms: Terms, x: Term, axis: int, indices: Sequence[Any]) -> Term | N
     return repeat(terms, slice_axis(terms, x, axis, once[0], once[-1] + 1), axis, often)
 
 
-@form("ConstantOfShape")
-def _full(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
+@law("ConstantOfShape", "ConstantOfShape((64, 64)) = Expand(zero, (64, 64))")
+def _full(a: Applied) -> Term | None:
+    terms, attrs, shape, dtype = a.terms, a.attrs, a.shape, a.dtype
     if shape is None:
         return None
     value = attrs.get("value")
@@ -406,12 +349,12 @@ def _full(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None
     return expand(terms, terms.constant(np.full((1,) * len(shape), filler, numpy_dtype(dtype)), dtype), shape)
 
 
-@form("Identity")
-def _identity(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    return args[0]
+@law("Identity", "Identity(x) = x")
+def _identity(a: Applied) -> Term | None:
+    return a.args[0]
 
 
-@form("Dropout")
-def _dropout(terms: Terms, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
-    training = args[2] if len(args) > 2 else None
-    return args[0] if training is None or training.op == "Absent" or training.scalar == 0 else None
+@law("Dropout", "Dropout(x) = x")
+def _dropout(a: Applied) -> Term | None:
+    training = a.args[2] if len(a.args) > 2 else None
+    return a.args[0] if training is None or training.op == "Absent" or training.scalar == 0 else None

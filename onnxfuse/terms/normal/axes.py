@@ -1,0 +1,66 @@
+"""How the axes of two shapes of equal size correspond: which are merged, split or kept by a Reshape between them."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from onnxfuse.model.dims import Dim, Shape, exact, product
+
+Block: TypeAlias = tuple[int, int, int, int]
+"""Axes a from:to of one shape and b from:to of another that hold the same elements: (a from, a to, b from, b to)."""
+
+
+def blocks_of(a: Shape, b: Shape) -> list[Block] | None:
+    """Align two shapes of equal size into minimal blocks of equal products, or None where that is undecided."""
+    i = j = 0
+    result = []
+    while i < len(a) or j < len(b):
+        first_i, first_j = i, j
+        p: Dim = 1
+        q: Dim = 1
+        if i < len(a):
+            p, i = a[i], i + 1
+        if j < len(b):
+            q, j = b[j], j + 1
+        while p != q:
+            if i < len(a) and (exact(q, p) is not None or j == len(b)):
+                p, i = p * a[i], i + 1
+            elif j < len(b):
+                q, j = q * b[j], j + 1
+            elif i < len(a):
+                p, i = p * a[i], i + 1
+            else:
+                return None
+        result.append((first_i, i, first_j, j))
+    return result
+
+
+def refinement(a: Shape, b: Shape) -> Shape | None:
+    """The coarsest shape of which two shapes of equal size both merge axes, or None where that is undecided."""
+    rest_a, rest_b, result = [d for d in a if d != 1][::-1], [d for d in b if d != 1][::-1], list[Dim]()
+    while rest_a and rest_b:
+        p, q = rest_a.pop(), rest_b.pop()
+        if p == q:
+            result.append(p)
+            continue
+        longer, shorter = exact(q, p), exact(p, q)
+        if longer is not None:
+            result.append(p)
+            rest_b.append(longer)
+        elif shorter is not None:
+            result.append(q)
+            rest_a.append(shorter)
+        else:
+            return None
+    return None if rest_a or rest_b else tuple(result)
+
+
+def merged_axes(finer: Shape, shape: Shape) -> list[range]:
+    """The axes of a refinement that each axis of a shape merges; none for one of length 1."""
+    result, i = [], 0
+    for dim in shape:
+        start, size = i, product(())
+        while size != dim:
+            size, i = size * finer[i], i + 1
+        result.append(range(start, i))
+    return result

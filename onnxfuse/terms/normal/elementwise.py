@@ -1,0 +1,42 @@
+"""Laws of functions of one element: their other names, and merges of axes that float up through them."""
+
+from __future__ import annotations
+
+import math
+
+from onnxfuse.terms.term import Term
+
+from .merges import lift_merge, merges_rows
+from .table import Applied, law, make
+from .views import reshape
+
+
+@law("Clip", "Clip(x, 0, inf) = Relu(x)")
+def _rectified(a: Applied) -> Term | None:
+    low, high = (a.args[i] if len(a.args) > i and a.args[i].op != "Absent" else None for i in (1, 2))
+    if low is None or low.scalar != 0 or high is None or high.scalar != math.inf:
+        return None  # without a maximum, inf becomes the largest number
+    return a.as_op("Relu", a.args[0])
+
+
+@law("Less", "Less(a, b) = Greater(b, a)")
+def _less(a: Applied) -> Term | None:
+    return a.as_op("Greater", *a.args[::-1])
+
+
+@law("LessOrEqual", "LessOrEqual(a, b) = GreaterOrEqual(b, a)")
+def _less_or_equal(a: Applied) -> Term | None:
+    return a.as_op("GreaterOrEqual", *a.args[::-1])
+
+
+@law("Tanh IsNaN", "f(merge(MatMul(x, y))) = merge(f(MatMul(x, y)))")
+def _of_scores(a: Applied) -> Term | None:
+    return lift_merge(a.terms, a.op, a.args, a.args[0].shape)
+
+
+@law("Gelu FastGelu QuickGelu Swish Mish HardSwish", "f(merge(x)) = merge(f(x))")
+def _of_rows(a: Applied) -> Term | None:
+    """A merge of all axes but the last floats up through an activation."""
+    if len(a.args) != 1 or not merges_rows(a.args[0]) or a.shape is None:
+        return None
+    return reshape(a.terms, make(a.terms, a.op, [a.args[0].args[0]], a.attrs), a.shape)

@@ -1,0 +1,98 @@
+"""Merges of leading axes, which float up through sums of rows and through what is computed of attention scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxfuse.model.dims import Dim, Shape
+from onnxfuse.model.op_traits import NEUTRAL, SCORES
+from onnxfuse.terms.term import Term, Terms, is_number, same_shape
+
+from .axes import Block, blocks_of
+from .table import hoisted, make
+from .views import leading_merge, merged_blocks, reshape, unmerge
+
+
+def lift_merge(terms: Terms, op: str, operands: list[Term], shape: Shape | None) -> Term | None:
+    """op(merge(x), y, ...) as merge(op(x, unmerge(y), ...)) for an elementwise op over attention scores in rank 3."""
+    if shape is None or (op in NEUTRAL and sum(not is_number(t) for t in operands) < 2):
+        return None
+    for operand in operands:
+        term, _ = hoisted(operand)
+        if term.op != "Reshape" or not same_shape(term.shape, shape):
+            continue
+        if leading_merge(term) is None or not is_scores(term.args[0]):
+            continue
+        inner = unmerge(terms, term).shape
+        assert inner is not None
+        lifted = _unmerged(terms, operands, inner, shape)
+        if lifted is None:
+            continue
+        return reshape(terms, make(terms, op, lifted, {}), shape)
+    return None
+
+
+def lift_rows(terms: Terms, operands: list[Term], shape: Shape | None) -> Term | None:
+    """A sum of rows that were merged alike, and of biases along them, is a merge of the sum."""
+    views = [hoisted(t)[0] for t in operands if same_shape(t.shape, shape)]
+    if (
+        shape is None
+        or not views
+        or not all(merges_rows(v) and v.args[0].shape == views[0].args[0].shape for v in views)
+    ):
+        return None
+    biases = [t for t in operands if not same_shape(t.shape, shape)]
+    if not all(t.rank is not None and t.rank <= 1 and not is_number(t) for t in biases):
+        return None
+    inner = views[0].args[0].shape
+    assert inner is not None
+    rows = [reshape(terms, t, inner) for t in operands if same_shape(t.shape, shape)]
+    return reshape(terms, make(terms, "Add", [*rows, *biases], {}), shape) if len(operands) > 1 else None
+
+
+def merges_rows(term: Term) -> bool:
+    """Is it a Reshape that merges some axes, and not the last?"""
+    blocks = merged_blocks(term)
+    if not blocks or term.args[0].shape is None or blocks[-1][1] - blocks[-1][0] != 1:
+        return False
+    return any(sum(d != 1 for d in term.args[0].shape[i0:i1]) > 1 for i0, i1, _, _ in blocks)
+
+
+def is_scores(term: Term, depth: int = 6) -> bool:
+    """Does a product of matrices lie below, with only score arithmetic in between?"""
+    if term.op == "MatMul":
+        return True
+    return depth > 0 and term.op in SCORES and any(is_scores(a, depth - 1) for a in term.args)
+
+
+def _unmerged(terms: Terms, operands: Sequence[Term], inner: Shape, outer: Shape) -> list[Term] | None:
+    """The operands in the shape that they have before the merge; None where one does not split that way."""
+    blocks = blocks_of(inner, outer)
+    lifted = []
+    for operand in operands:
+        if operand.scalar is not None:
+            lifted.append(operand)
+            continue
+        target = _unmerged_shape(operand.shape, inner, outer, blocks)
+        if target is None:
+            return None
+        lifted.append(reshape(terms, operand, target))
+    return lifted
+
+
+def _unmerged_shape(shape: Shape | None, inner: Shape, outer: Shape, blocks: list[Block] | None) -> Shape | None:
+    if shape is None or blocks is None or len(shape) > len(outer):
+        return None
+    missing = len(outer) - len(shape)
+    if all(inner[i0:i1] == outer[j0:j1] for i0, i1, j0, j1 in blocks if j1 > missing):
+        return shape  # the merge is of axes that it does not have
+    shape = (1,) * missing + shape
+    result: list[Dim] = []
+    for i0, i1, j0, _ in blocks:
+        if shape[j0] == outer[j0]:
+            result += inner[i0:i1]
+        elif shape[j0] == 1:
+            result += [1] * (i1 - i0)
+        else:
+            return None
+    return tuple(result)

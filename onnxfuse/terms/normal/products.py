@@ -1,0 +1,71 @@
+"""Laws of products of matrices: scalars leave them, and merges of leading axes float up through them."""
+
+from __future__ import annotations
+
+from onnxfuse.model.op_traits import SOFTMAX
+from onnxfuse.terms.term import Term
+
+from .ranges import moderate
+from .sums import combine
+from .table import Applied, hoisted, law, make, scaled
+from .views import leading_merge, merged_blocks, reshape, swapped, transpose, unmerge
+
+
+@law("MatMul", "MatMul(c * x, y) = c * MatMul(x, y)")
+def _scaled(a: Applied) -> Term | None:
+    if not a.real:
+        return None
+    parts = [hoisted(x) for x in a.args]
+    (x, c), (y, d) = (part if moderate(part[1]) else (arg, 1.0) for part, arg in zip(parts, a.args, strict=True))
+    return scaled(a.terms, a.as_op("MatMul", x, y), c * d) if (c, d) != (1, 1) else None
+
+
+@law("MatMul", "MatMul(x, T(Softmax(y))) = T(MatMul(Softmax(y), T(x)))")
+def _weights_on_the_left(a: Applied) -> Term | None:
+    """Values as columns (non-local networks)."""
+    x, y = a.args
+    if not a.real or None in (a.shape, x.shape) or x.rank != y.rank:
+        return None
+    if y.op != "Transpose" or y.args[0].op not in SOFTMAX:
+        return None
+    turned = swapped(y.rank or 0)
+    if y.attr("perm") != turned or SOFTMAX & {x.op, *(b.op for b in x.args)}:  # of two, either might stand there
+        return None
+    return transpose(a.terms, make(a.terms, "MatMul", [y.args[0], transpose(a.terms, x, turned)], {}), turned)
+
+
+@law("MatMul", "MatMul(merge(x), merge(y)) = merge(MatMul(x, y))")
+def _of_merged(a: Applied) -> Term | None:
+    x, y = a.args
+    lead = leading_merge(x) if a.real and a.shape is not None else None
+    if lead is None or a.shape is None or lead != leading_merge(y):
+        return None
+    return reshape(a.terms, make(a.terms, "MatMul", [unmerge(a.terms, x), unmerge(a.terms, y)], {}), a.shape)
+
+
+@law("MatMul", "MatMul(merge(x), z) = merge(MatMul(x, z))")
+def _of_merged_rows(a: Applied) -> Term | None:
+    x, y = a.args
+    if not a.real or a.shape is None or y.rank != 2 or x.op != "Reshape" or (x.rank or 0) < 2:
+        return None
+    blocks = merged_blocks(x)
+    if blocks is None or blocks[-1][1] - blocks[-1][0] != 1:
+        return None
+    return reshape(a.terms, make(a.terms, "MatMul", [x.args[0], y], {}), a.shape)
+
+
+@law("Gemm", "Gemm(z, z, z, alpha=2.0, beta=3.0, transB=1) = 2 * MatMul(z, T(z)) + 3 * z")
+def _gemm(a: Applied) -> Term | None:
+    if not a.real or any(arg.rank not in (None, 2) for arg in a.args[:2]):
+        return None
+    alpha, beta = a.attrs.get("alpha", 1.0), a.attrs.get("beta", 1.0)
+    if not alpha or not beta:
+        return None  # what is taken 0 times is not looked at, even if it is infinite
+    x, y = (
+        make(a.terms, "Transpose", [arg], {"perm": (1, 0)}) if a.attrs.get(flag) else arg
+        for arg, flag in zip(a.args, ("transA", "transB"), strict=False)
+    )
+    result = scaled(a.terms, a.as_op("MatMul", x, y), alpha)
+    if len(a.args) > 2 and a.args[2].op != "Absent":
+        result = combine(a.terms, "Add", [result, scaled(a.terms, a.args[2], beta)])
+    return result

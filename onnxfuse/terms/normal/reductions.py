@@ -1,0 +1,129 @@
+"""Laws of reductions and normalizations: axes count from the end and stay, derived sums are sums, merges float up."""
+
+from __future__ import annotations
+
+from onnxfuse.model.schema import freeze
+from onnxfuse.terms.term import Term
+
+from .merges import is_scores
+from .table import Applied, fold, hoisted, law, make, scaled
+from .views import leading_merge, merged_blocks, reshape, unmerge
+
+REDUCTIONS = " ".join(
+    f"Reduce{kind}" for kind in ("Mean", "Sum", "Max", "Min", "Prod", "SumSquare", "L2", "L1", "LogSum", "LogSumExp")
+)
+
+
+def _axes(a: Applied) -> tuple[int, ...] | None:
+    """The axes of a reduction, negative and sorted; None where they are not known, or there are none."""
+    rank, axes = a.args[0].rank, a.attrs.get("axes")
+    if len(a.args) > 1 or not rank or (not axes and a.attrs.get("noop_with_empty_axes")):
+        return None
+    return tuple(sorted(i - rank if i >= 0 else i for i in axes)) if axes else tuple(range(-rank, 0))
+
+
+def _kept(a: Applied, term: Term) -> Term:
+    """A reduction that keeps its dims as one that keeps them or not, as was asked."""
+    return term if a.attrs.get("keepdims", 1) or a.shape is None else reshape(a.terms, term, a.shape)
+
+
+@law(
+    "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceLogSumExp",
+    "f(x, axes=(), noop_with_empty_axes=1) = x",
+)
+def _along_no_axis(a: Applied) -> Term | None:
+    """Of the others, it depends on the runtime whether squares or absolute values are taken then."""
+    nothing = len(a.args) == 1 and not a.attrs.get("axes") and a.attrs.get("noop_with_empty_axes")
+    return a.args[0] if nothing else None
+
+
+@law("ReduceMean", "f(w, axes=(-1,), noop_with_empty_axes=1) = f(w, axes=(-1,))")
+def _of_unknown_rank(a: Applied) -> Term | None:
+    if len(a.args) > 1 or a.args[0].shape is not None or not a.attrs.get("axes"):
+        return None
+    return a.raw({k: v for k, v in a.attrs.items() if k != "noop_with_empty_axes"})
+
+
+def _derived(a: Applied, inner: str, last: str) -> Term | None:
+    """last(ReduceSum(inner(x)))."""
+    axes, x = _axes(a), a.args[0]
+    if axes is None or not a.real:
+        return None
+    if inner:
+        x = make(a.terms, inner, [x, a.number(2)] if inner == "Pow" else [x], {})
+    total = make(a.terms, "ReduceSum", [x], {"axes": axes})
+    return _kept(a, make(a.terms, last, [total], {}) if last else total)
+
+
+@law("ReduceSumSquare", "ReduceSumSquare(x, axes=(1,)) = ReduceSum(x * x, axes=(1,))")
+def _sum_of_squares(a: Applied) -> Term | None:
+    return _derived(a, "Pow", "")
+
+
+@law("ReduceL2", "ReduceL2(x, axes=(1,)) = Sqrt(ReduceSum(x * x, axes=(1,)))")
+def _length(a: Applied) -> Term | None:
+    return _derived(a, "Pow", "Sqrt")
+
+
+@law("ReduceLogSum", "ReduceLogSum(x, axes=(1,)) = Log(ReduceSum(x, axes=(1,))) if x > 0")
+def _log_of_sum(a: Applied) -> Term | None:
+    return _derived(a, "", "Log")
+
+
+@law("ReduceLogSumExp", "ReduceLogSumExp(x, axes=(1,)) = Log(ReduceSum(Exp(x), axes=(1,)))")
+def _log_of_sum_of_exponentials(a: Applied) -> Term | None:
+    return _derived(a, "Exp", "Log")
+
+
+@law("ReduceMax", "ReduceMax(merge(MatMul(x, y)), axes=(-1,)) = merge(ReduceMax(MatMul(x, y), axes=(-1,)))")
+def _largest_score(a: Applied) -> Term | None:
+    axes, (base, factor) = _axes(a), hoisted(a.args[0])
+    if axes is None or axes[0] <= -3 or leading_merge(base) is None or not is_scores(base.args[0]):
+        return None
+    inner = make(a.terms, "ReduceMax", [scaled(a.terms, unmerge(a.terms, base), factor)], {"axes": axes})
+    shape = tuple(1 if i - len(base.shape or ()) in axes else d for i, d in enumerate(base.shape or ()))
+    return make(a.terms, "Reshape", [inner], {}, shape if a.attrs.get("keepdims", 1) else a.shape, a.dtype)
+
+
+@law(REDUCTIONS, "f(x, axes=(3,), keepdims=0) = squeeze(f(x, axes=(-1,)))")
+def _axes_from_the_end(a: Applied) -> Term | None:
+    axes, x = _axes(a), a.args[0]
+    if axes is None or x.shape is None:
+        return None
+    shape = tuple(1 if i - len(x.shape) in axes else d for i, d in enumerate(x.shape))
+    inner = a.terms.raw(a.op, a.args, (("axes", axes),), shape=shape, dtype=a.dtype)
+    if x.constant:
+        inner = fold(a.terms, a.op, a.args, {"axes": axes}, shape, a.dtype) or inner
+    return _kept(a, inner)
+
+
+@law("GlobalAveragePool", "GlobalAveragePool(x) = ReduceMean(x, axes=(-2, -1))")
+def _global_average_pool(a: Applied) -> Term | None:
+    rank = a.args[0].rank
+    if rank is None or rank < 3:
+        return None
+    return make(a.terms, "ReduceMean", a.args, {"axes": tuple(range(2 - rank, 0)), "keepdims": 1})
+
+
+@law("LayerNormalization RMSNormalization", "f(merge(x), ones) = merge(f(x, ones))")
+def _of_merged_rows(a: Applied) -> Term | None:
+    """Over the last axis, with a scale and a shift along it: a merge of the other axes floats up."""
+    x, *rest = a.args
+    blocks = merged_blocks(x)
+    if x.shape is None or blocks is None or a.attrs.get("axis", -1) not in (-1, len(x.shape) - 1):
+        return None
+    if blocks[-1][1] - blocks[-1][0] != 1 or not all(b.op == "Absent" or b.rank == 1 for b in rest):
+        return None
+    return reshape(a.terms, make(a.terms, a.op, [x.args[0], *rest], dict(a.attrs) | {"axis": -1}), x.shape)
+
+
+@law("LogSoftmax", "LogSoftmax(x, axis=3) = LogSoftmax(x)")
+@law("LayerNormalization RMSNormalization", "f(x, ones, axis=3) = f(x, ones)")
+def axis_from_the_end(a: Applied) -> Term:
+    """The axis counts from the end, so that rules need not know a rank; the last is left out."""
+    attrs = dict(a.attrs)
+    axis, rank = attrs.pop("axis", -1), a.args[0].rank
+    axis = axis - rank if rank is not None and axis >= 0 else axis
+    if axis != -1:
+        attrs["axis"] = axis
+    return a.terms.raw(a.op, a.args, freeze(attrs), shape=a.shape, dtype=a.dtype)

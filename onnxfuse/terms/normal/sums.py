@@ -1,0 +1,212 @@
+"""Laws of sums and products of real numbers, and of what is a product in disguise.
+
+Sums and products are flat and ordered, their numbers collected; a chain that several nodes use (`close`) is one operand
+of a longer one.  A scalar factor leaves Reciprocal as it does every view, but it leaves a product of two only: opening
+longer ones would steal the 0.5 of a GELU.  Integers do not obey: their division truncates, so they stay as written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfuse.model.dims import broadcast, product
+from onnxfuse.model.op_traits import NEUTRAL
+from onnxfuse.terms.term import CLOSED, REAL, Term, Terms, is_number, static
+
+from .merges import lift_merge, lift_rows
+from .ranges import in_range, nonnegative
+from .table import Applied, fold, hoisted, law, make, scaled, split_scalar
+from .views import reshape
+
+
+def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
+    """A flat sum (Add) or product (Mul) of real terms: constants collected, operands in a fixed order."""
+    shapes = [a.shape for a in args]
+    shape = None if None in shapes else broadcast(*[s for s in shapes if s is not None])
+    dtype, number, operands = args[0].dtype, NEUTRAL[op], list[Term]()
+    for arg in args:
+        for operand in arg.args if arg.op == op and not arg.closed else (arg,):
+            if is_number(operand) and _never_widens(operand, args):
+                assert operand.scalar is not None
+                total = number + operand.scalar if op == "Add" else number * operand.scalar
+                plain = all(part and math.isfinite(part) for part in (number, operand.scalar))
+                if in_range(total, dtype) or not plain:
+                    number = total
+                else:
+                    operands.append(operand)
+            else:
+                operands.append(_without_leading_ones(terms, operand, args))
+    if op == "Mul":
+        operands = _one_factor(terms, operands, dtype)
+        number = _mean(terms, operands, number)
+    if not operands:
+        dims = static(shape) or ()
+        return terms.constant(np.full(dims, number), dtype)
+    if number != NEUTRAL[op]:
+        operands.append(terms.number(number, dtype))
+    if len(operands) == 1:
+        return operands[0]
+    if any(hoisted(operand)[0].op == "Reshape" for operand in operands):
+        lifted = lift_merge(terms, op, operands, shape)
+        lifted = lift_rows(terms, operands, shape) if lifted is None and op == "Add" else lifted
+        if lifted is not None:
+            return lifted
+    operands.sort(key=lambda t: (is_number(t), t.id))
+    if all(a.constant for a in operands):
+        folded = fold(terms, op, operands, {}, shape, dtype)
+        if folded is not None:
+            return folded
+    return terms.raw(op, operands, shape=shape, dtype=dtype)
+
+
+def close(terms: Terms, term: Term) -> Term:
+    """The same sum or product, which stays one operand of a longer one, as it is used as a whole elsewhere; any other
+    term as it is."""
+    if term.op not in NEUTRAL or term.dtype not in REAL:
+        return term
+    return terms.raw(term.op, term.args, term.attrs, shape=term.shape, dtype=term.dtype, key=CLOSED)
+
+
+def _never_widens(number: Term, args: Sequence[Term]) -> bool:
+    """May a one-element constant lose its shape, because another operand has at least its rank?"""
+    rank = number.rank
+    return not rank or any(a is not number and a.rank is not None and a.rank >= rank for a in args)
+
+
+def _without_leading_ones(terms: Terms, constant: Term, args: Sequence[Term]) -> Term:
+    """A constant of shape [1, n] is one of shape [n] beside an operand of at least its rank; others stay."""
+    dims = static(constant.shape) if constant.constant else None
+    if dims is None or dims[:1] != (1,) or len(dims) < 2:
+        return constant
+    if not any(a is not constant and a.rank is not None and a.rank >= len(dims) for a in args):
+        return constant
+    lead = next((i for i, d in enumerate(dims) if d != 1), len(dims) - 1)
+    return reshape(terms, constant, dims[lead:])
+
+
+def _one_factor(terms: Terms, operands: list[Term], dtype: int) -> list[Term]:
+    """Constant factors multiplied together, where that makes no larger constant.
+
+    Not so for sums: two masks of finfo.min would add up to -inf."""
+    constants = [t for t in operands if t.constant and t.shape is not None and not is_number(t)]
+    if len(constants) < 2 or len(constants) == len(operands):
+        return operands
+    shape = broadcast(*[t.shape for t in constants if t.shape is not None])
+    if all(t.shape != shape for t in constants):
+        return operands
+    product_ = fold(terms, "Mul", constants, {}, shape, dtype) or terms.raw("Mul", constants, shape=shape, dtype=dtype)
+    return [t for t in operands if t not in constants] + [product_]
+
+
+def _mean(terms: Terms, operands: list[Term], number: float) -> float:
+    """ReduceSum(x) * 1/N is ReduceMean(x) if N is the number of elements reduced; edits `operands`."""
+    for i, term in enumerate(operands):
+        if term.op != "ReduceSum" or term.args[0].shape is None or not term.attr("axes"):
+            continue
+        count = product(term.args[0].shape[a] for a in term.attr("axes"))
+        if isinstance(count, int):
+            # A factor stored in half precision is 1/N rounded: half an ulp is 2**-11 of it.
+            half, brain = term.dtype == TensorProto.FLOAT16, term.dtype == TensorProto.BFLOAT16
+            tolerance = 2.0**-11 if half else 2.0**-8 if brain else 1e-6
+            if number != 1 and count and abs(number * count - 1) <= tolerance:
+                operands[i] = make(terms, "ReduceMean", term.args, dict(term.attrs))
+                return 1.0
+    return number
+
+
+@law("Add Sum", "(a + (b + 2)) + 3 = a + b + 5")
+def _sum(a: Applied) -> Term | None:
+    return combine(a.terms, "Add", a.args) if a.real else None
+
+
+@law("Mul", "(a * (b * 2)) * 3 = a * b * 6")
+def _product(a: Applied) -> Term | None:
+    return combine(a.terms, "Mul", a.args) if a.real else None
+
+
+@law("Sub", "Sub(a, b) = a + -1 * b")
+def _difference(a: Applied) -> Term | None:
+    x, y = a.args
+    return combine(a.terms, "Add", [x, combine(a.terms, "Mul", [y, a.number(-1)])]) if a.real else None
+
+
+@law("Div", "Div(a, b) = a * Reciprocal(b)")
+def _quotient(a: Applied) -> Term | None:
+    x, y = a.args
+    return combine(a.terms, "Mul", [x, make(a.terms, "Reciprocal", [y], {}, y.shape, a.dtype)]) if a.real else None
+
+
+@law("Neg", "Neg(x) = -1 * x")
+def _negative(a: Applied) -> Term | None:
+    return scaled(a.terms, a.args[0], -1) if a.real else None
+
+
+@law("Reciprocal", "Reciprocal(4) = 0.25")
+def _of_number(a: Applied) -> Term | None:
+    x = a.args[0]
+    if x.scalar is None:
+        return None
+    if not x.scalar:  # an infinity takes in the other factors, in whatever order they come
+        return a.terms.number(math.copysign(math.inf, x.scalar), a.dtype, x.rank or 0)
+    return a.terms.number(1 / x.scalar, a.dtype, x.rank or 0) if in_range(1 / x.scalar, a.dtype) else a.raw({})
+
+
+@law("Reciprocal", "Reciprocal(Reciprocal(x)) = x")
+def _of_reciprocal(a: Applied) -> Term | None:
+    return a.args[0].args[0] if a.args[0].op == "Reciprocal" else None
+
+
+@law("Reciprocal", "Reciprocal(c * x) = (1 / c) * Reciprocal(x)")
+def _of_multiple(a: Applied) -> Term | None:
+    split = split_scalar(a.args[0])
+    if split is None or not split[1] or not in_range(1 / split[1], a.dtype):
+        return None
+    return scaled(a.terms, a.as_op("Reciprocal", split[0]), 1 / split[1])
+
+
+@law("Sqrt", "Sqrt(Reciprocal(x)) = Reciprocal(Sqrt(x)) if x > 0")
+def _root_of_reciprocal(a: Applied) -> Term | None:
+    x = a.args[0]
+    if x.op != "Reciprocal" or not nonnegative(x.args[0]):  # of -inf, the one is 0 and the other is no number
+        return None
+    return a.as_op("Reciprocal", a.as_op("Sqrt", x.args[0]))
+
+
+def _exponent(a: Applied) -> float | None:
+    """The number that a power is to, if it is one that widens nothing."""
+    x, exponent = a.args
+    if not a.real or a.shape != x.shape or (a.shape is None and exponent.rank):
+        return None
+    return exponent.scalar
+
+
+@law("Pow", "Pow(x, 1) = x")
+def _first_power(a: Applied) -> Term | None:
+    return a.args[0] if _exponent(a) == 1 else None
+
+
+@law("Pow", "Pow(x, 3) = x * x * x")
+def _small_power(a: Applied) -> Term | None:
+    x, e = a.args[0], _exponent(a)
+    if e not in (2, 3, 4):
+        return None
+    factor = close(a.terms, x) if x.op == "Mul" else x  # (a*b)**2 stays a square
+    return combine(a.terms, "Mul", [factor] * int(e))
+
+
+@law("Pow", "Pow(x, 0.5) = Sqrt(x) if x > 0")
+def _root(a: Applied) -> Term | None:
+    x = a.args[0]  # of -inf, the power is inf and the root is no number
+    return a.as_op("Sqrt", x) if _exponent(a) == 0.5 and nonnegative(x) else None
+
+
+@law("Pow", "Pow(x, -2) = Reciprocal(Pow(x, 2))")
+def _negative_power(a: Applied) -> Term | None:
+    x, e = a.args[0], _exponent(a)
+    if e not in (-1, -2) and not (e == -0.5 and nonnegative(x)):
+        return None
+    return a.as_op("Reciprocal", a.as_op("Pow", x, a.number(-e)))
