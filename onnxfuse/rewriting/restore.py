@@ -14,13 +14,11 @@ from typing import TypeAlias
 from onnx import NodeProto
 
 from onnxfuse.model.graph import Graph
+from onnxfuse.model.op_traits import COMMUTATIVE
 from onnxfuse.model.walk import has_bodies
 
 Entry: TypeAlias = tuple[float, int, NodeProto]
 """(position, tie-break, node) of a node that is to be in a scope."""
-
-
-COMMUTATIVE = frozenset("Add Mul And Or".split())
 
 
 def signature(node: NodeProto, alias: MutableMapping[str, str]) -> tuple[object, ...]:
