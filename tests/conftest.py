@@ -8,28 +8,28 @@ from collections.abc import Iterator
 import pytest
 
 from onnxfuse.language import evaluate
-from onnxfuse.lifting import lift
+from onnxfuse.lifting import node
 from tests import fake_engine
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell lets what it runs in the background ignore interrupts, and so would the processes that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-MALFORMED, FAULTS = lift.MALFORMED, evaluate.FAULTS
+MALFORMED, FAULTS = node.MALFORMED, evaluate.FAULTS
 
 
 @pytest.fixture(autouse=True, scope="session")
 def strict() -> Iterator[None]:
     """What fails while a node is lifted or a rule evaluated fails a test: with these it is a mistake of ours."""
-    lift.MALFORMED = evaluate.FAULTS = ()
+    node.MALFORMED = evaluate.FAULTS = ()
     yield
-    lift.MALFORMED, evaluate.FAULTS = MALFORMED, FAULTS
+    node.MALFORMED, evaluate.FAULTS = MALFORMED, FAULTS
 
 
 @pytest.fixture
 def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
     """As users have it: nothing is known of a node that cannot be lifted, and what cannot be evaluated is no match."""
-    monkeypatch.setattr(lift, "MALFORMED", MALFORMED)
+    monkeypatch.setattr(node, "MALFORMED", MALFORMED)
     monkeypatch.setattr(evaluate, "FAULTS", FAULTS)
 
 

@@ -15,7 +15,8 @@ from onnxfuse.errors import UsageError
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.effects import Effects
-from onnxfuse.lifting.lift import View, lift
+from onnxfuse.lifting.lift import lift
+from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found, bans, made, search
 from onnxfuse.model.graph import DOMAIN, Names, roots
 from onnxfuse.model.onnxruntime_ops import added

@@ -16,7 +16,8 @@ from onnxfuse.model import dims as symbolic
 from onnxfuse.model.dims import Shape, Sym, exact, product
 from onnxfuse.model.schema import defaults
 from onnxfuse.model.standard import newest
-from onnxfuse.terms.infer import infer, normal_axis
+from onnxfuse.terms.infer import infer
+from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.normal.normal import expand, make, repeat, reshape, slice_axis, transpose
 from onnxfuse.terms.term import Term, Terms, UnknownValueError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxfuse.errors import UsageError
-from onnxfuse.model.tensors import bodies
 from onnxfuse.model.op_traits import ARITHMETIC
+from onnxfuse.model.tensors import bodies
 
 from . import catalogue as language
 

@@ -26,6 +26,13 @@ BINARY: dict[type[ast.operator], str] = {
     ast.Pow: "Pow",
 }
 SCALAR_OPS = frozenset({"Add", "Mul", "Reciprocal", "Sqrt"})
+SUMS = {
+    "ReduceSumSquare": ("Pow", ""),
+    "ReduceL2": ("Pow", "Sqrt"),
+    "ReduceLogSum": ("", "Log"),
+    "ReduceLogSumExp": ("Exp", "Log"),
+}
+"""Reductions that are a ReduceSum: of what is computed of each element, and below what."""
 
 
 SPELLINGS = 2_000
@@ -343,31 +350,17 @@ def normal(
         return again("Relu", first)
     if op == "Where" and first.op == "Not":
         return again("Where", first.args[0], args[2], args[1])
-    if op == "Reciprocal":
-        if first.kind == "number" and first.value:
-            return number(1 / first.value)
-        if first.op == "Reciprocal":
-            return first.args[0]
-        scalars = [a for a in first.args if a.scalar] if first.op == "Mul" else []
-        rest = [a for a in first.args if not a.scalar]
-        if scalars and len(rest) == 1:
-            return again("Mul", again("Reciprocal", rest[0]), again("Reciprocal", again("Mul", *scalars)))
-    if op == "Sqrt":
-        if first.kind == "number":
-            return number(math.sqrt(first.value))
-        if first.op == "Reciprocal":
-            return again("Reciprocal", again("Sqrt", first.args[0]))
-    if op == "Pow" and args[1].kind == "number":
-        power = args[1].value
-        if power in (2, 3, 4):
-            if first.kind == "op" and first.op == "Mul":
-                first = replace(first, label=first.label or f"square of line {line}")
-                return Pattern("op", "Mul", (first,) * int(power), line=line)
-            return again("Mul", *[first] * int(power))
-        if power == 0.5:
-            return again("Sqrt", first)
-        if power == -0.5:
-            return again("Reciprocal", again("Sqrt", first))
+    if op in ("Identity", "Dropout") or (op == "Not" and first.op == "Not"):
+        return first if op != "Not" else first.args[0]
+    if op in SUMS:
+        inner, last = SUMS[op]
+        operand = again("Pow", first, number(2)) if inner == "Pow" else again(inner, first) if inner else first
+        total = normal("ReduceSum", (operand, *args[1:]), line, attrs, star)
+        return again(last, total) if last else total
+    if op in ("Reciprocal", "Sqrt", "Pow"):
+        made = _power(op, args, line)
+        if made is not None:
+            return made
     if op in NEUTRAL:
         return _chain(op, args, line)
     if op in ("MatMul", "Transpose", "Reshape", "Slice", "Expand"):
@@ -381,6 +374,41 @@ def normal(
         if scalars:
             return again("Mul", Pattern("op", op, tuple(plain), attrs or {}, star, line=line), *scalars)
     return Pattern("op", op, args, attrs or {}, star, line=line)
+
+
+def _power(op: str, args: tuple[Pattern, ...], line: int) -> Pattern | None:
+    """A Reciprocal, a Sqrt or a Pow as another op, or None if it stays."""
+
+    def again(name: str, *operands: Pattern) -> Pattern:
+        return normal(name, operands, line)
+
+    first = args[0]
+    if op == "Reciprocal":
+        if first.kind == "number" and first.value:
+            return number(1 / first.value)
+        if first.op == "Reciprocal":
+            return first.args[0]
+        scalars = [a for a in first.args if a.scalar] if first.op == "Mul" else []
+        rest = [a for a in first.args if not a.scalar]
+        if scalars and len(rest) == 1:
+            return again("Mul", again("Reciprocal", rest[0]), again("Reciprocal", again("Mul", *scalars)))
+    elif op == "Sqrt":
+        if first.kind == "number":
+            return number(math.sqrt(first.value))
+        if first.op == "Reciprocal":
+            return again("Reciprocal", again("Sqrt", first.args[0]))
+    elif args[1].kind == "number":
+        power = args[1].value
+        if power in (2, 3, 4):
+            if first.kind == "op" and first.op == "Mul":
+                first = replace(first, label=first.label or f"square of line {line}")
+                return Pattern("op", "Mul", (first,) * int(power), line=line)
+            return again("Mul", *[first] * int(power))
+        if power in (1, 0.5):
+            return first if power == 1 else again("Sqrt", first)
+        if power in (-0.5, -1, -2):
+            return again("Reciprocal", again("Pow", first, number(-power)))
+    return None
 
 
 def _chain(op: str, args: Sequence[Pattern], line: int) -> Pattern:

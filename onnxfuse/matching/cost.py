@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from onnxfuse.model.dims import Dim, Sym, product
-from onnxfuse.model.symbols import evaluate
 from onnxfuse.model.op_traits import FREE
+from onnxfuse.model.symbols import evaluate
 from onnxfuse.terms.term import REAL, Term, is_number
 
 BYTES = {1: 4, 10: 2, 11: 8, 16: 2, 7: 8, 6: 4, 9: 1, 2: 1, 3: 1, 5: 2, 4: 2, 12: 4, 13: 8}

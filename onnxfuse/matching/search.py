@@ -12,7 +12,7 @@ from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
 from onnxfuse.language.pattern import Variant
 from onnxfuse.language.rule import Rule
-from onnxfuse.lifting.lift import View
+from onnxfuse.lifting.view import View
 from onnxfuse.model.op_traits import VIEWS
 from onnxfuse.terms.normal.normal import rebuild
 from onnxfuse.terms.normal.views import is_reshape

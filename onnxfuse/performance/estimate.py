@@ -27,7 +27,8 @@ from onnxfuse.kernels.gemm.autotune import Class, best, verdicts
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.kernels.inspect.launches import launches, occupancy
 from onnxfuse.kernels.inspect.nvrtc import ARCHITECTURES
-from onnxfuse.lifting.lift import View, lift
+from onnxfuse.lifting.lift import lift
+from onnxfuse.lifting.view import View
 from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, family, roots
 from onnxfuse.model.op_traits import FREE, PRODUCTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from onnxfuse.lifting.lift import View
+from onnxfuse.lifting.view import View
 from onnxfuse.matching.cost import launches, traffic
 from onnxfuse.matching.match import Failure
 from onnxfuse.matching.search import Found

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from onnx import NodeProto
 
-from onnxfuse.lifting.lift import View
+from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
 from onnxfuse.terms.term import Term

@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from onnx import NodeProto
 
-from onnxfuse.lifting.lift import View
+from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import captured_names
 from onnxfuse.model.op_traits import CHEAP, CONTINUOUS, RESHAPES, ROUNDING

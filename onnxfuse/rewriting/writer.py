@@ -13,7 +13,7 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.language.functions import Functions
-from onnxfuse.lifting.lift import View
+from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found, reachable
 from onnxfuse.model.graph import Graph, Names, captured_names
 from onnxfuse.model.op_traits import REMOVABLE, VIEWS

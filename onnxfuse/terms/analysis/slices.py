@@ -14,7 +14,7 @@ import numpy as np
 from onnxfuse.model.dims import Dim, minimum
 from onnxfuse.model.op_traits import ELEMENTWISE
 from onnxfuse.terms.fold import value_of
-from onnxfuse.terms.infer import normal_axis
+from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.normal.normal import expand, make, repeat, reshape, slice_axis
 from onnxfuse.terms.term import Term, Terms, is_number, static
 

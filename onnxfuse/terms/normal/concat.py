@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from onnxfuse.model.dims import Shape, product
 from onnxfuse.model.op_traits import ROW_BY_ROW
-from onnxfuse.terms.infer import normal_axis
+from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.term import REAL, SMALL, Term, Terms, same_shape
 
 from .table import Applied, law, make

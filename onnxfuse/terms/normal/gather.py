@@ -16,7 +16,7 @@ import numpy as np
 from onnxfuse.model.dims import Dim, Shape, at_least, product
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.fold import value_of
-from onnxfuse.terms.infer import normal_axis
+from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.term import INTEGER, Array, Term, Terms, static
 
 from .axes import blocks_of

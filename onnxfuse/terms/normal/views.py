@@ -25,7 +25,7 @@ from onnx import TensorProto, numpy_helper
 from onnxfuse.model.dims import END, Dim, Shape, Sym, exact, product
 from onnxfuse.model.op_traits import ELEMENTWISE, SOFTMAX, VIEWS
 from onnxfuse.model.schema import freeze
-from onnxfuse.terms.infer import normal_axis
+from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
 from onnxfuse.terms.term import SMALL, Term, Terms, numpy_dtype, same_shape, static
 

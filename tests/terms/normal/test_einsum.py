@@ -9,7 +9,8 @@ from onnx import TensorProto, helper
 
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
-from onnxfuse.lifting.lift import View, lift
+from onnxfuse.lifting.lift import lift
+from onnxfuse.lifting.view import View
 from onnxfuse.model.graph import family_of, roots
 from onnxfuse.terms.fold import evaluate
 from onnxfuse.terms.term import Term

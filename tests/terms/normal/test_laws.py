@@ -55,7 +55,7 @@ def evaluate(node: ast.expr, known: dict[str, Any], apply: Apply) -> Any:
             return apply(op, *operands, **{k.arg: ast.literal_eval(k.value) for k in keywords if k.arg})
         case ast.BinOp(left=left, op=kind, right=right) | ast.Compare(left=left, ops=[kind], comparators=[right]):
             a, b = evaluate(left, known, apply), evaluate(right, known, apply)
-            plain = not isinstance(a, Term | np.ndarray) and not isinstance(b, Term | np.ndarray)
+            plain = isinstance(a, int | float) and isinstance(b, int | float)
             return {"Div": a / b}[BINARY[type(kind)]] if plain else apply(BINARY[type(kind)], a, b)
         case _:
             return ast.literal_eval(node)

@@ -1,0 +1,95 @@
+"""Constants of a model as terms; elements of a large or external one are read only on demand."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from onnx import NodeProto, TensorProto, numpy_helper
+from onnx.external_data_helper import ExternalDataInfo
+
+from onnxfuse.model.schema import attribute_value
+from onnxfuse.model.types import CONSTANTS
+from onnxfuse.terms.term import REAL, SMALL, Array, Term, numpy_dtype
+
+from .view import View
+
+NUMERIC = frozenset(
+    {
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+        TensorProto.BFLOAT16,
+        TensorProto.DOUBLE,
+        TensorProto.INT8,
+        TensorProto.INT16,
+        TensorProto.INT32,
+        TensorProto.INT64,
+        TensorProto.UINT8,
+        TensorProto.UINT16,
+        TensorProto.UINT32,
+        TensorProto.UINT64,
+        TensorProto.BOOL,
+    }
+)
+"""Element types whose values may be read; all others (strings, float8, int4, ...) are only ever passed on."""
+
+
+def constant_term(view: View, name: str, tensor: TensorProto) -> Term:
+    """The term of an initializer; elements of a large or external one are read only on demand."""
+    dims = tuple(tensor.dims)
+    small = int(np.prod(dims, dtype=np.int64)) <= SMALL
+    if tensor.data_type not in NUMERIC:
+        return view.terms.input(name, dims, tensor.data_type)
+    load = reader(tensor, view.base_dir)
+    if _is_missing(tensor, view.base_dir):
+        if tensor.data_type not in REAL:
+            view.unread.add(name)
+            return view.terms.input(name, dims, tensor.data_type)
+        load = partial(_unread, view, name, dims)
+    if small and tensor.data_location != TensorProto.EXTERNAL:
+        return view.terms.constant(load(), tensor.data_type)
+    return view.terms.stored(name, dims, tensor.data_type, load)
+
+
+def reader(tensor: TensorProto, base_dir: Path | None) -> Callable[[], Array]:
+    """Reads a tensor's elements; bfloat16 comes as float32, which holds it exactly."""
+
+    def load() -> Array:
+        array = numpy_helper.to_array(tensor, str(base_dir) if base_dir is not None else "")
+        return array.astype(np.float32) if tensor.data_type == TensorProto.BFLOAT16 else array
+
+    return load
+
+
+def _is_missing(tensor: TensorProto, base_dir: Path | None) -> bool:
+    """Is the file that holds a tensor not there?"""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return False
+    try:
+        return not Path(base_dir or "", ExternalDataInfo(tensor).location).is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return True
+
+
+def _unread(view: View, name: str, dims: Sequence[int]) -> Array:
+    """What stands for the elements of a tensor that is not there: NaNs of its own, which equal nothing."""
+    view.unread.add(name)
+    quiet = np.uint32(0x7FC00000 | zlib.crc32(name.encode()) & 0x3FFFFF)
+    return np.broadcast_to(quiet.view(np.float32), tuple(dims))
+
+
+def constant_node(view: View, node: NodeProto) -> tuple[Term, int]:
+    attribute, name = node.attribute[0], node.output[0]
+    if attribute.ref_attr_name:
+        dtype = {"value_float": TensorProto.FLOAT, "value_int": TensorProto.INT64}.get(attribute.name, 0)
+        return view.terms.input(name, () if dtype else None, dtype), dtype
+    if attribute.name == "value":
+        return constant_term(view, name, attribute.t), attribute.t.data_type
+    value = attribute_value(attribute)
+    if dtype := CONSTANTS.get(attribute.name, 0):
+        return view.terms.constant(np.array(value, numpy_dtype(dtype)), dtype), dtype
+    dtype, shape = view.graph.type_of(name)
+    return view.terms.input(name, shape, dtype), dtype

@@ -1,0 +1,71 @@
+"""What the values of one scope compute: the result of reading a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onnxfuse.model.graph import Graph
+from onnxfuse.model.standard import STANDARD
+from onnxfuse.terms.term import Term, Terms
+
+from .effects import Effect
+
+
+@dataclass
+class View:
+    """What each value of one scope computes.
+
+    `terms_of` maps names to terms, `dtypes` to element types; `hidden` gives the values that an opaque leaf is computed
+    from, which its term does not show; `shared` are the values that more than one computation uses; `effects` are those
+    of the nodes.
+    """
+
+    graph: Graph
+    terms: Terms
+    base_dir: Path | None
+    parent: View | None = None
+    terms_of: dict[str, Term] = field(default_factory=dict)
+    dtypes: dict[str, int] = field(default_factory=dict)
+    hidden: dict[int, list[str]] = field(default_factory=dict)
+    shared: set[str] = field(default_factory=set)
+    effects: Sequence[Effect] = ()
+    unread: set[str] = field(default_factory=set)
+    """Tensors, of the scopes around this one too, whose values were wanted and are not there."""
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The standard ops that the graph has."""
+        return frozenset(node.op_type for node in self.graph.nodes if node.domain in STANDARD)
+
+    @property
+    def lasting(self) -> list[int]:
+        """The nodes that stay though nothing reads them, in order."""
+        return [index for index, effect in enumerate(self.effects) if effect is Effect.UNKNOWN]
+
+    def term(self, name: str) -> Term:
+        """The term of a value of this scope or of one around it."""
+        if not name:
+            return self.terms.absent
+        term = self.terms_of.get(name)
+        if term is None:
+            term, dtype = self._outer(name)
+            self.terms_of[name], self.dtypes[name] = term, dtype
+        return term
+
+    def _outer(self, name: str) -> tuple[Term, int]:
+        """The term of a value of a scope around this one, and its own element type, which terms do not tell."""
+        view = self.parent
+        while view is not None:
+            if name in view.terms_of:
+                outer = view.terms_of[name]
+                dtype = view.dtypes.get(name, outer.dtype)
+                if outer.op == "Constant" and outer.load is not None:
+                    if outer.scalar is not None or outer.data is not None:
+                        return self.terms.constant(outer.load(), dtype), dtype
+                    return self.terms.stored(name, outer.shape or (), dtype, outer.load), dtype
+                return self.terms.input(name, outer.shape, dtype), dtype
+            view = view.parent
+        dtype, shape = self.graph.type_of(name)
+        return self.terms.input(name, shape, dtype), dtype

@@ -1,0 +1,173 @@
+"""Shapes and types of what layers are made of: products of matrices, convolutions, attention, embeddings."""
+
+from __future__ import annotations
+
+from onnxfuse.model.dims import Dim, Shape, broadcast, exact, floor_divide
+from onnxfuse.model.einsum import dims_of, letters_of
+
+from .infer_table import Inferred, normal_axis, rule, unknown_rank
+from .term import Attributes, Term, Terms
+
+
+@rule("LayerNormalization")
+def _layer_normalization(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """Y like X; mean and inverse standard deviation with dims of 1 for the axes normalised."""
+    x, axis = args[0].shape, attrs.get("axis", -1)
+    if x is None:
+        return [(None, args[0].dtype)]
+    first = normal_axis(axis, len(x))
+    reduced: Shape = (*x[:first], *(1 for _ in x[first:]))
+    known: Inferred = [(x, args[0].dtype), (reduced, args[0].dtype), (reduced, args[0].dtype)]
+    return known[:outputs]
+
+
+@rule("MatMul", "FusedMatMul")
+def _matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, y = args[0].shape, args[1].shape
+    if x is None or y is None:
+        return [(None, args[0].dtype)]
+    if attrs.get("transB"):
+        y = (*y[:-2], y[-1], y[-2])
+    if len(y) == 1:
+        return [(x[:-1], args[0].dtype)]
+    if len(x) == 1:
+        return [(y[:-2] + y[-1:], args[0].dtype)]
+    return [((*broadcast(x[:-2], y[:-2]), x[-2], y[-1]), args[0].dtype)]
+
+
+@rule("Einsum")
+def _einsum(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    shapes = [a.shape for a in args if a.shape is not None]
+    named = letters_of(attrs["equation"], [len(s) for s in shapes]) if len(shapes) == len(args) else None
+    dims = dims_of(named[0], shapes) if named is not None else None
+    if named is None or dims is None or not set(named[1]) <= dims.keys():
+        return [(None, args[0].dtype)]
+    return [(tuple(dims[c] for c in named[1]), args[0].dtype)]
+
+
+@rule("Gemm")
+def _gemm(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, y = args[0].shape, args[1].shape
+    rows = x[1 if attrs.get("transA") else 0] if x is not None else terms.fresh_dim()
+    columns = y[0 if attrs.get("transB") else 1] if y is not None else terms.fresh_dim()
+    return [((rows, columns), args[0].dtype)]
+
+
+@rule("Conv", "FusedConv", "MaxPool", "AveragePool", "LpPool")
+def _window(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, w = args[0], args[1] if len(args) > 1 else None
+    kernel = attrs.get("kernel_shape") or (w.shape[2:] if w is not None and w.shape is not None else None)
+    if x.shape is None or kernel is None or (w is not None and w.shape is None):
+        return [(unknown_rank(terms, x), x.dtype)]
+    channels = x.shape[1] if w is None or w.shape is None else w.shape[0]
+    n = len(kernel)
+    if attrs.get("ceil_mode"):
+        return [((x.shape[0], channels, *terms.fresh_shape(n)), x.dtype)]
+    strides, dilations = attrs.get("strides", (1,) * n), attrs.get("dilations", (1,) * n)
+    if attrs.get("auto_pad", "NOTSET").startswith("SAME"):
+        same = [floor_divide(x.shape[2 + i] + strides[i] - 1, strides[i]) for i in range(n)]
+        return [((x.shape[0], channels, *same), x.dtype)]
+    pads = attrs.get("pads", (0,) * 2 * n)
+    dims: list[Dim] = []
+    for i in range(n):
+        span = dilations[i] * (kernel[i] - 1) + 1
+        dims.append(floor_divide(x.shape[2 + i] + pads[i] + pads[i + n] - span, strides[i]) + 1)
+    return [((x.shape[0], channels, *dims), x.dtype)]
+
+
+@rule("ConvTranspose")
+def _conv_transpose(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, w = args[0], args[1]
+    if x.shape is None or w.shape is None:
+        return [(unknown_rank(terms, x), x.dtype)]
+    n, channels = len(x.shape) - 2, w.shape[1] * attrs.get("group", 1)
+    if "output_shape" in attrs or "auto_pad" in attrs:
+        return [((x.shape[0], channels, *terms.fresh_shape(n)), x.dtype)]
+    strides, dilations = attrs.get("strides", (1,) * n), attrs.get("dilations", (1,) * n)
+    pads, extra = attrs.get("pads", (0,) * 2 * n), attrs.get("output_padding", (0,) * n)
+    dims: list[Dim] = []
+    for i in range(n):
+        span = (w.shape[2 + i] - 1) * dilations[i] + 1
+        dims.append((x.shape[2 + i] - 1) * strides[i] + extra[i] + span - pads[i] - pads[i + n])
+    return [((x.shape[0], channels, *dims), x.dtype)]
+
+
+@rule("GlobalAveragePool", "GlobalMaxPool")
+def _global_pool(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x = args[0].shape
+    return [(None if x is None else x[:2] + (1,) * (len(x) - 2), args[0].dtype)]
+
+
+@rule("Resize")
+def _resize(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """By sizes, where they are known and each is what its dimension becomes (ai.onnx Resize-11)."""
+    x, sizes = args[0], args[3].data if len(args) > 3 else None
+    whole = "axes" not in attrs and attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+    if sizes is None or x.shape is None or not whole:
+        return [(None, 0)]
+    return [(tuple(sizes), x.dtype)]
+
+
+@rule("Attention")
+def _attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """ai.onnx Attention-23: Y like Q with the head size of V; present key and value grow along the sequence."""
+    q, v, dtype = args[0].shape, args[2].shape, args[0].dtype
+    if q is None or v is None:
+        return [(None, dtype)]
+    if len(q) == 4:
+        y: Shape = (*q[:3], v[3])
+    else:
+        size = exact(v[2], attrs.get("kv_num_heads", 1))
+        y = (q[0], q[1], size * attrs.get("q_num_heads", 1) if size is not None else terms.fresh_dim())
+    return [(y, dtype), *((_present(args, attrs, i), args[i].dtype) for i in (1, 2))]
+
+
+def _present(args: list[Term], attrs: Attributes, position: int) -> Shape | None:
+    """The new keys (position 1) or values (2) as [B,H,T,D], behind those of the past."""
+    new, past = args[position].shape, args[position + 3] if len(args) > position + 3 else None
+    if new is not None and len(new) == 3:
+        size = exact(new[2], attrs.get("kv_num_heads", 1))
+        new = None if size is None else (new[0], attrs.get("kv_num_heads", 1), new[1], size)
+    if new is None or past is None or past.op == "Absent":
+        return new
+    return None if past.shape is None else (*new[:2], past.shape[2] + new[2], new[3])
+
+
+@rule("com.microsoft.Attention")
+def _packed_attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """com.microsoft Attention of equal hidden sizes: the input's shape with a third of the columns of the weights."""
+    x, w = args[0].shape, args[1].shape
+    size = exact(w[1], 3) if w is not None and len(w) == 2 else None
+    return [(None if x is None or size is None else (*x[:2], size), args[0].dtype)]
+
+
+@rule("com.microsoft.FusedMatMul")
+def _microsoft_matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    if any(attrs.get(name) for name in ("transA", "transBatchA", "transBatchB")):
+        return [(None, args[0].dtype)]
+    return _matmul(terms, args, attrs, outputs)
+
+
+@rule("com.microsoft.MatMulNBits")
+def _quantized_matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """A product with packed weights of N columns."""
+    x = args[0].shape
+    return [(None if x is None else (*x[:-1], attrs["N"]), args[0].dtype)]
+
+
+@rule("EmbedLayerNormalization")
+def _embed(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """Rows of a table of words, one for each id; their normalization, mask_index and their sum."""
+    return _chosen(args[0], args[2]) * 3
+
+
+@rule("EmbedSimplifiedLayerNormalization")
+def _embed_simplified(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """Rows of a table, one for each id; normalised and as they are."""
+    return _chosen(args[0], args[1]) * 2
+
+
+def _chosen(ids: Term, table: Term) -> Inferred:
+    if ids.shape is None or table.shape is None:
+        return [(None, table.dtype)]
+    return [((*ids.shape, table.shape[-1]), table.dtype)]
