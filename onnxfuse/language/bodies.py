@@ -26,8 +26,8 @@ from onnxfuse.terms.term import REAL
 
 from .catalogue import Catalogue
 from .evaluate import attribute_defaults
-from .pattern import BINARY
 from .rule import Rule, captured, literal, op_name, targets
+from .variants import BINARY
 
 UNKNOWN = "?"
 """The dimensions of a value in a body, of which only the rank is known."""

@@ -25,8 +25,8 @@ from .builtins import FUNCTIONS, UndecidedError, Value
 from .catalogue import Catalogue
 from .context import Context
 from .parse import standard_ops
-from .pattern import BINARY
 from .rule import Rule, literal, op_name
+from .variants import BINARY
 
 Bindings: TypeAlias = dict[str, Value]
 FAULTS: tuple[type[Exception], ...] = (

@@ -1,31 +1,17 @@
-"""Equations of a rule → patterns: trees in the same normal form that terms have, one per variant and spelling.
-
-A parameter with a default is an optional step: `scale=1` gives a variant in which 1 stands in its place and the algebra
-simplifies.  `A | B` gives a pattern for each spelling.
-"""
+"""What a rule looks for, as a tree in the same normal form that terms have: patterns and their algebra."""
 
 from __future__ import annotations
 
 import ast
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from onnxfuse.model.op_traits import NEUTRAL
 
-from .rule import ANY, Parameter, Rule, alternatives, form_values, literal, op_name, targets
-
-BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "Add",
-    ast.Sub: "Sub",
-    ast.Mult: "Mul",
-    ast.Div: "Div",
-    ast.Pow: "Pow",
-}
 SCALAR_OPS = frozenset({"Add", "Mul", "Reciprocal", "Sqrt"})
+
 SUMS = {
     "ReduceSumSquare": ("Pow", ""),
     "ReduceL2": ("Pow", "Sqrt"),
@@ -33,12 +19,6 @@ SUMS = {
     "ReduceLogSumExp": ("Exp", "Log"),
 }
 """Reductions that are a ReduceSum: of what is computed of each element, and below what."""
-
-
-SPELLINGS = 2_000
-"""Ways to choose among the spellings and optional parameters of a rule; shipped rules have 200 at most."""
-NODES, DEPTH = 2_000, 200
-"""Of a pattern, each step counted as often as it stands in it."""
 
 
 @dataclass(eq=False)
@@ -134,197 +114,8 @@ class Pattern:
         return f"{self.op}({','.join(args)};{attrs};{self.star})"
 
 
-@dataclass(frozen=True, eq=False)
-class Variant:
-    """One pattern of a rule: which block, which optional parameters were left out, which spelling."""
-
-    rule: Rule
-    block: int
-    dropped: Mapping[str, ast.expr]
-    root: Pattern
-    spelling: tuple[int, ...]
-    operators: Mapping[str, str] = field(default_factory=dict)
-    """Which op each parameter stands for that may be one of several."""
-
-    @cached_property
-    def values(self) -> dict[str, tuple[str, ...]]:
-        """``activation_params``: the constants that an op is called with, in order, for those it stands for."""
-        several = [p for p in self.rule.parameters if any(p.forms) and p.name in self.operators]
-        return {f"{p.name}_params": form_values(p.form(self.operators[p.name])) for p in several}
-
-    @cached_property
-    def defaults(self) -> dict[str, Any]:
-        """Values of the parameters left out, but for those that the block states itself."""
-        stated = {name for s in self.rule.blocks[self.block] for name in targets(s)}
-        return {name: literal(default) for name, default in self.dropped.items() if name not in stated}
-
-    @cached_property
-    def left_out(self) -> frozenset[str]:
-        return frozenset(self.dropped)
-
-    @cached_property
-    def size(self) -> int:
-        """Ops of the pattern, one that stands in several places counted once."""
-        return len({p.key for p in self.root.walk() if p.kind == "op"})
-
-
 def number(value: float) -> Pattern:
     return Pattern("number", value=float(value))
-
-
-def variants(rule: Rule) -> list[Variant]:
-    """All patterns of a rule, without repetition, the fullest first.  Raises RuleError where there are too many."""
-    tried, found = 0, list[Variant]()
-    seen, skeletons = set[str](), set[str]()
-    optional = [p for p in rule.parameters if p.optional and p.kind != ANY]
-    for block in range(len(rule.blocks)):
-        for drops in itertools.product((False, True), repeat=len(optional)):
-            dropped = {p.name: p.default for p, drop in zip(optional, drops, strict=True) if drop and p.default}
-            constants_dropped = any(p.constant for p, drop in zip(optional, drops, strict=True) if drop)
-            for spelling, root, operators in _spellings(rule, block, dropped):
-                tried += 1
-                if tried > SPELLINGS:
-                    raise rule.source.error(
-                        f"more than {SPELLINGS:,} ways to write it: each `|` multiplies them, each optional parameter "
-                        "doubles them",
-                        rule.blocks[block][-1],
-                        "make several rules of it, or leave spellings out that the normal form has already",
-                    )
-                if root.kind != "op":
-                    continue
-                exposed = "".join(p.skeleton for p in root.walk() if p.label in rule.labels)
-                key, skeleton = root.key + exposed, root.skeleton + exposed
-                # A dropped constant that leaves the skeleton as it is only narrows a pattern that stands already.
-                if key in seen or (constants_dropped and skeleton in skeletons):
-                    continue
-                seen.add(key)
-                skeletons.add(skeleton)
-                found.append(Variant(rule, block, _dropped_in(rule, root, dropped), root, spelling, operators))
-    return found
-
-
-def _dropped_in(rule: Rule, root: Pattern, dropped: Mapping[str, ast.expr]) -> dict[str, ast.expr]:
-    """Optional parameters that this pattern does not bind, whether dropped or absent from its block."""
-    bound = {p.name for p in root.walk() if p.kind in ("variable", "constant")}
-    names = {n.id for p in root.walk() for a in p.attrs.values() for n in ast.walk(a) if isinstance(n, ast.Name)}
-    result = dict(dropped)
-    for p in rule.parameters:
-        if p.name not in bound | names and not p.ops:
-            result.setdefault(p.name, p.default or ast.Constant(None))
-    return result
-
-
-def _spellings(
-    rule: Rule, block: int, dropped: Mapping[str, ast.expr]
-) -> Iterator[tuple[tuple[int, ...], Pattern, dict[str, str]]]:
-    """Every combination of `|` choices, by replaying the choices made so far and branching at the next."""
-    todo: list[tuple[int, ...]] = [()]
-    while todo:
-        picks = todo.pop(0)
-        used: list[int] = []
-
-        def choose(count: int, picks: tuple[int, ...] = picks, used: list[int] = used) -> int:
-            position = len(used)
-            pick = picks[position] if position < len(picks) else 0
-            if position >= len(picks):
-                todo.extend((*used, other) for other in range(1, count))
-            used.append(pick)
-            return pick
-
-        builder = _Builder(rule, dropped, choose)
-        root = builder.build(block)
-        yield tuple(used), root, builder.operators
-
-
-class _Builder:
-    """Builds the pattern of one block for one choice of variants and spellings."""
-
-    def __init__(self, rule: Rule, dropped: Mapping[str, ast.expr], choose: Callable[[int], int]) -> None:
-        self.rule, self.choose = rule, choose
-        self.names: dict[str, Pattern] = {}
-        self.operators: dict[str, str] = {}
-        for p in rule.parameters:
-            default = dropped.get(p.name)
-            self.names[p.name] = _literal(p, default) if default is not None else self._parameter(p)
-            for name in (n for form in p.forms for n in form_values(form)):
-                self.names[name] = Pattern("constant", name=name)
-
-    def _parameter(self, p: Parameter) -> Pattern:
-        return Pattern("constant" if p.constant else "variable", name=p.name, op=p.kind or "")
-
-    def build(self, block: int) -> Pattern:
-        root = number(0)
-        for statement in self.rule.blocks[block]:
-            root = self.expression(statement.value)
-            name = targets(statement)[0]
-            if root.kind == "op" and not root.scalar:
-                root = replace(root, label=name)
-            self.names[name] = root
-        return root
-
-    def expression(self, node: ast.expr) -> Pattern:
-        if isinstance(node, ast.Constant):
-            if node.value is None:
-                return Pattern("absent")
-            if isinstance(node.value, int | float):
-                return number(node.value)
-        if isinstance(node, ast.Name) and node.id in self.names:
-            return self.names[node.id]
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return self.make("Neg", [self.expression(node.operand)], node)
-        if isinstance(node, ast.BinOp):
-            if isinstance(node.op, ast.BitOr):
-                choices = alternatives(node)
-                return self.expression(choices[self.choose(len(choices))])
-            if type(node.op) in BINARY:
-                return self.make(BINARY[type(node.op)], [self.expression(node.left), self.expression(node.right)], node)
-        if isinstance(node, ast.Call):
-            args = [self.expression(a) for a in node.args]
-            attrs = {k.arg: k.value for k in node.keywords if k.arg}
-            star = next((k.value.id for k in node.keywords if not k.arg and isinstance(k.value, ast.Name)), "")
-            op, form = self.operator(op_name(node))
-            if form is not None:
-                args += [self.expression(a) for a in form.args]
-                attrs |= {k.arg: k.value for k in form.keywords if k.arg}
-            return self.make(op, args, node, attrs, star)
-        raise self.rule.source.error("this cannot be matched", node)
-
-    def operator(self, name: str) -> tuple[str, ast.Call | None]:
-        """The op of a call, and its form: what it says, or the choice for a parameter that may be one of several."""
-        parameter = self.rule.parameter(name)
-        if parameter is None or not parameter.ops:
-            return name, None
-        if name not in self.operators:
-            self.operators[name] = parameter.ops[self.choose(len(parameter.ops))]
-        return self.operators[name], parameter.form(self.operators[name])
-
-    def make(
-        self,
-        op: str,
-        args: Sequence[Pattern],
-        node: ast.expr,
-        attrs: Mapping[str, ast.expr] | None = None,
-        star: str = "",
-    ) -> Pattern:
-        if op == "Gemm":
-            raise self.rule.source.error("Gemm is MatMul in the normal form", node, "write MatMul(x, w) + bias")
-        while args and args[-1].kind == "absent":
-            args = args[:-1]
-        made = normal(op, tuple(args), node.lineno, attrs or {}, star)
-        if made.weight > NODES or made.depth > DEPTH:
-            raise self.rule.source.error(
-                f"a pattern of more than {NODES:,} steps, or of {DEPTH} one below the other",
-                node,
-                "a name stands for all its steps wherever it stands: make several rules of it",
-            )
-        return made
-
-
-def _literal(parameter: Parameter, default: ast.expr) -> Pattern:
-    value = literal(default)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return number(value)
-    return Pattern("absent", name=parameter.name)
 
 
 def normal(

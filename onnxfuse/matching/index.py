@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from onnxfuse.language.pattern import Pattern, Variant, variants
+from onnxfuse.language.pattern import Pattern
 from onnxfuse.language.rule import ANY, Rule
+from onnxfuse.language.variants import Variant, variants
 from onnxfuse.model.op_traits import COMMUTATIVE, NEUTRAL
 from onnxfuse.terms.term import LEVELS, Term, Terms
 

@@ -11,8 +11,8 @@ from onnxfuse.language.builtins import UndecidedError
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
 from onnxfuse.language.evaluate import Bindings, Scope
-from onnxfuse.language.pattern import Variant
 from onnxfuse.language.rule import Rule, targets
+from onnxfuse.language.variants import Variant
 from onnxfuse.model.dims import product
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.normal.normal import closed, combine, reshape

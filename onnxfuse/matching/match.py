@@ -19,8 +19,9 @@ from onnxfuse.language.builtins import UndecidedError
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
 from onnxfuse.language.evaluate import Bindings, Scope, attribute_defaults, undefined
-from onnxfuse.language.pattern import Pattern, Variant
+from onnxfuse.language.pattern import Pattern
 from onnxfuse.language.rule import ANY, REST, Rule, names_in, op_name, targets
+from onnxfuse.language.variants import Variant
 from onnxfuse.model.dims import Sym, exact
 from onnxfuse.model.op_traits import COMMUTATIVE, NEUTRAL
 from onnxfuse.terms.normal.normal import combine, make

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from onnxfuse.errors import RuleError
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
-from onnxfuse.language.pattern import Variant
 from onnxfuse.language.rule import Rule
+from onnxfuse.language.variants import Variant
 from onnxfuse.lifting.view import View
 from onnxfuse.model.op_traits import VIEWS
 from onnxfuse.terms.normal.normal import rebuild

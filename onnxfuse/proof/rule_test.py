@@ -18,7 +18,6 @@ from onnx import ModelProto, TensorProto, helper
 
 from onnxfuse.language.bodies import Body, Ref
 from onnxfuse.language.catalogue import Catalogue
-from onnxfuse.language.pattern import Variant, variants
 from onnxfuse.language.rule import (
     ANY,
     REST,
@@ -32,6 +31,7 @@ from onnxfuse.language.rule import (
     op_name,
     targets,
 )
+from onnxfuse.language.variants import Variant, variants
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.schema import tensor
 from onnxfuse.terms.term import Array

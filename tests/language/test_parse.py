@@ -8,7 +8,7 @@ import pytest
 
 from onnxfuse.errors import RuleError, UsageError
 from onnxfuse.language import catalogue
-from onnxfuse.language.pattern import variants
+from onnxfuse.language.variants import variants
 
 GOOD = """\
 # Twice the cosine.

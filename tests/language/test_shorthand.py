@@ -12,8 +12,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxfuse.errors import RuleError
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue as language
-from onnxfuse.language.pattern import variants
 from onnxfuse.language.rule import Rule
+from onnxfuse.language.variants import variants
 from onnxfuse.model.graph import family_of
 from onnxfuse.proof import rule_test
 

@@ -14,7 +14,7 @@ from onnxfuse.cli.main import main
 from onnxfuse.errors import RuleError
 from onnxfuse.language.catalogue import load
 from onnxfuse.language.parse import LARGEST
-from onnxfuse.language.pattern import variants
+from onnxfuse.language.variants import variants
 
 Capture = pytest.CaptureFixture[str]
 

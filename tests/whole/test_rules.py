@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, defs, helper, numpy_helper
 
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue as language
-from onnxfuse.language.pattern import variants
+from onnxfuse.language.variants import variants
 from onnxfuse.model.graph import family_of
 from onnxfuse.proof import rule_test
 from onnxfuse.targets.target import KINDS
