@@ -15,7 +15,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxfuse.language.functions import Functions
-from onnxfuse.lifting.lift import View
+from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import DOMAIN, Names, family
