@@ -49,11 +49,6 @@ LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
 
 LONGER_MODULES = {
     "language.evaluate",
-    "lifting.lift",
-    "matching.match",
-    "terms.infer",
-    "terms.normal.algebra",
-    "terms.normal.views",
 }
 LONGER_FUNCTIONS = {
     "cli.commands.check.check",

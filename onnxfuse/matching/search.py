@@ -18,9 +18,10 @@ from onnxfuse.terms.normal.normal import rebuild
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, Term
 
+from .binding import Failure
 from .cost import nodes
 from .index import Index
-from .match import Failure, Match, Matcher, whole_of
+from .match import Match, Matcher, whole_of
 from .select import Candidate, choose, weigh
 
 LAYOUT = "layout"

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from onnxfuse.lifting.view import View
+from onnxfuse.matching.binding import Failure
 from onnxfuse.matching.cost import launches, traffic
-from onnxfuse.matching.match import Failure
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import family_of
 from onnxfuse.model.op_traits import COMMON
