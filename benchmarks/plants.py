@@ -32,7 +32,7 @@ from onnxfuse.language.rule import Rule, op_name, targets
 from onnxfuse.model.graph import family
 from onnxfuse.proof.cut_proof import compare_found, compare_sites, observe
 from onnxfuse.proof.cuts import Site, find
-from onnxfuse.proof.oracle import Oracle
+from onnxfuse.proof.oracle import NOT_RUN, Oracle
 from onnxfuse.proof.stand_in import runnable
 from onnxfuse.runtime.quiet import onnxruntime
 from onnxfuse.targets.target import Target
@@ -44,14 +44,14 @@ TARGETS = {
     "ort": Target("ort"),
     "ort-cuda": Target("ort", "cuda"),
 }
-OUTCOMES = ("site", "outputs", "missed", "beneath")
+OUTCOMES = ("site", "refused", "outputs", "missed", "beneath")
 NUMBERS = frozenset("epsilon scale alpha beta gamma softcap lambd bias".split())
 """Attributes that are real numbers of an equation."""
 EPSILON = 2 * float(np.finfo(np.float32).eps)
 FLAGS = frozenset({"nan_to_zero", "is_causal"})
-Outcome: TypeAlias = Literal["site", "outputs", "missed", "beneath", "unused"]
-"""Found at its site; by the outputs of the whole model alone; not at all; nothing that moves any number, on any input
-of the site, by two units of its last place; nothing changed."""
+Outcome: TypeAlias = Literal["site", "refused", "outputs", "missed", "beneath", "unused"]
+"""Found at its site; by onnxruntime, which does not run the model; by the outputs of the whole model alone; not at all;
+nothing that moves any number, on any input of the site, by two units of its last place; nothing changed."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +220,9 @@ class Model:
         for site in sorted(found, key=lambda site: len(site.fused)):
             if compare_found(self.original.proto, fused, [site], values).wrong:
                 return "site"
-        if self.original.oracle.compare(fused).verdict == "mismatch":
-            return "outputs"
+        verdict = self.original.oracle.compare(fused)
+        if verdict.verdict == "mismatch":
+            return "refused" if verdict.note.startswith(NOT_RUN) else "outputs"
         # Against what is right, the mistake stands alone: an epsilon of 1e-12 beside a variance that is never small.
         alone = compare_sites(self.runnable(self.fused), fused, self.original.oracle.cases)
         return "missed" if alone.error > EPSILON else "beneath"
@@ -276,13 +277,16 @@ class Table:
             outcome = model.outcome(plant)
             counts[outcome] += 1
             self.plants.setdefault(str(plant), Counter())[outcome] += 1
-            if outcome not in ("site", "unused"):
+            if outcome not in ("site", "refused", "unused"):
                 self.unseen.append(f"{name}: {outcome}: {plant}")
                 print(self.unseen[-1], flush=True)
 
     def text(self) -> str:
         """The table by plant, in Markdown."""
-        lines = ["| plant | at its site | by outputs | missed | beneath rounding |", "|---|--:|--:|--:|--:|"]
+        lines = [
+            "| plant | at its site | not run | by outputs | missed | beneath rounding |",
+            "|---|--:|--:|--:|--:|--:|",
+        ]
         everything = sum(self.plants.values(), Counter[str]())
         for name, counts in [*sorted(self.plants.items()), ("all", everything)]:
             if counts.total() > counts["unused"]:

@@ -27,6 +27,7 @@ from onnxfuse.system.isolation import TookTooLongError, isolated
 _HALF = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 
 
+NOT_RUN = "the fused model does not run"
 EMPTY_SECONDS = 60
 """What a run on tensors without elements may take."""
 
@@ -141,7 +142,7 @@ class Oracle:
             session = Session(fused, self._base_dir, optimize=optimize, **self._kernels)
             ran = [self._ran(session, fused, case, optimize) for case in self.cases]
         except SessionError as error:
-            return Validation("mismatch", note=f"the fused model does not run: {error}")
+            return Validation("mismatch", note=f"{NOT_RUN}: {error}")
         refused = [case.name for case, outputs in zip(self.cases, ran, strict=True) if outputs is None]
         # What is refused is compared with itself.
         actual = [want if got is None else got for want, got in zip(self._expected, ran, strict=True)]

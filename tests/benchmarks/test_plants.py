@@ -33,7 +33,9 @@ def check(name: str, target: str, rules: str = "") -> None:
     model = Model(Original(onnx.load(MODELS / f"{name}.onnx")), CATALOGUE.serving(TARGETS[target]))
     assert model.clean()
     outcomes = {str(plant): model.outcome(plant) for plant in model.plants() if rules in plant.rule.path}
-    unseen = {(name, target, plant): what for plant, what in outcomes.items() if what not in ("site", "unused")}
+    unseen = {
+        (name, target, plant): what for plant, what in outcomes.items() if what not in ("site", "refused", "unused")
+    }
     listed = {key for key in BENEATH if key[:2] == (name, target) and key[2] in outcomes}
     assert unseen == dict.fromkeys(listed, "beneath")
     assert "site" in outcomes.values()
