@@ -224,8 +224,23 @@ class Model:
         if verdict.verdict == "mismatch":
             return "refused" if verdict.note.startswith(NOT_RUN) else "outputs"
         # Against what is right, the mistake stands alone: an epsilon of 1e-12 beside a variance that is never small.
-        alone = compare_sites(self.runnable(self.fused), fused, self.original.oracle.cases)
-        return "missed" if alone.error > EPSILON else "beneath"
+        alone = compare_sites(self._renamed(), fused, self.original.oracle.cases)
+        return "missed" if alone.error > EPSILON or not alone.count else "beneath"
+
+    def _renamed(self) -> onnx.ModelProto:
+        """The right model, with names for what the original lacks that stand for nothing else elsewhere."""
+        made = onnx.ModelProto()
+        made.CopyFrom(self.runnable(self.fused))
+        graph = self.original.proto.graph
+        kept = {"", *(value.name for value in (*graph.input, *graph.initializer))}
+        kept |= {name for node in graph.node for name in node.output}
+        for node in made.graph.node:
+            node.input[:] = [name if name in kept else f"right/{name}" for name in node.input]
+            node.output[:] = [name if name in kept else f"right/{name}" for name in node.output]
+        for tensor in made.graph.initializer:
+            tensor.name = tensor.name if tensor.name in kept else f"right/{tensor.name}"
+        del made.graph.value_info[:]
+        return made
 
     def _fused(self, catalogue: Catalogue) -> Fused:
         """The model fused by other rules, at the opset of the right ones if they want no higher one."""

@@ -43,7 +43,8 @@ class Compared:
     exactly: int = 0
     """Of these, those whose equations were compared in float64."""
     error: float = 0.0
-    """The largest error of an equation, beyond what rounding does, relative to the number that is wrong."""
+    """The largest error of an equation, beyond what rounding does, relative to the number that is wrong; infinite where
+    that showed in the models' own precision already."""
     right: set[str] = field(default_factory=set)
     """Values that are what they were."""
     wrong: dict[Site, str] = field(default_factory=dict)
@@ -193,7 +194,7 @@ def _compare_part(
                 if not trusted[number]:
                     seen = replace(seen, truth=None)
             if reason := seen.reason(*tolerances):
-                wrong[site] = reason
+                wrong[site], result.error = reason, float("inf")
             elif (equation := seen.equation) is not None and not equation.holds:
                 open_[number] = equation
         for number in _apart(models, part, open_, given):
