@@ -21,12 +21,13 @@ _TYPED = {"Cast": "to", "EyeLike": "dtype", "SequenceEmpty": "dtype", "Bernoulli
 _STAYS_FLOAT = {"Resize": 2, "Upsample": 1}
 """Operators with an input that the standard wants in float32 whatever the others are: their scales."""
 _SINGLE = frozenset(
-    """Atan AveragePool Celu Conv ConvTranspose Elu Erf Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish LRN
-    InstanceNormalization LeakyRelu Mean Mish PRelu Resize RotaryEmbedding Selu Softplus Softsign Tan Sigmoid
-    ThresholdedRelu""".split()
+    """Atan Attention AveragePool Celu Conv ConvTranspose Elu Erf Gelu GlobalAveragePool GlobalMaxPool HardSigmoid
+    HardSwish LRN InstanceNormalization LeakyRelu Mean Mish PRelu Resize RotaryEmbedding Selu Softplus Softsign Tan
+    Sigmoid ThresholdedRelu""".split()
 )
 """Operators that onnxruntime's CPU provider (1.31) is known not to run in float64: it need not be asked.  Its Sigmoid
-does, as 1 - 1 / (1 + exp(x)) below 0, which keeps no digits of small values."""
+does, as 1 - 1 / (1 + exp(x)) below 0, which keeps no digits of small values; its Attention does, with a root of the
+scale that was rounded to float32."""
 _CONTRIB = frozenset(
     f"com.microsoft.{op}"
     for op in """Attention BiasGelu EmbedLayerNormalization FastGelu FusedConv FusedMatMul Gelu MultiHeadAttention

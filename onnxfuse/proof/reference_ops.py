@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_attention import Attention_23
 from onnx.reference.ops.op_conv import Conv
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -94,6 +95,21 @@ class Gelu(OpRun):
 
     def _run(self, x: Array, approximate: str = "none") -> tuple[Array]:
         return (_gelu(x, approximate),)
+
+
+class HardSwish(OpRun):
+    """In place of the evaluator's function, in which 1/6 is rounded to float32."""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (np.asarray(x * np.clip(x / 6 + 0.5, 0, 1), x.dtype),)
+
+
+class StandardAttention(Attention_23):
+    """In place of the evaluator's own, which takes the root of a scale that is given in float32."""
+
+    def _run(self, *args: Any, scale: float | None = None, **attributes: Any) -> Any:
+        attributes["scale"] = None if scale is None else float(scale)
+        return super()._run(*args, **attributes)
 
 
 class ContribGelu(OpRun):
@@ -321,11 +337,14 @@ class Attention(OpRun):
 
 
 ContribGelu.__name__ = "Gelu"  # the evaluator goes by the class's name
+StandardAttention.__name__ = "Attention"
 OPS: tuple[type[OpRun], ...] = (
     GatherElements,
     BatchNormalization,
     Erf,
     Gelu,
+    HardSwish,
+    StandardAttention,
     ContribGelu,
     BiasGelu,
     FastGelu,
