@@ -85,7 +85,7 @@ def optimize(
     losing: Banned = frozenset()
 
     def rebuild(banned: Banned) -> Fused:
-        return fuse(source, catalogue, base_dir=base_dir, banned=banned | losing)
+        return fuse(source, catalogue, banned=banned | losing)
 
     if card is not None:
         from .performance.profitability import paying

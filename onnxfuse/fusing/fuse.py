@@ -14,11 +14,10 @@ from onnx import ModelProto
 from onnxfuse.errors import UsageError
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.functions import Functions
-from onnxfuse.lifting.effects import Effects
-from onnxfuse.lifting.lift import lift
+from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found, bans, made, search
-from onnxfuse.model.graph import DOMAIN, Names, roots
+from onnxfuse.model.graph import DOMAIN, Names
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.reporting.tell import near_misses
@@ -73,12 +72,12 @@ def lower(
     base_dir: Path | None = None,
     why: str | None = None,
     progress: Progress | None = None,
-) -> tuple[ModelProto, Fused]:
+) -> tuple[Lifted, Fused]:
     """Fuse at `opset`; if none is given, at the model's own, or at the lowest that has the standard ops found.
 
-    Returns the model at that opset, and what became of it.  Raises UsageError if it cannot be converted to `opset`, or
-    to one that the target's runtime loads, and if that runtime does not run it; a model that cannot be converted to a
-    higher one that was not asked for stays as it is."""
+    Returns the model at that opset, to be fused again with other bans, and what became of it.  Raises UsageError if it
+    cannot be converted to `opset`, or to one that the target's runtime loads, and if that runtime does not run it; a
+    model that cannot be converted to a higher one that was not asked for stays as it is."""
     if not catalogue.target.functions:
         model = expand(model)
     runtime = catalogue.target.runtime
@@ -87,10 +86,11 @@ def lower(
     source, raising = convert(model, opset), opset is None and not catalogue.target.functions and raisable(model)
     while True:
         try:
-            fused = fuse(source, catalogue, base_dir=base_dir, why=why, progress=progress, raising=raising)
+            lifted = Lifted.of(source, base_dir)
+            fused = fuse(lifted, catalogue, why=why, progress=progress, raising=raising)
             if runtime is not None:
                 compatibility(fused.model, runtime)
-            return source, fused
+            return lifted, fused
         except OpsetError as higher:
             try:
                 source = convert(model, higher.opset)
@@ -100,7 +100,7 @@ def lower(
 
 @uncollected
 def fuse(
-    model: ModelProto,
+    source: ModelProto | Lifted,
     catalogue: Catalogue,
     *,
     base_dir: Path | None = None,
@@ -111,42 +111,40 @@ def fuse(
 ) -> Fused:
     """Apply the catalogue to every scope of a copy of the model, and to what comes of it, until that stays as it is.
 
-    Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
+    Where one is fused more than once, with other bans, it is read before (`Lifted`), and with its folder, else with
+    `base_dir`.  Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
+    first = source if isinstance(source, Lifted) else Lifted.of(source, base_dir)
 
     def once(model: ModelProto) -> Fused:
+        lifted = first if model is first.model else Lifted.of(model, first.base_dir)
         try:
-            return _fuse(model, catalogue, base_dir, banned, why, progress, raising)
+            return _fuse(lifted, catalogue, banned, why, progress, raising)
         except UnrealisableError:
             # Only a fused op with several outputs can make nodes wait for each other: do without those.
             single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
-            return _fuse(model, single, base_dir, banned, why, progress, raising)
+            return _fuse(lifted, single, banned, why, progress, raising)
 
-    return settle(model, once)
+    return settle(first.model, once)
 
 
 def _fuse(
-    model: ModelProto,
+    lifted: Lifted,
     catalogue: Catalogue,
-    base_dir: Path | None,
     banned: Banned,
     why: str | None,
     progress: Progress | None,
     raising: bool,
 ) -> Fused:
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    present = {f.name: f for f in copy.functions if f.domain == DOMAIN}
-    scopes = [graph for root in roots(copy) for graph in root.scopes()]
-    functions, names, effects = Functions(catalogue, present), Names.of(scopes), Effects.of(copy)
-    views: dict[int, View] = {}
+    """One pass: every scope of a copy searched, and then written."""
+    model, views = lifted.copy()
     results: list[tuple[View, Found]] = []
-    for done, graph in enumerate(scopes):
+    for done, view in enumerate(views):
         if progress is not None:
-            progress("match", done, len(scopes))
-        parent = views.get(id(graph.parent)) if graph.parent is not None else None
-        view = views[id(graph)] = lift(graph, base_dir, parent, effects)
-        forbidden = {(rule, value) for path, rule, value in banned if path == graph.path}
+            progress("match", done, len(views))
+        forbidden = {(rule, value) for path, rule, value in banned if path == view.graph.path}
         results.append((view, _search(view, catalogue, forbidden, raising)))
+    present = {f.name: f for f in model.functions if f.domain == DOMAIN}
+    functions, names = Functions(catalogue, present), Names.of(view.graph for view in views)
     sites: list[Site] = []
     near: list[NearMiss] = []
     gone: list[Vanished] = []
@@ -161,11 +159,11 @@ def _fuse(
         sites = own + sites
         gone += vanished(found, path, own)
     if catalogue.target.runtime is not None:
-        copy.ir_version = min(copy.ir_version, catalogue.target.runtime.ir_version)
-    import_domains(copy, [s.node for s in sites if s.node.domain != DOMAIN])
-    functions.attach(copy, {s.node.op_type for s in sites if s.node.domain == DOMAIN})
-    unread = frozenset(name for view, _ in results for name in view.unread)
-    return Fused(copy, sites, near, frozenset(simplified), unread, banned, gone)
+        model.ir_version = min(model.ir_version, catalogue.target.runtime.ir_version)
+    import_domains(model, [s.node for s in sites if s.node.domain != DOMAIN])
+    functions.attach(model, {s.node.op_type for s in sites if s.node.domain == DOMAIN})
+    unread = frozenset(name for view in views for name in view.unread)
+    return Fused(model, sites, near, frozenset(simplified), unread, banned, gone)
 
 
 def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], raising: bool) -> Found:

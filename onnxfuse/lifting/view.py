@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onnxfuse.model.graph import Graph
@@ -33,6 +33,18 @@ class View:
     effects: Sequence[Effect] = ()
     unread: set[str] = field(default_factory=set)
     """Tensors, of the scopes around this one too, whose values were wanted and are not there."""
+
+    def of_copy(self, graph: Graph, parent: View | None) -> View:
+        """The view of the same scope (`graph`) of a copy of the model; what is made there, this one does not know."""
+        return replace(
+            self,
+            graph=graph,
+            parent=parent,
+            terms=self.terms.fork(),
+            terms_of=dict(self.terms_of),
+            dtypes=dict(self.dtypes),
+            hidden=dict(self.hidden),
+        )
 
     @property
     def held(self) -> frozenset[str]:

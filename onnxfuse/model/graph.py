@@ -5,7 +5,8 @@ A `Graph` is one scope: the main graph, the body of an If, Loop or Scan, or the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,13 +169,37 @@ class Graph:
         while stack:
             graph = stack.pop()
             yield graph
-            inner = []
-            for index in graph.captures:
-                node = graph.nodes[index]
-                for name, body in attribute_graphs(node):
-                    label = node.name.strip("/") or f"{node.op_type}_{index}"
-                    inner.append(Graph(body, graph.model, graph.opset, graph, f"{graph.path}/{label}.{name}"))
+            inner = [Graph(body, graph.model, graph.opset, graph, path) for path, body in graph.bodies()]
             stack.extend(reversed(inner))
+
+    def bodies(self) -> Iterator[tuple[str, GraphProto]]:
+        """The bodies of this scope's nodes, each with its path."""
+        for index in self.captures:
+            node = self.nodes[index]
+            for name, body in attribute_graphs(node):
+                label = node.name.strip("/") or f"{node.op_type}_{index}"
+                yield f"{self.path}/{label}.{name}", body
+
+    def of_copy(self, proto: GraphProto | FunctionProto, model: ModelProto, parent: Graph | None) -> Graph:
+        """The same scope of a copy of the model: all that is known of this one, and the copy's protos to edit."""
+        other = copy(self)
+        other.proto, other.model, other.parent, other.nodes = proto, model, parent, list(proto.node)
+        if isinstance(proto, GraphProto):
+            other.initializers = {t.name: t for t in proto.initializer}
+        return other
+
+
+def scopes_of_copy(scopes: Sequence[Graph], model: ModelProto) -> list[Graph]:
+    """The scopes of a copy of a model, given the model's, all of them, outermost first; nothing is looked up again."""
+    tops = iter((model.graph, *(function for function in model.functions if function.domain != DOMAIN)))
+    made: dict[int, Graph] = {}
+    bodies: dict[int, Iterator[tuple[str, GraphProto]]] = {}
+    for scope in scopes:
+        outer = None if scope.parent is None else id(scope.parent)
+        proto = next(tops) if outer is None else next(bodies[outer])[1]
+        made[id(scope)] = own = scope.of_copy(proto, model, None if outer is None else made[outer])
+        bodies[id(scope)] = own.bodies()
+    return list(made.values())
 
 
 def roots(model: ModelProto) -> Iterator[Graph]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -103,6 +104,15 @@ class Terms:
         self._bits: dict[str, int] = {}
         self._numbers: dict[tuple[float, int, int], Term] = {}
         self._fresh = 0
+
+    def fork(self) -> Terms:
+        """A table with the same terms, in which others can be made without this one's knowing.
+
+        What is made there gets the ids that it would get here, so that no order depends on what was made in another
+        fork."""
+        other = copy(self)
+        other._table, other._bits, other._numbers = dict(self._table), dict(self._bits), dict(self._numbers)
+        return other
 
     def __len__(self) -> int:
         return len(self._table)
