@@ -21,6 +21,7 @@ import onnxfuse
 from benchmarks.latency import shape
 from onnxfuse import pipeline
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fusing.build import Build
 from onnxfuse.model import files
 from onnxfuse.performance import interleaved
 from onnxfuse.performance.execution import first_case, opened
@@ -79,7 +80,7 @@ def measure(path: Path, seconds: float, shapes: Mapping[str, Sequence[int]], pro
 
 
 def _made(source: ModelProto, target: Target, path: Path) -> ModelProto:
-    return pipeline.optimize(source, target=target, base_dir=path.parent).model
+    return pipeline.optimize(source, Build(target, base_dir=path.parent)).model
 
 
 def _difference(actual: Sequence[Any], expected: Sequence[Any]) -> str:

@@ -107,8 +107,10 @@ def optimize(
     from pathlib import Path
 
     from onnxfuse import pipeline
+    from onnxfuse.fusing.build import Build
     from onnxfuse.model import files, sources
     from onnxfuse.performance import gpus
+    from onnxfuse.proof.claim import Experiment
     from onnxfuse.targets import runtimes
     from onnxfuse.targets.target import Target
 
@@ -116,21 +118,9 @@ def optimize(
     source = sources.opened(model, weights=validate != "off")
     optimized = pipeline.optimize(
         source.proto,
-        target=meant,
-        opset=opset,
-        select=select,
-        ignore=ignore,
-        rules=rules,
-        shapes=shapes,
-        inputs=inputs,
-        seed=seed,
-        rtol=rtol,
-        atol=atol,
-        on_mismatch=on_mismatch,
-        validate=validate,
-        timeout=timeout,
+        Build(meant, opset, select, ignore, rules, base_dir or source.folder),
+        Experiment(shapes, inputs, seed, rtol, atol, on_mismatch, validate, timeout),
         card=gpus.given(card, meant),
-        base_dir=base_dir or source.folder,
         progress=progress,
     )
     optimized.report.model = source.name
@@ -161,6 +151,7 @@ def report(
     time there.  The other arguments are those of `optimize`.
     """
     from onnxfuse import pipeline
+    from onnxfuse.fusing.build import Build
     from onnxfuse.model import sources
     from onnxfuse.performance import gpus
     from onnxfuse.targets import runtimes
@@ -170,13 +161,9 @@ def report(
     source = sources.opened(model, weights=False)
     found = pipeline.report(
         source.proto,
-        target=meant,
-        select=select,
-        ignore=ignore,
-        rules=rules,
+        Build(meant, None, select, ignore, rules, base_dir or source.folder),
         shapes=shapes,
         card=gpus.given(card, meant),
-        base_dir=base_dir or source.folder,
         progress=progress,
     )
     found.model = source.name

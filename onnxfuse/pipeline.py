@@ -6,19 +6,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
 
 from onnx import ModelProto
 
 from .errors import ModelError, NumericsError, UsageError
+from .fusing.build import Build
 from .fusing.fuse import fuse, lower, uncollected
 from .fusing.fused import Banned, Fused, Progress
 from .kernels.emulator.build import compiler
-from .language.catalogue import load
 from .model.graph import count_nodes, roots
 from .performance.estimate import predict
 from .performance.gpus import Card
+from .proof.claim import Claim, Experiment
 from .proof.inputs import assumed
 from .proof.stand_in import runnable
 from .reporting.placement import placement
@@ -27,10 +26,10 @@ from .reporting.tell import fusion, worth_telling
 from .rewriting.inline import expand
 from .runtime.served import examine
 from .targets.compatibility import compatibility
-from .targets.target import DEFAULT, Target
+from .targets.target import Target
 
-if TYPE_CHECKING:
-    import numpy as np
+ALL, USUAL = Build(), Experiment()
+"""All rules for the default target; the proof as it is unless something else is wanted."""
 
 
 @dataclass
@@ -44,43 +43,29 @@ class Optimized:
 @uncollected
 def optimize(
     model: ModelProto,
+    build: Build = ALL,
+    experiment: Experiment = USUAL,
     *,
-    target: Target = DEFAULT,
-    opset: int | None = None,
-    select: Sequence[str] = (),
-    ignore: Sequence[str] = (),
-    rules: Sequence[Path] = (),
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    inputs: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    seed: int = 0,
-    rtol: float | None = None,
-    atol: float | None = None,
-    on_mismatch: Literal["bisect", "fail"] = "bisect",
-    validate: Literal["onnxruntime", "reference", "kernels", "off"] = "onnxruntime",
-    timeout: float | None = None,
     card: Card | None = None,
-    base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
     """Fuse a model and prove that it computes the same.  The model given is not changed.
 
-    Without `opset`, a target without function bodies may raise the model's, see `lower`.  `shapes` are those of inputs
-    to validate with and to measure traffic at; `base_dir` is where external data lies.  Fusions that are predicted to
-    lose on a `card` at these shapes are left out.  Raises NumericsError if the fused model differs and `on_mismatch` is
-    "fail"; otherwise the fusions that are guilty are left out, and all that are so are named in the report.  With a
-    `timeout` the proof runs in a child process, and each of its steps may take so many seconds (0: any time).
+    Traffic is measured at the shapes of the experiment; fusions that are predicted to lose on a `card` at these shapes
+    are left out.  Raises NumericsError if the fused model differs and nothing is to be left out, or nothing is found to
+    blame; what is left out is named in the report.
     """
     started = time.perf_counter()
-    if validate == "kernels":
+    progress = progress or (lambda step, done, total: None)
+    if experiment.validate == "kernels":
         compiler()  # a missing one is no fault of the model
-    catalogue = load(rules).choose(select, ignore).serving(target)
-    known = sizes(model, shapes or {})
-    source, fused = lower(model, catalogue, opset=opset, base_dir=base_dir, progress=progress)
+    catalogue = build.catalogue
+    known = sizes(model, experiment.shapes or {})
+    source, fused = lower(model, catalogue, opset=build.opset, base_dir=build.base_dir, progress=progress)
     if fused.unread:
         raise ModelError(
             f"the values of {min(fused.unread)!r} are needed, and its external data is missing: put it beside the model"
         )
-    progress = progress or (lambda step, done, total: None)
     left_out: list[LeftOut] = []
     losing: Banned = frozenset()
 
@@ -90,36 +75,22 @@ def optimize(
     if card is not None:
         from .performance.profitability import paying
 
-        weighed = assumed(model, shapes)
-        told = partial(fusion, known=known)
-        fused, losing, left_out = paying(
-            fused, rebuild, card, weighed[0], told=told, rules=rules, base_dir=base_dir, progress=progress
-        )
+        told, paths = partial(fusion, known=known), (build.rules, build.base_dir)
+        weighed = assumed(model, experiment.shapes)
+        fused, losing, left_out = paying(fused, rebuild, card, weighed[0], *paths, told=told, progress=progress)
     validation = Validation("not validated", note="validation is off")
-    if validate != "off":
+    if experiment.validate != "off":
         from .proof.timed import proved  # onnxruntime is needed only here
 
-        fused, validation, wrong = proved(
-            model,
-            fused,
-            rebuild,
-            runs=partial(runnable, catalogue=catalogue),
-            timeout=timeout,
-            bisecting=on_mismatch == "bisect",
-            reference=validate == "reference",
-            emulate=validate == "kernels",
-            rules=rules,
-            options={"seed": seed, "shapes": shapes, "given": inputs, "rtol": rtol, "atol": atol},
-            base_dir=base_dir,
-            progress=progress,
-        )
+        claim = Claim(model, fused, rebuild, partial(runnable, catalogue=catalogue), build.rules, build.base_dir)
+        fused, validation, wrong = proved(claim, experiment, progress)
         left_out += wrong
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")
-    report = _report(model, fused, target, known, rules)
+    report = _report(model, fused, build, known)
     report.left_out, report.validation = left_out, validation
     if card is not None:
-        _add_estimates(report, fused, card, weighed, rules, base_dir)
+        _add_estimates(report, fused, card, weighed, build)
     report.seconds = time.perf_counter() - started
     return Optimized(fused.model, report)
 
@@ -127,28 +98,24 @@ def optimize(
 @uncollected
 def report(
     model: ModelProto,
+    build: Build = ALL,
     *,
-    target: Target = DEFAULT,
-    select: Sequence[str] = (),
-    ignore: Sequence[str] = (),
-    rules: Sequence[Path] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
     why: str | None = None,
     card: Card | None = None,
-    base_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """What can be fused, what it saves, and what almost can; on a `card`, how long it takes.  Nothing is run.
 
-    Near misses of the rule `why` are told even where its pattern is so small that they say little.
+    Near misses of the rule `why` are told even where its pattern is so small that they say little.  Nothing is
+    converted to the build's opset.
     """
     started = time.perf_counter()
-    catalogue = load(rules).choose(select, ignore).serving(target)
-    _, fused = lower(model, catalogue, base_dir=base_dir, why=why, progress=progress)
+    _, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
     known = sizes(model, shapes or {})
-    result = _report(model, fused, target, known, rules)
+    result = _report(model, fused, build, known)
     if card is not None:
-        _add_estimates(result, fused, card, assumed(model, shapes), rules, base_dir)
+        _add_estimates(result, fused, card, assumed(model, shapes), build)
     result.seconds = time.perf_counter() - started
     return result
 
@@ -178,8 +145,8 @@ def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, i
     return known
 
 
-def _report(model: ModelProto, fused: Fused, target: Target, known: Mapping[str, int], rules: Sequence[Path]) -> Report:
-    served = examine(fused.model, rules)
+def _report(model: ModelProto, fused: Fused, build: Build, known: Mapping[str, int]) -> Report:
+    served, target = examine(fused.model, build.rules), build.target
     before = model if target.functions else expand(model)
     return Report(
         model="",
@@ -211,12 +178,11 @@ def _add_estimates(
     fused: Fused,
     card: Card,
     sizes: tuple[Mapping[str, Sequence[int]], str],
-    rules: Sequence[Path],
-    base_dir: Path | None,
+    build: Build,
 ) -> None:
     """What each fusion takes on a card; `sizes` are the shapes of the inputs, and what was assumed of them."""
     shapes, told.assumed = sizes
-    found = predict(fused.model, shapes, card, rules, base_dir).fused
+    found = predict(fused.model, shapes, card, build.rules, build.base_dir).fused
     told.card = card.name
     told.fusions = [
         replace(fusion, estimate=found.get((site.scope, site.node.name)))

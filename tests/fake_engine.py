@@ -14,6 +14,8 @@ import pytest
 
 from onnxfuse import proof
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fusing.build import Build
+from onnxfuse.proof.claim import Experiment
 from onnxfuse.proof.rule_test import Outcome
 from onnxfuse.reporting.records import Fusion, NearMiss, Report, Validation
 
@@ -84,8 +86,8 @@ class Engine:
     calls: list[dict[str, Any]] = field(default_factory=list)
     edit: Callable[[onnx.ModelProto], None] = lambda model: None
 
-    def report(self, model: onnx.ModelProto, **options: Any) -> Report:
-        self.calls.append(options)
+    def report(self, model: onnx.ModelProto, *values: Build | Experiment, **options: Any) -> Report:
+        self.calls.append(options | {name: given for value in values for name, given in vars(value).items()})
         if self.error:
             raise self.error
         before = len(model.graph.node) + sum(len(found.replaced) for found in self.fusions)
@@ -99,8 +101,8 @@ class Engine:
             validation=self.validation,
         )
 
-    def optimize(self, model: onnx.ModelProto, **options: Any) -> Optimized:
-        report = self.report(model, **options)
+    def optimize(self, model: onnx.ModelProto, *values: Build | Experiment, **options: Any) -> Optimized:
+        report = self.report(model, *values, **options)
         self.edit(model)
         return Optimized(model, report)
 

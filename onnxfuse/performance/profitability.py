@@ -32,10 +32,10 @@ def paying(
     rebuild: Callable[[Banned], Fused],
     card: Card,
     shapes: Mapping[str, Sequence[int]],
-    *,
-    told: Callable[[Site], Fusion],
     rules: Sequence[Path],
     base_dir: Path | None,
+    *,
+    told: Callable[[Site], Fusion],
     progress: Progress,
 ) -> tuple[Fused, Banned, list[LeftOut]]:
     """The model with the fusions that pay at these `shapes` of its inputs; what is banned for that; what is left out.

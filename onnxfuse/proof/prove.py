@@ -1,205 +1,140 @@
 """Proof of a fused model, and the search for the fusions that break it.
 
 Two tests, since each sees what the other does not: the outputs of the whole model on generated inputs, and every value
-that is computed anew, cut out with its neighbourhood and fed with unit normals.  A fusion that fails the second is left
-out by name; what only the first sees is found by bisection.
+that is computed anew, cut out with its neighbourhood and fed with unit normals.
+
+    1  Run the original.  One that does not run proves nothing, and that is the verdict.
+    2  Compare the outputs of the fused model, and then its cuts.
+    3  Cuts that differ name the fusions that are to blame (`blame`).  Ban those, fuse again, and go on at 2; at most
+       ATTEMPTS times, the last time with all rules that they were built on.
+    4  If the outputs differ though no cut does, try one remedy after another, until they agree:
+       a  fuse again with nothing computed anew but what rules ask for,
+       b  let float64 judge, where the original itself is sensitive to rounding,
+       c  find the guilty by bisection among matches that left no node, which no cut shows,
+       d  find the guilty by bisection among all fusions.
+
+Where nothing is to be left out (`Experiment.bisecting`), the first fusion to blame ends the proof, and c and d are not
+tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from onnx import ModelProto
-
-from onnxfuse.reporting.records import Fusion, LeftOut, Validation
 from onnxfuse.rewriting.provenance import keys
 
-from .cut_proof import compare_sites
-from .oracle import Oracle, bisect
+from .blame import Blame, left_out, left_out_vanished, suspects
+from .claim import Claim, Experiment, Proved
+from .comparison import FUSED, STEPS, Comparison
+from .oracle import bisect
 
 if TYPE_CHECKING:
-    from onnxfuse.fusing.fused import Banned, Fused, Progress
-    from onnxfuse.rewriting.provenance import Site, Vanished
-
-    from .cut_proof import Compared
+    from onnxfuse.fusing.fused import Fused, Progress
+    from onnxfuse.rewriting.provenance import Vanished
 
 ATTEMPTS = 5
 """Times that guilty sites are left out and the rest is tried again; the last time with all that they were built on."""
-ORIGINAL, FUSED = "run the original", "run the fused model"
-SEARCH = "find what to leave out"
-"""Steps of the proof: the last begins where the fused model is known to differ."""
-OTHERWISE = "onnxruntime's optimizer changes what the original computes; both ran without it"
 
 
-def prove(
-    original: ModelProto,
-    fused: Fused,
-    rebuild: Callable[[Banned], Fused],
-    *,
-    runs: Callable[[ModelProto], ModelProto],
-    bisecting: bool,
-    reference: bool,
-    emulate: bool,
-    rules: Sequence[Path],
-    options: Mapping[str, Any],
-    base_dir: Path | None,
-    progress: Progress,
-) -> tuple[Fused, Validation, list[LeftOut]]:
-    """Compare the fused model with the original; leave out the guilty fusions if `bisecting`.
+def prove(claim: Claim, experiment: Experiment, progress: Progress) -> Proved:
+    """Compare the fused model with the original; leave out the guilty fusions if that is wanted.
 
-    `runs` makes of a fused model what the proof can run (`stand_in`).  Returns the model that passed (or the last one
-    that did not), the verdict on it, and what was left out.
-    """
-    progress(ORIGINAL, 0, 3)
-    kernels: dict[str, Any] = {"emulate": emulate, "rules": rules}
-    tolerances = {"rtol": options["rtol"], "atol": options["atol"]}
-    oracle = Oracle(
-        original,
-        seed=options["seed"],
-        shapes=options["shapes"],
-        given=options["given"],
-        base_dir=base_dir,
-        reference=reference,
-        **kernels,
-    )
-    blamed: dict[Banned, tuple[Banned, LeftOut]] = {}
-    banned: Banned = frozenset()
-    candidate = fused
-    optimized = True
-
-    def compare(model: ModelProto) -> Validation:
-        """The verdict on a model; without onnxruntime's optimizer where that alone makes the original differ."""
-        nonlocal optimized
-        verdict = oracle.compare(runs(model), optimize=optimized, **tolerances)
-        if verdict.verdict == "mismatch":
-            progress(SEARCH, 1, 3)
-        if optimized and verdict.verdict == "mismatch":
-            optimized = oracle.compare(original, **tolerances).verdict != "mismatch"
-            return verdict if optimized else compare(model)
-        if not optimized and verdict.verdict == "equal":
-            return replace(verdict, note="; ".join(filter(None, (verdict.note, OTHERWISE))))
-        return verdict
-
-    for attempt in range(ATTEMPTS):
-        progress(FUSED, 1, 3)
-        verdict = compare(candidate.model)
-        if not oracle.cases:
-            return candidate, verdict, []
-        progress("compare site by site", 2, 3)
-        tested = runs(candidate.model)
-        compared = compare_sites(
-            original, tested, oracle.cases, base_dir=base_dir, seed=options["seed"], **tolerances, **kernels
-        )
-        if compared.wrong:
-            progress(SEARCH, 2, 3)
-        guilty, unsimple = _blamed(candidate, tested, compared)
-        if not guilty and not unsimple:
+    Raises what `Oracle` does."""
+    comparison = Comparison(claim, experiment, progress)
+    proved, final = _by_cuts(comparison)
+    if final:
+        return proved
+    remedies = [_unsimplified, _by_float64]
+    if experiment.bisecting:
+        remedies += [_without_vanished, _without_guilty]
+    for remedy in remedies:
+        if proved.validation.verdict != "mismatch":
             break
-        if guilty and not bisecting:
-            site, reason = guilty[0]
-            reason = f"{site.matches[-1].rule.name} at {site.node.name}: {reason}"
-            return candidate, replace(verdict, verdict="mismatch", note=reason), []
-        for site, reason in guilty:
-            # The last rule first: what it was built on may be right.  If that is wrong, it is to blame alone.
-            chain = frozenset(keys(site, site.matches))
-            last = frozenset(keys(site, site.matches[-1:])) if attempt < ATTEMPTS - 1 else chain
-            for cleared in [key for key, (below, _) in blamed.items() if last & below - key]:
-                banned -= cleared
-                del blamed[cleared]
-            blamed[last] = chain, _left_out(site, verdict, reason)
-            banned |= last
-        banned |= unsimple
-        candidate = rebuild(banned)
+        proved = remedy(comparison, proved)
+    return proved
+
+
+def _by_cuts(comparison: Comparison) -> tuple[Proved, bool]:
+    """Leave out what cuts that differ tell of.  Also whether there is nothing else to try."""
+    claim, fused, blame = comparison.claim, comparison.claim.fused, Blame()
+    for attempt in range(ATTEMPTS):
+        comparison.progress(FUSED, 1, STEPS)
+        verdict = comparison.outputs(fused)
+        if not comparison.oracle.cases:
+            return Proved(fused, verdict, []), True
+        guilty = suspects(fused, *comparison.cuts(fused))
+        if not guilty:
+            break
+        if guilty.sites and not comparison.experiment.bisecting:
+            site, reason = guilty.sites[0]
+            note = f"{site.matches[-1].rule.name} at {site.node.name}: {reason}"
+            return Proved(fused, replace(verdict, verdict="mismatch", note=note), []), True
+        fused = claim.rebuild(blame.lay(guilty, fused.banned, verdict, whole=attempt == ATTEMPTS - 1))
     else:
-        verdict = compare(candidate.model)
-    left_out = [left for _, left in blamed.values()]
-    if verdict.verdict == "mismatch" and candidate.simplified:
-        banned |= candidate.simplified
-        candidate = rebuild(banned)
-        verdict = compare(candidate.model)
-    if verdict.verdict == "mismatch" and not optimized and oracle.judge_by_float64(original, **tolerances):
-        verdict = compare(candidate.model)
-    if verdict.verdict == "mismatch" and bisecting and candidate.vanished:
-        candidate, gone = _without_vanished(candidate, banned, rebuild, lambda one: compare(one.model))
-        if gone:
-            banned, left_out = candidate.banned, [*left_out, *(_gone(one, verdict) for one in gone)]
-            verdict = compare(candidate.model)
-    if verdict.verdict != "mismatch" or not bisecting or not candidate.sites:
-        return candidate, verdict, left_out
-    suspects, held = candidate, banned
-
-    def without(sites: frozenset[int]) -> Fused:
-        """The rest of the suspects, and nothing that has only become possible without these."""
-        kept = {key for i, site in enumerate(suspects.sites) if i not in sites for key in keys(site, site.matches)}
-        out = {key for i in sites for key in keys(suspects.sites[i], suspects.sites[i].matches)}
-        while True:
-            result = rebuild(held | out)
-            made = {key for site in result.sites for key in keys(site, site.matches)} | result.simplified
-            if made <= kept | out:
-                return result
-            out |= made - kept
-
-    def good(kept: frozenset[int]) -> bool:
-        progress("bisect", len(kept), len(suspects.sites))
-        rest = frozenset(range(len(suspects.sites))) - kept
-        return compare(without(rest).model).verdict != "mismatch"
-
-    found = bisect(range(len(suspects.sites)), good)
-    left_out += [_left_out(suspects.sites[i], verdict, verdict.note) for i in sorted(found)]
-    candidate = without(found)
-    return candidate, compare(candidate.model), left_out
+        verdict = comparison.outputs(fused)
+    return Proved(fused, verdict, blame.left_out), False
 
 
-def _without_vanished(
-    fused: Fused, banned: Banned, rebuild: Callable[[Banned], Fused], compare: Callable[[Fused], Validation]
-) -> tuple[Fused, list[Vanished]]:
-    """The model without those of its matches that left no node and are to blame, and which they are; `fused` itself
-    and none if that does not help."""
+def _unsimplified(comparison: Comparison, proved: Proved) -> Proved:
+    """Nothing is computed anew but what rules ask for."""
+    if not proved.fused.simplified:
+        return proved
+    fused = comparison.claim.rebuild(proved.fused.banned | proved.fused.simplified)
+    return proved._replace(fused=fused, validation=comparison.outputs(fused))
+
+
+def _by_float64(comparison: Comparison, proved: Proved) -> Proved:
+    """Float64 judges, if the original's own numbers depend on who runs it."""
+    return proved._replace(validation=comparison.outputs(proved.fused)) if comparison.by_float64() else proved
+
+
+def _without_vanished(comparison: Comparison, proved: Proved) -> Proved:
+    """Without those of its matches that left no node and are to blame; as it was, if that does not help."""
+    fused, rebuild = proved.fused, comparison.claim.rebuild
 
     def without(gone: Iterable[Vanished]) -> Fused:
-        return rebuild(banned.union(*(v.keys for v in gone)))
+        return rebuild(fused.banned.union(*(one.keys for one in gone)))
 
-    if compare(without(fused.vanished)).verdict == "mismatch":
-        return fused, []
-    numbers = range(len(fused.vanished))
-    guilty = bisect(
-        numbers,
-        lambda kept: compare(without(fused.vanished[i] for i in numbers if i not in kept)).verdict != "mismatch",
-    )
-    wrong = [fused.vanished[i] for i in sorted(guilty)]
-    return without(wrong), wrong
+    def good(kept: frozenset[int]) -> bool:
+        rest = (one for number, one in enumerate(fused.vanished) if number not in kept)
+        return comparison.outputs(without(rest)).verdict != "mismatch"
 
-
-def _gone(vanished: Vanished, verdict: Validation) -> LeftOut:
-    """What a match would have been that left no node."""
-    rule, at = vanished.match.rule, min(vanished.match.values, default="")
-    return LeftOut(Fusion(rule.name, rule.op, vanished.scope, at, (), (), 0, 0), verdict.max_error, verdict.note)
+    if not fused.vanished or not good(frozenset()):
+        return proved
+    wrong = [fused.vanished[number] for number in sorted(bisect(range(len(fused.vanished)), good))]
+    if not wrong:
+        return proved
+    left = without(wrong)
+    told = [*proved.left_out, *(left_out_vanished(one, proved.validation) for one in wrong)]
+    return Proved(left, comparison.outputs(left), told)
 
 
-def _blamed(fused: Fused, tested: ModelProto, compared: Compared) -> tuple[list[tuple[Site, str]], Banned]:
-    """The fusions that wrong values tell of, each with the reason, and what must not be simplified.
+def _without_guilty(comparison: Comparison, proved: Proved) -> Proved:
+    """Without the fusions that a bisection finds."""
+    whole, verdict = proved.fused, proved.validation
+    numbers = range(len(whole.sites))
+    if not numbers:
+        return proved
 
-    A value that no fusion is named after is computed through some: those inside its cut are to blame, unless their own
-    value is right.  `tested` is what was compared of the fused model."""
-    guilty: dict[int, tuple[Site, str]] = {}
-    unsimple: set[tuple[str, str, str]] = set()
-    for cut, reason in compared.wrong.items():
-        inside = {name for index in cut.fused for name in tested.graph.node[index].output}
-        for names in ({cut.output}, inside - compared.right, inside):
-            own = [site for site in fused.sites if not site.scope]
-            found = {id(site): (site, reason) for site in own if names & {site.value, *site.node.output}}
-            simplified = {key for key in fused.simplified if not key[0] and key[2] in names}
-            if found or simplified:
-                guilty |= found
-                unsimple |= simplified
-                break
-    return list(guilty.values()), frozenset(unsimple)
+    def good(kept: frozenset[int]) -> bool:
+        comparison.progress("bisect", len(kept), len(numbers))
+        return comparison.outputs(_without(comparison.claim, whole, frozenset(numbers) - kept)).verdict != "mismatch"
+
+    guilty = bisect(numbers, good)
+    told = [left_out(whole.sites[number], verdict, verdict.note) for number in sorted(guilty)]
+    left = _without(comparison.claim, whole, guilty)
+    return Proved(left, comparison.outputs(left), [*proved.left_out, *told])
 
 
-def _left_out(site: Site, verdict: Validation, reason: str) -> LeftOut:
-    from onnxfuse.reporting.tell import fusion
-
-    return LeftOut(fusion(site), verdict.max_error, reason)
+def _without(claim: Claim, whole: Fused, numbers: frozenset[int]) -> Fused:
+    """A fused model without these of its sites, and without what has only become possible without them."""
+    kept = {key for number, site in enumerate(whole.sites) if number not in numbers for key in keys(site, site.matches)}
+    out = {key for number in numbers for key in keys(whole.sites[number], whole.sites[number].matches)}
+    while True:
+        fused = claim.rebuild(whole.banned | out)
+        made = {key for site in fused.sites for key in keys(site, site.matches)} | fused.simplified
+        if made <= kept | out:
+            return fused
+        out |= made - kept

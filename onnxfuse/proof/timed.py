@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from onnx import ModelProto
+from typing import TYPE_CHECKING
 
 from onnxfuse.reporting.records import LeftOut, Validation
 from onnxfuse.system.isolation import TookTooLongError, isolated
 
-from .prove import FUSED, SEARCH, prove
+from .claim import Claim, Experiment, Proved
+from .comparison import FUSED, SEARCH
+from .prove import prove
 
 if TYPE_CHECKING:
-    from onnxfuse.fusing.fused import Banned, Fused, Progress
+    from onnxfuse.fusing.fused import Banned, Progress
 
 
-def proved(
-    original: ModelProto,
-    fused: Fused,
-    rebuild: Callable[[Banned], Fused],
-    *,
-    timeout: float | None,
-    progress: Progress,
-    **options: Any,
-) -> tuple[Fused, Validation, list[LeftOut]]:
+def proved(claim: Claim, experiment: Experiment, progress: Progress) -> Proved:
     """`prove`, with a `timeout` in a child process each of whose steps may take so many seconds.
 
     An original that takes longer proves nothing.  A fused model that does, or that is known to differ when the time is
     up, is a mismatch.
     """
+    fused, timeout = claim.fused, experiment.timeout
     if timeout is None:
-        return prove(original, fused, rebuild, progress=progress, **options)
+        return prove(claim, experiment, progress)
 
     def work(tell: Progress) -> tuple[Banned, Validation, list[LeftOut]]:
-        candidate, validation, left_out = prove(original, fused, rebuild, progress=tell, **options)
+        candidate, validation, left_out = prove(claim, experiment, tell)
         return candidate.banned, validation, left_out
 
     try:
@@ -42,5 +34,5 @@ def proved(
     except TookTooLongError as error:
         wrong = SEARCH in error.steps or error.steps[-1:] == [FUSED]
         note = f"{error}: give it more with --timeout" if wrong else str(error)
-        return fused, Validation("mismatch" if wrong else "not validated", note=note), []
-    return fused if banned == fused.banned else rebuild(banned), validation, left_out
+        return Proved(fused, Validation("mismatch" if wrong else "not validated", note=note), [])
+    return Proved(fused if banned == fused.banned else claim.rebuild(banned), validation, left_out)

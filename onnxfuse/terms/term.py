@@ -110,8 +110,8 @@ class Terms:
 
         What is made there gets the ids that it would get here, so that no order depends on what was made in another
         fork."""
-        other = copy(self)
-        other._table, other._bits, other._numbers = dict(self._table), dict(self._bits), dict(self._numbers)
+        other = Terms()
+        vars(other).update({name: copy(value) for name, value in vars(self).items()})
         return other
 
     def __len__(self) -> int:

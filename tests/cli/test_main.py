@@ -262,8 +262,8 @@ def test_a_mismatch_is_never_written(model: Path, engine: Engine, capsys: Captur
 def test_what_was_left_out_is_named(
     model: Path, engine: Engine, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def guilty(proto: onnx.ModelProto, **options: Any) -> Any:
-        optimized = engine.optimize(proto, **options)
+    def guilty(proto: onnx.ModelProto, *values: Any, **options: Any) -> Any:
+        optimized = engine.optimize(proto, *values, **options)
         optimized.report.left_out.append(LeftOut(fusion("Gelu", "/enc/layer.3"), 0.125, "differs by 0.12"))
         return optimized
 

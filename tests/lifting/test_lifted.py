@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from onnxfuse import optimize
 from onnxfuse.fusing.fuse import fuse, lower
 from onnxfuse.fusing.fused import Banned, Fused
 from onnxfuse.language.catalogue import load
@@ -17,7 +18,6 @@ from onnxfuse.lifting import lifted
 from onnxfuse.lifting.lift import View
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.model.graph import Graph
-from onnxfuse.pipeline import optimize
 from onnxfuse.rewriting.provenance import keys
 from onnxfuse.targets.target import Target
 from onnxfuse.terms.fold import value_of

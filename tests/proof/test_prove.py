@@ -10,10 +10,11 @@ import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
+from onnxfuse import optimize
 from onnxfuse.cli.main import main
 from onnxfuse.errors import NumericsError
 from onnxfuse.model.graph import family_of
-from onnxfuse.pipeline import Optimized, optimize
+from onnxfuse.pipeline import Optimized
 from onnxfuse.proof.prove import ATTEMPTS
 from tests import broken, exports
 from tests.spellings.mutants import run

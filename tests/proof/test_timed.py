@@ -8,13 +8,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxfuse import pipeline
+import onnxfuse
 from onnxfuse.cli.main import main
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.fusing.fused import Fused, Progress
 from onnxfuse.language.catalogue import load
 from onnxfuse.proof import timed
-from onnxfuse.proof.prove import FUSED, ORIGINAL, SEARCH
+from onnxfuse.proof.claim import Claim, Experiment
+from onnxfuse.proof.comparison import FUSED, ORIGINAL, SEARCH
+from onnxfuse.proof.prove import prove
 from tests import broken
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -80,7 +82,7 @@ def test_a_proof_in_a_process_is_the_same_proof() -> None:
     model = broken.custom_op_in_the_middle()
     model.graph.node[-1].ClearField("domain")
     for example in (broken.good(), model, onnx.load(MODELS / "softmax.onnx")):
-        here, there = (pipeline.optimize(example, timeout=timeout) for timeout in (None, 60.0))
+        here, there = (onnxfuse.optimize(example, timeout=timeout) for timeout in (None, 60.0))
         assert here.model == there.model
         assert (here.report.validation, here.report.left_out) == (there.report.validation, there.report.left_out)
 
@@ -99,7 +101,7 @@ def test_a_proof_in_a_process_is_the_same_proof() -> None:
 def test_what_is_known_when_the_time_is_up_decides(
     steps: list[str], verdict: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    def waits(*_: object, progress: Progress, **__: object) -> None:
+    def waits(claim: Claim, experiment: Experiment, progress: Progress) -> None:
         for number, step in enumerate(steps):
             progress(step, number, 3)
         import time
@@ -120,18 +122,10 @@ def test_a_step_that_finds_something_wrong_says_so() -> None:
     fused = fuse(model, load())
     spoiled = Fused(onnx.ModelProto.FromString(fused.model.SerializeToString()), fused.sites, [], frozenset())
     spoiled.model.graph.output[0].name, told = fused.model.graph.input[0].name, list[str]()
-    _, validation, _ = timed.prove(
-        model,
-        spoiled,
-        lambda banned: spoiled,
-        runs=lambda proto: proto,
-        bisecting=False,
-        reference=False,
-        emulate=False,
-        rules=(),
-        options={"seed": 0, "shapes": None, "given": None, "rtol": None, "atol": None},
-        base_dir=None,
-        progress=lambda step, done, total: told.append(step),
+    _, validation, _ = prove(
+        Claim(model, spoiled, lambda banned: spoiled),
+        Experiment(on_mismatch="fail"),
+        lambda step, done, total: told.append(step),
     )
     assert validation.verdict == "mismatch"
     assert told[:3] == [ORIGINAL, FUSED, SEARCH]

@@ -12,9 +12,11 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxfuse.fusing.build import Build
 from onnxfuse.language import catalogue
 from onnxfuse.language.rule import op_name
 from onnxfuse.pipeline import Optimized, optimize
+from onnxfuse.proof.claim import Experiment
 from onnxfuse.targets import contrib, cuda_provider
 from onnxfuse.targets.target import Target
 
@@ -44,7 +46,7 @@ def ops(proto: onnx.ModelProto) -> Counter[str]:
 
 def proved(before: onnx.ModelProto) -> Optimized:
     """What the model becomes, with nothing left out by the proof."""
-    done = optimize(before, target=CUDA)
+    done = optimize(before, Build(CUDA))
     assert done.report.validation.verdict == "equal", done.report.validation
     assert not done.report.left_out, [left.reason for left in done.report.left_out]
     return done
@@ -311,7 +313,7 @@ def test_positions_below_zero_count_from_the_end_of_a_table() -> None:
     before = model(text, table=[16, 4], other=[16, 4])
     feeds = {"X": np.random.default_rng(1).normal(0, 1, (2, 3, 5, 8)).astype(np.float32)}
     feeds["ids"] = np.array([[-1, -1, 0, 1, 2], [0, 1, 2, 3, 4]])
-    after = optimize(before, target=CUDA, inputs=feeds)
+    after = optimize(before, Build(CUDA), Experiment(inputs=feeds))
     assert (after.report.validation.verdict, after.report.left_out) == ("equal", [])
     assert ops(after.model)["ms.RotaryEmbedding"] == 1
 
@@ -364,7 +366,7 @@ def test_a_definition_that_is_wrong_is_found_by_the_proof(monkeypatch: pytest.Mo
         return found | {"GroupNorm": dataclasses.replace(found["GroupNorm"], meaning=equations)}
 
     monkeypatch.setattr(catalogue, "define", wrong)
-    done = optimize(groups(320, 32, False), target=CUDA)
+    done = optimize(groups(320, 32, False), Build(CUDA))
     assert {left.fusion.rule for left in done.report.left_out} == {"GroupNormalization"}
     assert "ms.GroupNorm" not in ops(done.model)
 

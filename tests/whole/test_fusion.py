@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnxfuse.fusing.build import Build
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.model.graph import family_of
@@ -202,7 +203,7 @@ def test_before_and_after(name: str) -> None:
 def test_standard_ops_alone_where_the_target_asks_for_them(name: str) -> None:
     text, expected = CASES[name]
     before = model(text)
-    result = optimize(before, target=Target("onnx"), opset=24)
+    result = optimize(before, Build(Target("onnx"), 24))
     standard = {"SkipLayerNormalization": "LayerNormalization"}
     wanted = expected[0].removeprefix("onnxfuse.")
     wanted = standard.get(wanted, wanted)

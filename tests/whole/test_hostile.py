@@ -9,11 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfuse import pipeline
+import onnxfuse
 from onnxfuse.cli.main import main
 from onnxfuse.errors import InternalError, ModelError, OnnxfuseError
 from onnxfuse.model import files
-from onnxfuse.targets.target import Target
 from tests import broken, hostile
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -32,8 +31,8 @@ def test_mutants_of_real_models_are_read_or_refused(number: int, tmp_path: Path)
         try:
             model = files.read(path)
             read += 1
-            pipeline.report(model, base_dir=tmp_path)
-            pipeline.optimize(model, target=Target(TARGETS[index % 3]), validate="off", base_dir=tmp_path)
+            onnxfuse.report(model, base_dir=tmp_path)
+            onnxfuse.optimize(model, target=TARGETS[index % 3], validate="off", base_dir=tmp_path)
         except OnnxfuseError as error:
             if isinstance(error, InternalError):
                 raise
@@ -168,11 +167,9 @@ def test_what_no_runtime_may_run_is_left_as_it_is(what: str, tmp_path: Path) -> 
     path = tmp_path / "m.onnx"
     onnx.save(VALID[what], path)
     model = files.read(path)
-    pipeline.report(model)
+    onnxfuse.report(model)
     for target in TARGETS:
-        assert pipeline.optimize(model, target=Target(target), validate="off").report.nodes_before == len(
-            model.graph.node
-        )
+        assert onnxfuse.optimize(model, target=target, validate="off").report.nodes_before == len(model.graph.node)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +189,7 @@ def test_the_proof_survives_it(what: str, tmp_path: Path, capsys: Capture) -> No
 
 
 def test_a_size_that_an_input_cannot_have_is_named() -> None:
-    result = pipeline.optimize(VALID["an input of 16 EB"])
+    result = onnxfuse.optimize(VALID["an input of 16 EB"])
     assert result.report.validation.verdict == "not validated"
     assert "input 'x' would have the shape [4611686018427387904]" in result.report.validation.note
 

@@ -13,12 +13,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxfuse import optimize
 from onnxfuse.cli.main import main
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.model import files
 from onnxfuse.model.graph import family_of
-from onnxfuse.pipeline import optimize
 from onnxfuse.targets.target import Target
 from tests import broken
 
@@ -252,7 +252,7 @@ def test_external_data_stays_where_it_is_beside_the_model(tmp_path: Path) -> Non
 def test_the_same_input_gives_the_same_bytes_under_every_hash_seed(name: str) -> None:
     code = (
         "import hashlib, sys, onnx\n"
-        "from onnxfuse.pipeline import optimize\n"
+        "from onnxfuse import optimize\n"
         "result = optimize(onnx.load(sys.argv[1]), validate='off')\n"
         "report = repr((result.report.fusions, result.report.near_misses))\n"
         "print(hashlib.sha256(result.model.SerializeToString() + report.encode()).hexdigest())\n"

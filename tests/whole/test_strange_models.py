@@ -11,12 +11,11 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from onnxfuse import optimize
 from onnxfuse.cli.main import main
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.model.graph import family_of
-from onnxfuse.pipeline import optimize
-from onnxfuse.targets.target import Target
 from tests import broken
 
 CATALOGUE = catalogue.load()
@@ -171,4 +170,4 @@ def test_weights_of_attention_on_both_sides_of_a_product_find_a_place(body: str)
     """Weights stand on the left of values; where both factors are weights, either order would be turned again."""
     graph = f'<ir_version: 9, opset_import: ["": 18]> g (float[b,s,8] x) => (float[b,c,d] y) {{ {body} }}'
     for target in ("onnxfuse", "onnx", "ort"):
-        assert optimize(onnx.parser.parse_model(graph), target=Target(target)).report.validation.verdict == "equal"
+        assert optimize(onnx.parser.parse_model(graph), target=target).report.validation.verdict == "equal"

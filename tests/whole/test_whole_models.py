@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import NodeProto
 
+from onnxfuse import optimize
 from onnxfuse.model.graph import family_of
 from onnxfuse.model.walk import attribute_graphs
-from onnxfuse.pipeline import Optimized, optimize
-from onnxfuse.targets.target import Target
+from onnxfuse.pipeline import Optimized
 
 MODELS = Path(__file__).parents[2] / "models"
 TRUTH: dict[str, dict[str, int]] = json.loads((MODELS / "truth.json").read_text())
@@ -99,7 +99,7 @@ def reachable(path: Path, target: str) -> dict[str, int]:
 
 
 def run(path: Path, target: str) -> Optimized:
-    return optimize(onnx.load(path, load_external_data=False), target=Target(target), base_dir=path.parent)
+    return optimize(onnx.load(path, load_external_data=False), target=target, base_dir=path.parent)
 
 
 @pytest.mark.parametrize("target", ["onnxfuse", "onnx"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -61,8 +60,10 @@ def bench(
     """
     from onnxfuse import pipeline
     from onnxfuse.cli import console, tables
+    from onnxfuse.fusing.build import Build
     from onnxfuse.model import files
     from onnxfuse.performance import benchmark
+    from onnxfuse.proof.claim import Experiment
     from onnxfuse.targets.target import Target
 
     given = files.read_inputs(inputs) if inputs else None
@@ -75,8 +76,8 @@ def bench(
             other = benchmark.Side(files.read(fused), fused.parent, str(fused))
         else:
             aimed = Target(target, provider if target == "ort" else "cpu")
-            options: dict[str, Any] = {"target": aimed, "rules": rules, "timeout": limit}
-            made = pipeline.optimize(source, base_dir=model.parent, progress=progress, **options)
+            build = Build(aimed, rules=rules, base_dir=model.parent)
+            made = pipeline.optimize(source, build, Experiment(timeout=limit), progress=progress)
             other = benchmark.Side(made.model, model.parent, f"what onnxfuse makes of it (--target {target})")
         measure = partial(
             benchmark.bench,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ def check(
     """
     from onnxfuse import pipeline
     from onnxfuse.cli import console, paths, report_text
+    from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
     from onnxfuse.model import files
     from onnxfuse.reporting import requirements
@@ -56,9 +58,10 @@ def check(
     if update_baseline and not baseline:
         raise UsageError("--update-baseline needs --baseline FILE")
     choose_target(options)
+    build = Build(**options)
     expectations = [requirements.parse(text) for text in expect]
-    lookup.check_rules((*options["select"], *options["ignore"]), options["rules"])
-    lookup.check_rules([expected.name for expected in expectations], options["rules"], or_ops=True)
+    lookup.check_rules((*build.select, *build.ignore), build.rules)
+    lookup.check_rules([expected.name for expected in expectations], build.rules, or_ops=True)
     sources = paths.expand(models)
     before: dict[str, requirements.Sites] = {}
     if baseline:
@@ -74,7 +77,8 @@ def check(
         nonlocal new
         model = files.read(path, weights=False)
         with console.progress(path.name, quiet=quiet) as progress:
-            found = pipeline.report(model, shapes=shapes or None, base_dir=path.parent, progress=progress, **options)
+            own = replace(build, base_dir=path.parent)
+            found = pipeline.report(model, own, shapes=shapes or None, progress=progress)
         found.model = str(path)
         warn_of_unread(found)
         findings = requirements.disappointed(found, expectations)

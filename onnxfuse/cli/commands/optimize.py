@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,6 +66,10 @@ def optimize(
     shapes: dict[str, tuple[int, ...]],
     inputs: Path | None,
     card: str | None,
+    seed: int,
+    rtol: float | None,
+    atol: float | None,
+    on_mismatch: Literal["bisect", "fail"],
     validate: Literal["onnxruntime", "reference", "kernels"] | None,
     no_validate: bool,
     timeout: float | None,
@@ -86,19 +91,24 @@ def optimize(
     """
     from onnxfuse import pipeline
     from onnxfuse.cli import console, paths, report_text
+    from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
     from onnxfuse.model import files
     from onnxfuse.performance import gpus
+    from onnxfuse.proof.claim import Experiment
     from onnxfuse.system import atomic_write
 
     choose_target(options)
-    options["card"] = gpus.given(card, options["target"])
+    build = Build(**options)
+    weighed_on = gpus.given(card, build.target)
     if validate and no_validate:
         raise UsageError("--validate and --no-validate exclude each other: give one")
-    lookup.check_rules((*options["select"], *options["ignore"]), options["rules"])
-    options |= {"shapes": shapes or None, "inputs": files.read_inputs(inputs) if inputs else None}
-    options["validate"] = "off" if no_validate else validate or "onnxruntime"
-    options["timeout"] = seconds(timeout, emulate=validate == "kernels")
+    lookup.check_rules((*build.select, *build.ignore), build.rules)
+    given = files.read_inputs(inputs) if inputs else None
+    judge, limit = validate or "onnxruntime", seconds(timeout, emulate=validate == "kernels")
+    experiment = Experiment(
+        shapes or None, given, seed, rtol, atol, on_mismatch, "off" if no_validate else judge, limit
+    )
     out = console.console()
     sources = paths.expand(models)
     places = dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True))
@@ -116,7 +126,8 @@ def optimize(
             atomic_write.refuse(places[path], filter(None, [inputs]))
         model = files.read(path, weights=not no_validate)
         with console.progress(path.name, quiet=quiet) as progress:
-            optimized = pipeline.optimize(model, base_dir=path.parent, progress=progress, **options)
+            own = replace(build, base_dir=path.parent)
+            optimized = pipeline.optimize(model, own, experiment, card=weighed_on, progress=progress)
         report, written = optimized.report, list[Path]()
         report.model = str(path)
         if report.validation.verdict == "mismatch":

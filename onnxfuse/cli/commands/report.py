@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ def report(
     from onnxfuse import pipeline
     from onnxfuse.cli import console, paths, report_text
     from onnxfuse.errors import UsageError
+    from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
     from onnxfuse.model import files
     from onnxfuse.model.graph import DOMAIN, family_of
@@ -71,9 +73,9 @@ def report(
     if card and not estimate:
         raise UsageError("--card is for --estimate")
     choose_target(options)
-    known = gpus.given(card or gpus.DEFAULT if estimate else None, options["target"])
-
-    lookup.check_rules((*options["select"], *options["ignore"], *filter(None, [why])), options["rules"])
+    build = Build(**options)
+    known = gpus.given(card or gpus.DEFAULT if estimate else None, build.target)
+    lookup.check_rules((*build.select, *build.ignore, *filter(None, [why])), build.rules)
     out = console.console()
 
     def one(path: Path) -> Report:
@@ -81,9 +83,8 @@ def report(
         model = files.read(path, weights=False)
         node = lookup.node_named(explain, model) if explain else None
         with console.progress(path.name) as progress:
-            found = pipeline.report(
-                model, shapes=shapes or None, why=why, card=known, base_dir=path.parent, progress=progress, **options
-            )
+            own = replace(build, base_dir=path.parent)
+            found = pipeline.report(model, own, shapes=shapes or None, why=why, card=known, progress=progress)
         found.model, found.seconds = str(path), time.perf_counter() - start
         warn_of_unread(found)
         known_as = frozenset((node.name, *node.output)) - {""} if node else frozenset[str]()
@@ -96,7 +97,7 @@ def report(
             if node.domain == DOMAIN:
                 report_text.print_origin(out, *provenance.origin(node))
             else:
-                report_text.print_explanation(out, found, known_as, op, lookup.rules_with(op, options["rules"]))
+                report_text.print_explanation(out, found, known_as, op, lookup.rules_with(op, build.rules))
         elif why:
             report_text.print_why(out, found, why)
         else:

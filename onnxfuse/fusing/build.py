@@ -1,0 +1,32 @@
+"""What is to be built of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxfuse.language.catalogue import Catalogue, load
+from onnxfuse.targets.target import DEFAULT, Target
+
+
+@dataclass(frozen=True)
+class Build:
+    """For whom a model is fused, and by which rules."""
+
+    target: Target = DEFAULT
+    opset: int | None = None
+    """To convert to first.  None: the model's own, which a target without function bodies may raise (`lower`)."""
+    select: Sequence[str] = ()
+    """Names of the rules to use; none are all."""
+    ignore: Sequence[str] = ()
+    """Names of the rules not to use."""
+    rules: Sequence[Path] = ()
+    """Folders of rules besides the catalogue's."""
+    base_dir: Path | None = None
+    """Where external data lies."""
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The rules for the target.  Raises RuleError and UsageError."""
+        return load(self.rules).choose(self.select, self.ignore).serving(self.target)

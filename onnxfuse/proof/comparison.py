@@ -1,0 +1,85 @@
+"""The original's answers, and what fused models make of the same inputs: whole, and value by value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from onnx import ModelProto
+
+from onnxfuse.reporting.records import Validation
+
+from .claim import Claim, Experiment
+from .cut_proof import compare_sites
+from .oracle import Oracle
+
+if TYPE_CHECKING:
+    from onnxfuse.fusing.fused import Fused, Progress
+
+    from .cut_proof import Compared
+
+ORIGINAL, FUSED, CUTS = "run the original", "run the fused model", "compare site by site"
+SEARCH = "find what to leave out"
+"""Steps of the proof: the last begins where the fused model is known to differ."""
+STEPS = 3
+OTHERWISE = "onnxruntime's optimizer changes what the original computes; both ran without it"
+
+
+class Comparison:
+    """Runs the original once, in the constructor, and compares fused models with it."""
+
+    optimized = True
+    """Does onnxruntime's optimizer work on the fused model?  Not where it alone makes the original differ."""
+
+    def __init__(self, claim: Claim, experiment: Experiment, progress: Progress) -> None:
+        self.claim, self.experiment, self.progress = claim, experiment, progress
+        self._kernels: dict[str, Any] = {"emulate": experiment.validate == "kernels", "rules": claim.rules}
+        progress(ORIGINAL, 0, STEPS)
+        self.oracle = Oracle(
+            claim.original,
+            seed=experiment.seed,
+            shapes=experiment.shapes,
+            given=experiment.inputs,
+            base_dir=claim.base_dir,
+            reference=experiment.validate == "reference",
+            **self._kernels,
+        )
+
+    def outputs(self, fused: Fused) -> Validation:
+        """The verdict on a fused model by its outputs, without onnxruntime's optimizer where that changes the
+        original."""
+        runnable = self.claim.runnable(fused.model)
+        verdict = self._verdict(runnable)
+        if verdict.verdict == "mismatch":
+            self.progress(SEARCH, 1, STEPS)
+            if self.optimized and self._verdict(self.claim.original).verdict == "mismatch":
+                self.optimized = False
+                verdict = self._verdict(runnable)
+        if not self.optimized and verdict.verdict == "equal":
+            return replace(verdict, note="; ".join(filter(None, (verdict.note, OTHERWISE))))
+        return verdict
+
+    def _verdict(self, model: ModelProto) -> Validation:
+        return self.oracle.compare(model, optimize=self.optimized, **self.experiment.tolerances)
+
+    def cuts(self, fused: Fused) -> tuple[ModelProto, Compared]:
+        """What was compared of a fused model value by value, each cut out of both models, and what came of it."""
+        self.progress(CUTS, 2, STEPS)
+        runnable = self.claim.runnable(fused.model)
+        compared = compare_sites(
+            self.claim.original,
+            runnable,
+            self.oracle.cases,
+            base_dir=self.claim.base_dir,
+            seed=self.experiment.seed,
+            **self.experiment.tolerances,
+            **self._kernels,
+        )
+        if compared.wrong:
+            self.progress(SEARCH, 2, STEPS)
+        return runnable, compared
+
+    def by_float64(self) -> bool:
+        """Whether, from now on, float64 judges: where onnxruntime's optimizer alone makes the original differ, by
+        rounding."""
+        return not self.optimized and self.oracle.judge_by_float64(self.claim.original, **self.experiment.tolerances)
