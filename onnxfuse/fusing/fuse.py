@@ -25,7 +25,7 @@ from onnxfuse.rewriting.assemble import import_domains
 from onnxfuse.rewriting.convert_opset import convert, loadable, raisable
 from onnxfuse.rewriting.inline import expand
 from onnxfuse.rewriting.plan import UnrealisableError
-from onnxfuse.rewriting.provenance import Site, Vanished, vanished
+from onnxfuse.rewriting.provenance import FusedNode, Vanished, vanished
 from onnxfuse.rewriting.writer import Writer
 from onnxfuse.targets.compatibility import compatibility
 from onnxfuse.targets.target import Target
@@ -145,7 +145,7 @@ def _fuse(
         results.append((view, _search(view, catalogue, forbidden, raising)))
     present = {f.name: f for f in model.functions if f.domain == DOMAIN}
     functions, names = Functions(catalogue, present), Names.of(view.graph for view in views)
-    sites: list[Site] = []
+    sites: list[FusedNode] = []
     near: list[NearMiss] = []
     gone: list[Vanished] = []
     simplified: set[tuple[str, str, str]] = set()

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from onnx import ModelProto
 
 from onnxfuse.reporting.records import NearMiss
-from onnxfuse.rewriting.provenance import Site, Vanished
+from onnxfuse.rewriting.provenance import FusedNode, Vanished
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with (step, done, total)."""
@@ -24,7 +24,8 @@ class Fused:
     """A model with fusions, before it is proved."""
 
     model: ModelProto
-    sites: list[Site]
+    sites: list[FusedNode]
+    """Its fused nodes, those of inner scopes after those around them."""
     near_misses: list[NearMiss]
     simplified: Banned
     """What to ban for nothing to be simplified."""

@@ -21,7 +21,7 @@ from .gpus import Card
 
 if TYPE_CHECKING:
     from onnxfuse.fusing.fused import Banned, Fused, Progress
-    from onnxfuse.rewriting.provenance import Site
+    from onnxfuse.rewriting.provenance import FusedNode
 
 LEAST = 1e-9
 """Seconds of a difference that counts."""
@@ -35,7 +35,7 @@ def paying(
     rules: Sequence[Path],
     base_dir: Path | None,
     *,
-    told: Callable[[Site], Fusion],
+    told: Callable[[FusedNode], Fusion],
     progress: Progress,
 ) -> tuple[Fused, Banned, list[LeftOut]]:
     """The model with the fusions that pay at these `shapes` of its inputs; what is banned for that; what is left out.
@@ -67,9 +67,9 @@ def paying(
     return fused, banned, left_out
 
 
-def _doubtful(fused: Fused, now: Prediction, card: Card) -> list[list[Site]]:
+def _doubtful(fused: Fused, now: Prediction, card: Card) -> list[list[FusedNode]]:
     """Fusions that may lose, those alike together."""
-    groups: dict[tuple[str, str, Estimate], list[Site]] = defaultdict(list)
+    groups: dict[tuple[str, str, Estimate], list[FusedNode]] = defaultdict(list)
     for site in fused.sites:
         estimate = now.fused.get((site.scope, site.node.name))
         if estimate is None or estimate.source == FUNCTION_BODY or estimate.seconds is None:

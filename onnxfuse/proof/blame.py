@@ -17,7 +17,7 @@ from onnxfuse.rewriting.provenance import keys
 
 if TYPE_CHECKING:
     from onnxfuse.fusing.fused import Banned, Fused
-    from onnxfuse.rewriting.provenance import Site, Vanished
+    from onnxfuse.rewriting.provenance import FusedNode, Vanished
 
     from .cut_proof import Compared
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Suspects:
     """What wrong values tell of."""
 
-    sites: list[tuple[Site, str]]
+    sites: list[tuple[FusedNode, str]]
     """Fused nodes, each with what is wrong."""
     simplified: Banned
     """Values that were computed anew without a rule, and must not be."""
@@ -40,7 +40,7 @@ def suspects(fused: Fused, tested: ModelProto, compared: Compared) -> Suspects:
 
     A value that no fusion is named after is computed through some: those inside its cut are to blame, unless their own
     value is right.  `tested` is what was compared of the fused model."""
-    sites: dict[int, tuple[Site, str]] = {}
+    sites: dict[int, tuple[FusedNode, str]] = {}
     simplified: set[tuple[str, str, str]] = set()
     for cut, reason in compared.wrong.items():
         inside = {name for index in cut.fused for name in tested.graph.node[index].output}
@@ -78,7 +78,7 @@ class Blame:
         return banned | on.simplified
 
 
-def left_out(site: Site, verdict: Validation, reason: str) -> LeftOut:
+def left_out(site: FusedNode, verdict: Validation, reason: str) -> LeftOut:
     """A fused node that is no longer one."""
     from onnxfuse.reporting.tell import fusion
 

@@ -12,7 +12,7 @@ from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import family_of
 from onnxfuse.model.op_traits import COMMON
 from onnxfuse.model.standard import STANDARD
-from onnxfuse.rewriting.provenance import Site, module
+from onnxfuse.rewriting.provenance import FusedNode, module
 
 from .records import Fusion, NearMiss
 
@@ -22,12 +22,12 @@ SMALL = 4
 """A pattern of fewer ops says something only where all of them are there and a condition fails."""
 
 
-def worth_telling(site: Site) -> bool:
+def worth_telling(site: FusedNode) -> bool:
     """A node that a target merely writes in another way is no fusion."""
     return len(site.replaced) > 1 or any(not match.rule.lowers for match in site.matches)
 
 
-def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
+def fusion(site: FusedNode, known: Mapping[str, int] | None = None) -> Fusion:
     """A site as plain data; `known` are sizes of symbolic dimensions."""
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
     fused = [match.rule.name for match in site.matches if not match.rule.lowers]
@@ -47,7 +47,7 @@ def fusion(site: Site, known: Mapping[str, int] | None = None) -> Fusion:
     )
 
 
-def near_misses(view: View, found: Found, sites: Sequence[Site], why: str | None) -> list[NearMiss]:
+def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str | None) -> list[NearMiss]:
     """Failed matches that got far, at places that no fusion covers: of those that share a place, the furthest.
 
     Of rules that got equally far, the one that asks for the least besides is the nearest."""

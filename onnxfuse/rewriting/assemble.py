@@ -15,11 +15,11 @@ from onnxfuse.model.walk import has_bodies
 
 from .duplicates import Duplicates
 from .plan import Draft, UnrealisableError
-from .provenance import Site, Written, sites
+from .provenance import FusedNode, Written, sites
 from .restore import restore
 
 
-def assemble(draft: Draft, duplicates: Duplicates, pinned: Collection[str]) -> list[Site]:
+def assemble(draft: Draft, duplicates: Duplicates, pinned: Collection[str]) -> list[FusedNode]:
     """Make the scope what its draft says; the fused nodes that are live.  Raises UnrealisableError.
 
     `duplicates` are the nodes that stay; `pinned` values keep their name."""

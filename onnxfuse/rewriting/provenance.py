@@ -35,7 +35,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Site:
+class FusedNode:
     """One fused node that was written: the matches behind it, the node, and the value of the scope it computes."""
 
     matches: tuple[Match, ...]
@@ -67,7 +67,7 @@ class Vanished:
         return [(self.scope, self.match.rule.name, value) for value in self.match.values]
 
 
-def vanished(found: Found, scope: str, own: Sequence[Site]) -> list[Vanished]:
+def vanished(found: Found, scope: str, own: Sequence[FusedNode]) -> list[Vanished]:
     """The matches of a scope that none of its sites stands for."""
     standing = {id(match) for site in own for match in site.matches}
     return [Vanished(match, scope) for match in found.rooted if id(match) not in standing]
@@ -75,7 +75,7 @@ def vanished(found: Found, scope: str, own: Sequence[Site]) -> list[Vanished]:
 
 def sites(
     view: View, found: Found, written: Sequence[Written], survivors: Collection[int], made: Collection[str]
-) -> list[Site]:
+) -> list[FusedNode]:
     """The sites of a scope, and on each fused node the metadata that says where it comes from.
 
     `survivors` are the indices of the original nodes that are kept, `made` the names of all values that the scope has
@@ -111,7 +111,7 @@ def sites(
         _inherit(fused.node, replaced)
         values = [n.output[0] for n in replaced if n.output and n.output[0]]
         result.append(
-            Site(
+            FusedNode(
                 fused.matches,
                 fused.node,
                 fused.value,
@@ -126,7 +126,7 @@ def sites(
     return result
 
 
-def merged(site: Site, former: Mapping[str, Site], original: Collection[str]) -> Site:
+def merged(site: FusedNode, former: Mapping[str, FusedNode], original: Collection[str]) -> FusedNode:
     """A site of a later pass with what it stands for in the original.
 
     `former` are the fused nodes of earlier passes by name: one that is gone for the site leaves to it what it stood
@@ -152,7 +152,7 @@ def origin(node: NodeProto) -> tuple[str, list[str]]:
     return told.get(RULE_KEY, ""), told.get(REPLACED_KEY, "").split()
 
 
-def keys(site: Site, matches: Sequence[Match]) -> list[tuple[str, str, str]]:
+def keys(site: FusedNode, matches: Sequence[Match]) -> list[tuple[str, str, str]]:
     """What must be banned for these matches of a site not to come back: their rules, at the values they changed.
 
     Not at the site's own value: where views cancel, that is another than the one at which a rule matched."""

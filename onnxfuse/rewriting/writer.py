@@ -25,7 +25,7 @@ from onnxfuse.terms.term import SMALL, Term, static
 from .assemble import assemble
 from .duplicates import Duplicates
 from .plan import Draft, Plan, UnrealisableError
-from .provenance import Site
+from .provenance import FusedNode
 from .realize import realize
 from .simplify import simpler
 
@@ -63,7 +63,7 @@ class Writer:
 
     # ------------------------------------------------------------------------------------- the scope
 
-    def write(self) -> list[Site]:
+    def write(self) -> list[FusedNode]:
         """Rewrite the scope; returns the fused nodes that are live.  Raises UnrealisableError."""
         graph, current = self.graph, self.found.current
         moved = set(self.found.touched)
