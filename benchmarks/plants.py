@@ -31,7 +31,7 @@ from onnxfuse.language.catalogue import Catalogue, define, load
 from onnxfuse.language.rule import Rule, op_name, targets
 from onnxfuse.model.graph import family
 from onnxfuse.proof.cut_proof import compare_found, compare_sites, observe
-from onnxfuse.proof.cuts import Site, find
+from onnxfuse.proof.cuts import Cut, find
 from onnxfuse.proof.oracle import NOT_RUN, Oracle
 from onnxfuse.proof.stand_in import runnable
 from onnxfuse.runtime.quiet import onnxruntime
@@ -165,7 +165,7 @@ class Original:
         self.oracle = Oracle(self.proto)
         self._values: list[dict[str, Any]] = [{}, {}]
 
-    def values(self, found: Sequence[Site]) -> list[dict[str, Any]]:
+    def values(self, found: Sequence[Cut]) -> list[dict[str, Any]]:
         """What `site_proof.observe` gives, each value observed once."""
         new = [s for s in found if not {*s.stops, *s.observed} <= self._values[0].keys()]
         for known, seen in zip(self._values, observe(self.proto, new, self.oracle.cases) if new else [], strict=False):
@@ -189,7 +189,7 @@ class Model:
         """What the proof runs of a fused model."""
         return runnable(fused.model, catalogue or self.catalogue)
 
-    def _sites(self, fused: onnx.ModelProto) -> dict[tuple[Any, ...], Site]:
+    def _sites(self, fused: onnx.ModelProto) -> dict[tuple[Any, ...], Cut]:
         """The sites of a fused model by all that they compute."""
         given = {tensor.name for tensor in self.original.proto.graph.initializer}
         made = {t.name: t.SerializeToString() for t in fused.graph.initializer if t.name not in given}

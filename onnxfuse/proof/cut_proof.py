@@ -19,7 +19,7 @@ from onnxfuse.runtime.quiet import Session, SessionError
 
 from . import cuts, float64, numerics
 from .cut_tolerance import Equation
-from .cuts import Site
+from .cuts import Cut
 from .input_values import Case
 from .last_digits import moved
 
@@ -47,7 +47,7 @@ class Compared:
     that showed in the models' own precision already."""
     right: set[str] = field(default_factory=set)
     """Values that are what they were."""
-    wrong: dict[Site, str] = field(default_factory=dict)
+    wrong: dict[Cut, str] = field(default_factory=dict)
     """Sites that differ, and how; none that merely contains another."""
 
 
@@ -90,7 +90,7 @@ def compare_sites(
 def compare_found(
     original: onnx.ModelProto,
     fused: onnx.ModelProto,
-    found: Sequence[Site],
+    found: Sequence[Cut],
     real: Sequence[Mapping[str, Any]],
     *,
     base_dir: Path | None = None,
@@ -104,7 +104,7 @@ def compare_found(
     arrays = [{name for name, value in values.items() if isinstance(value, np.ndarray)} for values in real]
     found = [s for s in found if all({*s.stops, *s.observed} <= names for names in arrays)]
     result = Compared()
-    wrong: dict[Site, str] = {}
+    wrong: dict[Cut, str] = {}
     pending = list(_parts(models, found))
     while pending:
         part = pending.pop()
@@ -126,16 +126,16 @@ def _filled(case: Case) -> bool:
     return all(value.size for value in case.inputs.values() if isinstance(value, np.ndarray))
 
 
-def _explained(site: Site, wrong: Mapping[Site, str], fused: onnx.ModelProto) -> bool:
+def _explained(site: Cut, wrong: Mapping[Cut, str], fused: onnx.ModelProto) -> bool:
     """Does the site contain another that is wrong by itself?"""
     nodes = set(site.fused)
     return any(other is not site and set(other.fused) < nodes for other in wrong)
 
 
-def _parts(models: _Models, found: Sequence[Site]) -> Iterator[list[Site]]:
+def _parts(models: _Models, found: Sequence[Cut]) -> Iterator[list[Cut]]:
     """Sites that run in one session: alike in who runs them in float64, and not too many or too large."""
     sizes = {tensor.name: tensor.ByteSize() for tensor in models.original.graph.initializer}
-    groups: dict[tuple[bool, ...], list[Site]] = {}
+    groups: dict[tuple[bool, ...], list[Cut]] = {}
     for site in found:
         before, after = (
             float64.operators([model.graph.node[i] for i in cone], model.functions)
@@ -145,7 +145,7 @@ def _parts(models: _Models, found: Sequence[Site]) -> Iterator[list[Site]]:
         known = [bool(float64.lacks_double(ops) and float64.lacks_reference(ops)) for ops in (before, after)]
         groups.setdefault((*runs, *known), []).append(site)
     for group in groups.values():
-        part: list[Site] = []
+        part: list[Cut] = []
         weight = 0
         for site in group:
             read = {name for i in site.original for name in models.original.graph.node[i].input}
@@ -160,12 +160,12 @@ def _parts(models: _Models, found: Sequence[Site]) -> Iterator[list[Site]]:
 
 def _compare_part(
     models: _Models,
-    part: list[Site],
+    part: list[Cut],
     real: Sequence[Mapping[str, Any]],
     seed: int,
     tolerances: tuple[float | None, float | None],
     result: Compared,
-) -> dict[Site, str]:
+) -> dict[Cut, str]:
     """Why sites differ that run in one session.  Raises SessionError where one of them does not run."""
     loose = cuts.loose(models.original, models.fused, part)
     feeds = [cuts.feed(part, values, seed, loose=loose) for values in real]
@@ -176,7 +176,7 @@ def _compare_part(
     original = Session(before, models.base_dir, optimize=False, threads=1)
     fused = Session(after, models.base_dir, optimize=True, threads=1, **models.kernels)
     exact, again = _evaluator(before, models.base_dir), _evaluator(after, models.base_dir)
-    wrong: dict[Site, str] = {}
+    wrong: dict[Cut, str] = {}
     trusted = [True] * len(part)
     for style in STYLES:
         given = cuts.feed(part, real[style == "rows"], seed, style, loose)
@@ -205,7 +205,7 @@ def _compare_part(
 
 
 def _apart(
-    models: _Models, part: Sequence[Site], equations: Mapping[int, Equation], feeds: Mapping[str, Any]
+    models: _Models, part: Sequence[Cut], equations: Mapping[int, Equation], feeds: Mapping[str, Any]
 ) -> list[int]:
     """Which equations, by the number of their site, are apart by more than the last digits of numbers account for."""
     left = list(equations)
@@ -219,7 +219,7 @@ def _apart(
 
 
 def _moved(
-    models: _Models, part: Sequence[Site], numbers: Sequence[int], feeds: Mapping[str, Any], seed: int, tensors: bool
+    models: _Models, part: Sequence[Cut], numbers: Sequence[int], feeds: Mapping[str, Any], seed: int, tensors: bool
 ) -> dict[int, tuple[Any, Any]]:
     """What both models give in float64 with other last digits, by the number of the site; of those that run."""
 
@@ -245,7 +245,7 @@ def _moved(
     return {number: (truth[i], same and same[i]) for i, number in enumerate(numbers)}
 
 
-def _fed(site: Site) -> tuple[str, ...]:
+def _fed(site: Cut) -> tuple[str, ...]:
     return (*site.stops, *site.observed)
 
 
@@ -312,7 +312,7 @@ class _Seen:
 
 
 def observe(
-    original: onnx.ModelProto, found: Sequence[Site], cases: Sequence[Case], base_dir: Path | None = None
+    original: onnx.ModelProto, found: Sequence[Cut], cases: Sequence[Case], base_dir: Path | None = None
 ) -> list[dict[str, Any]]:
     """The values of the original that the sites rest on, in a usual case and in the last unusual one.
 

@@ -37,7 +37,7 @@ _PERIOD = 11
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class Cut:
     """One value that the two models compute differently.  `observed` are the values to feed it with, beside `stops`."""
 
     output: str
@@ -104,7 +104,7 @@ class _Graph:
         return cone
 
 
-def find(original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Site]:
+def find(original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Cut]:
     """Every value of both graphs that they compute differently from common values, in the order of `fused`.
 
     Left out is what cannot be cut: values in bodies and functions, constants, and values behind too many nodes.
@@ -124,7 +124,7 @@ def find(original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Site]:
     return sites
 
 
-def _site(before: _Graph, after: _Graph, output: str, shared: set[str]) -> Site | None:
+def _site(before: _Graph, after: _Graph, output: str, shared: set[str]) -> Cut | None:
     """The site of a value: where one model rests on what the other computes anew, the cut moves behind that."""
     opened: set[str] = set()
     new, old = _Cone(), _Cone()
@@ -145,7 +145,7 @@ def _site(before: _Graph, after: _Graph, output: str, shared: set[str]) -> Site 
     # Where one rests on more than the other, two values are equal by nature: not under noise.
     entangled = bool(old.stops ^ (new.stops - new.measured))
     stops, observed = tuple(sorted(new.stops | old.stops)), tuple(sorted(old.observed))
-    return Site(output, stops, observed, tuple(sorted(old.nodes)), tuple(sorted(new.nodes)), entangled)
+    return Cut(output, stops, observed, tuple(sorted(old.nodes)), tuple(sorted(new.nodes)), entangled)
 
 
 def _same(a: onnx.NodeProto, b: onnx.NodeProto) -> bool:
@@ -159,7 +159,7 @@ def _same(a: onnx.NodeProto, b: onnx.NodeProto) -> bool:
 
 
 def cut(
-    model: onnx.ModelProto, sites: Sequence[Site], cones: Sequence[tuple[int, ...]], *feeds: Mapping[str, Any]
+    model: onnx.ModelProto, sites: Sequence[Cut], cones: Sequence[tuple[int, ...]], *feeds: Mapping[str, Any]
 ) -> onnx.ModelProto:
     """A model of disjoint copies of the `cones` of `sites`; values of site i are called ``i/name``.
 
@@ -215,7 +215,7 @@ def _called(model: onnx.ModelProto, nodes: Iterable[int]) -> list[onnx.FunctionP
     return [function for key, function in known.items() if key in wanted]
 
 
-def loose(original: onnx.ModelProto, fused: onnx.ModelProto, sites: Sequence[Site]) -> dict[str, np.ndarray]:
+def loose(original: onnx.ModelProto, fused: onnx.ModelProto, sites: Sequence[Cut]) -> dict[str, np.ndarray]:
     """Initializers that may have other values than they have, in both models alike: shifts and tables of rows.
 
     They hide what a small variance shows.  Left out are those that another constant was made of, large ones, and those
@@ -252,7 +252,7 @@ def given(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def feed(
-    sites: Sequence[Site],
+    sites: Sequence[Cut],
     real: Mapping[str, Any],
     seed: int,
     style: str = "plain",

@@ -144,7 +144,7 @@ def test_masks_and_integers_keep_their_content() -> None:
         "variance": np.array([0.5, 2.5], np.float32),
         "x": np.array([0.5, -2.5], np.float16),
     }
-    fed = cuts.feed([cuts.Site("y", tuple(real), (), (), ())], real, seed=0)
+    fed = cuts.feed([cuts.Cut("y", tuple(real), (), (), ())], real, seed=0)
     for name in ("ids", "bits", "fill"):
         np.testing.assert_array_equal(fed[f"0/{name}"], real[name])
     assert (fed["0/variance"] >= 0).all()
