@@ -416,7 +416,8 @@ def test_libraries_are_kept_and_used_again(monkeypatch: pytest.MonkeyPatch, tmp_
     assert build.build(Source("kept.cu", SQUARED + " "), "squared", checked=True) != path
     monkeypatch.setattr(build, "_platform", lambda: "another compiler")
     assert build.build(source, "squared", checked=True) != path
-    assert not [left for left in path.parent.iterdir() if left.suffix not in (".so", ".o")]
+    kept = [left for left in path.parent.rglob("*") if left.suffix != ".headers"]
+    assert {left.suffix for left in kept} == {".so", ".o", ".gch"}  # and no temporary folder
 
 
 def test_several_processes_may_build_at_a_time(tmp_path: Path) -> None:
