@@ -18,7 +18,7 @@ from onnxfuse.errors import DependencyError
 API_VERSIONS = (24, 23)
 """The versions of the table that are asked for in turn, and of OrtCustomOp that is given then."""
 TESTED = ((1, 23), (1, 31))
-"""The first and the last minor version of onnxruntime that tests/runtime/test_bridge.py has passed on."""
+"""The first and the last minor version of onnxruntime that tests/runtime/test_session.py has passed on."""
 
 ORT_FAIL = 1
 REQUIRED, OPTIONAL = 0, 1

@@ -20,8 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxfuse
 from onnxfuse import kernels
-from onnxfuse.errors import DependencyError, UsageError
-from onnxfuse.runtime import abi, custom_op, library, registration, session
+from onnxfuse.errors import UsageError
+from onnxfuse.runtime import custom_op, registration, session
 from onnxfuse.runtime.custom_op import Backend
 from onnxfuse.runtime.installed import CPU, CUDA
 from onnxfuse.runtime.served import examine
@@ -384,53 +384,3 @@ print(cycle.sessions[0].run(None, {"x": np.zeros((1, 1), np.float32)})[0])
     root = Path(__file__).parents[2]
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (0, "[[100.]]\n", "")
-
-
-# ------------------------------------------------------------------------------------- the C API, the library
-
-
-@pytest.mark.parametrize("version", ["1.22.1", "1.32.0", "2.0.1", "dev"])
-def test_another_onnxruntime_is_refused(version: str) -> None:
-    with pytest.raises(DependencyError, match=f"tested with onnxruntime 1.23 to 1.31, this is {version}: install"):
-        abi.check(version)
-
-
-def test_the_installed_onnxruntime_is_not_refused() -> None:
-    abi.check(ort.__version__)
-    abi.check("1.23.0")
-    abi.check("1.31.99")
-
-
-def test_a_table_that_is_not_as_the_header_says_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = opened(one_node())
-    api = list(custom_op._nodes.values())[-1]._api
-    monkeypatch.setattr(api, "GetErrorCode", lambda status: 7)
-    with pytest.raises(DependencyError, match="another C API"):
-        api._try()
-    del made
-
-
-@pytest.mark.parametrize("machine", library.MACHINES)
-def test_the_library_is_small_and_well_formed(machine: str) -> None:
-    data = library.image(machine)
-    assert len(data) < 1024
-    assert data[:4] == b"\x7fELF"
-    assert int.from_bytes(data[18:20], "little") == library.MACHINES[machine][0]
-    # Every segment lies in the file, and at an address that fits its offset.
-    for start in range(64, 64 + 3 * 56, 56):
-        offset, address, size, alignment = (
-            int.from_bytes(data[start + at : start + at + 8], "little") for at in (8, 16, 32, 48)
-        )
-        assert offset + size <= len(data)
-        assert (address - offset) % alignment == 0
-
-
-def test_the_jump_on_arm_is_a_literal_load() -> None:
-    # ldr x16, #0x10020; br x16, as GNU as assembles them
-    assert library._jump_aarch64(0x10020).hex() == "10010858" + "00021fd6"
-
-
-def test_a_system_without_such_a_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library.platform, "machine", lambda: "riscv64")
-    with pytest.raises(DependencyError, match="on x86_64 and aarch64, not on linux riscv64: open the model with onnxr"):
-        library.loaded.__wrapped__()

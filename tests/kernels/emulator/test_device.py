@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from onnxfuse.errors import DependencyError, KernelError
+from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import Buffer, Launch, Source
-from onnxfuse.kernels.emulator import build
 from onnxfuse.kernels.emulator.device import ORDERS, Emulated
 from tests.kernel_mutants import survivors
 
@@ -376,109 +370,3 @@ def test_a_launch_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(KernelError, match=message):
         Emulated().launch(Launch(Source("s.cu", SQUARED), "squared", grid, block, shared), arguments)
-
-
-def test_a_source_that_does_not_compile_is_named() -> None:
-    source = Source("s.cu", SQUARED.replace("x[i] * x[i]", "z[i]"))
-    for checked in (True, False):
-        with pytest.raises(KernelError, match=r"^s.cu:4: .z. was not declared in this scope$"):
-            Emulated(checked).launch(Launch(source, "squared", (1,), (1,)), [zeros(1), zeros(1), np.int32(1)])
-    with pytest.raises(KernelError, match="cubed"):
-        Emulated().launch(Launch(Source("s.cu", SQUARED), "cubed", (1,), (1,)), [zeros(1), zeros(1), np.int32(1)])
-
-
-def test_lines_are_those_of_the_file_they_come_from() -> None:
-    text = '#line 1 "main.cu"\n#line 10 "part.cuh"\ninline __device__ float part(const float *x) { return x[70]; }\n'
-    text += (
-        '#line 3 "main.cu"\nextern "C" __global__ void main_kernel(const float *x, float *y) {\n  y[0] = part(x);\n}\n'
-    )
-    with pytest.raises(KernelError, match=r"^main_kernel: part.cuh:10: .* read of 4 bytes at byte 280"):
-        Emulated().launch(Launch(Source("main.cu", text), "main_kernel", (1,), (1,)), [floats(70), zeros(1)])
-
-
-def test_without_a_compiler_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build.shutil, "which", lambda name: None)
-    with pytest.raises(DependencyError, match=r"g\+\+, which is not installed: install it"):
-        Emulated().launch(
-            Launch(Source("none.cu", SQUARED + "// anew"), "squared", (1,), (1,)), [None, None, np.int32(0)]
-        )
-
-
-def test_libraries_are_kept_and_used_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("ONNXFUSE_CACHE", str(tmp_path / "cache"))
-    source = Source("kept.cu", SQUARED)
-    path = build.build(source, "squared", checked=True)
-    before = path.stat()
-    assert path.parent == tmp_path / "cache"
-    assert build.build(source, "squared", checked=True) == path
-    assert path.stat() == before
-    assert build.build(source, "squared", checked=False) != path
-    assert build.build(Source("kept.cu", SQUARED + " "), "squared", checked=True) != path
-    monkeypatch.setattr(build, "_platform", lambda: "another compiler")
-    assert build.build(source, "squared", checked=True) != path
-    kept = [left for left in path.parent.rglob("*") if left.suffix != ".headers"]
-    assert {left.suffix for left in kept} == {".so", ".o", ".gch"}  # and no temporary folder
-
-
-def test_several_processes_may_build_at_a_time(tmp_path: Path) -> None:
-    code = """
-import numpy as np
-from onnxfuse.kernels.device.device import Launch, Source
-from onnxfuse.kernels.emulator.device import Emulated
-y = np.zeros(4, np.float32)
-text = 'extern "C" __global__ void one(float *y) { y[threadIdx.x] = 1.0f; }'
-Emulated().launch(Launch(Source("one.cu", text), "one", (1,), (4,)), [y])
-print(y.sum())
-"""
-    environment = {**os.environ, "ONNXFUSE_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", code]
-    started = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    assert [process.communicate(timeout=120)[0].strip() for process in started] == ["4.0"] * 4
-
-
-@pytest.mark.parametrize("checked", [True, False])
-def test_several_threads_may_launch_at_a_time(checked: bool) -> None:
-    device = Emulated(checked)
-    source = Source("r.cu", REVERSED)
-
-    def launch(seed: int) -> bool:
-        x = np.random.default_rng(seed).random(64 * 20, np.float32)
-        for _ in range(20):
-            y = np.zeros_like(x)
-            with device.fresh(y):
-                device.launch(Launch(source, "reversed", (20,), (64,)), [x, y])
-            if not np.array_equal(y.reshape(20, 64), x.reshape(20, 64)[:, ::-1]):
-                return False
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(launch, range(8))) == [True] * 8
-
-
-def test_entries_of_one_source_may_run_at_a_time() -> None:
-    text = REVERSED + REVERSED.replace("reversed", "negated").replace("tile[63 - t]", "-tile[t]")
-    device, source, x = Emulated(), Source("both.cu", text), floats(64 * 50)
-
-    def launch(entry: str) -> Array:
-        y = np.zeros_like(x)
-        for _ in range(10):
-            device.launch(Launch(source, entry, (50,), (64,)), [x, y])
-        return y
-
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(launch, ["reversed", "negated"] * 4))
-    for turned, negated in zip(results[::2], results[1::2], strict=True):
-        np.testing.assert_array_equal(turned.reshape(50, 64), x.reshape(50, 64)[:, ::-1])
-        np.testing.assert_array_equal(negated, -x)
-
-
-def test_a_kernel_that_fails_leaves_nothing_behind() -> None:
-    device = Emulated()
-    right, wrong = Source("r.cu", REVERSED), Source("r.cu", REVERSED.replace("__syncthreads();", ""))
-    for _ in range(5):
-        x, y = floats(128), zeros(128)
-        with pytest.raises(KernelError):
-            device.launch(Launch(wrong, "reversed", (2,), (64,)), [x, y])
-        with device.fresh(y):
-            device.launch(Launch(right, "reversed", (2,), (64,)), [x, y])
-        np.testing.assert_array_equal(y, KERNELS["reversed"].result)

@@ -1,0 +1,86 @@
+"""`rules` lists, shows, tests and begins rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxfuse.cli.main import main
+from tests import broken
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """model.onnx in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(broken.good(), "model.onnx")
+    return Path("model.onnx")
+
+
+@pytest.fixture
+def models(model: Path) -> list[str]:
+    """Three models, of which the second cannot be read."""
+    onnx.save(broken.good(), "third.onnx")
+    Path("second.onnx").write_bytes(b"")
+    return [str(model), "second.onnx", "third.onnx"]
+
+
+@pytest.mark.usefixtures("engine")
+def test_rules_list(capsys: Capture) -> None:
+    assert main(["rules", "list"]) == 0
+    assert capsys.readouterr().out == (
+        "1_act\n"
+        "  Gelu                                              GELU, exact.\n"
+        "2_norm\n"
+        "  LayerNormalization → onnxfuse.LayerNormalization  Nine nodes become one.\n"
+    )
+
+
+@pytest.mark.usefixtures("engine")
+def test_rules_show(capsys: Capture) -> None:
+    assert main(["rules", "show", "Gelu"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Gelu(x)\nmatch:\n    y = x * Erf(x)\n"
+    assert err == "rules/1_act/gelu.rule\n"
+
+
+@pytest.mark.usefixtures("engine")
+def test_rules_test_says_every_claim_of_one_rule(capsys: Capture) -> None:
+    assert main(["rules", "test", "LayerNormalization"]) == 0
+    where = "LayerNormalization (rules/2_norm/layer_normalization.rule)"
+    assert capsys.readouterr().out.splitlines() == [
+        f"ok     {where}: matched: plain",
+        f"ok     {where}: float16 body: plain: error 0.5",
+        "2 of 2 claims hold",
+    ]
+
+
+@pytest.mark.usefixtures("engine")
+def test_rules_test_of_all_says_what_does_not_hold(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "Mine.rule").touch()
+    assert main(["rules", "test", "--rules", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "FAILED Gelu (rules/1_act/gelu.rule): float16 body: plain: error 0.5",
+        "ok     LayerNormalization (rules/2_norm/layer_normalization.rule): 2 claims",
+        f"-      Mine ({tmp_path / 'Mine.rule'}): has no `test:` line",
+        "3 of 4 claims hold",
+    ]
+
+
+def test_a_new_rule_passes_its_test(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["rules", "new", "UnitScale", "--rules", str(tmp_path)]) == 0
+    assert main(["rules", "test", "UnitScale", "--rules", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "6 of 6 claims hold"
+
+
+@pytest.mark.usefixtures("engine", "model")
+def test_rules_new(capsys: Capture) -> None:
+    assert main(["rules", "new", "MyNorm2D"]) == 0
+    assert Path("my_norm2_d.rule").read_text() == "# MyNorm2D to begin with.\nMyNorm2D(x)\n"
+    assert "onnxfuse rules test MyNorm2D --rules ." in capsys.readouterr().out
+    assert main(["rules", "new", "MyNorm2D"]) == 2
+    assert "my_norm2_d.rule exists: give another name, or delete it first" in capsys.readouterr().err
