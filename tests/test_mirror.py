@@ -67,7 +67,8 @@ WITH_OTHERS = {
     "targets/test_runtimes.py": "targets.compatibility",
     "targets/test_cuda_target.py": "targets.contrib targets.target",
     "terms/normal/test_normal.py": (
-        "terms.fold terms.infer terms.infer_layers terms.infer_table terms.term terms.normal.pad terms.normal.ranges"
+        "terms.fold terms.infer terms.infer_layers terms.infer_table terms.term"
+        " terms.normal.pad terms.normal.ranges"
         " terms.normal.softmax terms.normal.table terms.normal.views"
     ),
     "terms/normal/test_laws.py": (
@@ -82,8 +83,8 @@ WITH_OTHERS = {
     "whole/test_attention_positions.py": "terms.analysis.lengths terms.shape_values",
     "whole/test_conv_activation.py": "lifting.operand_dims",
     "whole/test_fusion.py": (
-        "fusing.build fusing.fuse fusing.fused matching.cost matching.index matching.instantiate matching.search matching.select"
-        " rewriting.realize"
+        "fusing.build fusing.fuse fusing.fused matching.cost matching.index matching.instantiate matching.search"
+        " matching.select rewriting.realize"
     ),
     "whole/test_linear.py": "terms.analysis.diagonals",
     "whole/test_nothing_lost.py": "matching.near_miss matching.prefilter reporting.tell rewriting.restore",
