@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxfuse.fusing import build
 from onnxfuse.fusing.build import Build
 from onnxfuse.language import catalogue
 from onnxfuse.language.rule import op_name
@@ -357,15 +358,16 @@ def test_group_norm_of_sizes_that_the_kernel_lacks_stays(channels: int, number: 
 
 def test_a_definition_that_is_wrong_is_found_by_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of an op that no CPU has are those of its definition: another epsilon there is another result."""
-    define = catalogue.define
-
-    def wrong(rules: Any) -> dict[str, Any]:
-        found = define(rules)
-        text = "\n".join(ast.unparse(s) for s in found["GroupNorm"].meaning).replace("+ epsilon", "+ epsilon + 0.5")
-        equations = tuple(s for s in ast.parse(text).body if isinstance(s, ast.Assign))
-        return found | {"GroupNorm": dataclasses.replace(found["GroupNorm"], meaning=equations)}
-
-    monkeypatch.setattr(catalogue, "define", wrong)
+    right = catalogue.load()
+    meant = right.definitions["GroupNorm"]
+    text = "\n".join(ast.unparse(s) for s in meant.meaning)
+    assert "+ epsilon" in text
+    equations = tuple(
+        s for s in ast.parse(text.replace("+ epsilon", "+ epsilon + 0.5")).body if isinstance(s, ast.Assign)
+    )
+    wrong = dataclasses.replace(meant, meaning=equations)
+    lying = dataclasses.replace(right, definitions=right.definitions | {"GroupNorm": wrong})
+    monkeypatch.setattr(build, "load", lambda rules: lying)
     done = optimize(groups(320, 32, False), Build(CUDA))
     assert {left.fusion.rule for left in done.report.left_out} == {"GroupNormalization"}
     assert "ms.GroupNorm" not in ops(done.model)
