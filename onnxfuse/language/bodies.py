@@ -24,6 +24,7 @@ from onnxfuse.model.schema import integers_as_input, is_standard, make_attribute
 from onnxfuse.model.standard import newest
 from onnxfuse.terms.term import REAL
 
+from .builtins import BUILTINS, UndecidedError
 from .catalogue import Catalogue
 from .evaluate import attribute_defaults
 from .rule import Rule, captured, literal, op_name, targets
@@ -93,7 +94,7 @@ class Body:
     """Fused ops are called by it; without it, they are written out."""
     like: str = ""
     """An input that numbers take their element type from; without one, they are of `dtype`."""
-    given: bool = False
+    numbers_given: bool = False
     """Whether numbers are inputs."""
     nodes: list[NodeProto] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
@@ -147,7 +148,7 @@ class Body:
     def _number(self, value: float) -> str:
         """The name of a number, in the element type of the body: written once."""
         key = f"{NUMBER}{value!r}"
-        if self.given:
+        if self.numbers_given:
             self.numbers[key] = key
         elif key not in self.numbers:
             number = self.constant(value, self.dtype).name
@@ -184,6 +185,19 @@ class Body:
                 kept.append(made)
                 wanted.update(made.input)
         return kept[::-1]
+
+    # ------------------------------------------------------------------------------------- facts
+
+    def shape(self, x: Any) -> Any:
+        if isinstance(x, Ref) and x.shape is None:
+            raise UndecidedError(f"the shape of {x.name} is unknown")
+        return x.shape if isinstance(x, Ref) else ()
+
+    def given(self, x: Any) -> bool:
+        return isinstance(x, Ref)
+
+    def boolean(self, x: Any) -> bool:
+        return isinstance(x, Ref) and x.boolean
 
     # ------------------------------------------------------------------------------------- equations
 
@@ -267,23 +281,9 @@ class Body:
         table = env[first.id] if isinstance(first, ast.Name) else None
         cut = isinstance(table, Ref) and table.narrow
         args: list[Any] = [table if cut and a is first else self.value(a, env) for a in node.args]
-        if op == "given":
-            return isinstance(args[0], Ref)
-        if op == "isint":
-            return isinstance(args[0], int)
-        if op == "isbool":
-            return isinstance(args[0], Ref) and args[0].boolean
-        if op == "trailing":
-            return tuple(range(int(args[0]), 0))
-        if op == "filled":
-            return args[0]
-        if op == "len":
-            return len(args[0])
-        if op == "rank":
-            return len(args[0].shape)
-        if op == "dim":
-            shape, axis = (args[0].shape or ()) if isinstance(args[0], Ref) else (), args[1]
-            return shape[axis] if -len(shape) <= axis < len(shape) else 1
+        builtin = BUILTINS.get(op)
+        if builtin is not None:
+            return builtin.run(self, *args)
         if op == "Sqrt" and isinstance(args[0], int | float):
             return math.sqrt(args[0])
         attrs = {k.arg: self.value(k.value, env) for k in node.keywords if k.arg}
@@ -372,7 +372,7 @@ def environment(
 @cache
 def asks_for_shapes(definition: Rule) -> bool:
     """Does the meaning depend on a rank, a dimension or the kind of its inputs?"""
-    return bool(_calls(definition) & {"rank", "dim", "isbool"})
+    return any(op in BUILTINS and BUILTINS[op].shapes for op in _calls(definition))
 
 
 @cache

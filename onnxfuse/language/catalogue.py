@@ -16,9 +16,10 @@ from pathlib import Path
 from onnxfuse.errors import UsageError
 from onnxfuse.targets.target import DEFAULT, FOLDERS, FUSING, Target
 
+from .builtins import BUILTINS
 from .check import unknown
 from .parse import finished, read, standard_ops
-from .rule import OWN, PREDICATES, Function, Rule, Source, op_name
+from .rule import OWN, Function, Rule, Source, op_name
 
 CATALOGUE = next(
     (p / "rules" for p in Path(__file__).parents[1:3] if (p / "rules").is_dir()),
@@ -139,10 +140,10 @@ def _load(directories: Sequence[Path]) -> Catalogue:
     catalogue = Catalogue(rules, define(rules))
     known = standard_ops() | set(catalogue.definitions) | {"Repeat"}  # numpy.repeat along an axis
     for function in functions.values():
-        _check_ops(function.source, [*(s.value for s in function.equations), *function.results], known, function)
+        _check_ops(function.source, [*(s.value for s in function.equations), *function.results], known, function, ())
     for rule in rules:
         statements = [*(s for b in rule.blocks for s in b), *rule.emit, *rule.meaning, *rule.standard, *rule.let]
-        _check_ops(rule.source, [*(s.value for s in statements), *rule.where], known, rule)
+        _check_ops(rule.source, [*(s.value for s in statements), *rule.where], known, rule, functions)
     return catalogue
 
 
@@ -152,7 +153,7 @@ def _apart(made: Iterable[Rule | Function]) -> tuple[list[Rule], dict[str, Funct
     for one in made:
         if isinstance(one, Rule):
             rules.append(one)
-        elif one.name in PREDICATES or one.name in functions:
+        elif one.name in BUILTINS or one.name in functions:
             raise one.source.error(f"there is a function called {one.name} already", 1, "give it another name")
         else:
             functions[one.name] = one
@@ -188,14 +189,20 @@ def define(rules: Sequence[Rule]) -> dict[str, Rule]:
 
 
 def _check_ops(
-    source: Source, expressions: Iterable[ast.expr], known: frozenset[str] | set[str], head: Rule | Function
+    source: Source,
+    expressions: Iterable[ast.expr],
+    known: frozenset[str] | set[str],
+    head: Rule | Function,
+    functions: Iterable[str],
 ) -> None:
     parameters = {p.name for p in head.parameters}
     for expression in expressions:
         for node in ast.walk(expression):
             if isinstance(node, ast.Call):
                 name = op_name(node)
-                if "." not in name and name not in known and name not in PREDICATES and name not in parameters:
+                if "." not in name and name not in known and name not in BUILTINS and name not in parameters:
+                    if name[:1].islower():
+                        unknown(source, "function", name, sorted([*BUILTINS, *functions]), node)
                     unknown(source, "op", name, sorted(known), node)
     for parameter in head.parameters:
         for name in parameter.ops:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
+from .builtins import BUILTINS
 from .rule import Rule, Source, Statement, captured, form_values, names_in, op_name, targets
 
 ALLOWED: tuple[type[ast.AST], ...] = tuple(
@@ -56,11 +57,12 @@ def check_names(rule: Rule) -> None:
     for section in (rule.meaning, rule.standard):
         known = parameters | captured(section)
         for statement in section:
-            check_expression(source, statement.value, known)
+            check_expression(source, statement.value, known, meaning=True)
             known.update(targets(statement))
 
 
-def check_expression(source: Source, expression: ast.expr, known: set[str]) -> None:
+def check_expression(source: Source, expression: ast.expr, known: set[str], *, meaning: bool = False) -> None:
+    """Raises RuleError; an expression of a `meaning` depends on what a function body can know."""
     functions: set[int] = set()
     for node in ast.walk(expression):
         if not isinstance(node, ALLOWED):
@@ -71,11 +73,24 @@ def check_expression(source: Source, expression: ast.expr, known: set[str]) -> N
         if isinstance(node, ast.Call):
             if not re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", op_name(node)):
                 raise source.error("only ops and the functions of rules can be called", node, "such as  Cos(x)")
+            _check_call(source, node, meaning)
             functions.update(id(n) for n in ast.walk(node.func))
         elif isinstance(node, ast.Attribute) and id(node) not in functions:
             raise source.error("a dot stands only in the name of an op's domain", node)
         elif isinstance(node, ast.Name) and id(node) not in functions and node.id not in known:
             unknown(source, "name", node.id, sorted(known), node)
+
+
+def _check_call(source: Source, call: ast.Call, meaning: bool) -> None:
+    """A function of rules takes what it takes, where it may stand."""
+    builtin = BUILTINS.get(op_name(call))
+    if builtin is None:
+        return
+    if call.keywords or not builtin.takes(len(call.args)):
+        raise source.error(f"it is {builtin.form}", call, builtin.doc.split("\n")[0])
+    if meaning and not builtin.meaning:
+        allowed = ", ".join(b.name for b in BUILTINS.values() if b.meaning)
+        raise source.error(f"what an op means cannot depend on {builtin.form}", call, f"there are {allowed}")
 
 
 def _attribute_names(expression: ast.expr) -> Iterator[str]:

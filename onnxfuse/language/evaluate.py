@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxfuse.model import dims as symbolic
 from onnxfuse.model.dims import Shape, Sym, exact, product
@@ -21,7 +22,7 @@ from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.normal.normal import expand, make, repeat, reshape, slice_axis, transpose
 from onnxfuse.terms.term import Term, Terms, UnknownValueError
 
-from .builtins import FUNCTIONS, UndecidedError, Value
+from .builtins import BUILTINS, UndecidedError, Value
 from .catalogue import Catalogue
 from .context import Context
 from .parse import standard_ops
@@ -76,6 +77,21 @@ class Scope:
     def number(self, value: Value) -> Value:
         """A constant of one element as a number; everything else as it is."""
         return value.scalar if isinstance(value, Term) and value.scalar is not None else value
+
+    # ------------------------------------------------------------------------------------- facts
+
+    def shape(self, x: Value) -> Shape:
+        if x is None or isinstance(x, int | float):
+            return ()
+        if not isinstance(x, Term) or x.shape is None:
+            raise UndecidedError(f"the shape of {x!r} is unknown")
+        return x.shape
+
+    def given(self, x: Value) -> bool:
+        return isinstance(x, Term) and x.op != "Absent"
+
+    def boolean(self, x: Value) -> bool:
+        return isinstance(x, Term) and x.dtype == TensorProto.BOOL
 
     # ------------------------------------------------------------------------------------- terms
 
@@ -388,8 +404,9 @@ def _binary(node: ast.BinOp) -> Compiled:
 
 def _call(node: ast.Call) -> Compiled:
     called, arguments = op_name(node), [compiled(a) for a in node.args]
-    function = FUNCTIONS.get(called)
-    if function is not None:
+    builtin = BUILTINS.get(called)
+    if builtin is not None:
+        function = builtin.run
         return lambda scope: function(scope, *[argument(scope) for argument in arguments])
     names = [a.id if isinstance(a, ast.Name) else "" for a in node.args]
     keywords = [(k.arg, compiled(k.value), k.value.id if isinstance(k.value, ast.Name) else "") for k in node.keywords]

@@ -148,7 +148,7 @@ def _as_equations(
             for a, p in zip(args, definition.tensors, strict=False)
         ]
     elif generic:
-        body.like, body.given = _typed(definition, args), opset < CAST_LIKE
+        body.like, body.numbers_given = _typed(definition, args), opset < CAST_LIKE
     body.ranks = {a.name: len(a.shape) for a in args if a and a.shape is not None}
     env = environment(definition, args, dict(use.attrs), catalogue)
     last = body.equations(equations, env)

@@ -13,12 +13,7 @@ from typing import Any, TypeAlias
 from onnxfuse.errors import RuleError
 from onnxfuse.model.op_traits import VIEWS
 
-PREDICATES = frozenset(
-    """rank dim shape size isconst isnumber isinput isint isbool isvalue given free half double reused causal window
-    apart lengthened hides lengths blended lowest len abs min max trailing filled opset target provider has mayhold
-    holds infunction broadcasts same atmost attribute along part rows every""".split()
-)
-"""Functions of `let`, `where` and of attribute expressions; all defined in onnxfuse.language.builtins."""
+from .builtins import BUILTINS
 
 OWN = "9_user"
 """The stratum of a user's rules that lie in no folder of a meaning: the last."""
@@ -112,7 +107,7 @@ class Rule:
     def op(self) -> str:
         """The op this rule emits, views around it aside; empty if it emits plain algebra."""
         calls = [node for s in reversed(self.emit) for node in ast.walk(s.value) if isinstance(node, ast.Call)]
-        names = [n for c in calls if (n := op_name(c)) not in PREDICATES]
+        names = [n for c in calls if (n := op_name(c)) not in BUILTINS]
         if self.name in names:
             return self.name
         core = [n for n in names if n not in VIEWS] if self.target else []

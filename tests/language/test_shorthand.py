@@ -133,7 +133,7 @@ def test_a_function_as_a_condition_is_as_many_as_it_says(tmp_path: Path) -> None
         (WIDE.replace("is:", "match:"), "Cos(x)", "unknown section match"),
         ("# F.\nrank(x)\n\nis:     x\n", "Cos(x)", "a function called rank already"),
         ("# F.\nwide(x)\n\nis:\n    y = x\n", "Cos(x)", "ends in what it is"),
-        (WIDE + "---\n# G.\nwider(x)\n\nis:     wide(x)\n", "Cos(x)", "unknown op wide"),
+        (WIDE + "---\n# G.\nwider(x)\n\nis:     wide(x)\n", "Cos(x)", "unknown function wide"),
     ],
 )
 def test_a_mistake_with_a_function(tmp_path: Path, shared: str, match: str, message: str) -> None:

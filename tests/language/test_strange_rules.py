@@ -67,6 +67,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "head": (rule("Cos(X)", head="Zig(X, a=" + "[" * 150 + "]" * 150 + ")"), "x.rule:2:"),
     "digits": (rule("X + " + "9" * 6000), "x.rule:5:"),
     "size": (rule("Cos(X)") + "# \n" * LARGEST, f"and a rule {LARGEST:,} at most"),
+    "arguments": (rule("X * Sigmoid(X)", more="where:\n    rank() == dim(X)\n"), "x.rule:7:5: it is rank(x)"),
     "again": (
         rule("Relu(X)", "Relu(Neg(Relu(Neg(X))))", more="cost: lowering"),
         "rewriting does not end: it applies to what comes of it",
@@ -84,7 +85,6 @@ HARMLESS: dict[str, str] = {
         more=f"let:\n    d = dim(X, 0) + dim(X, 1)\n    {doubled('p', '{0}*d', 9)}\nwhere:\n    p9 > 1\n",
     ),
     "no number": rule("X * Sigmoid(X)", more="where:\n    len(5) > 1\n"),
-    "arguments": rule("X * Sigmoid(X)", more="where:\n    rank() == dim(X)\n"),
     "division": rule("X * Sigmoid(X)", more="where:\n    1.0 / 0.0 > 1\n"),
     "index": rule("X * Sigmoid(X)", more="where:\n    shape(X)[99] > 1\n"),
     "axis": rule("X * Sigmoid(X)", "Transpose(X, perm=[7, 8, 9])"),

@@ -17,9 +17,10 @@ from onnxfuse.kernels.device.device import Array, Device, TensorType, address, n
 from onnxfuse.kernels.device.kernel import REAL, Kernel, Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import KNOWN, Replay
 from onnxfuse.language.bodies import Use, asks_for_shapes, meaning, output_names, real_dtype
+from onnxfuse.language.builtins import BUILTINS
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.functions import function
-from onnxfuse.language.rule import PREDICATES, Rule, op_name
+from onnxfuse.language.rule import Rule, op_name
 
 from .expressions.trace import SERVED
 from .loops import Loop, loops
@@ -139,7 +140,7 @@ def obstacle(definition: Rule, catalogue: Catalogue, inside: tuple[str, ...] = (
             parameter = definition.parameter(name)
             for op in parameter.ops if parameter is not None else (name,):
                 further = catalogue.definitions.get(op)
-                if op in SERVED or op in PREDICATES or op in ("Repeat", "Sqrt"):
+                if op in SERVED or op in BUILTINS or op in ("Repeat", "Sqrt"):
                     continue
                 if further is None or op in inside or op == definition.name:
                     return op
