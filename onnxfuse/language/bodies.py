@@ -27,8 +27,9 @@ from onnxfuse.terms.term import REAL
 from .builtins import BUILTINS, UndecidedError
 from .catalogue import Catalogue
 from .evaluate import attribute_defaults
+from .expressions import EVERYTHING, Backend, compiled
+from .expressions import Call as Step
 from .rule import Rule, captured, literal, op_name, targets
-from .variants import BINARY
 
 UNKNOWN = "?"
 """The dimensions of a value in a body, of which only the rank is known."""
@@ -186,112 +187,9 @@ class Body:
                 wanted.update(made.input)
         return kept[::-1]
 
-    # ------------------------------------------------------------------------------------- facts
-
-    def shape(self, x: Any) -> Any:
-        if isinstance(x, Ref) and x.shape is None:
-            raise UndecidedError(f"the shape of {x.name} is unknown")
-        return x.shape if isinstance(x, Ref) else ()
-
-    def given(self, x: Any) -> bool:
-        return isinstance(x, Ref)
-
-    def boolean(self, x: Any) -> bool:
-        return isinstance(x, Ref) and x.boolean
-
-    # ------------------------------------------------------------------------------------- equations
-
     def equations(self, statements: Sequence[ast.Assign], env: dict[str, Any]) -> Any:
         """Evaluate equations in order; returns the value of the last."""
-        result: Any = None
-        for statement in statements:
-            names = targets(statement)
-            result = self.value(statement.value, env, names[0])
-            env[names[0]] = result
-        return result
-
-    def value(self, node: ast.expr, env: Mapping[str, Any], base: str = "") -> Any:
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.Name):
-            return self.wide(env[node.id])
-        if isinstance(node, ast.List | ast.Tuple):
-            return tuple(self.value(e, env) for e in node.elts)
-        if isinstance(node, ast.IfExp):
-            return self.value(node.body if self.value(node.test, env) else node.orelse, env, base)
-        if isinstance(node, ast.UnaryOp):
-            operand = self.value(node.operand, env)
-            if isinstance(node.op, ast.Not):
-                return not operand
-            return self.node("Neg", [operand.name], {}, base) if isinstance(operand, Ref) else -operand
-        if isinstance(node, ast.BoolOp):
-            values = (bool(self.value(v, env)) for v in node.values)
-            return all(values) if isinstance(node.op, ast.And) else any(values)
-        if isinstance(node, ast.Compare):
-            return self._compare(node, env)
-        if isinstance(node, ast.BinOp):
-            if isinstance(node.op, ast.BitOr):
-                return self.value(node.left, env, base)
-            return self._binary(node, env, base)
-        if isinstance(node, ast.Subscript):
-            sequence, index = self.value(node.value, env), self.value(node.slice, env)
-            return sequence[index]
-        assert isinstance(node, ast.Call), ast.dump(node)
-        return self._call(node, env, base)
-
-    def _compare(self, node: ast.Compare, env: Mapping[str, Any]) -> bool:
-        left, right = self.value(node.left, env), self.value(node.comparators[0], env)
-        if isinstance(node.ops[0], ast.Is | ast.Eq):
-            return bool(left is right or left == right)
-        if isinstance(node.ops[0], ast.IsNot | ast.NotEq):
-            return not (left is right or left == right)
-        if isinstance(node.ops[0], ast.In):
-            return bool(left in right)
-        return bool(left < right if isinstance(node.ops[0], ast.Lt) else left > right)
-
-    def _binary(self, node: ast.BinOp, env: Mapping[str, Any], base: str) -> Any:
-        a, b = self.value(node.left, env), self.value(node.right, env)
-        if not isinstance(a, Ref) and not isinstance(b, Ref):
-            if isinstance(node.op, ast.FloorDiv):
-                return a // b
-            op = BINARY[type(node.op)]
-            return {"Add": lambda: a + b, "Sub": lambda: a - b, "Mul": lambda: a * b, "Div": lambda: a / b}.get(
-                op, lambda: a**b
-            )()
-        op = BINARY[type(node.op)]
-        if op in ("Add", "Sub") and not isinstance(b, Ref) and not b:
-            return a
-        if op == "Add" and not isinstance(a, Ref) and not a:
-            return b
-        if op in ("Mul", "Div") and not isinstance(b, Ref) and b == 1:
-            return a
-        if op == "Mul" and not isinstance(a, Ref) and a == 1:
-            return b
-        if op == "Pow" and b in (2, 3):
-            square = self.node("Mul", [a.name, a.name], {}, base)
-            return square if b == 2 else self.node("Mul", [square.name, a.name], {}, base)
-        return self.node(op, [self.ref(a), self.ref(b)], {}, base)
-
-    def _call(self, node: ast.Call, env: Mapping[str, Any], base: str) -> Any:
-        op = op_name(node)
-        if op in env:  # an op bound to a name, such as an activation
-            op = env[op]
-        # What is cut from a tensor in half precision is widened, not all of it.
-        first = node.args[0] if op in ("Gather", "Slice") and node.args else None
-        table = env[first.id] if isinstance(first, ast.Name) else None
-        cut = isinstance(table, Ref) and table.narrow
-        args: list[Any] = [table if cut and a is first else self.value(a, env) for a in node.args]
-        builtin = BUILTINS.get(op)
-        if builtin is not None:
-            return builtin.run(self, *args)
-        if op == "Sqrt" and isinstance(args[0], int | float):
-            return math.sqrt(args[0])
-        attrs = {k.arg: self.value(k.value, env) for k in node.keywords if k.arg}
-        for keyword in node.keywords:
-            if keyword.arg is None and isinstance(keyword.value, ast.Name):
-                attrs.update(env.get(keyword.value.id) or {})
-        made = self.apply(op, args, {k: v for k, v in attrs.items() if v is not None}, base)
-        return self.wide(replace(made, narrow=True)) if cut else made
+        return Equations(self, env).follow(statements)
 
     def apply(self, op: str, args: list[Any], attrs: dict[str, Any], base: str = "") -> Any:
         """One op over values: a standard node if the opset has it, else the equations that define it."""
@@ -341,6 +239,70 @@ class Body:
     def define(self, definition: Rule, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """The equations of an op's definition over values."""
         return self.equations(meaning(definition), environment(definition, args, attrs, self.catalogue))
+
+
+class Equations(Backend):
+    """Evaluates equations into nodes of a body; `env` are the values of names."""
+
+    READS = EVERYTHING
+
+    def __init__(self, body: Body, env: dict[str, Any]) -> None:
+        self.body, self.env = body, env
+
+    def follow(self, statements: Sequence[ast.Assign]) -> Any:
+        """All of them in order; the value of the last."""
+        result: Any = None
+        for statement in statements:
+            label = targets(statement)[0]
+            result = self.env[label] = compiled(statement.value, Equations)(self, label)
+        return result
+
+    def name(self, node: ast.Name) -> Any:
+        return self.body.wide(self.env[node.id])
+
+    def tensor(self, value: Any) -> bool:
+        return isinstance(value, Ref)
+
+    def shape(self, x: Any) -> Any:
+        if isinstance(x, Ref) and x.shape is None:
+            raise UndecidedError(f"the shape of {x.name} is unknown")
+        return x.shape if isinstance(x, Ref) else ()
+
+    def given(self, x: Any) -> bool:
+        return isinstance(x, Ref)
+
+    def boolean(self, x: Any) -> bool:
+        return isinstance(x, Ref) and x.boolean
+
+    def operator(self, op: str, operands: Sequence[Any], node: ast.expr, label: str) -> Any:
+        """One node; none for neutral numbers, and products for small powers."""
+        a, b = operands[0], operands[-1]
+        if op in ("Add", "Sub") and not isinstance(b, Ref) and not b:
+            return a
+        if op == "Add" and not isinstance(a, Ref) and not a:
+            return b
+        if op in ("Mul", "Div") and not isinstance(b, Ref) and b == 1:
+            return a
+        if op == "Mul" and not isinstance(a, Ref) and a == 1:
+            return b
+        if op == "Pow" and b in (2, 3):
+            square = self.body.node("Mul", [a.name, a.name], {}, label)
+            return square if b == 2 else self.body.node("Mul", [square.name, a.name], {}, label)
+        return self.body.node(op, [self.body.ref(x) for x in operands], {}, label)
+
+    def call(self, call: Step, label: str) -> Any:
+        op = self.env.get(call.op, call.op)  # a name may stand for an op, such as an activation
+        # What is cut from a tensor in half precision is widened, not all of it.
+        table = self.env.get(call.names[0]) if op in ("Gather", "Slice") and call.names else None
+        cut = isinstance(table, Ref) and table.narrow
+        args = [table if cut and not i else argument(self, "") for i, argument in enumerate(call.arguments)]
+        if op == "Sqrt" and isinstance(args[0], int | float):
+            return math.sqrt(args[0])
+        attrs: dict[str, Any] = {}
+        for key, value_of, name in call.keywords:
+            attrs.update((self.env.get(name) or {}) if key is None else {key: value_of(self, "")})
+        made = self.body.apply(op, args, {k: v for k, v in attrs.items() if v is not None}, label)
+        return self.body.wide(replace(made, narrow=True)) if cut else made
 
 
 def meaning(definition: Rule) -> tuple[ast.Assign, ...]:

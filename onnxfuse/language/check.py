@@ -38,6 +38,9 @@ def check_names(rule: Rule) -> None:
             known.update(targets(statement))
         bound_everywhere |= known | _starred(block)
     used = {n for b in rule.blocks for s in b for n in (*names_in(s.value), *targets(s))}
+    for p in rule.parameters:
+        if p.ops and p.name in BUILTINS:
+            raise source.error(f"there is a function called {p.name} already", p.line, "give the ops another name")
     for p in rule.parameters if rule.blocks else ():
         if p.name not in used and not p.optional:
             raise source.error(f"{p.name} stands in the head but not in `match:`", rule.blocks[0][0])

@@ -11,18 +11,13 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
+from .builtins import Value
+from .expressions import Backend, Call, compiled
 from .pattern import Pattern, normal, number
-from .rule import ANY, Parameter, Rule, alternatives, form_values, literal, op_name, targets
-
-BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "Add",
-    ast.Sub: "Sub",
-    ast.Mult: "Mul",
-    ast.Div: "Div",
-    ast.Pow: "Pow",
-}
+from .registry import Builtin
+from .rule import ANY, Parameter, Rule, form_values, literal, targets
 
 SPELLINGS = 2_000
 """Ways to choose among the spellings and optional parameters of a rule; shipped rules have 200 at most."""
@@ -129,11 +124,13 @@ def _spellings(
         yield tuple(used), root, builder.operators
 
 
-class _Builder:
+class _Builder(Backend):
     """Builds the pattern of one block for one choice of variants and spellings."""
 
+    READS = frozenset({ast.Constant, ast.Name, ast.UnaryOp, ast.BinOp, ast.Call})
+
     def __init__(self, rule: Rule, dropped: Mapping[str, ast.expr], choose: Callable[[int], int]) -> None:
-        self.rule, self.choose = rule, choose
+        self.rule, self.pick = rule, choose
         self.names: dict[str, Pattern] = {}
         self.operators: dict[str, str] = {}
         for p in rule.parameters:
@@ -148,47 +145,62 @@ class _Builder:
     def build(self, block: int) -> Pattern:
         root = number(0)
         for statement in self.rule.blocks[block]:
-            root = self.expression(statement.value)
+            root = self.value(statement.value)
             name = targets(statement)[0]
             if root.kind == "op" and not root.scalar:
                 root = replace(root, label=name)
             self.names[name] = root
         return root
 
-    def expression(self, node: ast.expr) -> Pattern:
-        if isinstance(node, ast.Constant):
-            if node.value is None:
-                return Pattern("absent")
-            if isinstance(node.value, int | float):
-                return number(node.value)
-        if isinstance(node, ast.Name) and node.id in self.names:
-            return self.names[node.id]
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return self.make("Neg", [self.expression(node.operand)], node)
-        if isinstance(node, ast.BinOp):
-            if isinstance(node.op, ast.BitOr):
-                choices = alternatives(node)
-                return self.expression(choices[self.choose(len(choices))])
-            if type(node.op) in BINARY:
-                return self.make(BINARY[type(node.op)], [self.expression(node.left), self.expression(node.right)], node)
-        if isinstance(node, ast.Call):
-            args = [self.expression(a) for a in node.args]
-            attrs = {k.arg: k.value for k in node.keywords if k.arg}
-            star = next((k.value.id for k in node.keywords if not k.arg and isinstance(k.value, ast.Name)), "")
-            op, form = self.operator(op_name(node))
-            if form is not None:
-                args += [self.expression(a) for a in form.args]
-                attrs |= {k.arg: k.value for k in form.keywords if k.arg}
-            return self.make(op, args, node, attrs, star)
+    # ------------------------------------------------------------------------------------- steps
+
+    def constant(self, node: ast.Constant) -> Pattern:
+        if node.value is None:
+            return Pattern("absent")
+        return number(node.value) if isinstance(node.value, int | float) else self.refuse(node)
+
+    def name(self, node: ast.Name) -> Pattern:
+        return self.names[node.id] if node.id in self.names else self.refuse(node)
+
+    def tensor(self, value: Value) -> bool:
+        return True
+
+    def truth(self, value: Value, node: ast.expr) -> NoReturn:
+        self.refuse(node)
+
+    def choose(self, count: int) -> int:
+        return self.pick(count)
+
+    def operator(self, op: str, operands: Sequence[Value], node: ast.expr, label: str) -> Pattern:
+        return self.make(op, operands, node)
+
+    def function(self, builtin: Builtin, arguments: Sequence[Value], node: ast.Call) -> NoReturn:
+        self.refuse(node)
+
+    def call(self, call: Call, label: str) -> Pattern:
+        args = [argument(self, "") for argument in call.arguments]
+        attrs = {k.arg: k.value for k in call.node.keywords if k.arg}
+        star = next((name for key, _, name in call.keywords if key is None), "")
+        op, form = self.meant(call.op)
+        if form is not None:
+            args += [self.value(a) for a in form.args]
+            attrs |= {k.arg: k.value for k in form.keywords if k.arg}
+        return self.make(op, args, call.node, attrs, star)
+
+    def refuse(self, node: ast.expr) -> NoReturn:
         raise self.rule.source.error("this cannot be matched", node)
 
-    def operator(self, name: str) -> tuple[str, ast.Call | None]:
+    def value(self, node: ast.expr) -> Pattern:
+        made: Pattern = compiled(node, _Builder)(self, "")
+        return made
+
+    def meant(self, name: str) -> tuple[str, ast.Call | None]:
         """The op of a call, and its form: what it says, or the choice for a parameter that may be one of several."""
         parameter = self.rule.parameter(name)
         if parameter is None or not parameter.ops:
             return name, None
         if name not in self.operators:
-            self.operators[name] = parameter.ops[self.choose(len(parameter.ops))]
+            self.operators[name] = parameter.ops[self.pick(len(parameter.ops))]
         return self.operators[name], parameter.form(self.operators[name])
 
     def make(
