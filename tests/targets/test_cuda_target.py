@@ -13,7 +13,6 @@ import onnx
 import pytest
 
 from onnxfuse.fusing import build
-from onnxfuse.fusing.build import Build
 from onnxfuse.language import catalogue
 from onnxfuse.language.rule import op_name
 from onnxfuse.pipeline import Optimized, optimize
@@ -47,7 +46,7 @@ def ops(proto: onnx.ModelProto) -> Counter[str]:
 
 def proved(before: onnx.ModelProto) -> Optimized:
     """What the model becomes, with nothing left out by the proof."""
-    done = optimize(before, Build(CUDA))
+    done = optimize(before, build.Build(CUDA))
     assert done.report.validation.verdict == "equal", done.report.validation
     assert not done.report.left_out, [left.reason for left in done.report.left_out]
     return done
@@ -314,7 +313,7 @@ def test_positions_below_zero_count_from_the_end_of_a_table() -> None:
     before = model(text, table=[16, 4], other=[16, 4])
     feeds = {"X": np.random.default_rng(1).normal(0, 1, (2, 3, 5, 8)).astype(np.float32)}
     feeds["ids"] = np.array([[-1, -1, 0, 1, 2], [0, 1, 2, 3, 4]])
-    after = optimize(before, Build(CUDA), Experiment(inputs=feeds))
+    after = optimize(before, build.Build(CUDA), Experiment(inputs=feeds))
     assert (after.report.validation.verdict, after.report.left_out) == ("equal", [])
     assert ops(after.model)["ms.RotaryEmbedding"] == 1
 
@@ -362,13 +361,12 @@ def test_a_definition_that_is_wrong_is_found_by_the_proof(monkeypatch: pytest.Mo
     meant = right.definitions["GroupNorm"]
     text = "\n".join(ast.unparse(s) for s in meant.meaning)
     assert "+ epsilon" in text
-    equations = tuple(
-        s for s in ast.parse(text.replace("+ epsilon", "+ epsilon + 0.5")).body if isinstance(s, ast.Assign)
-    )
-    wrong = dataclasses.replace(meant, meaning=equations)
-    lying = dataclasses.replace(right, definitions=right.definitions | {"GroupNorm": wrong})
+    lie = ast.parse(text.replace("+ epsilon", "+ epsilon + 0.5"))
+    equations = tuple(s for s in lie.body if isinstance(s, ast.Assign))
+    definitions = right.definitions | {"GroupNorm": dataclasses.replace(meant, meaning=equations)}
+    lying = dataclasses.replace(right, definitions=definitions)
     monkeypatch.setattr(build, "load", lambda rules: lying)
-    done = optimize(groups(320, 32, False), Build(CUDA))
+    done = optimize(groups(320, 32, False), build.Build(CUDA))
     assert {left.fusion.rule for left in done.report.left_out} == {"GroupNormalization"}
     assert "ms.GroupNorm" not in ops(done.model)
 
