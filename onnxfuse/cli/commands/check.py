@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,8 @@ from onnxfuse.errors import UsageError
 from .options import PATH, choose_target, each, format_, models, print_json, selection, shape, warn_of_unread
 
 if TYPE_CHECKING:
-    from onnxfuse.reporting import requirements
     from onnxfuse.reporting.records import Report
+    from onnxfuse.reporting.requirements import Finding, Sites
 
 
 @click.command()
@@ -63,17 +64,13 @@ def check(
     lookup.check_rules((*build.select, *build.ignore), build.rules)
     lookup.check_rules([expected.name for expected in expectations], build.rules, or_ops=True)
     sources = paths.expand(models)
-    before: dict[str, requirements.Sites] = {}
-    if baseline:
-        requirements.refuse_namesakes(sources)
-        if not update_baseline or baseline.exists():
-            before = requirements.read_baseline(baseline)
-    elif not expectations and not quiet:
+    before = _before(baseline, sources, update_baseline) if baseline else {}
+    if not baseline and not expectations and not quiet:
         click.echo("onnxfuse: nothing is demanded: give --expect or --baseline", err=True)
     out = console.console()
     new = 0
 
-    def one(path: Path) -> tuple[Report, list[requirements.Finding]]:
+    def one(path: Path) -> tuple[Report, list[Finding]]:
         nonlocal new
         model = files.read(path, weights=False)
         with console.progress(path.name, quiet=quiet) as progress:
@@ -99,13 +96,21 @@ def check(
     elif baseline and new and not quiet:
         click.echo(f"onnxfuse: {new} new since the baseline: keep with --update-baseline", err=True)
     if style == "json":
-        checked = [
-            {
-                "model": found.model,
-                "census": dict(found.census),
-                "findings": [finding.to_json() for finding in findings],
-            }
-            for found, findings in results
-        ]
-        print_json({"schema": 1, "models": checked})
+        print_json({"schema": 1, "models": [_to_json(found, findings) for found, findings in results]})
     return max(code, int(any(findings for _, findings in results)))
+
+
+def _before(baseline: Path, sources: Sequence[Path], updating: bool) -> dict[str, Sites]:
+    """The sites of each model in the baseline; none in one that is about to be written for the first time."""
+    from onnxfuse.reporting import requirements
+
+    requirements.refuse_namesakes(sources)
+    return requirements.read_baseline(baseline) if baseline.exists() or not updating else {}
+
+
+def _to_json(found: Report, findings: Sequence[Finding]) -> dict[str, Any]:
+    return {
+        "model": found.model,
+        "census": dict(found.census),
+        "findings": [finding.to_json() for finding in findings],
+    }

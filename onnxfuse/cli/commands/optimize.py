@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,7 +28,11 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from onnxfuse.reporting.records import Report
+
+    Judge: TypeAlias = Literal["onnxruntime", "reference", "kernels"]
 
 
 @click.command()
@@ -66,11 +71,7 @@ def optimize(
     shapes: dict[str, tuple[int, ...]],
     inputs: Path | None,
     card: str | None,
-    seed: int,
-    rtol: float | None,
-    atol: float | None,
-    on_mismatch: Literal["bisect", "fail"],
-    validate: Literal["onnxruntime", "reference", "kernels"] | None,
+    validate: Judge | None,
     no_validate: bool,
     timeout: float | None,
     dry_run: bool,
@@ -99,24 +100,16 @@ def optimize(
     from onnxfuse.system import atomic_write
 
     choose_target(options)
+    tolerances = {name: options.pop(name) for name in ("seed", "rtol", "atol", "on_mismatch")}
     build = Build(**options)
     weighed_on = gpus.given(card, build.target)
-    if validate and no_validate:
-        raise UsageError("--validate and --no-validate exclude each other: give one")
     lookup.check_rules((*build.select, *build.ignore), build.rules)
     given = files.read_inputs(inputs) if inputs else None
-    judge, limit = validate or "onnxruntime", seconds(timeout, emulate=validate == "kernels")
-    experiment = Experiment(
-        shapes or None, given, seed, rtol, atol, on_mismatch, "off" if no_validate else judge, limit
-    )
+    judge, limit = _judge(validate, no_validate), seconds(timeout, emulate=validate == "kernels")
+    experiment = Experiment(shapes or None, given, validate=judge, timeout=limit, **tolerances)
     out = console.console()
     sources = paths.expand(models)
-    places = dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True))
-    for path, place in list(places.items()):
-        if place != path and place in places:
-            # A glob finds the files that a former run of the same command wrote.
-            click.echo(f"onnxfuse: {place} is what becomes of {path} here: not itself fused", err=True)
-            del places[place]
+    places = _without_own(dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True)))
     if report_file:
         atomic_write.refuse(report_file, [*sources, *places.values(), *filter(None, [inputs])])
 
@@ -127,14 +120,11 @@ def optimize(
         model = files.read(path, weights=not no_validate)
         with console.progress(path.name, quiet=quiet) as progress:
             own = replace(build, base_dir=path.parent)
-            optimized = pipeline.optimize(model, own, experiment, card=weighed_on, progress=progress)
-        report, written = optimized.report, list[Path]()
-        report.model = str(path)
-        if report.validation.verdict == "mismatch":
-            note = report.validation.note or "the outputs differ"
-            raise NumericsError(f"{path}: nothing written, the fused model computes something else: {note}")
+            done = pipeline.optimize(model, own, experiment, card=weighed_on, progress=progress)
+        report, written, done.report.model = done.report, list[Path](), str(path)
+        _refuse_mismatch(report)
         if not dry_run:
-            written = files.write(optimized.model, places[path], source=path)
+            written = files.write(done.model, places[path], source=path)
             report.output = str(places[path])
         report.seconds = time.perf_counter() - start
         if not quiet:
@@ -145,3 +135,28 @@ def optimize(
     if report_file:
         atomic_write.replace(report_file, [to_json(one_or_many(reports, len(sources))).encode()])
     return code
+
+
+def _without_own(places: Mapping[Path, Path]) -> dict[Path, Path]:
+    """The files to read, each with the one to write, without those that a former run of the same command wrote, which a
+    glob finds."""
+    kept = dict(places)
+    for path, place in places.items():
+        if place != path and place in kept:
+            click.echo(f"onnxfuse: {place} is what becomes of {path} here: not itself fused", err=True)
+            del kept[place]
+    return kept
+
+
+def _judge(validate: Judge | None, no_validate: bool) -> Judge | Literal["off"]:
+    """What compares.  Raises UsageError where something shall, and shall not."""
+    if validate and no_validate:
+        raise UsageError("--validate and --no-validate exclude each other: give one")
+    return "off" if no_validate else validate or "onnxruntime"
+
+
+def _refuse_mismatch(report: Report) -> None:
+    """Raises NumericsError if a fused model computes something else."""
+    if report.validation.verdict == "mismatch":
+        note = report.validation.note or "the outputs differ"
+        raise NumericsError(f"{report.model}: nothing written, the fused model computes something else: {note}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,9 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from onnx import NodeProto
+    from rich.console import Console
+
     from onnxfuse.reporting.records import Report
 
 
@@ -66,9 +70,7 @@ def report(
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
     from onnxfuse.model import files
-    from onnxfuse.model.graph import DOMAIN, family_of
     from onnxfuse.performance import gpus
-    from onnxfuse.rewriting import provenance
 
     if card and not estimate:
         raise UsageError("--card is for --estimate")
@@ -87,17 +89,11 @@ def report(
             found = pipeline.report(model, own, shapes=shapes or None, why=why, card=known, progress=progress)
         found.model, found.seconds = str(path), time.perf_counter() - start
         warn_of_unread(found)
-        known_as = frozenset((node.name, *node.output)) - {""} if node else frozenset[str]()
         if style == "json":
             found = found.narrowed(lambda fusion: not why or fusion.rule == why)
-            return found.narrowed(lambda fusion: not node or report_text.concerns(fusion, known_as))
+            return found.narrowed(lambda fusion: not node or report_text.concerns(fusion, _names(node)))
         if node:
-            op = family_of(node)
-            out.print(f"{explain} ({op}) in {path}")
-            if node.domain == DOMAIN:
-                report_text.print_origin(out, *provenance.origin(node))
-            else:
-                report_text.print_explanation(out, found, known_as, op, lookup.rules_with(op, build.rules))
+            _explain(out, node, found, build.rules)
         elif why:
             report_text.print_why(out, found, why)
         else:
@@ -110,3 +106,23 @@ def report(
     if style == "json":
         print_json(one_or_many(reports, len(sources)))
     return code
+
+
+def _explain(out: Console, node: NodeProto, found: Report, rules: Sequence[Path]) -> None:
+    """Print what becomes of a node, or of a fused one what it stands for."""
+    from onnxfuse.cli import report_text
+    from onnxfuse.language import lookup
+    from onnxfuse.model.graph import DOMAIN, family_of
+    from onnxfuse.rewriting import provenance
+
+    op = family_of(node)
+    out.print(f"{node.name or node.output[0]} ({op}) in {found.model}")
+    if node.domain == DOMAIN:
+        report_text.print_origin(out, *provenance.origin(node))
+    else:
+        report_text.print_explanation(out, found, _names(node), op, lookup.rules_with(op, rules))
+
+
+def _names(node: NodeProto) -> frozenset[str]:
+    """What a node is known as."""
+    return frozenset((node.name, *node.output)) - {""}
