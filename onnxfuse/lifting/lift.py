@@ -18,7 +18,7 @@ from .constants import constant_term
 from .effects import Effects
 from .node import lift_node
 from .operand_dims import together
-from .sharing import shared_values
+from .sharing import alike, shared_values
 from .view import View
 
 
@@ -33,14 +33,14 @@ def lift(graph: Graph, base_dir: Path | None, parent: View | None = None, effect
     while True:
         view = _lift(View(graph, Terms(), base_dir, parent, effects=of_nodes, unread=unread), known)
         found = _known(view, _symbols(view) if parent is None else frozenset())
-        if found.equal <= known.equal and found.limits.keys() <= known.limits.keys() and found.single <= known.single:
+        if known.includes(found):
             return view
-        known = _Known(known.equal | found.equal, {**found.limits, **known.limits}, known.single | found.single)
+        known = known.joined(found)
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What the ops of a scope tell of its inputs' dimensions."""
+    """What the terms of a scope tell that must be known to make them."""
 
     equal: frozenset[str] = frozenset()
     """Those told apart that are what their labels say after all."""
@@ -48,6 +48,18 @@ class _Known:
     """Symbols → the largest that they can be."""
     single: frozenset[str] = frozenset()
     """Symbols that are 1: an exporter declared a dynamic axis, and wrote the size that it saw into a view."""
+    closed: frozenset[str] = frozenset()
+    """Values that are the same sum or product as one that several nodes use."""
+
+    def includes(self, other: _Known) -> bool:
+        """Does the other tell nothing new?"""
+        limits = other.limits.keys() <= self.limits.keys()
+        return limits and other.equal <= self.equal and other.single <= self.single and other.closed <= self.closed
+
+    def joined(self, other: _Known) -> _Known:
+        """What both tell."""
+        limits = {**other.limits, **self.limits}
+        return _Known(self.equal | other.equal, limits, self.single | other.single, self.closed | other.closed)
 
 
 def _symbols(view: View) -> frozenset[str]:
@@ -73,7 +85,8 @@ def _known(view: View, inputs: frozenset[str]) -> _Known:
     views = [term for term in terms if inputs and term.op == "Reshape" and len(term.args) == 1]
     shapes = [(v.args[0].shape, v.shape) for v in views if v.args[0].shape is not None and v.shape is not None]
     ones = {single(before, after) for before, after in shapes} | {last(a, b) for a, b in pairs}
-    return _Known(frozenset(name for symbol in derived for name in same_if(symbol)), limits, inputs & ones)
+    equal = frozenset(name for symbol in derived for name in same_if(symbol))
+    return _Known(equal, limits, inputs & ones, alike(view.terms, view.terms_of))
 
 
 def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Shape | None:
@@ -97,7 +110,7 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
 def _lift(view: View, known: _Known) -> View:
     """The terms of every value of a scope, in one pass over its nodes."""
     graph = view.graph
-    view.shared = shared_values(graph, view.effects)
+    view.shared = shared_values(graph, view.effects) | known.closed
     taken: set[str] = set()
     # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
     overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()

@@ -1,14 +1,19 @@
-"""Which values of a graph several computations use."""
+"""Which values of a graph several computations use, and which are the same as those."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from onnxfuse.model.graph import Graph
-from onnxfuse.model.op_traits import COMMUTATIVE, SAME_ELEMENTS, SQUARES
+from onnxfuse.model.op_traits import COMMUTATIVE, ELEMENTWISE, LIKE_FIRST, SAME_ELEMENTS, SQUARES
+from onnxfuse.terms.term import Term
 
 from .effects import Effect
+
+PASSED_ON = SAME_ELEMENTS & (ELEMENTWISE | LIKE_FIRST)
+"""Ops whose first output is their first input, of another type at most.  What is seen in another shape is closed there:
+laws may first move the view into a sum."""
 
 
 def shared_values(graph: Graph, effects: Sequence[Effect]) -> set[str]:
@@ -42,6 +47,18 @@ def shared_values(graph: Graph, effects: Sequence[Effect]) -> set[str]:
     for name in graph.outputs:
         use(number.get(name, name), name)
     for node in reversed(graph.nodes):  # who uses what only passes a value on uses that value
-        if node.op_type in SAME_ELEMENTS and node.input and number.get(node.output[0]) in several:
+        if node.op_type in PASSED_ON and node.input and number.get(node.output[0]) in several:
             several.add(number.get(node.input[0], node.input[0]))
     return {name for name, own in number.items() if own in several}
+
+
+def alike(terms: Iterable[Term], values: Mapping[str, Term]) -> frozenset[str]:
+    """Those of the values that are the same sum or product as a closed one, and are not closed."""
+    closed = {(term.op, term.args) for term in terms if term.closed}
+    return frozenset(name for name, term in values.items() if closed and _is_open(term, closed))
+
+
+def _is_open(term: Term, closed: set[tuple[str, tuple[Term, ...]]]) -> bool:
+    while term.op in ("Reshape", "Transpose") and len(term.args) == 1:
+        term = term.args[0]
+    return not term.closed and (term.op, term.args) in closed
