@@ -309,7 +309,7 @@ def _subscript(node: ast.Subscript, kind: type[Backend]) -> Compiled:
 
     def subscript(backend: Backend, label: str) -> Value:
         base = whole(backend, "")
-        if not isinstance(base, tuple):
+        if not isinstance(base, tuple | list):
             raise UndecidedError(f"{ast.unparse(node.value)} is no list")
         return select(backend, base)
 

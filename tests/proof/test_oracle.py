@@ -247,7 +247,8 @@ def test_float64_is_not_asked_about_a_model_that_is_steady() -> None:
 
 
 def test_no_float64_reference_is_said() -> None:
-    graph = "g (float[n] x) => (float[n] y) { y = com.microsoft.Gelu(x) }"
+    node = 'com.microsoft.FusedGemm <activation: string = "Relu"> (x, x, x)'
+    graph = f"g (float[3, 3] x) => (float[3, 3] y) {{ y = {node} }}"
     text = f'<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]> {graph}'
     model = onnx.parser.parse_model(text)
     verdict = Oracle(model, reference=True).compare(model)

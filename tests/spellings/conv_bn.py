@@ -31,11 +31,10 @@ EPILOGUES: Choices = {
 FOLDED = {
     "Conv": {"Conv": 1},
     "ConvTranspose": {"ConvTranspose": 1},
-    "Gemm": {"MatMul": 1, "Add": 1},
-    "MatMul": {"MatMul": 1, "Add": 1},
+    "Gemm": {"FusedMatMul": 1},
+    "MatMul": {"FusedMatMul": 1},
 }
-"""All that is left of an operator with an affine map before or after it: a Gemm becomes what it is short for, and
-stays so in rank 2; in rank 3 the product takes its bias."""
+"""All that is left of an operator with an affine map before or after it: a product takes its bias."""
 
 FUSED = {"Conv": "FusedConv", "Gemm": "FusedMatMul", "MatMul": "FusedMatMul"}
 """What an operator with its bias and activation is called; the names are com.microsoft's, which has no third."""

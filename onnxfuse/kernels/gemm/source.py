@@ -15,6 +15,7 @@ from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.device.types import TYPES
 from onnxfuse.kernels.pointwise.device_function import device_function
 from onnxfuse.language.bodies import Use
+from onnxfuse.language.builtins import UndecidedError
 from onnxfuse.language.catalogue import Catalogue, load
 from onnxfuse.language.functions import function
 
@@ -50,7 +51,7 @@ def epilogue(op: str, attributes: Attributes, bias: bool, residual: bool) -> Epi
     use = Use(op, given, kept, (True,), int(TensorProto.FLOAT), ())
     try:
         body = function(use, _catalogue(), OPSET)
-    except (IndexError, TypeError) as error:
+    except (UndecidedError, TypeError) as error:
         raise KernelError(f"{op} with attributes {dict(attributes)}: {error}") from None
     name = next(node.output[0] for node in body.node if node.op_type == PRODUCT)
     nodes: Sequence[NodeProto] = [node for node in body.node if node.op_type != PRODUCT]
