@@ -311,7 +311,7 @@ def _subscript(node: ast.Subscript, kind: type[Backend]) -> Compiled:
         base = whole(backend, "")
         if not isinstance(base, tuple | list):
             raise UndecidedError(f"{ast.unparse(node.value)} is no list")
-        return select(backend, base)
+        return select(backend, tuple(base))
 
     return subscript
 
