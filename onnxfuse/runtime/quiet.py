@@ -20,7 +20,6 @@ from . import installed
 from .installed import CPU, CUDA
 from .served import Served
 
-PROVIDERS = {"cpu": CPU, "cuda": CUDA}
 THREADS = 2
 _SILENT = 4
 """onnxruntime's severity "fatal": what goes wrong is said once, by the SessionError."""

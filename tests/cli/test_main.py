@@ -35,22 +35,6 @@ COMMANDS = [
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """model.onnx in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    onnx.save(broken.good(), "model.onnx")
-    return Path("model.onnx")
-
-
-@pytest.fixture
-def models(model: Path) -> list[str]:
-    """Three models, of which the second cannot be read."""
-    onnx.save(broken.good(), "third.onnx")
-    Path("second.onnx").write_bytes(b"")
-    return [str(model), "second.onnx", "third.onnx"]
-
-
 # The command itself
 
 

@@ -135,3 +135,12 @@ def test_a_sum_of_one_user_is_taken_apart() -> None:
     terms = lift(next(iter(roots(g.proto(y)))), None).terms_of
     assert not terms[inner].closed
     assert len(terms[y].args) == 3
+
+
+def test_a_sum_that_is_written_twice_is_one_though_several_use_the_first_alone() -> None:
+    g = Model({"x": draw(2, 4), "y": draw(2, 4)})
+    first, again = g("Add", "x", "y"), g("Cast", g("Add", g("Cast", "x", to=1), "y"), to=1)
+    y = g("Mul", g("Add", first, np.float32(1)), g("Sub", g("Tanh", first), again))
+    terms = lift(next(iter(roots(g.proto(y)))), None).terms_of
+    assert terms[first].closed
+    assert terms[again] is terms[first]

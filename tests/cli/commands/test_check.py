@@ -5,30 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import onnx
 import pytest
 
 from onnxfuse.cli.main import main
-from tests import broken
 from tests.fake_engine import Engine, fusion, near_miss
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """model.onnx in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    onnx.save(broken.good(), "model.onnx")
-    return Path("model.onnx")
-
-
-@pytest.fixture
-def models(model: Path) -> list[str]:
-    """Three models, of which the second cannot be read."""
-    onnx.save(broken.good(), "third.onnx")
-    Path("second.onnx").write_bytes(b"")
-    return [str(model), "second.onnx", "third.onnx"]
 
 
 def test_check_without_demands_passes_and_says_so(model: Path, engine: Engine, capsys: Capture) -> None:

@@ -10,7 +10,7 @@ from benchmarks.random_graphs.judge import Original
 from benchmarks.random_graphs.shrink import fused
 from onnxfuse.terms.normal.ranges import in_range, moderate, nonnegative
 from tests.benchmarks.test_random_graphs import TARGETS, written
-from tests.terms.normal.test_normal import FLOAT, Space, b, d, h, s
+from tests.terms.normal.space import FLOAT, Space, b, d, h, s
 
 SCORES = """
     t = Transpose<perm = [0, 1, 3, 2]>(k)  m = MatMul(q, t)

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxfuse.terms.normal import table
 from onnxfuse.terms.normal.table import LAWS, Law
 from onnxfuse.terms.term import Term, static
-from tests.terms.normal.test_normal import BOOL, FLOAT, INT64, Space
+from tests.terms.normal.space import BOOL, FLOAT, INT64, Space
 
 Array: TypeAlias = NDArray[Any]
 Apply: TypeAlias = Callable[..., Any]

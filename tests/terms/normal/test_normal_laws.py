@@ -7,7 +7,7 @@ import pytest
 
 from onnxfuse.terms.normal.normal import combine
 from onnxfuse.terms.term import Term
-from tests.terms.normal.test_normal import FLOAT, Space, b, d, h, s
+from tests.terms.normal.space import FLOAT, Space, b, d, h, s
 
 
 @pytest.fixture

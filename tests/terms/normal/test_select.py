@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.terms.term import Term
-from tests.terms.normal.test_normal import BOOL, FLOAT, HALF, INT64, Space, b, s
+from tests.terms.normal.space import BOOL, FLOAT, HALF, INT64, Space, b, s
 
 LOWEST = -3.4e38
 
