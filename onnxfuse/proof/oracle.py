@@ -254,7 +254,8 @@ class Oracle:
                 note = f"output {name!r} of the original has no finite element, which proves nothing"
                 return replace(result, verdict="not validated", note=note)
         if nan := next(((name, case, d) for name, case, _, d in differences if d.nans and not case.unusual), None):
-            note = f"output {nan[0]!r} has {nan[2].nans} NaN at {nan[1].name}, in the original as in the fused model"
+            output, case, found = nan
+            note = f"the original has {found.nans} NaN in output {output!r} at {case.name}, and so has the fused model"
             return replace(result, note=note)
         return result
 
