@@ -9,16 +9,18 @@ from functools import partial
 
 from onnx import ModelProto
 
-from .errors import ModelError, NumericsError, UsageError
+from .errors import ModelError, NumericsError
 from .fusing.build import Build
 from .fusing.fuse import fuse, lower, uncollected
 from .fusing.fused import Banned, Fused, Progress
 from .kernels.emulator.build import compiler
-from .model.graph import count_nodes, roots
+from .lifting.lifted import Lifted
+from .model.graph import count_nodes
 from .performance.estimate import predict
-from .performance.gpus import Card
+from .performance.gpus import CARDS, DEFAULT, Card
+from .performance.sizes import Sizes
+from .performance.totals import asked, remaining, totals
 from .proof.claim import Claim, Experiment
-from .proof.inputs import assumed
 from .proof.stand_in import runnable
 from .reporting.placement import placement
 from .reporting.records import LeftOut, Report, Runs, Validation
@@ -60,7 +62,7 @@ def optimize(
     if experiment.validate == "kernels":
         compiler()  # a missing one is no fault of the model
     catalogue = build.catalogue
-    known = sizes(model, experiment.shapes or {})
+    at = Sizes.of(model, experiment.shapes)
     source, fused = lower(model, catalogue, opset=build.opset, base_dir=build.base_dir, progress=progress)
     if fused.unread:
         raise ModelError(
@@ -75,9 +77,8 @@ def optimize(
     if card is not None:
         from .performance.profitability import paying
 
-        told, paths = partial(fusion, known=known), (build.rules, build.base_dir)
-        weighed = assumed(model, experiment.shapes)
-        fused, losing, left_out = paying(fused, rebuild, card, weighed[0], *paths, told=told, progress=progress)
+        told, paths = partial(fusion, known=at.known), (build.rules, build.base_dir)
+        fused, losing, left_out = paying(fused, rebuild, card, at.shapes, *paths, told=told, progress=progress)
     validation = Validation("not validated", note="validation is off")
     if experiment.validate != "off":
         from .proof.timed import proved  # onnxruntime is needed only here
@@ -87,10 +88,10 @@ def optimize(
         left_out += wrong
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")
-    report = _report(model, fused, build, known)
+    report = _report(model, source, fused, build, at)
     report.left_out, report.validation = left_out, validation
     if card is not None:
-        _add_estimates(report, fused, card, weighed, build)
+        _add_estimates(report, fused, card, at, build)
     report.seconds = time.perf_counter() - started
     return Optimized(fused.model, report)
 
@@ -111,43 +112,23 @@ def report(
     converted to the build's opset.
     """
     started = time.perf_counter()
-    _, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
-    known = sizes(model, shapes or {})
-    result = _report(model, fused, build, known)
+    at = Sizes.of(model, shapes)
+    source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
+    result = _report(model, source, fused, build, at)
     if card is not None:
-        _add_estimates(result, fused, card, assumed(model, shapes), build)
+        _add_estimates(result, fused, card, at, build)
     result.seconds = time.perf_counter() - started
     return result
 
 
-def sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """What the symbolic dimensions are if inputs have these shapes.
-
-    They measure traffic and never decide what is fused, so that the fused model runs at every shape.  Raises UsageError
-    for shapes that the model's inputs cannot have.
-    """
-    known: dict[str, int] = {}
-    if not shapes:
-        return known
-    graph = next(roots(model))
-    for name, dims in shapes.items():
-        if name not in graph.inputs:
-            raise UsageError(f"--shape {name}: the model has no such input; it has {', '.join(graph.inputs)}")
-        shape = graph.type_of(name)[1]
-        if shape is None:
-            continue
-        if len(shape) != len(dims):
-            raise UsageError(f"--shape {name}: the input has {len(shape)} dimensions, {len(dims)} are given")
-        for dim, size in zip(shape, dims, strict=True):
-            wanted = dim if isinstance(dim, int) else known.setdefault(str(dim), size)
-            if wanted != size:
-                raise UsageError(f"--shape {name}: {dim} is {wanted}, {size} is given")
-    return known
-
-
-def _report(model: ModelProto, fused: Fused, build: Build, known: Mapping[str, int]) -> Report:
+def _report(model: ModelProto, source: Lifted, fused: Fused, build: Build, at: Sizes) -> Report:
     served, target = examine(fused.model, build.rules), build.target
     before = model if target.functions else expand(model)
+    sites = [site for site in fused.sites if worth_telling(site)]
+    names = {site.node.name for site in fused.sites}
+    output = asked(
+        Lifted.of(fused.model, build.base_dir), at, {site.value: site.term for site in fused.sites if not site.scope}
+    )
     return Report(
         model="",
         target=target.name,
@@ -156,12 +137,17 @@ def _report(model: ModelProto, fused: Fused, build: Build, known: Mapping[str, i
         runtime=str(target.runtime) if target.runtime else None,
         runs=_runs(fused.model, target),
         nodes_after=count_nodes(fused.model),
-        fusions=[fusion(site, known) for site in fused.sites if worth_telling(site)],
+        before=totals(asked(source, at)),
+        after=totals(output),
+        remaining=remaining(output, names, fused.near_misses, build.catalogue.matched_ops, CARDS[DEFAULT]),
+        fusions=[fusion(site, at.known) for site in sites],
         near_misses=fused.near_misses,
         unread=sorted(fused.unread),
         kernels=served.sources,
         bodies=served.bodies,
         placement=placement(before, fused.model) if target.kind.cuda else None,
+        shapes=dict(at.shapes),
+        assumed=at.assumed,
     )
 
 
@@ -173,16 +159,9 @@ def _runs(model: ModelProto, target: Target) -> Runs | None:
     return Runs(str(found.runtime) if found.runtime else None, found.reason, found.functions, found.domains)
 
 
-def _add_estimates(
-    told: Report,
-    fused: Fused,
-    card: Card,
-    sizes: tuple[Mapping[str, Sequence[int]], str],
-    build: Build,
-) -> None:
-    """What each fusion takes on a card; `sizes` are the shapes of the inputs, and what was assumed of them."""
-    shapes, told.assumed = sizes
-    found = predict(fused.model, shapes, card, build.rules, build.base_dir).fused
+def _add_estimates(told: Report, fused: Fused, card: Card, at: Sizes, build: Build) -> None:
+    """What each fusion takes on a card."""
+    found = predict(fused.model, at.shapes, card, build.rules, build.base_dir).fused
     told.card = card.name
     told.fusions = [
         replace(fusion, estimate=found.get((site.scope, site.node.name)))

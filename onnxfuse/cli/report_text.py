@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation, known_bytes
+from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation
 
 from .quantities import human_bytes, human_flops, human_launches, human_seconds, human_traffic
+from .sites_text import fusion_at, print_fusions, print_near_misses, print_remaining
 
 if TYPE_CHECKING:
     from onnxfuse.reporting.requirements import Finding
@@ -27,17 +27,18 @@ def print_optimized(out: Console, report: Report, *, written: Sequence[Path], ve
     """What `optimize` did to one model; `written` is empty if it wrote nothing on purpose."""
     arrow = f" → {report.output}" if report.output else ""
     out.print(Text.assemble((report.model, "bold"), arrow))
-    _print_sum(out, report, "nothing to fuse")
-    _print_fusions(out, report.fusions, scopes=verbose, sites=verbose)
+    _print_sum(out, report)
+    print_fusions(out, report.fusions, scopes=verbose, sites=verbose)
     if report.card is not None:
-        sizes = f" at {report.assumed}, as nothing else was said: --shape NAME:DIMS" if report.assumed else ""
-        out.print(Text(f"  weighed on {report.card}{sizes}", style="dim"))
+        out.print(Text(f"  weighed on {report.card}", style="dim"))
     for left in report.left_out:
-        what = f"left out: {_fusion_at(left.fusion)}: {left.reason}"
+        what = f"left out: {fusion_at(left.fusion)}: {left.reason}"
         out.print(Padding.indent(Text.assemble(("✗ ", "bold red"), what), 2))
     _print_placement(out, report)
     _print_verdict(out, report.validation)
     _print_runs(out, report)
+    if written:
+        _print_advice(out, report)
     for extra in written[1:]:
         out.print(Text(f"  with its external data in {extra}", style="dim"))
     out.print(Text(f"  {'written' if written else 'nothing written'}, {report.seconds:.1f} s\n", style="dim"))
@@ -46,8 +47,9 @@ def print_optimized(out: Console, report: Report, *, written: Sequence[Path], ve
 def print_report(out: Console, report: Report, *, verbose: bool) -> None:
     """What can be fused in one model and where, and what nearly could."""
     out.print(Text(report.model, style="bold"))
-    _print_sum(out, report, "nothing to fuse")
-    _print_fusions(out, report.fusions, scopes=True, sites=verbose)
+    _print_sum(out, report)
+    print_fusions(out, report.fusions, scopes=True, sites=verbose)
+    print_remaining(out, report.remaining, verbose=verbose)
     _print_placement(out, report)
     _print_sources(out, report, verbose=verbose)
     _print_runs(out, report)
@@ -122,8 +124,7 @@ def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:
     known = [seconds for seconds in times if seconds is not None]
     total = f"{human_seconds(sum(known))} for {len(known)} fused nodes" if known else ""
     rest = f"{len(times) - len(known)} of unknown shapes" if len(known) < len(times) else ""
-    sizes = f" at {report.assumed}, as nothing else was said: --shape NAME:DIMS" if report.assumed else ""
-    out.print(Text(f"  {', '.join(filter(None, (total, rest)))}{sizes}\n", style="dim"))
+    out.print(Text(f"  {', '.join(filter(None, (total, rest)))}\n", style="dim"))
 
 
 def _kernels(estimate: Estimate) -> Iterator[str]:
@@ -139,7 +140,7 @@ def print_why(out: Console, report: Report, rule: str) -> None:
     """Everything about one rule: each place where it can fuse, and each where it nearly could."""
     of_rule = report.narrowed(lambda found: found.rule == rule)
     out.print(Text(report.model, style="bold"))
-    _print_fusions(out, of_rule.fusions, scopes=True, sites=True)
+    print_fusions(out, of_rule.fusions, scopes=True, sites=True)
     print_near_misses(out, of_rule.near_misses, verbose=True)
     if not of_rule.fusions and not of_rule.near_misses:
         out.print(f"  nothing in this model comes near {rule}")
@@ -162,7 +163,7 @@ def print_explanation(
     """
     of_node = report.narrowed(lambda found: concerns(found, names))
     for fusion in of_node.fusions:
-        out.print(Text(f"  is one of {len(fusion.replaced)} nodes that become {_fusion_at(fusion)}"))
+        out.print(Text(f"  is one of {len(fusion.replaced)} nodes that become {fusion_at(fusion)}"))
         saving = f"    saves {human_launches(fusion.launches_saved)} and {human_traffic([fusion])} of traffic"
         out.print(Text(saving, style="dim"))
         out.print(Padding.indent(Text(f"nodes: {', '.join(fusion.replaced)}", style="dim"), 4))
@@ -184,29 +185,6 @@ def concerns(found: Fusion | NearMiss, names: frozenset[str]) -> bool:
     return found.node in names or not names.isdisjoint(replaced)
 
 
-def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool) -> None:
-    """Near misses, those of one rule and reason together: how many, the first, and where the others are."""
-    groups: dict[tuple[str, str, str], list[NearMiss]] = defaultdict(list)
-    for miss in misses:
-        groups[miss.rule, miss.source, _reason_pattern(miss.reason)].append(miss)
-    if not groups:
-        return
-    table = Table.grid(padding=(0, 1))
-    table.add_column(justify="right", style="yellow", no_wrap=True)
-    table.add_column(overflow="fold")
-    for (rule, source, _), group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
-        first, others = group[0], group[1:]
-        table.add_row(f"{len(group)} ×", Text.assemble((rule, "bold"), f" at {first.node}: {first.reason}"))
-        shown = others if verbose else others[:_EXAMPLES]
-        if others:
-            more = f" and {len(others) - len(shown)} more" if len(others) > len(shown) else ""
-            table.add_row("", Text(f"also at {', '.join(miss.node for miss in shown)}{more}", style="dim"))
-        if verbose:
-            table.add_row("", Text(source, style="dim"))
-    out.print(Text("  nearly fused", style="dim"))
-    out.print(Padding.indent(table, 2))
-
-
 def print_findings(out: Console, findings: Iterable[Finding]) -> None:
     """Why a build fails, one line each, with the near misses that explain it."""
     for finding in findings:
@@ -222,45 +200,40 @@ def census(report: Report) -> str:
     return ", ".join(f"{count} {rule}" for rule, count in sorted(report.census.items())) or "no fusions"
 
 
-def _print_sum(out: Console, report: Report, nothing: str) -> None:
+def _print_sum(out: Console, report: Report) -> None:
+    """Nodes, launches and traffic of the whole model, before and after, and the sizes that these are for."""
     if not report.fusions:
-        simplified = report.nodes_after < report.nodes_before
-        tail = f", {report.nodes_before - report.nodes_after} are superfluous" if simplified else ", unchanged"
-        out.print(f"  {nothing}: {report.nodes_before:,} nodes{tail}")
+        superfluous = report.nodes_before - report.nodes_after
+        tail = f", {superfluous} are superfluous" if superfluous > 0 else ", unchanged"
+        out.print(f"  nothing to fuse: {report.nodes_before:,} nodes{tail}")
+        if report.card is not None:
+            _print_sizes(out, report)
         return
-    share = 1 - report.nodes_after / report.nodes_before if report.nodes_before else 0
-    line = f"  {report.nodes_before:,} → {report.nodes_after:,} nodes (-{share:.0%})"
-    out.print(f"{line}, saving {human_launches(report.launches_saved)} and {human_traffic(report.fusions)} of traffic")
+    before, after = report.before, report.after
+    nodes = report.nodes_before, report.nodes_after
+    figures = [_change(f"{nodes[0]:,}", f"{nodes[1]:,} nodes", *nodes)]
+    if before.launches:
+        figures.append(_change(f"{before.launches:,}", human_launches(after.launches), before.launches, after.launches))
+    if before.bytes and after.bytes:
+        traffic = f"{human_bytes(after.bytes)} of traffic"
+        figures.append(_change(human_bytes(before.bytes), traffic, before.bytes, after.bytes))
+    out.print(f"  {', '.join(figures)}")
+    _print_sizes(out, report)
+    if before.unsized or after.unsized:
+        unsized = f"{before.unsized:,} → {human_launches(after.unsized)}"
+        out.print(Text(f"  traffic is without {unsized} whose sizes depend on the data", style="dim"))
 
 
-def _print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, sites: bool) -> None:
-    if not fusions:
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    table.add_column("fusion", overflow="fold")
-    for heading in ("sites", "launches saved", "traffic saved"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    groups: dict[str, list[Fusion]] = defaultdict(list)
-    for fusion in fusions:
-        groups[fusion.rule].append(fusion)
-    for rule, group in sorted(groups.items(), key=lambda item: (-sum(f.launches_saved for f in item[1]), item[0])):
-        saved = sum(fusion.launches_saved for fusion in group)
-        table.add_row(Text(rule, style="bold cyan"), str(len(group)), f"{saved:,}", human_traffic(group))
-        if sites:
-            for fusion in group:
-                node = fusion.node.removeprefix(f"{fusion.scope}/")
-                where = f"  {fusion.scope or '(top)'}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
-                table.add_row(Text(where, style="dim"), "", f"{fusion.launches_saved:,}", human_traffic([fusion]))
-        elif scopes:
-            places = Counter(_pattern(fusion.scope) + _with(fusion) for fusion in group)
-            for scope, count in sorted(places.items()):
-                table.add_row(Text(f"  {scope}", style="dim"), Text(str(count), style="dim"))
-    out.print()
-    out.print(Padding.indent(table, 2))
-    if not known_bytes(fusions)[1]:
-        hint = "  ? and >: unknown where a dimension is symbolic; give --shape NAME:DIMS"
-        out.print(Text(hint, style="dim"))
-    out.print()
+def _print_sizes(out: Console, report: Report) -> None:
+    """The sizes that nobody gave, and how to."""
+    if report.assumed:
+        example = next((f" {name}:{','.join(map(str, dims))}" for name, dims in report.shapes.items()), "")
+        out.print(Text(f"  at {report.assumed}, assumed: --shape{example}", style="dim"))
+
+
+def _change(before: str, after: str, then: int, now: int) -> str:
+    """``310 → 40 nodes (-87%)``"""
+    return f"{before} → {after}" + (f" ({now / then - 1:+.0%})" if then else "")
 
 
 def _print_sources(out: Console, report: Report, *, verbose: bool) -> None:
@@ -275,6 +248,22 @@ def _print_sources(out: Console, report: Report, *, verbose: bool) -> None:
         out.print(Padding.indent(Text(f"from function bodies: {', '.join(sorted(report.bodies))}", style="dim"), 2))
     if report.kernels or report.bodies:
         out.print()
+
+
+_FAST = {
+    "onnxfuse": ("with onnxfuse.InferenceSession on an NVIDIA GPU", ""),
+    "ort": ("in onnxruntime on a CPU", "--target ort"),
+    "cuda": ("in onnxruntime on an NVIDIA GPU", "--target ort --provider cuda"),
+    "onnx": ("in any runtime of standard ONNX", "--target onnx"),
+}
+"""Target, or provider → where its files run fast, and how to ask for one."""
+
+
+def _print_advice(out: Console, report: Report) -> None:
+    """Where the file is fast, and what to ask for elsewhere."""
+    own = "cuda" if report.provider == "cuda" else report.target
+    others = [f"{asked} ({where})" for kind, (where, asked) in _FAST.items() if asked and kind != own]
+    out.print(Text(f"  fast {_FAST[own][0]}; elsewhere: {', '.join(others)}", style="dim"))
 
 
 def _print_verdict(out: Console, validation: Validation) -> None:
@@ -298,25 +287,6 @@ def _print_verdict(out: Console, validation: Validation) -> None:
     if validation.reference_error is not None:
         original, fused = validation.reference_error
         out.print(Text(f"    against float64: original {original:.1e}, fused {fused:.1e}", style="dim"))
-
-
-def _with(fusion: Fusion) -> str:
-    often = Counter(fusion.absorbed).items()
-    return f" with {', '.join(f'{n} {name}' if n > 1 else name for name, n in often)}" if often else ""
-
-
-def _fusion_at(fusion: Fusion) -> str:
-    return f"{fusion.rule} at {fusion.scope or fusion.node}"
-
-
-def _pattern(scope: str) -> str:
-    """`scope` with its numbers left open, so that the layers of a model fall together."""
-    return re.sub(r"\d+", "*", scope) or "(top)"
-
-
-def _reason_pattern(reason: str) -> str:
-    """`reason` with the numbers in the names of nodes and values left open, but not those that it is about."""
-    return re.sub(r"\S*/\S*", lambda name: _pattern(name[0]), reason)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -47,6 +47,11 @@ class Catalogue:
     def names(self) -> list[str]:
         return sorted({rule.name for rule in self.rules})
 
+    @property
+    def matched_ops(self) -> frozenset[str]:
+        """The ops that the patterns of fusions have."""
+        return frozenset(op for rule in self.rules if not rule.lowers for op in rule.matched_ops)
+
     def strata(self) -> list[list[Rule]]:
         """The fusions by the number that their folder begins with: folders of one number run together.
 

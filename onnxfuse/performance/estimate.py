@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device import cublaslt
-from onnxfuse.kernels.device.device import Launch, TensorType, nbytes
+from onnxfuse.kernels.device.device import Launch, TensorType
 from onnxfuse.kernels.device.kernel import Kernel, Work
 from onnxfuse.kernels.gemm.autotune import Class, best, verdicts
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
@@ -29,13 +30,14 @@ from onnxfuse.kernels.inspect.launches import launches, occupancy
 from onnxfuse.kernels.inspect.nvrtc import ARCHITECTURES
 from onnxfuse.lifting.lift import lift
 from onnxfuse.lifting.view import View
-from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, family, roots
 from onnxfuse.model.op_traits import FREE, PRODUCTS
 from onnxfuse.reporting.records import Bound, Estimate, Launched, Occupancy
 from onnxfuse.runtime.served import arguments, values
 
 from .gpus import Card
+from .roofline import Tensor, Times, demand, tensors
+from .sizes import sized
 
 FUNCTION_BODY = "function body"
 
@@ -65,11 +67,11 @@ def predict(
     base_dir: Path | None = None,
 ) -> Prediction:
     """Of a model whose inputs have these shapes."""
-    sized = _sized(model, shapes)
-    bodies = {f.name: f for f in sized.functions if f.domain == DOMAIN}
+    exact = sized(model, shapes)
+    bodies = {f.name: f for f in exact.functions if f.domain == DOMAIN}
     found = Prediction()
     views: dict[int, View] = {}
-    for root in roots(sized):
+    for root in roots(exact):
         for graph in root.scopes():
             view = views[id(graph)] = lift(graph, base_dir, views.get(id(graph.parent)))
             for node in graph.nodes:
@@ -84,57 +86,26 @@ def predict(
     return found
 
 
-def _sized(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
-    """A copy whose inputs have these shapes, and no others declared."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    del copy.graph.value_info[:]
-    for info in copy.graph.output:
-        info.type.tensor_type.ClearField("shape")
-    for info in copy.graph.input:
-        for dim, size in zip(info.type.tensor_type.shape.dim, shapes.get(info.name, ()), strict=False):
-            dim.dim_value = size
-    return copy
-
-
 def _types(view: View, names: Iterable[str]) -> list[TensorType | None] | None:
     """The types of some values, None for what is left out; None if one is unknown."""
-    types: list[TensorType | None] = []
-    for name in names:
-        term = view.term(name)
-        kind = view.dtypes.get(name) or term.dtype
-        sizes = tuple(d for d in term.shape or () if not isinstance(d, Sym))
-        if name and (not kind or term.shape is None or len(sizes) < len(term.shape)):
-            return None
-        types.append(TensorType(np.dtype(helper.tensor_dtype_to_np_dtype(kind)), sizes) if name else None)
-    return types
+    found = tensors(view, names, {})
+    return found if found is None else [tensor and _typed(tensor) for tensor in found]
+
+
+def _typed(tensor: Tensor) -> TensorType:
+    return TensorType(np.dtype(helper.tensor_dtype_to_np_dtype(tensor.dtype)), tensor.shape)
 
 
 # ------------------------------------------------------------------------------------------------------- one node
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """Seconds, each as if the others took none."""
-
-    bytes: float
-    flops: float
-    launches: float
-
-    def __add__(self, other: _Times) -> _Times:
-        return _Times(self.bytes + other.bytes, self.flops + other.flops, self.launches + other.launches)
-
-    @property
-    def seconds(self) -> float:
-        return max(self.bytes, self.flops) + self.launches
-
-    @property
-    def bound(self) -> Bound:
-        times: dict[Bound, float] = {"bytes": self.bytes, "flops": self.flops, "launches": self.launches}
-        return max(times, key=lambda name: times[name])
+NOTHING = Times(0.0, 0.0, 0.0)
 
 
-NOTHING = _Times(0.0, 0.0, 0.0)
+def _bound(times: Times) -> Bound:
+    """What takes the longest."""
+    each: dict[Bound, float] = {"bytes": times.bytes, "flops": times.flops, "launches": times.launches}
+    return max(each, key=lambda name: each[name])
 
 
 def _estimate(
@@ -178,7 +149,7 @@ def _of_kernel(
     return Estimate(
         source,
         measured or times.seconds,
-        times.bound if made else None,
+        _bound(times) if made else None,
         _bytes(work),
         work.flops,
         len(made),
@@ -188,12 +159,12 @@ def _of_kernel(
     )
 
 
-def _kernel_times(work: Work, made: Sequence[Launch], rate: float, card: Card) -> _Times:
+def _kernel_times(work: Work, made: Sequence[Launch], rate: float, card: Card) -> Times:
     if not made:
         return NOTHING
     busy = max(one.blocks for one in made)
     fullest = -(-busy // card.multiprocessors) * card.multiprocessors
-    return _Times(
+    return Times(
         _bytes(work) / card.bandwidth / min(1.0, busy / card.multiprocessors),
         work.flops / rate * fullest / busy,
         len(made) * card.launch,
@@ -230,7 +201,7 @@ def _rate(product: bool, dtype: np.dtype[np.generic], card: Card) -> float:
 class _Cost:
     """What a standard node takes."""
 
-    times: _Times
+    times: Times
     bytes: int = 0
     flops: int = 0
     measured: float | None = None
@@ -244,19 +215,15 @@ def _alone(view: View, node: NodeProto, card: Card) -> _Cost | None:
     """A standard node by itself; None where one of its shapes is unknown."""
     if node.op_type in FREE:
         return _Cost(NOTHING)
-    types_in, types_out = _types(view, node.input), _types(view, node.output)
-    if types_in is None or types_out is None:
+    asked = demand(view, node, {})
+    if asked is None:
         return None
-    inputs, outputs = [t for t in types_in if t is not None], [t for t in types_out if t is not None]
-    moved = sum(map(nbytes, (*inputs, *outputs)))
-    flops = _flops(node, inputs, outputs)
-    rate = _rate(node.op_type in PRODUCTS, outputs[0].dtype, card)
-    if node.op_type in ("MatMul", "Gemm") and outputs[0].dtype.kind in "fV":
-        try:
-            return _product(node, inputs, card)
-        except KernelError:  # of vectors, or with its first operand transposed
-            pass
-    return _Cost(_Times(moved / card.bandwidth, flops / rate, card.launch), moved, flops)
+    if node.op_type in ("MatMul", "Gemm"):
+        types = [t for t in _types(view, node.input) or () if t is not None]
+        if types[0].dtype.kind in "fV":
+            with suppress(KernelError):  # of vectors, or with its first operand transposed
+                return _product(node, types, card)
+    return _Cost(asked.on(card), asked.bytes, asked.flops)
 
 
 def _product(node: NodeProto, inputs: list[TensorType], card: Card) -> _Cost:
@@ -292,7 +259,7 @@ def _of_body(
     return Estimate(
         FUNCTION_BODY,
         math.fsum(cost.seconds for cost in known),
-        total.bound if known else None,
+        _bound(total) if known else None,
         sum(cost.bytes for cost in known),
         sum(cost.flops for cost in known),
         len(known),
@@ -309,21 +276,3 @@ def _view(body: FunctionProto, types: Sequence[TensorType | None], functions: It
     graph = helper.make_graph(list(body.node), body.name, inputs, [])
     model = helper.make_model(graph, opset_imports=list(body.opset_import), functions=list(functions))
     return lift(next(roots(model)), None)
-
-
-def _flops(node: NodeProto, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> int:
-    """Operations of a standard node: two for each product of numbers, else one for each number read or written."""
-    written = math.prod(outputs[0].shape)
-    match node.op_type:
-        case "MatMul":
-            return 2 * written * inputs[0].shape[-1]
-        case "Gemm":
-            transposed = any(a.name == "transA" and a.i for a in node.attribute)
-            return 2 * written * inputs[0].shape[0 if transposed else 1]
-        case "Conv":
-            return 2 * written * math.prod(inputs[1].shape[1:])
-        case "ConvTranspose":
-            return 2 * math.prod(inputs[0].shape) * math.prod(inputs[1].shape[1:])
-        case "Attention":
-            return 4 * math.prod(inputs[0].shape) * inputs[1].shape[-2]
-    return max(math.prod(t.shape) for t in (*inputs, *outputs))

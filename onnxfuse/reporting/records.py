@@ -105,6 +105,33 @@ class NearMiss:
     """Name of the graph node at which the match stopped."""
     reason: str
     """One clause, such as ``Pow exponent wants 2, saw 3``."""
+    launches_saved: int = 0
+    """Kernel launches that the fusion would save, as far as it matched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What running a model once takes, all of its nodes together."""
+
+    launches: int = 0
+    """Nodes that are more than a view, a constant, or arithmetic with shapes."""
+    bytes: int = 0
+    """Read and written by these, each input and output once."""
+    unsized: int = 0
+    """Launches whose bytes are not among them, since a size depends on the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """Nodes of one op that are launched one by one in the output too."""
+
+    op: str
+    """``domain.op_type``; the domain ai.onnx is left out."""
+    nodes: int
+    share: float
+    """Of the time that the output is predicted to take on a card, between 0 and 1."""
+    reason: str
+    """Why they are not fused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +211,10 @@ class Report:
     """The onnxruntime that it is held to, "1.23"; None if none was named."""
     nodes_before: int = 0
     nodes_after: int = 0
+    before: Totals = field(default_factory=Totals)
+    after: Totals = field(default_factory=Totals)
+    remaining: list[Remaining] = field(default_factory=list)
+    """What no fusion covers, what takes longest first."""
     fusions: list[Fusion] = field(default_factory=list)
     near_misses: list[NearMiss] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -198,8 +229,10 @@ class Report:
     runs: Runs | None = None
     card: str | None = None
     """Name of the card that the estimates are for."""
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shapes of the inputs that bytes and times are for; empty where the inputs are of kinds that none fit."""
     assumed: str = ""
-    """Sizes that the estimates are for and that nobody gave, such as ``batch=3 sequence=7``."""
+    """Sizes that bytes and times are for and that nobody gave, such as ``batch=3 sequence=7``."""
     validation: Validation = field(default_factory=lambda: Validation("not validated"))
     seconds: float = 0.0
     """Wall-clock time from reading to writing."""

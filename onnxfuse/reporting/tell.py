@@ -70,7 +70,9 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
         node = view.graph.nodes[view.graph.producer[value]]
         scope = f"{view.graph.path}{module([node])}"
         source = f"{failure.rule.path}:{failure.line}"
-        result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason()))
+        steps = [view.terms_of[names[i]] for i in failure.covered if i in names]
+        saved = max(sum(min(launches(term), 1) for term in steps) - 1, 0)
+        result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason(), saved))
     for candidate in found.unprofitable:
         root = candidate.match.root
         if root.id in names and root.id not in covered and candidate.survivors:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
 from onnxfuse.model.dims import Dim, Shape, broadcast, exact, floor_divide
 from onnxfuse.model.einsum import dims_of, letters_of
 
@@ -61,9 +67,10 @@ def _window(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> 
         return [(unknown_rank(terms, x), x.dtype)]
     channels = x.shape[1] if w is None or w.shape is None else w.shape[0]
     n = len(kernel)
-    if attrs.get("ceil_mode"):
-        return [((x.shape[0], channels, *terms.fresh_shape(n)), x.dtype)]
     strides, dilations = attrs.get("strides", (1,) * n), attrs.get("dilations", (1,) * n)
+    # A last window that would begin in the padding counts in some versions only.
+    if attrs.get("ceil_mode") and any(attrs.get("pads", ())):
+        return [((x.shape[0], channels, *terms.fresh_shape(n)), x.dtype)]
     if attrs.get("auto_pad", "NOTSET").startswith("SAME"):
         same = [floor_divide(x.shape[2 + i] + strides[i] - 1, strides[i]) for i in range(n)]
         return [((x.shape[0], channels, *same), x.dtype)]
@@ -71,6 +78,7 @@ def _window(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> 
     dims: list[Dim] = []
     for i in range(n):
         span = dilations[i] * (kernel[i] - 1) + 1
+        span -= strides[i] - 1 if attrs.get("ceil_mode") else 0
         dims.append(floor_divide(x.shape[2 + i] + pads[i] + pads[i + n] - span, strides[i]) + 1)
     return [((x.shape[0], channels, *dims), x.dtype)]
 
@@ -98,14 +106,46 @@ def _global_pool(terms: Terms, args: list[Term], attrs: Attributes, outputs: int
     return [(None if x is None else x[:2] + (1,) * (len(x) - 2), args[0].dtype)]
 
 
-@rule("Resize")
+@rule("Resize", "Upsample")
 def _resize(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
-    """By sizes, where they are known and each is what its dimension becomes (ai.onnx Resize-11)."""
-    x, sizes = args[0], args[3].data if len(args) > 3 else None
+    """By sizes or scales, where they are known and each is what its dimension becomes (ai.onnx Resize-11): a scaled
+    dimension is rounded down."""
+    x, wanted = args[0], _resized(args)
     whole = "axes" not in attrs and attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch"
-    if sizes is None or x.shape is None or not whole:
+    if wanted is None or x.shape is None or not whole or len(x.shape) != len(wanted):
         return [(None, 0)]
-    return [(tuple(sizes), x.dtype)]
+    if len(args) > 3:
+        return [(tuple(wanted), x.dtype)]
+    return [(tuple(_scaled(terms, dim, float(scale)) for dim, scale in zip(x.shape, wanted, strict=True)), x.dtype)]
+
+
+def _resized(args: list[Term]) -> list[Any] | None:
+    """The sizes, else the scales, that a Resize is given; None where they are not known."""
+    if len(args) > 3:
+        return None if args[3].data is None else list(args[3].data)
+    scales = args[min(len(args) - 1, 2)]
+    if len(args) == 1 or scales.op != "Constant" or scales.load is None:
+        return None
+    return list(scales.load())
+
+
+def _scaled(terms: Terms, dim: Dim, scale: float) -> Dim:
+    if isinstance(dim, int):
+        return math.floor(np.float32(dim) * np.float32(scale))
+    return dim * int(scale) if scale.is_integer() else terms.fresh_dim()
+
+
+@rule("QuantizeLinear")
+def _quantize(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """ai.onnx QuantizeLinear-21: the type is that of the zero point, else `output_dtype`, else uint8."""
+    named = int(attrs.get("output_dtype", 0)) or TensorProto.UINT8
+    return [(args[0].shape, args[2].dtype if len(args) > 2 else named)]
+
+
+@rule("DequantizeLinear")
+def _dequantize(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """ai.onnx DequantizeLinear-23: the type is `output_dtype`, else that of the scale."""
+    return [(args[0].shape, int(attrs.get("output_dtype", 0)) or args[1].dtype)]
 
 
 @rule("Attention")

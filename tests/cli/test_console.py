@@ -112,8 +112,7 @@ def test_one_reason_in_many_layers_is_told_once(capsys: pytest.CaptureFixture[st
     numbers = [miss(layer, f"the constant wants 0.5, saw 0.{layer}") for layer in (1, 2)]
     report_text.print_near_misses(console.console(), [*layers, *numbers], verbose=False)
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "  2 × Gelu at /enc/1/Mul: /enc/1/Div:0 is needed elsewhere",
-        "      also at /enc/2/Mul",
+        "  2 × Gelu at /enc/1-2/Mul: /enc/1/Div:0 is needed elsewhere",
         "  1 × Gelu at /enc/1/Mul: the constant wants 0.5, saw 0.1",
         "  1 × Gelu at /enc/2/Mul: the constant wants 0.5, saw 0.2",
     ]

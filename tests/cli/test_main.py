@@ -110,14 +110,17 @@ def test_optimize_writes_beside_the_model_and_says_what_it_did(model: Path, engi
     assert err == ""
     assert out.splitlines()[:-1] == [
         "model.onnx → model.fused.onnx",
-        "  29 → 5 nodes (-83%), saving 24 launches and >2 kB of traffic",
+        "  29 → 5 nodes (-83%)",
         "",
         "  fusion              sites  launches saved  traffic saved",
         "  LayerNormalization      2              16           2 kB",
         "  Gelu                    1               8              ?",
-        "  ? and >: unknown where a dimension is symbolic; give --shape NAME:DIMS",
+        "  ? and >: a size depends on the data",
         "",
         "  ✓ same numbers in onnxruntime: largest error 1.0e-07 in 2 runs (rtol 0.0001, atol 1e-05)",
+        "  fast with onnxfuse.InferenceSession on an NVIDIA GPU; elsewhere: --target ort (in onnxruntime on a CPU), "
+        "--target ort --provider cuda (in onnxruntime on an NVIDIA GPU), --target onnx (in any runtime of standard "
+        "ONNX)",
         out.splitlines()[-2],
     ]
     assert out.splitlines()[-2].startswith("  written, ")
@@ -288,15 +291,14 @@ def test_report_says_what_where_and_why_not(model: Path, engine: Engine, capsys:
     assert err == ""
     assert out.splitlines() == [
         "model.onnx",
-        "  110 → 14 nodes (-87%), saving 96 launches and 12 kB of traffic",
+        "  110 → 14 nodes (-87%)",
         "",
-        "  fusion               sites  launches saved  traffic saved",
-        "  LayerNormalization      12              96          12 kB",
-        "    /enc/layer.*/norm     12",
+        "  fusion                  sites  launches saved  traffic saved",
+        "  LayerNormalization         12              96          12 kB",
+        "    /enc/layer.0-11/norm     12",
         "",
         "  nearly fused",
-        "  6 × LayerNormalization at /enc/3/Div: Pow exponent wants 2, saw 3",
-        "      also at /enc/4/Div, /enc/5/Div, /enc/6/Div and 2 more",
+        "  6 × LayerNormalization at /enc/3-8/Div: Pow exponent wants 2, saw 3",
         "",
     ]
     assert os.listdir() == ["model.onnx"]
@@ -322,8 +324,9 @@ def test_why(model: Path, engine: Engine, capsys: Capture) -> None:
     assert capsys.readouterr().out.splitlines() == [
         "model.onnx",
         "  nearly fused",
-        "  2 × LayerNormalization at /enc/layer.3/Div: Pow exponent wants 2, saw 3",
-        "      also at /enc/layer.4/Div",
+        "  2 × LayerNormalization at /enc/layer.3-4/Div: Pow exponent wants 2, saw 3",
+        "      /enc/layer.3/Div",
+        "      /enc/layer.4/Div",
         "      2_norm/layer_normalization.rule:6",
         "",
     ]

@@ -111,7 +111,7 @@ def test_sizes_that_nobody_gave_are_those_of_generated_inputs() -> None:
     report = onnxfuse.report(model, card="h200", shapes={"x": [128, 64]})
     assert report.assumed == ""
     assert report.fusions[0].estimate == only(linear(128, 64, 64))
-    assert onnxfuse.report(model).assumed == ""
+    assert onnxfuse.report(model).assumed == "rows=3"
 
 
 def test_a_shape_that_depends_on_values_is_an_unknown_time() -> None:
@@ -281,7 +281,7 @@ def test_the_command_prints_estimates(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["report", path, "--estimate", "--card", "a100", "-v"]) == 0
     out = capsys.readouterr().out
     assert "predicted on a100" in out
-    assert "for 23 fused nodes at batch=3 sequence=7, as nothing else was said: --shape NAME:DIMS" in out
+    assert "at batch=3 sequence=7, assumed: --shape input_ids:3,7" in out
     assert "gemm.cu gemm: 2 × 256 threads" in out
     assert re.search(r"sm_90: \d+ registers, [\d.]+ kB shared, \d+ blocks at a time", out)
     assert main(["report", path]) == 0

@@ -136,7 +136,7 @@ def test_the_command_says_what_it_left_out(
     onnx.save(norm(), "norm.onnx")
     assert main(["optimize", "norm.onnx", "--card", wide, "--report", "report.json"]) == 0
     out = capsys.readouterr().out
-    assert "weighed on wide at rows=3, as nothing else was said: --shape NAME:DIMS" in out
+    assert "at rows=3, assumed: --shape x:3,64\n  weighed on wide" in out
     assert "left out: LayerNormalization at " in out
     found = json.loads(Path("report.json").read_text())
     assert (found["card"], found["assumed"], found["left_out"][0]["error"]) == ("wide", "rows=3", None)

@@ -1,0 +1,120 @@
+"""How a report tells of places: what was fused there, what nearly was, and what stays as it is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from onnxfuse.reporting.records import Fusion, NearMiss, Remaining, known_bytes
+
+from .layers import collapsed
+from .quantities import human_launches, human_traffic
+
+_EXAMPLES = 3
+_SMALL = 0.01
+"""Of the time: ops that remain and take less are counted together."""
+_TOP = "(top)"
+"""The module path of what stands in none."""
+
+
+def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, sites: bool) -> None:
+    """A line for each rule, with `scopes` the modules it fuses, layers together, with `sites` each place."""
+    if not fusions:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("fusion", overflow="fold")
+    for heading in ("sites", "launches saved", "traffic saved"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    groups: dict[str, list[Fusion]] = defaultdict(list)
+    for fusion in fusions:
+        groups[fusion.rule].append(fusion)
+    for rule, group in sorted(groups.items(), key=lambda item: (-sum(f.launches_saved for f in item[1]), item[0])):
+        saved = sum(fusion.launches_saved for fusion in group)
+        table.add_row(Text(rule, style="bold cyan"), str(len(group)), f"{saved:,}", human_traffic(group))
+        if sites:
+            for fusion in group:
+                node = fusion.node.removeprefix(f"{fusion.scope}/")
+                where = f"  {fusion.scope or _TOP}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
+                table.add_row(Text(where, style="dim"), "", f"{fusion.launches_saved:,}", human_traffic([fusion]))
+        elif scopes:
+            for scope, count in collapsed((fusion.scope or _TOP) + _with(fusion) for fusion in group):
+                table.add_row(Text(f"  {scope}", style="dim"), Text(str(count), style="dim"))
+    out.print()
+    out.print(Padding.indent(table, 2))
+    if not known_bytes(fusions)[1]:
+        out.print(Text("  ? and >: a size depends on the data", style="dim"))
+    out.print()
+
+
+def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool) -> None:
+    """Near misses, those of one rule and reason together, what would save most first."""
+    groups: dict[tuple[str, str, str], list[NearMiss]] = defaultdict(list)
+    for miss in misses:
+        groups[miss.rule, miss.source, _reason_pattern(miss.reason)].append(miss)
+    if not groups:
+        return
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right", style="yellow", no_wrap=True)
+    table.add_column(overflow="fold")
+    order = {key: (-_gain(group), -len(group), key) for key, group in groups.items()}
+    for (rule, source, _), group in sorted(groups.items(), key=lambda item: order[item[0]]):
+        places = [place for place, _ in collapsed(miss.node for miss in group)]
+        gain = f" ({human_launches(_gain(group))})" if _gain(group) else ""
+        line = Text.assemble((rule, "bold"), f" at {_listed(places)}: {group[0].reason}", (gain, "dim"))
+        table.add_row(f"{len(group)} ×", line)
+        if verbose:
+            for miss in group if len(group) > 1 else ():
+                table.add_row("", Text(miss.node, style="dim"))
+            table.add_row("", Text(source, style="dim"))
+    told = " (and the launches that would save)" if _gain(misses) else ""
+    out.print(Text(f"  nearly fused{told}", style="dim"))
+    out.print(Padding.indent(table, 2))
+
+
+def print_remaining(out: Console, remaining: Sequence[Remaining], *, verbose: bool) -> None:
+    """The ops that are launched one by one still, with their share of the predicted time."""
+    shown = [each for each in remaining if verbose or each.share >= _SMALL]
+    if not remaining:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("not fused", no_wrap=True)
+    table.add_column("nodes", justify="right", no_wrap=True)
+    table.add_column("of the time", justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for each in shown:
+        table.add_row(Text(each.op, style="bold"), str(each.nodes), f"{each.share:.0%}", Text(each.reason, style="dim"))
+    if rest := remaining[len(shown) :]:
+        share = f"{sum(each.share for each in rest):.0%}"
+        table.add_row(Text("others", style="dim"), str(sum(each.nodes for each in rest)), share)
+    out.print(Padding.indent(table, 2))
+    out.print()
+
+
+def fusion_at(fusion: Fusion) -> str:
+    """A fusion and its place in a few words."""
+    return f"{fusion.rule} at {fusion.scope or fusion.node}"
+
+
+def _gain(misses: Iterable[NearMiss]) -> int:
+    return sum(miss.launches_saved for miss in misses)
+
+
+def _with(fusion: Fusion) -> str:
+    often = Counter(fusion.absorbed).items()
+    return f" with {', '.join(f'{n} {name}' if n > 1 else name for name, n in often)}" if often else ""
+
+
+def _reason_pattern(reason: str) -> str:
+    """`reason` with the numbers in the names of nodes and values left open, but not those that it is about."""
+    return re.sub(r"\S*/\S*", lambda name: re.sub(r"\d+", "*", name[0]), reason)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_EXAMPLES])
+    return shown if len(names) <= _EXAMPLES else f"{shown} and {len(names) - _EXAMPLES} more"

@@ -1,0 +1,139 @@
+"""What each node of a model moves and computes, from its shapes alone, and how long a card takes for it at least.
+
+The roofline model (Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009): a node takes as long as
+its bytes need at the bandwidth of the card or its operations at the card's rate, whichever is longer, and a launch
+besides.  Inputs and outputs are moved once each.  What only relabels memory, is constant, or computes with shapes takes
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from onnx import NodeProto, TensorProto
+
+from onnxfuse.lifting.view import View
+from onnxfuse.matching.cost import BYTES
+from onnxfuse.model.graph import family
+from onnxfuse.model.op_traits import FREE, PRODUCTS
+from onnxfuse.model.symbols import evaluate
+from onnxfuse.model.walk import has_bodies
+from onnxfuse.terms.term import Term
+
+from .gpus import Card
+
+HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+class Tensor(NamedTuple):
+    """Element type, as ONNX numbers them, and sizes of a value."""
+
+    dtype: int
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * BYTES.get(self.dtype, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds, each as if the others took none."""
+
+    bytes: float
+    flops: float
+    launches: float
+
+    def __add__(self, other: Times) -> Times:
+        return Times(self.bytes + other.bytes, self.flops + other.flops, self.launches + other.launches)
+
+    @property
+    def seconds(self) -> float:
+        return max(self.bytes, self.flops) + self.launches
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one launch of a node asks of a card."""
+
+    bytes: int
+    """Read and written."""
+    flops: int
+    """A fused multiply-add is two."""
+    matrix: bool
+    """Whether tensor cores compute it: products of float16 and bfloat16."""
+
+    def on(self, card: Card) -> Times:
+        """How long that takes."""
+        rate = card.tensor if self.matrix else card.float32
+        return Times(self.bytes / card.bandwidth, self.flops / rate, card.launch)
+
+
+def launched(view: View) -> Iterator[NodeProto]:
+    """The nodes of a scope that a runtime launches something for; those of bodies stand in scopes of their own."""
+    for node in view.graph.nodes:
+        if node.op_type not in FREE and not has_bodies(node) and any(map(_computed, _terms(view, node.output))):
+            yield node
+
+
+def demand(view: View, node: NodeProto, known: Mapping[str, int]) -> Demand | None:
+    """What a node asks for where symbols of dimensions have the sizes `known`; None if a size is still unknown."""
+    read, written = tensors(view, node.input, known), tensors(view, node.output, known)
+    if read is None or written is None:
+        return None
+    inputs, outputs = [t for t in read if t is not None], [t for t in written if t is not None]
+    moved = sum(tensor.bytes for tensor in (*inputs, *outputs))
+    matrix = family(node.op_type) in PRODUCTS and outputs[0].dtype in HALF
+    return Demand(moved, flops(node, inputs, outputs), matrix)
+
+
+def tensors(view: View, names: Iterable[str], known: Mapping[str, int]) -> list[Tensor | None] | None:
+    """Types and sizes of some values, None for what is left out; None if one is unknown."""
+    found: list[Tensor | None] = []
+    for name in names:
+        tensor = tensor_of(view.term(name), known, view.dtypes.get(name, 0)) if name else None
+        if name and tensor is None:
+            return None
+        found.append(tensor)
+    return found
+
+
+def tensor_of(term: Term, known: Mapping[str, int], dtype: int = 0) -> Tensor | None:
+    """Type and sizes of what a term computes, of element type `dtype` if that is given; None if one is unknown."""
+    sizes = [evaluate(dim, known) for dim in term.shape or ()]
+    if term.shape is None or not (dtype or term.dtype) or None in sizes:
+        return None
+    return Tensor(dtype or term.dtype, tuple(size for size in sizes if size is not None))
+
+
+def flops(node: NodeProto, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Operations of a node: two for each product of numbers, else one for each number read or written."""
+    written, shapes = outputs[0].elements, [tensor.shape for tensor in inputs]
+    transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+    match family(node.op_type):
+        case "MatMul" | "FusedMatMul" | "Gemm" | "FusedGemm" if len(shapes) > 1 and shapes[0]:
+            return 2 * written * shapes[0][-2 if transposed and len(shapes[0]) > 1 else -1]
+        case "Conv" | "FusedConv" if len(shapes) > 1:
+            return 2 * written * math.prod(shapes[1][1:])
+        case "ConvTranspose" if len(shapes) > 1:
+            return 2 * inputs[0].elements * math.prod(shapes[1][1:])
+        case "Attention" | "MultiHeadAttention" | "GroupQueryAttention" if len(shapes) > 1 and len(shapes[1]) > 1:
+            return 4 * inputs[0].elements * shapes[1][-2]
+    return max(tensor.elements for tensor in (*inputs, *outputs))
+
+
+def _terms(view: View, names: Iterable[str]) -> Iterator[Term]:
+    """What the outputs of a node compute; of a node with several, what they are outputs of."""
+    for term in (view.term(name) for name in names if name):
+        yield term.args[0] if term.op == "Output" else term
+
+
+def _computed(term: Term) -> bool:
+    return term.op not in FREE and not term.constant

@@ -1,0 +1,91 @@
+"""The sizes at which a report counts bytes and predicts times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import ModelProto, helper
+
+from onnxfuse.errors import UsageError
+from onnxfuse.model.dims import Dim, Shape
+from onnxfuse.model.graph import Graph, roots
+from onnxfuse.model.symbols import Apart
+from onnxfuse.proof.inputs import assumed
+
+from .roofline import Tensor
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the symbols of dimensions are taken for.  They measure and never decide what is fused, so that the fused
+    model runs at every shape."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    """Those of all inputs; empty where none can be generated."""
+    known: Mapping[str, int]
+    """Symbols → sizes."""
+    assumed: str
+    """Those that nobody gave: ``input_ids:3,7 attention_mask:3,7``, as --shape takes them."""
+
+    @staticmethod
+    def of(model: ModelProto, given: Mapping[str, Sequence[int]] | None = None) -> Sizes:
+        """Inputs have the shapes that are given, and where none are, those that the proof feeds first.
+
+        Raises UsageError for shapes that the model's inputs cannot have."""
+        graph = next(roots(model))
+        checked = _checked(graph, given or {})
+        shapes, named = assumed(model, given)
+        known: dict[str, int] = {}
+        for name, sizes in shapes.items():
+            known |= {
+                symbol: size
+                for axis, (dim, size) in enumerate(zip(_shape(graph, name), sizes, strict=False))
+                if not isinstance(dim, int)
+                for symbol in (str(dim), Apart.of(str(dim), f"{name}.{axis}"))
+            }
+        return Sizes(shapes, {**known, **checked}, named)
+
+
+def sized(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Tensor] | None = None
+) -> ModelProto:
+    """A copy whose inputs have these shapes; of other values nothing is declared but what `values` says."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.value_info[:]
+    for info in copy.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    for info in copy.graph.input:
+        for dim, size in zip(info.type.tensor_type.shape.dim, shapes.get(info.name, ()), strict=False):
+            dim.dim_value = size
+    for name, (dtype, sizes) in (values or {}).items():
+        copy.graph.value_info.append(helper.make_tensor_value_info(name, dtype, sizes))
+    return copy
+
+
+def _shape(graph: Graph, name: str) -> Shape:
+    return graph.type_of(name)[1] or ()
+
+
+def _checked(graph: Graph, given: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The sizes of the symbols in the shapes given."""
+    known: dict[str, int] = {}
+    meant: dict[Dim, str] = {}
+    for name, sizes in given.items():
+        if name not in graph.inputs:
+            raise UsageError(f"--shape {name}: the model has no such input; it has {', '.join(graph.inputs)}")
+        shape = graph.type_of(name)[1]
+        if shape is None:
+            continue
+        if len(shape) != len(sizes):
+            raise UsageError(f"--shape {name}: the input has {len(shape)} dimensions, {len(sizes)} are given")
+        for axis, (dim, size) in enumerate(zip(shape, sizes, strict=True)):
+            if isinstance(dim, int) and dim != size:
+                raise UsageError(f"--shape {name}: the model fixes dimension {axis} at {dim}, {size} is given")
+            if known.setdefault(str(dim), size) != size:
+                raise UsageError(
+                    f"--shape {name}: dimension {axis} is {dim}, which is {known[str(dim)]} in {meant[dim]}, not {size}"
+                )
+            meant.setdefault(dim, name)
+    return known

@@ -1,0 +1,103 @@
+"""What a model launches and moves as a whole, and which of its nodes no fusion covers."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnx import NodeProto
+
+from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.model.graph import DOMAIN, family_of
+from onnxfuse.model.op_traits import MOVEMENT, PRODUCTS, TRAITS
+from onnxfuse.model.standard import STANDARD
+from onnxfuse.reporting.records import NearMiss, Remaining, Totals
+from onnxfuse.terms.term import Term
+
+from .gpus import Card
+from .roofline import Demand, demand, launched, tensor_of
+from .sizes import Sizes, sized
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A node that is launched, and what it asks of a card; None where a size of it depends on the data."""
+
+    scope: str
+    """Path of the graph that it stands in."""
+    node: NodeProto
+    demand: Demand | None
+
+
+def asked(lifted: Lifted, at: Sizes, terms: Mapping[str, Term] | None = None) -> list[Asked]:
+    """The launches of a model.  A body counts once, however often it runs.
+
+    Where a size is no function of those of the inputs that we know, the model is read again with inputs of these
+    sizes, and with what the `terms` of values say of theirs."""
+    found = [
+        Asked(view.graph.path, node, demand(view, node, at.known)) for view in lifted.views for node in launched(view)
+    ]
+    if not at.shapes or all(each.demand is not None for each in found):
+        return found
+    told = {name: tensor for name, term in (terms or {}).items() if (tensor := tensor_of(term, at.known))}
+    again = Lifted.of(sized(lifted.model, at.shapes, told), lifted.base_dir)
+    views = {view.graph.path: view for view in again.views}
+    return [
+        each if each.demand is not None else replace(each, demand=demand(views[each.scope], each.node, at.known))
+        for each in found
+    ]
+
+
+def totals(launches: Sequence[Asked]) -> Totals:
+    """All of them together."""
+    sized = [each.demand.bytes for each in launches if each.demand is not None]
+    return Totals(len(launches), sum(sized), len(launches) - len(sized))
+
+
+def remaining(
+    launches: Sequence[Asked],
+    fused: Collection[str],
+    misses: Iterable[NearMiss],
+    known_ops: Collection[str],
+    card: Card,
+) -> list[Remaining]:
+    """Those of an output that stand for themselves alone, an op and a reason each, what takes longest first.
+
+    `fused` are the names of its fused nodes, `known_ops` the ops that rules can match.  A launch of unknown size counts
+    as one that moves nothing."""
+    near: dict[str, str] = {}
+    for miss in misses:
+        near.setdefault(miss.node, miss.rule)
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for each in launches:
+        name = each.node.name or each.node.output[0]
+        if name not in fused and each.node.domain != DOMAIN:
+            domain = "" if each.node.domain in STANDARD else f"{each.node.domain}."
+            groups[f"{domain}{each.node.op_type}", _reason(each.node, near.get(name), known_ops)].append(
+                _seconds(each, card)
+            )
+    whole = math.fsum(_seconds(each, card) for each in launches)
+    found = [
+        Remaining(op, len(seconds), math.fsum(seconds) / whole if whole else 0.0, reason)
+        for (op, reason), seconds in groups.items()
+    ]
+    return sorted(found, key=lambda each: (-each.share, each.op, each.reason))
+
+
+def _reason(node: NodeProto, nearly: str | None, known_ops: Collection[str]) -> str:
+    op = family_of(node)
+    if nearly:
+        return f"nearly {nearly}"
+    if op not in known_ops and op not in TRAITS:
+        return "no rule has this op"
+    if op in PRODUCTS:
+        return "a product by itself"
+    if op in MOVEMENT:
+        return "moves data that no neighbour reads in place"
+    return "no rule fits it and its neighbours"
+
+
+def _seconds(each: Asked, card: Card) -> float:
+    return each.demand.on(card).seconds if each.demand is not None else card.launch

@@ -1,0 +1,45 @@
+"""What a report says of places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from onnxfuse.cli import console, sites_text
+from onnxfuse.reporting.records import Remaining
+from tests.fake_engine import fusion, near_miss
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_near_misses_that_would_save_most_come_first(capsys: Capture) -> None:
+    many = [near_miss("Gelu", f"/enc/layer.{i}") for i in range(3)]
+    one = replace(near_miss("Attention"), launches_saved=9)
+    sites_text.print_near_misses(console.console(), [*many, one], verbose=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "  nearly fused (and the launches that would save)",
+        "  1 × Attention at /enc/layer.3/Div: Pow exponent wants 2, saw 3 (9 launches)",
+        "  3 × Gelu at /enc/layer.0-2/Div: Pow exponent wants 2, saw 3",
+    ]
+
+
+def test_what_hardly_takes_time_is_told_together(capsys: Capture) -> None:
+    remaining = [
+        Remaining("Conv", 2, 0.5, "a product by itself"),
+        Remaining("Resize", 1, 0.004, "no rule has this op"),
+        Remaining("Pad", 3, 0.002, "no rule has this op"),
+    ]
+    sites_text.print_remaining(console.console(), remaining, verbose=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:3] == [["Conv", "2", "50%", "a", "product", "by", "itself"], ["others", "4", "1%"]]
+    sites_text.print_remaining(console.console(), remaining, verbose=True)
+    assert "Resize" in capsys.readouterr().out
+
+
+def test_a_size_that_depends_on_the_data_is_said_once(capsys: Capture) -> None:
+    fusions = [fusion(), fusion("Gelu", bytes_saved=None)]
+    sites_text.print_fusions(console.console(), fusions, scopes=False, sites=False)
+    assert capsys.readouterr().out.count("a size depends on the data") == 1
+    sites_text.print_fusions(console.console(), fusions[:1], scopes=False, sites=False)
+    assert "depends" not in capsys.readouterr().out

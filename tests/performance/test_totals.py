@@ -1,0 +1,60 @@
+"""A model as a whole, and what stays in it."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import ModelProto, helper, numpy_helper, parser
+
+from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.performance.gpus import CARDS
+from onnxfuse.performance.sizes import Sizes
+from onnxfuse.performance.totals import asked, remaining, totals
+from onnxfuse.reporting.records import Totals
+from tests.fake_engine import near_miss
+
+H200 = CARDS["h200"]
+
+
+def model(body: str, inputs: str = "float[batch, 8] x") -> ModelProto:
+    return parser.parse_model(f'<ir_version: 9, opset_import: ["": 20]> g ({inputs}) => (float[m, n] y) {{ {body} }}')
+
+
+def test_all_launches_together() -> None:
+    given = model("a = Relu(x)  r = Transpose(a)  y = Exp(r)")
+    launches = asked(Lifted.of(given), Sizes.of(given, {"x": (2, 8)}))
+    assert totals(launches) == Totals(3, 3 * 2 * 4 * 16, 0)
+
+
+def test_sizes_that_are_no_function_of_the_inputs_are_not_guessed() -> None:
+    given = model("i = NonZero(x)  y = Cast<to = 1>(i)")
+    found = totals(asked(Lifted.of(given), Sizes.of(given)))
+    assert (found.launches, found.unsized) == (2, 2)
+
+
+def test_sizes_that_only_numbers_give_are_read_from_numbers() -> None:
+    """Half as many rows, by a scale: a polynomial in nothing, and a number once the rows are one."""
+    given = model('y = Resize<mode = "nearest">(x, , scales)')
+    given.graph.initializer.append(numpy_helper.from_array(np.array([0.5, 2.0], np.float32), "scales"))
+    assert totals(asked(Lifted.of(given), Sizes.of(given, {"x": (6, 8)}))) == Totals(1, 4 * (48 + 2 + 48), 0)
+
+
+def test_what_remains_says_why() -> None:
+    given = model("a = MatMul(x, w)  b = Relu(a)  c = Transpose(b)  d = Det(v)  e = Mul(c, d)  y = Exp(e)")
+    given.graph.input.append(helper.make_tensor_value_info("w", 1, [8, 4096]))
+    given.graph.input.append(helper.make_tensor_value_info("v", 1, [4, 4]))
+    for node in given.graph.node:
+        node.name = node.op_type
+    launches = asked(Lifted.of(given), Sizes.of(given))
+    misses = [near_miss("Swish", "", "")]
+    misses = [type(miss)(miss.rule, miss.source, miss.scope, "Mul", miss.reason) for miss in misses]
+    found = remaining(launches, {"Exp"}, misses, {"Relu"}, H200)
+    assert {each.op: each.reason for each in found} == {
+        "MatMul": "a product by itself",
+        "Relu": "no rule fits it and its neighbours",
+        "Transpose": "moves data that no neighbour reads in place",
+        "Det": "no rule has this op",
+        "Mul": "nearly Swish",
+    }
+    shares = [each.share for each in found]
+    assert shares == sorted(shares, reverse=True)
+    assert 0.5 < sum(shares) < 1.0, "the fused Exp takes the rest"
