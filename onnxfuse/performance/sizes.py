@@ -54,13 +54,16 @@ def sized(
     copy = ModelProto()
     copy.CopyFrom(model)
     del copy.graph.value_info[:]
+    told = {name: helper.make_tensor_value_info(name, *tensor) for name, tensor in (values or {}).items()}
     for info in copy.graph.output:
-        info.type.tensor_type.ClearField("shape")
+        if info.name in told:
+            info.CopyFrom(told.pop(info.name))
+        else:
+            info.type.tensor_type.ClearField("shape")
     for info in copy.graph.input:
         for dim, size in zip(info.type.tensor_type.shape.dim, shapes.get(info.name, ()), strict=False):
             dim.dim_value = size
-    for name, (dtype, sizes) in (values or {}).items():
-        copy.graph.value_info.append(helper.make_tensor_value_info(name, dtype, sizes))
+    copy.graph.value_info.extend(told.values())
     return copy
 
 

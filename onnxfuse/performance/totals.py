@@ -41,7 +41,9 @@ def asked(lifted: Lifted, at: Sizes, terms: Mapping[str, Term] | None = None) ->
     ]
     if not at.shapes or all(each.demand is not None for each in found):
         return found
-    told = {name: tensor for name, term in (terms or {}).items() if (tensor := tensor_of(term, at.known))}
+    open_values = (name for each in found if each.demand is None and not each.scope for name in each.node.output)
+    known = ((name, tensor_of(terms[name], at.known)) for name in open_values if terms and name in terms)
+    told = {name: tensor for name, tensor in known if tensor is not None}
     again = Lifted.of(sized(lifted.model, at.shapes, told), lifted.base_dir)
     views = {view.graph.path: view for view in again.views}
     return [
