@@ -10,6 +10,11 @@ _MOST = 4
 """Ranges that are written out."""
 
 
+def short(code: str) -> str:
+    """A line of a program by the name of its file alone: ``modeling_bert.py:202``."""
+    return re.split(r"[/\\]", code)[-1]
+
+
 def collapsed(paths: Iterable[str]) -> list[tuple[str, int]]:
     """Paths with how many of them there are, those that differ in numbers alone as one: ``/layers.0-11/attn``.
 

@@ -166,10 +166,12 @@ def print_explanation(
         out.print(Text(f"  is one of {len(fusion.replaced)} nodes that become {fusion_at(fusion)}"))
         saving = f"    saves {human_launches(fusion.launches_saved)} and {human_traffic([fusion])} of traffic"
         out.print(Text(saving, style="dim"))
+        if fusion.code:
+            out.print(Text(f"    written in {fusion.code}", style="dim"))
         out.print(Padding.indent(Text(f"nodes: {', '.join(fusion.replaced)}", style="dim"), 4))
     for miss in of_node.near_misses:
         out.print(Text(f"  stopped {miss.rule}: {miss.reason}"))
-        out.print(Text(f"    {miss.source}", style="dim"))
+        out.print(Text(f"    {miss.source}{f', written in {miss.code}' if miss.code else ''}", style="dim"))
     if not of_node.fusions and not of_node.near_misses:
         if rules:
             out.print(f"  no rule came near it; {_listed(rules)} {'has' if len(rules) == 1 else 'have'} {op}")

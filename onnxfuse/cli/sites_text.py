@@ -13,7 +13,7 @@ from rich.text import Text
 
 from onnxfuse.reporting.records import Fusion, NearMiss, Remaining, known_bytes
 
-from .layers import collapsed
+from .layers import collapsed, short
 from .quantities import human_launches, human_traffic
 
 _EXAMPLES = 3
@@ -31,6 +31,9 @@ def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, site
     table.add_column("fusion", overflow="fold")
     for heading in ("sites", "launches saved", "traffic saved"):
         table.add_column(heading, justify="right", no_wrap=True)
+    told = (scopes or sites) and any(fusion.code for fusion in fusions)
+    if told:
+        table.add_column("code", overflow="fold")
     groups: dict[str, list[Fusion]] = defaultdict(list)
     for fusion in fusions:
         groups[fusion.rule].append(fusion)
@@ -41,10 +44,14 @@ def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, site
             for fusion in group:
                 node = fusion.node.removeprefix(f"{fusion.scope}/")
                 where = f"  {fusion.scope or _TOP}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
-                table.add_row(Text(where, style="dim"), "", f"{fusion.launches_saved:,}", human_traffic([fusion]))
+                row = [Text(where, style="dim"), "", f"{fusion.launches_saved:,}", human_traffic([fusion])]
+                table.add_row(*row, *([Text(fusion.code, style="dim")] if told else []))
         elif scopes:
-            for scope, count in collapsed((fusion.scope or _TOP) + _with(fusion) for fusion in group):
-                table.add_row(Text(f"  {scope}", style="dim"), Text(str(count), style="dim"))
+            places = (f"{fusion.scope or _TOP}{_with(fusion)}\n{short(fusion.code)}" for fusion in group)
+            for place, count in collapsed(places):
+                scope, code = place.split("\n")
+                row = [Text(f"  {scope}", style="dim"), Text(str(count), style="dim"), "", ""]
+                table.add_row(*row, *([Text(code, style="dim")] if told else []))
     out.print()
     out.print(Padding.indent(table, 2))
     if not known_bytes(fusions)[1]:
@@ -66,11 +73,12 @@ def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool
     for (rule, source, _), group in sorted(groups.items(), key=lambda item: order[item[0]]):
         places = [place for place, _ in collapsed(miss.node for miss in group)]
         gain = f" ({human_launches(_gain(group))})" if _gain(group) else ""
-        line = Text.assemble((rule, "bold"), f" at {_listed(places)}: {group[0].reason}", (gain, "dim"))
+        code = f", {short(group[0].code)}" if group[0].code else ""
+        line = Text.assemble((rule, "bold"), f" at {_listed(places)}{code}: {group[0].reason}", (gain, "dim"))
         table.add_row(f"{len(group)} ×", line)
         if verbose:
             for miss in group if len(group) > 1 else ():
-                table.add_row("", Text(miss.node, style="dim"))
+                table.add_row("", Text(f"{miss.node}  {miss.code}".rstrip(), style="dim"))
             table.add_row("", Text(source, style="dim"))
     told = " (and the launches that would save)" if _gain(misses) else ""
     out.print(Text(f"  nearly fused{told}", style="dim"))

@@ -84,6 +84,8 @@ class Fusion:
     """Kernel launches that are no longer made."""
     bytes_saved: int | None
     """Bytes that no longer travel to and from memory at the given shapes; None where a dimension is unknown."""
+    code: str = ""
+    """Line of the exporter's program, ``model.py:436``; empty where the file does not say."""
     estimate: Estimate | None = None
     """Where estimates were asked for and the node is one of onnxfuse's ops."""
 
@@ -107,6 +109,8 @@ class NearMiss:
     """One clause, such as ``Pow exponent wants 2, saw 3``."""
     launches_saved: int = 0
     """Kernel launches that the fusion would save, as far as it matched."""
+    code: str = ""
+    """Line of the exporter's program, ``model.py:436``; empty where the file does not say."""
 
 
 @dataclass(frozen=True, slots=True)

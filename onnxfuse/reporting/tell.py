@@ -12,7 +12,9 @@ from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import family_of
 from onnxfuse.model.op_traits import COMMON
 from onnxfuse.model.standard import STANDARD
-from onnxfuse.rewriting.provenance import FusedNode, module
+from onnxfuse.rewriting.module_paths import ModulePaths
+from onnxfuse.rewriting.provenance import FusedNode
+from onnxfuse.rewriting.stack_traces import frames, place
 
 from .records import Fusion, NearMiss
 
@@ -44,6 +46,7 @@ def fusion(site: FusedNode, known: Mapping[str, int] | None = None) -> Fusion:
         # A node is one launch, however many steps its term has.
         launches_saved=max(sum(min(launches(term), 1) for term in site.dead) - 1, 0),
         bytes_saved=traffic(site.gone, known),
+        code=site.code,
     )
 
 
@@ -53,6 +56,7 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
     Of rules that got equally far, the one that asks for the least besides is the nearest."""
     covered = {t.id for site in sites for t in site.dead} | {site.term.id for site in sites}
     names: dict[int, str] = {}
+    modules = ModulePaths(view.graph.nodes)
     for name, term in view.terms_of.items():
         if name in view.graph.producer:
             names.setdefault(term.id, name)
@@ -68,11 +72,12 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
         told |= failure.covered | {failure.at.id}
         value = names.get(failure.at.id) or names[failure.root.id]
         node = view.graph.nodes[view.graph.producer[value]]
-        scope = f"{view.graph.path}{module([node])}"
+        scope = f"{view.graph.path}{modules.of([node])}"
         source = f"{failure.rule.path}:{failure.line}"
         steps = [view.terms_of[names[i]] for i in failure.covered if i in names]
         saved = max(sum(min(launches(term), 1) for term in steps) - 1, 0)
-        result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason(), saved))
+        code = place(frames(node))
+        result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason(), saved, code))
     for candidate in found.unprofitable:
         root = candidate.match.root
         if root.id in names and root.id not in covered and candidate.survivors:
@@ -81,7 +86,8 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
             rule = candidate.match.rule
             reason = f"fusing saves nothing: {kept} is needed elsewhere as well"
             source = f"{rule.path}:{rule.emit[0].lineno}"
-            result.append(NearMiss(rule.name, source, f"{view.graph.path}{module([node])}", node.name or kept, reason))
+            scope, code = f"{view.graph.path}{modules.of([node])}", place(frames(node))
+            result.append(NearMiss(rule.name, source, scope, node.name or kept, reason, code=code))
     return sorted(set(result), key=lambda m: (m.rule, m.scope, m.node, m.reason))
 
 

@@ -6,11 +6,8 @@ that made use of it (the views, casts and shape computations around a fused subg
 
 from __future__ import annotations
 
-import ast
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from onnx import NodeProto
 
@@ -19,9 +16,10 @@ from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
 from onnxfuse.terms.term import Term
 
+from . import stack_traces
+from .module_paths import ModulePaths
+
 RULE_KEY, VERSION_KEY, REPLACED_KEY = "onnxfuse.rule", "onnxfuse.version", "onnxfuse.replaced"
-TORCH_SCOPES = "pkg.torch.onnx.name_scopes"
-"""Metadata of torch's dynamo exporter: a Python list of dotted module paths, outermost first, the node itself last."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class FusedNode:
     """Path of the graph it stands in; empty for the main graph."""
     module: str
     """Path of the module whose code it fuses; empty where the exporter did not say."""
+    code: str
+    """Line of the program that it fuses, ``model.py:436``; empty where the exporter did not say."""
     replaced: tuple[str, ...]
     """Names of the nodes that are gone for it."""
     term: Term
@@ -81,7 +81,7 @@ def sites(
     `survivors` are the indices of the original nodes that are kept, `made` the names of all values that the scope has
     now.
     """
-    graph = view.graph
+    graph, modules = view.graph, ModulePaths(view.graph.nodes)
     owner: dict[int, int] = {}
     # What two sites made use of belongs to the one with fewer steps: a Softplus to itself, then to the Mish around it.
     for number, fused in sorted(enumerate(written), key=lambda item: len(item[1].matches)):
@@ -108,7 +108,13 @@ def sites(
         rule = fused.matches[-1].rule
         for key, value in ((RULE_KEY, rule.name), (VERSION_KEY, rule.version), (REPLACED_KEY, " ".join(names))):
             fused.node.metadata_props.add(key=key, value=value)
-        _inherit(fused.node, replaced)
+        # What computes the value comes last: a mask that layers share may bear the name of any of them.
+        values = [fused.value, *found.rooted.get(fused.matches[-1], ())]
+        made = [i for value in values if (i := graph.producer.get(value)) is not None]
+        last = next((i for i in made if i in core), None)
+        told = [graph.nodes[i] for i in sorted(core, key=lambda i: i == last) or made]
+        trace = stack_traces.common(told)
+        _inherit(fused.node, replaced, trace)
         values = [n.output[0] for n in replaced if n.output and n.output[0]]
         result.append(
             FusedNode(
@@ -116,7 +122,8 @@ def sites(
                 fused.node,
                 fused.value,
                 graph.path,
-                module([graph.nodes[i] for i in core]),
+                modules.of(told),
+                stack_traces.place(trace),
                 names,
                 fused.term,
                 tuple(view.terms_of[value] for value in values),
@@ -137,8 +144,11 @@ def merged(site: FusedNode, former: Mapping[str, FusedNode], original: Collectio
     dead = [term for name, term in own if name in original and name not in former]
     kept = {id(term) for term in dead}
     matches = dict.fromkeys(match for each in (*taken, site) for match in each.matches)
+    told = [each for each in reversed(taken) if each.module]  # what an earlier pass wrote may not say it itself
     return replace(
         site,
+        module=site.module or (told[0].module if told else ""),
+        code=site.code or (told[0].code if told else ""),
         matches=tuple(matches),
         replaced=tuple(dict.fromkeys(name for name in names if name in original)),
         dead=(*(term for each in taken for term in each.dead), *dead),
@@ -167,37 +177,12 @@ def _by_owner(owner: Mapping[int, int], count: int) -> list[list[int]]:
     return nodes
 
 
-def _inherit(node: NodeProto, replaced: Sequence[NodeProto]) -> None:
-    """What an exporter noted on the replaced nodes alike (module path, source line) holds for the fused one."""
+def _inherit(node: NodeProto, replaced: Sequence[NodeProto], trace: Sequence[stack_traces.Frame]) -> None:
+    """What an exporter noted on the replaced nodes alike (a module path) holds for the fused one; of the calls that led
+    to them, `trace` does."""
+    if trace:
+        node.metadata_props.add(key=stack_traces.TORCH_STACK, value=stack_traces.written(trace))
+    noted = [{(entry.key, entry.value) for entry in each.metadata_props} for each in replaced]
     for entry in replaced[-1].metadata_props if replaced else ():
-        if all(any(e.key == entry.key and e.value == entry.value for e in r.metadata_props) for r in replaced):
+        if entry.key != stack_traces.TORCH_STACK and all((entry.key, entry.value) in each for each in noted):
             node.metadata_props.add(key=entry.key, value=entry.value)
-
-
-def module(nodes: Sequence[NodeProto]) -> str:
-    """The innermost module that has at least half of the modules of `nodes` in it; of several, the last.
-
-    Modules count, not nodes, so that another spelling of the same mathematics leads to the same path.  The empty string
-    if no node says where it comes from.
-    """
-    modules = list(dict.fromkeys(path for node in nodes if (path := _path(node))))
-    inside = Counter(path[:depth] for path in reversed(modules) for depth in range(1, len(path) + 1))
-    held = [prefix for prefix, count in inside.items() if 2 * count >= len(modules)]
-    return "".join(f"/{part}" for part in max(held, key=len, default=()))
-
-
-def _path(node: NodeProto) -> tuple[str, ...]:
-    """Module path that an exporter noted: in metadata (torch.onnx with dynamo), else in the name (TorchScript).
-
-    Both torch exporters lead to the same path, such as (bert, encoder, layer.0, output): what the metadata lists is
-    dotted and cumulative, ['', 'bert', 'bert.encoder', 'bert.encoder.layer.0', 'bert.encoder.layer.0.output', 'add'].
-    """
-    for entry in node.metadata_props:
-        if entry.key == TORCH_SCOPES:
-            try:
-                scopes = [str(scope) for scope in ast.literal_eval(entry.value)]
-            except (SyntaxError, TypeError, ValueError):
-                break
-            outer = ["", *scopes[:-1]]
-            return tuple(inner.removeprefix(before).strip(".") for before, inner in pairwise(outer) if inner != before)
-    return tuple(part for part in node.name.split("/")[:-1] if part)

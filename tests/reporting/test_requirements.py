@@ -223,6 +223,7 @@ def test_findings_are_json() -> None:
                 "node": "/enc/layer.3/Div",
                 "reason": "Pow exponent wants 2, saw 3",
                 "launches_saved": 0,
+                "code": "",
             }
         ],
     }

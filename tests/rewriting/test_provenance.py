@@ -7,12 +7,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import helper
 
 from onnxfuse import pipeline
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language.catalogue import load
-from onnxfuse.rewriting.provenance import TORCH_SCOPES, module
 
 MODELS = Path(__file__).parents[2] / "models"
 EXPORTS = sorted(path.name for path in MODELS.glob("*.onnx") if "_half" not in path.name)
@@ -46,25 +44,3 @@ def test_both_torch_exporters_lead_to_the_same_modules() -> None:
     assert found == modules("bert.dynamo.onnx")
     assert found["Attention", "/bert/encoder/layer.1/attention/self"] == 1
     assert found["SkipLayerNormalization", "/bert/encoder/layer.1/output/LayerNorm"] == 1
-
-
-@pytest.mark.parametrize(
-    ("names", "path"),
-    [
-        (["/enc/layer.0/attn/MatMul", "/enc/layer.0/attn/Softmax", "/enc/Where"], "/enc/layer.0/attn"),
-        (["/enc/layer.0/Add", "/enc/layer.1/norm/Pow", "/enc/layer.1/norm/Div"], "/enc/layer.1/norm"),
-        (["/enc/Where", "/enc/layer.0/q/MatMul", "/enc/layer.0/k/MatMul", "/enc/layer.0/v/MatMul"], "/enc/layer.0"),
-        (["/Add"], ""),
-        (["node_1", ""], ""),
-    ],
-)
-def test_the_module_of_some_nodes(names: list[str], path: str) -> None:
-    assert module([helper.make_node("Add", ["a", "b"], ["c"], name=name) for name in names]) == path
-
-
-def test_module_paths_in_metadata() -> None:
-    node = helper.make_node("Add", ["a", "b"], ["c"], name="node_add")
-    entry = node.metadata_props.add(key=TORCH_SCOPES, value="['', 'bert', 'bert.layer.0', 'bert.layer.0.out', 'add']")
-    assert module([node]) == "/bert/layer.0/out"
-    entry.value = "not a list"
-    assert module([node]) == ""
