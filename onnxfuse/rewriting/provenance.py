@@ -14,6 +14,7 @@ from onnx import NodeProto
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
+from onnxfuse.model.graph import Graph
 from onnxfuse.terms.term import Term
 
 from . import stack_traces
@@ -108,11 +109,7 @@ def sites(
         rule = fused.matches[-1].rule
         for key, value in ((RULE_KEY, rule.name), (VERSION_KEY, rule.version), (REPLACED_KEY, " ".join(names))):
             fused.node.metadata_props.add(key=key, value=value)
-        # What computes the value comes last: a mask that layers share may bear the name of any of them.
-        values = [fused.value, *found.rooted.get(fused.matches[-1], ())]
-        made = [i for value in values if (i := graph.producer.get(value)) is not None]
-        last = next((i for i in made if i in core), None)
-        told = [graph.nodes[i] for i in sorted(core, key=lambda i: i == last) or made]
+        told = _computing(graph, core, [fused.value, *found.rooted.get(fused.matches[-1], ())])
         trace = stack_traces.common(told)
         _inherit(fused.node, replaced, trace)
         values = [n.output[0] for n in replaced if n.output and n.output[0]]
@@ -131,6 +128,14 @@ def sites(
             )
         )
     return result
+
+
+def _computing(graph: Graph, core: Sequence[int], values: Sequence[str]) -> list[NodeProto]:
+    """The nodes of a core, that which computes the first of the `values` last: a mask that layers share may bear the
+    name of any of them.  If the core is another site's, the nodes of these values."""
+    own = [index for value in values if (index := graph.producer.get(value)) is not None]
+    last = next((index for index in own if index in core), None)
+    return [graph.nodes[index] for index in sorted(core, key=lambda index: index == last) or own]
 
 
 def merged(site: FusedNode, former: Mapping[str, FusedNode], original: Collection[str]) -> FusedNode:
