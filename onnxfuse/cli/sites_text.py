@@ -38,13 +38,14 @@ def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, site
     for fusion in fusions:
         groups[fusion.rule].append(fusion)
     for rule, group in sorted(groups.items(), key=lambda item: (-sum(f.launches_saved for f in item[1]), item[0])):
-        saved = sum(fusion.launches_saved for fusion in group)
-        table.add_row(Text(rule, style="bold cyan"), str(len(group)), f"{saved:,}", human_traffic(group))
+        launches = sum(fusion.launches_saved for fusion in group)
+        table.add_row(Text(rule, style="bold cyan"), str(len(group)), f"{launches:,}", human_traffic(group))
         if sites:
             for fusion in group:
                 node = fusion.node.removeprefix(f"{fusion.scope}/")
                 where = f"  {fusion.scope or _TOP}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
-                row: list[Text | str] = [Text(where, style="dim"), "", f"{fusion.launches_saved:,}", human_traffic([fusion])]
+                saved = f"{fusion.launches_saved:,}"
+                row: list[Text | str] = [Text(where, style="dim"), "", saved, human_traffic([fusion])]
                 table.add_row(*row, *([Text(fusion.code, style="dim")] if told else []))
         elif scopes:
             places = (f"{fusion.scope or _TOP}{_with(fusion)}\n{short(fusion.code)}" for fusion in group)

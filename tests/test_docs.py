@@ -1,0 +1,73 @@
+"""The pages say what is so: links lead somewhere, and each command that they show works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from onnxfuse.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
+    *("README.md", "CONTRIBUTING.md", "rules/README.md", "benchmarks/README.md"),
+]
+WALKS = {"CONTRIBUTING.md"}
+"""Pages whose commands are for rules and laws that the reader has just written."""
+
+
+def blocks(page: str) -> list[str]:
+    """What stands between fences."""
+    return re.split(r"^```.*\n", (ROOT / page).read_text(), flags=re.MULTILINE)[1::2]
+
+
+def commands() -> list[tuple[str, str]]:
+    """The lines of all pages that begin with a prompt and run onnxfuse, without what is behind a pipe."""
+    lines = (
+        (page, line)
+        for page in PAGES
+        if page not in WALKS
+        for block in blocks(page)
+        for line in re.findall(r"^\$ (onnxfuse .*)$", block, re.MULTILINE)
+    )
+    return list(dict.fromkeys((page, re.split(r"\s[|#]", line)[0].strip()) for page, line in lines))
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the pages speak of: models/, an export called bert.onnx, a few in exports/, and the README's
+    rule in my_rules/."""
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    (tmp_path / "exports").mkdir()
+    shutil.copy(ROOT / "models" / "bert.ts.onnx", tmp_path / "bert.onnx")
+    for name in ("bert.ts.onnx", "llama.ts.onnx"):
+        shutil.copy(ROOT / "models" / name, tmp_path / "exports" / name)
+    (tmp_path / "my_rules").mkdir()
+    (rule,) = [block for block in blocks("README.md") if block.startswith("# ")]
+    (tmp_path / "my_rules" / "unit_scale.rule").write_text(rule)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("page", "command"), commands())
+def test_commands_of_the_pages_work(
+    page: str, command: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = shlex.split(command)[1:]
+    expanded = [path for word in words for path in (sorted(workplace.glob(word)) if "*" in word else [word])]
+    assert main([str(word) for word in expanded]) == 0, capsys.readouterr().err
+
+
+def test_there_are_commands() -> None:
+    assert {command.split()[1] for _, command in commands()} >= {"report", "optimize", "check", "bench", "run"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []
