@@ -4,10 +4,11 @@ hidden    what a mask hides does not count, even where it is infinite or NaN: a 
           that is multiplied by 0, and a value whose weight is 0
 added     a score that Where replaces by at most -1e30 is added to, so that it shows where it is infinite or NaN
 fill      a fill of at most -1e9 hides, even beside scores so enormous that the sum of both does not
-lowest    where no score that a row may see is above -inf, what it must not see counts as the lowest number
+lowest    where no score that a row may see is above -inf, what it must not see counts as the lowest number, in
+          onnxruntime's own Attention
 guard     a guard that makes 0 of weights that are NaN is for rows that are masked throughout, not for strange scores
-limit     an exponential that is out of range is only enormous: a quotient of sums of such has a limit
-logarithm the logarithm of such an exponential plus something is what the exponential was taken of
+enormous  an exponential that is out of range is only enormous, as are sums, products and quotients of such: what is
+          computed of them in the end, weights, a hyperbolic tangent or a logarithm, is what it is for real numbers
 poison    a row of exponentials over their sum that holds infinity is NaN throughout, as Softmax has it
 zero      the sign of a 0 may be lost, or gained where one is subtracted
 
@@ -26,6 +27,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
+from .magnitudes import enormous
+
 HIDES, FILLS, SWALLOWS = -1e4, -1e9, -1e30
 """A mask that is added hides from the first on, beside any scores from the second on; the last swallow what they are
 added to."""
@@ -38,8 +41,6 @@ LARGEST: dict[int, float] = {
 SCORES = frozenset("Add Sub Mul Div Where Max Min Neg Tanh Identity Reshape Transpose Unsqueeze Squeeze".split())
 WEIGHTS = frozenset("Where Mul Identity Reshape Transpose Unsqueeze Squeeze Dropout".split())
 REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
-ENORMOUS: dict[int, float] = {TensorProto.FLOAT: 80.0, TensorProto.FLOAT16: 10.0}
-"""Numbers whose exponential is still in range."""
 FAR = 10
 """Nodes that lie between a product and a Softmax at most."""
 
@@ -72,12 +73,22 @@ class Edit:
         kind = helper.tensor_dtype_to_np_dtype(self.kinds[like])
         return self.node("Constant", value=numpy_helper.from_array(np.array(value, kind)))
 
-    def largest(self, x: str) -> str:
-        """Along the last axis, whose length stays 1."""
+    def largest(self, x: str, axes: Sequence[int] = (-1,)) -> str:
+        """Along these axes, whose length stays 1."""
         if self.opset >= 18:
-            axes = self.node("Constant", value=numpy_helper.from_array(np.array([-1], np.int64)))
-            return self.node("ReduceMax", x, axes, keepdims=1)
-        return self.node("ReduceMax", x, axes=[-1], keepdims=1)
+            constant = self.node("Constant", value=numpy_helper.from_array(np.array(axes, np.int64)))
+            return self.node("ReduceMax", x, constant, keepdims=1)
+        return self.node("ReduceMax", x, axes=axes, keepdims=1)
+
+    def axes(self, node: onnx.NodeProto) -> list[int] | None:
+        """Those of a reduction, where they are constants."""
+        listed = [a.ints for a in node.attribute if a.name == "axes"]
+        if len(node.input) > 1:
+            listed += [numpy_helper.to_array(t) for t in self.model.graph.initializer if t.name == node.input[1]]
+            made = self.maker.get(node.input[1])
+            if made is not None and self.nodes[made].op_type == "Constant":
+                listed += [numpy_helper.to_array(self.nodes[made].attribute[0].t)]
+        return [int(axis) for axis in listed[0]] if listed and len(listed[0]) else None
 
     def high(self, x: str) -> str:
         """Is it NaN, or more than any number?"""
@@ -134,17 +145,6 @@ class Edit:
             if path is not None:
                 return [(index, place), *path]
         return None
-
-    def exponentials(self, name: str, depth: int = FAR) -> set[int]:
-        """Those that a sum or a multiple is made of."""
-        index = self.maker.get(name)
-        if index is None or not depth:
-            return set()
-        node = self.nodes[index]
-        if node.op_type == "Exp":
-            return {index}
-        read = node.input if node.op_type in ("Add", "Sub", "Mul", "Neg", "Identity") else ()
-        return set().union(*(self.exponentials(name, depth - 1) for name in read))
 
     def softmaxes(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         """Each Softmax of attention scores, and the way up to their product."""
@@ -268,34 +268,6 @@ def _poison(edit: Edit) -> None:
             edit.instead(index, edit.kept(index, edit.node("Where", infinite, edit.number(np.nan, x), x)))
 
 
-def _limit(edit: Edit) -> None:
-    """Exponentials that stand in both parts of a quotient, and in no output."""
-    outputs = {output.name for output in edit.model.graph.output}
-    found = set[int]()
-    for node in edit.nodes:
-        if node.op_type == "Div":
-            above, below = (edit.exponentials(name) for name in node.input)
-            found |= above & below
-    for index in found:
-        x, result = edit.nodes[index].input[0], edit.nodes[index].output[0]
-        if result not in outputs and edit.kinds.get(x) in ENORMOUS:
-            most = edit.number(ENORMOUS[edit.kinds[x]], x)
-            edit.instead(index, edit.kept(index, edit.node("Where", edit.node("Greater", x, most), most, x)))
-
-
-def _logarithm(edit: Edit) -> None:
-    for index, node in enumerate(edit.nodes):
-        total = edit.maker.get(node.input[0]) if node.op_type == "Log" else None
-        if total is None or edit.nodes[total].op_type != "Add":
-            continue
-        made = [edit.maker.get(name) for name in edit.nodes[total].input]
-        powers = [edit.nodes[i].input[0] for i in made if i is not None and edit.nodes[i].op_type == "Exp"]
-        if len(powers) == 1 and edit.kinds.get(powers[0]) in ENORMOUS:
-            most = edit.number(ENORMOUS[edit.kinds[powers[0]]], powers[0])
-            enormous = edit.node("Greater", powers[0], most)
-            edit.instead(index, edit.node("Where", enormous, powers[0], edit.kept(index)))
-
-
 def _zero(sign: float, edit: Edit) -> None:
     given = {info.name for info in edit.model.graph.input}
 
@@ -318,12 +290,13 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("fill", _fill),
     ("lowest", _lowest),
     ("guard", _guard),
-    ("limit", _limit),
-    ("logarithm", _logarithm),
+    ("enormous", enormous),
     ("poison", _poison),
     ("zero", partial(_zero, 1.0)),
     ("negative zero", partial(_zero, -1.0)),
 )
+OF_ATTENTION = frozenset({"lowest"})
+"""What holds only where a model has come to have an Attention of onnxruntime's own."""
 
 
 def readings(model: onnx.ModelProto) -> Iterator[tuple[tuple[str, ...], onnx.ModelProto]]:

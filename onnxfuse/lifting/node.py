@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from onnxfuse.language.bodies import output_dtype
 from onnxfuse.model.dims import (
     Dim,
     Shape,
@@ -91,8 +92,11 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
     for i, (shape, dtype) in enumerate(inferred):
         dtype = _value_dtype(view, node, dtype)
         inferred[i] = (shape, dtype)
-        if shape is None or not dtype:
+        other = bool(i) and op != "Split"
+        if shape is None or not dtype or other:
             known_dtype, known_shape = graph.type_of(node.output[i]) if node.output[i] else (0, None)
+            if other:  # statistics and indices have types of their own
+                dtype = known_dtype or output_dtype(op, i, dtype)
             inferred[i] = (shape if shape is not None else known_shape, dtype or known_dtype)
     if count == 1:
         shape, dtype = inferred[0]

@@ -126,6 +126,28 @@ READ = {
         "y = Tanh(x)",
         "float[b,s,4] x",
     ),
+    "weights beyond float64": (
+        f"w = Mul(x, x) {EXPONENTIALS.replace('(x)', '(w)')}",
+        "w = Mul(x, x) y = Softmax<axis = -1>(w)",
+        "float[b,s,4] x",
+    ),
+    "their logarithm": (
+        "w = Mul(x, x) e = Exp(w) i = Constant<value = int64[1] {-1}>() t = ReduceSum(e, i) l = Log(t) y = Sub(w, l)",
+        "w = Mul(x, x) y = LogSoftmax<axis = -1>(w)",
+        "float[b,s,4] x",
+    ),
+    "what is computed of them, and rounded": (
+        f"w = Mul(x, x) {EXPONENTIALS.replace('(x)', '(w)').replace('y =', 'p =')} "
+        "n = Neg(p) u = Exp(p) d = Exp(n) y = Sub(u, d)",
+        "w = Mul(x, x) p = Softmax<axis = -1>(w) h = Sinh(p) y = Add(h, h)",
+        "float[b,s,4] x",
+    ),
+    "values that are mixed before they are divided": (
+        "w = Mul(x, x) e = Exp(w) i = Constant<value = int64[1] {-1}>() t = ReduceSum(e, i) p = MatMul(e, v) "
+        "y = Div(p, t)",
+        "w = Mul(x, x) e = Softmax<axis = -1>(w) y = MatMul(e, v)",
+        "float[b,s,4] x, float[4,4] v",
+    ),
     "a logarithm beyond float64": (
         f"{ZERO} e = Exp(x) a = Add(e, one) b = Log(a) c = Mul(b, b) f = Exp(c) g = Add(f, one) y = Log(g)",
         "a = Softplus(x) b = Mul(a, a) y = Softplus(b)",
@@ -171,6 +193,28 @@ MISREAD = {
         f"{EXPONENTIALS.replace('y =', 'p =')} l = Constant<value = float {{2.0}}>() g = Greater(x, l) "
         "nan = Constant<value = float {nan}>() y = Where(g, nan, p)",
         "float[b,s,4] x",
+    ),
+    "enormous exponentials are not equal": (
+        f"{ZERO} c = Sub(x, one) u = Exp(x) d = Exp(c) t = Add(u, d) y = Div(u, t)",
+        f"{ZERO} c = Sub(x, one) u = Exp(x) d = Exp(c) t = Add(u, d) q = Div(u, t) n = IsNaN(q) "
+        "h = Constant<value = float {0.5}>() y = Where(n, h, q)",
+        "float[b,s,4] x",
+    ),
+    "weights beyond float64 are no mean": (
+        f"w = Mul(x, x) {EXPONENTIALS.replace('(x)', '(w)')}",
+        f"w = Mul(x, x) {EXPONENTIALS.replace('(x)', '(w)').replace('y =', 'q =')} n = IsNaN(q) "
+        "h = Constant<value = float {0.25}>() y = Where(n, h, q)",
+        "float[b,s,4] x",
+    ),
+    "a difference of infinities is no number": (
+        "u = Exp(x) d = Exp(x) y = Sub(u, d)",
+        f"{ZERO} u = Exp(x) d = Exp(x) q = Sub(u, d) n = IsInf(x) y = Where(n, z, q)",
+        "float[b,s,4] x",
+    ),
+    "a row of which all is hidden has no weights": (
+        f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
+        f"""{WEIGHTS.replace("-1e9", "-3.4028234e38")} y = MatMul(w, v)""",
+        HEADS,
     ),
     "an infinity whose sign is wrong": (f"{ZERO} y = Identity(x)", f"{ZERO} y = Abs(x)", "float[b,s,4] x"),
     "an overflow that was none": (

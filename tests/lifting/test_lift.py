@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from onnx import TensorProto
 
 from onnxfuse.lifting.lift import lift
 from onnxfuse.model.graph import roots
@@ -144,3 +145,16 @@ def test_a_sum_that_is_written_twice_is_one_though_several_use_the_first_alone()
     terms = lift(next(iter(roots(g.proto(y)))), None).terms_of
     assert terms[first].closed
     assert terms[again] is terms[first]
+
+
+def test_statistics_and_indices_have_types_of_their_own() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]>
+    g (float16[2, 3, 8, 8] x, float16[8] w) => (y) {
+        n, m, r = LayerNormalization (x, w)
+        p, i = MaxPool <kernel_shape = [2, 2]> (n)
+        y = Relu (p)
+    }"""
+    kinds = lift(next(roots(onnx.parser.parse_model(text))), None).dtypes
+    assert [kinds[name] for name in "nmrpi"] == [
+        TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
+    ]  # fmt: skip

@@ -160,6 +160,15 @@ def test_statistics_of_empty_tensors_have_their_shape(target: str, opset: int) -
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_statistics_in_half_precision_keep_the_type_of_what_reads_them(target: str) -> None:
+    """ai.onnx LayerNormalization gives its mean in float32, whatever it normalizes."""
+    body = STATISTICS.replace("float {1e-5}", "float16 {15360}")
+    model = written(f"{body}  y = Div(d, r)", "float16[b,s,8] x", "float16[?,?,?] y, float16[?,?,?] q")
+    original = Original(model, feeds(model))
+    assert original.wrong(fused(model, target)) is None
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_number_of_two_types_keeps_both_in_branches(target: str) -> None:
     """Terms do not tell real types apart; what a branch reads of the graph around it has the type that it has there."""
     model = parser.parse_model(

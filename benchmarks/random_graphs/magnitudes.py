@@ -1,0 +1,180 @@
+"""A model whose exponentials overflow nowhere: what is computed of them is held as r * exp(m), r of moderate size.
+
+The equations are those of the original, for real numbers:
+
+    exp(x)                          = 1 * exp(x)
+    r exp(m) + s exp(n)             = (r exp(m - k) + s exp(n - k)) exp(k), k the larger of m and n; sums of rows alike
+    r exp(m) * s exp(n), / s exp(n) = r s exp(m + n), r / s exp(m - n)
+    log(r exp(m)), sqrt(r exp(m))   = log(r) + m, sqrt(r) exp(m / 2)
+
+An infinite m stands for enormous numbers: a quotient of two such has a limit, as (e^x - e^-x) / (e^x + e^-x) has.  A
+sum along an axis that holds one has none, nor has a difference of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+if TYPE_CHECKING:
+    from .readings import Edit
+
+REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
+
+
+class Magnitude(NamedTuple):
+    """The names of r and m; both broadcast to the value's shape."""
+
+    factor: str
+    exponent: str
+
+
+@dataclass
+class Magnitudes:
+    """The values of a graph that are held so."""
+
+    edit: Edit
+    held: dict[str, Magnitude]
+    index: int = 0
+    """Of the node that is rewritten."""
+
+    def number(self, value: float) -> str:
+        return self.edit.number(value, self.edit.nodes[self.index].output[0])
+
+    def of(self, name: str) -> Magnitude:
+        """Of any operand: what is not held has an exponent of 0."""
+        return self.held.get(name) or Magnitude(name, self.number(0.0))
+
+    def _apart(self, a: str, b: str) -> str:
+        """a - b, 0 where both are the same infinity."""
+        same = self.edit.node("Equal", a, b)
+        return self.edit.node("Where", same, self.number(0.0), self.edit.node("Sub", a, b))
+
+    def _under(self, x: Magnitude, exponent: str) -> str:
+        """The factor of a number beside this larger exponent."""
+        return self.edit.node("Mul", x.factor, self.edit.node("Exp", self._apart(x.exponent, exponent)))
+
+    def exponential(self, node: onnx.NodeProto) -> Magnitude:
+        x = node.input[0]
+        nothing = self.edit.node("Equal", x, self.number(-np.inf))
+        return Magnitude(self.edit.node("Where", nothing, self.number(0.0), self.number(1.0)), x)
+
+    def add(self, node: onnx.NodeProto) -> Magnitude:
+        edit, x, y = self.edit, *(self.of(name) for name in node.input)
+        if node.op_type == "Sub":
+            y = Magnitude(edit.node("Neg", y.factor), y.exponent)
+        largest = edit.node("Max", x.exponent, y.exponent)
+        total = edit.node("Add", self._under(x, largest), self._under(y, largest))
+        infinite = edit.node("Equal", largest, self.number(np.inf))
+        unknown = edit.node("And", infinite, edit.node("Equal", total, self.number(0.0)))
+        return Magnitude(edit.node("Where", unknown, self.number(np.nan), total), largest)
+
+    def multiply(self, node: onnx.NodeProto) -> Magnitude:
+        x, y = (self.of(name) for name in node.input)
+        product = self.edit.node("Mul", x.factor, y.factor)
+        return Magnitude(product, self.edit.node("Add", x.exponent, y.exponent))
+
+    def divide(self, node: onnx.NodeProto) -> Magnitude:
+        x, y = (self.of(name) for name in node.input)
+        return Magnitude(self.edit.node("Div", x.factor, y.factor), self._apart(x.exponent, y.exponent))
+
+    def invert(self, node: onnx.NodeProto) -> Magnitude:
+        x = self.of(node.input[0])
+        return Magnitude(self.edit.node("Reciprocal", x.factor), self.edit.node("Neg", x.exponent))
+
+    def negate(self, node: onnx.NodeProto) -> Magnitude:
+        x = self.of(node.input[0])
+        return Magnitude(self.edit.node("Neg", x.factor), x.exponent)
+
+    def keep(self, node: onnx.NodeProto) -> Magnitude:
+        return self.of(node.input[0])
+
+    def root(self, node: onnx.NodeProto) -> Magnitude:
+        x = self.of(node.input[0])
+        return Magnitude(self.edit.node("Sqrt", x.factor), self.edit.node("Mul", x.exponent, self.number(0.5)))
+
+    def logarithm(self, node: onnx.NodeProto) -> Magnitude:
+        x = self.of(node.input[0])
+        return Magnitude(self.edit.node("Add", self.edit.node("Log", x.factor), x.exponent), "")
+
+    def reduce(self, node: onnx.NodeProto) -> Magnitude | None:
+        """A sum, or a mean, that keeps the axes which are reduced."""
+        axes = self.edit.axes(node)
+        if axes is None or any(a.name == "keepdims" and not a.i for a in node.attribute):
+            return None
+        x = self._whole(self.of(node.input[0]))
+        return self._summed(x, self.edit.largest(x.exponent, axes))
+
+    def mix(self, node: onnx.NodeProto) -> Magnitude | None:
+        """A product of matrices, the first of which is held."""
+        if node.input[0] not in self.held or node.input[1] in self.held:
+            return None
+        x = self._whole(self.of(node.input[0]))
+        return self._summed(x, self.edit.largest(x.exponent))
+
+    def _summed(self, x: Magnitude, largest: str) -> Magnitude:
+        edit = self.edit
+        infinite = edit.node("Equal", largest, self.number(np.inf))
+        result = edit.kept(self.index, self._under(x, largest))
+        return Magnitude(edit.node("Where", infinite, self.number(np.nan), result), largest)
+
+    def _whole(self, x: Magnitude) -> Magnitude:
+        """The same, both of the value's shape."""
+        edit, parts = self.edit, []
+        for part, other in (x, x[::-1]):
+            same = edit.node("Equal", other, other)
+            parts.append(edit.node("Where", edit.node("Or", same, edit.node("Not", same)), part, part))
+        return Magnitude(*parts)
+
+    def value(self, x: Magnitude) -> str:
+        """r * exp(m), where neither exp(m) alone nor 0 times it is out of range."""
+        edit = self.edit
+        half = edit.node("Exp", edit.node("Mul", x.exponent, self.number(0.5)))
+        product = edit.node("Mul", edit.node("Mul", x.factor, half), half)
+        finite = edit.node("Less", x.exponent, self.number(np.inf))
+        nothing = edit.node("And", finite, edit.node("Equal", x.factor, self.number(0.0)))
+        return edit.node("Where", nothing, x.factor, product)
+
+
+OPS: dict[str, Callable[[Magnitudes, onnx.NodeProto], Magnitude | None]] = {
+    "Add": Magnitudes.add,
+    "Sub": Magnitudes.add,
+    "Mul": Magnitudes.multiply,
+    "Div": Magnitudes.divide,
+    "Reciprocal": Magnitudes.invert,
+    "Neg": Magnitudes.negate,
+    "Identity": Magnitudes.keep,
+    "Sqrt": Magnitudes.root,
+    "Log": Magnitudes.logarithm,
+    "ReduceSum": Magnitudes.reduce,
+    "ReduceMean": Magnitudes.reduce,
+    "MatMul": Magnitudes.mix,
+}
+
+
+def enormous(edit: Edit) -> None:
+    """Hold all that is computed of exponentials so, and give the others its value."""
+    values = Magnitudes(edit, {})
+    for index, node in enumerate(edit.nodes):
+        if node.domain or edit.kinds.get(node.output[0]) not in REAL:
+            continue
+        values.index = index
+        if node.op_type == "Exp":
+            values.held[node.output[0]] = values.exponential(node)
+            edit.instead(index, edit.kept(index))
+        elif node.op_type in OPS and any(name in values.held for name in node.input):
+            result = OPS[node.op_type](values, node)
+            if result is None:
+                edit.made = []
+            elif result.exponent:
+                values.held[node.output[0]] = result
+                edit.instead(index, values.value(result))
+            else:
+                edit.instead(index, result.factor)
+    if all(edit.nodes[index].op_type == "Exp" for index in edit.replaced):
+        edit.replaced.clear()
