@@ -200,6 +200,9 @@ class Body:
         while args and args[-1] is None:
             args.pop()
         inputs = [self.ref(a) for a in args]
+        rank = len(attrs["perm"]) if op == "Transpose" else None
+        if op == "Unsqueeze" and isinstance(args[0], Ref) and args[0].shape is not None:
+            rank = len(args[0].shape) + len(attrs["axes"])
         if op in ("Reshape", "Expand") and "shape" in attrs:
             inputs.append(self.constant(attrs.pop("shape"), TensorProto.INT64, "shape").name)
         if op == "Repeat":  # along an axis of known size, a Gather does it without a single shape
@@ -219,7 +222,7 @@ class Body:
         if op.startswith("Reduce"):
             attrs.setdefault("keepdims", 1)
         made = self.node(op, inputs, attrs, base)
-        return replace(made, shape=(UNKNOWN,) * len(attrs["perm"])) if op == "Transpose" else made
+        return made if rank is None else replace(made, shape=(UNKNOWN,) * rank)
 
     def called(self, op: str, args: Sequence[Any], attrs: Mapping[str, Any]) -> Ref | None:
         """A node of a fused op of one output, its operands tensors or left out; None if it is not to be called."""

@@ -71,10 +71,10 @@ def _size(scope: Facts, x: Value, axes: Value = None) -> Dim:
 @builtin()
 def _broadcasts(scope: Scope, x: Value, shape: Value, rows: Value = None) -> bool:
     """Does x broadcast to `shape` without widening it?  Where the result is multiplied by a matrix of `rows` rows, it
-    cannot have other columns than those."""
+    cannot have other columns than those: a run in which `shape` has others fails here or there."""
     wide, shape = broadcast(scope.shape(x), tuple(shape)), tuple(shape)
-    if rows is not None and shape and rows == shape[-1]:
-        wide = (*wide[:-1], rows)
+    if rows is not None and shape and symbolic.equal(rows, shape[-1]) is not False:
+        wide = (*wide[:-1], shape[-1])
     return same_shape(wide, shape)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import combinations, zip_longest
 from pathlib import Path
 
-from onnxfuse.model.dims import Derived, Dim, Limited, Shape, Sym, broadcast_dim, symbol
+from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, broadcast_dim, symbol
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.op_traits import BROADCAST
-from onnxfuse.model.symbols import Apart, last, limit, same_if, single
+from onnxfuse.model.symbols import Apart, last, limit, present, same_if, same_in_view, single
 from onnxfuse.terms.normal.normal import closed
 from onnxfuse.terms.term import Term, Terms
 
@@ -48,18 +48,24 @@ class _Known:
     """Symbols → the largest that they can be."""
     single: frozenset[str] = frozenset()
     """Symbols that are 1: an exporter declared a dynamic axis, and wrote the size that it saw into a view."""
+    present: frozenset[str] = frozenset()
+    """Symbols that are not 0: their last position is viewed as one."""
     closed: frozenset[str] = frozenset()
     """Values that are the same sum or product as one that several nodes use."""
 
     def includes(self, other: _Known) -> bool:
         """Does the other tell nothing new?"""
         limits = other.limits.keys() <= self.limits.keys()
-        return limits and other.equal <= self.equal and other.single <= self.single and other.closed <= self.closed
+        return limits and all(theirs <= ours for ours, theirs in zip(self._sets, other._sets, strict=True))
 
     def joined(self, other: _Known) -> _Known:
         """What both tell."""
-        limits = {**other.limits, **self.limits}
-        return _Known(self.equal | other.equal, limits, self.single | other.single, self.closed | other.closed)
+        equal, *sets = (ours | theirs for ours, theirs in zip(self._sets, other._sets, strict=True))
+        return _Known(equal, {**other.limits, **self.limits}, *sets)
+
+    @property
+    def _sets(self) -> tuple[frozenset[str], ...]:
+        return self.equal, self.single, self.present, self.closed
 
 
 def _symbols(view: View) -> frozenset[str]:
@@ -82,11 +88,14 @@ def _known(view: View, inputs: frozenset[str]) -> _Known:
             operands = [a.shape[::-1] for a in term.args if a.shape is not None] if term.op in BROADCAST else []
             for dims in zip_longest(*operands, fillvalue=1):
                 limits.update(found for a, b in combinations(dims, 2) if (found := limit(a, b)))
-    views = [term for term in terms if inputs and term.op == "Reshape" and len(term.args) == 1]
+    views = [term for term in terms if term.op == "Reshape" and len(term.args) == 1]
     shapes = [(v.args[0].shape, v.shape) for v in views if v.args[0].shape is not None and v.shape is not None]
     ones = {single(before, after) for before, after in shapes} | {last(a, b) for a, b in pairs}
-    equal = frozenset(name for symbol in derived for name in same_if(symbol))
-    return _Known(equal, limits, inputs & ones, alike(view.terms, view.terms_of))
+    sizes = [((a,), (b,)) for a, b in pairs if any(isinstance(d, int) and d > 1 for d in (a, b))]
+    there = {present(before, after) for before, after in (*shapes, *sizes)}
+    equal = {name for symbol in derived for name in same_if(symbol)}
+    equal.update(name for before, after in shapes for name in same_in_view(before, after))
+    return _Known(frozenset(equal), limits, inputs & ones, inputs & there, alike(view.terms, view.terms_of))
 
 
 def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Shape | None:
@@ -95,13 +104,11 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
     for axis, dim in enumerate(shape or ()):
         if isinstance(dim, Sym):
             (text,) = dim.symbols
-            other = Apart.of(text, f"{name}.{axis}")
-            if text in taken and other not in known.equal:
-                dim = 1 if other in known.single else symbol(other)
-            elif text in known.single:
-                dim = 1
-            elif text in known.limits:
-                dim = symbol(Limited.of(text, known.limits[text]))
+            own: Bounded = Apart.labelled(text, f"{name}.{axis}")
+            if text not in taken or own in known.equal:
+                own = Bounded.of(text, 0, known.limits.get(text))
+            own.least = int(own in known.present)
+            dim = 1 if own in known.single else symbol(own)
             taken.add(text)
         dims.append(dim)
     return None if shape is None else tuple(dims)

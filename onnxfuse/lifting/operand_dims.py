@@ -18,14 +18,28 @@ LONGER = 24
 def together(term: Term, opset: int) -> Iterator[tuple[Dim, Dim]]:
     """Pairs of dimensions that are equal in every run that does not fail, or of which one is 1.
 
-    By the specifications of ai.onnx Attention-23 and RotaryEmbedding-23."""
+    By the specifications of ai.onnx Attention-23, Concat-13, MatMul-13 and RotaryEmbedding-23."""
     if term.op == "Attention":
         yield from _attention(term, opset)
+    elif term.op == "MatMul":
+        a, b = (arg.shape for arg in term.args)
+        if a and b:
+            yield a[-1], b[-2:][0]
+    elif term.op == "Concat":
+        yield from _concat(term)
     elif term.op == "RotaryEmbedding":
         x, table = term.args[0].shape, term.args[1].shape
         if x is not None and table is not None and len(table) == 3:
             yield x[0], table[0]
             yield x[-2], table[1]
+
+
+def _concat(term: Term) -> Iterator[tuple[Dim, Dim]]:
+    first, *others = (arg.shape for arg in term.args)
+    for other in others:
+        if first is not None and other is not None and len(first) == len(other):
+            along = term.attr("axis") % len(first)
+            yield from (pair for axis, pair in enumerate(zip(first, other, strict=True)) if axis != along)
 
 
 def _attention(term: Term, opset: int) -> Iterator[tuple[Dim, Dim]]:

@@ -108,16 +108,17 @@ def _product(a: Dim, b: Dim) -> Dim:
     return _canonical(table)
 
 
-class Limited(str):
-    """The symbol of a dimension that is never above a number."""
+class Bounded(str):
+    """The symbol of a dimension that is never below a number, and never above another if it has a limit."""
 
-    __slots__ = ("limit",)
-    limit: int
+    __slots__ = ("least", "limit")
+    least: int
+    limit: int | None
 
     @classmethod
-    def of(cls, text: str, limit: int) -> Limited:
+    def of(cls, text: str, least: int = 0, limit: int | None = None) -> Bounded:
         result = cls(text)
-        result.limit = limit
+        result.least, result.limit = least, limit
         return result
 
 
@@ -218,15 +219,26 @@ def maximum(a: Dim, b: Dim) -> Dim:
     return a + b - minimum(a, b)
 
 
+def tail(n: Dim, dim: Dim) -> Dim:
+    """How many elements x[-n:] takes of an axis: n of them, or as many as there are; all where n is 0."""
+    if isinstance(n, int) and isinstance(dim, int):
+        return min(n, dim) if n else dim
+    if at_least(n, 1):
+        return minimum(n, dim)
+    return symbol(Derived.of(f"tail({n!r}|{dim!r})", n, dim))
+
+
 def at_least(a: Dim, b: Dim) -> bool:
-    """Is a >= b for certain?  A symbol may be 0 (an empty cache), never negative."""
+    """Is a >= b for certain?  A symbol may be 0 (an empty cache) if nothing is known of it, never negative."""
     return _never_negative(_sum(a, _product(b, -1)))
 
 
 def _never_negative(dim: Dim) -> bool:
     if isinstance(dim, int):
         return dim >= 0
-    if all(c > 0 for _, c in dim.terms):
+    # A product of symbols that are never 0 is at least 1.
+    certain = (c for monomial, c in dim.terms if all(getattr(name, "least", 0) > 0 for name in monomial))
+    if all(c > 0 for monomial, c in dim.terms if monomial) and sum(certain) >= 0:
         return True
     # What is taken away is at most what bounds it.
     for monomial, c in dim.terms:
@@ -239,7 +251,18 @@ def _never_negative(dim: Dim) -> bool:
 
 def _bounds(name: str) -> tuple[Dim, ...]:
     """Dimensions that a symbol is never above."""
-    return (name.limit,) if isinstance(name, Limited) else smallest_of(symbol(name))
+    if isinstance(name, Derived) and name.startswith("tail("):
+        return name.operands[1:]
+    limit = name.limit if isinstance(name, Bounded) else None
+    return smallest_of(symbol(name)) if limit is None else (limit,)
+
+
+def _cut_to(dim: Dim) -> tuple[Dim, ...]:
+    """Dimensions to which one was cut, so that beside one of them it is that one, or 1."""
+    for name in dim.symbols if isinstance(dim, Sym) and len(dim.terms) == 1 else ():
+        if isinstance(name, Derived) and name.startswith("tail(") and dim == symbol(name):
+            return name.operands[:1]
+    return smallest_of(dim)
 
 
 def smallest_of(dim: Dim) -> tuple[Dim, ...]:
@@ -275,7 +298,7 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
     names = set[str]()
     for dim, other in ((a, b), (b, a)):
         text = repr(dim)
-        if other in smallest_of(dim):
+        if other in _cut_to(dim):
             return other
         names |= set(text[6:-1].split("|")) if text.startswith("bcast(") else {text}
     for dim in (a, b):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 
 from .dims import (
+    Bounded,
     Derived,
     Dim,
     Shape,
@@ -17,20 +18,21 @@ from .dims import (
     product,
     smallest_of,
     symbol,
+    tail,
     viewed,
 )
 
 
-class Apart(str):
+class Apart(Bounded):
     """The symbol of a dimension that is labelled like another, of which nobody knows whether it has that one's size."""
 
     __slots__ = ("label",)
     label: str
 
     @classmethod
-    def of(cls, label: str, owner: str) -> Apart:
+    def labelled(cls, label: str, owner: str) -> Apart:
         result = cls(f"{label}@{owner}")
-        result.label = label
+        result.label, result.least, result.limit = label, 0, None
         return result
 
 
@@ -58,7 +60,7 @@ def renamed(dim: Dim, names: Mapping[str, str]) -> Dim:
 
 def _derive(name: str) -> Callable[[Dim, Dim], Dim]:
     """The function of dimensions that a derived symbol stands for."""
-    kinds = {"min": minimum, "bcast": broadcast_dim, "view": viewed}
+    kinds = {"min": minimum, "bcast": broadcast_dim, "view": viewed, "tail": tail}
     return kinds.get(name.partition("(")[0], floor_divide)
 
 
@@ -94,6 +96,17 @@ def same_if(symbol: Derived) -> set[str]:
     return set()
 
 
+def same_in_view(before: Shape, after: Shape) -> set[str]:
+    """The symbols told apart that must be what their labels say, or else these two shapes would hold different numbers
+    of elements."""
+    a, b = product(before), product(after)
+    names = {} if a == b else told_apart(a, b)
+    for name, other in names.items():
+        if renamed(a, {name: other}) == renamed(b, {name: other}):
+            return {name}
+    return set(names) if renamed(a, names) == renamed(b, names) else set()
+
+
 def limit(a: Dim, b: Dim) -> tuple[str, int] | None:
     """(symbol, number) if the two, which are broadcast together, show that the symbol is never above the number: what
     is cut to min(c, n) meets n only where it is n, and n is c at most."""
@@ -115,6 +128,20 @@ def single(before: Shape, after: Shape) -> str | None:
             ((monomial, coefficient),) = quotient.terms
             if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived):
                 return monomial[0]
+    return None
+
+
+def present(before: Shape, after: Shape) -> str | None:
+    """The symbol that is at least 1 if these shapes hold equally many elements: what is cut to one position has one."""
+    for one, other in ((before, after), (after, before)):
+        quotient = exact(product(one), product(other))
+        parts = smallest_of(quotient) if quotient is not None else ()
+        if 1 in parts and len(parts) == 2 and isinstance(quotient, Sym) and len(quotient.terms) == 1:
+            (dim,) = (part for part in parts if part != 1)
+            if isinstance(dim, Sym) and len(dim.terms) == 1:
+                ((monomial, coefficient),) = dim.terms
+                if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived):
+                    return monomial[0]
     return None
 
 

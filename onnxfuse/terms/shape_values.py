@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from onnxfuse.model.dims import END, Dim, Shape, Sym, at_least, equal, floor_divide, maximum, minimum, product
+from onnxfuse.model.dims import END, Dim, Shape, Sym, at_least, equal, floor_divide, maximum, minimum, product, tail
 
 from .term import INTEGER, Array, Attributes, Term, Terms
 
@@ -40,15 +40,25 @@ def slice_bounds(args: list[Term]) -> list[tuple[int, Dim, Dim, int]] | None:
 def slice_length(terms: Terms, dim: Dim, start: Dim, stop: Dim, step: int) -> Dim:
     """Elements that start:stop:step takes from an axis of length `dim`; a fresh symbol where undecided."""
     if step == 1:
-        first, last = position(start, dim), position(stop, dim)
-        if first is not None and last is not None:
-            return maximum(last - first, 0) if not isinstance(last - first, Sym) else last - first
-        start = start if first is None else first
-        if isinstance(stop, Sym) and at_least(start, 0) and at_least(stop, start):
+        if isinstance(stop, Sym) and at_least(start, 0) and at_least(stop, start) and position(start, dim) is None:
             return minimum(dim - start, stop - start)
+        first, last = _clamped(start, dim), _clamped(stop, dim)
+        if first is not None and last is not None:
+            return last - minimum(first, last)
+        if last == dim and at_least(0, start):
+            return tail(-start, dim)
     elif isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int):
         return len(range(dim)[slice(start, None if stop <= -END else stop, step)])
     return terms.fresh_dim()
+
+
+def _clamped(index: Dim, dim: Dim) -> Dim | None:
+    """Where a Slice bound lies in [0, dim]; None for one that counts from the end if it is not 0."""
+    if isinstance(index, int) and abs(index) >= END:
+        return dim if index > 0 else 0
+    if isinstance(index, int) and index < 0:
+        return dim - minimum(-index, dim)
+    return minimum(index, dim) if at_least(index, 0) else None
 
 
 def position(index: Dim, dim: Dim) -> Dim | None:
@@ -59,8 +69,7 @@ def position(index: Dim, dim: Dim) -> Dim | None:
         if index <= -END:
             return 0
         if index < 0:
-            shifted = dim + index
-            return shifted if isinstance(shifted, Sym) else max(shifted, 0)
+            return max(dim + index, 0) if isinstance(dim, int) else dim + index if at_least(dim, -index) else None
         if isinstance(dim, int):
             return min(index, dim)
         if index == 0:

@@ -166,7 +166,7 @@ class Terms:
         for a in args:
             below |= a.below
             constant = constant and a.constant
-        term.constant = load is not None or (constant and op in FOLDABLE and _foldable_to(op, shape))
+        term.constant = load is not None or (constant and op in FOLDABLE and _foldable_to(op, shape) and _fixed(attrs))
         # One integer, a level in each WIDTH bits: what is k steps below an argument is k + 1 steps below its user.
         term.below = (below << WIDTH) & _ALL | self.bit(op) * _EVERY
         self._table[identity] = term
@@ -222,6 +222,12 @@ def _foldable_to(op: str, shape: Shape | None) -> bool:
     """Is a constant of this shape to be folded?  One of few arguments may be larger than any file."""
     dims = static(shape)
     return dims is not None and (op not in GROWING or math.prod(dims) <= _ROOM)
+
+
+def _fixed(attrs: Attrs) -> bool:
+    """Do the attributes say the same for every input?  A table sliced at a position that a cache's length gives is no
+    constant, though its shape may be."""
+    return not any(isinstance(v, Sym) for _, value in attrs for v in (value if isinstance(value, tuple) else (value,)))
 
 
 def numpy_dtype(dtype: int) -> np.dtype[Any]:

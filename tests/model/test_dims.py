@@ -10,8 +10,8 @@ from itertools import product as assignments
 import pytest
 
 from onnxfuse.model.dims import (
+    Bounded,
     Dim,
-    Limited,
     Shape,
     Sym,
     at_least,
@@ -25,8 +25,9 @@ from onnxfuse.model.dims import (
     product,
     smallest_of,
     symbol,
+    tail,
 )
-from onnxfuse.model.symbols import evaluate, limit
+from onnxfuse.model.symbols import Apart, evaluate, limit, present, same_in_view
 
 a, b, c = symbol("a"), symbol("b"), symbol("c")
 
@@ -168,7 +169,7 @@ def test_what_meets_all_of_a_dimension_it_is_cut_to_limits_that() -> None:
     assert limit(minimum(1, a), a) is None  # one row meets any number
     assert limit(minimum(b, a), a) is None
     assert limit(minimum(64, a), b) is None
-    short = symbol(Limited.of("a", 64))
+    short = symbol(Bounded.of("a", limit=64))
     assert minimum(64, short) == short
     assert at_least(64 * b, short * b)
     assert not at_least(63, short)
@@ -209,3 +210,38 @@ def test_the_size_of_what_is_derived_is_that_of_its_parts() -> None:
     assert evaluate(dim, {"a": 20, "b": 2, "c": 1}) == 9 * 2 + 20
     assert evaluate(dim, {"a": 4, "b": 2, "c": 1}) == 4 * 2 + 4
     assert evaluate(dim, {"a": 4, "b": 2}) is None
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+@pytest.mark.parametrize("size", [0, 1, 2, 5])
+def test_what_counts_from_the_end_takes_as_many_as_there_are(n: int, size: int) -> None:
+    taken = len(list(range(size))[-n:])
+    assert tail(n, size) == taken
+    assert evaluate(tail(a, b), {"a": n, "b": size}) == taken
+    assert n == 0 or evaluate(tail(n, b), {"b": size}) == taken
+    assert at_least(b, tail(a, b))
+
+
+def test_what_is_cut_to_a_size_meets_it() -> None:
+    assert broadcast_dim(tail(a, b), a) == a
+    assert broadcast_dim(tail(a, b), b) != b  # none of a are all of b
+
+
+def test_a_dimension_that_is_not_empty_holds_one() -> None:
+    full = symbol(Bounded.of("a", least=1))
+    assert full == a
+    assert at_least(full, 1)
+    assert at_least(full * full + b, 1)
+    assert not at_least(full * b, 1)
+    assert not at_least(full, 2)
+    assert minimum(1, full) == 1
+    assert minimum(1, a) != 1
+
+
+def test_what_views_tell() -> None:
+    assert present((b, minimum(1, a)), (b, 1)) == present((b,), (b, minimum(1, a))) == "a"
+    assert present((b, minimum(2, a)), (b, 2)) is None
+    other = symbol(Apart.labelled("a", "past.2"))
+    assert same_in_view((b, 2, other + 1), (b * 2, a + 1)) == {"a@past.2"}
+    assert same_in_view((b, 2, other + 1), (b * 2, a + 2)) == set()
+    assert same_in_view((b, other), (other, b)) == set()

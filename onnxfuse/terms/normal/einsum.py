@@ -57,8 +57,11 @@ def _product(terms: Terms, args: Sequence[Term], operands: Sequence[str], result
     if len(columns) > 1 >= len(rows):
         return _product(terms, (y, x), (b, a), result, dims)
 
-    def shape(*groups: str) -> Shape:
-        return tuple(product(dims[c] for c in group) for group in groups)
+    def shape(*groups: str, own: dict[str, Dim] = dims) -> Shape:
+        return tuple(product(own[c] for c in group) for group in groups)
+
+    # A letter's dimension has two spellings where lengths are not known: a view of an operand has its own.
+    of_x, of_y = (dict(zip(letters, t.shape or (), strict=True)) for t, letters in ((x, a), (y, b)))
 
     if not inner:
         spread = [
@@ -72,10 +75,11 @@ def _product(terms: Terms, args: Sequence[Term], operands: Sequence[str], result
     left = reshape(
         terms,
         _ordered(terms, x, a, batch + rows + inner),
-        shape(*batch, *rows, inner) if rows else shape(*batch, rows, inner),
+        shape(*batch, *rows, inner, own=of_x) if rows else shape(*batch, rows, inner, own=of_x),
     )
     alone = ("",) * len(rows[:-1]) if batch else ()
-    right = reshape(terms, _ordered(terms, y, b, batch + inner + columns), shape(*batch, *alone, inner, columns))
+    turned = _ordered(terms, y, b, batch + inner + columns)
+    right = reshape(terms, turned, shape(*batch, *alone, inner, columns, own=of_y))
     whole = reshape(terms, make(terms, "MatMul", [left, right], {}), shape(*batch, *rows, *columns))
     return _ordered(terms, whole, batch + rows + columns, result)
 

@@ -8,6 +8,7 @@ views           scores viewed in another shape, only to add something, keep thei
 from __future__ import annotations
 
 from onnxfuse.model.dims import Dim, Shape
+from onnxfuse.model.op_traits import SCORES, SOFTMAX
 from onnxfuse.terms.term import Term, Terms, same_shape
 
 from .axes import blocks_of
@@ -16,6 +17,9 @@ from .reductions import axis_from_the_end
 from .sums import combine
 from .table import Applied, hoisted, law, make, scaled
 from .views import as_reshape, expand, leading_merge, reshape, swapped, transpose, unmerge
+
+DEEP = 8
+"""How many ops may lie between the view of weights and that of their scores."""
 
 
 def _axis(a: Applied) -> int:
@@ -83,20 +87,57 @@ def _of_largest(terms: Terms, y: Term, shape: Shape) -> Term | None:
 
 
 @law("Reshape Squeeze Unsqueeze Flatten", "merge(unmerge(MatMul(u, v)) + a) = MatMul(u, v) + merge(a)")
-def _sum_of_scores(a: Applied) -> Term | None:
+def _masked_scores(a: Applied) -> Term | None:
     """Scores viewed in another shape only to add to them are as they were, and what is added is viewed instead."""
-    terms, x, shape = a.terms, a.args[0], a.shape
-    if x.op != "Add" or x.closed or not a.real or shape is None or x.shape is None:
+    return _in_shape(a.terms, a.args[0], a.shape) if a.real and a.args[0].op not in SOFTMAX else None
+
+
+@law(
+    "Reshape Squeeze Unsqueeze Flatten",
+    "merge(Softmax(unmerge(MatMul(u, v)) + a)) = Softmax(MatMul(u, v) + merge(a))",
+)
+def _masked_weights(a: Applied) -> Term | None:
+    """So are weights, if their rows stay rows."""
+    return _in_shape(a.terms, a.args[0], a.shape) if a.args[0].op in SOFTMAX else None
+
+
+def _in_shape(terms: Terms, x: Term, shape: Shape | None, depth: int = DEEP) -> Term | None:
+    """What is computed of scores in this shape, if that is the shape in which they came, before they were viewed."""
+    x, factor = hoisted(x)
+    if not depth or shape is None or x.shape is None or x.closed or x.op not in SCORES or same_shape(x.shape, shape):
         return None
+    if x.op == "Reshape":
+        inner = x.args[0]
+        found = inner if len(x.args) == 1 and same_shape(inner.shape, shape) and is_scores(inner) else None
+    elif x.op in SOFTMAX and (x.attr("axis", -1) != -1 or x.shape[-1] != shape[-1]):
+        found = None
+    else:
+        found = _of_operands(terms, x, x.shape, shape, depth)
+    return None if found is None else scaled(terms, found, factor)
+
+
+def _of_operands(terms: Terms, x: Term, inner: Shape, outer: Shape, depth: int) -> Term | None:
+    """The op of x in another shape: of scores that had it before, and of other operands viewed alike.  Where rows stay
+    rows, an operand may have other columns than the result: lengths that are broadcast together."""
+
+    def of(dims: Shape, operand: Term) -> Shape:
+        return (*dims[:-1], operand.shape[-1]) if operand.shape and inner[-1] == outer[-1] else dims
+
     for i, operand in enumerate(x.args):
-        view, factor = hoisted(operand)
-        inner = view.args[0] if view.op == "Reshape" and not same_shape(view.shape, shape) else view
-        if not same_shape(inner.shape, shape) or not is_scores(inner):
+        if same_shape(operand.shape, of(outer, operand)):  # what it met had further axes of 1
+            scores = operand if is_scores(hoisted(operand)[0]) else None
+        elif same_shape(operand.shape, of(inner, operand)):
+            scores = _in_shape(terms, operand, of(outer, operand), depth - 1)
+        else:
+            scores = None
+        if scores is None:
             continue
-        rest = [other for j, other in enumerate(x.args) if j != i]
-        added = _viewed(terms, rest[0] if len(rest) == 1 else combine(terms, "Add", rest), x.shape, shape)
-        if added is not None:
-            return combine(terms, "Add", [scaled(terms, inner, factor), added])
+        args = [
+            scores if j == i else _viewed(terms, other, of(inner, other), of(outer, other))
+            for j, other in enumerate(x.args)
+        ]
+        found = [arg for arg in args if arg is not None]
+        return make(terms, x.op, found, dict(x.attrs)) if len(found) == len(args) else None
     return None
 
 
@@ -106,6 +147,8 @@ law("Reshape Squeeze Unsqueeze Flatten", "merge(unmerge(u)) = u")(as_reshape)
 def _viewed(terms: Terms, x: Term, inner: Shape, outer: Shape) -> Term | None:
     """What broadcasts to `inner`, so that it broadcasts to `outer`: expanded where a block of axes is not all or 1."""
     blocks = blocks_of(inner, outer)
+    if x.scalar is not None:
+        return x
     if x.shape is None or len(x.shape) > len(inner) or blocks is None:
         return None
     own = (1,) * (len(inner) - len(x.shape)) + x.shape

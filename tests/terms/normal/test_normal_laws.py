@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from onnxfuse.model.dims import minimum, tail
 from onnxfuse.terms.normal.normal import combine
 from onnxfuse.terms.term import Term
 from tests.terms.normal.space import FLOAT, Space, b, d, h, s
@@ -54,8 +55,20 @@ def test_a_merge_of_leading_axes_floats_up_through_a_normalization(t: Space) -> 
 
 
 def test_a_slice_from_the_smallest_integer_starts_at_0(t: Space) -> None:
-    x = t.input("x", b, s)
+    x = t.input("x", b, s + 1)
     for smallest in (-(2**63), -(2**31)):
         term = t.op("Slice", x, t.ints(smallest), t.ints(-1), t.ints(1))
-        assert term.shape == (b, s - 1)
-        assert term is t.slice(x, 1, 0, s - 1)
+        assert term.shape == (b, s)
+        assert term is t.slice(x, 1, 0, s)
+
+
+def test_a_slice_from_the_end_takes_no_more_than_there_is(t: Space) -> None:
+    """A window of 4 over a cache that may be shorter."""
+    last = t.op("Slice", t.input("x", b, s), t.ints(-4), t.ints(2**62), t.ints(1))
+    assert last.shape == (b, minimum(4, s))
+    assert t.op("Slice", t.input("y", b, s + 4), t.ints(-4), t.ints(2**62), t.ints(1)).shape == (b, 4)
+    assert t.op("Slice", t.input("x", b, s), t.ints(0), t.ints(-1), t.ints(1)).shape == (b, s - minimum(1, s))
+    new = t.terms.integers(np.array([-h], object))
+    assert t.op("Slice", t.input("x", b, s), new, t.ints(2**62), t.ints(1)).shape == (b, tail(h, s))
+    behind = t.op("Slice", t.input("x", b, s), t.terms.integers(np.array([h], object)), t.ints(2**62), t.ints(1))
+    assert behind.shape == (b, s - minimum(h, s))
