@@ -36,8 +36,11 @@ READERS = ("language", "model/op_traits.py", "targets/target.py", "terms/term.py
 """The modules on which it depends what a rule file says."""
 FILES = 8
 """Files that stay in the folder, those of other versions among them."""
-FIRST = ("name", "path", "stratum", "kernel", "cost", "passed", "lowers", "op", "matched_ops", "rank", "labels")
-"""What is asked of every rule."""
+FIRST = (
+    *("name", "path", "stratum", "kernel", "cost", "passed", "lowers"),
+    *("op", "matched_ops", "rank", "labels", "asked", "called", "captured"),
+)
+"""What is asked of every rule, and what it would take a walk over its equations to find."""
 LATER = tuple(f.name for f in fields(Rule) if f.name not in FIRST)
 
 
