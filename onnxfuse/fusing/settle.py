@@ -125,8 +125,6 @@ class _Words:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Words) and self._ops == other._ops and self._all == other._all
 
-    __hash__ = None  # type: ignore[assignment]
-
     @cached_property
     def _ops(self) -> Counter[tuple[str, str]]:
         """How many of each op: where that differs, the rest need not be looked at."""

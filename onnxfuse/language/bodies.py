@@ -338,7 +338,7 @@ def asks_for_ranks(definition: Rule) -> bool:
     return any(op.startswith("Reduce") for op in _calls(definition))
 
 
-def _calls(definition: Rule) -> set[str]:
+def _calls(definition: Rule) -> frozenset[str]:
     return definition.called | called_in(definition.standard)
 
 

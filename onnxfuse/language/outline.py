@@ -22,7 +22,7 @@ class Outline(NamedTuple):
     """Ops that must be among the operands of the root's chain."""
     parts: tuple[tuple[str, tuple[str, ...]], ...]
     """The operands of the root's chain that are ops, and which ops must be among their own operands."""
-    count: int | None
+    operands: int | None
     """How many operands the root's chain has; None where it is no chain."""
     rest: bool
     """Does the root's chain take what is left?"""

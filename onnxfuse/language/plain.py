@@ -14,7 +14,8 @@ from typing import Any
 from .check import ALLOWED
 from .rule import Parameter, Source
 
-_KINDS = {kind.__name__: kind for top in (ast.Assign, *ALLOWED) for kind in (top, *top.__subclasses__())}
+_TOPS: tuple[type[ast.AST], ...] = (ast.Assign, *ALLOWED)
+_KINDS: dict[str, type[ast.AST]] = {kind.__name__: kind for top in _TOPS for kind in (top, *top.__subclasses__())}
 """The kinds of syntax trees that a rule has, such as Call, and Add, which is one of operator."""
 
 
@@ -52,7 +53,7 @@ def _tree(data: list[Any]) -> ast.AST:
     kind, _, line, column, *fields = _KINDS[data[0]], *data
     tree = kind(*map(from_plain, fields))
     if line is not None:
-        tree.lineno, tree.col_offset = line, column  # type: ignore[attr-defined]
+        tree.lineno, tree.col_offset = line, column
     return tree
 
 

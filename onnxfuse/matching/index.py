@@ -63,7 +63,7 @@ class Index:
             if group.below & absent or group.beside & far or not group.fits(term):
                 continue
             # Only of a chain there is more to see, and only then the pattern itself has to be read.
-            if group.outline.count is None or glance.near(group.variants[0][1].root, term):
+            if group.outline.operands is None or glance.near(group.variants[0][1].root, term):
                 found += group.variants
         found.sort(key=lambda entry: entry[0])
         return [variant for _, variant in found]

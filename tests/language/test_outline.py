@@ -18,12 +18,12 @@ def outline(equation: str, head: str = "x, w") -> Outline:
 def test_of_an_op() -> None:
     found = outline("Softmax(MatMul(x, w))")
     assert (found.op, found.below, found.heads, found.given) == ("Softmax", ("MatMul", "Softmax"), ("MatMul",), (True,))
-    assert (found.beside, found.parts, found.count) == ((), (), None)
+    assert (found.beside, found.parts, found.operands) == ((), (), None)
 
 
 def test_of_a_chain() -> None:
     found = outline("Softmax(x) + Tanh(w) * x")
-    assert (found.op, found.beside, found.count) == ("Add", ("Mul", "Softmax"), 2)
+    assert (found.op, found.beside, found.operands) == ("Add", ("Mul", "Softmax"), 2)
     assert found.parts == (("Mul", ("Tanh",)), ("Softmax", ()))
     assert (found.heads, found.given, found.rest) == ((), None, False)
 
