@@ -13,15 +13,12 @@ from .errors import ModelError, NumericsError
 from .fusing.build import Build
 from .fusing.fuse import fuse, lower, uncollected
 from .fusing.fused import Banned, Fused, Progress
-from .kernels.emulator.build import compiler
 from .lifting.lifted import Lifted
 from .model.graph import count_nodes
-from .performance.estimate import predict
 from .performance.gpus import CARDS, DEFAULT, Card
 from .performance.sizes import Sizes
 from .performance.totals import asked, remaining, totals
 from .proof.claim import Claim, Experiment
-from .proof.stand_in import runnable
 from .reporting.placement import placement
 from .reporting.records import LeftOut, Report, Runs, Validation
 from .reporting.tell import fusion, worth_telling
@@ -30,6 +27,7 @@ from .runtime.served import examine
 from .targets.compatibility import compatibility
 from .targets.target import Target
 
+# What an estimate, a proof or the emulator needs is imported where one is asked for: most commands ask for less.
 ALL, USUAL = Build(), Experiment()
 """All rules for the default target; the proof as it is unless something else is wanted."""
 
@@ -60,6 +58,8 @@ def optimize(
     started = time.perf_counter()
     progress = progress or (lambda step, done, total: None)
     if experiment.validate == "kernels":
+        from .kernels.emulator.build import compiler
+
         compiler()  # a missing one is no fault of the model
     catalogue = build.catalogue
     at = Sizes.of(model, experiment.shapes)
@@ -81,6 +81,7 @@ def optimize(
         fused, losing, left_out = paying(fused, rebuild, card, at.shapes, *paths, told=told, progress=progress)
     validation = Validation("not validated", note="validation is off")
     if experiment.validate != "off":
+        from .proof.stand_in import runnable
         from .proof.timed import proved  # onnxruntime is needed only here
 
         claim = Claim(model, fused, rebuild, partial(runnable, catalogue=catalogue), build.rules, build.base_dir)
@@ -160,6 +161,8 @@ def _runs(model: ModelProto, target: Target) -> Runs | None:
 
 def _add_estimates(told: Report, fused: Fused, card: Card, at: Sizes, build: Build) -> None:
     """What each fusion takes on a card."""
+    from .performance.estimate import predict
+
     found = predict(fused.model, at.shapes, card, build.rules, build.base_dir).fused
     told.card = card.name
     told.fusions = [

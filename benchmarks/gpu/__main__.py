@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.errors import DependencyError
-from onnxfuse.kernels.emulator.build import cache_folder
+from onnxfuse.system.cache_folder import cache_folder
 
 from . import report, sanitizer, steps
 from .machine import CudaMachine, Machine
@@ -223,7 +223,7 @@ def kept(journal: Journal, path: Path, head: Row) -> Row:
     write(path, found)
     if measured := report.card(found):
         _replace(path.with_name(CARD), json.dumps(measured, indent=1) + "\n")
-    if (verdicts := cache_folder() / VERDICTS).exists():
+    if (verdicts := cache_folder("emulator") / VERDICTS).exists():
         shutil.copyfile(verdicts, path.with_name(VERDICTS))
     _replace(path.with_suffix(".md"), "\n".join(report.markdown(found, most=None)) + "\n")
     return found

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TextIO, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 _UNWRAPPED = 10_000
 
@@ -43,6 +42,8 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[[str, int,
     if quiet or not out.is_terminal:
         yield None
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn  # few see a bar
+
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
     with Progress(*columns, console=out, transient=True) as bar:
         task = bar.add_task(title, total=None)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import cached_property
 from hashlib import blake2s
 
 from onnx import ModelProto, NodeProto
@@ -37,28 +38,32 @@ def settle(model: ModelProto, once: Callable[[ModelProto], Fused]) -> Fused:
     A pass that spells the same nodes in another order, or with other names, is not taken."""
     original = frozenset(node.name or node.output[0] for node in _nodes(model) if node.name or node.output)
     passed: list[Fused] = []
-    known = [_words(model)]
+    known, states, version = [_Words(model)], [_state(model)], 0
     for _ in range(PASSES):
         after = once(passed[-1].model if passed else model)
-        passed = passed or [_unchanged(model, after)]
-        words = _words(after.model)
-        if _state(after.model) == _state(passed[-1].model):
+        version = version or after.model.ir_version
+        passed = passed or [replace(after, model=model, sites=[], simplified=frozenset(), vanished=[])]
+        words, state = _Words(after.model), _state(after.model)
+        if state == states[-1]:
             return passed[-1] if len(passed) > 1 else after
         if words == known[-1] and (after.sites or after.simplified):
-            return passed[-1]
+            return _own(passed[-1], model, version)
         passed.append(_joined(passed[-1], after, model, original) if len(passed) > 1 else after)
+        states.append(_state(after.model) if len(passed) > 2 else state)
         if words in known[:-1]:
-            return min(passed[known.index(words) :], key=_weight)
+            return _own(min(passed[known.index(words) :], key=_weight), model, version)
         known.append(words)
     return min(passed[1:], key=_weight)
 
 
-def _unchanged(model: ModelProto, after: Fused) -> Fused:
-    """The model itself, with what a pass says of it."""
+def _own(fused: Fused, model: ModelProto, version: int) -> Fused:
+    """What passes gave; a copy where that is the model as it was, of the IR version that the first pass gave it."""
+    if fused.model is not model:
+        return fused
     copy = ModelProto()
     copy.CopyFrom(model)
-    copy.ir_version = after.model.ir_version
-    return replace(after, model=copy, sites=[], simplified=frozenset(), vanished=[])
+    copy.ir_version = version
+    return replace(fused, model=copy)
 
 
 def _joined(before: Fused, after: Fused, source: ModelProto, original: Collection[str]) -> Fused:
@@ -111,18 +116,32 @@ def _weight(fused: Fused) -> int:
     return sum(weight(node.op_type) for node in _nodes(fused.model))
 
 
-def _words(model: ModelProto) -> Counter[tuple[object, ...]]:
+class _Words:
     """The nodes of all scopes by what they say, not by what they are called or read."""
-    return Counter(
-        (
-            node.domain,
-            node.op_type,
-            tuple(map(bool, node.input)),
-            *sorted(a.SerializeToString(deterministic=True) for a in node.attribute if a.type not in BODIES),
+
+    def __init__(self, model: ModelProto) -> None:
+        self._model = model
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Words) and self._ops == other._ops and self._all == other._all
+
+    @cached_property
+    def _ops(self) -> Counter[tuple[str, str]]:
+        """How many of each op: where that differs, the rest need not be looked at."""
+        return Counter((node.domain, node.op_type) for node in _nodes(self._model) if node.op_type != "Constant")
+
+    @cached_property
+    def _all(self) -> Counter[tuple[object, ...]]:
+        return Counter(
+            (
+                node.domain,
+                node.op_type,
+                tuple(map(bool, node.input)),
+                *sorted(a.SerializeToString(deterministic=True) for a in node.attribute if a.type not in BODIES),
+            )
+            for node in _nodes(self._model)
+            if node.op_type != "Constant"
         )
-        for node in _nodes(model)
-        if node.op_type != "Constant"
-    )
 
 
 def _state(model: ModelProto) -> bytes:

@@ -6,44 +6,55 @@ written once and run on any `Device`: CUDA by way of CuPy, or a CPU by way of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.attention.attention import Attention
-from onnxfuse.kernels.device.kernel import Kernel
-from onnxfuse.kernels.gemm.gemm import FusedMatMul
-from onnxfuse.kernels.rows.embed_norm import EmbedLayerNormalization, EmbedSimplifiedLayerNormalization
-from onnxfuse.kernels.rows.group_norm import GroupNormalization, InstanceNormalization
-from onnxfuse.kernels.rows.norm import (
-    LayerNormalization,
-    RMSNormalization,
-    SkipLayerNormalization,
-    SkipSimplifiedLayerNormalization,
-)
-from onnxfuse.kernels.rows.softmax import LogSoftmax, SafeSoftmax, Softmax
 
 if TYPE_CHECKING:
+    from onnxfuse.kernels.device.kernel import Kernel
     from onnxfuse.language.catalogue import Catalogue
 
-WRITTEN: tuple[type[Kernel], ...] = (
-    Attention,
-    EmbedLayerNormalization,
-    EmbedSimplifiedLayerNormalization,
-    FusedMatMul,
-    GroupNormalization,
-    InstanceNormalization,
-    LayerNormalization,
-    LogSoftmax,
-    RMSNormalization,
-    SafeSoftmax,
-    SkipLayerNormalization,
-    SkipSimplifiedLayerNormalization,
-    Softmax,
-)
-KERNELS: dict[str, type[Kernel]] = {kernel.signature.op: kernel for kernel in WRITTEN}
+WRITTEN = {
+    "attention.attention": "Attention",
+    "gemm.gemm": "FusedMatMul",
+    "rows.embed_norm": "EmbedLayerNormalization EmbedSimplifiedLayerNormalization",
+    "rows.group_norm": "GroupNormalization InstanceNormalization",
+    "rows.norm": "LayerNormalization RMSNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    "rows.softmax": "LogSoftmax SafeSoftmax Softmax",
+}
+"""Where kernels are written by hand: module → its kernels, each called what its op is."""
+
+
+class _Kernels(MutableMapping[str, "type[Kernel]"]):
+    """Op → its kernel, whose module is imported when it is asked for: a model needs few of them."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = {op: module for module, ops in places.items() for op in ops.split()}
+        self._kernels: dict[str, type[Kernel]] = {}
+
+    def __getitem__(self, op: str) -> type[Kernel]:
+        if op not in self._kernels:
+            self._kernels[op] = getattr(import_module(f"{__name__}.{self._places[op]}"), op)
+        return self._kernels[op]
+
+    def __setitem__(self, op: str, kernel: type[Kernel]) -> None:
+        self._kernels[op] = kernel
+
+    def __delitem__(self, op: str) -> None:
+        del self._kernels[op]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._places, *self._kernels)))
+
+    def __len__(self) -> int:
+        return len(self._places.keys() | self._kernels.keys())
+
+
+KERNELS = _Kernels(WRITTEN)
 """Op of domain onnxfuse → its kernel, where that is written by hand."""
 LEFT = {
     "FusedConv": "the convolution is left to onnxruntime (on CUDA that is cuDNN's), which fuses bias and Relu into it "

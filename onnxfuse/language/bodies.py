@@ -29,7 +29,7 @@ from .catalogue import Catalogue
 from .evaluate import attribute_defaults
 from .expressions import EVERYTHING, Backend, compiled
 from .expressions import Call as Step
-from .rule import Rule, captured, literal, op_name, targets
+from .rule import Rule, called_in, literal, targets
 
 UNKNOWN = "?"
 """The dimensions of a value in a body, of which only the rank is known."""
@@ -241,7 +241,7 @@ class Body:
 
     def define(self, definition: Rule, args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """The equations of an op's definition over values."""
-        return self.equations(meaning(definition), environment(definition, args, attrs, self.catalogue))
+        return self.equations(definition.equations, environment(definition, args, attrs, self.catalogue))
 
 
 class Equations(Backend):
@@ -308,11 +308,6 @@ class Equations(Backend):
         return self.body.wide(replace(made, narrow=True)) if cut else made
 
 
-def meaning(definition: Rule) -> tuple[ast.Assign, ...]:
-    """The equations that define an op: its `meaning:`, or its first `match:` block in its first spelling."""
-    return definition.meaning or definition.blocks[0]
-
-
 def environment(
     definition: Rule, args: Sequence[Any], attrs: Mapping[str, Any], catalogue: Catalogue
 ) -> dict[str, Any]:
@@ -330,7 +325,7 @@ def environment(
         else:
             env[p.name] = literal(p.default) if p.default is not None else None
     rest = {name: value for name, value in attrs.items() if definition.parameter(name) is None}
-    env.update(dict.fromkeys(captured(meaning(definition)), rest))
+    env.update(dict.fromkeys(definition.captured, rest))
     return env
 
 
@@ -346,9 +341,8 @@ def asks_for_ranks(definition: Rule) -> bool:
     return any(op.startswith("Reduce") for op in _calls(definition))
 
 
-def _calls(definition: Rule) -> set[str]:
-    equations = (*meaning(definition), *definition.standard)
-    return {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
+def _calls(definition: Rule) -> frozenset[str]:
+    return definition.called | called_in(definition.standard)
 
 
 def output_names(definition: Rule) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from onnxfuse.errors import UsageError
 from onnxfuse.targets.target import DEFAULT, FOLDERS, FUSING, Target
 
+from . import kept
 from .builtins import BUILTINS
 from .check import unknown
 from .parse import finished, read, standard_ops
@@ -125,8 +126,15 @@ def load(directories: Iterable[Path] = ()) -> Catalogue:
 
 @cache
 def _plain() -> Catalogue:
-    """The shipped catalogue alone, which is checked once."""
-    return _load(())
+    """The shipped catalogue alone, which is checked once and then kept."""
+    file = kept.place(CATALOGUE)
+    found = kept.read(file) if file is not None else None
+    if found is not None:
+        return Catalogue(*found)
+    catalogue = _load(())
+    if file is not None:
+        kept.write(file, catalogue.rules, catalogue.definitions)
+    return catalogue
 
 
 def _load(directories: Sequence[Path]) -> Catalogue:

@@ -8,7 +8,6 @@ another use's body without a word.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -24,9 +23,9 @@ from onnxfuse.model.types import type_name
 from onnxfuse.targets import runtimes
 from onnxfuse.terms.term import HALF
 
-from .bodies import LEFT, Body, Call, Ref, Use, environment, meaning, output_dtype, output_names
+from .bodies import LEFT, Body, Call, Ref, Use, environment, output_dtype, output_names
 from .catalogue import Catalogue
-from .rule import Rule, op_name, targets
+from .rule import Rule, targets
 
 CAST_LIKE = 15
 """The first opset that has CastLike."""
@@ -136,8 +135,8 @@ def _as_equations(
     generic: bool,
 ) -> Body:
     """A body of what the op's definition says."""
-    equations = meaning(definition)
-    calls = {op_name(n) for s in equations for n in ast.walk(s.value) if isinstance(n, ast.Call)}
+    equations = definition.equations
+    calls = definition.called
     island = use.dtype in HALF and not calls & PRODUCTS
     results = output_names(definition)[: len(use.outputs)]
     body = Body(catalogue, opset, use.dtype, call if calls & LEFT else None, taken=_taken(definition))

@@ -95,7 +95,22 @@ class Rule:
     @cached_property
     def attributes(self) -> frozenset[str] | None:
         """The attributes of the op that the rule defines; None if it takes any."""
-        return None if captured(self.meaning or self.blocks[0]) else frozenset(p.name for p in self.parameters)
+        return None if self.captured else frozenset(p.name for p in self.parameters)
+
+    @property
+    def equations(self) -> tuple[Statement, ...]:
+        """The equations that define its op: its `meaning:`, or its first `match:` block in its first spelling."""
+        return self.meaning or self.blocks[0]
+
+    @cached_property
+    def called(self) -> frozenset[str]:
+        """The ops and functions that the definition of its op calls."""
+        return frozenset(called_in(self.equations))
+
+    @cached_property
+    def captured(self) -> frozenset[str]:
+        """The names that stand for further attributes in the definition of its op."""
+        return frozenset(captured(self.equations))
 
     @cached_property
     def call(self) -> ast.Call | None:
@@ -238,6 +253,11 @@ def form_values(form: ast.Call | None) -> tuple[str, ...]:
     """The constants of ``Clip(low, high)`` or ``LeakyRelu(alpha=slope)``, in order."""
     given = (*form.args, *(k.value for k in form.keywords)) if form is not None else ()
     return tuple(n.id for n in given if isinstance(n, ast.Name))
+
+
+def called_in(statements: Iterable[Statement]) -> set[str]:
+    """The ops and functions that equations call."""
+    return {op_name(n) for s in statements for n in ast.walk(s.value) if isinstance(n, ast.Call)}
 
 
 def captured(statements: Iterable[Statement]) -> set[str]:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from .builtins import Value
 from .expressions import Backend, Call, compiled
+from .outline import Outline
 from .pattern import Pattern, normal, number
 from .registry import Builtin
 from .rule import ANY, Parameter, Rule, form_values, literal, targets
@@ -51,6 +52,11 @@ class Variant:
         return {name: literal(default) for name, default in self.dropped.items() if name not in stated}
 
     @cached_property
+    def outline(self) -> Outline:
+        """What a term must look like from outside."""
+        return Outline.of(self.root)
+
+    @cached_property
     def left_out(self) -> frozenset[str]:
         return frozenset(self.dropped)
 
@@ -58,6 +64,21 @@ class Variant:
     def size(self) -> int:
         """Ops of the pattern, one that stands in several places counted once."""
         return len({p.key for p in self.root.walk() if p.kind == "op"})
+
+
+def variants_of(rule: Rule) -> Sequence[Variant]:
+    """The rule's variants, made once, those that cover most first."""
+    if rule not in _MADE:
+        _MADE[rule] = sorted(variants(rule), key=lambda v: -v.size)
+    return _MADE[rule]
+
+
+def keep_variants(rule: Rule, made: Sequence[Variant]) -> None:
+    """Say what `variants_of` a rule are."""
+    _MADE[rule] = made
+
+
+_MADE: dict[Rule, Sequence[Variant]] = {}
 
 
 def variants(rule: Rule) -> list[Variant]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,7 +41,7 @@ NUMERIC = frozenset(
 def constant_term(view: View, name: str, tensor: TensorProto) -> Term:
     """The term of an initializer; elements of a large or external one are read only on demand."""
     dims = tuple(tensor.dims)
-    small = int(np.prod(dims, dtype=np.int64)) <= SMALL
+    small = math.prod(dims) <= SMALL
     if tensor.data_type not in NUMERIC:
         return view.terms.input(name, dims, tensor.data_type)
     load = reader(tensor, view.base_dir)

@@ -30,8 +30,10 @@ def lift(graph: Graph, base_dir: Path | None, parent: View | None = None, effect
     known, effects = _Known(), effects or Effects.of(graph.model)
     unread = set[str]() if parent is None else parent.unread
     of_nodes = [effects(node, graph.opset) for node in graph.nodes]
+    shared = shared_values(graph, of_nodes)
     while True:
-        view = _lift(View(graph, Terms(), base_dir, parent, effects=of_nodes, unread=unread), known)
+        view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)
+        _lift(view, known)
         found = _known(view, _symbols(view) if parent is None else frozenset())
         if known.includes(found):
             return view
@@ -114,10 +116,9 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
     return None if shape is None else tuple(dims)
 
 
-def _lift(view: View, known: _Known) -> View:
+def _lift(view: View, known: _Known) -> None:
     """The terms of every value of a scope, in one pass over its nodes."""
     graph = view.graph
-    view.shared = shared_values(graph, view.effects) | known.closed
     taken: set[str] = set()
     # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
     overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()
@@ -133,7 +134,6 @@ def _lift(view: View, known: _Known) -> View:
         for name, (term, dtype) in zip(node.output, lift_node(view, index, node), strict=False):
             if name:
                 _define(view, name, term, dtype)
-    return view
 
 
 def _define(view: View, name: str, term: Term, dtype: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.model.op_traits import BROADCAST, COERCED, DECLARES_DTYPE, FOLDABLE
 from onnxfuse.model.schema import AXES_INPUT, attribute_value, attributes_of, old_bounds
 from onnxfuse.model.standard import STANDARD, in_onnx
-from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.infer_table import normal_axis
@@ -70,7 +70,7 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         return _foreign(view, index, node)
     if op == "Constant":
         return [constant_node(view, node)]
-    if view.effects[index] or has_bodies(node):
+    if view.effects[index] or index in graph.captures:
         return _opaque(view, node)
     if graph.is_function and any(a.ref_attr_name for a in node.attribute):
         return _opaque(view, node)
@@ -142,7 +142,7 @@ def _repeated(term: Term) -> float | None:
     if term.op == "Expand" and len(term.args) == 1:
         return term.args[0].scalar
     dims = static(term.shape) if term.op == "Constant" else None
-    if dims is None or not 1 < np.prod(dims, dtype=np.int64) <= LOOKED_INTO:
+    if dims is None or not 1 < math.prod(dims) <= LOOKED_INTO:
         return None
     values = value_of(term).ravel()
     return float(values[0]) if (values == values[0]).all() else None
@@ -254,7 +254,7 @@ def _standard(view: View, node: NodeProto) -> str:
 def _foreign(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
     """A node of another domain, or of ai.onnx and unknown there: rules may match it by its full name; nothing else is
     known of it."""
-    if has_bodies(node) or any(a.ref_attr_name for a in node.attribute):
+    if index in view.graph.captures or any(a.ref_attr_name for a in node.attribute):
         return _opaque(view, node)
     args = [view.term(name) for name in node.input]
     while args and args[-1].op == "Absent":

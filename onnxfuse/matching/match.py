@@ -15,6 +15,7 @@ from onnx import TensorProto
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
 from onnxfuse.language.evaluate import Bindings
+from onnxfuse.language.outline import turns
 from onnxfuse.language.pattern import Pattern
 from onnxfuse.language.rule import ANY, Rule, targets
 from onnxfuse.language.variants import Variant
@@ -26,7 +27,7 @@ from .binding import Binder, Failure
 from .compare import KIND_TEXT, close, kind_fits
 from .instantiate import RefusedError, conclude
 from .near_miss import describe, listed, surplus
-from .prefilter import OPENINGS, Glance, may_lack, may_open, turns
+from .prefilter import OPENINGS, Glance, may_lack, may_open
 
 BUDGET = 4000
 """Steps one rule may take at one term; more is a near miss, not a hang."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from onnx import TensorProto
 
+from onnxfuse.language.outline import turns
 from onnxfuse.language.pattern import Pattern
 from onnxfuse.language.rule import ANY
 from onnxfuse.model.op_traits import COMMUTATIVE, NEUTRAL
@@ -20,11 +21,6 @@ OPENINGS = 3
 def may_lack(p: Pattern) -> bool:
     """May the input be absent?"""
     return p.kind == "absent" or (p.kind == "variable" and p.op == ANY)
-
-
-def turns(p: Pattern) -> bool:
-    """May a Where be turned around, for its condition is whatever it is?"""
-    return p.op == "Where" and len(p.args) == 3 and p.args[0].kind == "variable"
 
 
 class Glance:

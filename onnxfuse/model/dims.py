@@ -98,8 +98,9 @@ def _product(a: Dim, b: Dim) -> Dim:
     if isinstance(b, int):
         if isinstance(a, int):
             return a * b
-        scaled = tuple((monomial, coefficient * b) for monomial, coefficient in a.terms)
-        return a if b == 1 else Sym(scaled) if b else 0
+        if b == 1 or not b:
+            return a if b else 0
+        return Sym(tuple([(monomial, coefficient * b) for monomial, coefficient in a.terms]))
     table: dict[Monomial, int] = {}
     for m, c in _table(a).items():
         for n, e in _table(b).items():
@@ -158,6 +159,10 @@ def exact(a: Dim, b: Dim) -> Dim | None:
         return a // b if b and a % b == 0 else None
     if a == b:
         return 1
+    if isinstance(a, Sym) and isinstance(b, int) and b:
+        if any(coefficient % b for _, coefficient in a.terms):
+            return None
+        return Sym(tuple([(monomial, coefficient // b) for monomial, coefficient in a.terms]))
     rest, divisor, quotient = _table(a), _table(b), dict[Monomial, int]()
     if not divisor:
         return None

@@ -79,6 +79,7 @@ class Graph:
         path: str = "",
     ) -> None:
         self.proto, self.model, self.opset, self.parent, self.path = proto, model, opset, parent, path
+        self.is_function = isinstance(proto, FunctionProto)
         self.nodes: list[NodeProto] = list(proto.node)
         self.initializers: dict[str, TensorProto] = {}
         self.types: dict[str, TypeProto] = {}
@@ -111,10 +112,6 @@ class Graph:
             self.uses[name] = self.uses.get(name, 0) + 1
         self._inferred: dict[str, TypeProto] | None = None
         self._implied: dict[str, int] | None = None
-
-    @property
-    def is_function(self) -> bool:
-        return isinstance(self.proto, FunctionProto)
 
     @property
     def root(self) -> Graph:

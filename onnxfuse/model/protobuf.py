@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import onnx
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -35,6 +36,14 @@ def part(message: _Proto, keep: Callable[[int], bool], into: _Proto | None = Non
         else:
             getattr(copy, descriptor.name).extend(value)
     return copy
+
+
+def remove(messages: RepeatedCompositeFieldContainer[_Proto], unwanted: Callable[[_Proto], bool]) -> None:
+    """Take out the messages that are `unwanted`, at once: one by one, all behind each would be moved."""
+    kept = sum(not unwanted(message) for message in messages)
+    if kept < len(messages):
+        messages.sort(key=unwanted)  # moves no bytes of messages, and leaves those that stay in their order
+        del messages[kept:]
 
 
 def pieces(model: onnx.ModelProto) -> tuple[int, Iterator[bytes]]:

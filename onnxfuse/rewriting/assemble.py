@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
+from onnxfuse.model import protobuf
 from onnxfuse.model.graph import captured_names
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
@@ -85,17 +86,13 @@ def _splice(draft: Draft, nodes: list[NodeProto], used: set[str]) -> None:
     if isinstance(proto, GraphProto):
         inputs = {i.name for i in proto.input}
         used = used | draft.graph.named_elsewhere()
-        gone = [t.name for t in proto.initializer if t.name not in used and t.name not in inputs]
+        read = used | inputs
         del proto.node[:]
         proto.node.extend(nodes)
-        for i in reversed(range(len(proto.initializer))):
-            if proto.initializer[i].name in set(gone) or proto.initializer[i].name in draft.constants:
-                del proto.initializer[i]
+        protobuf.remove(proto.initializer, lambda t: t.name not in read or t.name in draft.constants)
         proto.initializer.extend(constants)
         kept |= inputs | {t.name for t in proto.initializer}
-        for i in reversed(range(len(proto.value_info))):
-            if proto.value_info[i].name not in kept or _mistaken(draft, proto.value_info[i]):
-                del proto.value_info[i]
+        protobuf.remove(proto.value_info, lambda info: info.name not in kept or _mistaken(draft, info))
         _declare(draft, proto)
     else:
         heads = []

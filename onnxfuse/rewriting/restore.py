@@ -15,7 +15,6 @@ from onnx import NodeProto
 
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.op_traits import COMMUTATIVE
-from onnxfuse.model.walk import has_bodies
 
 Entry: TypeAlias = tuple[float, int, NodeProto]
 """(position, tie-break, node) of a node that is to be in a scope."""
@@ -38,7 +37,7 @@ def restore(graph: Graph, entries: list[Entry], alias: MutableMapping[str, str],
     kept = {id(node) for _, _, node in entries}
     gone: dict[tuple[object, ...], int] = {}
     for index, node in enumerate(graph.nodes):
-        if id(node) not in kept and node.op_type != "Dropout" and not has_bodies(node):
+        if id(node) not in kept and node.op_type != "Dropout" and index not in graph.captures:
             gone.setdefault(signature(node, {}), index)
     if not gone:
         return

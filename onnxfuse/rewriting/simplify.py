@@ -13,20 +13,19 @@ those that would be superfluous.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found
-from onnxfuse.model.graph import captured_names
+from onnxfuse.model.graph import Graph, captured_names
 from onnxfuse.model.op_traits import CHEAP, CONTINUOUS, RESHAPES, ROUNDING
 from onnxfuse.model.standard import STANDARD
-from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.term import REAL, SMALL, Term, static
 
 from .plan import Draft, NewNode, Plan, UnrealisableError
@@ -86,7 +85,7 @@ def simpler(
         if name not in found.stale:
             rest.register(found.current[name], live.place(name), name, view.dtypes[name])
     for index in live.nodes:
-        live.uses.update(_inputs(graph.nodes[index]))
+        live.uses.update(_inputs(graph, index))
     cut = _cut(view)
     renewed: set[str] = set()
     for index in sorted(live.nodes, reverse=True):
@@ -115,7 +114,7 @@ def simpler(
             live.made |= made.keys()
             live.nodes -= gone
             for i in gone:
-                live.uses.subtract(_inputs(graph.nodes[i]))
+                live.uses.subtract(_inputs(graph, i))
             live.uses.update(sources)
     return renewed
 
@@ -148,9 +147,9 @@ def _is_sum(view: View, node: NodeProto) -> bool:
     return node.op_type in ("Add", "Sub", "Sum") and view.dtypes[node.output[0]] in REAL
 
 
-def _inputs(node: NodeProto) -> list[str]:
-    names = [name for name in node.input if name]
-    return [*names, *captured_names(node)] if has_bodies(node) else names
+def _inputs(graph: Graph, index: int) -> list[str]:
+    node = graph.nodes[index]
+    return [*filter(None, node.input), *(captured_names(node) if index in graph.captures else ())]
 
 
 def _cut(view: View) -> set[int]:
@@ -175,7 +174,7 @@ def _cut(view: View) -> set[int]:
 def _renewable(view: View, index: int) -> bool:
     """May this node go, if nothing is read from it or its one output is computed otherwise?"""
     node = view.graph.nodes[index]
-    if node.domain not in STANDARD or view.effects[index] or has_bodies(node) or len(node.output) != 1:
+    if node.domain not in STANDARD or view.effects[index] or index in view.graph.captures or len(node.output) != 1:
         return False
     if node.op_type in ("Constant", "Dropout"):
         return node.op_type == "Constant"
@@ -243,4 +242,4 @@ def _small(term: Term) -> bool:
     if term.op == "Constant":
         return True
     dims = static(term.shape)
-    return dims is not None and int(np.prod(dims, dtype=np.int64)) <= SMALL
+    return dims is not None and math.prod(dims) <= SMALL

@@ -7,9 +7,9 @@ original as possible.  Outputs of the scope, and values that bodies of control f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
-import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.language.functions import Functions
@@ -18,7 +18,6 @@ from onnxfuse.matching.search import Found, reachable
 from onnxfuse.model.graph import Graph, Names, captured_names
 from onnxfuse.model.op_traits import REMOVABLE, VIEWS
 from onnxfuse.model.standard import STANDARD
-from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import SMALL, Term, static
 
@@ -88,10 +87,10 @@ class Writer:
             live_nodes, _ = self._demand()
         for index in live_nodes:
             node = graph.nodes[index]
-            captured = captured_names(node) if has_bodies(node) else set()
-            self.pinned |= captured
+            if index in graph.captures:
+                self.pinned |= captured_names(node)
             if index not in self.anew:
-                self.read.update(name for name in node.input)
+                self.read.update(node.input)
         self.read |= self.pinned
         for name, term in current.items():
             if name not in graph.producer:
@@ -143,7 +142,7 @@ class Writer:
         for lasting in self.view.lasting:
             if lasting not in self.anew:
                 wanted.add(lasting)
-                stack += _read_by(graph.nodes[lasting])
+                stack += _read_by(graph, lasting)
         while stack:
             index = graph.producer.get(stack.pop())
             if index is None or index in wanted:
@@ -151,7 +150,7 @@ class Writer:
             wanted.add(index)
             node = graph.nodes[index]
             if index not in self.anew:
-                stack += _read_by(node)
+                stack += _read_by(graph, index)
                 continue
             made = [current[name] for name in node.output if name]
             terms = [a for term in made for a in term.args or (term,)]  # what an opaque node computes has no arguments
@@ -264,16 +263,17 @@ class Writer:
 
     def _duplicate(self, node: NodeProto, index: int) -> str | None:
         """The output of an earlier node that computes the same from the same inputs."""
-        if self.view.effects[index] or node.op_type == "Dropout" or has_bodies(node):
+        if self.view.effects[index] or node.op_type == "Dropout" or index in self.graph.captures:
             return None
         return self.duplicates.first(node)
 
 
-def _read_by(node: NodeProto) -> list[str]:
+def _read_by(graph: Graph, index: int) -> list[str]:
     """The values that a node and the bodies in it read."""
-    return [*filter(None, node.input), *(captured_names(node) if has_bodies(node) else ())]
+    node = graph.nodes[index]
+    return [*filter(None, node.input), *(captured_names(node) if index in graph.captures else ())]
 
 
 def _element_count(term: Term) -> int:
     dims = static(term.shape)
-    return SMALL + 1 if dims is None else int(np.prod(dims, dtype=np.int64))
+    return SMALL + 1 if dims is None else math.prod(dims)

@@ -183,17 +183,15 @@ class Terms:
 
     def constant(self, array: Array, dtype: int, key: object = None) -> Term:
         """A constant by content; floats of one element by their real value, whatever their dtype."""
+        scalar = float(array.item()) if array.size == 1 and array.dtype != object else None
         if key is None:
-            if dtype in REAL:
-                with np.errstate(invalid="ignore"):  # a signalling NaN is one all the same
-                    wide = array.astype("f8")
-                values = struct.pack("<d", float(wide.reshape(()))) if array.size == 1 else wide.tobytes()
-                key = ("real", array.shape, values)
-            else:
+            if dtype not in REAL:
                 key = (dtype, array.shape, array.tobytes() if array.dtype != object else repr(array.tolist()))
-        scalar = None
-        if array.size == 1 and array.dtype != object:
-            scalar = float(array.reshape(()))
+            elif scalar is not None:
+                key = ("real", array.shape, struct.pack("<d", scalar))
+            else:
+                with np.errstate(invalid="ignore"):  # a signalling NaN is one all the same
+                    key = ("real", array.shape, array.astype("f8").tobytes())
         data = array.astype(object) if dtype in (*INTEGER, TensorProto.BOOL) and array.size <= 64 else None
         shape = tuple(array.shape)
         return self.raw("Constant", shape=shape, dtype=dtype, key=key, scalar=scalar, data=data, load=lambda: array)

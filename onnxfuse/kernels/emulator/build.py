@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from onnxfuse.errors import DependencyError, KernelError
 from onnxfuse.kernels.device.device import Source
+from onnxfuse.system.cache_folder import cache_folder
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
@@ -76,13 +76,6 @@ def compiler() -> str:
     return path
 
 
-def cache_folder() -> Path:
-    """Where libraries are kept: $ONNXFUSE_CACHE, or onnxfuse/emulator in the user's cache folder."""
-    if chosen := os.environ.get("ONNXFUSE_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "onnxfuse", "emulator")
-
-
 def _translation_unit(source: Source, entry: str) -> str:
     """What g++ is given: the kernel's text, and for each entry a function that takes its arguments by address."""
     entries = sorted({*ENTRY.findall(source.text), entry})
@@ -127,7 +120,7 @@ def _precompiled(flags: Sequence[str]) -> Path:
 def _cached(parts: list[str], suffix: str) -> Path:
     """The place for what is made of these parts, of the emulator's headers, and by this compiler on this CPU."""
     digest = hashlib.sha256("\0".join([*parts, _headers(), _platform()]).encode()).hexdigest()
-    folder = cache_folder()
+    folder = cache_folder("emulator")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

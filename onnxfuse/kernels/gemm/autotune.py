@@ -44,7 +44,7 @@ from typing import NamedTuple
 
 from onnxfuse.errors import KernelError, UsageError
 from onnxfuse.kernels.device.device import Product, Source, Vendor
-from onnxfuse.kernels.emulator.build import cache_folder
+from onnxfuse.system.cache_folder import cache_folder
 
 TILED, VENDOR, CUBLASLT = "tiled", "vendor", "cublaslt"
 FORMS = (TILED, VENDOR, CUBLASLT)
@@ -251,7 +251,7 @@ def _write(path: Path, seconds: Mapping[str, Mapping[str, Seconds]]) -> None:
 @cache
 def verdicts() -> Verdicts:
     """Those of this user."""
-    return Verdicts(cache_folder() / "products.json")
+    return Verdicts(cache_folder("emulator") / "products.json")
 
 
 def choose(vendor: Vendor | None, which: Class, forms: Forms) -> str:

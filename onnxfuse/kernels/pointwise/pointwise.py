@@ -16,7 +16,7 @@ from onnxfuse.kernels.device.access import ACCESS
 from onnxfuse.kernels.device.device import Array, Device, TensorType, address, nbytes
 from onnxfuse.kernels.device.kernel import REAL, Kernel, Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import KNOWN, Replay
-from onnxfuse.language.bodies import Use, asks_for_shapes, meaning, output_names, real_dtype
+from onnxfuse.language.bodies import Use, asks_for_shapes, output_names, real_dtype
 from onnxfuse.language.builtins import BUILTINS
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.functions import function
@@ -132,7 +132,7 @@ def kernel(op: str, catalogue: Catalogue) -> type[Kernel]:
 
 def obstacle(definition: Rule, catalogue: Catalogue, inside: tuple[str, ...] = ()) -> str:
     """The first op of a meaning that no pointwise kernel can do; empty if there is none."""
-    for statement in meaning(definition):
+    for statement in definition.equations:
         for node in ast.walk(statement.value):
             if not isinstance(node, ast.Call):
                 continue
