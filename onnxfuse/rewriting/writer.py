@@ -82,7 +82,9 @@ class Writer:
                 self._keep_open(node.input[0])
         live_nodes, reads = self._demand()
         self.simplified = simpler(self.draft, live_nodes - self.anew, live_nodes & self.anew, reads, self.pinned)
+        self.simplified |= {name for name in self.view.counted if graph.producer[name] in live_nodes - self.anew}
         self.simplified -= set(self.kept) | self.decides
+        self.simplified |= {self.view.counted[name] for name in self.simplified & self.view.counted.keys()}
         if self.simplified:
             self._touch(self.simplified)
             live_nodes, _ = self._demand()
