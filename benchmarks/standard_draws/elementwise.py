@@ -45,6 +45,10 @@ def shrink(d: Drawing) -> None:
     d.maybe(lambd=d.number(0.5, 1.0) if real else float(d.integer(-3, 3)))
     d.maybe(bias=d.number(0.0, 0.5) if real else float(d.integer(-3, 3)))
     d.give(dtype, d.dims(0, 4), **({} if real else {"fill": integers(-5, 5)}))
+    if not real:
+        d.impossible = "integers: their numbers are cut to integers, of which rules know nothing"
+    if dtype == DOUBLE:
+        d.impossible = "onnxruntime's Shrink computes float64 in single precision: the rule leaves that alone"
     d.output(dtype)
 
 

@@ -86,6 +86,8 @@ def reduce(d: Drawing) -> None:
     axes = [a - len(dims) if d.chance(2) else a for a in range(len(dims)) if d.chance(2)]
     if not d.chance(4):
         d.exactly(INT64, axes, constant=True)
+    if dtype not in REAL and d.op in ("ReduceL2", "ReduceLogSumExp"):
+        d.impossible = "integers: the body computes in another type and cuts the result"
     d.output(dtype)
 
 

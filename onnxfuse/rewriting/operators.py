@@ -17,7 +17,7 @@ def op_node(plan: Plan, op: str, inputs: list[str], attrs: dict[str, Any], dtype
     this opset has otherwise; the name of its output.  Raises UnrealisableError where the opset has no such op."""
     domain, _, kind = op.rpartition(".")
     domain = "" if domain in STANDARD else domain  # ai.onnx.Sum is the op as it is, not its normal form
-    moved = integers_as_input(op, plan.draft.opset)
+    moved = integers_as_input(kind, plan.draft.opset)
     if moved is not None and moved[1] in attrs:
         inputs = [*inputs, plan.integers(attrs.pop(moved[1]))]
     if op == "Cast":

@@ -7,6 +7,7 @@ original as possible.  Outputs of the scope, and values that bodies of control f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 import numpy as np
@@ -100,6 +101,8 @@ class Writer:
                 self.draft.register(term, -1.0, name, self.view.dtypes[name])
         terms = reachable(self.view, current)[0]
         alive = {term.id for term in terms}
+        uses = Counter(arg.id for term in terms for arg in term.args)
+        self.draft.once = {term for term, count in uses.items() if count == 1}
         for term in terms:
             if term.op == "Output":
                 self.draft.parts.setdefault(term.args[0].id, set()).add(term.attr("index"))

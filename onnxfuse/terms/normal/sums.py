@@ -176,6 +176,13 @@ def _root_of_reciprocal(a: Applied) -> Term | None:
     return a.as_op("Reciprocal", a.as_op("Sqrt", x.args[0]))
 
 
+@law("Sqrt", "Sqrt(x * x) = Abs(x)")
+def _root_of_square(a: Applied) -> Term | None:
+    x = a.args[0]
+    square = x.op == "Mul" and len(x.args) == 2 and x.args[0] is x.args[1]
+    return a.as_op("Abs", x.args[0]) if square else None
+
+
 def _exponent(a: Applied) -> float | None:
     """The number that a power is to, if it is one that widens nothing."""
     x, exponent = a.args
