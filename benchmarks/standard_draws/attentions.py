@@ -26,13 +26,17 @@ def attention(d: Drawing) -> None:
     d.maybe(is_causal=d.integer(0, 1))
     d.maybe(4, scale=d.pick((0.5, 1.0, 0.25)))
     d.maybe(6, softcap=d.pick((0.0, 5.0)))
+    cached = d.chance(3)
+    masked = d.chance(2)
+    # Two dims of which one is the sum of others cannot be told to be equal by their names.
+    past = d.size(1, 3, "" if masked else "p")
+    if cached and masked:
+        keys = fixed(keys.first)
+    total = keys.plus(past) if cached else keys
     operand(heads, queries, size)
     operand(kv_heads, keys, size)
     operand(kv_heads, keys, v_size)
-    cached = d.chance(3)
-    past = d.size(1, 3, "p")
-    total = keys.plus(past) if cached else keys
-    if d.chance(2):
+    if masked:
         rows, columns = (queries, total)
         shape: list[Size] = [rows, columns]
         if d.chance(2):
@@ -55,7 +59,7 @@ def attention(d: Drawing) -> None:
     if d.opset >= 25 and d.chance(4):
         d.set(left_window_size=d.integer(-1, 3), right_window_size=d.integer(-1, 3))
     d.output(dtype, rank=3 if flat else 4)
-    present = cached or d.chance(4)
+    present = cached or (d.chance(4) and len(d.inputs) < 7)
     d.output(dtype, given=present, rank=4)
     d.output(dtype, given=present, rank=4)
     d.output(dtype, given=d.chance(4), rank=4)

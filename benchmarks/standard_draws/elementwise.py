@@ -25,7 +25,9 @@ PARAMETERS = {
 def activation(d: Drawing) -> None:
     dtype = d.allowed("T")
     for name, usual in PARAMETERS.get(d.op, {}).items():
-        d.maybe(**{name: d.number(*usual)})
+        number = d.number(*usual)
+        # Below 0, the formula of Celu and the function that the standard gives it disagree.
+        d.maybe(**{name: abs(number) or 1.0 if d.op == "Celu" else number})
     d.give(dtype, d.dims(0, 5))
     d.output(dtype)
 
