@@ -74,11 +74,13 @@ Call: TypeAlias = Callable[[Use], FunctionProto]
 
 @cache
 def output_dtype(op: str, index: int, dtype: int) -> int:
-    """The element type of an output of an op that computes in `dtype`: statistics, whose type in the schema is that of
-    no input, are float32."""
+    """The element type of an output of an op that computes in `dtype`: what the schema says, if it says one; statistics,
+    whose type is that of no input, are float32."""
     schema = newest(op)
     if schema is None:
         return dtype
+    if index < len(schema.outputs) and schema.outputs[index].type_str == "tensor(float)":
+        return int(TensorProto.FLOAT)
     shared = {parameter.type_str for parameter in (*schema.inputs, schema.outputs[0])}
     own = index < len(schema.outputs) and schema.outputs[index].type_str not in shared
     return int(TensorProto.FLOAT) if own and dtype in REAL else dtype

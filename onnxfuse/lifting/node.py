@@ -29,6 +29,7 @@ from onnxfuse.terms.shape_values import shape_data
 from onnxfuse.terms.term import REAL, SMALL, Array, Term, Terms, same_shape, static
 
 from .constants import constant_node
+from .progression import progression
 from .view import View
 
 MICROSOFT = "com.microsoft"
@@ -71,7 +72,8 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
     if op == "Constant":
         return [constant_node(view, node)]
     if view.effects[index] or index in graph.captures:
-        return _opaque(view, node)
+        counted = progression(view, node)
+        return _opaque(view, node) if counted is None else _counted(view, node, counted)
     if graph.is_function and any(a.ref_attr_name for a in node.attribute):
         return _opaque(view, node)
     args = [view.term(name) for name in node.input]
@@ -110,6 +112,15 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         (terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype) if name else terms.absent, dtype)
         for i, (name, (shape, dtype)) in enumerate(zip(node.output, inferred, strict=False))
     ]
+
+
+def _counted(view: View, node: NodeProto, args: list[Term]) -> list[tuple[Term, int]]:
+    """The outputs of a Loop that is a Range: nothing reads the first."""
+    unread, name = node.output
+    dtype = view.dtypes[node.input[2]]
+    ((shape, _),) = infer(view.terms, "Range", args, {})
+    view.counted[name] = unread
+    return [_opaque(view, node)[0], (_normal(view, "Range", args, {}, shape, dtype), dtype)]
 
 
 def _opaque(view: View, node: NodeProto) -> list[tuple[Term, int]]:

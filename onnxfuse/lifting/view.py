@@ -31,6 +31,8 @@ class View:
     hidden: dict[int, list[str]] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)
     effects: Sequence[Effect] = ()
+    counted: dict[str, str] = field(default_factory=dict)
+    """Values of loops that are ranges, computed anew without the loop, and what else the loop gives, unread."""
     unread: set[str] = field(default_factory=set)
     """Tensors, of the scopes around this one too, whose values were wanted and are not there."""
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from onnx import TensorProto
+
 from onnxfuse.model.schema import integers_as_input
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.targets.contrib import REQUIRED_OUTPUTS
-from onnxfuse.terms.term import Term
+from onnxfuse.terms.term import REAL, Term
 
 from .plan import NewNode, Plan, UnrealisableError
+
+WINDOWS = ("BlackmanWindow", "HammingWindow", "HannWindow")
+"""Ops that say in an attribute which type they give."""
 
 
 def op_node(plan: Plan, op: str, inputs: list[str], attrs: dict[str, Any], dtype: int, limit: float, name: str) -> str:
@@ -17,11 +22,13 @@ def op_node(plan: Plan, op: str, inputs: list[str], attrs: dict[str, Any], dtype
     this opset has otherwise; the name of its output.  Raises UnrealisableError where the opset has no such op."""
     domain, _, kind = op.rpartition(".")
     domain = "" if domain in STANDARD else domain  # ai.onnx.Sum is the op as it is, not its normal form
-    moved = integers_as_input(op, plan.draft.opset)
+    moved = integers_as_input(kind, plan.draft.opset)
     if moved is not None and moved[1] in attrs:
         inputs = [*inputs, plan.integers(attrs.pop(moved[1]))]
     if op == "Cast":
         attrs["to"] = dtype
+    if kind in WINDOWS and dtype in REAL and dtype != TensorProto.FLOAT:
+        attrs["output_datatype"] = dtype
     if op in ("Softmax", "LogSoftmax"):
         axis = attrs.setdefault("axis", -1)
         if plan.draft.opset < 13 and axis != -1:

@@ -64,6 +64,8 @@ class Draft:
         """Terms → values whose own nodes are gone: where a new node computes the same, it takes their name."""
         self.named: set[str] = set()
         """Values that some node of the scope to be gives: their own, or a new one."""
+        self.once: set[int] = set()
+        """Terms that a single other one is computed from."""
         self.available = Available(usable or (lambda name: name not in self.alias))
 
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:

@@ -133,8 +133,10 @@ class _Realizer:
             # The op does not overflow where its parts do.
             x, attrs = total.args[0].args[0], counted(total.args[0], dict(total.attrs))
             return op_node(self.plan, "ReduceLogSumExp", [self._operand(x, dtype, limit)], attrs, dtype, limit, name)
+        if is_reshape(term) and (made := self._squeezed(term, dtype, limit, name)):
+            return made
         inputs = self._operands(term, dtype, limit)
-        if op.startswith("Reduce"):
+        if op.removeprefix("ai.onnx.").startswith("Reduce"):
             attrs = counted(term.args[0], attrs)
         if term.id in self.found.origins:
             return self._fused(term, inputs, attrs, dtype, limit, name)
@@ -143,6 +145,23 @@ class _Realizer:
         if op in VIEWS:
             return VIEWS[op](self.plan, term, inputs, attrs, limit, name)
         return op_node(self.plan, op, inputs, attrs, dtype, limit, name)
+
+    def _squeezed(self, term: Term, dtype: int, limit: float, name: str) -> str:
+        """A reduction without the dims that it reduces, where nothing wants it with them; else the empty string."""
+        inner = term.args[0]
+        axes = inner.attr("axes") if inner.op.removeprefix("ai.onnx.").startswith("Reduce") else None
+        if axes is None or inner.shape is None or len(inner.args) > 1 or inner.id not in self.draft.once:
+            return ""
+        rank = len(inner.shape)
+        if term.shape != tuple(d for i, d in enumerate(inner.shape) if i - rank not in axes):
+            return ""
+        if self.builds is not None or self.plan.find(inner, dtype, limit) is not None:
+            return ""
+        attrs = counted(inner.args[0], dict(inner.attrs)) | {"keepdims": 0}
+        inputs = self._operands(inner, dtype, limit)
+        if inner.id in self.found.origins:
+            return self._fused(inner, inputs, attrs, dtype, limit, name)
+        return op_node(self.plan, inner.op, inputs, attrs, dtype, limit, name)
 
     def _fused(
         self,

@@ -8,6 +8,7 @@ original as possible.  Outputs of the scope, and values that bodies of control f
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection
 
 from onnx import NodeProto
@@ -81,7 +82,9 @@ class Writer:
                 self._keep_open(node.input[0])
         live_nodes, reads = self._demand()
         self.simplified = simpler(self.draft, live_nodes - self.anew, live_nodes & self.anew, reads, self.pinned)
+        self.simplified |= {name for name in self.view.counted if graph.producer[name] in live_nodes - self.anew}
         self.simplified -= set(self.kept) | self.decides
+        self.simplified |= {self.view.counted[name] for name in self.simplified & self.view.counted.keys()}
         if self.simplified:
             self._touch(self.simplified)
             live_nodes, _ = self._demand()
@@ -97,6 +100,8 @@ class Writer:
                 self.draft.register(term, -1.0, name, self.view.dtypes[name])
         terms = reachable(self.view, current)[0]
         alive = {term.id for term in terms}
+        uses = Counter(arg.id for term in terms for arg in term.args)
+        self.draft.once = {term for term, count in uses.items() if count == 1}
         for term in terms:
             if term.op == "Output":
                 self.draft.parts.setdefault(term.args[0].id, set()).add(term.attr("index"))

@@ -29,6 +29,14 @@ def _less_or_equal(a: Applied) -> Term | None:
     return a.as_op("GreaterOrEqual", *a.args[::-1])
 
 
+@law("Or", "Or(Greater(a, b), Equal(a, b)) = GreaterOrEqual(a, b)")
+def _greater_or_equal(a: Applied) -> Term | None:
+    for greater, equal in (a.args, a.args[::-1]):
+        if greater.op == "Greater" and equal.op == "Equal" and set(greater.args) == set(equal.args):
+            return a.as_op("GreaterOrEqual", *greater.args)
+    return None
+
+
 @law("Tanh IsNaN", "f(merge(MatMul(x, y))) = merge(f(MatMul(x, y)))")
 def _of_scores(a: Applied) -> Term | None:
     return lift_merge(a.terms, a.op, a.args, a.args[0].shape)

@@ -44,6 +44,24 @@ def _of_unknown_rank(a: Applied) -> Term | None:
     return a.raw({k: v for k, v in a.attrs.items() if k != "noop_with_empty_axes"})
 
 
+@law(
+    "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd",
+    "f(ReduceSum(z, axes=(0, 1), keepdims=0), axes=()) = ReduceSum(z, axes=(0, 1), keepdims=0)",
+)
+def _of_one_element(a: Applied) -> Term | None:
+    """A tensor without dims is its own sum."""
+    return a.args[0] if a.args[0].rank == 0 and not a.attrs.get("axes") else None
+
+
+@law("Sqrt Log", "f(squeeze(ReduceMean(x * x, axes=(3,)))) = squeeze(f(ReduceMean(x * x, axes=(3,))))")
+def _of_squeezed(a: Applied) -> Term | None:
+    """What is computed of a reduction is computed before its dims of 1 go."""
+    x = a.args[0]
+    if x.op != "Reshape" or len(x.args) > 1 or not x.args[0].op.startswith("Reduce") or a.shape is None:
+        return None
+    return reshape(a.terms, make(a.terms, a.op, [x.args[0]], {}), a.shape)
+
+
 def _derived(a: Applied, inner: str, last: str) -> Term | None:
     """last(ReduceSum(inner(x)))."""
     axes, x = _axes(a), a.args[0]

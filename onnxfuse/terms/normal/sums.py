@@ -18,9 +18,12 @@ from onnxfuse.model.op_traits import NEUTRAL
 from onnxfuse.terms.term import CLOSED, REAL, Term, Terms, is_number, static
 
 from .merges import lift_merge, lift_rows
-from .ranges import in_range, nonnegative
+from .ranges import MODERATE, in_range, nonnegative
 from .table import Applied, fold, hoisted, law, make, scaled, split_scalar
-from .views import reshape
+from .views import expand, reshape
+
+WIDE = REAL - {TensorProto.FLOAT16}
+"""Real types in which every integer is finite."""
 
 
 def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
@@ -123,6 +126,23 @@ def _sum(a: Applied) -> Term | None:
     return combine(a.terms, "Add", a.args) if a.real else None
 
 
+@law("Mul", "0 * Cast(x > 0) = Expand(0, (2, 3, 4, 4))")
+def _nothing_of_integers(a: Applied) -> Term | None:
+    """0 times what is an integer, and so finite."""
+    x, y = a.args
+    for zero, whole in ((x, y), (y, x)):
+        if zero.scalar == 0 and a.shape is not None and a.dtype in WIDE and _whole(whole):
+            return expand(a.terms, a.number(0), a.shape)
+    return None
+
+
+def _whole(term: Term) -> bool:
+    """Is it an integer or a truth as a real number, or such a one and a number?"""
+    if term.op == "Add" and len(term.args) == 2:
+        return _whole(term.args[0]) and term.args[1].scalar is not None and abs(term.args[1].scalar) < MODERATE
+    return term.op == "Cast" and term.args[0].dtype not in REAL and term.args[0].dtype != TensorProto.STRING
+
+
 @law("Mul", "(a * (b * 2)) * 3 = a * b * 6")
 def _product(a: Applied) -> Term | None:
     return combine(a.terms, "Mul", a.args) if a.real else None
@@ -174,6 +194,13 @@ def _root_of_reciprocal(a: Applied) -> Term | None:
     if x.op != "Reciprocal" or not nonnegative(x.args[0]):  # of -inf, the one is 0 and the other is no number
         return None
     return a.as_op("Reciprocal", a.as_op("Sqrt", x.args[0]))
+
+
+@law("Sqrt", "Sqrt(x * x) = Abs(x)")
+def _root_of_square(a: Applied) -> Term | None:
+    x = a.args[0]
+    square = x.op == "Mul" and len(x.args) == 2 and x.args[0] is x.args[1]
+    return a.as_op("Abs", x.args[0]) if square else None
 
 
 def _exponent(a: Applied) -> float | None:

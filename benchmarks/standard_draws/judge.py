@@ -1,0 +1,97 @@
+"""What becomes of a draw: its expansion is fused, and should be one node again that computes the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import onnx
+
+from benchmarks.random_graphs.build import Choices
+from benchmarks.random_graphs.shrink import fused
+from onnxfuse.model.graph import family_of
+
+from . import attentions, elementwise, moves, rows
+from .drawing import Draw, Drawing
+from .expand import body_versions, expanded
+from .oracle import RefusedError, oracle
+from .table import DRAWERS
+
+assert all((attentions, elementwise, moves, rows))
+TARGETS = ("onnxfuse", "onnx")
+GUARD = ("IsInf", "Max", "Where")
+"""What floors a mask before Attention (rules/fusions/6_masks/lowest.rule)."""
+FOLDED, LEFT, WRONG, IMPOSSIBLE, REFUSED = "folded", "not folded", "wrong", "impossible", "refused"
+
+
+@dataclass
+class Verdict:
+    """What became of a draw, and why."""
+
+    op: str
+    opset: int
+    outcome: str
+    reason: str = ""
+    nodes: list[str] = field(default_factory=list)
+
+
+def draw(choices: Choices, op: str) -> Draw:
+    """A random use of an op, at an opset at which the standard has a body for it."""
+    opset = choices.integer(0, len(opsets := bodied(op)) - 1)
+    drawing = Drawing(choices, op, opsets[-1 - opset])
+    DRAWERS[op](drawing)
+    return drawing.drawn(onnx.defs.get_schema(op, drawing.opset).since_version)
+
+
+def bodied(op: str) -> list[int]:
+    """The opsets at which the standard has a body for an op."""
+    newest = onnx.defs.onnx_opset_version()
+    found = []
+    for opset in range(7, newest + 1):
+        schema = onnx.defs.get_schema(op, opset) if onnx.defs.has(op, opset) else None
+        if schema is not None and not schema.deprecated and any(version <= opset for version in body_versions(schema)):
+            found.append(opset)
+    return found
+
+
+def judged(drawn: Draw, *, deep: bool) -> Verdict:
+    """Expand, fuse for every target, count nodes and compare numbers."""
+    verdict = Verdict(drawn.op, drawn.opset, FOLDED)
+    try:
+        model = expansion(drawn, deep)
+        wrong = oracle(model, drawn)
+    except RefusedError as error:
+        verdict.outcome, verdict.reason = REFUSED, str(error)
+        return verdict
+    for target in TARGETS:
+        result = fused(model, target)
+        nodes, allowed = counted(result), max(1, len(counted(fused(drawn.model, target))))
+        if len(nodes) > allowed and verdict.outcome == FOLDED:
+            verdict.outcome = IMPOSSIBLE if drawn.impossible else LEFT
+            verdict.reason, verdict.nodes = drawn.impossible or f"{target}: {', '.join(nodes)}", nodes
+        text = wrong(result)
+        if text:
+            verdict.outcome, verdict.reason, verdict.nodes = WRONG, f"{target}: {text}", nodes
+            break
+    return verdict
+
+
+def expansion(drawn: Draw, deep: bool) -> onnx.ModelProto:
+    """The draw's expansion.  Raises RefusedError if that is no model of its opset."""
+    try:
+        onnx.checker.check_model(drawn.model, full_check=True)
+        model = expanded(drawn.model, deep=deep)
+    except onnx.shape_inference.InferenceError as error:  # onnx expands some ops to infer their types
+        raise RefusedError(f"the standard's body is wrong: {' '.join(str(error).split())}") from None
+    if any(node.op_type == drawn.op for node in model.graph.node):
+        raise RefusedError("the standard has no body for this use")
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:
+        raise RefusedError(f"the expansion is no model: {str(error).splitlines()[0]}") from None
+    return model
+
+
+def counted(model: onnx.ModelProto) -> list[str]:
+    """The nodes of a model that compute something, but those that keep a mask from what onnxruntime would misread."""
+    nodes = [family_of(node) for node in model.graph.node if node.op_type != "Constant"]
+    return [node for node in nodes if node not in GUARD] if "Attention" in nodes else nodes

@@ -1,0 +1,146 @@
+"""Whether a fused model computes what the expansion of a draw does, by the first of three engines that has all ops.
+
+onnxruntime, with noise to tell rounding from mistakes (`random_graphs.judge`), in single and half precision;
+onnxruntime alone, in other types; the standard's reference evaluator.  An engine has to run the op itself, too: where
+it has no kernel of an op in a type, the proof of `onnxfuse optimize` would leave that op out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import inliner, shape_inference
+from onnx.reference import ReferenceEvaluator
+
+from benchmarks.random_graphs.feeds import Feed
+from benchmarks.random_graphs.judge import Original
+from onnxfuse.model.walk import nodes_of
+from onnxfuse.proof.float64 import to_float64
+from onnxfuse.runtime.quiet import Session, SessionError
+
+from .drawing import FLOAT, HALF, INT32, INT64, Draw
+
+os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"  # onnxruntime reads the newest opset all the same
+Engine = Callable[[onnx.ModelProto, Feed], list[Any]]
+NEAR = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
+"""How far apart results may be, relatively; of what is large beside them, too."""
+
+
+class RefusedError(Exception):
+    """A draw that says nothing: nobody accepts or runs its expansion."""
+
+
+class Runs:
+    """What one engine computes of the expansion of a draw, of the op itself, and of the expansion in float64.
+
+    Raises what the engine does."""
+
+    def __init__(self, engine: Engine, drawn: Draw, model: onnx.ModelProto) -> None:
+        self.engine, self.feeds = engine, drawn.feeds
+        self.near = max(NEAR.get(kind, 0.0) for kind in _types(model))
+        self.expected = [[engine(model, feed)] for feed in drawn.feeds]
+        for wanted, feed in zip(self.expected, drawn.feeds, strict=True):
+            own = engine(drawn.model, feed)
+            if engine is in_reference:  # its Loop may contradict its Range
+                wanted.append(own)
+        try:
+            wide = to_float64(model)
+            for wanted, feed in zip(self.expected, drawn.feeds, strict=True):
+                wanted.append(engine(wide, Feed(feed.name, {k: _widened(v) for k, v in feed.inputs.items()})))
+        except Exception:  # few kernels are there in float64
+            return
+
+    def difference(self, result: onnx.ModelProto) -> str:
+        """How a result differs from all that is right, if it does; its types are checked as they are declared."""
+        try:
+            onnx.checker.check_model(result, full_check=True)
+        except Exception as error:
+            return f"is no model: {str(error).splitlines()[0]}"
+        for feed, expected in zip(self.feeds, self.expected, strict=True):
+            try:
+                got = self.engine(result, feed)
+            except Exception as error:
+                return f"cannot be computed: {type(error).__name__}: {str(error)[:200]} ({feed.name})"
+            for index, (a, *right) in enumerate(zip(got, *expected, strict=True)):
+                if not any(_same(a, b, self.near) for b in right):
+                    return f"output {index} is {_shown(a)} instead of {_shown(right[0])} ({feed.name})"
+        return ""
+
+
+def _shown(a: Any) -> str:
+    return f"{a.dtype}{list(a.shape)} {a.ravel()[:3]}"
+
+
+def _widened(array: Any) -> Any:
+    return array.astype(np.float64) if array.dtype.kind not in "iub" else array
+
+
+def _same(a: Any, b: Any, near: float) -> bool:
+    """Are they as near as rounding leaves them?  Real types may be others, where one was computed in float64."""
+    kinds = [x.dtype.kind if x.dtype.kind in "iub" else "f" for x in (a, b)]
+    return kinds[0] == kinds[1] and a.shape == b.shape and _close(a, b, near)
+
+
+def oracle(model: onnx.ModelProto, drawn: Draw) -> Callable[[onnx.ModelProto], str]:
+    """A function that says what a model computes otherwise than the expansion: nothing, or a text.
+
+    Raises RefusedError where no engine runs both the expansion and the op."""
+    if drawn.impossible:
+        return lambda result: ""
+    kinds = {info.type.tensor_type.elem_type for info in drawn.model.graph.input}
+    if kinds <= {FLOAT, HALF, INT32, INT64}:
+        try:
+            Session(drawn.model, optimize=False)
+            original = Original(model, drawn.feeds)
+            if len(original.expected) == len(drawn.feeds):
+                return lambda result: str(original.wrong(result) or "")
+        except SessionError:
+            pass
+    engines, reasons = list[Runs](), list[str]()
+    for engine in (in_onnxruntime, in_reference):
+        try:
+            engines.append(Runs(engine, drawn, model))
+        except Exception as error:
+            reasons.append(f"{engine.__name__}: {type(error).__name__}: {str(error)[:120]}")
+    if not engines:
+        raise RefusedError(f"no engine runs it: {'; '.join(reasons)}")
+
+    def wrong(result: onnx.ModelProto) -> str:
+        for runs in engines:
+            text = runs.difference(result)
+            if "NOT_IMPLEMENTED" not in text:
+                return text
+        return ""
+
+    return wrong
+
+
+def in_onnxruntime(model: onnx.ModelProto, feed: Feed) -> list[Any]:
+    """What onnxruntime computes."""
+    return list(Session(model, optimize=False, threads=1).run(feed.inputs))
+
+
+def in_reference(model: onnx.ModelProto, feed: Feed) -> list[Any]:
+    """What the reference evaluator computes, which wants the types of what it expands itself."""
+    model = shape_inference.infer_shapes(inliner.inline_local_functions(model))
+    with np.errstate(all="ignore"):
+        return list(ReferenceEvaluator(model).run(None, dict(feed.inputs)))
+
+
+def _types(model: onnx.ModelProto) -> Iterator[str]:
+    """The types of what a model is given, and of what it casts to: rounding to one of them may be left out."""
+    kinds = {info.type.tensor_type.elem_type for info in (*model.graph.input, *model.graph.output)}
+    kinds |= {a.i for node in nodes_of(model) for a in node.attribute if node.op_type == "Cast" and a.name == "to"}
+    yield from (str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))) for kind in kinds)
+
+
+def _close(a: Any, b: Any, near: float) -> bool:
+    if b.dtype.kind in "iub":
+        return np.array_equal(a, b)
+    a, b = a.astype(float), b.astype(float)
+    finite = np.abs(b[np.isfinite(b)])
+    return bool(np.allclose(a, b, rtol=near, atol=near * float(finite.max(initial=0.0)), equal_nan=True))
