@@ -170,9 +170,8 @@ def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], rais
     """Fusions, then the target's lowerings.  Where an op is left that the target does not have, what made it is banned
     and the search made again.  Raises OpsetError if `raising` and a higher opset has it."""
     target, opset = catalogue.target, view.graph.opset
-    strata = [*catalogue.strata(), *catalogue.lowerings()]
     while True:
-        found = search(view, catalogue, strata, banned, raising=raising)
+        found = search(view, catalogue, catalogue.phases, banned, raising=raising)
         missing = [
             term
             for term, dtype in made(view, found)

@@ -10,7 +10,7 @@ import ast
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from onnxfuse.errors import UsageError
@@ -52,6 +52,11 @@ class Catalogue:
     def matched_ops(self) -> frozenset[str]:
         """The ops that the patterns of fusions have."""
         return frozenset(op for rule in self.rules if not rule.lowers for op in rule.matched_ops)
+
+    @cached_property
+    def phases(self) -> tuple[tuple[Rule, ...], ...]:
+        """All that run, in order: the strata of the fusions, then those of the target's lowerings."""
+        return tuple(map(tuple, (*self.strata(), *self.lowerings())))
 
     def strata(self) -> list[list[Rule]]:
         """The fusions by the number that their folder begins with: folders of one number run together.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import zip_longest
 
 from onnxfuse.language.outline import Outline
@@ -17,13 +18,9 @@ from .prefilter import OPENINGS, Glance
 
 @dataclass(eq=False)
 class Group:
-    """Variants of one outline, whose ops are bits of a table of terms."""
+    """Variants of one outline."""
 
     outline: Outline
-    below: int
-    """Bits of ops that must occur below the root."""
-    beside: int
-    """Bits of ops that must be among the operands of the root's chain."""
     variants: list[tuple[int, Variant]] = field(default_factory=list)
 
     def fits(self, term: Term) -> bool:
@@ -38,29 +35,20 @@ class Index:
     """The variants of a stratum's rules by the op of their root, in groups."""
 
     def __init__(self, terms: Terms, rules: Sequence[Rule]) -> None:
-        self.by_op: dict[str, list[Group]] = {}
-        groups: dict[Outline, Group] = {}
-        number = 0
-        for rule in rules:
-            for variant in variants_of(rule):
-                outline, number = variant.outline, number + 1
-                group = groups.get(outline)
-                if group is None:
-                    group = groups[outline] = Group(outline, _bits(terms, outline.below), _bits(terms, outline.beside))
-                    self.by_op.setdefault(outline.op, []).append(group)
-                group.variants.append((number, variant))
+        self.by_op = _grouped(tuple(rules))
+        self._terms = terms
+        self._bits: dict[str, list[tuple[int, int, Group]]] = {}
 
     def candidates(self, term: Term, glance: Glance) -> list[Variant]:
         """The variants whose ops all occur below the term, the operands of a chain near its root, in their order."""
-        groups = self.by_op.get(term.op)
-        if not groups:
+        if term.op not in self.by_op:
             return []
         absent = ~term.ops_within(LEVELS - 1)
         nested = term.op in NEUTRAL and any(a.op == term.op for a in term.args)
         far = ~term.ops_within(1 + OPENINGS if nested else 1)
         found: list[tuple[int, Variant]] = []
-        for group in groups:
-            if group.below & absent or group.beside & far or not group.fits(term):
+        for below, beside, group in self._groups(term.op):
+            if below & absent or beside & far or not group.fits(term):
                 continue
             # Only of a chain there is more to see, and only then the pattern itself has to be read.
             if group.outline.operands is None or glance.near(group.variants[0][1].root, term):
@@ -68,15 +56,32 @@ class Index:
         found.sort(key=lambda entry: entry[0])
         return [variant for _, variant in found]
 
+    def _groups(self, op: str) -> list[tuple[int, int, Group]]:
+        """The groups of an op, each behind the bits of its ops below and beside the root."""
+        if op not in self._bits:
+            bits = self._terms.bits
+            self._bits[op] = [(bits(g.outline.below), bits(g.outline.beside), g) for g in self.by_op[op]]
+        return self._bits[op]
+
+
+@lru_cache(maxsize=64)
+def _grouped(rules: tuple[Rule, ...]) -> Mapping[str, list[Group]]:
+    """The groups of these rules' variants by the op of their root: the same for every model."""
+    by_op: dict[str, list[Group]] = {}
+    groups: dict[Outline, Group] = {}
+    number = 0
+    for rule in rules:
+        for variant in variants_of(rule):
+            outline, number = variant.outline, number + 1
+            group = groups.get(outline)
+            if group is None:
+                group = groups[outline] = Group(outline)
+                by_op.setdefault(outline.op, []).append(group)
+            group.variants.append((number, variant))
+    return by_op
+
 
 def _alike(wanted: Sequence[bool | None], args: Sequence[Term]) -> bool:
     """Are the same inputs given, but for trailing ones that are not?"""
     given = (arg.op != "Absent" for arg in args)
     return all(a is None or a == b for a, b in zip_longest(wanted, given, fillvalue=False))
-
-
-def _bits(terms: Terms, ops: Iterable[str]) -> int:
-    bits = 0
-    for op in ops:
-        bits |= terms.bit(op)
-    return bits

@@ -53,7 +53,7 @@ def run(
 def opened(model: onnx.ModelProto | Path, name: str, base_dir: Path | None = None, **options: Any) -> Session:
     """A session with every optimization on.  Raises ModelError, which calls the model `name`."""
     try:
-        return Session(model, base_dir, optimize=True, **options)
+        return Session(model, base_dir, optimize=True, spinning=True, **options)
     except SessionError as error:
         raise ModelError(f"{name}: onnxruntime does not load it: {error}") from error
 

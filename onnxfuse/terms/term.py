@@ -124,6 +124,13 @@ class Terms:
             bit = self._bits[op] = 1 << len(self._bits) % WIDTH
         return bit
 
+    def bits(self, ops: Iterable[str]) -> int:
+        """The bits of several ops."""
+        bits = 0
+        for op in ops:
+            bits |= self.bit(op)
+        return bits
+
     def symbols(self) -> set[str]:
         """The symbols in the shapes of all terms."""
         dims = {dim for term in self._table.values() for dim in term.shape or () if isinstance(dim, Sym)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -302,6 +303,14 @@ def test_report_says_what_where_and_why_not(model: Path, engine: Engine, capsys:
         "",
     ]
     assert os.listdir() == ["model.onnx"]
+
+
+def test_a_command_leaves_the_cycle_collector_as_it_was(models: list[str], engine: Engine, tmp_path: Path) -> None:
+    assert gc.isenabled()
+    assert main(["report", models[0]]) == 0
+    assert gc.isenabled()
+    assert main(["report", str(tmp_path / "none.onnx")]) == 2
+    assert gc.isenabled()
 
 
 def test_report_as_json(models: list[str], engine: Engine, capsys: Capture) -> None:

@@ -3,7 +3,7 @@
 Each module has the numpy float64 definition of its operators and yields `build.Spelling`s of them.  `FAMILIES` names
 them all; tests/whole/test_spellings.py proves that each spelling really is its operator.
 
-    for spelling in FAMILIES["layer_norm"](opset=17):
+    for spelling in spellings("layer_norm", opset=17):
         spelling.model, spelling.inputs      # run it
         spelling.outputs                     # what it must compute, in float64
         spelling.expect                      # what must stand there after fusing: {"LayerNormalization": 1}
@@ -14,6 +14,7 @@ them all; tests/whole/test_spellings.py proves that each spelling really is its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 from tests.spellings import (
     activations,
@@ -70,3 +71,9 @@ LEAST = {
     "epilogues": 30,
 }
 """How many distinct spellings each family has at the very least."""
+
+
+@cache
+def spellings(family: str, opset: int = 17) -> tuple[Spelling, ...]:
+    """The spellings of a family, written once for all tests that ask; nobody changes their models."""
+    return tuple(FAMILIES[family](opset))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations, product
 from types import SimpleNamespace
 from typing import Any
@@ -190,28 +191,36 @@ def everything(choices: Choices, valid: Callable[[Case], bool] = lambda case: Tr
     """Every selection that `valid` allows, with its name."""
     for words in product(*choices.values()):
         if valid(case := Case(**dict(zip(choices, words, strict=True)))):
-            yield _name(choices, case), case
+            yield _name({choice: words[0] for choice, words in choices.items()}, case), case
 
 
 def covering(
     choices: Choices, count: int, valid: Callable[[Case], bool] = lambda case: True
-) -> Iterator[tuple[str, Case]]:
+) -> tuple[tuple[str, Case], ...]:
     """`count` selections with their names: the plainest, every single step away from it, then whatever pairs best.
 
     The plainest selection takes every first word.  The rest greedily covers pairs of words that no earlier selection
     had together (Cohen et al., "The AETG System", IEEE TSE 23(7), 1997), since it is in pairs that spellings interact.
     The same arguments always give the same selections; there must be more than `count` of them.
     """
-    plain = {choice: words[0] for choice, words in choices.items()}
-    single = (Case(**plain | {choice: word}) for choice, words in choices.items() for word in words)
-    seen: set[str] = set()
+    return chosen(tuple((choice, tuple(words)) for choice, words in choices.items()), count, valid)
+
+
+@cache
+def chosen(
+    choices: tuple[tuple[str, tuple[str, ...]], ...], count: int, valid: Callable[[Case], bool]
+) -> tuple[tuple[str, Case], ...]:
+    """What `covering` gives, which every opset asks for."""
+    plain = {choice: words[0] for choice, words in choices}
+    single = (Case(**plain | {choice: word}) for choice, words in choices for word in words)
+    seen: dict[str, Case] = {}
     pairs: set[tuple[tuple[str, str], ...]] = set()
     rng = random.Random(0)
 
     def draw() -> Case:
         while True:
-            case = Case(**{choice: rng.choice(words) for choice, words in choices.items()})
-            if valid(case) and _name(choices, case) not in seen:
+            case = Case(**{choice: rng.choice(words) for choice, words in choices})
+            if valid(case) and _name(plain, case) not in seen:
                 return case
 
     def pairs_of(case: Case) -> set[tuple[tuple[str, str], ...]]:
@@ -221,9 +230,8 @@ def covering(
     while len(seen) < count:
         case = next(steps, None) or max((draw() for _ in range(40)), key=lambda case: len(pairs_of(case) - pairs))
         pairs |= pairs_of(case)
-        if (name := _name(choices, case)) not in seen:
-            seen.add(name)
-            yield name, case
+        seen.setdefault(_name(plain, case), case)
+    return tuple(seen.items())
 
 
 def distinct(spellings: Iterable[Spelling]) -> Iterator[Spelling]:
@@ -235,8 +243,8 @@ def distinct(spellings: Iterable[Spelling]) -> Iterator[Spelling]:
             yield spelling
 
 
-def _name(choices: Choices, case: Case) -> str:
-    unusual = (f"{choice}={word}" for choice, word in vars(case).items() if word != choices[choice][0])
+def _name(plain: Mapping[str, str], case: Case) -> str:
+    unusual = (f"{choice}={word}" for choice, word in vars(case).items() if word != plain[choice])
     return ",".join(unusual) or "plain"
 
 

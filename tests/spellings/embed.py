@@ -42,8 +42,12 @@ def spellings(opset: int = 17, count: int = 150) -> Iterator[Spelling]:
 
 def rms_spellings(opset: int = 17, count: int = 60) -> Iterator[Spelling]:
     """`count` spellings of rows of a table and RMSNormalization."""
-    for name, case in covering(RMS_CHOICES, count, lambda case: case.rank != "1" or case.scalar != "[1,1,1]"):
+    for name, case in covering(RMS_CHOICES, count, _rms_valid):
         yield _Writer(case, opset).rms(name)
+
+
+def _rms_valid(case: Case) -> bool:
+    return case.rank != "1" or case.scalar != "[1,1,1]"
 
 
 def _valid(case: Case) -> bool:

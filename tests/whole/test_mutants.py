@@ -13,7 +13,7 @@ from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from tests import exports
 from tests.exports import MODELS
-from tests.spellings import FAMILIES
+from tests.spellings import FAMILIES, spellings
 from tests.spellings.mutants import feeds, mutants
 
 CATALOGUE = catalogue.load()
@@ -32,7 +32,7 @@ PER_MODEL = 12
 
 def originals(family: str) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Spellings of a family, evenly spread over all that it has."""
-    every = list(FAMILIES[family](17))
+    every = spellings(family)
     for spelling in every[:: max(1, len(every) // SPELLINGS)][:SPELLINGS]:
         yield spelling.name, spelling.model
 

@@ -111,6 +111,7 @@ def first_run(model: ModelProto, inputs: Sequence[Any]) -> tuple[Engine, list[An
 
 def in_onnxruntime(model: ModelProto, inputs: Sequence[Any]) -> list[Any]:
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return list(session.run(None, feeds(model, inputs)))

@@ -137,18 +137,23 @@ def one_line(text: str) -> str:
 def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_Result], int]:
     """What `work` makes of each path, and the worst exit code: one that fails does not stop the others."""
     # A command is short, and the cycle collector looks at every term and node again and again: once per model will do.
+    collecting = gc.isenabled()
     gc.disable()
     results, code = [], 0
-    for number, path in enumerate(paths):
-        if number:
-            gc.collect()
-        begin(path)
-        try:
-            results.append(work(path))
-        except OnnxfuseError as error:
-            code = max(code, complain(error, path))
-        except Exception as error:
-            code = max(code, complain(mistake(error), path))
+    try:
+        for number, path in enumerate(paths):
+            if number:
+                gc.collect()
+            begin(path)
+            try:
+                results.append(work(path))
+            except OnnxfuseError as error:
+                code = max(code, complain(error, path))
+            except Exception as error:
+                code = max(code, complain(mistake(error), path))
+    finally:
+        if collecting:
+            gc.enable()
     return results, code
 
 

@@ -119,7 +119,14 @@ def _precompiled(flags: Sequence[str]) -> Path:
 
 def _cached(parts: list[str], suffix: str) -> Path:
     """The place for what is made of these parts, of the emulator's headers, and by this compiler on this CPU."""
-    digest = hashlib.sha256("\0".join([*parts, _headers(), _platform()]).encode()).hexdigest()
+    return kept_at([*parts, _headers(), _platform()], suffix)
+
+
+def kept_at(parts: Sequence[str], suffix: str) -> Path:
+    """The place, in a folder that is there, for what is made of these parts.
+
+    Raises KernelError where there can be no such folder."""
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     folder = cache_folder("emulator")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,8 @@ from pathlib import Path
 from onnxfuse.errors import DependencyError, KernelError
 from onnxfuse.kernels.device.cuda import OPTIONS, first_error
 from onnxfuse.kernels.device.device import Source
+from onnxfuse.kernels.emulator.build import kept_at
+from onnxfuse.system.atomic_write import replace
 
 SAMPLED: tuple[str, ...] = ("attention.samples", "gemm.samples", "pointwise.samples", "rows.samples")
 """Modules of this package with a function `samples() -> Iterable[tuple[str, Source]]`: every source that is compiled
@@ -56,15 +58,47 @@ class Resources:
 def resources(source: Source, architecture: str) -> dict[str, Resources]:
     """Compile for an architecture ("sm_90"): the resources of each `__global__` function.
 
-    Raises KernelError with the compiler's first error, and DependencyError without NVRTC.
+    What the compiler said is kept beside the emulator's libraries, and not asked again.  Raises KernelError with the
+    compiler's first error, and DependencyError without NVRTC.
     """
+    kept = _kept(source, architecture)
+    try:
+        log = kept.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        log = _compiled(source, architecture)
+        replace(kept, [log.encode()])
+    return {
+        found["entry"]: Resources(
+            int(found["registers"]),
+            int(found["shared"] or 0),
+            int(found["stack"]),
+            int(found["spill_stores"]),
+            int(found["spill_loads"]),
+        )
+        for found in ENTRY.finditer(log)
+    }
+
+
+def _options(architecture: str) -> list[str]:
+    return [f"-arch={architecture}", *OPTIONS, "-ftz=true", "-Xptxas=-v"]
+
+
+def _kept(source: Source, architecture: str) -> Path:
+    """The file for what this compiler says of this source."""
+    library = Path(_library()[0]._name)
+    parts = [source.name, source.text, *_options(architecture), version(), library.name, str(library.stat().st_size)]
+    return kept_at(parts, ".log")
+
+
+def _compiled(source: Source, architecture: str) -> str:
+    """What NVRTC says while it compiles."""
     library, include = _library()
     program = ctypes.c_void_p()
     text, name = source.text.encode(), source.name.encode()
     if code := library.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None):
         raise KernelError(f"{source.name}: NVRTC refuses the program (error {code})")
     try:
-        options = [f"-arch={architecture}", *OPTIONS, f"-I{include}", "-ftz=true", "-Xptxas=-v"]
+        options = [*_options(architecture), f"-I{include}"]
         code = library.nvrtcCompileProgram(
             program, len(options), (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         )
@@ -77,16 +111,7 @@ def resources(source: Source, architecture: str) -> dict[str, Resources]:
     log = buffer.value.decode(errors="replace")
     if code:
         raise KernelError(f"{first_error(log)} (for {architecture})")
-    return {
-        found["entry"]: Resources(
-            int(found["registers"]),
-            int(found["shared"] or 0),
-            int(found["stack"]),
-            int(found["spill_stores"]),
-            int(found["spill_loads"]),
-        )
-        for found in ENTRY.finditer(log)
-    }
+    return log
 
 
 def version() -> str:
