@@ -44,12 +44,7 @@ def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, site
             for fusion in group:
                 node = fusion.node.removeprefix(f"{fusion.scope}/")
                 where = f"  {fusion.scope or _TOP}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
-                row: list[Text | str] = [
-                    Text(where, style="dim"),
-                    "",
-                    f"{fusion.launches_saved:,}",
-                    human_traffic([fusion]),
-                ]
+                row: list[Text | str] = [Text(where, style="dim"), "", f"{fusion.launches_saved:,}", human_traffic([fusion])]
                 table.add_row(*row, *([Text(fusion.code, style="dim")] if told else []))
         elif scopes:
             places = (f"{fusion.scope or _TOP}{_with(fusion)}\n{short(fusion.code)}" for fusion in group)
