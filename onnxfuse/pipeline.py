@@ -128,7 +128,7 @@ def _report(model: ModelProto, source: Lifted, fused: Fused, build: Build, at: S
     sites = [site for site in fused.sites if worth_telling(site)]
     names = {site.node.name for site in fused.sites}
     terms = source.views[0].terms_of | {site.value: site.term for site in fused.sites if not site.scope}
-    output = asked(Lifted.of(fused.model, build.base_dir), at, terms)
+    output = asked(fused.lifted or Lifted.of(fused.model, build.base_dir), at, terms)
     return Report(
         model="",
         target=target.name,

@@ -113,10 +113,11 @@ def fuse(
 
     Where one is fused more than once, with other bans, it is read before (`Lifted`), and with its folder, else with
     `base_dir`.  Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
-    first = source if isinstance(source, Lifted) else Lifted.of(source, base_dir)
+    first = last = source if isinstance(source, Lifted) else Lifted.of(source, base_dir)
 
     def once(model: ModelProto) -> Fused:
-        lifted = first if model is first.model else Lifted.of(model, first.base_dir)
+        nonlocal last
+        last = lifted = first if model is first.model else Lifted.of(model, first.base_dir)
         try:
             return _fuse(lifted, catalogue, banned, why, progress, raising)
         except UnrealisableError:
@@ -124,7 +125,8 @@ def fuse(
             single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
             return _fuse(lifted, single, banned, why, progress, raising)
 
-    return settle(first.model, once)
+    fused = settle(first.model, once)
+    return replace(fused, lifted=last) if last.model is fused.model else fused
 
 
 def _fuse(

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from onnx import ModelProto
 
+from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.rewriting.provenance import FusedNode, Vanished
 
@@ -35,3 +36,5 @@ class Fused:
     """What was banned when it was made."""
     vanished: list[Vanished] = field(default_factory=list)
     """Matches that left no node of their own, and may change numbers all the same."""
+    lifted: Lifted | None = None
+    """The model as the last pass has read it, which wrote it again just as it was; None where it was not read."""

@@ -51,10 +51,8 @@ def _tree(data: list[Any]) -> ast.AST:
     if len(data) == 1:
         return _alone(data[0])
     kind, _, line, column, *fields = _KINDS[data[0]], *data
-    tree = kind(*map(from_plain, fields))
-    if line is not None:
-        tree.lineno, tree.col_offset = line, column
-    return tree
+    place = {} if line is None else {"lineno": line, "col_offset": column}
+    return kind(*map(from_plain, fields), **place)
 
 
 @cache

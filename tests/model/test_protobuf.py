@@ -71,3 +71,18 @@ def test_fields_are_those_of_the_file() -> None:
     spans = {number: data[start:end] for number, start, end in protobuf.fields(data, 0, len(data))}
     assert spans[2] == b"exporter"
     assert onnx.GraphProto.FromString(spans[protobuf.GRAPH]) == full().graph
+
+
+def test_unwanted_messages_go_at_once_and_the_others_keep_their_order() -> None:
+    graph = onnx.GraphProto()
+    for number in range(9):
+        graph.initializer.add(name=f"w{number}", raw_data=bytes([number]) * 4)
+    last = graph.initializer[8]
+    protobuf.remove(graph.initializer, lambda tensor: int(tensor.name[1:]) % 3 == 1)
+    assert [tensor.name for tensor in graph.initializer] == ["w0", "w2", "w3", "w5", "w6", "w8"]
+    assert [tensor.raw_data[0] for tensor in graph.initializer] == [0, 2, 3, 5, 6, 8]
+    assert last.name == "w8"
+    protobuf.remove(graph.initializer, lambda tensor: False)
+    assert len(graph.initializer) == 6
+    protobuf.remove(graph.initializer, lambda tensor: True)
+    assert not graph.initializer
