@@ -88,7 +88,7 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
     _to_canonical(view, op, args, attrs)
     if op in BROADCAST:
         args = _numbers(terms, args)
-    inferred = infer(terms, op, args, attrs, count)
+    inferred = infer(terms, op, args, attrs, count)[: len(node.output)]
     for i, (shape, dtype) in enumerate(inferred):
         dtype = _value_dtype(view, node, dtype)
         inferred[i] = (shape, dtype)

@@ -42,7 +42,7 @@ class Sizes:
                 symbol: size
                 for axis, (dim, size) in enumerate(zip(_shape(graph, name), sizes, strict=False))
                 if not isinstance(dim, int)
-                for symbol in (str(dim), Apart.of(str(dim), f"{name}.{axis}"))
+                for symbol in (str(dim), Apart.labelled(str(dim), f"{name}.{axis}"))
             }
         return Sizes(shapes, {**known, **checked}, named)
 
