@@ -35,7 +35,7 @@ from onnxfuse.proof import float64
 from onnxfuse.runtime.quiet import Session, SessionError
 from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
 
-from .feeds import Feed
+from .feeds import Feed, feeds
 from .noise import noisy, shaken
 from .readings import LARGEST, OF_ATTENTION, readings
 
@@ -71,12 +71,12 @@ class CrashError(Exception):
 class Original:
     """A model, and what it computes of each feed that it runs on."""
 
-    def __init__(self, model: onnx.ModelProto, feeds: Sequence[Feed]) -> None:
+    def __init__(self, model: onnx.ModelProto, fed: Sequence[Feed]) -> None:
         self.model = model
         self.names = [output.name for output in model.graph.output]
         self.expected: list[tuple[Feed, list[Array]]] = []
         session = Session(model, optimize=False, threads=1)
-        for feed in feeds:
+        for feed in fed:
             try:
                 self.expected.append((feed, _alone(model, feed) if feed.empty else session.run(feed.inputs)))
             except (SessionError, CrashError):
@@ -246,8 +246,12 @@ def _alone(
 def from_the_first(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelProto:
     """The model with the axes of its reductions counted from the first on, but in the functions of fused ops.
 
-    The original's values tell ranks behind ops of other domains, too, of which onnx knows no shapes."""
-    ranks = _ranks(_inlined(original).graph)
+    The original's values tell ranks behind ops of other domains, too, of which onnx knows no shapes, and what it
+    computes of ordinary numbers tells those behind a Reshape to a shape that is computed."""
+    plain = _inlined(original)
+    ranks = _ranks(plain.graph)
+    if any(n.op_type.startswith("Reduce") and n.input[0] not in ranks for n in plain.graph.node):
+        ranks |= {name: value.ndim for name, value in inner_values(plain, feeds(original)[0]).items()}
     counted = _inlined(model)
     _count(counted.graph, ranks, {})
     return counted

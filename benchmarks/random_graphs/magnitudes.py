@@ -65,7 +65,8 @@ class Magnitudes:
         return Magnitude(self.edit.node("Where", nothing, self.number(0.0), self.number(1.0)), x)
 
     def add(self, node: onnx.NodeProto) -> Magnitude:
-        edit, x, y = self.edit, *(self.of(name) for name in node.input)
+        edit = self.edit
+        x, y = (self.of(name) for name in node.input)
         if node.op_type == "Sub":
             y = Magnitude(edit.node("Neg", y.factor), y.exponent)
         largest = edit.node("Max", x.exponent, y.exponent)
@@ -125,7 +126,7 @@ class Magnitudes:
 
     def _whole(self, x: Magnitude) -> Magnitude:
         """The same, both of the value's shape."""
-        edit, parts = self.edit, []
+        edit, parts = self.edit, list[str]()
         for part, other in (x, x[::-1]):
             same = edit.node("Equal", other, other)
             parts.append(edit.node("Where", edit.node("Or", same, edit.node("Not", same)), part, part))

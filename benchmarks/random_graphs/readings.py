@@ -2,7 +2,7 @@
 
 hidden    what a mask hides does not count, even where it is infinite or NaN: a score under a mask of at most -1e4, one
           that is multiplied by 0, and a value whose weight is 0
-added     a score that Where replaces by at most -1e30 is added to, so that it shows where it is infinite or NaN
+added     a score that Where replaces by at most -1e9 is added to, so that it shows where it is infinite or NaN
 fill      a fill of at most -1e9 hides, even beside scores so enormous that the sum of both does not
 lowest    where no score that a row may see is above -inf, what it must not see counts as the lowest number, in
           onnxruntime's own Attention
@@ -29,9 +29,8 @@ from onnx import TensorProto, helper, inliner, numpy_helper
 
 from .magnitudes import enormous
 
-HIDES, FILLS, SWALLOWS = -1e4, -1e9, -1e30
-"""A mask that is added hides from the first on, beside any scores from the second on; the last swallow what they are
-added to."""
+HIDES, FILLS = -1e4, -1e9
+"""A mask that is added hides from the first on, beside any scores from the second on."""
 BESIDE = 1e-3
 """Scores of at least so many times a fill are enormous beside it."""
 LARGEST: dict[int, float] = {
@@ -202,8 +201,8 @@ def _added(edit: Edit) -> None:
             condition, score, fill = node.input[0], node.input[place], node.input[3 - place]
             zero = edit.number(0.0, score)
             mask = edit.node("Where", condition, *((zero, fill) if place == 1 else (fill, zero)))
-            swallows = edit.at_most(fill, SWALLOWS)
-            edit.instead(index, edit.node("Where", swallows, edit.node("Add", score, mask), edit.kept(index)))
+            fills = edit.at_most(fill, FILLS)
+            edit.instead(index, edit.node("Where", fills, edit.node("Add", score, mask), edit.kept(index)))
 
 
 def _fill(edit: Edit) -> None:

@@ -94,9 +94,10 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
     for i, (shape, dtype) in enumerate(inferred):
         dtype = _value_dtype(view, node, dtype)
         inferred[i] = (shape, dtype)
-        other = bool(i) and op != "Split"
+        name = node.output[i] if i < count else ""
+        other = bool(i and name) and op != "Split"
         if shape is None or not dtype or other:
-            known_dtype, known_shape = graph.type_of(node.output[i]) if node.output[i] else (0, None)
+            known_dtype, known_shape = graph.type_of(name) if name else (0, None)
             if other:  # statistics and indices have types of their own
                 dtype = known_dtype or output_dtype(op, i, dtype)
             inferred[i] = (shape if shape is not None else known_shape, dtype or known_dtype)

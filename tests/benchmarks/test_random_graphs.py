@@ -241,6 +241,20 @@ def test_what_is_read_in_another_way_is_right(name: str) -> None:
         assert Original(models[0], feeds(models[0], seed)).wrong(models[1]) is None
 
 
+def test_axes_are_counted_from_the_first_behind_a_shape_that_is_computed() -> None:
+    """onnxruntime gives what is reduced of nothing the wrong shape along axes that count from the end."""
+    model = written(
+        """n = Shape(x)  i = Constant<value = int64[1] {0}>()  b = Gather(n, i)
+        r = Constant<value = int64[3] {1, 2, 4}>()  d = Concat<axis = 0>(b, r)  t = Reshape(x, d)
+        y = ReduceMean<axes = [-4], keepdims = 1>(t)""",
+        "float[b,1,8] x",
+        "float[1,1,2,4] y",
+        13,
+    )
+    empty = next(feed for feed in feeds(model) if feed.empty)
+    assert [y.shape for _, (y,) in Original(model, [empty]).expected] == [(1, 1, 2, 4)]
+
+
 @pytest.mark.parametrize("name", MISREAD)
 def test_what_is_wrong_is_wrong_in_every_reading(name: str) -> None:
     before, after, inputs = MISREAD[name]

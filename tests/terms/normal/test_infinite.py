@@ -107,6 +107,11 @@ MODELS = {
         "float[4,s,b] x",
         "float[?,?,?] y",
     ),
+    "several heads whose width nobody knows": (
+        "m = MatMul(q, k)  w = Softmax<axis = -1>(m)  y = MatMul(w, v)",
+        "float[b,4,1,s] q, float[b,4,s,1] k, float[b,4,1,s] v",
+        "float[?,?,?,?] y",
+    ),
     "ones around dimensions that may be 0": (
         """a = Constant<value = int64[1] {2}>()  m = ReduceMax<keepdims = 1>(x, a)  n = Shape(m)
         i = Constant<value = int64[1] {0}>()  j = Constant<value = int64[1] {1}>()  b = Gather(n, i)  s = Gather(n, j)
