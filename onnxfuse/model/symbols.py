@@ -97,14 +97,11 @@ def same_if(symbol: Derived) -> set[str]:
 
 
 def same_in_view(before: Shape, after: Shape) -> set[str]:
-    """The symbols told apart that must be what their labels say, or else these two shapes would hold different numbers
-    of elements."""
+    """The symbol told apart that must be what its label says, or else these two shapes would hold different numbers of
+    elements.  Of two that only together make them equal, neither must: 2 times 3 is 3 times 2."""
     a, b = product(before), product(after)
     names = {} if a == b else told_apart(a, b)
-    for name, other in names.items():
-        if renamed(a, {name: other}) == renamed(b, {name: other}):
-            return {name}
-    return set(names) if renamed(a, names) == renamed(b, names) else set()
+    return {name for name, other in names.items() if renamed(a, {name: other}) == renamed(b, {name: other})}
 
 
 def limit(a: Dim, b: Dim) -> tuple[str, int] | None:
