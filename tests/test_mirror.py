@@ -48,11 +48,7 @@ WITH_OTHERS = {
     ),
     "language/test_parse.py": "language.catalogue language.check language.rule language.variants",
     "language/test_strange_rules.py": "language.evaluate",
-    "model/test_functions.py": "model.graph model.types",
     "cli/test_console.py": "cli.quantities cli.report_text",
-    "model/test_dims.py": "model.symbols",
-    "model/test_files.py": "model.tensors",
-    "model/test_missing_data.py": "model.external_data model.sources",
     "proof/test_cut_proof.py": "proof.cut_tolerance proof.last_digits",
     "rewriting/test_plan.py": "rewriting.available",
     "rewriting/test_shape_sources.py": "rewriting.shape_vectors",
@@ -64,7 +60,6 @@ WITH_OTHERS = {
     "runtime/test_session.py": "runtime.attributes runtime.registration runtime.served",
     "proof/test_float64.py": "proof.reference_ops runtime.quiet",
     "targets/test_cuda_provider.py": "reporting.placement",
-    "targets/test_runtimes.py": "targets.compatibility",
     "targets/test_cuda_target.py": "targets.contrib targets.target",
     "terms/normal/test_normal.py": (
         "terms.fold terms.infer terms.infer_layers terms.infer_table terms.term"
