@@ -2,7 +2,8 @@
 
 Exporters compute shapes in the graph (Shape, Gather, Mul, Concat, Reshape).  `shape_data` does that arithmetic over
 symbolic dimensions, so that a Reshape by a computed shape is as good as one by a constant.  Every function here answers
-None, or a fresh symbol, where the result depends on what the symbols stand for; it never guesses.
+None, or a fresh symbol, where the result depends on what the symbols stand for; only bounds of slices are taken to lie
+within their axis (`position`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def slice_length(terms: Terms, dim: Dim, start: Dim, stop: Dim, step: int) -> Di
         if last == dim and at_least(0, start):
             return tail(-start, dim)
     elif isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int):
-        return len(range(dim)[slice(start, None if stop <= -END else stop, step)])
+        return len(range(dim)[slice(start, None if step < 0 and stop <= -END else stop, step)])
     return terms.fresh_dim()
 
 
@@ -62,7 +63,10 @@ def _clamped(index: Dim, dim: Dim) -> Dim | None:
 
 
 def position(index: Dim, dim: Dim) -> Dim | None:
-    """A Slice bound as a position in [0, dim], or None where undecided."""
+    """A Slice bound as a position in [0, dim], or None where undecided.
+
+    What is written with a symbol is taken to lie within the axis: -1 of n is n - 1, and n - 1 is no bound from the end,
+    though n may be 0.  A model that asks for the last of its elements is asked for it where there is one."""
     if isinstance(index, int):
         if index >= END:
             return dim
