@@ -68,14 +68,11 @@ WITH_OTHERS = {
     "lifting/test_lift.py": "lifting.constants lifting.node lifting.sharing lifting.view",
     "proof/test_prove.py": "proof.claim proof.comparison",
     "whole/test_api.py": "pipeline",
-    "whole/test_attention_masks.py": "terms.analysis.masks terms.analysis.slices",
-    "whole/test_attention_positions.py": "terms.analysis.lengths",
     "whole/test_conv_activation.py": "lifting.operand_dims",
     "whole/test_fusion.py": (
         "fusing.build fusing.fuse fusing.fused matching.cost matching.index matching.instantiate matching.search"
         " matching.select rewriting.realize"
     ),
-    "whole/test_linear.py": "terms.analysis.diagonals",
     "whole/test_nothing_lost.py": "matching.near_miss matching.prefilter reporting.tell rewriting.restore",
     "whole/test_rules.py": "language.bodies language.functions proof.rule_test",
 }
