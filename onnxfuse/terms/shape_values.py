@@ -2,8 +2,8 @@
 
 Exporters compute shapes in the graph (Shape, Gather, Mul, Concat, Reshape).  `shape_data` does that arithmetic over
 symbolic dimensions, so that a Reshape by a computed shape is as good as one by a constant.  Every function here answers
-None, or a fresh symbol, where the result depends on what the symbols stand for; only bounds of slices are taken to lie
-within their axis (`position`).
+None, or a fresh symbol, where the result depends on what the symbols stand for; only bounds of slices that are
+written with symbols are taken not to count from the end (`position`).
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ def _clamped(index: Dim, dim: Dim) -> Dim | None:
 def position(index: Dim, dim: Dim) -> Dim | None:
     """A Slice bound as a position in [0, dim], or None where undecided.
 
-    What is written with a symbol is taken to lie within the axis: -1 of n is n - 1, and n - 1 is no bound from the end,
-    though n may be 0.  A model that asks for the last of its elements is asked for it where there is one."""
+    A bound that is written with a symbol is taken not to count from the end: n - 1 is no -1, though n may be 0."""
     if isinstance(index, int):
         if index >= END:
             return dim

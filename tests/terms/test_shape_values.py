@@ -64,7 +64,9 @@ def test_the_length_of_a_slice_of_an_unknown_dimension_is_right_where_it_holds_t
         (0, n, 0),
         (END, n, n),
         (-END, n, 0),
-        (-1, n, n - 1),
+        (-1, n, None),  # of nothing there is no last one
+        (-1, n + 1, n),
+        (n - 1, n, n - 1),
         (2, n, None),
         (2, n + 2, 2),
         (n, n, n),
