@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from .builtins import BUILTINS
-from .rule import Rule, Source, Statement, captured, form_values, names_in, op_name, targets
+from .rule import Rule, Source, captured, form_values, names_in, op_name, targets
 
 ALLOWED: tuple[type[ast.AST], ...] = tuple(
     getattr(ast, name)
@@ -36,7 +36,7 @@ def check_names(rule: Rule) -> None:
                 known.add(name)
             check_expression(source, statement.value, known)
             known.update(targets(statement))
-        bound_everywhere |= known | _starred(block)
+        bound_everywhere |= known | captured(block)
     used = {n for b in rule.blocks for s in b for n in (*names_in(s.value), *targets(s))}
     for p in rule.parameters:
         if p.ops and p.name in BUILTINS:
@@ -102,12 +102,6 @@ def _attribute_names(expression: ast.expr) -> Iterator[str]:
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
                 yield from (n.id for n in ast.walk(keyword.value) if isinstance(n, ast.Name))
-
-
-def _starred(block: Sequence[Statement]) -> set[str]:
-    """Names of captured attributes, `**name`."""
-    keywords = [k for s in block for n in ast.walk(s.value) if isinstance(n, ast.Call) for k in n.keywords]
-    return {k.value.id for k in keywords if k.arg is None and isinstance(k.value, ast.Name)}
 
 
 def unknown(source: Source, what: str, name: str, known: Sequence[str], node: ast.AST | int) -> NoReturn:

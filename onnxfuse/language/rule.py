@@ -120,7 +120,8 @@ class Rule:
 
     @cached_property
     def op(self) -> str:
-        """The op this rule emits, views around it aside; empty if it emits plain algebra."""
+        """The op this rule emits: its own where `emit` has it, of what a target writes the first that is no view, else
+        what `emit` ends in; the rule's name if it emits plain algebra."""
         calls = [node for s in reversed(self.emit) for node in ast.walk(s.value) if isinstance(node, ast.Call)]
         names = [n for c in calls if (n := op_name(c)) not in BUILTINS]
         if self.name in names:

@@ -308,7 +308,8 @@ class Names:
         """The names of all values and nodes of a model, given all its scopes."""
         taken: set[str] = set()
         for graph in scopes:
-            taken.update(graph.producer, graph.initializers, graph.inputs, [node.name for node in graph.nodes])
+            # Sparse weights are known by their uses alone.
+            taken.update(graph.producer, graph.uses, graph.initializers, graph.inputs, [n.name for n in graph.nodes])
         return Names(taken)
 
     def unique(self, base: str) -> str:

@@ -1,8 +1,8 @@
 """What may be said of an op by its name alone: one row an op, one word a trait.
 
-Ops are those of ai.onnx, those that rules define, and those of terms alone (Input, Absent, Full, Integers, Output,
-Repeat).  A new trait is a word in the rows it fits, and a constant below; a new op is a row.  What holds of a runtime
-and not of an op (which kernels there are) stands in `targets`, and what a kernel computes in `kernels`.
+Ops are those of ai.onnx, those that rules define, and those of terms alone (Input, Absent, Integers, Output, Repeat).
+A new trait is a word in the rows it fits, and a constant below; a new op is a row.  What holds of a runtime and not of
+an op (which kernels there are) stands in `targets`, and what a kernel computes in `kernels`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ _ROWS = """
     FastGelu                         unary
     Flatten                          reshape
     Floor                            unary foldable rounding
-    Full                             free foldable growing
     FusedConv                        product
     FusedMatMul                      product
     Gather                           movement removable cheap foldable

@@ -190,7 +190,8 @@ def evaluate(dim: str, sizes: Sizes) -> int:
             case ast.Name(name):
                 return sizes[name]
             case ast.BinOp(left, kind, right):
-                return _OPERATORS[type(kind)](walk(left), walk(right) or 1)
+                divisor = isinstance(kind, ast.Div | ast.FloorDiv)
+                return _OPERATORS[type(kind)](walk(left), walk(right) or int(divisor))
             case ast.Constant(int(value)):
                 return value
         raise AssertionError(ast.dump(tree))

@@ -13,13 +13,14 @@ from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.functions import Functions
 from onnxfuse.model.graph import DOMAIN as OURS
 from onnxfuse.model.graph import Graph, roots
-from onnxfuse.model.walk import nodes
+from onnxfuse.model.walk import nodes_of
+from onnxfuse.rewriting.assemble import import_domains
 from onnxfuse.targets.contrib import DOMAIN, ON_GPU_ALONE
 
 
 def runnable(model: ModelProto, catalogue: Catalogue) -> ModelProto:
     """The model itself if a CPU has all its ops, else a copy in which functions stand for those that it has not."""
-    if not any(_alone(node) for node in nodes(model.graph)):
+    if not any(_alone(node) for node in nodes_of(model)):
         return model
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -30,6 +31,8 @@ def runnable(model: ModelProto, catalogue: Catalogue) -> ModelProto:
             for node in graph.nodes:
                 if _alone(node):
                     used.add(_replace(node, graph, functions))
+                    if root.is_function:
+                        import_domains(root.proto, [node])
     functions.attach(copy, used)
     return copy
 

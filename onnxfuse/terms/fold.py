@@ -79,8 +79,7 @@ def evaluate(op: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any], 
     """The value of `op` over constant arrays, in the dtype of `term` (float64 for real numbers).
 
     Raises KeyError for an op that is not folded and ValueError where the op is undefined."""
-    dtypes = [a.dtype for a in term.args] or [term.dtype]
-    given = [widen(a, d) for a, d in zip(arrays, dtypes, strict=True) if a is not None]
+    given = [widen(a, arg.dtype) for a, arg in zip(arrays, term.args, strict=True) if a is not None]
     with np.errstate(all="ignore"):
         result = np.asarray(_evaluate(op, given, attrs, term))
         return result.astype(np.float64 if term.dtype in REAL else numpy_dtype(term.dtype), copy=False)
@@ -182,11 +181,12 @@ _OTHER: dict[str, Callable[[list[Array], Mapping[str, Any], Term], Any]] = {
     "Mod": lambda x, attrs, term: np.fmod(x[0], x[1]) if attrs.get("fmod") else np.mod(x[0], x[1]),
     "Where": lambda x, attrs, term: np.where(*x),
     "Cast": _cast,
+    "Shape": lambda x, attrs, term: np.array(x[0].shape, np.int64)[attrs.get("start", 0) : attrs.get("end")],
+    "Size": lambda x, attrs, term: np.array(x[0].size),
     "Reshape": lambda x, attrs, term: x[0].reshape(_shape(term)),
     "Squeeze": lambda x, attrs, term: x[0].reshape(_shape(term)),
     "Unsqueeze": lambda x, attrs, term: x[0].reshape(_shape(term)),
     "Expand": lambda x, attrs, term: np.broadcast_to(x[0], _shape(term)),
-    "Full": lambda x, attrs, term: np.full(_shape(term), attrs["value"]),
     "ConstantOfShape": lambda x, attrs, term: np.full(tuple(x[0]), _filler(attrs)),
     "Transpose": lambda x, attrs, term: x[0].transpose(attrs["perm"]),
     "Concat": lambda x, attrs, term: np.concatenate(x, axis=attrs["axis"]),

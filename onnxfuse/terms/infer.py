@@ -32,6 +32,9 @@ _ALIASES = {
 }
 """Ops of onnxruntime that shape inference treats like one of ai.onnx, or like the fused op of the same signature."""
 
+_SECOND = {"Dropout": BOOL, "MaxPool": INT64}
+"""Element types of second results (a mask, indices) where it is not that of the first."""
+
 
 def infer(terms: Terms, op: str, args: list[Term], attrs: Attributes, outputs: int = 1) -> Inferred:
     """(shape, dtype) of every output; dtype 0 and shape None where unknown."""
@@ -45,11 +48,11 @@ def infer(terms: Terms, op: str, args: list[Term], attrs: Attributes, outputs: i
     if op in LIKE_FIRST:
         if op == "Cast":
             dtype = int(attrs["to"])
-        return [(args[0].shape, dtype)] + [(None, dtype)] * (outputs - 1)
+        return [(args[0].shape, dtype)] + [(None, _SECOND.get(op, dtype))] * (outputs - 1)
     known_rule = RULES.get(op)
     if known_rule is not None:
         known = known_rule(terms, args, attrs, outputs)
-        return known + [(None, dtype)] * (outputs - len(known))
+        return known + [(None, _SECOND.get(op, dtype))] * (outputs - len(known))
     if op.startswith("Reduce"):
         return _reduce(args, attrs)
     return [(None, 0)] * outputs
@@ -201,8 +204,12 @@ def _constant_of_shape(terms: Terms, args: list[Term], attrs: Attributes, output
 @rule("Range")
 def _range(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     start, stop, step = (a.data for a in args)
-    if start is not None and stop is not None and step is not None and step.item() == 1:
-        return [((maximum(stop.item() - start.item(), 0),), args[0].dtype)]
+    if start is not None and stop is not None and step is not None:
+        first, last, pace = start.item(), stop.item(), step.item()
+        if pace == 1:
+            return [((maximum(last - first, 0),), args[0].dtype)]
+        if pace and not any(isinstance(d, Sym) for d in (first, last, pace)):
+            return [((len(range(first, last, pace)),), args[0].dtype)]
     return [(terms.fresh_shape(1), args[0].dtype)]
 
 
@@ -262,7 +269,11 @@ def _pad(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inf
 
 @rule("TopK")
 def _top_k(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    x, k = args[0].shape, args[1].data if len(args) > 1 else None
     shape = unknown_rank(terms, args[0])
+    if x is not None and k is not None:
+        axis = normal_axis(attrs.get("axis", -1), len(x))
+        shape = (*x[:axis], k.item(), *x[axis + 1 :])
     return [(shape, args[0].dtype), (shape, INT64)]
 
 

@@ -2,7 +2,8 @@
 
 Exporters compute shapes in the graph (Shape, Gather, Mul, Concat, Reshape).  `shape_data` does that arithmetic over
 symbolic dimensions, so that a Reshape by a computed shape is as good as one by a constant.  Every function here answers
-None, or a fresh symbol, where the result depends on what the symbols stand for; it never guesses.
+None, or a fresh symbol, where the result depends on what the symbols stand for; only bounds of slices that are
+written with symbols are taken not to count from the end (`position`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def slice_length(terms: Terms, dim: Dim, start: Dim, stop: Dim, step: int) -> Di
         if last == dim and at_least(0, start):
             return tail(-start, dim)
     elif isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int):
-        return len(range(dim)[slice(start, None if stop <= -END else stop, step)])
+        return len(range(dim)[slice(start, None if step < 0 and stop <= -END else stop, step)])
     return terms.fresh_dim()
 
 
@@ -62,7 +63,9 @@ def _clamped(index: Dim, dim: Dim) -> Dim | None:
 
 
 def position(index: Dim, dim: Dim) -> Dim | None:
-    """A Slice bound as a position in [0, dim], or None where undecided."""
+    """A Slice bound as a position in [0, dim], or None where undecided.
+
+    A bound that is written with a symbol is taken not to count from the end: n - 1 is no -1, though n may be 0."""
     if isinstance(index, int):
         if index >= END:
             return dim

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from onnxfuse.cli import console, report_text
-from onnxfuse.cli.quantities import human_bytes
-from onnxfuse.reporting.records import LeftOut, NearMiss, Report, Validation
+from onnxfuse.reporting.records import LeftOut, Report, Validation
 from tests.fake_engine import fusion, near_miss
 
 
@@ -77,47 +76,3 @@ def test_no_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     with console.progress("bert.onnx") as told:
         assert told is None
     assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1234, "1.23 kB"), (999_600, "1 MB"), (25e9, "25 GB"), (4e12, "4 TB")],
-)
-def test_bytes_for_humans(count: float, text: str) -> None:
-    assert human_bytes(count) == text
-
-
-@pytest.mark.parametrize(
-    ("validation", "text"),
-    [
-        (
-            Validation("equal", 0.0, 1e-4, 1e-5, 1),
-            "✓ same numbers in onnxruntime: largest error 0.0e+00 in 1 run (rtol",
-        ),
-        (Validation("mismatch", 0.5, note="y differs"), "✗ other numbers in onnxruntime: y differs"),
-        (Validation("not validated", note="no onnxruntime"), "! not validated: no onnxruntime"),
-        (Validation("not validated"), "! not validated"),
-    ],
-)
-def test_verdicts(validation: Validation, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    report_text.print_optimized(console.console(), Report("m.onnx", validation=validation), written=[], verbose=False)
-    assert f"  {text}" in capsys.readouterr().out
-
-
-def test_one_reason_in_many_layers_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    def miss(layer: int, reason: str) -> NearMiss:
-        return NearMiss("Gelu", "gelu.rule:4", "", f"/enc/{layer}/Mul", reason)
-
-    layers = [miss(layer, f"/enc/{layer}/Div:0 is needed elsewhere") for layer in (1, 2)]
-    numbers = [miss(layer, f"the constant wants 0.5, saw 0.{layer}") for layer in (1, 2)]
-    report_text.print_near_misses(console.console(), [*layers, *numbers], verbose=False)
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "  2 × Gelu at /enc/1-2/Mul: /enc/1/Div:0 is needed elsewhere",
-        "  1 × Gelu at /enc/1/Mul: the constant wants 0.5, saw 0.1",
-        "  1 × Gelu at /enc/2/Mul: the constant wants 0.5, saw 0.2",
-    ]
-
-
-def test_superfluous_nodes_are_not_called_fused(capsys: pytest.CaptureFixture[str]) -> None:
-    report_text.print_report(console.console(), Report("m.onnx", nodes_before=5, nodes_after=3), verbose=False)
-    assert "nothing to fuse: 5 nodes, 2 are superfluous" in capsys.readouterr().out

@@ -72,15 +72,6 @@ def test_what_has_no_value_is_undecided(text: str) -> None:
         in_body(text, x=Ref("x"))
 
 
-def test_operators_on_tensors_are_nodes_and_the_equation_names_the_last() -> None:
-    made, body = in_body("(x * a if given(x) else x) | x", x=Ref("x"))
-    assert made == Ref("y")
-    assert [node.op_type for node in body.nodes] == ["Constant", "Mul"]
-    made, body = in_body("-(x * a)", x=Ref("x"))
-    assert made == Ref("y")
-    assert [node.op_type for node in body.nodes] == ["Constant", "Mul", "Neg"]
-
-
 def test_every_backend_reads_what_the_walk_knows() -> None:
     assert frozenset(_BUILDERS) == EVERYTHING
     assert all(kind.READS <= EVERYTHING for kind in (Scope, Equations, _Builder))

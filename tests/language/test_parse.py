@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.errors import RuleError, UsageError
+from onnxfuse.errors import RuleError
 from onnxfuse.language import catalogue
 from onnxfuse.language.variants import variants
 
@@ -101,52 +101,8 @@ def test_a_section_may_not_stand_twice(tmp_path: Path) -> None:
     assert "only `match:` may be repeated" in mistake(tmp_path, GOOD + "emit:   y = Twice(x)\n")
 
 
-def test_a_rule_must_emit_or_mean_something(tmp_path: Path) -> None:
-    assert "what it emits" in mistake(tmp_path, "# Nothing.\nNothing(x)\n\nmatch:  y = Cos(x)\n")
-
-
 def test_an_empty_file_is_no_rule(tmp_path: Path) -> None:
     assert "a rule begins with its head" in mistake(tmp_path, "# only a comment\n")
-
-
-def test_a_folder_without_rules_says_how_to_begin(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="rules new"):
-        catalogue.load([tmp_path])
-
-
-def test_an_unknown_rule_name_is_answered_with_the_closest(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="did you mean LayerNormalization"):
-        catalogue.load().named("LayerNormalisation")
-
-
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        "__import__('os').system('touch {mark}')",
-        "().__class__.__bases__[0].__subclasses__()",
-        "x.__class__",
-        "(lambda: x)()",
-        "[a for a in x]",
-        "{a: a for a in x}",
-        "(a for a in x)",
-        "(y := x)",
-        "open('{mark}', 'w')",
-        "eval('1')",
-        "exec('1')",
-        "getattr(x, 'shape')",
-        "f'{x}'",
-        "[*x]",
-        "{**x}",
-        "print(x)",
-    ],
-)
-@pytest.mark.parametrize("place", ["y = alpha * Cos(x)", "where:  alpha > 0", "emit:   y = Twice(x, alpha=alpha)"])
-def test_a_hostile_rule_is_refused_and_nothing_runs(tmp_path: Path, hostile: str, place: str) -> None:
-    mark = tmp_path / "executed"
-    before = place.split("=")[0] + "= " if "y =" in place else "where:  "
-    text = GOOD.replace(place, before + hostile.replace("{mark}", str(mark)))
-    mistake(tmp_path, text)
-    assert not mark.exists()
 
 
 @pytest.mark.parametrize("statement", ["import os", "from os import path", "def f(): pass", "del x", "while 1: pass"])

@@ -27,7 +27,7 @@ from onnxfuse.model.dims import (
     symbol,
     tail,
 )
-from onnxfuse.model.symbols import Apart, evaluate, limit, present, same_in_view
+from onnxfuse.model.symbols import evaluate
 
 a, b, c = symbol("a"), symbol("b"), symbol("c")
 
@@ -164,17 +164,6 @@ def test_the_smaller_and_the_larger_are_those_of_integers(seed: int) -> None:
     assert decided == 40
 
 
-def test_what_meets_all_of_a_dimension_it_is_cut_to_limits_that() -> None:
-    assert limit(minimum(64, a), a) == limit(a, minimum(64, a)) == ("a", 64)
-    assert limit(minimum(1, a), a) is None  # one row meets any number
-    assert limit(minimum(b, a), a) is None
-    assert limit(minimum(64, a), b) is None
-    short = symbol(Bounded.of("a", limit=64))
-    assert minimum(64, short) == short
-    assert at_least(64 * b, short * b)
-    assert not at_least(63, short)
-
-
 @pytest.mark.parametrize(
     ("shapes", "wanted"),
     [
@@ -204,14 +193,6 @@ def test_two_unknowns_broadcast_to_one_symbol_that_names_both() -> None:
     assert broadcast_dim(minimum(a, b), b) == b
 
 
-def test_the_size_of_what_is_derived_is_that_of_its_parts() -> None:
-    dim = minimum(9, a) * b + broadcast_dim(a, c)
-    assert isinstance(dim, Sym)
-    assert evaluate(dim, {"a": 20, "b": 2, "c": 1}) == 9 * 2 + 20
-    assert evaluate(dim, {"a": 4, "b": 2, "c": 1}) == 4 * 2 + 4
-    assert evaluate(dim, {"a": 4, "b": 2}) is None
-
-
 @pytest.mark.parametrize("n", [0, 1, 3])
 @pytest.mark.parametrize("size", [0, 1, 2, 5])
 def test_what_counts_from_the_end_takes_as_many_as_there_are(n: int, size: int) -> None:
@@ -236,12 +217,3 @@ def test_a_dimension_that_is_not_empty_holds_one() -> None:
     assert not at_least(full, 2)
     assert minimum(1, full) == 1
     assert minimum(1, a) != 1
-
-
-def test_what_views_tell() -> None:
-    assert present((b, minimum(1, a)), (b, 1)) == present((b,), (b, minimum(1, a))) == "a"
-    assert present((b, minimum(2, a)), (b, 2)) is None
-    other = symbol(Apart.labelled("a", "past.2"))
-    assert same_in_view((b, 2, other + 1), (b * 2, a + 1)) == {"a@past.2"}
-    assert same_in_view((b, 2, other + 1), (b * 2, a + 2)) == set()
-    assert same_in_view((b, other), (other, b)) == set()

@@ -14,7 +14,7 @@ from onnxfuse.language import catalogue
 from onnxfuse.model import op_traits
 from onnxfuse.model.op_traits import TRAITS
 
-IN_TERMS_ALONE = {"Absent", "Full", "Input", "Integers", "Output", "Repeat", "SafeSoftmax"}
+IN_TERMS_ALONE = {"Absent", "Input", "Integers", "Output", "Repeat", "SafeSoftmax"}
 """Ops that no model has."""
 ALIASES = {"BiasGelu", "FastGelu"}
 """Ops of com.microsoft that shapes are inferred for by their name alone."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx.parser
-import pytest
 from onnx import TensorProto
 
 from onnxfuse.proof.float64 import NARROW, evaluate, to_float64
@@ -57,13 +56,3 @@ def test_typed_containers_are_widened() -> None:
     )
     kinds = [wide.graph.input[0].type.sequence_type.elem_type, wide.graph.input[1].type.optional_type.elem_type]
     assert not NARROW & {kind.tensor_type.elem_type for kind in kinds}
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_the_evaluator_gathers_elements_as_onnxruntime_does(axis: int) -> None:
-    model = parse(
-        f"g (double[3, 4] x, int64[2, 2] i) => (double[2, 2] y) {{ y = GatherElements<axis = {axis}>(x, i) }}"
-    )
-    feed = {"x": np.arange(12.0).reshape(3, 4), "i": np.array([[2, 0], [-1, 1]])}
-    (expected,) = Session(model, None, optimize=False).run(feed)
-    np.testing.assert_array_equal(evaluate(model, [feed])[0][0], expected)

@@ -8,9 +8,9 @@ import pytest
 from onnxfuse.errors import DependencyError
 from onnxfuse.runtime import abi, custom_op
 from tests.bridge_models import one_node
-from tests.runtime.test_session import kernel_of_shift, opened
+from tests.runtime.test_session import opened
 
-__all__ = ["kernel_of_shift"]
+pytestmark = pytest.mark.usefixtures("kernel_of_shift")
 
 
 @pytest.mark.parametrize("version", ["1.22.1", "1.32.0", "2.0.1", "dev"])

@@ -8,16 +8,14 @@ from typing import Any
 
 import onnx
 import pytest
-from click.testing import CliRunner
 
 from benchmarks import cuda, cuda_kernels
-from onnxfuse.cli.main import onnxfuse as command
 from onnxfuse.errors import UsageError
 from onnxfuse.fusing.fuse import lower
 from onnxfuse.reporting.placement import fallbacks
 from onnxfuse.targets import cuda_provider
 from onnxfuse.targets.target import Target
-from tests.targets.test_cuda_target import CATALOGUE, MODELS, model
+from tests.targets.test_cuda_target import CATALOGUE, MODELS
 
 # ------------------------------------------------------------------------------------------------ the table
 
@@ -98,29 +96,6 @@ def test_no_model_falls_back_more_than_before(path: Path) -> None:
 def test_what_the_cuda_provider_has(op: str, opset: int, kind: str, reason: str) -> None:
     dtype = onnx.TensorProto.DataType.Value(kind.upper())
     assert cuda_provider.refusal(op, opset, cuda_provider.result_type(op, opset, dtype)) == reason
-
-
-def test_shape_arithmetic_is_counted_apart() -> None:
-    """onnxruntime computes with shapes on the CPU anyway; a tensor that goes there is another matter."""
-    proto = model("""g (T[b,s] X) => (int64[n] D, T[b,s] Y) { d = Shape (X)  D = Abs (d)  e = Shape (X)
-      f = BitwiseNot (e)  g0 = Celu (X)  Y = Abs (g0) }""", 18)  # fmt: skip
-    assert fallbacks(proto) == ({"Celu: no kernel": 1}, 1)
-
-
-def test_the_report_counts_fallbacks(tmp_path: Path) -> None:
-    proto = model("g (T[b,8] X) => (T[b,8] Y) { c = Celu (X)  s = Sigmoid (c)  Y = Mul (c, s) }")
-    path = tmp_path / "celu.onnx"
-    onnx.save(proto, path)
-    told = CliRunner().invoke(command, ["report", str(path), "--target", "ort", "--provider", "cuda"])
-    assert told.exit_code == 0, told.output
-    assert "nodes that fall back to the CPU: 1 → 1" in told.output
-    assert "1 × Celu: no kernel" in told.output
-    found = json.loads(
-        CliRunner()
-        .invoke(command, ["report", str(path), "--target", "ort", "--provider", "cuda", "--format", "json"])
-        .output
-    )
-    assert (found["provider"], found["placement"]["before"]) == ("cuda", {"Celu: no kernel": 1})
 
 
 def test_only_onnxruntime_has_a_cuda_provider() -> None:

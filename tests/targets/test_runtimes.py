@@ -103,68 +103,6 @@ def loads(proto: onnx.ModelProto) -> bool:
     return True
 
 
-# -------------------------------------------------------------------------------------------------- what a file needs
-
-NEG = '<domain: "d", opset_import: ["" : 17]> F (a) => (b) { b = Trilu (a) }'
-
-
-@pytest.mark.parametrize(
-    ("proto", "version", "reason"),
-    [
-        (model("g (float[2] x) => (float[2] y) { y = Neg (x) }", 17), "1.20", ""),
-        (model("g (float[2] x) => (float[2] y) { y = Neg (x) }", 22), "1.21", "opset 22"),
-        (model("g (float[2] x) => (float[2] y) { y = Neg (x) }", 23), "1.23", "opset 23"),
-        (model("g (float[2] x) => (float[2] y) { y = Neg (x) }", 17, 11), "1.23", "IR version 11"),
-        (model("g (float[2] x) => (float[2] y) { y = Neg (x) }", 28), None, "opset 28"),
-        (model("g (int64[2,2] x) => (int64[2,2] y) { y = Trilu (x) }", 17), "1.20", ""),
-        (model("g (int32[2,2] x) => (int32[2,2] y) { y = Trilu (x) }", 17), "1.29", "Trilu of opset 17 in int32"),
-        (model("g (float[2,2] x) => (int32[2,2] y) { c = Cast <to = 6> (x)  y = Trilu (c) }", 17), "1.29",
-         "Trilu of opset 17 in int32"),
-        (model("g (float[2] x) => (double[2] y) { c = Cast <to = 11> (x)  y = Mish (c) }", 22), None,
-         "Mish of opset 22 in double"),
-        (model("g (float[2] x, float[2] z) => (float[2] y) { y = com.microsoft.BiasGelu (x, z) }", 17, 8,
-               ', "com.microsoft" : 1'), "1.20", ""),
-        (model("g (double[2,2] x) => (double[2,2] y) { y = com.microsoft.FusedMatMul (x, x) }", 17, 8,
-               ', "com.microsoft" : 1'), "1.26", "com.microsoft.FusedMatMul in double"),
-        (model("g (float[1,2,3,8] q, float[3,3] m) => (y) { y = Attention <softcap = 2.0> (q, q, q, m) }", 23), "1.27",
-         "Attention of opset 23 with mask, softcap"),
-        (model("g (float[1,2,3,8] q) => (y) { y = Attention <softcap = 2.0> (q, q, q) }", 23), "1.23", "opset 23"),
-    ],
-    ids=lambda value: "" if isinstance(value, onnx.ModelProto) else str(value),
-)  # fmt: skip
-def test_the_first_version_that_runs_a_file(proto: onnx.ModelProto, version: str | None, reason: str) -> None:
-    found = compatibility(proto)
-    assert (str(found.runtime) if found.runtime else None, found.reason) == (version, reason)
-    assert not found.functions
-    assert not found.domains
-
-
-@pytest.mark.parametrize(("kind", "version"), [("int64", "1.20"), ("int32", "1.29")])
-def test_types_are_followed_into_functions(kind: str, version: str) -> None:
-    graph = f"g ({kind}[2,2] x) => (y) {{ z = d.F (x)  w = Abs (z)  y = d.F (w) }}"
-    found = compatibility(model(graph, 17, 8, ', "d" : 1', NEG))
-    assert str(found.runtime) == version
-    assert found.functions
-
-
-def test_types_are_followed_into_bodies_of_control_flow() -> None:
-    graph = "g (bool c, int32[2,2] x) => (y) { y = If (c) <then_branch = t () => (a) { a = Trilu (x) }, "
-    graph += "else_branch = e () => (b) { b = Identity (x) }> }"
-    assert str(compatibility(model(graph, 17)).runtime) == "1.29"
-
-
-def test_overloads_need_the_version_that_heeds_them() -> None:
-    proto = model("g (float[2,2] x) => (y) { y = d.F (x) }", 17, 10, ', "d" : 1', NEG)
-    assert str(compatibility(proto).runtime) == "1.20"
-    proto.functions[0].overload = "1"
-    assert (str(compatibility(proto).runtime), compatibility(proto).reason) == ("1.27", "overloads of functions")
-
-
-def test_ops_of_an_unknown_domain_must_be_registered() -> None:
-    found = compatibility(model("g (float[2] x) => (y) { y = com.acme.F (x) }", 17, 8, ', "com.acme" : 1'))
-    assert (found.domains, str(found.runtime)) == (("com.acme",), "1.20")
-
-
 # ----------------------------------------------------------------------------------------------------- holding a file
 
 GELU = (

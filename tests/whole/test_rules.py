@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, defs, helper, numpy_helper
@@ -52,34 +50,6 @@ def test_no_rule_is_long_but_what_attention_means() -> None:
 @pytest.mark.parametrize("folder", sorted({rule.target for rule in CATALOGUE} - {""}))
 def test_every_folder_of_a_target_is_one_that_a_target_takes(folder: str) -> None:
     assert any(folder in kind.folders for kind in KINDS.values())
-
-
-def test_a_wrong_rule_is_found_out(tmp_path: Path) -> None:
-    """The meaning says cosine where the second spelling says sine."""
-    (tmp_path / "wrong.rule").write_text(
-        "# Wrong.\nWrong(X)\n\nmatch:  Y = X * Cos(X) | X * Sin(X)\nemit:   Y = Wrong(X)\ntest:   X=[3,4]\n"
-    )
-    catalogue = language.load([tmp_path])
-    failed = [o for o in rule_test.check(catalogue.named("Wrong")[0], catalogue) if not o.passed]
-    assert {outcome.claim for outcome in failed} == {"spellings agree", "float32 body"}
-
-
-def test_a_rule_that_matches_nothing_is_found_out(tmp_path: Path) -> None:
-    (tmp_path / "never.rule").write_text(
-        "# Never.\nNever(X)\n\nmatch:  Y = X * Cos(X)\nwhere:  rank(X) == 7\nemit:   Y = Never(X)\ntest:   X=[3,4]\n"
-    )
-    catalogue = language.load([tmp_path])
-    failed = [o for o in rule_test.check(catalogue.named("Never")[0], catalogue) if not o.passed]
-    assert [outcome.claim for outcome in failed] == ["matched"]
-    assert "rank(X) == 7" in failed[0].detail
-
-
-def test_the_template_passes_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "my_norm.rule").write_text(rule_test.template("MyNorm"))
-    catalogue = language.load([tmp_path])
-    outcomes = list(rule_test.check(catalogue.named("MyNorm")[0], catalogue))
-    assert outcomes
-    assert all(outcome.passed for outcome in outcomes), [o.text for o in outcomes if not o.passed]
 
 
 # ------------------------------------------------------------------------------------------------ what must not match

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.attention import source
 from onnxfuse.kernels.attention.attention import Attention
-from onnxfuse.kernels.attention.source import Tiles, padded, shared_bytes, splits, tiles
 from onnxfuse.kernels.device.device import Buffer, TensorType
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from tests.attention_cases import INPUTS
@@ -48,19 +46,6 @@ def test_a_long_cache_is_read_by_as_many_blocks_as_the_card_has_room_for() -> No
     assert second.grid == (8,)
     (only,) = recorded((16, 32, 1, 128), (16, 32, 64, 128)).launches
     assert only.grid == (16 * 32,)
-
-
-@pytest.mark.parametrize("tensor", [True, False])
-def test_tiles_fit(tensor: bool) -> None:
-    for rows, head, head_v in itertools.product((1, 16, 17, 33, 1000), (16, 64, 128, 192, 256), (16, 64, 128, 256)):
-        tile = tiles(rows, head, head_v, tensor)
-        assert shared_bytes(tile, head, head_v, 2 if tensor else 4) <= 99 * 1024  # what a block of sm_86 may have
-        assert tile.keys % 16 == 0
-        assert tile.rows >= min(rows, 64)
-    assert [padded(size) for size in (1, 16, 17, 80, 100)] == [16, 16, 32, 80, 112]
-    assert splits(10**6, 10**6, Tiles(4, 64), 132) == 1
-    assert splits(1, 127, Tiles(1, 64), 132) == 1
-    assert splits(1, 256, Tiles(1, 64), 132) == 2
 
 
 def test_work_is_what_is_seen() -> None:

@@ -11,53 +11,10 @@ from onnxfuse.kernels.device.device import Buffer
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
-from onnxfuse.kernels.gemm.tiles import FLOAT as FLOAT_TILES
-from onnxfuse.kernels.gemm.tiles import HALF as HALF_TILES
-from onnxfuse.kernels.gemm.tiles import Tile, divide
 from tests.gemm_cases import DTYPES, FLOAT, HALF, Values, assert_right, attributes, operands
 from tests.kernel_runs import run, types
 
 FAST = Emulated(checked=False)
-
-
-def test_whole_sums() -> None:
-    assert divide(2, 4096, 4096, 1024, 1, 132) == (HALF_TILES[0], 1)
-    assert divide(2, 512, 1024, 1024, 1, 132) == (HALF_TILES[1], 1)
-    assert divide(2, 8, 11008, 4096, 1, 132) == (HALF_TILES[2], 1)
-    assert divide(4, 64, 64, 64, 512, 132) == (FLOAT_TILES[1], 1)
-    assert divide(4, 256, 256, 64, 512, 132) == (FLOAT_TILES[0], 1)
-    assert divide(2, 1, 64, 512, 1, 132) == (HALF_TILES[2], 1)  # done before a second launch would begin
-
-
-@pytest.mark.parametrize(
-    ("itemsize", "m", "n", "k", "tile", "splits"),
-    [
-        (2, 1, 4096, 4096, HALF_TILES[2], 4),
-        (2, 16, 4096, 11008, HALF_TILES[2], 4),
-        (2, 1, 1024, 1024, HALF_TILES[2], 4),
-        (4, 8, 1024, 4096, FLOAT_TILES[2], 16),
-        (2, 128, 1024, 4096, HALF_TILES[1], 4),
-        (4, 128, 1024, 1024, FLOAT_TILES[1], 4),
-    ],
-)
-def test_sums_are_shared_where_tiles_are_few(itemsize: int, m: int, n: int, k: int, tile: Tile, splits: int) -> None:
-    assert divide(itemsize, m, n, k, 1, 132) == (tile, splits)
-
-
-def test_every_block_has_a_part_and_all_run_at_a_time() -> None:
-    rng = np.random.default_rng(0)
-    shared = 0
-    for _ in range(3000):
-        itemsize = int(rng.choice([2, 4]))
-        m, n, k, batch = (int(2 ** rng.uniform(0, top)) for top in (11, 14, 15, 6))
-        tile, splits = divide(itemsize, m, n, k, batch, 132)
-        steps = -(-k // tile.k)
-        if splits > 1:
-            shared += 1
-            assert (splits - 1) * -(-steps // splits) < steps
-            assert splits * batch * tile.count(m, n) <= 132 * tile.abreast
-            assert splits * batch * m * n * 4 <= 132 * 128 * 128 * 4
-    assert shared > 300
 
 
 def recorded(arrays: list[Values | None], given: dict[str, Any], multiprocessors: int) -> Recorder:

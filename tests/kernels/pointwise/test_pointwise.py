@@ -94,37 +94,6 @@ LIMITS: dict[str, tuple[float, float, float]] = {
 """Where float64 bodies overflow on their way (Softplus at 1e30), or are 0 * inf."""
 
 
-def test_every_unary_op_has_its_limits() -> None:
-    assert set(LIMITS) == {op for op in OPS if len(CATALOGUE.definitions[op].tensors) == 1}
-
-
-@pytest.mark.parametrize("op", LIMITS)
-def test_an_op_is_right_at_the_ends(op: str) -> None:
-    x = np.array([1e30, -100, -np.inf, np.nan], np.float32)
-    (actual,) = run(kernel(op, **ATTRIBUTES.get(op, {})), [x], CHECKED)
-    at_nan = 0.0 if op == "ThresholdedRelu" else np.nan  # x > alpha ? x : 0
-    assert not far(actual, np.array([*LIMITS[op], at_nan]))
-
-
-@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
-@pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_gelu_does_not_cancel_in_its_tail(approximate: str, dtype: np.dtype[Any]) -> None:
-    """1 + erf(x / sqrt 2) has lost all digits at -6, and 1 + tanh with it."""
-    from math import erfc, exp
-
-    x = np.linspace(-9, -2, 64).astype(dtype)
-    (actual,) = run(kernel("Gelu", approximate=approximate), [x], CHECKED)
-    if approximate == "none":
-        expected = [0.5 * v * erfc(-v / 2**0.5) for v in x.astype(float)]
-    else:
-        expected = [v / (1 + exp(-2 * 0.7978845608028654 * (v + 0.044715 * v**3))) for v in x.astype(float)]
-    wanted = np.array(expected)
-    if dtype == FLOAT32:
-        assert (np.abs(actual - wanted) <= 1e-5 * np.abs(wanted)).all()
-    else:
-        assert not far(actual, wanted)
-
-
 @pytest.mark.parametrize(
     ("x", "slope"),
     [((2, 3, 8), (8,)), ((2, 3, 8), (3, 1)), ((2, 3, 8), (2, 1, 1)), ((2, 3, 8), (1,)), ((2, 3, 7), (7,))],
@@ -220,33 +189,6 @@ def test_a_new_batch_size_compiles_nothing() -> None:
             for text in texts(made, [np.empty([n or batch for n in shape], np.float16) for shape in shapes])
         }
         assert len(sources) == 1, op
-
-
-def test_sizes_are_no_part_of_the_source() -> None:
-    made = kernel("PRelu")
-    assert len({texts(made, [np.empty((3, n), np.float32), np.empty(n, np.float32)])[0] for n in (64, 96, 4100)}) == 1
-
-
-def test_more_than_31_bits_of_elements(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same in 64-bit arithmetic."""
-    monkeypatch.setattr(source, "NARROW_LIMIT", 16)
-    for case in (ROTARY[0], ROTARY[4]):
-        attributes, arrays = rotary(case, FLOAT16)
-        made = kernel("RotaryEmbedding", **attributes)
-        assert "typedef long long Index" in texts(made, arrays)[0]
-        (actual,) = run(made, arrays, CHECKED)
-        assert not far(actual, reference("RotaryEmbedding", attributes, arrays, CATALOGUE)[0])
-
-
-def test_division_by_multiplication_is_exact() -> None:
-    rng = np.random.default_rng(0)
-    for n in [2, 3, 5, 7, 10, 641, 2**16 + 1, 2**29 - 1, *rng.integers(2, 2**30, 200).tolist()]:
-        _, multiplier, shift = (int(v) for v in source.division(n))
-        x = np.unique(np.concatenate([rng.integers(0, 2**31, 200), np.arange(1, 40) * n - 1, np.arange(40) * n]))
-        x = x[(x >= 0) & (x < 2**31)].astype(object)
-        assert multiplier < 2**32
-        assert all(((v * multiplier >> 32) + v) >> shift == v // n for v in x)
-        assert all((v * multiplier >> 32) + v < 2**32 for v in x)
 
 
 def test_work_counts_what_is_moved() -> None:

@@ -7,23 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.emulator.device import Emulated
-from onnxfuse.kernels.pointwise.device_function import device_function
 from onnxfuse.kernels.rows.arrangement import arrange
-from onnxfuse.kernels.rows.group_norm import GroupNormalization, InstanceNormalization
-from onnxfuse.kernels.rows.launch import Given, launch
+from onnxfuse.kernels.rows.group_norm import GroupNormalization
 from onnxfuse.kernels.rows.norm import (
     LayerNormalization,
-    RMSNormalization,
     SkipLayerNormalization,
-    SkipSimplifiedLayerNormalization,
 )
-from onnxfuse.kernels.rows.softmax import LogSoftmax, SafeSoftmax, Softmax, tile
-from onnxfuse.kernels.rows.source import Expression, Operand, Program, Reach
+from onnxfuse.kernels.rows.softmax import SafeSoftmax, Softmax
 from tests.row_cases import DTYPES, EPSILON, Wanted, affine, assert_close, misaligned, normalized, run, softmax, values
 
 WIDTHS = {
@@ -46,113 +40,6 @@ widths = pytest.mark.parametrize(
 
 def rows_of(width: int) -> tuple[int, ...]:
     return ROWS if width <= 4096 else ROWS[:3]
-
-
-@widths
-def test_layer_normalization(dtype: np.dtype[Any], width: int) -> None:
-    rng = np.random.default_rng(width)
-    kernel = LayerNormalization({"axis": -1, "epsilon": EPSILON})
-    bias = width != 64
-    for rows in rows_of(width):
-        x, s = values(rng, (rows, width), dtype, 3), values(rng, (width,), dtype)
-        b = values(rng, (width,), dtype) if bias else None
-        y, mean, inverse = run(FAST, kernel, [x, s, b], wanted=(True, bias, bias))
-        if not rows:
-            continue
-        normal, center, root = normalized(x.astype(np.float64), (-1,))
-        assert_close(y, affine(normal, s, b))
-        if bias:
-            assert_close(mean, Wanted(center, 1.0))
-            assert_close(inverse, Wanted(root))
-        else:
-            assert mean is None
-            assert inverse is None
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("width", [1, 33, 768, 4096, 65536])
-def test_skip_simplified_layer_normalization(dtype: np.dtype[Any], width: int) -> None:
-    rng = np.random.default_rng(width)
-    kernel = SkipSimplifiedLayerNormalization({"epsilon": EPSILON})
-    everything = width != 768
-    for rows in rows_of(width):
-        x, skip = values(rng, (rows, width), dtype), values(rng, (rows, width), dtype)
-        s = values(rng, (width,), dtype)
-        bias = values(rng, (width,), dtype) if everything else None
-        outputs = run(FAST, kernel, [x, skip, s, bias], wanted=(True, everything, everything, True))
-        if not rows:
-            continue
-        total = x.astype(np.float64) + skip.astype(np.float64) + (0 if bias is None else bias.astype(np.float64))
-        normal, center, root = normalized(total, (-1,), center=False)
-        assert_close(outputs[0], affine(normal, s))
-        assert_close(outputs[3], Wanted(total, 3.0))
-        if everything:
-            assert_close(outputs[1], Wanted(center, 1.0))
-            assert_close(outputs[2], Wanted(root))
-
-
-@pytest.mark.parametrize(("dtype", "width"), [(FLOAT, 1), (HALF, 768)], ids=str)
-def test_skip_layer_normalization_in_all_its_forms(dtype: np.dtype[Any], width: int) -> None:
-    rng = np.random.default_rng(width)
-    kernel = SkipLayerNormalization({"epsilon": EPSILON})
-    for given_beta, given_bias, kept in itertools.product((True, False), repeat=3):
-        x, skip, s = values(rng, (2, 3, width), dtype), values(rng, (2, 3, width), dtype), values(rng, (width,), dtype)
-        beta = values(rng, (width,), dtype) if given_beta else None
-        bias = values(rng, (width,), dtype) if given_bias else None
-        outputs = run(FAST, kernel, [x, skip, s, beta, bias], wanted=(True, False, False, kept))
-        total = x.astype(np.float64) + skip.astype(np.float64) + (0 if bias is None else bias.astype(np.float64))
-        normal, _, _ = normalized(total, (-1,))
-        assert_close(outputs[0], affine(normal, s, beta))
-        if kept:
-            assert_close(outputs[3], Wanted(total, 3.0))
-    outputs = run(FAST, kernel, [x, skip[:1], s], wanted=(True, True, True, True))
-    total = x.astype(np.float64) + skip[:1].astype(np.float64)
-    normal, mean, inverse = normalized(total, (-1,))
-    for got, want in zip(
-        outputs, (affine(normal, s), Wanted(mean, 1.0), Wanted(inverse), Wanted(total, 3.0)), strict=True
-    ):
-        assert_close(got, want)
-
-
-@pytest.mark.parametrize(("kernel", "dtype"), [(LayerNormalization, HALF), (RMSNormalization, FLOAT)])
-def test_axes_and_the_shapes_that_a_scale_may_have(kernel: type[Any], dtype: np.dtype[Any]) -> None:
-    rng = np.random.default_rng(0)
-    x = values(rng, (2, 3, 4, 5), dtype)
-    for axis, shapes in {
-        -1: [(5,), (1,), ()],
-        2: [(4, 5), (5,), (4, 1), (1, 1)],
-        -3: [(3, 4, 5), (3, 1, 1), (4, 1)],
-        0: [(2, 1, 1, 1)],
-    }.items():
-        axes = tuple(range(axis % 4, 4))
-        normal, _, _ = normalized(x.astype(np.float64), axes, kernel.center)
-        for shape in shapes:
-            s = values(rng, shape, dtype)
-            assert_close(run(FAST, kernel({"axis": axis}), [x, s], wanted=(True,))[0], affine(normal, s))
-
-
-def test_statistics_keep_the_dimensions_they_are_of() -> None:
-    x, s = TensorType(np.dtype(np.float16), (2, 3, 4)), TensorType(np.dtype(np.float16), (3, 4))
-    y, mean, inverse = LayerNormalization({"axis": 1}).outputs([x, s])
-    assert (y, mean) == (x, TensorType(np.dtype(np.float32), (2, 1, 1)))
-    assert inverse == mean
-    outputs = SkipLayerNormalization({}).outputs([x, x, s])
-    assert [o.shape for o in outputs] == [(2, 3, 4), (2, 3, 1), (2, 3, 1), (2, 3, 4)]
-    assert {o.dtype.name for o in outputs} == {"float16"}
-
-
-@pytest.mark.parametrize("width", [64, 4096, 65536])
-@pytest.mark.parametrize("mean", [1e4, -1e4])
-def test_data_far_from_zero(width: int, mean: float) -> None:
-    rng = np.random.default_rng(width)
-    x = values(rng, (3, width), DTYPES[0], mean)
-    x[1, 0] = 0.0  # one element may be nothing like the others
-    ones = np.ones(width, np.float32)
-    normal, center, root = normalized(x.astype(np.float64), (-1,))
-    y, means, inverse = run(FAST, LayerNormalization({}), [x, ones])
-    assert_close(y, affine(normal, ones))
-    assert_close(means, Wanted(center))
-    assert_close(inverse, Wanted(root))
 
 
 def test_the_first_columns_of_a_long_row_may_lie_elsewhere() -> None:
@@ -179,53 +66,6 @@ def test_rows_with_nan_or_infinity_stay_among_themselves() -> None:
     assert np.isfinite(mean[[0, 3]]).all()
 
 
-@widths
-def test_softmax(dtype: np.dtype[Any], width: int) -> None:
-    rng = np.random.default_rng(width)
-    for rows in rows_of(width):
-        x = (values(rng, (rows, width), dtype) * np.asarray(10, dtype)).astype(dtype)
-        (y,) = run(FAST, Softmax({"axis": -1}), [x])
-        if rows:
-            assert_close(y, softmax(x, -1, "Softmax"))
-
-
-@pytest.mark.parametrize("kernel", [Softmax, LogSoftmax, SafeSoftmax])
-@pytest.mark.parametrize(("dtype", "width"), [(FLOAT, 33), (HALF, 4096), (BFLOAT, 40000), (FLOAT, 40000)], ids=str)
-def test_softmax_of_strange_rows(kernel: type[Any], dtype: np.dtype[Any], width: int) -> None:
-    x = np.random.default_rng(width).standard_normal((8, width)).astype(dtype)
-    x[1] = -np.inf
-    x[2, 1:] = -np.inf
-    x[3, : width // 2] = -np.inf
-    x[4] = np.asarray(1e4, dtype)
-    x[4, 0] = np.asarray(-1e4, dtype)
-    x[5, width // 3] = np.nan
-    x[6, width // 3] = np.inf
-    x[7, -1] = np.asarray(1e4, dtype)
-    assert_close(run(FAST, kernel({}), [x])[0], softmax(x, -1, kernel.signature.op))
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kernel", [Softmax, LogSoftmax, SafeSoftmax])
-def test_softmax_along_another_axis(kernel: type[Any], dtype: np.dtype[Any]) -> None:
-    rng = np.random.default_rng(0)
-    for shape, axis in [
-        ((2, 7, 5), 1),
-        ((3, 4, 300), -2),
-        ((5, 2), 0),
-        ((2, 300, 33), 1),
-        ((2, 3, 0), 1),
-        ((6, 1, 9), 1),
-    ]:
-        x = values(rng, shape, dtype)
-        if x.size:
-            x[0] = -np.inf
-            x[-1, -1] = np.asarray(1e4, dtype)
-        (y,) = run(FAST, kernel({"axis": axis}), [x])
-        assert y is not None
-        if x.size:
-            assert_close(y, softmax(x, axis, kernel.signature.op))
-
-
 GROUPED = [
     ((2, 6, 4, 5), 3),
     ((2, 6, 7), 3),
@@ -235,23 +75,6 @@ GROUPED = [
     ((2, 8), 4),
     ((0, 4, 3), 2),
 ]
-
-
-@pytest.mark.parametrize("dtype", [FLOAT, HALF], ids=str)
-@pytest.mark.parametrize(("shape", "groups"), [*GROUPED, ((3, 5, 2, 4), 5), ((1, 2, 64, 128), 2)], ids=str)
-def test_group_and_instance_normalization(shape: tuple[int, ...], groups: int, dtype: np.dtype[Any]) -> None:
-    rng = np.random.default_rng(1)
-    channels = shape[1]
-    x, s, b = values(rng, shape, dtype, 5), values(rng, (channels,), dtype), values(rng, (channels,), dtype)
-    (y,) = run(FAST, GroupNormalization({"num_groups": groups, "epsilon": EPSILON}), [x, s, b])
-    if not x.size:
-        return
-    normal, _, _ = normalized(x.astype(np.float64).reshape(shape[0], groups, -1), (-1,))
-    along = (-1, *(1 for _ in shape[2:]))
-    want = affine(normal.reshape(shape), s.reshape(along), b.reshape(along))
-    assert_close(y, want)
-    if groups == channels:
-        assert_close(run(FAST, InstanceNormalization({"epsilon": EPSILON}), [x, s, b])[0], want)
 
 
 @pytest.mark.parametrize(("dtype", "width"), [(FLOAT, 64), (HALF, 1024), (HALF, 4096)], ids=str)
@@ -282,40 +105,6 @@ def test_no_race_and_no_access_out_of_bounds(order: Any, rows: int, width: int) 
     assert_close(run(device, SafeSoftmax({"axis": 1}), [strided])[0], softmax(strided, 1, "SafeSoftmax"))
 
 
-def test_expressions_on_read_and_on_write() -> None:
-    """Rows of a table, summed with others; after the normalization a bias, an activation and a cast."""
-    rng = np.random.default_rng(0)
-    table, positions = values(rng, (11, 72), DTYPES[1]), values(rng, (3, 72), DTYPES[1])
-    words = rng.integers(-11, 12, (6,))
-    words[:2] = 11, -12  # in no row: zeros
-    nodes = [helper.make_node("Add", ["value", "bias"], ["sum"]), helper.make_node("Sigmoid", ["sum"], ["gate"])]
-    nodes.append(helper.make_node("Mul", ["sum", "gate"], ["y"]))
-    after = device_function("swish", nodes, {"value": FLOAT, "bias": BFLOAT}, {"y": "y"})
-    program = Program(
-        "row_norm.cu",
-        "normalise(fused, rows, columns, epsilon)",
-        Expression("word + position", (Operand("word", Reach.GATHERED), Operand("position", Reach.GATHERED))),
-        Expression.of("swish", after, (Operand("bias", Reach.COLUMN),), ("value",)),
-        scalars=(("float", "epsilon"),),
-        defines=(("CENTER", 1), ("MEAN", 0)),
-    )
-    bias, output = values(rng, (72,), DTYPES[2]), np.empty((6, 72), np.float32)
-    given = {
-        "word": table,
-        "word_index": words,
-        "position": positions,
-        "position_index": np.arange(6, dtype=np.int32) % 3,
-        "bias": bias,
-        "output": output,
-    }
-    with CHECKED.fresh(output):
-        launch(CHECKED, program, 6, 72, {k: Given(v) for k, v in given.items()}, (np.float32(EPSILON),))
-    found = np.where((words >= -11) & (words < 11), words, 0)
-    rows = table.astype(np.float64)[found] * (found == words)[:, None] + np.tile(positions.astype(np.float64), (2, 1))
-    before = normalized(rows, (-1,))[0] + bias.astype(np.float64)
-    assert_close(output, Wanted(before / (1 + np.exp(-before)), 1.0))
-
-
 def test_every_width_has_threads_for_all_its_columns() -> None:
     for columns, (vector, itemsize), crowded in itertools.product(
         (1, 2, 8, 31, 96, 512, 1000, 1023, 1024, 1032, 4096, 5120, 16384, 16389, 32768, 32776, 10**6),
@@ -335,24 +124,6 @@ def test_every_width_has_threads_for_all_its_columns() -> None:
         assert how.wide or threads * (how.items - 1) * how.vector < columns  # none is without work
         for rows in (1, 7, 1000):
             assert how.blocks(rows) * (how.threads // how.lanes if how.lanes else 1) >= rows
-
-
-@pytest.mark.parametrize(("columns", "inner"), list(itertools.product((1, 2, 5, 300, 10**6), (2, 3, 33, 10**6))))
-def test_a_tile_is_a_block(columns: int, inner: int) -> None:
-    width, depth = tile(columns, inner)
-    assert width * depth <= 256
-    assert width & (width - 1) == depth & (depth - 1) == 0
-
-
-def test_one_array_in_two_places_and_then_two() -> None:
-    rng = np.random.default_rng(0)
-    x, skip = values(rng, (3, 40), FLOAT), values(rng, (3, 40), FLOAT)
-    scale = values(rng, (40,), FLOAT)
-    kernel = SkipSimplifiedLayerNormalization({"epsilon": EPSILON})
-    for other in (x, skip, x):
-        y = run(FAST, kernel, [x, other, scale], wanted=(True, False, False, False))[0]
-        total = x.astype(np.float64) + other.astype(np.float64)
-        assert_close(y, affine(normalized(total, (-1,), center=False)[0], scale))
 
 
 def test_work_is_what_moves() -> None:

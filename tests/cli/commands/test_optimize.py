@@ -1,0 +1,169 @@
+"""`onnxfuse optimize`: options reach the engine, files are written or not, and the exit code says how it went."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxfuse.cli.main import main
+from onnxfuse.model import files
+from onnxfuse.reporting.records import LeftOut, Validation
+from onnxfuse.targets.target import Target
+from tests.cli.test_main import Capture
+from tests.fake_engine import Engine, fusion
+from tests.reporting.test_records import SCHEMA, violations
+
+
+def test_optimize_writes_beside_the_model_and_says_what_it_did(model: Path, engine: Engine, capsys: Capture) -> None:
+    engine.fusions = [fusion(), fusion(scope="/enc/layer.1"), fusion("Gelu", "/enc/layer.1", bytes_saved=None)]
+    engine.edit = lambda proto: proto.metadata_props.add(key="fused", value="yes")
+    assert main(["optimize", str(model)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines()[:-1] == [
+        "model.onnx → model.fused.onnx",
+        "  29 → 5 nodes (-83%)",
+        "",
+        "  fusion              sites  launches saved  traffic saved",
+        "  LayerNormalization      2              16           2 kB",
+        "  Gelu                    1               8              ?",
+        "  ? and >: a size depends on the data",
+        "",
+        "  ✓ same numbers in onnxruntime: largest error 1.0e-07 in 2 runs (rtol 0.0001, atol 1e-05)",
+        "  fast with onnxfuse.InferenceSession on an NVIDIA GPU; elsewhere: --target ort (in onnxruntime on a CPU), "
+        "--target ort --provider cuda (in onnxruntime on an NVIDIA GPU), --target onnx (in any runtime of standard "
+        "ONNX)",
+        out.splitlines()[-2],
+    ]
+    assert out.splitlines()[-2].startswith("  written, ")
+    assert files.read(Path("model.fused.onnx")).metadata_props[0].key == "fused"
+
+
+def test_verbose_names_every_site_and_quiet_prints_nothing(model: Path, engine: Engine, capsys: Capture) -> None:
+    engine.fusions = [fusion(scope="/enc/layer.7")]
+    assert main(["optimize", str(model), "-v"]) == 0
+    assert "/enc/layer.7: LayerNormalization, 9 nodes" in capsys.readouterr().out
+    assert main(["optimize", str(model), "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
+    np.savez("inputs.npz", x=np.ones((2, 8), np.float32))
+    options = (
+        "--target onnx --opset 23 --select Gelu --select LayerNormalization --ignore Gelu --rules mine --rules ours "
+    )
+    options += "--inputs inputs.npz --shape x:2,8 --shape in:0:1x3 --shape scalar: --seed 7 --rtol 0.1 --atol 0.2 "
+    options += "--on-mismatch fail --validate reference --timeout 9.5"
+    assert main(["optimize", str(model), *options.split()]) == 0
+    (call,) = engine.calls
+    assert (call.pop("inputs")["x"] == 1).all()
+    assert call == {
+        "target": Target("onnx"),
+        "opset": 23,
+        "select": ("Gelu", "LayerNormalization"),
+        "ignore": ("Gelu",),
+        "rules": (Path("mine"), Path("ours")),
+        "shapes": {"x": (2, 8), "in:0": (1, 3), "scalar": ()},
+        "seed": 7,
+        "rtol": 0.1,
+        "atol": 0.2,
+        "on_mismatch": "fail",
+        "timeout": 9.5,
+        "card": None,
+        "validate": "reference",
+        "base_dir": Path("."),
+        "progress": None,
+    }
+
+
+@pytest.mark.parametrize(("options", "seconds"), [("--validate kernels", 0), ("--validate kernels --timeout 5", 5)])
+def test_kernels_on_the_cpu_take_as_long_as_they_take(
+    options: str, seconds: float, model: Path, engine: Engine
+) -> None:
+    assert main(["optimize", str(model), *options.split()]) == 0
+    assert engine.calls[0]["timeout"] == seconds
+
+
+def test_the_defaults_are_the_engines(model: Path, engine: Engine) -> None:
+    assert main(["optimize", str(model)]) == 0
+    assert engine.calls == [
+        {
+            "target": Target(),
+            "opset": None,
+            "select": (),
+            "ignore": (),
+            "rules": (),
+            "shapes": None,
+            "inputs": None,
+            "seed": 0,
+            "rtol": None,
+            "atol": None,
+            "on_mismatch": "bisect",
+            "timeout": 600,
+            "card": None,
+            "validate": "onnxruntime",
+            "base_dir": Path("."),
+            "progress": None,
+        }
+    ]
+
+
+def test_no_validate(model: Path, engine: Engine, capsys: Capture) -> None:
+    engine.validation = Validation("not validated", note="--no-validate")
+    assert main(["optimize", str(model), "--no-validate"]) == 0
+    assert engine.calls[0]["validate"] == "off"
+    assert "! not validated: --no-validate" in capsys.readouterr().out
+
+
+def test_dry_run_writes_nothing(model: Path, engine: Engine, capsys: Capture) -> None:
+    engine.fusions = [fusion()]
+    assert main(["optimize", str(model), "-o", "out/", "--dry-run"]) == 0
+    assert os.listdir() == ["model.onnx"]
+    assert "nothing written" in capsys.readouterr().out
+
+
+def test_a_mismatch_is_never_written(model: Path, engine: Engine, capsys: Capture) -> None:
+    engine.validation = Validation("mismatch", 0.5, 1e-4, 1e-5, 2, "y differs by 0.5")
+    assert main(["optimize", str(model)]) == 3
+    assert os.listdir() == ["model.onnx"]
+    assert "nothing written, the fused model computes something else: y differs by 0.5" in capsys.readouterr().err
+
+
+def test_what_was_left_out_is_named(
+    model: Path, engine: Engine, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def guilty(proto: onnx.ModelProto, *values: Any, **options: Any) -> Any:
+        optimized = engine.optimize(proto, *values, **options)
+        optimized.report.left_out.append(LeftOut(fusion("Gelu", "/enc/layer.3"), 0.125, "differs by 0.12"))
+        return optimized
+
+    monkeypatch.setattr("onnxfuse.pipeline.optimize", guilty)
+    assert main(["optimize", str(model)]) == 0
+    assert "✗ left out: Gelu at /enc/layer.3: differs by 0.12" in capsys.readouterr().out
+
+
+def test_a_former_output_is_not_fused_again(model: Path, engine: Engine, capsys: Capture) -> None:
+    assert main(["optimize", "*.onnx", "-q"]) == 0
+    assert main(["optimize", "*.onnx", "-q"]) == 0
+    assert sorted(os.listdir()) == ["model.fused.onnx", "model.onnx"]
+    assert (
+        capsys.readouterr().err == "onnxfuse: model.fused.onnx is what becomes of model.onnx here: not itself fused\n"
+    )
+
+
+def test_the_report_file_is_one_object_for_one_model(model: Path, engine: Engine) -> None:
+    engine.fusions = [fusion()]
+    assert main(["optimize", str(model), "-q", "--report", "report.json"]) == 0
+    data = json.loads(Path("report.json").read_text())
+    assert violations(data, SCHEMA) == []
+    assert (data["model"], data["output"], data["census"]) == (
+        "model.onnx",
+        "model.fused.onnx",
+        {"LayerNormalization": 1},
+    )

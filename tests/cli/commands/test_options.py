@@ -1,0 +1,64 @@
+"""Options of all commands: mistakes are one line, and one bad model does not stop the others."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from onnxfuse.cli.main import main
+from onnxfuse.errors import NumericsError
+from tests.cli.test_main import Capture
+from tests.fake_engine import Engine
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["optimise"], "No such command 'optimise'"),
+        (["optimize"], "Missing argument 'MODEL...' (see onnxfuse optimize --help)"),
+        (["report", "m.onnx", "--format", "xml"], "'xml' is not one of 'text', 'json' (see onnxfuse report --help)"),
+        (["optimize", "m.onnx", "--shape", "x=1"], "'x=1': write NAME:DIMS, such as input_ids:1,128"),
+        (["optimize", "m.onnx", "--shape", "x:1,-2"], "'x:1,-2': write NAME:DIMS"),
+        (["optimize", "m.onnx", "--rtol", "-1"], "-1.0 is not in the range x>=0"),
+        (["optimize", "m.onnx", "--validate", "reference", "--no-validate"], "exclude each other: give one"),
+        (["optimize", "m.onnx", "--report", "no/r.json"], "no/r.json: there is no folder no: make it first"),
+        (["optimize", "*.nothing"], "no file matches *.nothing"),
+        (["optimize", "m.onnx", "--select", "Zzz"], "Zzz: no such rule: see onnxfuse rules list"),
+        (["optimize", "m.onnx", "--ignore", "Gelo"], "Gelo: no such rule: did you mean Gelu?"),
+        (["report", "m.onnx", "--why", "LayerNormalisation"], "did you mean LayerNormalization?"),
+        (["check", "m.onnx", "--expect", "Gelo>=1"], "Gelo: no such rule: did you mean Gelu?"),
+        (["check", "m.onnx", "--expect", "Gelu"], "--expect 'Gelu': write RULE, one of"),
+        (["check", "m.onnx", "--update-baseline"], "--update-baseline needs --baseline FILE"),
+        (["check", "m.onnx", "--baseline", "b.json"], "b.json: no such baseline: make it with --update-baseline"),
+        (["rules", "show", "Gelo"], "Gelo: no such rule: did you mean Gelu?"),
+        (["rules", "new", "my-norm"], "'my-norm' names no op: begin with a capital"),
+    ],
+)
+@pytest.mark.usefixtures("engine", "model")
+def test_bad_usage_is_one_line_and_exit_code_2(arguments: list[str], message: str, capsys: Capture) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("onnxfuse: error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_one_bad_model_does_not_stop_the_others(models: list[str], engine: Engine, capsys: Capture) -> None:
+    assert main(["optimize", *models, "-o", "out", "-q", "--report", "report.json"]) == 2
+    assert sorted(os.listdir("out")) == ["model.onnx", "third.onnx"]
+    assert "second.onnx is empty" in capsys.readouterr().err
+    assert [found["model"] for found in json.loads(Path("report.json").read_text())] == ["model.onnx", "third.onnx"]
+
+
+def test_the_exit_code_is_the_worst(models: list[str], engine: Engine, capsys: Capture) -> None:
+    engine.error = NumericsError("Gelu changes the result")
+    assert main(["optimize", *models]) == 3
+    assert capsys.readouterr().err.splitlines() == [
+        "onnxfuse: error: model.onnx: Gelu changes the result",
+        "onnxfuse: error: second.onnx is empty: export it again",
+        "onnxfuse: error: third.onnx: Gelu changes the result",
+    ]

@@ -1,0 +1,44 @@
+"""Reports as text: verdicts, reasons told once, nothing cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.cli import console, report_text
+from onnxfuse.reporting.records import NearMiss, Report, Validation
+
+
+@pytest.mark.parametrize(
+    ("validation", "text"),
+    [
+        (
+            Validation("equal", 0.0, 1e-4, 1e-5, 1),
+            "✓ same numbers in onnxruntime: largest error 0.0e+00 in 1 run (rtol",
+        ),
+        (Validation("mismatch", 0.5, note="y differs"), "✗ other numbers in onnxruntime: y differs"),
+        (Validation("not validated", note="no onnxruntime"), "! not validated: no onnxruntime"),
+        (Validation("not validated"), "! not validated"),
+    ],
+)
+def test_verdicts(validation: Validation, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    report_text.print_optimized(console.console(), Report("m.onnx", validation=validation), written=[], verbose=False)
+    assert f"  {text}" in capsys.readouterr().out
+
+
+def test_one_reason_in_many_layers_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def miss(layer: int, reason: str) -> NearMiss:
+        return NearMiss("Gelu", "gelu.rule:4", "", f"/enc/{layer}/Mul", reason)
+
+    layers = [miss(layer, f"/enc/{layer}/Div:0 is needed elsewhere") for layer in (1, 2)]
+    numbers = [miss(layer, f"the constant wants 0.5, saw 0.{layer}") for layer in (1, 2)]
+    report_text.print_near_misses(console.console(), [*layers, *numbers], verbose=False)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  2 × Gelu at /enc/1-2/Mul: /enc/1/Div:0 is needed elsewhere",
+        "  1 × Gelu at /enc/1/Mul: the constant wants 0.5, saw 0.1",
+        "  1 × Gelu at /enc/2/Mul: the constant wants 0.5, saw 0.2",
+    ]
+
+
+def test_superfluous_nodes_are_not_called_fused(capsys: pytest.CaptureFixture[str]) -> None:
+    report_text.print_report(console.console(), Report("m.onnx", nodes_before=5, nodes_after=3), verbose=False)
+    assert "nothing to fuse: 5 nodes, 2 are superfluous" in capsys.readouterr().out

@@ -1,0 +1,22 @@
+"""The source of attention: tiles that fit a card."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from onnxfuse.kernels.attention.source import Tiles, padded, shared_bytes, splits, tiles
+
+
+@pytest.mark.parametrize("tensor", [True, False])
+def test_tiles_fit(tensor: bool) -> None:
+    for rows, head, head_v in itertools.product((1, 16, 17, 33, 1000), (16, 64, 128, 192, 256), (16, 64, 128, 256)):
+        tile = tiles(rows, head, head_v, tensor)
+        assert shared_bytes(tile, head, head_v, 2 if tensor else 4) <= 99 * 1024  # what a block of sm_86 may have
+        assert tile.keys % 16 == 0
+        assert tile.rows >= min(rows, 64)
+    assert [padded(size) for size in (1, 16, 17, 80, 100)] == [16, 16, 32, 80, 112]
+    assert splits(10**6, 10**6, Tiles(4, 64), 132) == 1
+    assert splits(1, 127, Tiles(1, 64), 132) == 1
+    assert splits(1, 256, Tiles(1, 64), 132) == 2

@@ -1,0 +1,63 @@
+"""How blocks share a product: tiles that cover it, and parts of its sums where there are few."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxfuse.kernels.gemm.tiles import FLOAT as FLOAT_TILES
+from onnxfuse.kernels.gemm.tiles import HALF as HALF_TILES
+from onnxfuse.kernels.gemm.tiles import Tile, divide
+
+
+def test_whole_sums() -> None:
+    assert divide(2, 4096, 4096, 1024, 1, 132) == (HALF_TILES[0], 1)
+    assert divide(2, 512, 1024, 1024, 1, 132) == (HALF_TILES[1], 1)
+    assert divide(2, 8, 11008, 4096, 1, 132) == (HALF_TILES[2], 1)
+    assert divide(4, 64, 64, 64, 512, 132) == (FLOAT_TILES[1], 1)
+    assert divide(4, 256, 256, 64, 512, 132) == (FLOAT_TILES[0], 1)
+    assert divide(2, 1, 64, 512, 1, 132) == (HALF_TILES[2], 1)  # done before a second launch would begin
+
+
+@pytest.mark.parametrize(
+    ("itemsize", "m", "n", "k", "tile", "splits"),
+    [
+        (2, 1, 4096, 4096, HALF_TILES[2], 4),
+        (2, 16, 4096, 11008, HALF_TILES[2], 4),
+        (2, 1, 1024, 1024, HALF_TILES[2], 4),
+        (4, 8, 1024, 4096, FLOAT_TILES[2], 16),
+        (2, 128, 1024, 4096, HALF_TILES[1], 4),
+        (4, 128, 1024, 1024, FLOAT_TILES[1], 4),
+    ],
+)
+def test_sums_are_shared_where_tiles_are_few(itemsize: int, m: int, n: int, k: int, tile: Tile, splits: int) -> None:
+    assert divide(itemsize, m, n, k, 1, 132) == (tile, splits)
+
+
+def test_every_block_has_a_part_and_all_run_at_a_time() -> None:
+    rng = np.random.default_rng(0)
+    shared = 0
+    for _ in range(3000):
+        itemsize = int(rng.choice([2, 4]))
+        m, n, k, batch = (int(2 ** rng.uniform(0, top)) for top in (11, 14, 15, 6))
+        tile, splits = divide(itemsize, m, n, k, batch, 132)
+        steps = -(-k // tile.k)
+        if splits > 1:
+            shared += 1
+            assert (splits - 1) * -(-steps // splits) < steps
+            assert splits * batch * tile.count(m, n) <= 132 * tile.abreast
+            assert splits * batch * m * n * 4 <= 132 * 128 * 128 * 4
+    assert shared > 300
+
+
+def test_tiles_cover_a_matrix() -> None:
+    large = HALF_TILES[0]
+    assert large.count(128, 128) == 1
+    assert large.count(129, 128) == large.count(1, 129) == 2
+    assert large.count(129, 129) == 4
+
+
+def test_shared_memory_is_what_a_card_has() -> None:
+    for tile, itemsize in [*((t, 2) for t in HALF_TILES), *((t, 4) for t in FLOAT_TILES)]:
+        for transposed in (False, True):
+            assert tile.shared(itemsize, transposed) * tile.resident <= 227 * 1024

@@ -1,0 +1,40 @@
+"""How threads share rows: every element has its thread, and nothing asks for more than a card has."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.kernels.rows.arrangement import HELD, RESIDENT, arrange
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+@pytest.mark.parametrize(("vector", "itemsize"), [(1, 2), (1, 4), (4, 4), (8, 2)])
+@pytest.mark.parametrize("columns", [0, 1, 8, 64, 768, 1000, 8192, 24576, 32768, 200_000])
+def test_threads_reach_every_element_of_a_row(columns: int, vector: int, itemsize: int, crowded: bool) -> None:
+    if columns % vector:
+        pytest.skip("columns are a multiple of what is read at a time")
+    found = arrange(columns, vector, itemsize, crowded)
+    assert found.vector == vector
+    assert found.threads % 32 == 0
+    assert found.threads <= 1024
+    across = found.lanes or found.threads
+    if not found.wide:
+        assert across * found.items * vector >= columns
+        assert found.items * vector <= HELD, "what a thread holds in registers"
+    threads, blocks = found.bounds
+    assert threads >= found.threads
+    assert blocks >= 1
+    assert found.wide or found.lanes or threads * blocks <= RESIDENT
+
+
+def test_short_rows_share_a_warp_and_long_ones_have_a_block() -> None:
+    short = arrange(16, 4, 4, True)
+    assert short.lanes == 4
+    assert short.blocks(1000) == -(-1000 * 4 // short.threads)
+    long = arrange(8192, 4, 4, True)
+    assert (long.lanes, long.blocks(1000)) == (0, 1000)
+    assert arrange(200_000, 1, 4, True).wide
+
+
+def test_rows_that_leave_the_card_idle_get_as_many_threads_as_they_have_use_for() -> None:
+    assert arrange(8192, 4, 4, False).threads > arrange(8192, 4, 4, True).threads

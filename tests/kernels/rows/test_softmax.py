@@ -1,0 +1,67 @@
+"""Softmax of rows and columns."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfuse.kernels.rows.softmax import LogSoftmax, SafeSoftmax, Softmax, tile
+from tests.kernels.rows.test_row_kernels import BFLOAT, FAST, FLOAT, HALF, rows_of, widths
+from tests.row_cases import DTYPES, assert_close, run, softmax, values
+
+
+@widths
+def test_softmax(dtype: np.dtype[Any], width: int) -> None:
+    rng = np.random.default_rng(width)
+    for rows in rows_of(width):
+        x = (values(rng, (rows, width), dtype) * np.asarray(10, dtype)).astype(dtype)
+        (y,) = run(FAST, Softmax({"axis": -1}), [x])
+        if rows:
+            assert_close(y, softmax(x, -1, "Softmax"))
+
+
+@pytest.mark.parametrize("kernel", [Softmax, LogSoftmax, SafeSoftmax])
+@pytest.mark.parametrize(("dtype", "width"), [(FLOAT, 33), (HALF, 4096), (BFLOAT, 40000), (FLOAT, 40000)], ids=str)
+def test_softmax_of_strange_rows(kernel: type[Any], dtype: np.dtype[Any], width: int) -> None:
+    x = np.random.default_rng(width).standard_normal((8, width)).astype(dtype)
+    x[1] = -np.inf
+    x[2, 1:] = -np.inf
+    x[3, : width // 2] = -np.inf
+    x[4] = np.asarray(1e4, dtype)
+    x[4, 0] = np.asarray(-1e4, dtype)
+    x[5, width // 3] = np.nan
+    x[6, width // 3] = np.inf
+    x[7, -1] = np.asarray(1e4, dtype)
+    assert_close(run(FAST, kernel({}), [x])[0], softmax(x, -1, kernel.signature.op))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kernel", [Softmax, LogSoftmax, SafeSoftmax])
+def test_softmax_along_another_axis(kernel: type[Any], dtype: np.dtype[Any]) -> None:
+    rng = np.random.default_rng(0)
+    for shape, axis in [
+        ((2, 7, 5), 1),
+        ((3, 4, 300), -2),
+        ((5, 2), 0),
+        ((2, 300, 33), 1),
+        ((2, 3, 0), 1),
+        ((6, 1, 9), 1),
+    ]:
+        x = values(rng, shape, dtype)
+        if x.size:
+            x[0] = -np.inf
+            x[-1, -1] = np.asarray(1e4, dtype)
+        (y,) = run(FAST, kernel({"axis": axis}), [x])
+        assert y is not None
+        if x.size:
+            assert_close(y, softmax(x, axis, kernel.signature.op))
+
+
+@pytest.mark.parametrize(("columns", "inner"), list(itertools.product((1, 2, 5, 300, 10**6), (2, 3, 33, 10**6))))
+def test_a_tile_is_a_block(columns: int, inner: int) -> None:
+    width, depth = tile(columns, inner)
+    assert width * depth <= 256
+    assert width & (width - 1) == depth & (depth - 1) == 0

@@ -1,0 +1,27 @@
+"""Of matches that overlap, those that save the most are made."""
+
+from __future__ import annotations
+
+from tests.matching.test_match import fused_by, ops, rule
+
+
+def test_the_larger_cover_wins() -> None:
+    inner = rule("Inner(x)\nmatch: y = Sin(Cos(x))\nemit: y = Inner(x)\n")
+    outer = rule("Outer(x)\nmatch: y = Exp(Sin(Cos(x)))\nemit: y = Outer(x)\n")
+    text = "g (float[4] x) => (float[4] y) { c = Cos(x)\n s = Sin(c)\n y = Exp(s) }"
+    assert ops(fused_by(text, inner, outer)) == ops(fused_by(text, outer, inner)) == ["Outer"]
+
+
+def test_a_shared_intermediate_blocks_only_where_nothing_is_saved() -> None:
+    outer = rule("Outer(x)\nmatch: y = Exp(Sin(Cos(x)))\nemit: y = Outer(x)\n")
+    shared = "g (float[4] x) => (float[4] y, float[4] {}) {{ c = Cos(x)\n s = Sin(c)\n y = Exp(s) }}"
+    assert sorted(ops(fused_by(shared.format("c"), outer))) == ["Cos", "Outer"]
+    both = fused_by(shared.format("s"), outer)
+    assert sorted(ops(both)) in (["Cos", "Exp", "Sin"], ["Cos", "Outer", "Sin"])
+
+
+def test_of_equal_matches_the_same_wins_however_the_rules_are_ordered() -> None:
+    first = rule("First(x)\nmatch: y = Exp(Sin(x))\nemit: y = First(x)\n")
+    second = rule("Second(x)\nmatch: y = Sin(Cos(x))\nemit: y = Second(x)\n")
+    text = "g (float[4] x) => (float[4] y) { c = Cos(x)\n s = Sin(c)\n y = Exp(s) }"
+    assert ops(fused_by(text, first, second)) == ops(fused_by(text, second, first)) == ["Cos", "First"]

@@ -1,0 +1,74 @@
+"""How far two equations may be apart: as far as rounding of their numbers takes them, and no farther."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxfuse.proof.cut_tolerance import Equation
+
+TRUTH = np.linspace(1, 2, 128).reshape(2, 64)
+
+
+def equation(fused: np.ndarray, truth: np.ndarray = TRUTH, *, exactly: bool = True) -> Equation:
+    return Equation(truth.astype(np.float32), truth, fused, exactly)
+
+
+def test_the_same_numbers_hold_and_the_noise_of_float64_is_allowed() -> None:
+    assert equation(TRUTH).holds
+    assert equation(TRUTH * (1 + 1e-14)).holds
+    assert equation(TRUTH).error == 0
+
+
+def test_a_difference_that_float32_could_not_show_is_seen() -> None:
+    wrong = equation(TRUTH * (1 + 1e-9))
+    assert not wrong.holds
+    assert 0.9e-9 < wrong.error < 1.1e-9
+    distance, allowed = wrong.worst()
+    assert 0.9e-9 < distance < 1.1e-9
+    assert allowed < distance
+
+
+def test_what_other_last_digits_do_is_allowed_twice() -> None:
+    off = equation(TRUTH + 1e-6)
+    off.move(TRUTH, TRUTH + 1.4e-6, tensors=False)  # moved by 4e-7
+    assert not off.holds
+    off.move(TRUTH, TRUTH + 0.4e-6, tensors=False)  # by 6e-7
+    assert off.holds
+    assert off.error == 0
+
+
+def test_what_moves_alike_in_both_allows_nothing() -> None:
+    off = equation(TRUTH + 1e-6)
+    off.move(TRUTH + 1, TRUTH + 1 + 1e-6, tensors=False)
+    assert not off.holds
+
+
+def test_an_element_of_a_tensor_that_moves_stands_for_its_row() -> None:
+    off = equation(TRUTH + 1e-6)
+    moved = TRUTH + 1e-6
+    moved[0, 0] += 4e-7
+    off.move(TRUTH, moved, tensors=True)
+    assert (off.allowed[0] > 1e-6).all()
+    assert (off.allowed[1] < 1e-9).all()
+    number = equation(TRUTH + 1e-6)
+    number.move(TRUTH, moved, tensors=False)
+    assert (number.allowed[0] > 7e-7).tolist() == [True] + [False] * 63
+
+
+def test_of_what_is_no_number_nothing_is_asked() -> None:
+    strange, fused = TRUTH.copy(), TRUTH.copy()
+    strange[0, 0], fused[1, 1] = np.nan, np.inf
+    assert equation(fused, strange).holds
+
+
+def test_an_op_in_its_own_precision_is_as_near_as_rounding_leaves_it() -> None:
+    assert equation(TRUTH * (1 + 1e-6), exactly=False).holds
+    assert not equation(TRUTH * (1 + 1e-5), exactly=False).holds
+
+
+def test_another_shape_tells_nothing() -> None:
+    off = equation(TRUTH + 1e-6)
+    off.move(np.ones(3), np.zeros(3), tensors=False)
+    assert not off.holds
+    assert equation(np.zeros((0, 4)), np.zeros((0, 4))).holds
+    assert equation(np.zeros((0, 4)), np.zeros((0, 4))).worst() == (0, 0)

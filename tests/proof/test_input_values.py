@@ -1,0 +1,129 @@
+"""Values of inputs: what their roles in the model ask for, usual ones and those that test rows masked throughout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxfuse.errors import UsageError
+from tests.proof.test_inputs import cases, every, parse, table, unusual
+
+
+@pytest.mark.parametrize(
+    ("type", "body"),
+    [
+        ("int64", "b = Cast<to = 9>(m) y = Where(b, x, low)"),
+        ("int64", "b = Equal(m, i0) y = Where(b, low, x)"),
+        ("float", "i = Sub(f1, m) s = Mul(i, low) y = Add(x, s)"),
+        ("float", "u = Unsqueeze(m, axes) i = Sub(f1, u) s = Mul(i, low) y = Add(x, s)"),
+        ("bool", "y = Where(m, x, low)"),
+    ],
+)
+def test_masks_are_zeros_and_ones_with_a_one_in_every_row(type: str, body: str) -> None:
+    constants = "<int64 i0 = {0}, float f1 = {1}, float low = {-10000}, int64[1] axes = {1}>"
+    model = parse(f"g (float[b, s] x, {type}[b, s] m) => (y) {constants} {{ {body} }}")
+    for case in cases(model):
+        mask = case.inputs["m"].astype(np.int64)
+        assert set(np.unique(mask)) == ({0, 1} if mask.size > 1 else {1})
+        assert (mask.sum(axis=-1) >= 1).all()
+
+
+def test_a_token_id_compared_with_its_padding_is_no_mask() -> None:
+    graph = "g (int64[b, s] ids) => (y, p) <int64 pad = {1}> { y = Gather(w, ids) p = Equal(ids, pad) }"
+    assert cases(table(parse(graph), w=(100, 4)))[0].inputs["ids"].max() > 1
+
+
+def test_position_ids_count_up_within_their_table() -> None:
+    graph = "g (int64[b, s] position_ids) => (y) { y = Gather(w, position_ids) }"
+    for case in cases(table(parse(graph), w=(5, 2))):
+        positions = case.inputs["position_ids"]
+        np.testing.assert_array_equal(positions[0], np.arange(positions.shape[1]) % 5)
+
+
+def test_a_switch_is_thrown_both_ways() -> None:
+    graph = """g (bool c, float[n] x) => (y) {
+        y = If(c) <then_branch = t () => (float[n] a) { a = Neg(x) },
+                   else_branch = e () => (float[n] b) { b = Abs(x) }> }"""
+    assert [bool(case.inputs["c"]) for case in cases(parse(graph))[:2]] == [True, False]
+
+
+def test_inputs_of_a_logarithm_are_positive() -> None:
+    assert cases(parse("g (float[64] x) => (y) { y = Log(x) }"))[0].inputs["x"].min() > 0
+
+
+def test_sequences_optionals_and_strings_are_fed() -> None:
+    model = parse("g (seq(float[2, n]) s) => (y) { y = ConcatFromSequence<axis = 1>(s) }")
+    assert {len(case.inputs["s"]) for case in every(model)} == {2}
+    model = parse("g (optional(float[2, n]) o) => (float[2, n] y) { y = OptionalGetElement(o) }")
+    assert cases(model)[0].inputs["o"].shape[0] == 2
+    model = parse("g (string[n] s) => (string[n] y) { y = Identity(s) }")
+    assert all(isinstance(text, str) for text in cases(model)[0].inputs["s"])
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others() -> None:
+    model = parse("g (float[64] x) => (y) { y = Relu(x) }")
+    first, again, other = (cases(model, seed=seed)[0].inputs["x"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shapes": {"nope": (1,)}}, "--shape nope: no such input; the model has x"),
+        ({"shapes": {"x": (2, 5)}}, r"--shape x:2,5 does not fit the declared \[n,4\]"),
+        ({"shapes": {"x": (2,)}}, r"--shape x:2 does not fit"),
+        ({"given": {}}, r"input 'x' is missing; the model wants float32\[n,4\]"),
+        ({"given": {"x": np.zeros((2, 4))}}, r"input 'x' is float64\[2,4\]; the model wants float32\[n,4\]"),
+        ({"given": {"x": np.zeros((2, 5), np.float32)}}, r"input 'x' is float32\[2,5\]; the model wants"),
+        ({"given": {"z": np.zeros(1)}}, "'z' is no input of the model, which wants x"),
+    ],
+)
+def test_what_the_user_gives_must_fit(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        cases(parse("g (float[n, 4] x) => (y) { y = Relu(x) }"), **options)
+
+
+def test_given_inputs_are_the_only_case() -> None:
+    x = np.ones((5, 4), np.float32)
+    (case,) = cases(parse("g (float[n, 4] x) => (y) { y = Relu(x) }"), given={"x": x})
+    assert case.name == "given"
+    assert case.inputs["x"] is x
+
+
+MASKED = "u = Unsqueeze(m, axes) i = Sub(one, u) n = Mul(i, low) y = Add(x, n)"
+
+
+@pytest.mark.parametrize("type", ["int64", "float", "bool"])
+def test_a_sample_of_padding_and_one_without(type: str) -> None:
+    body = MASKED if type == "float" else f"b = Cast<to = 1>(m) {MASKED.replace('(m,', '(b,')}"
+    constants = "<float one = {1}, float low = {-10000}, int64[1] axes = {1}>"
+    found = unusual(f"g (float[b, 4, s] x, {type}[b, s] m) => (y) {constants} {{ {body} }}")
+    mask = found["one large"].inputs["m"]
+    assert len(mask) == 3
+    assert mask[0].astype(float).sum() > 0
+    if type == "float":
+        assert (mask[1] == np.finfo(np.float32).min).all()
+        assert (mask[2] == 0).all()
+    else:
+        assert (mask[1] == 0).all()
+        assert (mask[2] == 1).all()
+
+
+def test_every_mask_has_such_a_sample() -> None:
+    body = "c = Cast<to = 9>(m) d = Cast<to = 9>(n) e = And(c, d) y = Where(e, x, x)"
+    found = unusual(f"g (float[b, s] x, int64[b, s] m, int64[b, s] n) => (y) {{ {body} }}")
+    assert all((found["one large"].inputs[name][1] == 0).all() for name in "mn")
+
+
+def test_padding_that_ids_tell() -> None:
+    graph = "g (int64[b, s] ids) => (y, p) <int64 pad = {5}> { y = Gather(w, ids) p = Equal(ids, pad) }"
+    ids = unusual(graph, w=(100, 4))["one large"].inputs["ids"]
+    assert (ids[1] == 5).all()
+    assert (ids[0] != 5).any()
+
+
+def test_numbers_are_zero_and_large() -> None:
+    x = unusual("g (float[b, 16] x) => (y) { y = Relu(x) }")["one large"].inputs["x"]
+    assert (x[1] == 0).all()
+    assert np.abs(x[2]).max() > 10 * np.abs(x[0]).max()

@@ -1,0 +1,37 @@
+"""Numbers that are moved by a unit in their last place."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from onnxfuse.proof import numerics
+from onnxfuse.proof.last_digits import moved
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+def test_numbers_move_by_a_unit_of_their_last_place_and_equal_ones_alike(dtype: type) -> None:
+    array = np.array([0.3, 1.7, -0.3, 0.3, 0.5, 1, 0, 3, np.inf, np.nan], dtype)
+    made = np.array([moved(array, seed) for seed in range(20)])
+    wide = array.astype(np.float64)
+    np.testing.assert_array_equal(made[:, 4:], np.broadcast_to(wide[4:], made[:, 4:].shape))
+    steps = (made[:, :4] / wide[:4] - 1) / numerics.epsilon(array.dtype)
+    assert ((np.abs(steps) > 0.49) & (np.abs(steps) < 1.01)).all()
+    np.testing.assert_array_equal(made[:, 0], made[:, 3])
+    assert len(np.unique(np.sign(steps[:, :3]), axis=0)) > 4
+
+
+def test_what_was_never_rounded_or_is_enormous_stays() -> None:
+    whole = np.array([0, 0.5, 1, -1000, 1e38, -np.inf, np.inf, 1.5], np.float32)
+    for seed in range(4):
+        assert np.array_equal(moved(whole, seed), whole)
+    assert np.isnan(moved(np.array([np.nan], np.float32), 0)).all()
+
+
+def test_seeds_move_numbers_differently() -> None:
+    numbers = np.random.default_rng(0).standard_normal(64).astype(np.float32)
+    made = {moved(numbers, seed).tobytes() for seed in range(4)}
+    assert len(made) == 4
+    ups = (moved(numbers, 0) > numbers).mean()
+    assert 0.2 < ups < 0.8

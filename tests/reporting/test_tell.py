@@ -1,0 +1,41 @@
+"""What a report says of fusions, and of those that were nearly made."""
+
+from __future__ import annotations
+
+from onnxfuse.fusing.fuse import fuse
+from onnxfuse.language import catalogue as language
+from onnxfuse.reporting.tell import fusion, worth_telling
+from tests.matching.test_match import model
+
+
+def test_a_near_miss_names_the_step_and_what_stands_there() -> None:
+    text = """g (float[2,16] x) => (float[2,16] y) 
+    <float three = {3}, float eps = {0.00001}, float[16] gamma, float[16] beta> {
+        m = ReduceMean <axes = [-1]> (x)
+        d = Sub (x, m)
+        p = Pow (d, three)
+        v = ReduceMean <axes = [-1]> (p)
+        e = Add (v, eps)
+        s = Sqrt (e)
+        n = Div (d, s)
+        g = Mul (n, gamma)
+        y = Add (g, beta)
+    }"""
+    misses = fuse(model(text), language.load()).near_misses
+    assert [(miss.rule, miss.reason) for miss in misses] == [("LayerNormalization", "Pow exponent wants 2, saw 3")]
+
+
+def test_a_place_that_a_fusion_covers_is_no_near_miss_of_another_rule() -> None:
+    text = "g (float[4] x) => (float[4] y) <float c = {1.702}> { t = Mul(x, c)\n s = Sigmoid(t)\n y = Mul(x, s) }"
+    made = fuse(model(text), language.load())
+    assert made.near_misses == []
+    (site,) = made.sites
+    told = fusion(site)
+    assert (told.op, told.replaced, told.scope) == (
+        "onnxfuse.QuickGelu",
+        ("t", "s", "y"),
+        "",
+    ) or told.launches_saved == 2
+    assert told.launches_saved == 2
+    assert told.bytes_saved == 2 * 2 * 16, "t and s are written and read no more"
+    assert worth_telling(site)

@@ -1,0 +1,45 @@
+"""Nodes that compute the same from the same inputs are found, and no others."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import NodeProto, helper
+
+from onnxfuse.rewriting.duplicates import Duplicates
+
+
+def neg(source: str, target: str, **attrs: float) -> NodeProto:
+    return helper.make_node("Neg", [source], [target], f"node of {target}", **attrs)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        neg("z", "b"),
+        helper.make_node("Abs", ["x"], ["b"]),
+        neg("x", "b", slope=0.5),
+        helper.make_node("Neg", ["x"], ["b"], domain="d"),
+        helper.make_node("Neg", ["x", ""], ["b"]),
+    ],
+)
+def test_another_op_input_or_attribute_is_another_node(other: NodeProto) -> None:
+    seen = Duplicates({})
+    assert seen.first(neg("x", "a")) is None
+    assert seen.first(other) is None
+
+
+def test_names_of_nodes_and_the_order_of_attributes_do_not_matter() -> None:
+    seen = Duplicates({})
+    assert seen.first(neg("x", "a", p=1.0, q=2.0)) is None
+    assert seen.first(neg("x", "b", q=2.0, p=1.0)) == "a"
+    again = neg("y", "c")
+    assert seen.first(again) is None
+    assert seen.first(again) is None, "it is itself"
+
+
+def test_values_that_are_gone_are_those_that_stand_for_them() -> None:
+    alias = {"z": "x"}
+    seen = Duplicates(alias)
+    assert seen.first(neg("x", "a")) is None
+    alias["a"] = "earlier"
+    assert seen.first(neg("z", "b")) == "earlier"

@@ -1,0 +1,79 @@
+"""Views as nodes: targets of Reshapes that say it without a Shape, where that is the same in every run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onnxfuse.model.dims import Dim, symbol
+from onnxfuse.rewriting.view_nodes import as_reshape, concat, expand, reshape, slice_
+from tests.rewriting.test_operators import constants, plan
+
+B, S = symbol("B"), symbol("S")
+
+
+def reshaped(shape: tuple[Dim, ...], source: str = "B, S, 12", opset: int = 17) -> tuple[list[str], list[list[Any]]]:
+    """(ops, vectors) that x in another shape takes."""
+    made = plan(opset, f"g (float[{source}] x) => (float[{source}] y) {{ y = Neg (x) }}")
+    x = made.draft.view.term("x")
+    term = as_reshape(made.draft.view.terms, x, shape)
+    reshape(made, term, ["x"], {"shape": shape}, 1, "")
+    return [node.op for node in made.nodes], constants(made)
+
+
+@pytest.mark.parametrize(
+    ("shape", "target"),
+    [
+        ((B, S, 3, 4), [0, 0, 3, 4]),
+        ((B * S, 12), [-1, 12]),
+    ],
+)
+def test_unknown_sizes_are_copied_or_the_rest(shape: tuple[Dim, ...], target: list[int]) -> None:
+    assert reshaped(shape) == (["Reshape"], [target])
+
+
+@pytest.mark.parametrize("shape", [(4, B, S, 3), (B, S * 12), (B, 3, S, 4)])
+def test_a_shape_is_put_together_where_a_rest_would_be_undecided(shape: tuple[Dim, ...]) -> None:
+    """Of no elements, since B is 0 in a run, -1 is any number."""
+    ops, _ = reshaped(shape)
+    assert ops[-2:] == ["Concat", "Reshape"]
+    assert "Shape" in ops
+
+
+def test_dims_of_one_that_come_or_go_need_no_shape() -> None:
+    assert reshaped((B, 1, S, 12)) in ((["Unsqueeze"], [[1]]), (["Reshape"], [[0, 1, -1, 12]]))
+    assert reshaped((S, B), "1, S, B")[0] in (["Squeeze"], ["Reshape"])
+
+
+def test_known_sizes_are_written_down() -> None:
+    assert reshaped((6, 4), "2, 12") == (["Reshape"], [[6, 4]])
+
+
+def test_an_expand_names_only_what_it_widens() -> None:
+    made = plan(17, "g (float[B, 1, 12] x) => (float[B, 1, 12] y) { y = Neg (x) }")
+    x = made.draft.view.term("x")
+    term = made.draft.view.terms.raw("Expand", [x], (("shape", (B, 5, 12)),), shape=(B, 5, 12), dtype=1)
+    expand(made, term, ["x"], {"shape": (B, 5, 12)}, 1, "")
+    assert ([node.op for node in made.nodes], constants(made)) == (["Expand"], [[1, 5, 1]])
+
+
+@pytest.mark.parametrize(("opset", "inputs"), [(9, 1), (10, 4)])
+def test_bounds_of_a_slice_are_attributes_or_inputs(opset: int, inputs: int) -> None:
+    made = plan(opset)
+    x = made.draft.view.term("x")
+    attrs = {"axis": 2, "start": 1, "stop": 5, "step": 1}
+    term = made.draft.view.terms.raw("Slice", [x], tuple(attrs.items()), shape=(B, S, 4), dtype=1)
+    slice_(made, term, ["x"], attrs, 1, "")
+    (node,) = made.nodes
+    assert len(node.inputs) == inputs
+    assert dict(node.attrs) == ({"starts": (1,), "ends": (5,), "axes": (2,)} if inputs == 1 else {})
+
+
+@pytest.mark.parametrize(("opset", "axis"), [(10, 2), (11, -1)])
+def test_an_axis_counts_from_the_end_since_opset_11(opset: int, axis: int) -> None:
+    made = plan(opset)
+    x = made.draft.view.term("x")
+    term = made.draft.view.terms.raw("Concat", [x, x], (("axis", -1),), shape=(B, S, 24), dtype=1)
+    concat(made, term, ["x", "x"], {"axis": -1}, 1, "")
+    assert dict(made.nodes[-1].attrs) == {"axis": axis}

@@ -1,0 +1,80 @@
+"""For whom a file is written: which ops it may have, and what raises its opset."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import TensorProto
+
+from onnxfuse.errors import UsageError
+from onnxfuse.targets import runtimes
+from onnxfuse.targets.target import KINDS, Target
+
+FLOAT, DOUBLE, INT32 = (int(t) for t in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32))
+OURS, STANDARD, ORT = Target(), Target("onnx"), Target("ort")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tensorrt",), "--target tensorrt: it is one of onnxfuse, onnx, ort"),
+        (("onnx", "cuda"), "--provider cuda: --target onnx is for cpu"),
+        (("ort", "rocm"), "--provider rocm: --target ort is for cpu, cuda"),
+        (("ort", "cuda", runtimes.of("1.23")), "--runtime holds what runs on a CPU: leave --provider cuda away"),
+    ],
+)
+def test_what_is_no_target_is_refused(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Target(*arguments)  # type: ignore[arg-type]
+    assert str(caught.value) == message
+
+
+def test_each_target_is_what_its_row_says() -> None:
+    for name, provider in KINDS:
+        target = Target(name, provider)
+        assert target.functions == (name == "onnxfuse")
+        assert target.standard == (name == "onnx")
+    assert OURS.held is STANDARD.held is None
+    assert ORT.held == runtimes.known()[-1]
+    assert Target("ort", runtime=runtimes.of("1.23")).held == runtimes.of("1.23")
+
+
+def test_an_op_stands_from_its_opset_on_in_the_types_of_its_kernel() -> None:
+    assert not ORT.has("Gelu", {}, 19, FLOAT)
+    assert ORT.has("Gelu", {}, 20, FLOAT)
+    assert STANDARD.has("Trilu", {}, 17, INT32)
+    old = Target("ort", runtime=runtimes.of("1.23"))
+    assert not old.has("Trilu", {}, 17, INT32), "a kernel for int32 came with 1.29"
+    assert old.has("Trilu", {}, 17, FLOAT)
+    assert not ORT.has("GroupNormalization", {}, 21, FLOAT), "onnxruntime expands it"
+    assert STANDARD.has("GroupNormalization", {}, 21, FLOAT)
+
+
+def test_a_form_that_a_version_computes_wrongly_is_no_kernel_of_it() -> None:
+    old, new = (Target("ort", runtime=runtimes.of(version)) for version in ("1.23", "1.27"))
+    assert old.has_kernel("Attention", FLOAT, 23)
+    assert not old.has_kernel("Attention", FLOAT, 23, {"mask", "softcap"})
+    assert new.has_kernel("Attention", FLOAT, 23, {"mask", "softcap"})
+
+
+def test_ops_of_onnxruntime_itself() -> None:
+    assert ORT.has_kernel("com.microsoft.BiasGelu", FLOAT, 17)
+    assert not Target("ort", runtime=runtimes.of("1.25")).has_kernel("com.microsoft.FusedMatMul", DOUBLE, 17)
+    assert ORT.has_kernel("com.acme.Mystery", FLOAT, 17), "nobody asked about it: the proof will tell"
+
+
+def test_fused_ops_stand_where_functions_do_and_must_be_standard_elsewhere() -> None:
+    assert OURS.can_say("SkipLayerNormalization", {}, 17, FLOAT, defined=True)
+    assert not STANDARD.can_say("SkipLayerNormalization", {}, 17, FLOAT, defined=True)
+    assert STANDARD.can_say("LayerNormalization", {}, 17, FLOAT, defined=True)
+    assert not STANDARD.can_say("LayerNormalization", {}, 16, FLOAT, defined=True)
+
+
+def test_the_opset_is_raised_for_what_is_worth_it() -> None:
+    assert STANDARD.wanted_opset("Gelu", {}) == 20
+    assert STANDARD.wanted_opset("RMSNormalization", {}) == 23
+    assert STANDARD.wanted_opset("Swish", {}) == 0
+    assert OURS.wanted_opset("Gelu", {}) == 0
+    assert ORT.wanted_opset("LayerNormalization", {}) == 17
+    assert STANDARD.may_have("Gelu", 17, FLOAT, raising=True)
+    assert not STANDARD.may_have("Gelu", 17, FLOAT, raising=False)
+    assert Target("ort", runtime=runtimes.of("1.20")).wanted_opset("Attention", {}) == 0

@@ -1,0 +1,63 @@
+"""Softmax is over the last axis, of scores from which nothing was taken, in their own shape."""
+
+from __future__ import annotations
+
+from onnxfuse.terms.term import Term
+from tests.terms.normal.space import Space, b, h, s
+
+
+def steadied(t: Space, x: Term, of: Term | None = None, axis: int = -1) -> Term:
+    return t.op("Sub", x, t.op("ReduceMax", x if of is None else of, axes=(axis,)))
+
+
+def test_what_is_taken_off_first_is_left_away(t: Space) -> None:
+    x, y = t.input("x", b, h, s, s), t.input("y", b, h, s, s)
+    plain = t.op("Softmax", x)
+    assert t.op("Softmax", steadied(t, x)) is plain
+    assert t.op("Softmax", steadied(t, x), axis=3) is plain
+    assert t.op("Softmax", t.op("Mul", steadied(t, x), t.number(2))) is t.op("Softmax", t.op("Mul", x, t.number(2)))
+    total = t.op("Add", x, y)
+    assert t.op("Softmax", steadied(t, total)) is t.op("Softmax", total)
+
+
+def test_another_maximum_stays(t: Space) -> None:
+    """An arbitrary shift may be so large that rounding makes rows equal."""
+    x, y = t.input("x", b, h, s, s), t.input("y", b, h, s, s)
+    for wrong in (steadied(t, x, y), steadied(t, x, axis=-2), t.op("Add", x, t.op("ReduceMax", x, axes=(-1,)))):
+        assert t.op("Softmax", wrong).args[0] is wrong
+
+
+def test_the_maximum_may_be_taken_in_another_view(t: Space) -> None:
+    x = t.input("x", b, h, s, s)
+    rows = t.reshape(x, b * h * s, s)
+    largest = t.reshape(t.op("ReduceMax", rows, axes=(-1,)), b, h, s, 1)
+    assert t.op("Softmax", t.op("Sub", x, largest)) is t.op("Softmax", x)
+    halves = t.reshape(t.input("y", b, h, s, 8), b, h, s * 2, 4)
+    other = t.reshape(t.op("ReduceMax", halves, axes=(-1,)), b, h, s, 2)
+    assert other.shape == (b, h, s, 2)
+
+
+def test_scores_of_keys_by_queries_are_turned(t: Space) -> None:
+    q, k = t.input("q", b, h, s, 16), t.input("k", b, h, 16, s)
+    scores = t.op("MatMul", q, k)
+    columns = t.op("Softmax", scores, axis=-2)
+    assert columns is t.transpose(t.op("Softmax", t.transpose(scores, 0, 1, 3, 2)), 0, 1, 3, 2)
+    x = t.input("x", b, h, s, s)
+    assert t.op("Softmax", x, axis=-2).op == "Softmax", "no scores"
+
+
+def test_what_is_added_to_scores_in_another_shape_is_viewed_instead(t: Space) -> None:
+    """BLOOM and others: scores of merged heads, viewed apart for the mask alone."""
+    q, k = t.input("q", 8, 5, 16), t.input("k", 8, 16, 5)
+    scores = t.op("MatMul", q, k)
+    apart = t.reshape(scores, 2, 4, 5, 5)
+    mask, row, some = t.input("mask", 2, 4, 5, 5), t.input("row", 5), t.input("some", 2, 1, 1, 5)
+
+    def merged(x: Term, added: Term) -> Term:
+        return t.op("Reshape", t.op("Add", x, added), t.ints(8, 5, 5))
+
+    assert merged(apart, mask) is t.op("Add", scores, t.reshape(mask, 8, 5, 5))
+    assert merged(apart, row) is t.op("Add", scores, t.reshape(row, 1, 1, 5))
+    wide = t.op("Expand", some, t.ints(2, 4, 1, 5))
+    assert merged(apart, some) is t.op("Add", scores, t.reshape(wide, 8, 1, 5))
+    assert merged(t.input("x", 2, 4, 5, 5), mask).op == "Reshape", "no scores"

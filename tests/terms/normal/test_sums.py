@@ -1,0 +1,99 @@
+"""Sums and products of real numbers are flat, ordered and collected, and what is one in disguise is written so."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.terms.normal.normal import closed
+from onnxfuse.terms.term import Term
+from tests.terms.normal.space import INT64, Space
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul"])
+def test_sums_and_products_are_flat_and_commute(t: Space, op: str) -> None:
+    x, y, z = (t.input(name, 2, 3) for name in "xyz")
+    assert t.op(op, x, y) is t.op(op, y, x)
+    assert t.op(op, t.op(op, x, y), z) is t.op(op, x, t.op(op, z, y))
+    assert len(t.op(op, t.op(op, x, y), z).args) == 3
+
+
+def test_constants_of_a_chain_are_collected(t: Space) -> None:
+    x = t.input("x", 2, 3)
+    assert t.op("Mul", t.op("Mul", x, t.number(2)), t.number(3)) is t.op("Mul", t.number(6), x)
+    assert t.op("Add", t.op("Add", x, t.number(2)), t.number(-2)) is x
+    assert t.op("Mul", x, t.number(1)) is x
+
+
+def test_a_chain_that_others_use_stays_closed(t: Space) -> None:
+    x, y, z = (t.input(name, 2, 3) for name in "xyz")
+    inner = t.op("Add", x, y)
+    inner = closed(t.terms, inner)
+    assert t.op("Add", inner, z).args == tuple(sorted((inner, z), key=lambda a: a.id))
+
+
+def test_a_number_keeps_a_rank_that_nothing_else_has(t: Space) -> None:
+    x = t.input("x", 3)
+    assert t.op("Mul", x, t.number(2, rank=3)).shape == (1, 1, 3)
+    assert t.op("Mul", x, t.number(2, rank=1)) is t.op("Mul", x, t.number(2))
+
+
+def test_differences_and_quotients_are_sums_and_products(t: Space) -> None:
+    x, y = t.input("x", 2, 3), t.input("y", 2, 3)
+    assert t.op("Sub", x, y) is t.op("Add", x, t.op("Mul", y, t.number(-1)))
+    assert t.op("Sub", x, y) is t.op("Add", t.op("Neg", y), x)
+    assert t.op("Sub", x, y) is not t.op("Sub", y, x)
+    assert t.op("Div", x, y) is t.op("Mul", x, t.op("Reciprocal", y))
+    assert t.op("Div", x, t.number(4)) is t.op("Mul", x, t.number(0.25))
+    assert t.op("Div", x, t.op("Mul", y, t.number(4))) is t.op("Mul", t.op("Div", x, y), t.number(0.25))
+    assert t.op("Neg", t.op("Neg", x)) is x
+
+
+def test_integers_keep_their_division(t: Space) -> None:
+    x, two = t.input("x", 3, dtype=INT64), t.ints(2)
+    assert t.op("Div", x, two).op == "Div"
+    assert t.op("Sub", x, two).op == "Sub"
+
+
+def test_powers_are_products_roots_and_reciprocals(t: Space) -> None:
+    x = t.input("x", 2, 3)
+
+    def power(exponent: float) -> Term:
+        return t.op("Pow", x, t.number(exponent))
+
+    assert power(1) is x
+    assert power(2) is t.op("Mul", x, x)
+    assert power(3) is t.op("Mul", x, t.op("Mul", x, x))
+    assert power(-1) is t.op("Reciprocal", x)
+    assert power(-2) is t.op("Reciprocal", power(2))
+    assert t.op("Reciprocal", t.op("Reciprocal", x)) is x
+    assert power(2.5).op == "Pow"
+
+
+def test_powers_are_roots_only_of_what_is_never_negative(t: Space) -> None:
+    """Of -inf, the power is infinite and the root is no number."""
+    x = t.input("x", 2, 3)
+    y, half = t.op("Exp", x), t.number(0.5)
+    assert t.op("Pow", y, half) is t.op("Sqrt", y)
+    assert t.op("Pow", y, t.number(-0.5)) is t.op("Reciprocal", t.op("Sqrt", y)) is t.op("Sqrt", t.op("Reciprocal", y))
+    assert t.op("Pow", x, half).op == "Pow"
+    assert t.op("Sqrt", t.op("Reciprocal", x)).op == "Sqrt"
+
+
+def test_a_square_of_a_product_stays_a_square(t: Space) -> None:
+    x, y = t.input("x", 2, 3), t.input("y", 2, 3)
+    inner = t.op("Mul", x, y)
+    whole = closed(t.terms, inner)
+    assert t.op("Pow", inner, t.number(2)).args == (whole, whole)
+    assert t.op("Pow", inner, t.number(2)) is t.op("Pow", whole, t.number(2)) is t.op("Mul", whole, whole)
+
+
+def test_what_is_closed_is_so_in_another_shape_or_order(t: Space) -> None:
+    x, y = t.input("x", 2, 6), t.input("y", 2, 6)
+    inner = t.op("Add", x, y)
+    whole = closed(t.terms, inner)
+    assert whole is not inner
+    assert closed(t.terms, whole) is whole
+    assert closed(t.terms, t.reshape(inner, 2, 2, 3)) is t.reshape(whole, 2, 2, 3)
+    assert closed(t.terms, t.transpose(inner, 1, 0)) is t.transpose(whole, 1, 0)
+    assert closed(t.terms, t.slice(inner, 1, 0, 2)) is t.slice(inner, 1, 0, 2)  # not all of it
+    assert closed(t.terms, t.op("Tanh", inner)) is t.op("Tanh", inner)

@@ -1,0 +1,69 @@
+"""Views: one spelling, what cancels is gone, and the order in which they stand."""
+
+from __future__ import annotations
+
+from onnxfuse.terms.normal.normal import expand, repeat
+from tests.terms.normal.space import INT64, Space, b, d, h, s
+
+
+def test_reshapes_have_one_spelling_and_cancel(t: Space) -> None:
+    x = t.input("x", b, s, 8)
+    assert t.op("Unsqueeze", x, axes=(1,)) is t.reshape(x, b, 1, s, 8)
+    assert t.op("Squeeze", t.op("Unsqueeze", x, axes=(1,)), axes=(1,)) is x
+    assert t.op("Flatten", x, axis=1) is t.reshape(x, b, s * 8)
+    assert t.reshape(t.reshape(x, b, s, 2, 4), b * s, 8) is t.reshape(x, b * s, 8)
+    assert t.reshape(t.reshape(x, b * s * 8), b, s, 8) is x
+    assert t.op("Reshape", x, t.ints(0, 0, 2, 4)) is t.reshape(x, b, s, 2, 4)
+    assert t.op("Reshape", x, t.ints(0, -1)) is t.reshape(x, b, s * 8)
+
+
+def test_transposes_compose_and_cancel(t: Space) -> None:
+    x = t.input("x", b, s, h, d)
+    assert t.transpose(t.transpose(x, 0, 2, 1, 3), 0, 2, 1, 3) is x
+    assert t.transpose(t.transpose(x, 0, 2, 1, 3), 0, 1, 3, 2) is t.transpose(x, 0, 2, 3, 1)
+    assert t.op("Transpose", x) is t.transpose(x, 3, 2, 1, 0)
+    one = t.input("one", b, 1, s)
+    assert t.transpose(one, 1, 0, 2) is t.reshape(one, 1, b, s)
+
+
+def test_a_transpose_moves_inside_what_it_commutes_with(t: Space) -> None:
+    x = t.input("x", 2, 5, 3, 4)
+    assert t.transpose(t.slice(x, 1, 1, 3), 0, 2, 1, 3) is t.slice(t.transpose(x, 0, 2, 1, 3), 2, 1, 3)
+    y = t.input("y", 2, 5, 1, 4)  # only a dim of 1 moves
+    assert t.transpose(t.slice(y, 1, 1, 3), 0, 2, 1, 3) is t.slice(t.reshape(y, 2, 1, 5, 4), 2, 1, 3)
+    merged = t.transpose(t.reshape(x, 2, 5, 12), 0, 2, 1)
+    assert merged is t.reshape(t.transpose(x, 0, 2, 3, 1), 2, 12, 5)
+
+
+def test_slices_compose_and_cancel(t: Space) -> None:
+    x = t.input("x", b, 12, 8)
+    assert t.slice(x, 1, 0, 12) is x
+    assert t.slice(x, 0, 0, b) is x
+    assert t.slice(x, 1, -4, 2**63 - 1) is t.slice(x, 1, 8, 12)
+    assert t.slice(t.slice(x, 1, 2, 10), 1, 1, 3) is t.slice(x, 1, 3, 5)
+    assert t.slice(t.slice(x, 1, 2, 10, 2), 1, 1, 3).args == (t.slice(x, 1, 2, 10, 2),)
+    assert t.op("Slice", x, t.ints(2), t.ints(5), t.ints(1)) is t.slice(x, 1, 2, 5)
+    assert t.op("Gather", x, t.ints(3, 4, 5), axis=1) is t.slice(x, 1, 3, 6)
+    assert t.op("Gather", x, t.terms.number(-1, INT64), axis=1) is t.reshape(t.slice(x, 1, 11, 12), b, 8)
+    assert t.op("Gather", x, t.ints(3, 5), axis=1).op == "Gather"
+
+
+def test_what_does_nothing_is_gone(t: Space) -> None:
+    x, empty = t.input("x", b, s), t.input("empty", b, 0)
+    assert t.op("Identity", x) is x
+    assert t.op("Dropout", x) is x
+    assert t.op("Pad", x, t.ints(0, 0, 0, 0)) is x
+    assert t.op("Concat", empty, x, axis=-1) is x
+    assert t.op("Concat", x, x, axis=1) is t.op("Concat", x, x, axis=-1)
+    assert t.op("Tile", x, t.ints(1, 1)) is x
+    assert expand(t.terms, x, (b, s)) is x
+
+
+def test_expanded_and_merged_heads_are_repeated_heads(t: Space) -> None:
+    kv = t.input("kv", b, 2, s, 64)
+    wide = expand(t.terms, t.op("Unsqueeze", kv, axes=(2,)), (b, 2, 4, s, 64))
+    heads = t.reshape(wide, b, 8, s, 64)
+    assert heads is repeat(t.terms, kv, 1, 4)
+    assert repeat(t.terms, kv, 1, 1) is kv
+    assert t.transpose(heads, 0, 1, 3, 2) is repeat(t.terms, t.transpose(kv, 0, 1, 3, 2), 1, 4)
+    assert t.reshape(heads, b, 8, 1, s, 64) is not heads
