@@ -15,7 +15,7 @@ from onnxfuse.model.op_traits import BOOLEAN, BROADCAST, LIKE_FIRST
 
 from . import infer_layers as infer_layers  # whose rules belong to the table
 from .infer_table import BOOL, FLOAT, INT64, RULES, Inferred, normal_axis, rule, unknown_rank
-from .shape_values import slice_bounds, slice_length
+from .shape_values import difference, slice_bounds, slice_length
 from .term import Attributes, Term, Terms
 
 _ALIASES = {
@@ -203,7 +203,8 @@ def _range(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> I
     start, stop, step = (a.data for a in args)
     if start is not None and stop is not None and step is not None and step.item() == 1:
         return [((maximum(stop.item() - start.item(), 0),), args[0].dtype)]
-    return [(terms.fresh_shape(1), args[0].dtype)]
+    length = difference(args[1], args[0]) if step is not None and step.item() == 1 else None
+    return [((maximum(length, 0),) if length is not None else terms.fresh_shape(1), args[0].dtype)]
 
 
 @rule("Slice")
