@@ -15,7 +15,7 @@ from onnxfuse.model.op_traits import BOOLEAN, BROADCAST, LIKE_FIRST
 
 from . import infer_layers as infer_layers  # whose rules belong to the table
 from .infer_table import BOOL, FLOAT, INT64, RULES, Inferred, normal_axis, rule, unknown_rank
-from .shape_values import slice_bounds, slice_length
+from .shape_values import difference, slice_bounds, slice_length
 from .term import Attributes, Term, Terms
 
 _ALIASES = {
@@ -204,11 +204,13 @@ def _constant_of_shape(terms: Terms, args: list[Term], attrs: Attributes, output
 @rule("Range")
 def _range(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     start, stop, step = (a.data for a in args)
-    if start is not None and stop is not None and step is not None:
-        first, last, pace = start.item(), stop.item(), step.item()
-        if pace == 1:
-            return [((maximum(last - first, 0),), args[0].dtype)]
-        if pace and not any(isinstance(d, Sym) for d in (first, last, pace)):
+    pace = step.item() if step is not None else None
+    length = difference(args[1], args[0]) if pace == 1 else None
+    if length is not None:
+        return [((maximum(length, 0),), args[0].dtype)]
+    if start is not None and stop is not None and pace:
+        first, last = start.item(), stop.item()
+        if not any(isinstance(d, Sym) for d in (first, last, pace)):
             return [((len(range(first, last, pace)),), args[0].dtype)]
     return [(terms.fresh_shape(1), args[0].dtype)]
 

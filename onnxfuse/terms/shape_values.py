@@ -62,6 +62,29 @@ def _clamped(index: Dim, dim: Dim) -> Dim | None:
     return minimum(index, dim) if at_least(index, 0) else None
 
 
+def difference(a: Term, b: Term) -> Dim | None:
+    """a - b of two integers that are not known, if it is the same for every input: positions from a start to so many
+    behind it."""
+    total: dict[Term, int] = {}
+    number = _collect(a, 1, total) - _collect(b, -1, total)
+    return None if any(total.values()) else number
+
+
+def _collect(term: Term, sign: int, total: dict[Term, int]) -> Dim:
+    """What is known of a sum of integers, as it counts without its sign; unknown summands are counted in `total`."""
+    if term.data is not None and term.data.size == 1:
+        known: Dim = term.data.ravel()[0]
+        return known
+    if term.op in ("Reshape", "Cast") and term.dtype == TensorProto.INT64 and term.args[0].dtype in INTEGER:
+        return _collect(term.args[0], sign, total)
+    if term.op in ("Add", "Sub") and len(term.args) == 2 and term.dtype == TensorProto.INT64:
+        first, second = term.args
+        other = _collect(second, sign if term.op == "Add" else -sign, total)
+        return _collect(first, sign, total) + (other if term.op == "Add" else -other)
+    total[term] = total.get(term, 0) + sign
+    return 0
+
+
 def position(index: Dim, dim: Dim) -> Dim | None:
     """A Slice bound as a position in [0, dim], or None where undecided.
 

@@ -54,8 +54,11 @@ REFUSALS = (
 )
 
 
-def mutants(model: onnx.ModelProto, seed: int) -> Iterator[tuple[str, onnx.ModelProto]]:
+def mutants(
+    model: onnx.ModelProto, seed: int, given: dict[str, Array] | None = None
+) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Every mutant of `model` that the checker accepts and onnxruntime runs, one edit each, in an order `seed` gives.
+    It is run on `given`, or on random inputs.
 
     The edits: a float constant off by 1 %, two integers of a constant exchanged, an axis, a permutation or another
     attribute changed, the operands of an ordered operator or the branches of a Where swapped, a mask inverted, an
@@ -71,15 +74,15 @@ def mutants(model: onnx.ModelProto, seed: int) -> Iterator[tuple[str, onnx.Model
         mutant = onnx.ModelProto()
         mutant.CopyFrom(model)
         edit(mutant)
-        if runs(mutant):
+        if runs(mutant, given):
             yield description, mutant
 
 
-def runs(model: onnx.ModelProto) -> bool:
-    """Whether the checker accepts `model` and onnxruntime runs it on random inputs of its declared shapes."""
+def runs(model: onnx.ModelProto, given: dict[str, Array] | None = None) -> bool:
+    """Whether the checker accepts `model` and onnxruntime runs it, by default on random inputs of its shapes."""
     try:
         onnx.checker.check_model(model, full_check=True)
-        run(model, feeds(model))
+        run(model, feeds(model) if given is None else given)
     except REFUSALS:
         return False
     return True

@@ -50,7 +50,7 @@ def rebuild(terms: Terms, term: Term, args: Sequence[Term]) -> Term:
     op, x = term.op, args[0]
     if op in VIEWS and len(args) == 1:
         if op == "Reshape" and term.shape is not None:
-            return reshape(terms, x, term.shape)
+            return make(terms, op, args, dict(term.attrs), term.shape, term.dtype)
         if op == "Transpose":
             return transpose(terms, x, term.attr("perm"))
         if op == "Expand" and term.shape is not None:

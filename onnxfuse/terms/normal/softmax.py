@@ -7,7 +7,7 @@ views           scores viewed in another shape, only to add something, keep thei
 
 from __future__ import annotations
 
-from onnxfuse.model.dims import Dim, Shape
+from onnxfuse.model.dims import Dim, Shape, product
 from onnxfuse.model.op_traits import SCORES, SOFTMAX
 from onnxfuse.terms.term import Term, Terms, same_shape
 
@@ -98,7 +98,8 @@ def _masked_scores(a: Applied) -> Term | None:
 )
 def _masked_weights(a: Applied) -> Term | None:
     """So are weights, if their rows stay rows."""
-    return _in_shape(a.terms, a.args[0], a.shape) if a.args[0].op in SOFTMAX else None
+    x = a.args[0].args[0] if a.args[0].op == "Reshape" and len(a.args[0].args) == 1 else a.args[0]
+    return _in_shape(a.terms, x, a.shape) if x.op in SOFTMAX else None
 
 
 def _in_shape(terms: Terms, x: Term, shape: Shape | None, depth: int = DEEP) -> Term | None:
@@ -109,11 +110,16 @@ def _in_shape(terms: Terms, x: Term, shape: Shape | None, depth: int = DEEP) -> 
     if x.op == "Reshape":
         inner = x.args[0]
         found = inner if len(x.args) == 1 and same_shape(inner.shape, shape) and is_scores(inner) else None
-    elif x.op in SOFTMAX and (x.attr("axis", -1) != -1 or x.shape[-1] != shape[-1]):
+    elif x.op in SOFTMAX and (x.attr("axis", -1) != -1 or not _rows(x.shape, shape)):
         found = None
     else:
         found = _of_operands(terms, x, x.shape, shape, depth)
     return None if found is None else scaled(terms, found, factor)
+
+
+def _rows(inner: Shape, outer: Shape) -> bool:
+    """Do rows stay rows?  Their lengths may be spelled differently, but then a view holds equally many of them."""
+    return bool(outer) and (inner[-1] == outer[-1] or product(inner[:-1]) == product(outer[:-1]))
 
 
 def _of_operands(terms: Terms, x: Term, inner: Shape, outer: Shape, depth: int) -> Term | None:
@@ -121,7 +127,7 @@ def _of_operands(terms: Terms, x: Term, inner: Shape, outer: Shape, depth: int) 
     rows, an operand may have other columns than the result: lengths that are broadcast together."""
 
     def of(dims: Shape, operand: Term) -> Shape:
-        return (*dims[:-1], operand.shape[-1]) if operand.shape and inner[-1] == outer[-1] else dims
+        return (*dims[:-1], operand.shape[-1]) if operand.shape and _rows(inner, outer) else dims
 
     for i, operand in enumerate(x.args):
         if same_shape(operand.shape, of(outer, operand)):  # what it met had further axes of 1
@@ -132,12 +138,15 @@ def _of_operands(terms: Terms, x: Term, inner: Shape, outer: Shape, depth: int) 
             scores = None
         if scores is None:
             continue
-        args = [
-            scores if j == i else _viewed(terms, other, of(inner, other), of(outer, other))
-            for j, other in enumerate(x.args)
-        ]
-        found = [arg for arg in args if arg is not None]
-        return make(terms, x.op, found, dict(x.attrs)) if len(found) == len(args) else None
+        found = [scores]
+        for other in (*x.args[:i], *x.args[i + 1 :]):
+            part = _in_shape(terms, other, of(outer, other), depth - 1) if same_shape(other.shape, x.shape) else None
+            part = part or _viewed(terms, other, of(inner, other), of(outer, other))
+            if part is None:
+                return None
+            found.append(part)
+        found.insert(i, found.pop(0))
+        return make(terms, x.op, found, dict(x.attrs))
     return None
 
 

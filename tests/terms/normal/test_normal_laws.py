@@ -8,7 +8,7 @@ import pytest
 from onnxfuse.model.dims import minimum, tail
 from onnxfuse.terms.normal.normal import combine
 from onnxfuse.terms.term import Term
-from tests.terms.normal.space import FLOAT, Space, b, d, h, s
+from tests.terms.normal.space import FLOAT, INT64, Space, b, d, h, s
 
 
 @pytest.fixture
@@ -72,3 +72,16 @@ def test_a_slice_from_the_end_takes_no_more_than_there_is(t: Space) -> None:
     assert t.op("Slice", t.input("x", b, s), new, t.ints(2**62), t.ints(1)).shape == (b, tail(h, s))
     behind = t.op("Slice", t.input("x", b, s), t.terms.integers(np.array([h], object)), t.ints(2**62), t.ints(1))
     assert behind.shape == (b, s - minimum(h, s))
+
+
+def test_positions_behind_a_start_that_is_not_known_are_as_many_as_there_are_tokens(t: Space) -> None:
+    start = t.input("start", dtype=INT64)
+    length = t.terms.integers(np.array(s, object))
+    one = t.terms.constant(np.array(1), INT64)
+    assert t.op("Range", start, t.op("Add", start, length), one).shape == (s,)
+    behind = t.op("Sub", t.op("Add", length, start), one)
+    assert t.op("Range", t.op("Add", start, one), behind, one).shape == (s - minimum(2, s),)
+    other = t.input("other", dtype=INT64)
+    unknown = t.op("Range", start, t.op("Add", other, length), one).shape
+    assert unknown is not None
+    assert unknown != (s,)
