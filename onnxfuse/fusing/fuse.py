@@ -17,6 +17,7 @@ from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found, bans, made, search
+from onnxfuse.matching.taken_apart import taken_apart
 from onnxfuse.model.graph import DOMAIN, Names
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.reporting.records import NearMiss
@@ -86,7 +87,7 @@ def lower(
     source, raising = convert(model, opset), opset is None and not catalogue.target.functions and raisable(model)
     while True:
         try:
-            lifted = Lifted.of(source, base_dir)
+            lifted = Lifted.of(source, base_dir, catalogue)
             fused = fuse(lifted, catalogue, why=why, progress=progress, raising=raising)
             if runtime is not None:
                 compatibility(fused.model, runtime)
@@ -113,10 +114,10 @@ def fuse(
 
     Where one is fused more than once, with other bans, it is read before (`Lifted`), and with its folder, else with
     `base_dir`.  Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
-    first = source if isinstance(source, Lifted) else Lifted.of(source, base_dir)
+    first = source if isinstance(source, Lifted) else Lifted.of(source, base_dir, catalogue)
 
     def once(model: ModelProto) -> Fused:
-        lifted = first if model is first.model else Lifted.of(model, first.base_dir)
+        lifted = first if model is first.model else Lifted.of(model, first.base_dir, catalogue)
         try:
             return _fuse(lifted, catalogue, banned, why, progress, raising)
         except UnrealisableError:
@@ -185,7 +186,7 @@ def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], rais
             wanted = max(wanted, _standardized(view, found, target))
         if raising and wanted > opset:
             raise OpsetError(wanted)
-        excess = bans(found, missing) - banned
+        excess = (bans(found, missing) | taken_apart(view, found)) - banned
         if not excess:
             return found
         banned = banned | excess

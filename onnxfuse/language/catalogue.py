@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +27,8 @@ CATALOGUE = next(
     Path(__file__).parents[1] / "rules",
 )
 """The shipped rules: inside the wheel, or beside the package in a source tree."""
+FOREIGN = "ops/"
+"""The folder in whose folders, called by their domains, stands what ops of other domains mean."""
 
 
 @dataclass
@@ -35,6 +37,8 @@ class Catalogue:
 
     rules: list[Rule]
     definitions: dict[str, Rule]
+    foreign: Mapping[str, Rule] = field(default_factory=dict)
+    """For ops of other domains, by their full names, what they mean."""
     target: Target = DEFAULT
     """For whom rules are tried; what they emit may depend on it."""
 
@@ -150,11 +154,13 @@ def _load(directories: Sequence[Path]) -> Catalogue:
     read_rules, functions = _apart([*_shipped(), *own])
     more, _ = _apart(own)
     rules = [*shipped, *_complete(more, functions, define(read_rules))]
-    catalogue = Catalogue(rules, define(rules))
+    foreign = {f"{r.stratum.removeprefix(FOREIGN)}.{r.name}": r for r in rules if r.stratum.startswith(FOREIGN)}
+    rules = [rule for rule in rules if not rule.stratum.startswith(FOREIGN)]
+    catalogue = Catalogue(rules, define(rules), foreign)
     known = standard_ops() | set(catalogue.definitions) | {"Repeat"}  # numpy.repeat along an axis
     for function in functions.values():
         _check_ops(function.source, [*(s.value for s in function.equations), *function.results], known, function, ())
-    for rule in rules:
+    for rule in (*rules, *foreign.values()):
         statements = [*(s for b in rule.blocks for s in b), *rule.emit, *rule.meaning, *rule.standard, *rule.let]
         _check_ops(rule.source, [*(s.value for s in statements), *rule.where], known, rule, functions)
     return catalogue
@@ -187,7 +193,7 @@ def define(rules: Sequence[Rule]) -> dict[str, Rule]:
     from its own parameters."""
     definitions: dict[str, Rule] = {}
     for rule in rules:
-        if rule.meaning:
+        if rule.meaning and not rule.stratum.startswith(FOREIGN):
             definitions[rule.name] = rule
     for rule in rules:
         call = rule.call

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxfuse.language.bodies import output_dtype
+from onnxfuse.language.reading import read
 from onnxfuse.model.dims import (
     Dim,
     Shape,
@@ -16,7 +17,7 @@ from onnxfuse.model.dims import (
     broadcast,
     product,
 )
-from onnxfuse.model.graph import captured_names
+from onnxfuse.model.graph import RULE_KEY, captured_names
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.model.op_traits import BROADCAST, COERCED, DECLARES_DTYPE, FOLDABLE
 from onnxfuse.model.schema import AXES_INPUT, attribute_value, attributes_of, old_bounds
@@ -276,6 +277,9 @@ def _foreign(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
     types = [view.graph.type_of(output) if output else (0, None) for output in node.output]
     if not types:
         return []
+    known = _read(view, index, node, name, args, attrs)
+    if known is not None:
+        return known
     if node.domain == MICROSOFT:
         found = infer(view.terms, name, args, attrs, len(types))
         found = [*found, *[(None, 0)] * len(types)][: len(types)]
@@ -292,3 +296,27 @@ def _foreign(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         (view.terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype), dtype)
         for i, (dtype, shape) in enumerate(types)
     ]
+
+
+def _read(
+    view: View, index: int, node: NodeProto, name: str, args: list[Term], attrs: dict[str, Any]
+) -> list[tuple[Term, int]] | None:
+    """The outputs of a node of another domain as what it means; None where the catalogue does not say that.
+
+    A node that a rule has made for the model's target is what it was made to be."""
+    made_by_rule = any(entry.key == RULE_KEY for entry in node.metadata_props)
+    if view.catalogue is None or view.effects[index] or made_by_rule:
+        return None
+    results = read(view.terms, name, args, attrs, view.context, view.catalogue)
+    if results is None:
+        return None
+    made: list[tuple[Term, int]] = []
+    for position, output in enumerate(node.output):
+        result = results[position] if position < len(results) else None
+        if not output or not view.graph.uses.get(output):
+            result = result or view.terms.absent
+        elif result is None or result.shape is None:  # the op may know it all the same
+            return None
+        made.append((result, _value_dtype(view, node, result.dtype)))
+    view.read.add(index)
+    return made
