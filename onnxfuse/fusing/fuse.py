@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -27,6 +27,7 @@ from onnxfuse.rewriting.convert_opset import convert, loadable, raisable
 from onnxfuse.rewriting.inline import expand
 from onnxfuse.rewriting.plan import UnrealisableError
 from onnxfuse.rewriting.provenance import FusedNode, Vanished, vanished
+from onnxfuse.rewriting.stored import Room
 from onnxfuse.rewriting.writer import Writer
 from onnxfuse.targets.compatibility import compatibility
 from onnxfuse.targets.target import Target
@@ -118,12 +119,13 @@ def fuse(
 
     def once(model: ModelProto) -> Fused:
         lifted = first if model is first.model else Lifted.of(model, first.base_dir, catalogue)
+        room = partial(Room.of, model, first.model, catalogue.growth)
         try:
-            return _fuse(lifted, catalogue, banned, why, progress, raising)
+            return _fuse(lifted, catalogue, banned, why, progress, raising, room())
         except UnrealisableError:
             # Only a fused op with several outputs can make nodes wait for each other: do without those.
             single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
-            return _fuse(lifted, single, banned, why, progress, raising)
+            return _fuse(lifted, single, banned, why, progress, raising, room())
 
     return settle(first.model, once)
 
@@ -135,6 +137,7 @@ def _fuse(
     why: str | None,
     progress: Progress | None,
     raising: bool,
+    room: Room,
 ) -> Fused:
     """One pass: every scope of a copy searched, and then written."""
     model, views = lifted.copy()
@@ -153,7 +156,7 @@ def _fuse(
     for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
         path = view.graph.path
         kept = {value for scope, rule, value in banned if (scope, rule) == (path, SIMPLIFY)}
-        writer = Writer(view, found, names, functions, kept)
+        writer = Writer(view, found, names, functions, kept, room)
         own = writer.write()
         simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
         near = near_misses(view, found, own, why) + near

@@ -20,7 +20,7 @@ from onnxfuse.terms.infer import infer
 from onnxfuse.terms.normal.normal import closed, make
 from onnxfuse.terms.term import REAL, Term, Terms
 
-from .bodies import environment, meaning
+from .bodies import environment
 from .builtins import BUILTINS, UndecidedError, Value
 from .catalogue import Catalogue
 from .context import Context
@@ -77,7 +77,7 @@ class Reading(Scope):
     def results(self) -> list[Value]:
         """The outputs, in order."""
         value: Value = None
-        for statement in meaning(self.rule):
+        for statement in self.rule.equations:
             value = self.value(statement.value)
             if len(targets(statement)) == 1:
                 name = targets(statement)[0]
@@ -111,7 +111,7 @@ class Reading(Scope):
 def _reads(definition: Rule) -> Counter[str]:
     """How often equations read a name as a tensor; of choices the one that reads it most often counts."""
     total: Counter[str] = Counter()
-    for statement in meaning(definition):
+    for statement in definition.equations:
         total += _reads_of(statement.value)
     return total
 

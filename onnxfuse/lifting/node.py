@@ -88,6 +88,9 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         args, op = args[:1], "Identity" if count == 1 else op
     if op == "CastLike" and view.dtypes[node.input[1]]:
         op, args, attrs = "Cast", args[:1], attrs | {"to": view.dtypes[node.input[1]]}
+    known = _read(view, index, node, f"ai.onnx.{op}", args, attrs)
+    if known is not None:
+        return known
     _to_canonical(view, op, args, attrs)
     if op in BROADCAST:
         args = _numbers(terms, args)
@@ -304,8 +307,8 @@ def _read(
     """The outputs of a node of another domain as what it means; None where the catalogue does not say that.
 
     A node that a rule has made for the model's target is what it was made to be."""
-    made_by_rule = any(entry.key == RULE_KEY for entry in node.metadata_props)
-    if view.catalogue is None or view.effects[index] or made_by_rule:
+    made_by_rule = node.metadata_props and any(entry.key == RULE_KEY for entry in node.metadata_props)
+    if view.catalogue is None or name not in view.catalogue.foreign or view.effects[index] or made_by_rule:
         return None
     results = read(view.terms, name, args, attrs, view.context, view.catalogue)
     if results is None:

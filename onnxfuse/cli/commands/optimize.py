@@ -17,6 +17,7 @@ from .options import (
     card,
     choose_target,
     each,
+    fold_limit,
     loudness,
     models,
     one_or_many,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 @click.option(
     "--opset", type=click.IntRange(min=7), metavar="N", help="Raise the model to this opset.  [default: what pays]"
 )
+@fold_limit
 @click.option("--inputs", type=PATH, metavar="FILE.npz", help="Validate with these inputs.")
 @shape
 @card("Leave out what is predicted to be slower fused on this GPU: a100, h100, h200, or a .json file with figures.")
@@ -71,6 +73,7 @@ def optimize(
     shapes: dict[str, tuple[int, ...]],
     inputs: Path | None,
     card: str | None,
+    fold_limit: int | None,
     validate: Judge | None,
     no_validate: bool,
     timeout: float | None,
@@ -101,7 +104,7 @@ def optimize(
 
     choose_target(options)
     tolerances = {name: options.pop(name) for name in ("seed", "rtol", "atol", "on_mismatch")}
-    build = Build(**options)
+    build = Build(**options) if fold_limit is None else Build(**options, growth=fold_limit)
     weighed_on = gpus.given(card, build.target)
     lookup.check_rules((*build.select, *build.ignore), build.rules)
     given = files.read_inputs(inputs) if inputs else None
