@@ -88,13 +88,13 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         args, op = args[:1], "Identity" if count == 1 else op
     if op == "CastLike" and view.dtypes[node.input[1]]:
         op, args, attrs = "Cast", args[:1], attrs | {"to": view.dtypes[node.input[1]]}
-    known = _read(view, index, node, f"ai.onnx.{op}", args, attrs)
+    known = _read(view, index, node, f"ai.onnx.{op}", args, attrs) if args else None
     if known is not None:
         return known
     _to_canonical(view, op, args, attrs)
     if op in BROADCAST:
         args = _numbers(terms, args)
-    inferred = infer(terms, op, args, attrs, count)
+    inferred = infer(terms, op, args, attrs, count)[:count]
     for i, (shape, dtype) in enumerate(inferred):
         dtype = _value_dtype(view, node, dtype)
         inferred[i] = (shape, dtype)
