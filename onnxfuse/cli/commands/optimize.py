@@ -73,7 +73,6 @@ def optimize(
     shapes: dict[str, tuple[int, ...]],
     inputs: Path | None,
     card: str | None,
-    fold_limit: int | None,
     validate: Judge | None,
     no_validate: bool,
     timeout: float | None,
@@ -104,7 +103,7 @@ def optimize(
 
     choose_target(options)
     tolerances = {name: options.pop(name) for name in ("seed", "rtol", "atol", "on_mismatch")}
-    build = Build(**options) if fold_limit is None else Build(**options, growth=fold_limit)
+    build = Build(**options)
     weighed_on = gpus.given(card, build.target)
     lookup.check_rules((*build.select, *build.ignore), build.rules)
     given = files.read_inputs(inputs) if inputs else None
