@@ -65,6 +65,7 @@ def optimize(
     timeout: float | None = None,
     card: str | None = None,
     base_dir: Path | None = None,
+    fold_limit: int = 1_000_000,
     progress: Progress | None = None,
 ) -> Optimized:
     """Fuse `model`, prove that it computes the same, and write it to `output` if that is given.
@@ -93,6 +94,7 @@ def optimize(
             onnxfuse.performance.gpus describes, at `shapes`, or at sizes that are assumed and named in the report.
             What was measured on this machine counts for more than what is predicted.
         base_dir: Where external data lies; None is the folder of `model`, if that is a file.
+        fold_limit: What is computed from constants alone is stored, as long as the file grows by no more bytes.
         progress: Called with (step, done, total).
 
     Returns:
@@ -118,7 +120,7 @@ def optimize(
     source = sources.opened(model, weights=validate != "off")
     optimized = pipeline.optimize(
         source.proto,
-        Build(meant, opset, select, ignore, rules, base_dir or source.folder),
+        Build(meant, opset, select, ignore, rules, base_dir or source.folder, fold_limit),
         Experiment(shapes, inputs, seed, rtol, atol, on_mismatch, validate, timeout),
         card=gpus.given(card, meant),
         progress=progress,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxfuse.language.catalogue import Catalogue, load
+from onnxfuse.language.catalogue import GROWTH, Catalogue, load
 from onnxfuse.targets.target import DEFAULT, Target
 
 
@@ -25,8 +25,10 @@ class Build:
     """Folders of rules besides the catalogue's."""
     base_dir: Path | None = None
     """Where external data lies."""
+    growth: int = GROWTH
+    """Bytes by which constants may make the file larger."""
 
     @property
     def catalogue(self) -> Catalogue:
         """The rules for the target.  Raises RuleError and UsageError."""
-        return load(self.rules).choose(self.select, self.ignore).serving(self.target)
+        return load(self.rules).choose(self.select, self.ignore).serving(self.target, self.growth)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,6 +17,7 @@ from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found, bans, made, search
+from onnxfuse.matching.taken_apart import taken_apart
 from onnxfuse.model.graph import DOMAIN, Names
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.reporting.records import NearMiss
@@ -26,6 +27,7 @@ from onnxfuse.rewriting.convert_opset import convert, loadable, raisable
 from onnxfuse.rewriting.inline import expand
 from onnxfuse.rewriting.plan import UnrealisableError
 from onnxfuse.rewriting.provenance import FusedNode, Vanished, vanished
+from onnxfuse.rewriting.stored import Room
 from onnxfuse.rewriting.writer import Writer
 from onnxfuse.targets.compatibility import compatibility
 from onnxfuse.targets.target import Target
@@ -86,7 +88,7 @@ def lower(
     source, raising = convert(model, opset), opset is None and not catalogue.target.functions and raisable(model)
     while True:
         try:
-            lifted = Lifted.of(source, base_dir)
+            lifted = Lifted.of(source, base_dir, catalogue)
             fused = fuse(lifted, catalogue, why=why, progress=progress, raising=raising)
             if runtime is not None:
                 compatibility(fused.model, runtime)
@@ -113,17 +115,18 @@ def fuse(
 
     Where one is fused more than once, with other bans, it is read before (`Lifted`), and with its folder, else with
     `base_dir`.  Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
-    first = last = source if isinstance(source, Lifted) else Lifted.of(source, base_dir)
+    first = last = source if isinstance(source, Lifted) else Lifted.of(source, base_dir, catalogue)
 
     def once(model: ModelProto) -> Fused:
         nonlocal last
-        last = lifted = first if model is first.model else Lifted.of(model, first.base_dir)
+        last = lifted = first if model is first.model else Lifted.of(model, first.base_dir, catalogue)
+        room = partial(Room.of, model, first.model, catalogue.growth)
         try:
-            return _fuse(lifted, catalogue, banned, why, progress, raising)
+            return _fuse(lifted, catalogue, banned, why, progress, raising, room())
         except UnrealisableError:
             # Only a fused op with several outputs can make nodes wait for each other: do without those.
             single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
-            return _fuse(lifted, single, banned, why, progress, raising)
+            return _fuse(lifted, single, banned, why, progress, raising, room())
 
     fused = settle(first.model, once)
     return replace(fused, lifted=last) if last.model is fused.model else fused
@@ -136,6 +139,7 @@ def _fuse(
     why: str | None,
     progress: Progress | None,
     raising: bool,
+    room: Room,
 ) -> Fused:
     """One pass: every scope of a copy searched, and then written."""
     model, views = lifted.copy()
@@ -154,7 +158,7 @@ def _fuse(
     for view, found in reversed(results):  # inner scopes first: the outer one sees what they still capture
         path = view.graph.path
         kept = {value for scope, rule, value in banned if (scope, rule) == (path, SIMPLIFY)}
-        writer = Writer(view, found, names, functions, kept)
+        writer = Writer(view, found, names, functions, kept, room)
         own = writer.write()
         simplified |= {(path, SIMPLIFY, value) for value in writer.simplified}
         near = near_misses(view, found, own, why) + near
@@ -186,7 +190,7 @@ def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], rais
             wanted = max(wanted, _standardized(view, found, target))
         if raising and wanted > opset:
             raise OpsetError(wanted)
-        excess = bans(found, missing) - banned
+        excess = (bans(found, missing) | taken_apart(view, found)) - banned
         if not excess:
             return found
         banned = banned | excess

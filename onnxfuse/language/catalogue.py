@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -27,6 +27,10 @@ CATALOGUE = next(
     Path(__file__).parents[1] / "rules",
 )
 """The shipped rules: inside the wheel, or beside the package in a source tree."""
+GROWTH = 1_000_000
+"""Bytes by which constants may make a file larger where nothing else is said."""
+FOREIGN = "ops/"
+"""The folder in whose folders, called by their domains, stands what ops of other domains mean."""
 
 
 @dataclass
@@ -35,8 +39,12 @@ class Catalogue:
 
     rules: list[Rule]
     definitions: dict[str, Rule]
+    foreign: Mapping[str, Rule] = field(default_factory=dict)
+    """For ops of other domains, by their full names, what they mean."""
     target: Target = DEFAULT
     """For whom rules are tried; what they emit may depend on it."""
+    growth: int = GROWTH
+    """Bytes by which constants that are computed when a file is written may make it larger."""
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
@@ -101,9 +109,9 @@ class Catalogue:
         kept = [r for r in self.rules if (not select or r.name in select) and r.name not in ignore]
         return replace(self, rules=kept)
 
-    def serving(self, target: Target) -> Catalogue:
-        """The same rules for a target."""
-        return replace(self, target=target)
+    def serving(self, target: Target, growth: int | None = None) -> Catalogue:
+        """The same rules for a target, whose files may grow by so many bytes."""
+        return replace(self, target=target, growth=self.growth if growth is None else growth)
 
 
 def _strata(rules: Sequence[Rule]) -> list[list[Rule]]:
@@ -135,10 +143,10 @@ def _plain() -> Catalogue:
     file = kept.place(CATALOGUE)
     found = kept.read(file) if file is not None else None
     if found is not None:
-        return Catalogue(*found)
+        return _sorted(*found)
     catalogue = _load(())
     if file is not None:
-        kept.write(file, catalogue.rules, catalogue.definitions)
+        kept.write(file, [*catalogue.rules, *catalogue.foreign.values()], catalogue.definitions)
     return catalogue
 
 
@@ -155,7 +163,7 @@ def _load(directories: Sequence[Path]) -> Catalogue:
     read_rules, functions = _apart([*_shipped(), *own])
     more, _ = _apart(own)
     rules = [*shipped, *_complete(more, functions, define(read_rules))]
-    catalogue = Catalogue(rules, define(rules))
+    catalogue = _sorted(rules, define([rule for rule in rules if not rule.stratum.startswith(FOREIGN)]))
     known = standard_ops() | set(catalogue.definitions) | {"Repeat"}  # numpy.repeat along an axis
     for function in functions.values():
         _check_ops(function.source, [*(s.value for s in function.equations), *function.results], known, function, ())
@@ -163,6 +171,12 @@ def _load(directories: Sequence[Path]) -> Catalogue:
         statements = [*(s for b in rule.blocks for s in b), *rule.emit, *rule.meaning, *rule.standard, *rule.let]
         _check_ops(rule.source, [*(s.value for s in statements), *rule.where], known, rule, functions)
     return catalogue
+
+
+def _sorted(rules: Sequence[Rule], definitions: dict[str, Rule]) -> Catalogue:
+    """The rules that are tried, and those that say what ops of other domains mean."""
+    foreign = {f"{r.stratum.removeprefix(FOREIGN)}.{r.name}": r for r in rules if r.stratum.startswith(FOREIGN)}
+    return Catalogue([rule for rule in rules if not rule.stratum.startswith(FOREIGN)], definitions, foreign)
 
 
 def _apart(made: Iterable[Rule | Function]) -> tuple[list[Rule], dict[str, Function]]:
@@ -192,7 +206,7 @@ def define(rules: Sequence[Rule]) -> dict[str, Rule]:
     from its own parameters."""
     definitions: dict[str, Rule] = {}
     for rule in rules:
-        if rule.meaning:
+        if rule.meaning and not rule.stratum.startswith(FOREIGN):
             definitions[rule.name] = rule
     for rule in rules:
         call = rule.call

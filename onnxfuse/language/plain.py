@@ -14,7 +14,7 @@ from typing import Any
 from .check import ALLOWED
 from .rule import Parameter, Source
 
-_TOPS: tuple[type[ast.AST], ...] = (ast.Assign, *ALLOWED)
+_TOPS: tuple[type[ast.AST], ...] = (ast.Assign, ast.Dict, *ALLOWED)
 _KINDS: dict[str, type[ast.AST]] = {kind.__name__: kind for top in _TOPS for kind in (top, *top.__subclasses__())}
 """The kinds of syntax trees that a rule has, such as Call, and Add, which is one of operator."""
 

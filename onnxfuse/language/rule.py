@@ -126,7 +126,7 @@ class Rule:
         names = [n for c in calls if (n := op_name(c)) not in BUILTINS]
         if self.name in names:
             return self.name
-        core = [n for n in names if n not in VIEWS] if self.target else []
+        core = [n for n in names if n not in VIEWS] if self.target or self.cost == "fold" else []
         return [*core, *([op_name(self.call)] if self.call else []), *names, self.name][0]
 
     @cached_property

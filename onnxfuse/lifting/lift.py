@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, zip_longest
 from pathlib import Path
 
+from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, broadcast_dim, symbol
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.op_traits import BROADCAST
@@ -22,8 +23,15 @@ from .sharing import alike, shared_values
 from .view import View
 
 
-def lift(graph: Graph, base_dir: Path | None, parent: View | None = None, effects: Effects | None = None) -> View:
-    """The terms of every value of a scope; `effects` are those of its model, if they are known already.
+def lift(
+    graph: Graph,
+    base_dir: Path | None,
+    parent: View | None = None,
+    effects: Effects | None = None,
+    catalogue: Catalogue | None = None,
+) -> View:
+    """The terms of every value of a scope; `effects` are those of its model, if they are known already.  With a
+    catalogue, nodes of other domains are read as what it says that they mean.
 
     Names of dimensions lie: exporters give the same to a sequence and to its cache.  Where two inputs share one they
     are taken for different, until an op needs them to be equal.  What an op needs to be short, is."""
@@ -33,6 +41,7 @@ def lift(graph: Graph, base_dir: Path | None, parent: View | None = None, effect
     shared = shared_values(graph, of_nodes)
     while True:
         view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)
+        view.catalogue = catalogue
         _lift(view, known)
         found = _known(view, _symbols(view) if parent is None else frozenset())
         if known.includes(found):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.model.graph import roots, scopes_of_copy
 from onnxfuse.terms.term import Term
 
@@ -34,13 +35,13 @@ class Lifted:
     """Constant terms whose elements nobody has asked for: some may turn out to have none."""
 
     @staticmethod
-    def of(model: ModelProto, base_dir: Path | None = None) -> Lifted:
-        """Lift every scope of a model."""
+    def of(model: ModelProto, base_dir: Path | None = None, catalogue: Catalogue | None = None) -> Lifted:
+        """Lift every scope of a model (`lift`)."""
         effects = Effects.of(model)
         views: dict[int, View] = {}
         for graph in (graph for root in roots(model) for graph in root.scopes()):
             parent = views[id(graph.parent)] if graph.parent is not None else None
-            views[id(graph)] = lift(graph, base_dir, parent, effects)
+            views[id(graph)] = lift(graph, base_dir, parent, effects, catalogue)
         unfolded = [term for view in views.values() for term in view.terms if term.constant and term.load is None]
         return Lifted(model, base_dir, tuple(views.values()), unfolded)
 

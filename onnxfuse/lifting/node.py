@@ -9,6 +9,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxfuse.language.bodies import output_dtype
+from onnxfuse.language.reading import read
 from onnxfuse.model.dims import (
     Dim,
     Shape,
@@ -16,7 +17,7 @@ from onnxfuse.model.dims import (
     broadcast,
     product,
 )
-from onnxfuse.model.graph import captured_names
+from onnxfuse.model.graph import RULE_KEY, captured_names
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.model.op_traits import BROADCAST, COERCED, DECLARES_DTYPE, FOLDABLE
 from onnxfuse.model.schema import AXES_INPUT, attribute_value, attributes_of, old_bounds
@@ -87,10 +88,13 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         args, op = args[:1], "Identity" if count == 1 else op
     if op == "CastLike" and view.dtypes[node.input[1]]:
         op, args, attrs = "Cast", args[:1], attrs | {"to": view.dtypes[node.input[1]]}
+    known = _read(view, index, node, f"ai.onnx.{op}", args, attrs) if args else None
+    if known is not None:
+        return known
     _to_canonical(view, op, args, attrs)
     if op in BROADCAST:
         args = _numbers(terms, args)
-    inferred = infer(terms, op, args, attrs, count)[: len(node.output)]
+    inferred = infer(terms, op, args, attrs, count)[:count]
     for i, (shape, dtype) in enumerate(inferred):
         dtype = _value_dtype(view, node, dtype)
         inferred[i] = (shape, dtype)
@@ -277,6 +281,9 @@ def _foreign(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
     types = [view.graph.type_of(output) if output else (0, None) for output in node.output]
     if not types:
         return []
+    known = _read(view, index, node, name, args, attrs)
+    if known is not None:
+        return known
     if node.domain == MICROSOFT:
         found = infer(view.terms, name, args, attrs, len(types))
         found = [*found, *[(None, 0)] * len(types)][: len(types)]
@@ -293,3 +300,27 @@ def _foreign(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         (view.terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype), dtype)
         for i, (dtype, shape) in enumerate(types)
     ]
+
+
+def _read(
+    view: View, index: int, node: NodeProto, name: str, args: list[Term], attrs: dict[str, Any]
+) -> list[tuple[Term, int]] | None:
+    """The outputs of a node of another domain as what it means; None where the catalogue does not say that.
+
+    A node that a rule has made for the model's target is what it was made to be."""
+    made_by_rule = node.metadata_props and any(entry.key == RULE_KEY for entry in node.metadata_props)
+    if view.catalogue is None or name not in view.catalogue.foreign or view.effects[index] or made_by_rule:
+        return None
+    results = read(view.terms, name, args, attrs, view.context, view.catalogue)
+    if results is None:
+        return None
+    made: list[tuple[Term, int]] = []
+    for position, output in enumerate(node.output):
+        result = results[position] if position < len(results) else None
+        if not output or not view.graph.uses.get(output):
+            result = result or view.terms.absent
+        elif result is None or result.shape is None:  # the op may know it all the same
+            return None
+        made.append((result, _value_dtype(view, node, result.dtype)))
+    view.read.add(index)
+    return made

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.language.context import Context
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.terms.term import Term, Terms
@@ -35,6 +37,10 @@ class View:
     """Values of loops that are ranges, computed anew without the loop, and what else the loop gives, unread."""
     unread: set[str] = field(default_factory=set)
     """Tensors, of the scopes around this one too, whose values were wanted and are not there."""
+    catalogue: Catalogue | None = None
+    """What ops of other domains mean; None where their nodes are taken as they are."""
+    read: set[int] = field(default_factory=set)
+    """The nodes of other domains whose terms are what they mean."""
 
     def of_copy(self, graph: Graph, parent: View | None) -> View:
         """The view of the same scope (`graph`) of a copy of the model; what is made there, this one does not know."""
@@ -47,6 +53,11 @@ class View:
             dtypes=dict(self.dtypes),
             hidden=dict(self.hidden),
         )
+
+    @property
+    def context(self) -> Context:
+        """What rules may ask about the scope before it is searched."""
+        return Context(self.graph.opset, self.held, in_function=self.graph.is_function)
 
     @property
     def held(self) -> frozenset[str]:

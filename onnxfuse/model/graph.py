@@ -29,6 +29,8 @@ from .walk import BODIES, attribute_graphs, nodes
 
 DOMAIN = "onnxfuse"
 """Of fused nodes and of their functions; what is used there in several ways has an op for each."""
+RULE_KEY = "onnxfuse.rule"
+"""Metadata of a fused node, also of one that became an op of another domain: the rule that made it."""
 
 
 def opset_of(proto: ModelProto | FunctionProto, domain: str = "") -> int:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from onnxfuse.model.graph import DOMAIN, Graph, Names, roots
+from onnxfuse.model.graph import DOMAIN, RULE_KEY, Graph, Names, roots
 
-from .provenance import REPLACED_KEY, RULE_KEY, VERSION_KEY
+from .provenance import REPLACED_KEY, VERSION_KEY
 
 OWN = (REPLACED_KEY, RULE_KEY, VERSION_KEY)
 """Metadata of a fused node that is not that of what it stands for."""

@@ -14,13 +14,13 @@ from onnx import NodeProto
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
-from onnxfuse.model.graph import Graph
+from onnxfuse.model.graph import RULE_KEY, Graph
 from onnxfuse.terms.term import Term
 
 from . import stack_traces
 from .module_paths import ModulePaths
 
-RULE_KEY, VERSION_KEY, REPLACED_KEY = "onnxfuse.rule", "onnxfuse.version", "onnxfuse.replaced"
+VERSION_KEY, REPLACED_KEY = "onnxfuse.version", "onnxfuse.replaced"
 
 
 @dataclass(frozen=True)

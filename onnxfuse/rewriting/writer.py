@@ -13,6 +13,7 @@ from collections.abc import Collection
 
 from onnx import NodeProto
 
+from onnxfuse.language.catalogue import GROWTH
 from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found, reachable
@@ -28,6 +29,7 @@ from .plan import Draft, Plan, UnrealisableError
 from .provenance import FusedNode
 from .realize import realize
 from .simplify import simpler
+from .stored import Room, stored
 
 
 class Writer:
@@ -40,8 +42,10 @@ class Writer:
         names: Names,
         functions: Functions,
         kept: Collection[str] = (),
+        room: Room | None = None,
     ) -> None:
         self.view, self.found, self.kept = view, found, kept
+        self.room = room or Room(GROWTH)
         self.graph: Graph = view.graph
         self.draft = Draft(view, found, names, functions)
         self.alias = self.draft.alias
@@ -58,6 +62,8 @@ class Writer:
         self.visited: set[int] = set()
         self.simplified: set[str] = set()
         """Values that are computed anew though no fusion touched them; never those in `kept`."""
+        self.stored: set[str] = set()
+        """Values that are constants of the file to be, however large."""
         self.anchors: dict[int, int] = {}
         """Fused ops with several outputs → position of the last value they compute."""
 
@@ -87,7 +93,10 @@ class Writer:
         self.simplified |= {self.view.counted[name] for name in self.simplified & self.view.counted.keys()}
         if self.simplified:
             self._touch(self.simplified)
-            live_nodes, _ = self._demand()
+            live_nodes, reads = self._demand()
+        self.stored = stored(
+            self.view, self.found, live_nodes - self.anew, reads, self.pinned | self.decides, self.room
+        )
         for index in live_nodes:
             node = graph.nodes[index]
             if index in graph.captures:
@@ -219,6 +228,10 @@ class Writer:
                     return True
             renewed = [self._renew(name, index) for name in outputs if name in self.read]
             return all(renewed)
+        if self.stored.intersection(outputs):
+            for name in self.stored.intersection(outputs):
+                self._store(name)
+            return True
         if len(outputs) != 1 or node.op_type == "Constant":
             return False
         name = outputs[0]
@@ -226,9 +239,7 @@ class Writer:
         if node.domain not in STANDARD:
             return False
         if term.op == "Constant" and name not in self.pinned | self.decides and _element_count(term) <= SMALL:
-            stored = Plan(self.draft)
-            stored.constant(term, self.view.dtypes[name], name)
-            self.draft.commit(stored)
+            self._store(name)
             return True
         if name not in self.pinned:
             same = self._unchanged(node, term, name) or self._duplicate(node, index)
@@ -236,6 +247,12 @@ class Writer:
                 self.alias[name] = same
                 return True
         return False
+
+    def _store(self, name: str) -> None:
+        """A value becomes an initializer."""
+        plan = Plan(self.draft)
+        plan.constant(self.found.current[name], self.view.dtypes[name], name)
+        self.draft.commit(plan)
 
     def _renew(self, name: str, index: int) -> bool:
         """Compute a touched value from its new term.  False if that cannot be done here: then its node stays."""

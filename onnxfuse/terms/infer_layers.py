@@ -181,6 +181,20 @@ def _packed_attention(terms: Terms, args: list[Term], attrs: Attributes, outputs
     return [(None if x is None or size is None else (*x[:2], size), args[0].dtype)]
 
 
+@rule("com.microsoft.GroupQueryAttention")
+def _grouped_attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """Like the queries, which keys and values may stand behind in the same columns; the cache, longer or not."""
+    q, heads, groups = args[0], attrs.get("num_heads", 1), attrs.get("kv_num_heads", 1)
+    if q.shape is None or len(q.shape) != 3:
+        return [(None, q.dtype)]
+    packed = len(args) < 2 or args[1].op == "Absent"
+    size = exact(q.shape[2], heads + 2 * groups if packed else heads)
+    columns = terms.fresh_dim() if size is None else size * heads
+    cache = (q.shape[0], groups, terms.fresh_dim(), terms.fresh_dim() if size is None else size)
+    held = [args[i].dtype if len(args) > i and args[i].op != "Absent" else q.dtype for i in (3, 4)]
+    return [((*q.shape[:2], columns), q.dtype), *((cache, dtype) for dtype in held)]
+
+
 @rule("com.microsoft.FusedMatMul")
 def _microsoft_matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     if any(attrs.get(name) for name in ("transA", "transBatchA", "transBatchB")):

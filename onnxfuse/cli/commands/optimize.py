@@ -17,6 +17,7 @@ from .options import (
     card,
     choose_target,
     each,
+    fold_limit,
     loudness,
     models,
     one_or_many,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 @click.option(
     "--opset", type=click.IntRange(min=7), metavar="N", help="Raise the model to this opset.  [default: what pays]"
 )
+@fold_limit
 @click.option("--inputs", type=PATH, metavar="FILE.npz", help="Validate with these inputs.")
 @shape
 @card("Leave out what is predicted to be slower fused on this GPU: a100, h100, h200, or a .json file with figures.")

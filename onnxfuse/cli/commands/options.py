@@ -47,6 +47,13 @@ def _parsed_shapes(_: click.Context, __: click.Parameter, values: Iterable[str])
     return shapes
 
 
+def _parsed_size(_: click.Context, __: click.Parameter, value: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMG]?)B?", value)
+    if found is None:
+        raise click.BadParameter(f"{value!r}: write bytes, such as 500kB, 20MB or 0", param_hint="--fold-limit")
+    return int(float(found[1]) * 1000 ** " kMG".index(found[2] or " "))
+
+
 PATH = click.Path(path_type=Path)
 
 models = click.argument("models", metavar="MODEL...", nargs=-1, required=True)
@@ -98,6 +105,15 @@ def card(text: str) -> Callable[[_Command], _Command]:
     return click.option("--card", metavar="CARD", help=text)
 
 
+fold_limit = click.option(
+    "--fold-limit",
+    "growth",
+    default="1MB",
+    show_default=True,
+    metavar="SIZE",
+    callback=_parsed_size,
+    help="Store what is computed from constants alone, as long as the file grows by no more than this.",
+)
 given_inputs = click.option("--inputs", type=PATH, metavar="FILE.npz", help="What to feed.  [default: generated]")
 provider = click.option(
     "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where onnxruntime runs."

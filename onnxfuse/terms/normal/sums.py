@@ -81,11 +81,12 @@ def _never_widens(number: Term, args: Sequence[Term]) -> bool:
 
 
 def _without_leading_ones(terms: Terms, constant: Term, args: Sequence[Term]) -> Term:
-    """A constant of shape [1, n] is one of shape [n] beside an operand of at least its rank; others stay."""
+    """A constant of shape [1, n] is one of shape [n] beside an operand of at least its rank, which is none that may
+    lose its own; others stay."""
     dims = static(constant.shape) if constant.constant else None
     if dims is None or dims[:1] != (1,) or len(dims) < 2:
         return constant
-    if not any(a is not constant and a.rank is not None and a.rank >= len(dims) for a in args):
+    if not any(not a.constant and a.rank is not None and a.rank >= len(dims) for a in args):
         return constant
     lead = next((i for i, d in enumerate(dims) if d != 1), len(dims) - 1)
     return reshape(terms, constant, dims[lead:])

@@ -219,6 +219,14 @@ def slice_axis(terms: Terms, x: Term, axis: int, start: Dim, stop: Dim, step: in
             inner_stop = x.attr("stop")
             if isinstance(inner_stop, Sym) or not isinstance(last, int) or base + last <= inner_stop:
                 return slice_axis(terms, x.args[0], axis, first + base, last + base)
+    if (
+        x.op == "Integers"
+        and x.data is not None
+        and x.data.ndim == 1
+        and isinstance(first, int)
+        and isinstance(last, int)
+    ):
+        return terms.integers(x.data[first:last:step], x.dtype)
     shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
     attrs = {"axis": axis, "start": start, "step": step, "stop": stop}
     if x.constant and not any(isinstance(b, Sym) for b in (start, stop)):

@@ -39,7 +39,7 @@ def test_the_figures_as_json(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_the_fused_model_is_made_where_none_is_given(capsys: Capture) -> None:
-    model = str(Path(__file__).parents[2] / "models" / "quick_gelu.onnx")
+    model = str(Path(__file__).parents[3] / "models" / "quick_gelu.onnx")
     assert main(["bench", model, *QUICK, "--target", "ort"]) == 0
     assert "quick_gelu.onnx against what onnxfuse makes of it (--target ort)\n" in capsys.readouterr().out
 
