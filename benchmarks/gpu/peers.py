@@ -104,6 +104,7 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
         "Mish": nn.mish,
         "SwiGLU": lambda a, b: nn.silu(a) * b,
         "GeGLU": lambda a, b: nn.gelu(a) * b,
+        "GLU": lambda a, b: a * module.sigmoid(b),
         "PRelu": lambda x, slope: module.where(x >= 0, x, x * slope),
         "RotaryEmbedding": partial(rotary, module, bool(get("interleaved"))),
         "EmbedLayerNormalization": embed,

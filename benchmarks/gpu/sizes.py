@@ -103,6 +103,7 @@ def timed() -> Iterator[Timed]:
     yield elementwise("Tanh", half, 1)
     yield elementwise("Swish", "bfloat16", 1, {"alpha": 1.0})
     yield elementwise("GeGLU", half, 2)
+    yield elementwise("GLU", half, 2)
     yield elementwise("Mish", half, 1)
     yield Timed("PRelu", half, (Operand((16384, 4096), batched=True), Operand((4096,))))
     yield rotation(half, 4, 32, 4096, 128, {"interleaved": 1})
