@@ -14,7 +14,7 @@ from onnxfuse.model.graph import family_of
 from onnxfuse.targets.target import Target
 from tests import exports
 from tests.spellings import decoders
-from tests.spellings.build import Array, Case
+from tests.spellings.build import Array, Case, Graph
 from tests.spellings.decoders import SLIPS, Decoder
 from tests.spellings.mutants import mutants, run
 
@@ -106,3 +106,23 @@ def test_one_key_that_is_broadcast_over_a_mask_and_several_values() -> None:
     assert attentions(lowered.model) == 1
     with pytest.raises(Exception, match="Attention"):  # what onnxruntime raises has no common base
         run(lowered.model, given)
+
+
+@pytest.mark.parametrize(("shape", "grouped"), [([2, 1, 6, 5], True), ([1, 2, 6, 5], False)])
+def test_rows_of_a_group_become_heads_where_the_mask_is_one_for_all_of_them(shape: list[int], grouped: bool) -> None:
+    """A mask for each of a batch, or by its view one for each head of keys: then no head of queries has it alone."""
+    g, rng = Graph(17), np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 2, n, 8)).astype(np.float32) for n in (6, 5, 5))
+    heads = g.input("heads", q.reshape(2, 4, 3, 8))
+    mask = g.input("mask", np.where(rng.random((2, 1, 1, 3, 5)) < 0.7, 0, -1e9).astype(np.float32))
+    rows = g.Reshape(heads, np.array(q.shape, np.int64))
+    scores = g.Mul(g.MatMul(rows, g.Transpose(g.input("k", k), perm=[0, 1, 3, 2])), 0.5)
+    seen = g.Reshape(g.Expand(mask, np.array([2, 1, 2, 3, 5], np.int64)), np.array(shape, np.int64))
+    y = g.MatMul(g.Softmax(g.Add(scores, seen), axis=-1), g.input("v", v))
+    g.output(y, np.zeros(q.shape), ["a", "b", "c", "d"])
+    spelling = g.spelling("rows", {})
+    fused = fuse(spelling.model, CATALOGUE).model
+    assert attentions(fused) == 1
+    assert far(run(fused, g.inputs), run(spelling.model, g.inputs)) <= 1
+    (node,) = [node for node in fused.graph.node if family_of(node) == "Attention"]
+    assert (node.input[0] == "heads") == grouped

@@ -89,3 +89,25 @@ def test_attention_by_einsum(layout: str, shared: bool) -> None:
     assert sum(family_of(node) == "Attention" for node in fused.graph.node) == 1
     assert not any(family_of(node) in ("Einsum", "Softmax") for node in fused.graph.node)
     np.testing.assert_allclose(run(fused, feeds)[0], run(model, feeds)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_letter_whose_length_two_operands_spell_differently() -> None:
+    """Weights have the mask's length, values that of their cache: neither is viewed in the other's."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", ["scores", "mask"], ["masked"]),
+            helper.make_node("Softmax", ["masked"], ["weights"], axis=-1),
+            helper.make_node("Einsum", ["weights", "values"], ["y"], equation="bgrst,bgtd->bgrsd"),
+        ],
+        "g",
+        [
+            helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["b", 2, 3, "s", "t"]),
+            helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["m"]),
+            helper.make_tensor_value_info("values", TensorProto.FLOAT, ["b", 2, "u", 4]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    y = lift(next(iter(roots(model))), None).term("y")
+    assert [x.op for x in y.args] == ["Softmax", "Reshape"]
+    assert y.op == "MatMul"
