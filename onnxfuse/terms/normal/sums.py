@@ -130,6 +130,8 @@ def _sum(a: Applied) -> Term | None:
 @law("Mul", "0 * Cast(x > 0) = Expand(0, (2, 3, 4, 4))")
 def _nothing_of_integers(a: Applied) -> Term | None:
     """0 times what is an integer, and so finite."""
+    if len(a.args) != 2:
+        return None
     x, y = a.args
     for zero, whole in ((x, y), (y, x)):
         if zero.scalar == 0 and a.shape is not None and a.dtype in WIDE and _whole(whole):
