@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
+
 from onnx import TensorProto
 
-from .drawing import BOOL, DOUBLE, FLOAT, HALF, INT32, INT64, REAL, Drawing, fixed, integers
+from .drawing import BOOL, DOUBLE, FLOAT, HALF, INT32, INT64, REAL, Drawing, fixed, integers, normal
 from .table import draws
 
 ACTIVATIONS = "Elu HardSigmoid HardSwish LeakyRelu Mish Relu Selu Softplus Softsign Swish ThresholdedRelu Celu"
-PARAMETERS = {
+PARAMETERS: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "Elu": {"alpha": (1.0, 0.5)},
     "Celu": {"alpha": (1.0, 0.5, 2.0)},
     "Selu": {"alpha": (1.6732632, 0.5), "gamma": (1.0507010, 2.0)},
@@ -27,7 +28,8 @@ def activation(d: Drawing) -> None:
     for name, usual in PARAMETERS.get(d.op, {}).items():
         number = d.number(*usual)
         # Below 0, the formula of Celu and the function that the standard gives it disagree.
-        d.maybe(**{name: abs(number) or 1.0 if d.op == "Celu" else number})
+        if d.chance(2):
+            d.attributes[name] = abs(number) or 1.0 if d.op == "Celu" else number
     d.give(dtype, d.dims(0, 5))
     d.output(dtype)
 
@@ -46,7 +48,7 @@ def shrink(d: Drawing) -> None:
     real = dtype in REAL
     d.maybe(lambd=d.number(0.5, 1.0) if real else float(d.integer(-3, 3)))
     d.maybe(bias=d.number(0.0, 0.5) if real else float(d.integer(-3, 3)))
-    d.give(dtype, d.dims(0, 4), **({} if real else {"fill": integers(-5, 5)}))
+    d.give(dtype, d.dims(0, 4), normal if real else integers(-5, 5))
     if not real:
         d.impossible = "integers: their numbers are cut to integers, of which rules know nothing"
     if dtype == DOUBLE:
@@ -60,9 +62,9 @@ def prelu(d: Drawing) -> None:
     dims = d.dims(0, 4)
     skipped = d.integer(0, len(dims))
     slope = [fixed(1) if d.chance(3) else dim for dim in dims[skipped:]]
-    whole = {} if dtype in REAL else {"fill": integers(-5, 5)}
-    d.give(dtype, dims, **whole)
-    d.give(dtype, slope, **whole, constant=d.chance(2))
+    fill = normal if dtype in REAL else integers(-5, 5)
+    d.give(dtype, dims, fill)
+    d.give(dtype, slope, fill, constant=d.chance(2))
     d.output(dtype)
 
 
@@ -79,8 +81,8 @@ def swiglu(d: Drawing) -> None:
 @draws("Clip")
 def clip(d: Drawing) -> None:
     dtype = d.allowed("T", (*REAL, INT32, INT64, TensorProto.INT8, TensorProto.UINT8))
-    whole = {} if dtype in REAL else {"fill": integers(0 if dtype == TensorProto.UINT8 else -9, 9)}
-    d.give(dtype, d.dims(0, 4), **whole)
+    fill = normal if dtype in REAL else integers(0 if dtype == TensorProto.UINT8 else -9, 9)
+    d.give(dtype, d.dims(0, 4), fill)
     bounds = [d.number(0.0, -1.0), d.number(6.0, 1.0)] if dtype in REAL else [d.integer(0, 4), d.integer(3, 9)]
     for bound in sorted(bounds) if d.chance(6) is False else bounds:
         if d.chance(4):
@@ -94,8 +96,7 @@ def clip(d: Drawing) -> None:
 def cast_like(d: Drawing) -> None:
     kinds = (*REAL, INT32, INT64, BOOL, TensorProto.UINT8, TensorProto.INT8)
     dtype, target = d.allowed("T1", kinds), d.allowed("T2", kinds)
-    fill = {} if dtype in REAL else {"fill": integers(0, 1)}
-    d.give(dtype, d.dims(0, 4), **fill)
+    d.give(dtype, d.dims(0, 4), normal if dtype in REAL else integers(0, 1))
     d.give(target, d.dims(0, 3, "uvw"), fill=integers(0, 1), constant=d.chance(2))
     d.output(target)
 
@@ -103,12 +104,11 @@ def cast_like(d: Drawing) -> None:
 @draws("GreaterOrEqual", "LessOrEqual")
 def compare(d: Drawing) -> None:
     dtype = d.allowed("T", (FLOAT, HALF, DOUBLE, INT32, INT64))
-    fill = {"fill": integers(-2, 2)}
     dims = d.dims(0, 4)
     other = [fixed(1) if d.chance(4) else dim for dim in dims[d.integer(0, len(dims)) :]]
     pair = [dims, other]
     for shape in reversed(pair) if d.chance(2) else pair:
-        d.give(dtype, shape, **fill, constant=d.chance(6))
+        d.give(dtype, shape, integers(-2, 2), constant=d.chance(6))
     d.output(BOOL)
 
 
@@ -132,6 +132,3 @@ def dynamic_quantize(d: Drawing) -> None:
     d.output(TensorProto.UINT8)
     d.output(FLOAT)
     d.output(TensorProto.UINT8)
-
-
-assert np

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, defs, shape_inference
@@ -15,8 +16,8 @@ class NoBodyError(Exception):
     """The standard has no body for a node, which is said in the text."""
 
 
-def body_versions(schema: defs.OpSchema) -> list[int]:
-    """The opsets that an op has bodies for."""
+def body_versions(schema: Any) -> list[int]:
+    """The opsets that an op has bodies for, by its schema (what these are called is missing from onnx's stubs)."""
     versions = schema.function_opset_versions if schema.has_function else []
     if schema.has_context_dependent_function:
         versions = [*versions, *schema.context_dependent_function_opset_versions]
@@ -65,7 +66,7 @@ def _body(node: NodeProto, opset: int, types: Mapping[str, TypeProto]) -> Functi
     """The body of a node as the standard has it at an opset; None if it has none, or wants types that nobody knows."""
     if node.domain or not defs.has(node.op_type, opset):
         return None
-    schema = defs.get_schema(node.op_type, opset)
+    schema: Any = defs.get_schema(node.op_type, opset)
     version = max((v for v in body_versions(schema) if v <= opset), default=0)
     if not version:
         return None
@@ -141,12 +142,3 @@ def _rename_graph(
     for info in graph.output:
         info.name = names.get(info.name, prefix + info.name)
     del graph.value_info[:]
-
-
-def ops(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes, and those of graphs in them."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from ops(attribute.g.node)

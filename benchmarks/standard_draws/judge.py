@@ -18,8 +18,9 @@ from .table import DRAWERS
 
 assert all((attentions, elementwise, moves, rows))
 TARGETS = ("onnxfuse", "onnx")
-GUARD = ("IsInf", "Max", "Where")
-"""What floors a mask before Attention (rules/fusions/6_masks/lowest.rule)."""
+GUARD = ("IsInf", "Max", "ReduceMax", "Where")
+"""What floors a mask before Attention (rules/fusions/6_masks/lowest.rule), and sets rows that it hides to 0 behind it
+(rules/targets/onnx/guard.rule)."""
 FOLDED, LEFT, WRONG, IMPOSSIBLE, REFUSED = "folded", "not folded", "wrong", "impossible", "refused"
 
 
@@ -92,6 +93,10 @@ def expansion(drawn: Draw, deep: bool) -> onnx.ModelProto:
 
 
 def counted(model: onnx.ModelProto) -> list[str]:
-    """The nodes of a model that compute something, but those that keep a mask from what onnxruntime would misread."""
-    nodes = [family_of(node) for node in model.graph.node if node.op_type != "Constant"]
+    """The nodes of a model that compute something: no Constant, no copy of an input (a key that is a present key, too),
+    and none that keeps a mask from what onnxruntime would misread."""
+    inputs = {info.name for info in model.graph.input}
+    copies = [node.op_type == "Identity" and node.input[0] in inputs for node in model.graph.node]
+    found = zip(model.graph.node, copies, strict=True)
+    nodes = [family_of(node) for node, copy in found if not copy and node.op_type != "Constant"]
     return [node for node in nodes if node not in GUARD] if "Attention" in nodes else nodes

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from onnx import TensorProto, helper
 
-from .drawing import DOUBLE, FLOAT, HALF, INT32, INT64, REAL, Drawing, Given, Size, fixed, integers, normal
+from .drawing import DOUBLE, FLOAT, HALF, INT32, INT64, REAL, Drawing, Fill, Given, Size, fixed, integers, normal
 from .table import draws
 
 
@@ -18,14 +16,14 @@ def blocks(d: Drawing) -> None:
     d.set(blocksize=block)
     d.maybe(mode=d.pick(("DCR", "CRD")))
     if d.op == "DepthToSpace":
-        d.give(dtype, (batch, fixed(channels * block**2), *rest), **_whole(dtype))
+        d.give(dtype, (batch, fixed(channels * block**2), *rest), _fill(dtype))
     else:
-        d.give(dtype, (batch, fixed(channels), *(s.times(block) for s in rest)), **_whole(dtype))
+        d.give(dtype, (batch, fixed(channels), *(s.times(block) for s in rest)), _fill(dtype))
     d.output(dtype)
 
 
-def _whole(dtype: int) -> dict[str, Any]:
-    return {} if dtype in REAL else {"fill": integers(-9, 9)}
+def _fill(dtype: int) -> Fill:
+    return normal if dtype in REAL else integers(-9, 9)
 
 
 @draws("CenterCropPad")
@@ -36,7 +34,7 @@ def crop(d: Drawing) -> None:
     if d.chance(2):
         axes = [a for a in axes if d.chance(2)] or axes[-1:]
         d.set(axes=[a - len(dims) if d.chance(2) else a for a in axes])
-    d.give(dtype, dims, **_whole(dtype))
+    d.give(dtype, dims, _fill(dtype))
     wanted = [d.integer(1, 7) for _ in axes]
     other = [d.integer(1, 7) for _ in axes] if d.chance(3) else wanted
     d.exactly(d.allowed("Tind", (INT64, INT32)), wanted, other, constant=True)
@@ -82,6 +80,8 @@ def window(d: Drawing) -> None:
     d.maybe(periodic=d.integer(0, 1))
     if out != FLOAT or d.chance(2):
         d.set(output_datatype=out)
+    if out == INT32:
+        d.impossible = "integers: a last digit decides what is cut off a number beside one"
     d.exactly(d.allowed("T1", (INT64, INT32)), d.integer(2, 9), d.integer(2, 9), constant=d.chance(3))
     d.output(out, rank=1)
 

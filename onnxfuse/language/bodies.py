@@ -74,8 +74,8 @@ Call: TypeAlias = Callable[[Use], FunctionProto]
 
 @cache
 def output_dtype(op: str, index: int, dtype: int) -> int:
-    """The element type of an output of an op that computes in `dtype`: what the schema says, if it says one;
-    statistics, whose type is that of no input, are float32."""
+    """The element type of an output of an op that computes in `dtype`: float32 where the schema says so, and that of
+    statistics, whose type is no input's."""
     schema = newest(op)
     if schema is None:
         return dtype

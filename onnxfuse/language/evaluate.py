@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from onnxfuse.model.dims import Shape, Sym, product
 from onnxfuse.model.schema import defaults
-from onnxfuse.model.standard import newest
+from onnxfuse.model.standard import integer_attributes, newest
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.normal.normal import expand, make, repeat, reshape, slice_axis, transpose
@@ -103,7 +103,8 @@ class Scope(Backend):
             else:
                 value = self.number(value_of(self, ""))
                 if value is not None:
-                    attrs[key] = value
+                    whole = isinstance(value, float) and value.is_integer() and key in integer_attributes(op)
+                    attrs[key] = int(value) if whole and isinstance(value, float) else value
         # A parameter that the match left out is an absent input of an op, not its neutral number.
         left_out = self.bindings.get("", ())
         for i, name in enumerate(call.names):
@@ -214,7 +215,7 @@ def attribute_defaults(op: str, ops: Catalogue) -> Mapping[str, Any]:
 @cache
 def _attribute_defaults(op: str, definition: Rule | None) -> Mapping[str, Any]:
     stated = {p.name: literal(p.default) for p in (definition.constants if definition else ()) if p.default is not None}
-    return stated | _schema_defaults(op)
+    return stated | _schema_defaults(op.removeprefix("ai.onnx."))
 
 
 def undefined(op: str, attrs: Iterable[str], ops: Catalogue) -> list[str]:

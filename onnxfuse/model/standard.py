@@ -33,6 +33,14 @@ def newest(op: str) -> defs.OpSchema | None:
 
 
 @cache
+def integer_attributes(op: str) -> frozenset[str]:
+    """The attributes of an op of ai.onnx that are integers."""
+    schema = newest(op)
+    known = {} if schema is None else schema.attributes
+    return frozenset(name for name, attribute in known.items() if attribute.type == defs.OpSchema.AttrType.INT)
+
+
+@cache
 def parameters(op: str, opset: int, domain: str = "") -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What types of an op's inputs and outputs are called: variables, or such as `tensor(int64)`; the same name is the
     same type.  Empty for an op that onnx does not know."""

@@ -225,3 +225,11 @@ def _chosen(ids: Term, table: Term) -> Inferred:
     if ids.shape is None or table.shape is None:
         return [(None, table.dtype)]
     return [((*ids.shape, table.shape[-1]), table.dtype)]
+
+
+@rule("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+def _loss(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """One number, or one for each label; the logarithms of probabilities."""
+    scores, labels = args[0], args[1]
+    each = labels.shape if attrs.get("reduction") == "none" else ()
+    return [(each, scores.dtype), (scores.shape, scores.dtype)]

@@ -152,3 +152,40 @@ def test_normalizations_that_share_their_statistics_are_both_fused() -> None:
         inputs = feeds(before)
         for got, want in zip(run(after, inputs), run(before, inputs), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_reduction_is_written_without_the_dims_that_nothing_wants() -> None:
+    """The normal form keeps dims of 1 and drops them behind the op; a node may drop them itself."""
+    before = model(
+        """g (float[N, 4, 6] x) => (float[N, 6] y, float[N, 4, 1] z)
+        <int64[1] second = {1}, int64[1] last = {2}> {
+            square = Mul (x, x)
+            total = ReduceSum <keepdims = 0> (square, second)
+            y = Sqrt (total)
+            absolute = Abs (x)
+            z = ReduceSum (absolute, last)
+        }""",
+    )
+    after = fuse(before, CATALOGUE).model
+    assert sorted(ops(after.graph)) == ["ReduceL1", "ReduceL2"]
+    onnx.checker.check_model(after, full_check=True)
+    inputs = feeds(before)
+    for got, want in zip(run(after, inputs), run(before, inputs), strict=True):
+        assert np.allclose(got, want, rtol=1e-5)
+
+
+def test_dims_that_something_else_wants_are_kept() -> None:
+    before = model(
+        """g (float[N, 4, 6] x) => (float[N, 6] y, float[N, 1, 6] z)
+        <int64[1] second = {1}> {
+            absolute = Abs (x)
+            y = ReduceSum <keepdims = 0> (absolute, second)
+            kept = ReduceSum (absolute, second)
+            z = Exp (kept)
+        }""",
+    )
+    after = fuse(before, CATALOGUE).model
+    assert sum(op.startswith("Reduce") for op in ops(after.graph)) == 1
+    inputs = feeds(before)
+    for got, want in zip(run(after, inputs), run(before, inputs), strict=True):
+        assert np.allclose(got, want, rtol=1e-5)

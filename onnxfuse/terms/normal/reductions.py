@@ -135,6 +135,16 @@ def _of_merged_rows(a: Applied) -> Term | None:
     return reshape(a.terms, make(a.terms, a.op, [x.args[0], *rest], dict(a.attrs) | {"axis": -1}), x.shape)
 
 
+@law("LogSoftmax", "LogSoftmax(merge(x)) = merge(LogSoftmax(x))")
+def _of_viewed_rows(a: Applied) -> Term | None:
+    """Rows that only lie in other axes: the view floats up."""
+    x, axis = a.args[0], a.attrs.get("axis", -1)
+    inner = x.args[0] if x.op == "Reshape" and len(x.args) == 1 else x
+    if inner is x or not inner.shape or not x.shape or axis not in (-1, len(x.shape) - 1):
+        return None
+    return reshape(a.terms, make(a.terms, a.op, [inner], {}), x.shape) if inner.shape[-1] == x.shape[-1] else None
+
+
 @law("LogSoftmax", "LogSoftmax(x, axis=3) = LogSoftmax(x)")
 @law("LayerNormalization RMSNormalization", "f(x, ones, axis=3) = f(x, ones)")
 def axis_from_the_end(a: Applied) -> Term:

@@ -1,0 +1,64 @@
+"""Random uses of the ops that the standard defines by bodies: each body folds back to its op, and computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.standard_draws.expand import body_versions
+from benchmarks.standard_draws.judge import FOLDED, IMPOSSIBLE, LEFT, REFUSED, draw, judged
+from benchmarks.standard_draws.table import DRAWERS
+
+OPEN = {"AffineGrid", "Attention", "CausalConvWithState", "CenterCropPad", "LinearAttention"}
+"""Ops of which some uses do not fold yet (benchmarks/README.md says why); none may be wrong."""
+NEVER = {"Bernoulli", "SequenceMap"}
+"""Ops that cannot fold: random numbers, sequences."""
+SOME = {"RotaryEmbedding", "SpaceToDepth"}
+"""Ops of which all uses fold but those with dims of 1, or with blocks of a symbolic dim."""
+
+
+class Drawn:
+    """Decisions that hypothesis takes, and makes simpler where something fails."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self._draw = draw
+
+    def integer(self, low: int, high: int) -> int:
+        return self._draw(st.integers(low, high))
+
+
+def functions() -> Iterator[str]:
+    """The ops that the installed standard defines by bodies."""
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if not schema.domain and body_versions(schema):
+            yield schema.name
+
+
+def test_every_op_that_has_a_body_is_drawn() -> None:
+    assert set(functions()) == set(DRAWERS)
+    assert len(DRAWERS) == 48
+
+
+@pytest.mark.parametrize("op", sorted(DRAWERS))
+@settings(
+    max_examples=2,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data())
+def test_a_body_folds_back_and_computes_the_same(op: str, data: st.DataObject) -> None:
+    drawn = draw(Drawn(data.draw), op)
+    verdict = judged(drawn, deep=data.draw(st.booleans()))
+    if op in NEVER:
+        assert verdict.outcome == IMPOSSIBLE
+    elif op in OPEN | SOME:
+        assert verdict.outcome in (FOLDED, LEFT, REFUSED), verdict.reason
+    else:
+        assert verdict.outcome in (FOLDED, IMPOSSIBLE, REFUSED), verdict.reason
