@@ -88,8 +88,10 @@ def _of_largest(terms: Terms, y: Term, shape: Shape) -> Term | None:
 
 @law("Reshape Squeeze Unsqueeze Flatten", "merge(unmerge(MatMul(u, v)) + a) = MatMul(u, v) + merge(a)")
 def _masked_scores(a: Applied) -> Term | None:
-    """Scores viewed in another shape only to add to them are as they were, and what is added is viewed instead."""
-    return _in_shape(a.terms, a.args[0], a.shape) if a.real and a.args[0].op not in SOFTMAX else None
+    """Scores viewed in another shape only to add to them are as they were, and what is added is viewed instead.
+
+    A sum alone: behind it stands what else is computed of products, such as the norm of a residual."""
+    return _in_shape(a.terms, a.args[0], a.shape, 2) if a.real and a.args[0].op == "Add" else None
 
 
 @law(
