@@ -31,6 +31,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "LeakyRelu": {"alpha": 0.01},
     "QuickGelu": {"alpha": 1.702},
     "Selu": {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805},
+    "Shrink": {"lambd": 0.4, "bias": 0.25},
     "Swish": {"alpha": 1.5},
     "ThresholdedRelu": {"alpha": 0.5},
 }

@@ -12,7 +12,8 @@ element, where
 
 Empty tensors are run in a process of their own, where onnxruntime may crash.  It gives what is reduced of them along
 axes that count from the end the wrong shape: outside our functions, such axes are counted from the first on, as the
-standard means it.  Of the fused model, onnxruntime's attention may refuse them, and where an Attention or an
+standard means it.  Where a Reshape of the original takes a size of 0 for a dimension to copy, what it means is right as
+well (`copied`).  Of the fused model, onnxruntime's attention may refuse them, and where an Attention or an
 InstanceNormalization is new, it may crash, which the README says, too.
 """
 
@@ -35,9 +36,10 @@ from onnxfuse.proof import float64
 from onnxfuse.runtime.quiet import Session, SessionError
 from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
 
+from .copied import meant
 from .feeds import Feed, feeds
 from .noise import noisy, shaken
-from .readings import LARGEST, OF_ATTENTION, readings
+from .readings import LARGEST, OF_OPS, readings
 
 Array = NDArray[Any]
 TOLERANCE = {"float16": (4e-3, 1e-4), "float32": (5e-5, 1e-35), "float64": (1e-9, 1e-300)}
@@ -85,6 +87,7 @@ class Original:
         self._readings: list[tuple[tuple[str, ...], Session, onnx.ModelProto]] = []
         self._unread = readings(model)
         self._exact: dict[tuple[int, tuple[str, ...]], list[Array] | None] = {}
+        self._meant: dict[int, list[Array] | None] = {}
 
     def wrong(self, fused: onnx.ModelProto, *, optimize: bool = False) -> Wrong | None:
         """The first output that is not what it should be; None if all are."""
@@ -96,7 +99,7 @@ class Original:
         if session.outputs != self.names:
             return Wrong(nowhere, "", f"are {session.outputs} instead of {self.names}")
         crashes = _crashing(fused) - _crashing(self.model)
-        attends = bool(_attending(fused) - _attending(self.model))
+        new = set(_ops(fused) - _ops(self.model))
         for number, (feed, expected) in enumerate(self.expected):
             try:
                 actual = self._empty(fused, feed, optimize) if feed.empty else session.run(feed.inputs)
@@ -106,8 +109,8 @@ class Original:
                     continue  # onnxruntime's attention takes nothing empty, and some ops crash
                 return Wrong(feed, "", f"cannot be computed: {error}")
             for index, name in enumerate(self.names):
-                text = self._difference(number, index, actual[index], expected[index], attends)
-                if text:
+                text = self._difference(number, index, actual[index], expected[index], new)
+                if text and not (feed.empty and self._is_meant(number, index, actual[index])):
                     return Wrong(feed, name, text)
         return None
 
@@ -125,11 +128,11 @@ class Original:
                 raise
             return _alone(fused, feed, self.model, optimize=True)
 
-    def _difference(self, number: int, index: int, actual: Array, expected: Array, attends: bool) -> str:
+    def _difference(self, number: int, index: int, actual: Array, expected: Array, new: set[str]) -> str:
         if actual.dtype != expected.dtype or actual.shape != expected.shape:
             return f"is {actual.dtype}{list(actual.shape)} instead of {expected.dtype}{list(expected.shape)}"
         bad = ~_close(actual, expected, 0.0)
-        reasons = self._explained(number, index, actual, expected, attends)
+        reasons = self._explained(number, index, actual, expected, new)
         while bad.any() and (explained := next(reasons, None)) is not None:
             bad &= ~explained
         if not bad.any():
@@ -137,13 +140,13 @@ class Original:
         place = tuple(int(i) for i in np.argwhere(bad)[0])
         return f"has {actual[place]} instead of {expected[place]} at {list(place)}, {int(bad.sum())} such elements"
 
-    def _explained(self, number: int, index: int, actual: Array, expected: Array, attends: bool) -> Iterator[Array]:
+    def _explained(self, number: int, index: int, actual: Array, expected: Array, new: set[str]) -> Iterator[Array]:
         """Where a result is right, for one reason after the other; some are onnxruntime's own Attention's alone."""
         for runs in (FEW, MANY):
             yield self._rounding(number, index, actual, expected, runs, (), self.model)
         yield self._spelling(number, index, actual, expected, (), self.model)
         for names, session, model in self._read():
-            if OF_ATTENTION & set(names) and not attends:
+            if any(not OF_OPS[name] & new for name in names if name in OF_OPS):
                 continue
             try:
                 other = session.run(self.expected[number][0].inputs)[index]
@@ -153,6 +156,22 @@ class Original:
                 yield _close(actual, other, 0.0)
                 yield self._spelling(number, index, actual, other, names, model)
                 yield self._rounding(number, index, actual, other, FEW, names, model) & ~np.isnan(other)
+
+    def _is_meant(self, number: int, index: int, actual: Array) -> bool:
+        """Is it what the original means by a size of 0, where its Reshape copies another dimension (`copied`)?"""
+        if number not in self._meant:
+            feed = self.expected[number][0]
+            try:
+                read = meant(self.model, feed, _alone)
+                self._meant[number] = None if read is None else _alone(read, feed)
+            except (SessionError, CrashError):
+                self._meant[number] = None  # another size is none that the original runs on
+        other = self._meant[number]
+        return (
+            other is not None
+            and (actual.dtype, actual.shape) == (other[index].dtype, other[index].shape)
+            and bool(_close(actual, other[index], 0.0).all())
+        )
 
     def _read(self) -> Iterator[tuple[tuple[str, ...], Session, onnx.ModelProto]]:
         """The readings, the simplest first, each made when it is wanted."""
@@ -215,9 +234,9 @@ class Original:
         return np.asarray(near & ~_close(expected, narrow, np.abs(wide) * FAR))
 
 
-def _attending(model: onnx.ModelProto) -> Counter[str]:
-    """How often the model has an op of attention that is onnxruntime's own."""
-    return Counter(n.op_type for n in nodes_of(model) if n.op_type in ("Attention", "MultiHeadAttention"))
+def _ops(model: onnx.ModelProto) -> Counter[str]:
+    """How often the model has which ops."""
+    return Counter(node.op_type for node in nodes_of(model))
 
 
 def _crashing(model: onnx.ModelProto) -> set[str]:

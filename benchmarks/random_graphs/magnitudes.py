@@ -1,8 +1,9 @@
-"""A model whose exponentials overflow nowhere: what is computed of them is held as r * exp(m), r of moderate size.
+"""A model whose exponentials and squares overflow nowhere: what they make is held as r * exp(m), r of moderate size.
 
 The equations are those of the original, for real numbers:
 
     exp(x)                          = 1 * exp(x)
+    (r exp(m))^2                    = (r exp(-n))^2 * exp(2 m + 2 n), n = log|r| where r^2 is out of range, else 0
     r exp(m) + s exp(n)             = (r exp(m - k) + s exp(n - k)) exp(k), k the larger of m and n; sums of rows alike
     r exp(m) * s exp(n), / s exp(n) = r s exp(m + n), r / s exp(m - n)
     log(r exp(m)), sqrt(r exp(m))   = log(r) + m, sqrt(r) exp(m / 2)
@@ -63,6 +64,19 @@ class Magnitudes:
         x = node.input[0]
         nothing = self.edit.node("Equal", x, self.number(-np.inf))
         return Magnitude(self.edit.node("Where", nothing, self.number(0.0), self.number(1.0)), x)
+
+    def square(self, node: onnx.NodeProto) -> Magnitude:
+        """That of infinity is infinity, and no enormous number."""
+        edit, x, infinity = self.edit, self.of(node.input[0]), self.number(np.inf)
+        size, plain = edit.node("Abs", x.factor), edit.node("Mul", x.factor, x.factor)
+        over = edit.node("And", edit.node("Equal", plain, infinity), edit.node("Less", size, infinity))
+        half = edit.node("Mul", edit.node("Log", size), self.number(0.5))
+        exponent = edit.node("Where", over, half, self.number(0.0))
+        small = edit.node("Exp", edit.node("Neg", exponent))
+        near = edit.node("Mul", edit.node("Mul", x.factor, small), small)
+        factor = edit.node("Where", over, edit.node("Mul", near, near), plain)
+        own = edit.node("Mul", x.exponent, self.number(2.0))
+        return Magnitude(factor, edit.node("Add", edit.node("Mul", exponent, self.number(4.0)), own))
 
     def add(self, node: onnx.NodeProto) -> Magnitude:
         edit = self.edit
@@ -142,7 +156,8 @@ class Magnitudes:
         return edit.node("Where", nothing, x.factor, product)
 
 
-OPS: dict[str, Callable[[Magnitudes, onnx.NodeProto], Magnitude | None]] = {
+Equation = Callable[[Magnitudes, onnx.NodeProto], Magnitude | None]
+OPS: dict[str, Equation] = {
     "Add": Magnitudes.add,
     "Sub": Magnitudes.add,
     "Mul": Magnitudes.multiply,
@@ -159,23 +174,36 @@ OPS: dict[str, Callable[[Magnitudes, onnx.NodeProto], Magnitude | None]] = {
 
 
 def enormous(edit: Edit) -> None:
-    """Hold all that is computed of exponentials so, and give the others its value."""
-    values = Magnitudes(edit, {})
+    """Hold all that is computed of exponentials and squares so, and give the others its value."""
+    values, left = Magnitudes(edit, {}), list[int]()
     for index, node in enumerate(edit.nodes):
         if node.domain or edit.kinds.get(node.output[0]) not in REAL:
             continue
         values.index = index
-        if node.op_type == "Exp":
-            values.held[node.output[0]] = values.exponential(node)
+        held = any(name in values.held for name in node.input)
+        result = take(values, node) if (take := _equation(edit, node, held)) is not None else None
+        if result is None:
+            edit.made = []
+            continue
+        if result.exponent:
+            values.held[node.output[0]] = result
+        if node.op_type == "Exp" or not held:
             edit.instead(index, edit.kept(index))
-        elif node.op_type in OPS and any(name in values.held for name in node.input):
-            result = OPS[node.op_type](values, node)
-            if result is None:
-                edit.made = []
-            elif result.exponent:
-                values.held[node.output[0]] = result
-                edit.instead(index, values.value(result))
-            else:
-                edit.instead(index, result.factor)
-    if all(edit.nodes[index].op_type == "Exp" for index in edit.replaced):
+            left.append(index)
+        else:
+            edit.instead(index, values.value(result) if result.exponent else result.factor)
+    if len(left) == len(edit.replaced):
         edit.replaced.clear()
+
+
+def _equation(edit: Edit, node: onnx.NodeProto, held: bool) -> Equation | None:
+    if node.op_type == "Exp":
+        return Magnitudes.exponential
+    return Magnitudes.square if _is_square(edit, node) else OPS.get(node.op_type) if held else None
+
+
+def _is_square(edit: Edit, node: onnx.NodeProto) -> bool:
+    if node.op_type == "Mul":
+        return bool(node.input[0] == node.input[1])
+    exponent = edit.constant(node.input[1]) if node.op_type == "Pow" else None
+    return exponent is not None and exponent.size == 1 and exponent.item() == 2

@@ -2,14 +2,18 @@
 
 hidden    what a mask hides does not count, even where it is infinite or NaN: a score under a mask of at most -1e4, one
           that is multiplied by 0, and a value whose weight is 0
-added     a score that Where replaces by at most -1e9 is added to, so that it shows where it is infinite or NaN
+added     a score that Where replaces by at most -1e9 is added to, so that it shows where it is infinite or NaN, or so
+          enormous that the fill beside it is nothing
 fill      a fill of at most -1e9 hides, even beside scores so enormous that the sum of both does not
 lowest    where no score that a row may see is above -inf, what it must not see counts as the lowest number, in
           onnxruntime's own Attention
 guard     a guard that makes 0 of weights that are NaN is for rows that are masked throughout, not for strange scores
-enormous  an exponential that is out of range is only enormous, as are sums, products and quotients of such: what is
-          computed of them in the end, weights, a hyperbolic tangent or a logarithm, is what it is for real numbers
+enormous  an exponential that is out of range is only enormous, as are squares of numbers and sums, products and
+          quotients of such: what is computed of them in the end, weights, a hyperbolic tangent, a logarithm or what a
+          variance divides, is what it is for real numbers
 poison    a row of exponentials over their sum that holds infinity is NaN throughout, as Softmax has it
+lost      the logarithm of a sum of exponentials that holds NaN and infinity is infinite, in onnxruntime's own
+          ReduceLogSumExp: such as [-inf, NaN] and [inf, NaN]
 zero      the sign of a 0 may be lost, or gained where one is subtracted
 
 Each is a rewriting of the original, and a result is right where it is what the original computes in one of them.
@@ -25,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, inliner, numpy_helper
 
 from .magnitudes import enormous
@@ -73,21 +78,27 @@ class Edit:
         return self.node("Constant", value=numpy_helper.from_array(np.array(value, kind)))
 
     def largest(self, x: str, axes: Sequence[int] = (-1,)) -> str:
+        return self.reduced("ReduceMax", x, axes)
+
+    def reduced(self, op: str, x: str, axes: Sequence[int], keepdims: int = 1) -> str:
         """Along these axes, whose length stays 1."""
         if self.opset >= 18:
             constant = self.node("Constant", value=numpy_helper.from_array(np.array(axes, np.int64)))
-            return self.node("ReduceMax", x, constant, keepdims=1)
-        return self.node("ReduceMax", x, axes=axes, keepdims=1)
+            return self.node(op, x, constant, keepdims=keepdims)
+        return self.node(op, x, axes=axes, keepdims=keepdims)
 
     def axes(self, node: onnx.NodeProto) -> list[int] | None:
         """Those of a reduction, where they are constants."""
         listed = [a.ints for a in node.attribute if a.name == "axes"]
-        if len(node.input) > 1:
-            listed += [numpy_helper.to_array(t) for t in self.model.graph.initializer if t.name == node.input[1]]
-            made = self.maker.get(node.input[1])
-            if made is not None and self.nodes[made].op_type == "Constant":
-                listed += [numpy_helper.to_array(self.nodes[made].attribute[0].t)]
-        return [int(axis) for axis in listed[0]] if listed and len(listed[0]) else None
+        given = self.constant(node.input[1]) if len(node.input) > 1 else None
+        axes = [int(axis) for axis in (given if given is not None else listed[0] if listed else ())]
+        return axes or None
+
+    def constant(self, name: str) -> NDArray[Any] | None:
+        made = self.maker.get(name)
+        if made is not None and self.nodes[made].op_type == "Constant":
+            return numpy_helper.to_array(self.nodes[made].attribute[0].t)
+        return next((numpy_helper.to_array(t) for t in self.model.graph.initializer if t.name == name), None)
 
     def high(self, x: str) -> str:
         """Is it NaN, or more than any number?"""
@@ -116,7 +127,7 @@ class Edit:
         """A node as it is, under another name, or with another first operand."""
         again = onnx.NodeProto.FromString(self.nodes[index].SerializeToString())
         again.input[0] = first or again.input[0]
-        again.output[0] = self.fresh()
+        again.output[0] = again.name = self.fresh()
         self.made.append(again)
         return str(again.output[0])
 
@@ -267,6 +278,22 @@ def _poison(edit: Edit) -> None:
             edit.instead(index, edit.kept(index, edit.node("Where", infinite, edit.number(np.nan, x), x)))
 
 
+def _lost(edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        way = edit.climb(node.input[0], frozenset(), "ReduceSum") if node.op_type == "Log" else None
+        total = edit.nodes[way[0][0]] if way is not None else None
+        axes = edit.axes(total) if total is not None else None
+        exponential = edit.climb(total.input[0], frozenset(), "Exp") if total is not None else None
+        if total is None or axes is None or exponential is None:
+            continue
+        keepdims = next((a.i for a in total.attribute if a.name == "keepdims"), 1)
+        whole = edit.reduced("ReduceLogSumExp", edit.nodes[exponential[0][0]].input[0], axes, keepdims)
+        edit.kinds[whole] = edit.kinds[node.output[0]]
+        plain = edit.kept(index)
+        infinite = edit.node("Equal", edit.node("Abs", whole), edit.number(np.inf, whole))
+        edit.instead(index, edit.node("Where", edit.node("And", edit.node("IsNaN", plain), infinite), whole, plain))
+
+
 def _zero(sign: float, edit: Edit) -> None:
     given = {info.name for info in edit.model.graph.input}
 
@@ -291,11 +318,12 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("guard", _guard),
     ("enormous", enormous),
     ("poison", _poison),
+    ("lost", _lost),
     ("zero", partial(_zero, 1.0)),
     ("negative zero", partial(_zero, -1.0)),
 )
-OF_ATTENTION = frozenset({"lowest"})
-"""What holds only where a model has come to have an Attention of onnxruntime's own."""
+OF_OPS = {"lowest": frozenset({"Attention", "MultiHeadAttention"}), "lost": frozenset({"ReduceLogSumExp"})}
+"""What holds only where a model has come to have one of these ops, of onnxruntime's own."""
 
 
 def readings(model: onnx.ModelProto) -> Iterator[tuple[tuple[str, ...], onnx.ModelProto]]:

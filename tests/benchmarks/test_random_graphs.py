@@ -103,6 +103,8 @@ WEIGHTS = f"""{ZERO} low = Constant<value = float {{-1e9}}>() t = Transpose<perm
 BOOLEAN = WEIGHTS.replace("a = Add(s, n)", "a = Where(c, s, low)")
 GUARDED = f"{WEIGHTS} bad = IsNaN(w) g = Where(bad, z, w) y = MatMul(g, v)"
 EXPONENTIALS = "e = Exp(x) i = Constant<value = int64[1] {-1}>() total = ReduceSum(e, i) y = Div(e, total)"
+SUMMED = "i = Constant<value = int64[1] {-1}>() e = Exp(x) t = ReduceSum(e, i)"
+VARIANCE = "b = Mul(x, x) " + LAYER_NORM.replace("EPSILON", "1e-5").replace("(x, ", "(b, ").replace("y = Div(d, r)", "")
 READ = {
     "a mask hides what it is added to": (
         f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
@@ -110,8 +112,8 @@ READ = {
         HEADS,
     ),
     "a fill that replaces is added": (
-        f"""{BOOLEAN.replace("-1e9", "-1e30")} y = MatMul(w, v)""",
-        f"""{WEIGHTS.replace("-1e9", "-1e30")} y = MatMul(w, v)""",
+        f"{BOOLEAN} y = MatMul(w, v)",
+        f"{WEIGHTS} y = MatMul(w, v)",
         HEADS,
     ),
     "a fill hides beside any score": (
@@ -148,9 +150,20 @@ READ = {
         "w = Mul(x, x) e = Softmax<axis = -1>(w) y = MatMul(e, v)",
         "float[b,s,4] x, float[4,4] v",
     ),
+    "a variance out of range beside its own infinity": (
+        f"{VARIANCE} g = Div(d, r) y = Mul(g, q)",
+        f"{VARIANCE} o = Constant<value = float[4] {{1.0, 1.0, 1.0, 1.0}}>() "
+        "g = LayerNormalization<epsilon = 1e-5>(b, o) y = Mul(g, q)",
+        "float[b,s,4] x",
+    ),
     "a logarithm beyond float64": (
         f"{ZERO} e = Exp(x) a = Add(e, one) b = Log(a) c = Mul(b, b) f = Exp(c) g = Add(f, one) y = Log(g)",
         "a = Softplus(x) b = Mul(a, a) y = Softplus(b)",
+        "float[b,s,4] x",
+    ),
+    "a logarithm of a sum that loses NaN": (
+        "n = Reciprocal(x) s = Log(n) i = Constant<value = int64[1] {-1}>() e = Exp(s) t = ReduceSum(e, i) y = Log(t)",
+        "n = Reciprocal(x) s = Log(n) i = Constant<value = int64[1] {-1}>() y = ReduceLogSumExp(s, i)",
         "float[b,s,4] x",
     ),
     "the sign of a 0": (f"{ZERO} y = Reciprocal(x)", f"{ZERO} a = Add(x, z) y = Reciprocal(a)", "float[b,s,4] x"),
@@ -200,6 +213,16 @@ MISREAD = {
         "h = Constant<value = float {0.5}>() y = Where(n, h, q)",
         "float[b,s,4] x",
     ),
+    "the square of infinity is no enormous number": (
+        f"{VARIANCE} y = Div(d, r)",
+        f"{ZERO} {VARIANCE} g = Div(d, r) n = IsNaN(g) y = Where(n, z, g)",
+        "float[b,s,4] x",
+    ),
+    "a variance out of range is not 1": (
+        f"{VARIANCE} y = Div(d, r)",
+        f"{ZERO} {VARIANCE} f = IsInf(v) g = Where(f, d, r) y = Div(d, g)",
+        "float[b,s,4] x",
+    ),
     "weights beyond float64 are no mean": (
         f"w = Mul(x, x) {EXPONENTIALS.replace('(x)', '(w)')}",
         f"w = Mul(x, x) {EXPONENTIALS.replace('(x)', '(w)').replace('y =', 'q =')} n = IsNaN(q) "
@@ -215,6 +238,16 @@ MISREAD = {
         f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
         f"""{WEIGHTS.replace("-1e9", "-3.4028234e38")} y = MatMul(w, v)""",
         HEADS,
+    ),
+    "NaN is no infinity without an op that makes it one": (
+        f"{SUMMED} y = Log(t)",
+        f"{ZERO} {SUMMED} l = Log(t) n = IsNaN(l) o = Constant<value = float {{inf}}>() y = Where(n, o, l)",
+        "float[b,s,4] x",
+    ),
+    "NaN beside numbers is not lost": (
+        f"{SUMMED} y = Log(t)",
+        f"{ZERO} {SUMMED} l = ReduceLogSumExp(x, i) n = IsNaN(l) y = Where(n, z, l)",
+        "float[b,s,4] x",
     ),
     "an infinity whose sign is wrong": (f"{ZERO} y = Identity(x)", f"{ZERO} y = Abs(x)", "float[b,s,4] x"),
     "an overflow that was none": (
@@ -253,6 +286,40 @@ def test_axes_are_counted_from_the_first_behind_a_shape_that_is_computed() -> No
     )
     empty = next(feed for feed in feeds(model) if feed.empty)
     assert [y.shape for _, (y,) in Original(model, [empty]).expected] == [(1, 1, 2, 4)]
+
+
+LAST = "i = Constant<value = int64[1] {3}>()  j = Constant<value = int64[1] {2}>() "
+FLAT = "r = Constant<value = int64[2] {-1, 8}>() "
+COPIED = f"{LAST} {FLAT} n = Shape(x)  s = Gather(n, i)  t = Concat<axis = 0>(r, s)  a = Reshape(x, t) "
+SUMMED_FIRST = f"{LAST} {FLAT} a = ReduceSum<keepdims = 0>(x, i) "
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "right"),
+    [
+        (f"{COPIED} y = ReduceSum<keepdims = 0>(a, j)", f"{SUMMED_FIRST} y = Reshape(a, r)", True),
+        (f"{COPIED} y = ReduceSum<keepdims = 0>(a, j)", f"{SUMMED_FIRST} b = Reshape(a, r)  y = Cos(b)", False),
+        (f"{COPIED} y = ReduceSum<keepdims = 0>(a, j)", f"{SUMMED_FIRST} b = Reshape(a, r)  y = Transpose(b)", False),
+        (f"{COPIED} y = ReduceSum<keepdims = 0>(x, i)", f"{LAST} b = ReduceSum<keepdims = 0>(x, i)  y = Cos(b)", False),
+        (
+            f"{COPIED.replace('(r, s)', '(r, z)')} y = ReduceSum<keepdims = 0>(a, j)".replace(
+                "n =", "z = Constant<value = int64[1] {0}>()  n ="
+            ),
+            f"{SUMMED_FIRST} y = Reshape(a, r)",
+            False,
+        ),
+    ],
+    ids=["what was meant", "other numbers", "another shape", "an output without it", "a 0 that is written"],
+)
+def test_a_size_of_0_is_no_dimension_to_copy(before: str, after: str, right: bool) -> None:
+    """Reshape makes [0, 8, 8] of [2, 2, 8, 0] by the shape [-1, 8, 0]."""
+    models = [written(body, "float[b,b,8,s] x", "float y") for body in (before, after)]
+    for model in models:
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    empty = [feed for feed in feeds(models[0]) if feed.name == "empty sequence"]
+    original = Original(models[0], empty)
+    assert original.expected
+    assert (original.wrong(models[1]) is None) == right
 
 
 @pytest.mark.parametrize("name", MISREAD)

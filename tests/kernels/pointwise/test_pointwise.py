@@ -85,6 +85,7 @@ LIMITS: dict[str, tuple[float, float, float]] = {
     "QuickGelu": (1e30, -0.0, np.nan),
     "Relu": (1e30, 0.0, 0.0),
     "Selu": (1.0507009873554805e30, -1.7580993408473766, -1.7580993408473766),
+    "Shrink": (1e30, -99.75, -np.inf),
     "Softplus": (1e30, np.exp(-100.0), 0.0),
     "Softsign": (1.0, -100 / 101, np.nan),
     "Swish": (1e30, -0.0, np.nan),
