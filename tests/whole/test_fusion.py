@@ -340,3 +340,12 @@ def test_a_scale_is_taken_for_what_it_broadcasts_over(scale: tuple[int, ...], op
     assert op in {name.removeprefix("onnxfuse.") for name in ops(after.graph)}
     assert ("Mul" in ops(after.graph)) == (scale == (6, 6, 6))
     assert_same_numbers(before, after)
+
+
+@pytest.mark.parametrize("bound", ["low", "0.5"])
+def test_a_bound_that_is_computed_may_be_nan_and_is_none_of_max(bound: str) -> None:
+    """Where(x < low, low, x) is x where low is NaN; where it is a number, this is Max."""
+    number = "" if bound == "low" else f"low = Constant <value = float {{{bound}}}> ()"
+    given = ", float low" if bound == "low" else ""
+    before = model(f"g (float[2, 3] x{given}) => (float[2, 3] y) {{ {number} c = Less(x, low) y = Where(c, low, x) }}")
+    assert ("Max" in ops(fuse(before, CATALOGUE).model.graph)) == (bound != "low")
