@@ -7,6 +7,7 @@ recognisable (casts, views, constant offsets), to the operators that give the va
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -53,6 +54,8 @@ _COUNTS = {
 """Input positions that want a small positive integer: a trip count, a size, a divisor."""
 _INFERABLE = 1 << 29
 """Shape inference serializes the model: above this size in bytes it costs more than the tables it would reveal."""
+_MOST_NODES, _DEEPEST = 1_000_000, 100
+"""Nodes that it goes through, and calls of functions inside one another."""
 
 
 @dataclass(slots=True)
@@ -162,10 +165,31 @@ class _Index:
         return array if array.size and np.isfinite(array).all() else None
 
 
+def _written_out(model: onnx.ModelProto) -> float:
+    """Nodes of the main graph with the bodies of all functions in place of their calls: shape inference goes through
+    each.  Infinity where functions call each other deeper than anybody writes them."""
+    bodies = {(f.domain, f.name): f.node for f in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Iterable[onnx.NodeProto]) -> int:
+        return sum(sizes.get((node.domain, node.op_type), 1) for node in nodes)
+
+    for _ in range(_DEEPEST):
+        ready = {
+            key: size(body)
+            for key, body in bodies.items()
+            if key not in sizes and all(call in sizes for n in body if (call := (n.domain, n.op_type)) in bodies)
+        }
+        sizes |= ready
+        if not ready:
+            break
+    return size(model.graph.node) if len(sizes) == len(bodies) else math.inf
+
+
 def trace(model: onnx.ModelProto) -> dict[str, Usage]:
     """How each graph input is used, by name; initializers are not inputs here.  No weight is read."""
     index = _Index(model)
-    if model.ByteSize() < _INFERABLE:
+    if model.ByteSize() < _INFERABLE and _written_out(model) < _MOST_NODES:
         try:
             inferred = onnx.shape_inference.infer_shapes(model)
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):

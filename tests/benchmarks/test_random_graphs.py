@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import parser
 
 from benchmarks.random_graphs.build import Seeded
-from benchmarks.random_graphs.feeds import feeds
+from benchmarks.random_graphs.feeds import Feed, feeds
 from benchmarks.random_graphs.graphs import random_model
 from benchmarks.random_graphs.judge import Original
 from benchmarks.random_graphs.shrink import fused, shrunken
@@ -367,3 +367,13 @@ def test_a_wrong_model_is_made_as_small_as_it_can_be(monkeypatch: pytest.MonkeyP
     assert found is not None
     small = shrunken(model, "ort", found)
     assert [node.op_type for node in small.graph.node if node.op_type != "Constant"] == ["Mul"]
+
+
+def test_a_model_that_contradicts_itself_judges_nobody() -> None:
+    """onnxruntime gives the norm of an empty axis a size of 0, where the model, and the standard, say 1."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 16]> g (float16[2, s, 4] x) => (float16[2, 1, 4] y)
+        <int64[1] two = {2}, int64[1] one = {1}> {
+            e = Slice (x, two, two, one)  y = ReduceL2 <axes = [-2], keepdims = 1> (e) }""")
+    feed = Feed("ordinary", {"x": np.ones((2, 3, 4), np.float16)})
+    kept = Original(model, [feed]).expected
+    assert all(outputs[0].shape == (2, 1, 4) for _, outputs in kept)
