@@ -247,10 +247,13 @@ def _as_declared(model: onnx.ModelProto, outputs: Sequence[Array]) -> bool:
     declared = [output.type.tensor_type for output in model.graph.output]
     return all(
         not tensor.HasField("shape")
-        or (len(tensor.shape.dim) == array.ndim
-        and all(
-            not dim.dim_value or dim.dim_value == size for dim, size in zip(tensor.shape.dim, array.shape, strict=True)
-        ))
+        or (
+            len(tensor.shape.dim) == array.ndim
+            and all(
+                not dim.dim_value or dim.dim_value == size
+                for dim, size in zip(tensor.shape.dim, array.shape, strict=True)
+            )
+        )
         for tensor, array in zip(declared, outputs, strict=True)
     )
 
