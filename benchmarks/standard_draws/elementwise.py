@@ -87,8 +87,11 @@ def clip(d: Drawing) -> None:
     for bound in sorted(bounds) if d.chance(6) is False else bounds:
         if d.chance(4):
             d.leave()
-        else:
-            d.exactly(dtype, bound, constant=not d.chance(3))
+            continue
+        constant = not d.chance(3)
+        d.exactly(dtype, bound, constant=constant)
+        if not constant:
+            d.impossible = "a bound that is computed may be NaN, below which the body finds nothing, and the op all"
     d.output(dtype)
 
 

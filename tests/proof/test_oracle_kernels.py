@@ -104,12 +104,12 @@ def test_a_fusion_whose_kernel_computes_something_else_is_left_out(
     model: Path, kernel: type[QuickGelu], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel, "factor", 1.01)
-    report = onnxfuse.optimize(model, validate="kernels").report
+    report = onnxfuse.optimize(model, validate="kernels", ignore=["GLU"]).report
     assert {left.fusion.rule for left in report.left_out} == {"QuickGelu"}
     assert report.validation.verdict == "equal"
     assert report.validation.kernels == ()
     with pytest.raises(NumericsError, match=r"QuickGelu at .*differs by"):
-        onnxfuse.optimize(model, validate="kernels", on_mismatch="fail")
+        onnxfuse.optimize(model, validate="kernels", on_mismatch="fail", ignore=["GLU"])
     assert onnxfuse.optimize(model).report.left_out == []
 
 
