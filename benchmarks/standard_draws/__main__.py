@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from benchmarks.random_graphs.build import Seeded
 from benchmarks.random_graphs.shrink import fused
 
 from .judge import FOLDED, IMPOSSIBLE, LEFT, REFUSED, TARGETS, WRONG, Verdict, draw, expansion, judged
+from .oracle import NEWEST_OPSETS
 from .table import DRAWERS
 
 OUTCOMES = (FOLDED, LEFT, WRONG, IMPOSSIBLE, REFUSED)
@@ -40,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--show", type=int, metavar="SEED", help="print one draw, its expansion, and what becomes of it"
     )
     options = parser.parse_args(argv)
+    os.environ.update(NEWEST_OPSETS)
     if options.show is not None:
         return _show(options.show, options.ops)
     work = [

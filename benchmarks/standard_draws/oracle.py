@@ -7,7 +7,6 @@ it has no kernel of an op in a type, the proof of `onnxfuse optimize` would leav
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,7 +23,8 @@ from onnxfuse.runtime.quiet import Session, SessionError
 
 from .drawing import FLOAT, HALF, INT32, INT64, Draw
 
-os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"  # onnxruntime reads the newest opset all the same
+NEWEST_OPSETS = {"ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"}
+"""Environment in which onnxruntime reads the newest opset although it does not know it yet: for who runs draws to set."""
 Engine = Callable[[onnx.ModelProto, Feed], list[Any]]
 NEAR = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
 """How far apart results may be, relatively; of what is large beside them, too."""

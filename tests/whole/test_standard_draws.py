@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.standard_draws.expand import body_versions
 from benchmarks.standard_draws.judge import FOLDED, IMPOSSIBLE, LEFT, REFUSED, draw, judged
+from benchmarks.standard_draws.oracle import NEWEST_OPSETS
 from benchmarks.standard_draws.table import DRAWERS
 
 OPEN = {"AffineGrid", "Attention", "CausalConvWithState", "CenterCropPad", "LinearAttention"}
@@ -19,6 +20,14 @@ NEVER = {"Bernoulli", "SequenceMap"}
 """Ops that cannot fold: random numbers, sequences."""
 SOME = {"RotaryEmbedding", "SpaceToDepth"}
 """Ops of which all uses fold but those with dims of 1, or with blocks of a symbolic dim."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _newest_opsets() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in NEWEST_OPSETS.items():
+            patch.setenv(name, value)
+        yield
 
 
 class Drawn:
