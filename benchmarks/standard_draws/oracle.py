@@ -24,7 +24,7 @@ from onnxfuse.runtime.quiet import Session, SessionError
 from .drawing import FLOAT, HALF, INT32, INT64, Draw
 
 NEWEST_OPSETS = {"ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"}
-"""Environment in which onnxruntime reads the newest opset although it does not know it yet: for who runs draws to set."""
+"""Environment in which onnxruntime reads the newest opset although it does not know it: who runs draws sets it."""
 Engine = Callable[[onnx.ModelProto, Feed], list[Any]]
 NEAR = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
 """How far apart results may be, relatively; of what is large beside them, too."""
