@@ -12,10 +12,6 @@ DEEP = 6
 """Steps after which every body is expanded: those of the standard are three deep."""
 
 
-class NoBodyError(Exception):
-    """The standard has no body for a node, which is said in the text."""
-
-
 def body_versions(schema: Any) -> list[int]:
     """The opsets that an op has bodies for, by its schema (what these are called is missing from onnx's stubs)."""
     versions = schema.function_opset_versions if schema.has_function else []

@@ -32,8 +32,8 @@ from .rule import Rule
 from .variants import Variant, keep_variants, variants_of
 
 PACKAGE = Path(__file__).parents[1]
-READERS = ("language", "model/op_traits.py", "targets/target.py", "terms/term.py")
-"""The modules on which it depends what a rule file says."""
+READERS = ("errors.py", "language", "model", "targets", "terms")
+"""This room and all below it: what a rule file says may depend on any module there."""
 FILES = 8
 """Files that stay in the folder, those of other versions among them."""
 FIRST = (

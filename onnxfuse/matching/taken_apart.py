@@ -15,7 +15,7 @@ from onnxfuse.terms.term import Term, is_number
 from .match import Match
 from .search import Found, State
 
-FREE = VIEWS | CHEAP | {"Absent", "Input", "Integers", "Output", "Repeat"}
+UNCOUNTED = VIEWS | CHEAP | {"Absent", "Input", "Integers", "Output", "Repeat"}
 """What does not count as a step."""
 
 
@@ -53,7 +53,7 @@ def _steps(terms: Collection[Term], values: Collection[int]) -> int:
     stack, seen, count = list(terms), {term.id for term in terms}, 0
     while stack:
         term = stack.pop()
-        count += term.op not in FREE
+        count += term.op not in UNCOUNTED
         for arg in term.args:
             if arg.id not in seen and arg.id not in values and not arg.constant:
                 seen.add(arg.id)
@@ -70,7 +70,7 @@ def _gone(view: View, found: Found, alive: Container[int], values: Iterable[str]
         if index is not None and index not in gone and found.current[name].id not in alive:
             gone.add(index)
             stack += filter(None, view.graph.nodes[index].input)
-    return {index for index in gone if view.graph.nodes[index].op_type not in FREE}
+    return {index for index in gone if view.graph.nodes[index].op_type not in UNCOUNTED}
 
 
 def _core(term: Term) -> Term:

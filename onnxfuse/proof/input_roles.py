@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from onnxfuse.model.graph import skeleton
 from onnxfuse.model.op_traits import COMPARISONS, MOVEMENT
 from onnxfuse.model.walk import attribute_graphs
 
@@ -189,11 +190,12 @@ def _written_out(model: onnx.ModelProto) -> float:
 def trace(model: onnx.ModelProto) -> dict[str, Usage]:
     """How each graph input is used, by name; initializers are not inputs here.  No weight is read."""
     index = _Index(model)
-    if model.ByteSize() < _INFERABLE and _written_out(model) < _MOST_NODES:
+    bare = skeleton(model)
+    if bare.ByteSize() < _INFERABLE and _written_out(model) < _MOST_NODES:
         try:
-            inferred = onnx.shape_inference.infer_shapes(model)
+            inferred = onnx.shape_inference.infer_shapes(bare)
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-            inferred = model
+            inferred = bare
         for info in inferred.graph.value_info:
             index.note_dims(info, "")
     initializers = {tensor.name for tensor in model.graph.initializer}

@@ -35,6 +35,16 @@ def _kept(name: str, before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
     return any(node.SerializeToString() == old.SerializeToString() for node in after.graph.node)
 
 
+def test_what_a_fused_node_still_gives_is_not_saved() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        g (float[2, 8] x, float[2, 8] skip, float[8] w, float[8] b) => (float[2, 8] y, float[2, 8] z) {
+            total = Add (x, skip)  y = LayerNormalization (total, w, b)  z = Relu (total) }""")
+    (site,) = fuse(model, load()).sites
+    assert list(site.node.output)[:1] == ["y"]
+    assert "total" in site.node.output
+    assert (len(site.dead), site.gone) == (2, ())
+
+
 def test_both_torch_exporters_lead_to_the_same_modules() -> None:
     def modules(name: str) -> Counter[tuple[str, str]]:
         model = onnx.load(MODELS / name)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from onnxfuse.model.dims import symbol
+from onnxfuse.model.symbols import evaluate
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.term import Terms
 from tests.terms.test_infer import FLOAT, INT64, Case, case, check_against_onnx, check_symbols
@@ -58,7 +60,7 @@ def test_keys_and_values_grow_by_those_of_the_past() -> None:
     assert found[1] == (None, FLOAT)
 
 
-def test_a_resize_by_scales_or_along_some_axes_is_unknown() -> None:
+def test_a_resize_by_unknown_scales_or_along_some_axes_is_unknown() -> None:
     terms = Terms()
     x, scales = terms.input("x", (1, 3, 4, 4), FLOAT), terms.input("scales", (4,), FLOAT)
     assert infer(terms, "Resize", [x, terms.absent, scales], {}) == [(None, 0)]
@@ -80,3 +82,46 @@ def test_ops_of_onnxruntime_are_inferred_as_those_of_the_same_signature() -> Non
         FLOAT,
     )
     assert infer(terms, "com.acme.Mystery", [x], {}, 2) == [(None, 0)] * 2
+
+
+def test_a_resize_by_known_scales_rounds_down() -> None:
+    """As onnxruntime computes it: in single precision."""
+    terms, batch, rows = Terms(), symbol("batch"), symbol("rows")
+    x = terms.input("x", (batch, 3, rows, 7), FLOAT)
+
+    def resized(*scales: float) -> object:
+        given = terms.constant(np.array(scales, np.float32), FLOAT)
+        return infer(terms, "Resize", [x, terms.absent, given], {})[0][0]
+
+    assert resized(1, 1, 2, 2) == (batch, 3, 2 * rows, 14)
+    assert resized(1, 1, 1, 0.5) == (batch, 3, rows, 3)
+    assert resized(1, 1, 3, 4 / 7) == (batch, 3, 3 * rows, 4)
+    halved = resized(1, 1, 0.5, 1)
+    assert isinstance(halved, tuple)
+    assert halved[:2] + halved[3:] == (batch, 3, 7)
+    assert halved[2] not in (rows, 2 * rows), "half of an unknown number is unknown"
+
+
+def test_windows_that_are_rounded_up() -> None:
+    terms, rows = Terms(), symbol("rows")
+    x = terms.input("x", (2, 3, rows, 9), FLOAT)
+    attrs = {"kernel_shape": (2, 2), "strides": (2, 2), "ceil_mode": 1}
+    ((shape, _),) = infer(terms, "AveragePool", [x], attrs)
+    assert shape is not None
+    assert [evaluate(shape[2], {"rows": size}) for size in (2, 7, 8)] == [1, 4, 4]
+    assert shape[3] == 5
+    ((padded, _),) = infer(terms, "AveragePool", [x], attrs | {"pads": (1, 1, 1, 1)})
+    assert padded is not None
+    assert evaluate(padded[3], {}) is None, "versions of the standard differ there"
+
+
+def test_quantized_values_have_the_type_that_says_so() -> None:
+    terms = Terms()
+    x, scale = terms.input("x", (2, 3), FLOAT), terms.input("scale", (), FLOAT)
+    zero = terms.input("zero", (), TensorProto.INT8)
+    assert infer(terms, "QuantizeLinear", [x, scale, zero], {}) == [((2, 3), TensorProto.INT8)]
+    assert infer(terms, "QuantizeLinear", [x, scale], {}) == [((2, 3), TensorProto.UINT8)]
+    assert infer(terms, "QuantizeLinear", [x, scale], {"output_dtype": TensorProto.INT16})[0][1] == TensorProto.INT16
+    half = terms.input("half", (), TensorProto.FLOAT16)
+    q = terms.input("q", (2, 3), TensorProto.INT8)
+    assert infer(terms, "DequantizeLinear", [q, half, zero], {}) == [((2, 3), TensorProto.FLOAT16)]

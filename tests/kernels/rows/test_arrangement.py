@@ -6,13 +6,14 @@ import pytest
 
 from onnxfuse.kernels.rows.arrangement import HELD, RESIDENT, arrange
 
+COLUMNS = (0, 1, 8, 64, 768, 1000, 8192, 24576, 32768, 200_000)
+READS = ((1, 2), (1, 4), (4, 4), (8, 2))
+"""(elements that are read at a time, their bytes); columns are a multiple of the first."""
+
 
 @pytest.mark.parametrize("crowded", [False, True])
-@pytest.mark.parametrize(("vector", "itemsize"), [(1, 2), (1, 4), (4, 4), (8, 2)])
-@pytest.mark.parametrize("columns", [0, 1, 8, 64, 768, 1000, 8192, 24576, 32768, 200_000])
+@pytest.mark.parametrize(("columns", "vector", "itemsize"), [(c, *r) for c in COLUMNS for r in READS if c % r[0] == 0])
 def test_threads_reach_every_element_of_a_row(columns: int, vector: int, itemsize: int, crowded: bool) -> None:
-    if columns % vector:
-        pytest.skip("columns are a multiple of what is read at a time")
     found = arrange(columns, vector, itemsize, crowded)
     assert found.vector == vector
     assert found.threads % 32 == 0
