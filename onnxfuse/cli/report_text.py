@@ -15,12 +15,10 @@ from rich.text import Text
 from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation
 
 from .quantities import human_bytes, human_flops, human_launches, human_seconds, human_traffic
-from .sites_text import fusion_at, print_fusions, print_near_misses, print_remaining
+from .sites_text import fusion_at, listed, print_fusions, print_near_misses, print_remaining
 
 if TYPE_CHECKING:
     from onnxfuse.reporting.requirements import Finding
-
-_EXAMPLES = 3
 
 
 def print_optimized(out: Console, report: Report, *, written: Sequence[Path], verbose: bool) -> None:
@@ -174,7 +172,7 @@ def print_explanation(
         out.print(Text(f"    {miss.source}{f', written in {miss.code}' if miss.code else ''}", style="dim"))
     if not of_node.fusions and not of_node.near_misses:
         if rules:
-            out.print(f"  no rule came near it; {_listed(rules)} {'has' if len(rules) == 1 else 'have'} {op}")
+            out.print(f"  no rule came near it; {listed(rules)} {'has' if len(rules) == 1 else 'have'} {op}")
         elif rules is None:
             out.print("  no rule came near it")
         else:
@@ -289,8 +287,3 @@ def _print_verdict(out: Console, validation: Validation) -> None:
     if validation.reference_error is not None:
         original, fused = validation.reference_error
         out.print(Text(f"    against float64: original {original:.1e}, fused {fused:.1e}", style="dim"))
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_EXAMPLES])
-    return shown if len(names) <= _EXAMPLES else f"{shown} and {len(names) - _EXAMPLES} more"

@@ -75,7 +75,7 @@ def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool
         places = [place for place, _ in collapsed(miss.node for miss in group)]
         gain = f" ({human_launches(_gain(group))})" if _gain(group) else ""
         code = f", {short(group[0].code)}" if group[0].code else ""
-        line = Text.assemble((rule, "bold"), f" at {_listed(places)}{code}: {group[0].reason}", (gain, "dim"))
+        line = Text.assemble((rule, "bold"), f" at {listed(places)}{code}: {group[0].reason}", (gain, "dim"))
         table.add_row(f"{len(group)} ×", line)
         if verbose:
             for miss in group if len(group) > 1 else ():
@@ -124,6 +124,7 @@ def _reason_pattern(reason: str) -> str:
     return re.sub(r"\S*/\S*", lambda name: re.sub(r"\d+", "*", name[0]), reason)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
     shown = ", ".join(names[:_EXAMPLES])
     return shown if len(names) <= _EXAMPLES else f"{shown} and {len(names) - _EXAMPLES} more"

@@ -83,9 +83,13 @@ def launched(view: View) -> Iterator[NodeProto]:
             yield node
 
 
-def demand(view: View, node: NodeProto, known: Mapping[str, int]) -> Demand | None:
-    """What a node asks for where symbols of dimensions have the sizes `known`; None if a size is still unknown."""
-    read, written = tensors(view, node.input, known), tensors(view, node.output, known)
+def demand(
+    view: View, node: NodeProto, known: Mapping[str, int], told: Mapping[str, Term] | None = None
+) -> Demand | None:
+    """What a node asks for where symbols of dimensions have the sizes `known`; None if a size is still unknown.
+
+    `told` are terms of values, by name, which may say what the view does not."""
+    read, written = tensors(view, node.input, known, told), tensors(view, node.output, known, told)
     if read is None or written is None:
         return None
     inputs, outputs = [t for t in read if t is not None], [t for t in written if t is not None]
@@ -94,11 +98,15 @@ def demand(view: View, node: NodeProto, known: Mapping[str, int]) -> Demand | No
     return Demand(moved, flops(node, inputs, outputs), matrix)
 
 
-def tensors(view: View, names: Iterable[str], known: Mapping[str, int]) -> list[Tensor | None] | None:
+def tensors(
+    view: View, names: Iterable[str], known: Mapping[str, int], told: Mapping[str, Term] | None = None
+) -> list[Tensor | None] | None:
     """Types and sizes of some values, None for what is left out; None if one is unknown."""
     found: list[Tensor | None] = []
     for name in names:
         tensor = tensor_of(view.term(name), known, view.dtypes.get(name, 0)) if name else None
+        if tensor is None and told is not None and name in told:
+            tensor = tensor_of(told[name], known)
         if name and tensor is None:
             return None
         found.append(tensor)

@@ -36,14 +36,14 @@ class Sizes:
         graph = next(roots(model))
         checked = _checked(graph, given or {})
         shapes, named = assumed(model, given)
-        known: dict[str, int] = {}
+        sizes_of: dict[str, set[int]] = {}
         for name, sizes in shapes.items():
-            known |= {
-                symbol: size
-                for axis, (dim, size) in enumerate(zip(_shape(graph, name), sizes, strict=False))
-                if not isinstance(dim, int)
-                for symbol in (str(dim), Apart.labelled(str(dim), f"{name}.{axis}"))
-            }
+            for axis, (dim, size) in enumerate(zip(_shape(graph, name), sizes, strict=False)):
+                if not isinstance(dim, int):
+                    for symbol in (str(dim), Apart.labelled(str(dim), f"{name}.{axis}")):
+                        sizes_of.setdefault(symbol, set()).add(size)
+        # A name that an exporter gave to two sizes says neither.
+        known = {symbol: next(iter(sizes)) for symbol, sizes in sizes_of.items() if len(sizes) == 1}
         return Sizes(shapes, {**known, **checked}, named)
 
 

@@ -34,10 +34,14 @@ class Asked:
 def asked(lifted: Lifted, at: Sizes, terms: Mapping[str, Term] | None = None) -> list[Asked]:
     """The launches of a model.  A body counts once, however often it runs.
 
-    Where a size is no function of those of the inputs that we know, the model is read again with inputs of these
-    sizes, and with what the `terms` of values say of theirs."""
+    `terms` are those of values of the main graph, by name, which may say what reading the model does not.  Where a size
+    is no function of those of the inputs that we know, the model is read again with inputs of these sizes, and with
+    what the terms say."""
+    main = lifted.views[0]
     found = [
-        Asked(view.graph.path, node, demand(view, node, at.known)) for view in lifted.views for node in launched(view)
+        Asked(view.graph.path, node, demand(view, node, at.known, terms if view is main else None))
+        for view in lifted.views
+        for node in launched(view)
     ]
     if not at.shapes or all(each.demand is not None for each in found):
         return found
@@ -54,8 +58,8 @@ def asked(lifted: Lifted, at: Sizes, terms: Mapping[str, Term] | None = None) ->
 
 def totals(launches: Sequence[Asked]) -> Totals:
     """All of them together."""
-    sized = [each.demand.bytes for each in launches if each.demand is not None]
-    return Totals(len(launches), sum(sized), len(launches) - len(sized))
+    moved = [each.demand.bytes for each in launches if each.demand is not None]
+    return Totals(len(launches), sum(moved), len(launches) - len(moved))
 
 
 def remaining(

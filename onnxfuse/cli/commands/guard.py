@@ -21,8 +21,8 @@ from .options import complain, stopping, working_on
 
 LONGEST = 4096
 """Bytes of a path."""
-GRACE = 2.0
-"""Seconds that a child has to end by itself."""
+GRACE = 5.0
+"""Seconds that a child has to end by itself; a second interrupt does not wait for them."""
 
 
 def guarded(work: Callable[[], int]) -> int:
