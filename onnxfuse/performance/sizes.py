@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from onnx import ModelProto, helper
 
-from onnxfuse.errors import UsageError
-from onnxfuse.model.dims import Dim, Shape
+from onnxfuse.model.dims import Shape
 from onnxfuse.model.graph import Graph, roots
 from onnxfuse.model.symbols import Apart
 from onnxfuse.proof.inputs import assumed
@@ -34,17 +33,16 @@ class Sizes:
 
         Raises UsageError for shapes that the model's inputs cannot have."""
         graph = next(roots(model))
-        checked = _checked(graph, given or {})
         shapes, named = assumed(model, given)
-        sizes_of: dict[str, set[int]] = {}
+        known: dict[str, int] = {}
         for name, sizes in shapes.items():
             for axis, (dim, size) in enumerate(zip(_shape(graph, name), sizes, strict=False)):
                 if not isinstance(dim, int):
-                    for symbol in (str(dim), Apart.labelled(str(dim), f"{name}.{axis}")):
-                        sizes_of.setdefault(symbol, set()).add(size)
-        # A name that an exporter gave to two sizes says neither.
-        known = {symbol: next(iter(sizes)) for symbol, sizes in sizes_of.items() if len(sizes) == 1}
-        return Sizes(shapes, {**known, **checked}, named)
+                    # Where one name was given to two sizes, a mask's of past and new positions beside that of the new
+                    # ones, the first input says what it means.
+                    known.setdefault(str(dim), size)
+                    known[Apart.labelled(str(dim), f"{name}.{axis}")] = size
+        return Sizes(shapes, known, named)
 
 
 def sized(
@@ -69,26 +67,3 @@ def sized(
 
 def _shape(graph: Graph, name: str) -> Shape:
     return graph.type_of(name)[1] or ()
-
-
-def _checked(graph: Graph, given: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """The sizes of the symbols in the shapes given."""
-    known: dict[str, int] = {}
-    meant: dict[Dim, str] = {}
-    for name, sizes in given.items():
-        if name not in graph.inputs:
-            raise UsageError(f"--shape {name}: the model has no such input; it has {', '.join(graph.inputs)}")
-        shape = graph.type_of(name)[1]
-        if shape is None:
-            continue
-        if len(shape) != len(sizes):
-            raise UsageError(f"--shape {name}: the input has {len(shape)} dimensions, {len(sizes)} are given")
-        for axis, (dim, size) in enumerate(zip(shape, sizes, strict=True)):
-            if isinstance(dim, int) and dim != size:
-                raise UsageError(f"--shape {name}: the model fixes dimension {axis} at {dim}, {size} is given")
-            if known.setdefault(str(dim), size) != size:
-                raise UsageError(
-                    f"--shape {name}: dimension {axis} is {dim}, which is {known[str(dim)]} in {meant[dim]}, not {size}"
-                )
-            meant.setdefault(dim, name)
-    return known

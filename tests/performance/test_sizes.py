@@ -30,15 +30,19 @@ def test_an_axis_of_an_input_has_a_size_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"z": (1,)}, "the model has no such input; it has x, past"),
-        ({"x": (1, 2)}, "the input has 3 dimensions, 2 are given"),
-        ({"x": (1, 2, 9)}, "the model fixes dimension 2 at 8, 9 is given"),
-        ({"x": (1, 2, 8), "past": (2, 2, 8)}, "dimension 0 is batch, which is 1 in x, not 2"),
+        ({"z": (1,)}, "--shape z: no such input; the model has x, past"),
+        ({"x": (1, 2)}, r"--shape x:1,2 does not fit the declared \[.*,8\]"),
+        ({"x": (1, 2, 9)}, r"--shape x:1,2,9 does not fit the declared \[.*,8\]"),
     ],
 )
 def test_shapes_that_the_inputs_cannot_have(given: dict[str, tuple[int, ...]], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         Sizes.of(CACHED, given)
+
+
+def test_a_name_of_two_sizes_means_that_of_the_first_input_and_each_axis_its_own() -> None:
+    at = Sizes.of(CACHED, {"x": (1, 2, 8), "past": (2, 2, 8)})
+    assert (at.known["batch"], at.known["batch@x.0"], at.known["batch@past.0"]) == (1, 1, 2)
 
 
 def test_a_sized_copy_leaves_the_model_alone() -> None:
