@@ -202,22 +202,20 @@ def census(report: Report) -> str:
 
 def _print_sum(out: Console, report: Report) -> None:
     """Nodes, launches and traffic of the whole model, before and after, and the sizes that these are for."""
-    if not report.fusions:
-        superfluous = report.nodes_before - report.nodes_after
-        tail = f", {superfluous} are superfluous" if superfluous > 0 else ", unchanged"
-        out.print(f"  nothing to fuse: {report.nodes_before:,} nodes{tail}")
+    nodes = report.nodes_before, report.nodes_after
+    if not report.fusions and nodes[0] == nodes[1]:
+        out.print(f"  nothing to fuse: {nodes[0]:,} nodes, unchanged")
         if report.card is not None:
             _print_sizes(out, report)
         return
     before, after = report.before, report.after
-    nodes = report.nodes_before, report.nodes_after
     figures = [_change(f"{nodes[0]:,}", f"{nodes[1]:,} nodes", *nodes)]
     if before.launches:
         figures.append(_change(f"{before.launches:,}", human_launches(after.launches), before.launches, after.launches))
     if before.bytes and after.bytes:
         traffic = f"{human_bytes(after.bytes)} of traffic"
         figures.append(_change(human_bytes(before.bytes), traffic, before.bytes, after.bytes))
-    out.print(f"  {', '.join(figures)}")
+    out.print(f"  {'' if report.fusions else 'nothing to fuse; '}{', '.join(figures)}")
     _print_sizes(out, report)
     if before.unsized or after.unsized:
         unsized = f"{before.unsized:,} → {human_launches(after.unsized)}"
