@@ -173,7 +173,7 @@ def integer(b: Builder) -> bool:
     op = b.pick(("Add", "Mul", "Sub", "Div", "Mod", "Max", "Min", "Abs", "Neg", "Pow", "Sign"))
     if op in ("Abs", "Neg", "Sign"):
         b.add(op, x)
-    elif op in ("Max", "Min") and b.opset < 12:
+    elif op in ("Max", "Min", "Pow") and b.opset < 12:
         return False
     elif op == "Pow":
         b.joined(op, x, b.array(np.array(b.pick((2, 1, 0, 3)), np.int64)))
