@@ -1,73 +1,73 @@
 """Convolutions for the ONNX reference evaluator, in place of its own.
 
 Those gather every window of an input before the first product (onnx 1.23: a first layer of an image model takes
-gigabytes), or add up in Python.  These go through it in pieces that stay in a cache.
+gigabytes), or add up in Python.  Here each place of the kernel is one product of matrices.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from onnx.reference.op_run import OpRun
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Sizes: TypeAlias = Sequence[int]
-
-_PIECE = 1 << 20
-"""Numbers of windows that are gathered at once."""
 
 
 def convolved(x: Array, w: Array, strides: Sizes, dilations: Sizes, pads: Sizes, group: int) -> Array:
     """Cross-correlation.
 
     x is [N, group * C, *size], w [group * M, C, *kernel], the result [N, group * M, *(where a window fits)]; `pads` are
-    zeros before each spatial axis, then after each."""
-    rank = w.ndim - 2
-    n, kernel = len(x), w.shape[2:]
+    zeros before each spatial axis, then after each.
+
+    Raises ValueError if no window fits.
+    """
+    rank, kernel = w.ndim - 2, w.shape[2:]
     x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
-    x = x.reshape(n, group, x.shape[1] // group, *x.shape[2:])
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    if any(size < span for size, span in zip(x.shape[3:], spans, strict=True)):
-        raise ValueError(f"a window of {spans} does not fit into {list(x.shape[3:])}")
-    windows = sliding_window_view(x, spans, axis=tuple(range(3, 3 + rank)))
-    steps = [slice(None)] * 3 + [slice(None, None, step) for step in (*strides, *dilations)]
-    windows = windows[tuple(steps)]  # n, group, C, *out, *kernel
-    out = windows.shape[3 : 3 + rank]
-    windows = np.moveaxis(windows, 2, 2 + rank)
-    matrix = w.reshape(group, -1, math.prod(w.shape[1:])).swapaxes(1, 2)
-    y = np.empty((n, group, *out, matrix.shape[2]), np.result_type(x, w))
-    rows = max(1, _PIECE // max(1, windows[:, :, :1].size))
-    for start in range(0, out[0], rows):
-        piece = windows[:, :, start : start + rows]
-        product = piece.reshape(n, group, -1, matrix.shape[1]) @ matrix
-        y[:, :, start : start + rows] = product.reshape(y[:, :, start : start + rows].shape)
-    return np.moveaxis(y, -1, 2).reshape(n, -1, *out)
+    out = [(size - span) // step + 1 for size, span, step in zip(x.shape[2:], spans, strides, strict=True)]
+    if min(out) < 1:
+        raise ValueError(f"a window of {spans} does not fit into {list(x.shape[2:])}")
+    x = x.reshape(len(x), group, -1, *x.shape[2:])
+    matrices = w.reshape(group, -1, w.shape[1], math.prod(kernel))
+    y = np.zeros((len(x), group, matrices.shape[1], math.prod(out)), np.result_type(x, w))
+    for matrix, seen in _places(matrices, kernel, out, strides, dilations):
+        y += _product(matrix, x[seen].reshape(len(x), group, w.shape[1], -1))
+    return y.reshape(len(x), -1, *out)
 
 
 def transposed(x: Array, w: Array, strides: Sizes, dilations: Sizes, group: int) -> Array:
     """The transpose of `convolved` in x, before pads are cut off: every number of x adds w, times itself, to a window.
 
     x is [N, group * C, *size], w [group * C, M, *kernel], the result [N, group * M, *(size - 1) * stride + span]."""
-    n, size, kernel = len(x), x.shape[2:], w.shape[2:]
+    size, kernel = x.shape[2:], w.shape[2:]
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     full = [(s - 1) * step + span for s, step, span in zip(size, strides, spans, strict=True)]
-    y = np.zeros((n, group, w.shape[1], *full), np.result_type(x, w))
-    rows = x.reshape(n, group, x.shape[1] // group, -1)
     matrices = w.reshape(group, -1, w.shape[1], math.prod(kernel)).swapaxes(1, 2)
+    rows = x.reshape(len(x), group, matrices.shape[2], -1)
+    y = np.zeros((len(x), group, w.shape[1], *full), np.result_type(x, w))
+    for matrix, seen in _places(matrices, kernel, size, strides, dilations):
+        y[seen] += _product(matrix, rows).reshape(len(x), group, -1, *size)
+    return y.reshape(len(x), -1, *full)
+
+
+def _places(
+    matrices: Array, kernel: Sizes, count: Sizes, strides: Sizes, dilations: Sizes
+) -> Iterator[tuple[Array, tuple[slice, ...]]]:
+    """The matrix of each place of a kernel, and what `count` windows see there of [N, group, C, *size]."""
     for number, place in enumerate(itertools.product(*map(range, kernel))):
-        covered = (
-            slice(k * d, k * d + (s - 1) * step + 1, step)
-            for k, d, s, step in zip(place, dilations, size, strides, strict=True)
-        )
-        y[(slice(None), slice(None), slice(None), *covered)] += (matrices[..., number] @ rows).reshape(
-            n, group, -1, *size
-        )
-    return y.reshape(n, -1, *full)
+        axes = zip(place, dilations, count, strides, strict=True)
+        seen = (slice(k * d, k * d + (n - 1) * step + 1, step) for k, d, n, step in axes)
+        yield matrices[..., number], (slice(None), slice(None), slice(None), *seen)
+
+
+def _product(matrix: Array, rows: Array) -> Array:
+    """matrix @ rows; one channel of each group is no sum, and a product of matrices a slow way to do it."""
+    return np.asarray(matrix * rows if matrix.shape[-1] == 1 else matrix @ rows)
 
 
 class Conv(OpRun):

@@ -79,14 +79,6 @@ def test_a_transposed_convolution_of_the_same_size(auto: str) -> None:
     same("ConvTranspose", [x, w], {"auto_pad": auto, "strides": [2, 2]})
 
 
-def test_pieces_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((2, 4, 9, 7)), rng.standard_normal((6, 2, 3, 3))
-    whole = reference_conv.convolved(x, w, [2, 1], [1, 2], [1, 0, 2, 1], 2)
-    monkeypatch.setattr(reference_conv, "_PIECE", 100)
-    np.testing.assert_array_equal(reference_conv.convolved(x, w, [2, 1], [1, 2], [1, 0, 2, 1], 2), whole)
-
-
 def test_a_window_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         reference_conv.convolved(np.zeros((1, 1, 2)), np.zeros((1, 1, 3)), [1], [1], [0, 0], 1)
