@@ -110,13 +110,13 @@ class Original:
                     return Wrong(feed, name, text)
         return None
 
-    def _empty(self, fused: onnx.ModelProto, feed: Feed, alone: Answer) -> list[Array]:
-        """The outputs of a feed without elements, which `alone` has.
+    def _empty(self, fused: onnx.ModelProto, feed: Feed, answer: Answer) -> list[Array]:
+        """The outputs of a feed without elements, which `answer` has.
 
         Without its optimizations, onnxruntime may give an untouched node of the original a buffer in which nothing
         empty fits: then with them."""
         try:
-            return alone()
+            return answer()
         except SessionError as error:
             written = {node.SerializeToString() for node in fused.graph.node}
             untouched = [node for node in self.model.graph.node if node.SerializeToString() in written]
