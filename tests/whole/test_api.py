@@ -101,12 +101,8 @@ def test_shapes_measure_and_do_not_specialise() -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({"ids": (1, 8)}, "no such input; it has input_ids, attention_mask"),
-        ({"input_ids": (1, 8, 1)}, "the input has 2 dimensions, 3 are given"),
-        (
-            {"input_ids": (1, 8), "attention_mask": (1, 9)},
-            "attention_mask: dimension 1 is sequence, which is 8 in input_ids, not 9",
-        ),
+        ({"ids": (1, 8)}, "no such input; the model has input_ids, attention_mask"),
+        ({"input_ids": (1, 8, 1)}, "does not fit the declared"),
     ],
 )
 def test_shapes_that_cannot_be(shapes: dict[str, tuple[int, ...]], message: str) -> None:
