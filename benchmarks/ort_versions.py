@@ -30,7 +30,7 @@ from benchmarks.ort_forms import SINCE, forms, other_forms, wrong_forms
 
 TABLE = Path(__file__).parents[1] / "onnxfuse" / "targets" / "runtimes.json"
 
-VERSIONS = [f"1.{minor}" for minor in range(20, 32)]
+VERSIONS = [f"1.{minor}" for minor in range(20, 33)]
 PROBE = Path(__file__).with_name("ort_probe.py")
 LATEST = 2147483647
 """The last version of an op that a kernel names which serves its first version alone, until there is another."""
