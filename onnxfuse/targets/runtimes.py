@@ -172,8 +172,8 @@ def judged() -> frozenset[str]:
 def features(
     op: str, attrs: Mapping[str, Any], inputs: Sequence[Sequence[Any] | None], dtype: str, outputs: int = 0
 ) -> frozenset[str]:
-    """What of a node its numbers depend on in some version; `inputs` are shapes, () if not known, None if not given,
-    `outputs` tells how many there are.
+    """What of a node its numbers depend on in some version; `attrs` are those that it names, `inputs` are shapes, () if
+    not known, None if not given, `outputs` tells how many there are.
 
     The names are those of the op's schema, and what benchmarks/ort_forms.py calls such cases besides."""
     if op not in judged():
@@ -205,6 +205,7 @@ def _attention(
         "past_key": past is not None,
         "softcap": bool(attrs.get("softcap")),
         "nonpad_kv_seqlen": nonpad is not None,
+        "window": "left_window_size" in attrs or "right_window_size" in attrs,
         "float16": dtype == "float16",
         f"qk_matmul_output_mode {mode}": mode > 0 or outputs > 3,
     }
