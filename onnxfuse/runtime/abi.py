@@ -2,8 +2,8 @@
 
 Names, order and types are those of onnxruntime_c_api.h.  The table is asked for by version: an onnxruntime answers for
 every version up to its own, with the table as that version had it, so that what was built for an older one goes on
-working ("Rules on how to add a new Ort API version" in onnxruntime_c_api.cc).  So these slots hold in releases that came
-out after they were written down.
+working ("Rules on how to add a new Ort API version" in onnxruntime_c_api.cc).  So these slots hold in all that came out
+after they were written down.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class Api:
         table, self.version = next(((found, v) for v in _spoken(version) if (found := ask(v))), (None, 0))
         if not table:
             raise DependencyError(
-                f"kernels need version {min(API_VERSIONS)} of onnxruntime's C API, and onnxruntime {version.decode()} has "
-                f"none so new: install onnxruntime>=1.{min(API_VERSIONS)}, {INSTEAD}"
+                f"kernels need version {min(API_VERSIONS)} of onnxruntime's C API, and onnxruntime {version.decode()} "
+                f"has none so new: install onnxruntime>=1.{min(API_VERSIONS)}, {INSTEAD}"
             )
         entries = ctypes.cast(table, POINTER(c_void_p))
         for name, (slot, result, arguments) in SLOTS.items():
