@@ -132,7 +132,7 @@ def _differ_in_one(one: dict[str, Any], other: dict[str, Any]) -> bool:
     a, b = one["types"], other["types"]
     if any(one[key] != other[key] for key in ("since", "until")) or a.keys() != b.keys():
         return False
-    return sum(a[name] != b[name] for name in a) <= 1
+    return len([name for name in a if a[name] != b[name]]) <= 1
 
 
 def written(found: dict[str, dict[str, Any]], version: str, source: str) -> str:
