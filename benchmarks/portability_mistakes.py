@@ -52,6 +52,12 @@ BOTH = "float[2,8] y, float[2,8] z"
 HEADS, HEAD = "float[1,2,3,8] q, float[1,2,3,8] k", "float[1,2,3,8] y"
 PRODUCTS = "t = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul (q, t)  y = MatMul (s, k)"
 
+GROUPED = (
+    "b = Shape <start = 0, end = 2> (x)  n = Constant <value_ints = [{heads}, 8]> ()  s = Concat <axis = 0> (b, n)  "
+)
+GROUPED += "r = Reshape (x, s)  q = Transpose <perm = [0, 2, 1, 3]> (r)  y = Attention (q, k, k)"
+GROUPS = {"inputs": "float[B,S,48] x, float[B,2,S,8] k", "outputs": "float[B,6,S,8] y"}
+
 MISTAKES = (
     Mistake("openvino", "converts no local functions", text("y = d.Double (x)", 17, DOUBLE), text("y = Add (x, x)")),
     Mistake(
@@ -59,6 +65,12 @@ MISTAKES = (
         "has com.microsoft QuickGelu in float32 alone",
         text("y = com.microsoft.QuickGelu (x)", inputs="float16[2,8] x", outputs="float16[2,8] y"),
         text("y = com.microsoft.QuickGelu (x)"),
+    ),
+    Mistake(
+        "openvino",
+        "gives groups of heads to ai.onnx Attention only where their number is written out",
+        text(GROUPED.format(heads=-1), 23, **GROUPS),
+        text(GROUPED.format(heads=6), 23, **GROUPS),
     ),
     Mistake(
         "onnx.version_converter", "loses local functions", text("y = d.Double (x)", 17, DOUBLE), text("y = Add (x, x)")

@@ -129,7 +129,7 @@ def first(op: str, opset: int, types: frozenset[tuple[str, str]] = frozenset()) 
     none does.
 
     What has a kernel for float32 alone runs in float16, too: onnxruntime converts around it.  An op without a kernel
-    may have a function that is expanded."""
+    may have a function that is expanded, up to the opset at which an op in it changes."""
     version = since(op, opset)
     if version is None:
         return None
@@ -137,7 +137,8 @@ def first(op: str, opset: int, types: frozenset[tuple[str, str]] = frozenset()) 
     bodies = _table()["expanded"].get(op, {})
     added = max((int(known) for known in bodies if version <= int(known) <= opset), default=None)
     found = [_first(kernel, types, True)] if kernel else []
-    found += [_first(bodies[str(added)], types, False)] if added is not None else []
+    if added is not None and opset <= int(bodies[str(added)].get("until", opset)):
+        found.append(_first(bodies[str(added)], types, False))
     return min((runtime for runtime in found if runtime is not None), default=None)
 
 
