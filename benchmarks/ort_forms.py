@@ -43,6 +43,7 @@ class Case:
     half: bool
     mode: int
     short: bool
+    window: bool
     op = "Attention"
 
     @property
@@ -58,6 +59,7 @@ class Case:
             "nonpad_kv_seqlen": self.nonpad,
             "float16": self.half,
             f"qk_matmul_output_mode {self.mode}": self.mode >= 0,
+            "window": self.window,
         }
         return frozenset(name for name, there in said.items() if there)
 
@@ -97,6 +99,8 @@ class Case:
         attributes: dict[str, Any] = {"is_causal": int(self.causal), "softcap": 2.0 * self.softcap}
         if self.packed:
             attributes |= {"q_num_heads": HEADS, "kv_num_heads": HEADS // 2 if self.groups else HEADS}
+        if self.window:
+            attributes |= {"left_window_size": 1, "right_window_size": 2}
         if self.mode >= 0:
             outputs.append("qk_matmul_output")
             attributes["qk_matmul_output_mode"] = self.mode
@@ -111,7 +115,7 @@ class Case:
             ],
             [helper.make_tensor_value_info(name, real, None) for name in outputs if name],
         )
-        opset = 24 if self.nonpad else 23
+        opset = 25 if self.window else 24 if self.nonpad else 23
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
@@ -210,11 +214,11 @@ def cases() -> Iterator[Case]:
     masks += [(kind, rank, False) for kind in ("bool", "infinite", "lowest") for rank in (2, 3, 4)]
     masks += [(kind, rank, True) for kind in ("bool", "infinite") for rank in (2, 3, 4)]
     either = (False, True)
-    rows: Iterable[Any] = itertools.product(either, either, masks, *[either] * 5, (-1, 0, 1, 2, 3), either)
+    rows: Iterable[Any] = itertools.product(either, either, masks, *[either] * 5, (-1, 0, 1, 2, 3), either, either)
     by_form: dict[Form, list[Case]] = {}
-    for packed, groups, (mask, rank, dead), causal, past, softcap, nonpad, half, mode, short in rows:
+    for packed, groups, (mask, rank, dead), causal, past, softcap, nonpad, half, mode, short, window in rows:
         if not (past and nonpad):
-            case = Case(packed, groups, mask, rank, dead, causal, past, softcap, nonpad, half, mode, short)
+            case = Case(packed, groups, mask, rank, dead, causal, past, softcap, nonpad, half, mode, short, window)
             by_form.setdefault(case.form, []).append(case)
     rng = random.Random(0)
     for same in by_form.values():

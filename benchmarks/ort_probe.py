@@ -1,10 +1,10 @@
 """Asks the onnxruntime of one environment; benchmarks/ort_versions.py runs it there, with numpy and onnxruntime alone.
 
-    python ort_probe.py QUESTIONS ANSWERS
+    python ort_probe.py QUESTIONS ANSWERS [PROVIDER]
 
 Both are pickles.  QUESTIONS lists (a serialized model, its feeds or None); ANSWERS holds what became of each, "refused"
-(not loaded), "failed" (not run), or its outputs, None where there were no feeds; and the registry of kernels of the CPU
-provider and of schemas, as onnxruntime's own documentation is made from them.
+(not loaded), "failed" (not run), or its outputs, None where there were no feeds; and the registry of kernels of the
+provider, the CPU's unless another is named, and of schemas, as onnxruntime's own documentation is made from them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def answer(model: bytes, feeds: dict[str, Any] | None) -> Any:
         return "failed"
 
 
-def kernels() -> list[tuple[str, str, int, int, dict[str, list[str]]]]:
+def kernels(provider: str) -> list[tuple[str, str, int, int, dict[str, list[str]]]]:
     """(domain, op, first and last version of the op, type variable → types) of each kernel."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     return [
         (k.domain, k.op_name, *k.version_range, {name: list(types) for name, types in k.type_constraints.items()})
         for k in state.get_all_opkernel_def()
-        if k.provider == "CPUExecutionProvider"
+        if k.provider == provider
     ]
 
 
@@ -53,9 +53,10 @@ def schemas() -> list[tuple[str, str, int, list[str], list[str]]]:
 
 
 def main() -> None:
+    provider = sys.argv[3] if len(sys.argv) > 3 else "CPUExecutionProvider"
     questions = pickle.loads(Path(sys.argv[1]).read_bytes())
     answers = [answer(model, feeds) for model, feeds in questions]
-    found = {"kernels": kernels(), "schemas": schemas(), "answers": answers}
+    found = {"kernels": kernels(provider), "schemas": schemas(), "answers": answers}
     Path(sys.argv[2]).write_bytes(pickle.dumps(found))
 
 

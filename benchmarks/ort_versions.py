@@ -6,8 +6,8 @@ onnxruntime expands, in each element type, and of all forms of ai.onnx Attention
 of the op's own function as the newest version computes it.
 
 The answer goes to onnxfuse/targets/runtimes.json: op → version of the op, or opset from which on it is expanded →
-"from", the first onnxruntime that has it, and type variable → types, each with the onnxruntime that it came with if
-that is a later one ("int8@1.24").
+"from", the first onnxruntime that has it, "until", the last opset at which it is expanded if not at all, and type
+variable → types, each with the onnxruntime that it came with if that is a later one ("int8@1.24").
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.ort_forms import SINCE, forms, other_forms, wrong_forms
 
 TABLE = Path(__file__).parents[1] / "onnxfuse" / "targets" / "runtimes.json"
 
-VERSIONS = [f"1.{minor}" for minor in range(20, 32)]
+VERSIONS = [f"1.{minor}" for minor in range(20, 33)]
 PROBE = Path(__file__).with_name("ort_probe.py")
 LATEST = 2147483647
 """The last version of an op that a kernel names which serves its first version alone, until there is another."""
@@ -73,7 +73,8 @@ def basics() -> Iterator[tuple[Any, Any]]:
 def expansions(answers: Answers) -> Iterator[tuple[Any, Any]]:
     """A node of each standard op that has a function or lacks a kernel, at each version of the op, and at opsets behind
     it at which functions were added, in each element type that its schema allows: onnx's own test of it, in other
-    types."""
+    types; and at every later opset in the type of the test alone, since onnxruntime expands no function whose own ops
+    have changed since."""
     from onnx.backend.test.case.node import collect_testcases
 
     with_kernel = {k[1] for found in answers.values() for k in found["kernels"] if not k[0]}
@@ -92,6 +93,9 @@ def expansions(answers: Answers) -> Iterator[tuple[Any, Any]]:
                 model = _retyped(samples[op], opset, kind)
                 if model is not None:
                     yield ("expanded", op, opset, kind), (model.SerializeToString(), None)
+        for opset in range(since, defs.onnx_opset_version() + 1):
+            if defs.get_schema(op, opset, "").since_version == since and (model := _retyped(samples[op], opset, "")):
+                yield ("reach", op, opset), (model.SerializeToString(), None)
 
 
 def _has_function(op: str) -> bool:
@@ -179,6 +183,9 @@ def table(answers: Answers) -> dict[str, Any]:
             if not _covered(entry, kernels.get(op, {}).get(str(version)))
             and (known[version] == opset or entry != entries[known[version]])
         }
+        for opset, entry in expanded[op].items():
+            if until := _until(op, int(opset), answers[last]["answers"]):
+                entry["until"] = until
     return {
         "provider": "CPUExecutionProvider",
         "versions": {version: _limits(found["answers"]) for version, found in answers.items()},
@@ -221,6 +228,14 @@ def _without(schemas: Iterable[Any], *tables: Mapping[str, Mapping[str, Any]]) -
 def _covered(entry: Mapping[str, str], kernel: Mapping[str, str] | None) -> bool:
     """Does a kernel take all types that the expanded function does?"""
     return kernel is not None and all(set(entry[name].split()) <= set(kernel.get(name, "").split()) for name in entry)
+
+
+def _until(op: str, opset: int, found: Mapping[Any, Any]) -> str:
+    """The last opset at which an op is expanded that has not changed since this one; "" if that is so at all."""
+    asked = sorted(key[2] for key in found if key[:2] == ("reach", op) and key[2] >= opset)
+    same = defs.get_schema(op, opset, "").since_version
+    ends = (o for o in asked if defs.get_schema(op, o, "").since_version == same and found["reach", op, o] is not None)
+    return next((str(end - 1) for end in ends), "")
 
 
 def _limits(found: Mapping[Any, Any]) -> dict[str, int]:

@@ -59,6 +59,7 @@ OPENERS: Mapping[str, Opener] = {
     "onnxruntime 1.20": Opener("onnxruntime", ("onnxruntime==1.20.*", "numpy<3")),
     "onnxruntime 1.23": Opener("onnxruntime", ("onnxruntime==1.23.*", "numpy<3")),
     "onnxruntime 1.26": Opener("onnxruntime", ("onnxruntime==1.26.*", "numpy<3")),
+    "onnxruntime 1.32": Opener("onnxruntime", ("onnxruntime==1.32.*", "numpy<3")),
     "openvino": Opener("openvino", ("openvino", "numpy<3")),
     "graphsurgeon": Opener("graphsurgeon", ("onnx-graphsurgeon", "onnx"), tool=True),
     "onnxslim": Opener("onnxslim", ("onnxslim", "onnx"), tool=True),

@@ -1,7 +1,9 @@
 """onnxruntime's C API as far as custom ops need it: where each function stands in its table.
 
-Names, order and types are those of onnxruntime_c_api.h.  The table only grows at its end and is asked for by version,
-so that one set of slots holds for every onnxruntime that knows that version; `check` refuses those that were not tried.
+Names, order and types are those of onnxruntime_c_api.h.  The table is asked for by version: an onnxruntime answers for
+every version up to its own, with the table as that version had it, so that what was built for an older one goes on
+working ("Rules on how to add a new Ort API version" in onnxruntime_c_api.cc).  So these slots hold in all that came out
+after they were written down.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from onnxfuse.errors import DependencyError
 
 API_VERSIONS = (24, 23)
 """The versions of the table that are asked for in turn, and of OrtCustomOp that is given then."""
-TESTED = ((1, 23), (1, 31))
-"""The first and the last minor version of onnxruntime that tests/runtime/test_session.py has passed on."""
+
+INSTEAD = "or open the model with onnxruntime.InferenceSession, which runs the function bodies"
+"""What else helps where kernels cannot be connected."""
 
 ORT_FAIL = 1
 REQUIRED, OPTIONAL = 0, 1
@@ -128,7 +131,7 @@ class Api:
     """The functions of `SLOTS` by their names, of the onnxruntime at whose OrtApiBase `base` points.
 
     They are called with Python's lock held: none of them waits for another thread, and most take less time than to give
-    the lock away.
+    the lock away.  Raises DependencyError where this onnxruntime has no table of a version of `API_VERSIONS`.
     """
 
     def __init__(self, base: int) -> None:
@@ -137,7 +140,10 @@ class Api:
         ask = ctypes.CFUNCTYPE(c_void_p, c_uint32)(members[0])
         table, self.version = next(((found, v) for v in _spoken(version) if (found := ask(v))), (None, 0))
         if not table:
-            raise DependencyError(f"onnxruntime {version.decode()} has no API version {min(API_VERSIONS)}: upgrade it")
+            raise DependencyError(
+                f"kernels need version {min(API_VERSIONS)} of onnxruntime's C API, and onnxruntime {version.decode()} "
+                f"has none so new: install onnxruntime>=1.{min(API_VERSIONS)}, {INSTEAD}"
+            )
         entries = ctypes.cast(table, POINTER(c_void_p))
         for name, (slot, result, arguments) in SLOTS.items():
             if self.version >= SINCE.get(name, 0):
@@ -174,7 +180,7 @@ class Api:
         """Raises DependencyError if the slots of a status are not where they should be."""
         status = self.status("onnxfuse")
         if self.GetErrorCode(status) != ORT_FAIL or self.GetErrorMessage(status) != b"onnxfuse":
-            raise DependencyError("this onnxruntime has another C API than those that onnxfuse was tested with")
+            raise DependencyError(f"this onnxruntime's C API is not as its header says: install another, {INSTEAD}")
         self.ReleaseStatus(status)
 
     def check(self, status: Pointer) -> None:
@@ -200,14 +206,3 @@ def _spoken(version: bytes) -> list[int]:
     """The versions to ask an onnxruntime for: one that it lacks makes it complain on stderr."""
     minor = re.match(rb"1\.(\d+)", version)
     return [known for known in API_VERSIONS if minor is None or known <= int(minor[1])]
-
-
-def check(version: str) -> None:
-    """Raises DependencyError if this version of onnxruntime is outside the tested range."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    first, last = (".".join(map(str, bound)) for bound in TESTED)
-    if found is None or not TESTED[0] <= (int(found[1]), int(found[2])) <= TESTED[1]:
-        raise DependencyError(
-            f"kernels were tested with onnxruntime {first} to {last}, this is {version}: install one of those, or open "
-            "the model with onnxruntime.InferenceSession, which runs the function bodies"
-        )

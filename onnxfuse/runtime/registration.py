@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from onnxfuse.errors import DependencyError
 from onnxfuse.model.graph import DOMAIN
 
-from . import abi, library
+from . import library
 from .abi import Api, Pointer
 from .custom_op import Backend, Op, define, explain
-from .installed import onnxruntime
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
 
 _pending = threading.local()
-"""`ops` and `domain` of the registration that this thread is in."""
+"""`ops` and `domain` of the registration that this thread is in, and `refusal`: why there was none."""
 
 
 @dataclass(slots=True)
@@ -45,14 +45,15 @@ def add(session_options: SessionOptions, ops: Iterable[Op], backend: Backend) ->
 
     Raises DependencyError where the system or the version of onnxruntime is none that this works with.
     """
-    abi.check(onnxruntime().__version__)
     path, target = library.loaded()
     domain = _domains.setdefault(session_options, _Domain())
     new = [(op, backend) for op in ops if (op, backend) not in domain.ops]
     if new:
         target.value = ctypes.cast(_callback(), ctypes.c_void_p).value
-        _pending.domain, _pending.ops = domain, new
+        _pending.domain, _pending.ops, _pending.refusal = domain, new, None
         session_options.register_custom_ops_library(path)
+        if _pending.refusal is not None:
+            raise _pending.refusal
 
 
 @cache
@@ -62,7 +63,11 @@ def _callback() -> Any:
 
 def _registered(options: int, base: int) -> Pointer:
     """RegisterCustomOps, as onnxruntime_c_api.h has it.  Domains are never freed: sessions point to them."""
-    api = _api(base)
+    try:
+        api = _api(base)
+    except DependencyError as refusal:  # there is no status to say it by without the C API
+        _pending.refusal = refusal
+        return None
     try:
         domain: _Domain = _pending.domain
         is_new = not domain.handle

@@ -45,7 +45,7 @@ def open_session(
     Where the session does not run on CUDA although `providers` name it, onnxruntime says nothing: a RuntimeWarning says
     why if they name the CPU besides, and a DependencyError if they do not.
 
-    Raises DependencyError where onnxruntime is missing, or is a version that kernels were not tested with, and
+    Raises DependencyError where onnxruntime is missing, or is too old for kernels to be connected, and
     UsageError where `sess_options` know an op from another model that must run from its function body in this one.
     """
     ort = onnxruntime()

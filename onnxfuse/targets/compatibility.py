@@ -16,7 +16,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 from onnxfuse.errors import UsageError
 from onnxfuse.model.dims import Shape
 from onnxfuse.model.graph import Graph, opset_of
-from onnxfuse.model.schema import attributes_of, standard_attributes
+from onnxfuse.model.schema import attribute_value, attributes_of, standard_attributes
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.types import CONSTANTS, type_name
 from onnxfuse.model.walk import attribute_graphs
@@ -165,7 +165,8 @@ def _kernel(needs: _Needs, node: NodeProto, op: str, opset: int, types: dict[str
             if attribute.name not in allowed:
                 needs.ask(None, f"{where} with {attribute.name}")
     kind = types.get(node.input[0], "") if node.input else ""
-    wrong = runtimes.features(op, attributes_of(node, opset), given, kind, len(node.output))
+    named = {attribute.name: attribute_value(attribute) for attribute in node.attribute}
+    wrong = runtimes.features(op, named, given, kind, len(node.output))
     needs.ask(runtimes.right_from(op, wrong) or needs.needed, f"{where} with {', '.join(sorted(wrong))}")
 
 

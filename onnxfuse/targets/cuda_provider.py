@@ -1,9 +1,9 @@
 """Which ops onnxruntime's CUDA provider has a kernel for, by its own table.
 
 cuda_kernels.json says for each op from which opset to which it has a kernel, and for which element types;
-benchmarks/cuda_kernels.py makes it of onnxruntime's docs/OperatorKernels.md.  A kernel whose end is open serves the
-edition of the op that it was written for and none that came after (onnxruntime's kernel_registry.cc): an op that a
-later opset of ai.onnx changed falls back to the CPU until onnxruntime registers it again.
+benchmarks/cuda_kernels.py asked a release of onnxruntime-gpu for it.  A kernel whose end is open serves the edition of
+the op that it was written for and none that came after (onnxruntime's kernel_registry.cc): an op that a later opset of
+ai.onnx changed falls back to the CPU until onnxruntime registers it again.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def first(op: str, opset: int, types: frozenset[tuple[str, str]] = frozenset()) 
     none does.
 
     What has a kernel for float32 alone runs in float16, too: onnxruntime converts around it.  An op without a kernel
-    may have a function that is expanded."""
+    may have a function that is expanded, up to the opset at which an op in it changes."""
     version = since(op, opset)
     if version is None:
         return None
@@ -137,7 +137,8 @@ def first(op: str, opset: int, types: frozenset[tuple[str, str]] = frozenset()) 
     bodies = _table()["expanded"].get(op, {})
     added = max((int(known) for known in bodies if version <= int(known) <= opset), default=None)
     found = [_first(kernel, types, True)] if kernel else []
-    found += [_first(bodies[str(added)], types, False)] if added is not None else []
+    if added is not None and opset <= int(bodies[str(added)].get("until", opset)):
+        found.append(_first(bodies[str(added)], types, False))
     return min((runtime for runtime in found if runtime is not None), default=None)
 
 
@@ -172,8 +173,8 @@ def judged() -> frozenset[str]:
 def features(
     op: str, attrs: Mapping[str, Any], inputs: Sequence[Sequence[Any] | None], dtype: str, outputs: int = 0
 ) -> frozenset[str]:
-    """What of a node its numbers depend on in some version; `inputs` are shapes, () if not known, None if not given,
-    `outputs` tells how many there are.
+    """What of a node its numbers depend on in some version; `attrs` are those that it names, `inputs` are shapes, () if
+    not known, None if not given, `outputs` tells how many there are.
 
     The names are those of the op's schema, and what benchmarks/ort_forms.py calls such cases besides."""
     if op not in judged():
@@ -205,6 +206,7 @@ def _attention(
         "past_key": past is not None,
         "softcap": bool(attrs.get("softcap")),
         "nonpad_kv_seqlen": nonpad is not None,
+        "window": "left_window_size" in attrs or "right_window_size" in attrs,
         "float16": dtype == "float16",
         f"qk_matmul_output_mode {mode}": mode > 0 or outputs > 3,
     }

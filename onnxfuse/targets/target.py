@@ -129,8 +129,10 @@ class Target:
             return not cuda_provider.refusal(op, opset, cuda_provider.result_type(op, opset, dtype))
         op, kind = op.removeprefix("ai.onnx."), type_name(dtype)
         held, opset = self.held, 1 if "." in op else opset
-        if held is None or runtimes.since(op, opset) is None:
+        if runtimes.since(op, opset) is None:
             return True
+        if held is None:  # any runtime will do, but an op that none runs cannot be proved
+            return runtimes.first(op, opset) is not None
         inputs, _ = runtimes.parameters(op, opset)
         needed = runtimes.first(op, opset, frozenset({(inputs[0], kind)} if inputs else ()))
         right = runtimes.right_from(op, features)

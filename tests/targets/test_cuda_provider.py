@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import onnx
 import pytest
 
 from benchmarks import cuda, cuda_kernels
+from benchmarks.ort_versions import LATEST
 from onnxfuse.errors import UsageError
 from onnxfuse.fusing.fuse import lower
 from onnxfuse.reporting.placement import fallbacks
@@ -19,32 +23,26 @@ from tests.targets.test_cuda_target import CATALOGUE, MODELS
 
 # ------------------------------------------------------------------------------------------------ the table
 
-DOCUMENT = """# Supported
-## Operators implemented by CPUExecutionProvider
-|**Operator Domain:** *ai.onnx*||||
-|Abs|*in* X:**T**<br> *out* Y:**T**|13+|**T** = tensor(double)|
-## Operators implemented by CUDAExecutionProvider
-| Op Name | Parameters | OpSet Version | Types Supported |
-|---------|------------|---------------|-----------------|
-|**Operator Domain:** *ai.onnx*||||
-|Identity|*in* x:**V**<br> *out* y:**V**<br><br>or<br><br>*in* x:**T**|14+|**V** = seq(tensor(bool)), tensor(float)|
-|||[1, 13]|**T** = tensor(float), tensor(float16)|
-|IsNaN|*in* X:**T1**<br> *out* Y:**T2**|12|**T1** = tensor(float)<br/> **T2** = tensor(bool)|
-|**Operator Domain:** *com.microsoft*||||
-|BiasGelu|*in* A:**T**<br> *in* B:**T**<br> *out* C:**T**|1+|**T** = tensor(float)|
-|**Operator Domain:** *com.ms.internal.nhwc*||||
-|Conv|*in* X:**T**|1+|**T** = tensor(float)|
-## Operators implemented by DmlExecutionProvider
-|**Operator Domain:** *ai.onnx*||||
-|Exp|*in* X:**T**|1+|**T** = tensor(float)|
-"""
+
+def kernel(since: int, until: int | None, **types: list[str]) -> dict[str, Any]:
+    return {"since": since, "until": until, "types": types}
 
 
-def test_the_table_is_read_from_the_document_of_onnxruntime() -> None:
-    def kernel(since: int, until: int | None, **types: list[str]) -> dict[str, Any]:
-        return {"since": since, "until": until, "types": types}
-
-    assert cuda_kernels.table(DOCUMENT) == {
+def test_the_table_is_made_of_the_registry_of_kernels() -> None:
+    kernels = [
+        ("", "Identity", 1, 13, {"T": ["tensor(float)", "tensor(float16)"]}),
+        ("", "Identity", 14, LATEST, {"V": ["seq(tensor(bool))", "tensor(float)"]}),
+        ("", "IsNaN", 12, 12, {"T1": ["tensor(float)"], "T2": ["tensor(bool)"]}),
+        ("com.microsoft", "BiasGelu", 1, LATEST, {"T": ["tensor(float)"]}),
+        ("com.ms.internal.nhwc", "Conv", 1, LATEST, {"T": ["tensor(float)"]}),
+    ]
+    schemas = [
+        ("", "Identity", 1, ["T"], ["T"]),
+        ("", "Identity", 14, ["V"], ["V"]),
+        ("", "IsNaN", 9, ["T1"], ["T2"]),
+        ("com.microsoft", "BiasGelu", 1, ["T", "T"], ["T"]),
+    ]
+    assert cuda_kernels.table(kernels, schemas) == {
         "Identity": {
             "inputs": ["V"],
             "kernels": [kernel(14, None, V=["float"]), kernel(1, 13, T=["float", "float16"])],
@@ -54,14 +52,37 @@ def test_the_table_is_read_from_the_document_of_onnxruntime() -> None:
     }
 
 
-def test_another_document_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no table of CUDAExecutionProvider: is this docs/OperatorKernels\.md"):
-        cuda_kernels.table("# Roadmap")
+def test_kernels_are_told_as_one_only_where_that_says_no_more_than_they_do() -> None:
+    """A kernel for each type is one for all; of types that belong together, none is mixed with another's."""
+    single = [kernel(7, None, T=[kind]) for kind in ("float", "double", "float16")]
+    assert cuda_kernels.merged(single) == [kernel(7, None, T=["double", "float", "float16"])]
+    square = [kernel(1, None, T=[a], U=[b]) for a in ("float", "half") for b in ("int32", "int64")]
+    assert cuda_kernels.merged(square) == [kernel(1, None, T=["float", "half"], U=["int32", "int64"])]
+    bound = [kernel(23, None, T=["float"], U=["float"]), kernel(23, None, T=["half"], U=["half"])]
+    assert cuda_kernels.merged(bound) == bound
+    apart = [kernel(1, 6, T=["float"]), kernel(7, None, T=["float"]), kernel(7, None, V=["float"])]
+    assert cuda_kernels.merged(apart) == apart
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("gcc", "nm", "readelf"))), reason="stand-ins are compiled by gcc")
+def test_a_library_finds_stand_ins_for_what_it_is_linked_to(tmp_path: Path) -> None:
+    """A library that takes functions from two of CUDA's, one by version, runs without either."""
+    for name, function in (("libcudart.so.13", "cudaSetDevice"), ("libcuda.so.1", "cuInit")):
+        cuda_kernels.stand_in(tmp_path, name, {function: name == "libcudart.so.13"})
+    source = tmp_path / "user.c"
+    source.write_text("int cudaSetDevice(int), cuInit(int); int both(void) { return cudaSetDevice(0) + cuInit(0); }")
+    user = tmp_path / "libuser.so"
+    linked = [f"-L{tmp_path}", "-l:libcudart.so.13", "-l:libcuda.so.1", "-Wl,-rpath,$ORIGIN"]
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", user, source, *linked], check=True)
+    found = cuda_kernels.wanted([user])
+    assert found == {"libcudart.so.13": {"cudaSetDevice": True}, "libcuda.so.1": {"cuInit": False}}
+    assert ctypes.CDLL(str(user)).both() == 0
 
 
 def test_the_table_says_where_it_is_from() -> None:
     found = json.loads(cuda_provider.TABLE.read_text(encoding="utf-8"))
-    assert found["source"].endswith("/docs/OperatorKernels.md")
+    release = f"onnxruntime-gpu {found['onnxruntime']}"
+    assert found["source"] == f"the registry of kernels of {release}, by benchmarks/cuda_kernels.py"
     assert cuda_kernels.written(found["ops"], found["onnxruntime"], found["source"]) == cuda_provider.TABLE.read_text(
         encoding="utf-8"
     )
@@ -83,10 +104,10 @@ def test_no_model_falls_back_more_than_before(path: Path) -> None:
 @pytest.mark.parametrize(
     ("op", "opset", "kind", "reason"),
     [
-        ("Cos", 21, "float", ""),
-        ("Cos", 22, "float", "no kernel for the edition of opset 22"),
-        ("ReduceMax", 18, "float", ""),
-        ("ReduceMax", 20, "float", "no kernel for the edition of opset 20"),
+        ("Elu", 21, "float", ""),
+        ("Elu", 22, "float", "no kernel for the edition of opset 22"),
+        ("Gelu", 20, "float", ""),
+        ("ReduceMax", 20, "float", ""),
         ("Range", 17, "float16", "no kernel in float16"),
         ("Celu", 17, "float", "no kernel"),
         ("com.microsoft.FusedConv", 17, "float16", "no kernel in float16"),
