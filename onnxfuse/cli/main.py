@@ -60,7 +60,8 @@ def guarded_main() -> int:
 
 @click.group(name="onnxfuse", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def onnxfuse() -> None:
+@click.pass_context
+def onnxfuse(context: click.Context) -> None:
     """Find every subgraph of an ONNX model that one kernel could run, fuse it, and prove the numbers unchanged.
 
     \b
@@ -69,6 +70,11 @@ def onnxfuse() -> None:
       onnxfuse optimize model.onnx        write model.fused.onnx
       onnxfuse check model.onnx --expect 'Attention>=12'
     """
+    from onnxfuse.cli import settings
+
+    if context.invoked_subcommand in settings.READERS:
+        context.obj = settings.nearest()
+        context.default_map = context.obj.defaults()
 
 
 for command in (optimize, report, check, run, bench, rules):

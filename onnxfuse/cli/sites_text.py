@@ -11,9 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from onnxfuse.reporting.layers import collapsed, short
 from onnxfuse.reporting.records import Fusion, NearMiss, Remaining, known_bytes
 
-from .layers import collapsed, short
 from .quantities import human_launches, human_traffic
 
 _EXAMPLES = 3

@@ -24,6 +24,7 @@ from .options import (
     seconds,
     selection,
     shape,
+    sizes,
     timeout,
     to_json,
 )
@@ -108,7 +109,7 @@ def optimize(
     lookup.check_rules((*build.select, *build.ignore), build.rules)
     given = files.read_inputs(inputs) if inputs else None
     judge, limit = _judge(validate, no_validate), seconds(timeout, emulate=validate == "kernels")
-    experiment = Experiment(shapes or None, given, validate=judge, timeout=limit, **tolerances)
+    experiment = Experiment(None, given, validate=judge, timeout=limit, **tolerances)
     out = console.console()
     sources = paths.expand(models)
     places = _without_own(dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True)))
@@ -121,8 +122,8 @@ def optimize(
             atomic_write.refuse(places[path], filter(None, [inputs]))
         model = files.read(path, weights=not no_validate)
         with console.progress(path.name, quiet=quiet) as progress:
-            own = replace(build, base_dir=path.parent)
-            done = pipeline.optimize(model, own, experiment, card=weighed_on, progress=progress)
+            own, tried = replace(build, base_dir=path.parent), replace(experiment, shapes=sizes(shapes, path))
+            done = pipeline.optimize(model, own, tried, card=weighed_on, progress=progress)
         report, written, done.report.model = done.report, list[Path](), str(path)
         _refuse_mismatch(report)
         if not dry_run:

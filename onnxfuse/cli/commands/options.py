@@ -6,7 +6,8 @@ import gc
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,7 @@ from onnxfuse.system.processes import Stopped
 
 # onnx and numpy take longer to import than `onnxfuse --help` may take: the commands import what they need.
 if TYPE_CHECKING:
+    from onnxfuse.cli.settings import Settings
     from onnxfuse.reporting.records import Report
     from onnxfuse.system.isolation import Tell
 
@@ -150,13 +152,23 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
-def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_Result], int]:
-    """What `work` makes of each path, and the worst exit code: one that fails does not stop the others."""
-    # A command is short, and the cycle collector looks at every term and node again and again: once per model will do.
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without Python's cycle collector, which looks at every term and node again and again: a command is short, and
+    once per model will do."""
     collecting = gc.isenabled()
     gc.disable()
-    results, code = [], 0
     try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_Result], int]:
+    """What `work` makes of each path, and the worst exit code: one that fails does not stop the others."""
+    results, code = [], 0
+    with uncollected():
         for number, path in enumerate(paths):
             if number:
                 gc.collect()
@@ -167,10 +179,20 @@ def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_
                 code = max(code, complain(error, path))
             except Exception as error:
                 code = max(code, complain(mistake(error), path))
-    finally:
-        if collecting:
-            gc.enable()
     return results, code
+
+
+def settled() -> Settings:
+    """What pyproject.toml says, in a command that looks there."""
+    from onnxfuse.cli.settings import Settings
+
+    found = click.get_current_context().find_object(Settings)
+    return found if found is not None else Settings()
+
+
+def sizes(given: dict[str, tuple[int, ...]], path: Path) -> dict[str, tuple[int, ...]] | None:
+    """The shapes of a model's inputs that flags say, or else the settings."""
+    return given or settled().shapes_of(path) or None
 
 
 def warn_of_unread(found: Report) -> None:

@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from onnxfuse.errors import OnnxfuseError, UsageError
+
+from .many import jobs, outcomes
 from .options import (
     card,
     choose_target,
-    each,
+    complain,
     format_,
     models,
     one_or_many,
     print_json,
     selection,
     shape,
+    sizes,
     warn_of_unread,
 )
 
@@ -28,12 +32,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from onnxfuse.reporting.records import Report
+    from onnxfuse.system.isolation import Tell
 
 
 @click.command()
 @models
 @selection
 @shape
+@jobs
 @format_
 @click.option("--why", metavar="RULE", help="Every place where this rule fuses or nearly does.")
 @click.option("--estimate", is_flag=True, help="Predict the time of each fused node on a GPU, and what bounds it.")
@@ -48,6 +54,7 @@ def report(
     explain: str | None,
     estimate: bool,
     card: str | None,
+    jobs: int,
     verbose: bool,
     **options: Any,
 ) -> int:
@@ -66,7 +73,6 @@ def report(
     """
     from onnxfuse import pipeline
     from onnxfuse.cli import console, paths, report_text
-    from onnxfuse.errors import UsageError
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
     from onnxfuse.model import files
@@ -80,14 +86,16 @@ def report(
     lookup.check_rules((*build.select, *build.ignore, *filter(None, [why])), build.rules)
     out = console.console()
 
-    def one(path: Path) -> Report:
+    def one(path: Path, progress: Tell | None) -> tuple[Report, NodeProto | None]:
         start = time.perf_counter()
         model = files.read(path, weights=False)
         node = lookup.node_named(explain, model) if explain else None
-        with console.progress(path.name) as progress:
-            own = replace(build, base_dir=path.parent)
-            found = pipeline.report(model, own, shapes=shapes or None, why=why, card=known, progress=progress)
+        own = replace(build, base_dir=path.parent)
+        found = pipeline.report(model, own, shapes=sizes(shapes, path), why=why, card=known, progress=progress)
         found.model, found.seconds = str(path), time.perf_counter() - start
+        return found, node
+
+    def show(found: Report, node: NodeProto | None) -> Report:
         warn_of_unread(found)
         if style == "json":
             found = found.narrowed(lambda fusion: not why or fusion.rule == why)
@@ -102,7 +110,12 @@ def report(
         return found
 
     sources = paths.expand(models)
-    reports, code = each(sources, one)
+    reports, code = [], 0
+    for path, made in outcomes(sources, one, jobs=jobs):
+        if isinstance(made, OnnxfuseError):
+            code = max(code, complain(made, path))
+        else:
+            reports.append(show(*made))
     if style == "json":
         print_json(one_or_many(reports, len(sources)))
     return code

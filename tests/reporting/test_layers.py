@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.cli.layers import collapsed
+from onnxfuse.reporting.layers import collapsed
 
 
 @pytest.mark.parametrize(
