@@ -11,6 +11,7 @@ import click
 from onnxfuse import __version__
 from onnxfuse.cli.commands.bench import bench
 from onnxfuse.cli.commands.check import check
+from onnxfuse.cli.commands.diff import diff
 from onnxfuse.cli.commands.guard import guarded
 from onnxfuse.cli.commands.optimize import optimize
 from onnxfuse.cli.commands.options import complain, mistake
@@ -77,5 +78,5 @@ def onnxfuse(context: click.Context) -> None:
         context.default_map = context.obj.defaults()
 
 
-for command in (optimize, report, check, run, bench, rules):
+for command in (optimize, report, check, diff, run, bench, rules):
     onnxfuse.add_command(command)

@@ -76,6 +76,18 @@ def by_rule(found: Sites) -> Counter[tuple[str, str]]:
     return counts
 
 
+def fewer(before: Sites, now: Sites) -> list[tuple[str, str]]:
+    """The rules and scopes that have fewer fusions than before, without those that are gone as part of a larger one."""
+    deficit = by_rule(before)
+    deficit.subtract(by_rule(now))
+    for kept, count in sorted(before.items(), key=lambda item: (-len(item[0].inside), item[0])):
+        gone = min(deficit[kept.rule, kept.scope], count - now[kept])
+        if gone > 0:
+            for rule in kept.inside:
+                deficit[rule, kept.scope] -= gone
+    return [place for place, gone in deficit.items() if gone > 0]
+
+
 def natural(text: str) -> tuple[object, ...]:
     """What sorts ``layer.2`` before ``layer.10``."""
     parts = re.split(r"(\d+)", text)

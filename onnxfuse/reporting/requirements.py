@@ -13,7 +13,7 @@ from typing import Any, Literal
 from onnxfuse.errors import UsageError
 from onnxfuse.reporting.records import Fusion, NearMiss, Report
 
-from .baseline import Sites, by_rule, natural, sites
+from .baseline import Sites, by_rule, fewer, natural, sites
 from .layers import collapsed
 
 _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
@@ -108,22 +108,10 @@ def lost(report: Report, before: Sites | None, by: str = "") -> list[Finding]:
     now = sites(report)
     then, left = by_rule(before), by_rule(now)
     alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
-    for rule, scope in sorted(_outermost(before, now), key=lambda place: (place[0], natural(place[1]))):
+    for rule, scope in sorted(fewer(before, now), key=lambda place: (place[0], natural(place[1]))):
         new = tuple(sorted(r for r, s in left if s == scope and r != rule and left[r, s] > then[r, s]))
         alike[rule, tuple(re.split(r"\d+", scope)), then[rule, scope], left[rule, scope], new].append(scope)
     return [_lost(report, key, scopes, by) for key, scopes in alike.items()]
-
-
-def _outermost(before: Sites, now: Sites) -> list[tuple[str, str]]:
-    """The rules and scopes that have fewer fusions than before, without those that are gone as part of a larger one."""
-    deficit = by_rule(before)
-    deficit.subtract(by_rule(now))
-    for kept, count in sorted(before.items(), key=lambda item: (-len(item[0].inside), item[0])):
-        gone = min(deficit[kept.rule, kept.scope], count - now[kept])
-        if gone > 0:
-            for rule in kept.inside:
-                deficit[rule, kept.scope] -= gone
-    return [place for place, gone in deficit.items() if gone > 0]
 
 
 def _lost(report: Report, key: tuple[Any, ...], scopes: Sequence[str], by: str) -> Finding:
@@ -135,8 +123,8 @@ def _lost(report: Report, key: tuple[Any, ...], scopes: Sequence[str], by: str) 
     if new:
         message += f" ({', '.join(new)} is new there: if that is better, --update-baseline)"
     message += by
-    near = (miss for miss in report.near_misses if miss.rule == rule and any(_near(miss.scope, s) for s in scopes))
-    return Finding("lost", report.model, rule, place, message, tuple(near), tuple(scopes))
+    seen = (miss for miss in report.near_misses if miss.rule == rule and any(near(miss.scope, s) for s in scopes))
+    return Finding("lost", report.model, rule, place, message, tuple(seen), tuple(scopes))
 
 
 def gained(report: Report, before: Sites | None) -> int:
@@ -166,7 +154,7 @@ def _place(scope: str) -> str:
     return scope or "the top of the graph"
 
 
-def _near(one: str, other: str) -> bool:
+def near(one: str, other: str) -> bool:
     """Whether one scope is the other or lies inside it; the top of the graph is near to nothing but itself."""
     shorter, longer = sorted((one, other), key=len)
     return one == other or (shorter != "" and longer.startswith(f"{shorter}/"))

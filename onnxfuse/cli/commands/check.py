@@ -12,7 +12,19 @@ import click
 from onnxfuse.errors import OnnxfuseError, UsageError
 
 from .many import jobs, outcomes
-from .options import PATH, choose_target, complain, one_line, selection, settled, shape, sizes, to_json, warn_of_unread
+from .options import (
+    PATH,
+    choose_target,
+    complain,
+    one_line,
+    selection,
+    settled,
+    shape,
+    sizes,
+    to_json,
+    warn_of_unread,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from onnxfuse.cli.settings import Settings
@@ -87,7 +99,7 @@ def check(
     if told:
         _print(missing)
     if style != "text":
-        _write(_formatted(style, found, judge.build), output)
+        write_text(_formatted(style, found, judge.build), output)
     kept.finish(checked, sources, quiet=quiet)
     return max(code, int(any(True for _ in found.all())))
 
@@ -251,12 +263,3 @@ def _formatted(style: str, found: Check, build: Build) -> str:
             return junit.junit(found, top)
         case _:
             return to_json(sarif.sarif(found, lookup.catalogue(build.rules), build.rules, top, __version__))
-
-
-def _write(text: str, output: Path | None) -> None:
-    from onnxfuse.system import atomic_write
-
-    if output is None or str(output) == "-":
-        click.echo(text, nl=False)
-    else:
-        atomic_write.replace(output, [text.encode("utf-8", "backslashreplace")])

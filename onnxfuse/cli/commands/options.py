@@ -257,3 +257,13 @@ def one_or_many(reports: Sequence[Report], asked: int) -> object:
 
 def to_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+def write_text(text: str, output: Path | None) -> None:
+    """To a file at once, or to stdout, which is also called ``-``."""
+    from onnxfuse.system import atomic_write
+
+    if output is None or str(output) == "-":
+        click.echo(text, nl=False)
+    else:
+        atomic_write.replace(output, [text.encode("utf-8", "backslashreplace")])

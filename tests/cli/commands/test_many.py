@@ -49,14 +49,14 @@ def test_nothing_is_nothing() -> None:
 
 def crash(path: Path, tell: Tell | None) -> str:
     if path.stem == "b":
-        os.kill(os.getpid(), signal.SIGSEGV)
+        os.kill(os.getpid(), signal.SIGKILL)
     return path.stem
 
 
 def test_a_crash_is_an_error_of_one_model() -> None:
     (_, a), (_, b), (_, c) = outcomes(PATHS, crash, jobs=2)
     assert (a, c) == ("a", "c")
-    assert "crashed with SIGSEGV" in str(b)
+    assert str(b).startswith("killed, ")
 
 
 def test_there_is_one_bar_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
