@@ -11,10 +11,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+
+from onnxfuse.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 GELU = ROOT / "models" / "quick_gelu.onnx"
@@ -61,13 +62,17 @@ def test_the_hooks_say_what_pre_commit_needs() -> None:
     ("hook", "code", "said"),
     [("onnxfuse-check", 0, ""), ("onnxfuse-check-all", 1, "old.onnx: not given: is in fusions.jsonl")],
 )
-def test_hooks(hook: str, code: int, said: str, project: Path) -> None:
+def test_hooks(
+    hook: str, code: int, said: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (entry,) = [h for h in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text()) if h["id"] == hook]
-    files = "exports/quick_gelu.onnx" if entry.get("pass_filenames", True) else ""
-    assert not files or re.search(entry["files"], files)
-    done = run(f"{entry['entry']} {files}", project)
-    assert done.returncode == code, done.stderr
-    assert done.stdout.startswith(said)
+    files = ["exports/quick_gelu.onnx"] if entry.get("pass_filenames", True) else []
+    assert not files or re.search(entry["files"], files[0])
+    monkeypatch.chdir(project)
+    command, *words = shlex.split(entry["entry"])
+    assert command == "onnxfuse"
+    assert main([*words, *files]) == code
+    assert capsys.readouterr().out.startswith(said)
 
 
 def filled(text: str, known: Mapping[str, str]) -> str:
