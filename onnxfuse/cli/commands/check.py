@@ -17,10 +17,12 @@ from .options import (
     choose_target,
     complain,
     one_line,
+    read_model,
     selection,
     settled,
     shape,
     sizes,
+    some_models,
     to_json,
     warn_of_unread,
     write_text,
@@ -38,7 +40,7 @@ FORMATS = ("text", "json", "github", "sarif", "junit")
 
 
 @click.command()
-@click.argument("models", metavar="MODEL...", nargs=-1)
+@some_models
 @click.option("--expect", multiple=True, metavar="COUNT", help="Such as 'Attention>=12' (also <= == > <; repeatable).")
 @click.option("--baseline", type=PATH, metavar="FILE", help="Fail where a fusion that this file counts is gone.")
 @click.option("--update-baseline", is_flag=True, help="Write what is found to the baseline, and do not compare.")
@@ -176,12 +178,11 @@ class _Judge:
 
     def __call__(self, path: Path, progress: Tell | None) -> Checked:
         from onnxfuse import __version__, pipeline
-        from onnxfuse.model import files
         from onnxfuse.reporting import requirements
         from onnxfuse.reporting.checked import Checked
         from onnxfuse.reporting.code_lines import located
 
-        model = files.read(path, weights=False)
+        model = read_model(path, weights=False)
         own, shapes = replace(self.build, base_dir=path.parent), sizes(self.shapes, path)
         found = pipeline.report(model, own, shapes=shapes, progress=progress)
         found.model = str(path)

@@ -12,7 +12,18 @@ import click
 from onnxfuse.errors import OnnxfuseError, UsageError
 
 from .many import jobs, outcomes
-from .options import PATH, choose_target, complain, selection, shape, sizes, to_json, warn_of_unread, write_text
+from .options import (
+    PATH,
+    choose_target,
+    complain,
+    read_model,
+    selection,
+    shape,
+    sizes,
+    to_json,
+    warn_of_unread,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -52,7 +63,6 @@ def diff(
     from onnxfuse import pipeline
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
-    from onnxfuse.model import files
     from onnxfuse.reporting.difference import Side, difference
     from onnxfuse.system import atomic_write
 
@@ -65,7 +75,7 @@ def diff(
     models: list[ModelProto] = []
     for path in paths:
         try:
-            models.append(files.read(path, weights=False))
+            models.append(read_model(path, weights=False))
         except OnnxfuseError as error:
             return complain(error, path)
     own = [sizes(shapes, path) for path in paths]

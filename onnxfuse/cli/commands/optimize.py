@@ -21,12 +21,14 @@ from .options import (
     loudness,
     models,
     one_or_many,
+    read_model,
     seconds,
     selection,
     shape,
     sizes,
     timeout,
     to_json,
+    write_model,
 )
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ def optimize(
     Example:
       onnxfuse optimize bert.onnx                       write bert.fused.onnx
       onnxfuse optimize exports/*.onnx -o fused/        write fused/NAME.onnx for each
+      onnxfuse optimize - < bert.onnx > fused.onnx      from stdin to stdout
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100
       onnxfuse optimize bert.onnx --target ort --runtime onnxruntime==1.23
@@ -110,24 +113,24 @@ def optimize(
     given = files.read_inputs(inputs) if inputs else None
     judge, limit = _judge(validate, no_validate), seconds(timeout, emulate=validate == "kernels")
     experiment = Experiment(None, given, validate=judge, timeout=limit, **tolerances)
-    out = console.console()
     sources = paths.expand(models)
     places = _without_own(dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True)))
+    out = console.console(stderr=Path(paths.STREAM) in places.values())
     if report_file:
         atomic_write.refuse(report_file, [*sources, *places.values(), *filter(None, [inputs])])
 
     def one(path: Path) -> Report:
         start = time.perf_counter()
-        if not dry_run:
+        if not dry_run and str(places[path]) != paths.STREAM:
             atomic_write.refuse(places[path], filter(None, [inputs]))
-        model = files.read(path, weights=not no_validate)
+        model = read_model(path, weights=not no_validate)
         with console.progress(path.name, quiet=quiet) as progress:
             own, tried = replace(build, base_dir=path.parent), replace(experiment, shapes=sizes(shapes, path))
             done = pipeline.optimize(model, own, tried, card=weighed_on, progress=progress)
         report, written, done.report.model = done.report, list[Path](), str(path)
         _refuse_mismatch(report)
         if not dry_run:
-            written = files.write(done.model, places[path], source=path)
+            written = write_model(done.model, places[path], path)
             report.output = str(places[path])
         report.seconds = time.perf_counter() - start
         if not quiet:

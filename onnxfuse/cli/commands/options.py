@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from onnxfuse.errors import InternalError, ModelError, OnnxfuseError, RuleError
+from onnxfuse.errors import InternalError, ModelError, OnnxfuseError, OutputError, RuleError
 from onnxfuse.system.processes import Stopped
 
 # onnx and numpy take longer to import than `onnxfuse --help` may take: the commands import what they need.
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from onnxfuse.cli.settings import Settings
     from onnxfuse.reporting.records import Report
     from onnxfuse.system.isolation import Tell
@@ -58,7 +62,15 @@ def _parsed_size(_: click.Context, __: click.Parameter, value: str) -> int:
 
 PATH = click.Path(path_type=Path)
 
-models = click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+
+def _files(_: click.Context, __: click.Parameter, text: str) -> list[CompletionItem]:
+    """What a shell completes a model with: the files that begin like it."""
+    return [CompletionItem(text, type="file")]
+
+
+models = click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=_files)
+some_models = click.argument("models", metavar="[MODEL...]", nargs=-1, shell_complete=_files)
+"""Or those that the settings name."""
 rules = click.option("--rules", type=PATH, multiple=True, metavar="DIR", help="More rules, beside the catalogue.")
 shape = click.option(
     "--shape",
@@ -247,6 +259,29 @@ def mistake(error: Exception) -> InternalError:
 
 def print_json(data: object) -> None:
     click.echo(to_json(data), nl=False)
+
+
+def read_model(path: Path, *, weights: bool = True) -> ModelProto:
+    """The model in a file, or the one that comes from stdin where that is called ``-``."""
+    from onnxfuse.cli.paths import STREAM
+    from onnxfuse.model import files
+
+    return files.read(path, weights=weights, content=sys.stdin.buffer.read() if str(path) == STREAM else None)
+
+
+def write_model(model: ModelProto, path: Path, source: Path) -> list[Path]:
+    """Writes a model to a file, or to stdout where that is called ``-``; returns the files written."""
+    from onnxfuse.cli.paths import STREAM
+    from onnxfuse.model import files
+
+    if str(path) != STREAM:
+        return files.write(model, path, source=source)
+    if sys.stdout.isatty():
+        raise OutputError("stdout is a terminal, which a model is not for: redirect it, or name a file with -o")
+    for piece in files.one_piece(model):
+        sys.stdout.buffer.write(piece)
+    sys.stdout.flush()
+    return [path]
 
 
 def one_or_many(reports: Sequence[Report], asked: int) -> object:

@@ -21,6 +21,7 @@ from .options import (
     models,
     one_or_many,
     print_json,
+    read_model,
     selection,
     shape,
     sizes,
@@ -75,7 +76,6 @@ def report(
     from onnxfuse.cli import console, paths, report_text
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
-    from onnxfuse.model import files
     from onnxfuse.performance import gpus
 
     if card and not estimate:
@@ -88,7 +88,7 @@ def report(
 
     def one(path: Path, progress: Tell | None) -> tuple[Report, NodeProto | None]:
         start = time.perf_counter()
-        model = files.read(path, weights=False)
+        model = read_model(path, weights=False)
         node = lookup.node_named(explain, model) if explain else None
         own = replace(build, base_dir=path.parent)
         found = pipeline.report(model, own, shapes=sizes(shapes, path), why=why, card=known, progress=progress)
