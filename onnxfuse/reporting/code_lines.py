@@ -45,10 +45,9 @@ def located(findings: Iterable[Finding], model: ModelProto) -> list[Finding]:
     def told(finding: Finding) -> Finding:
         nodes = [by_name[miss.node] for miss in finding.near_misses if miss.node in by_name][:1]
         for scope in finding.scopes[:1] if not nodes else ():
-            inside = f"{scope}/"
-            nodes = [
-                n for module, own in by_module.items() if module == scope or module.startswith(inside) for n in own
-            ]
+            # What a module does itself says more than what it calls.
+            inside = (own for module, own in by_module.items() if module.startswith(f"{scope}/"))
+            nodes = by_module.get(scope) or [node for own in inside for node in own]
         calls = tuple(f"{frame.file}:{frame.line}" for frame in common(nodes))
         return replace(finding, calls=calls, code=calls[-1] if calls else "")
 

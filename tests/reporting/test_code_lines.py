@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,11 @@ def code_of(finding: Finding) -> tuple[str, tuple[str, ...]]:
 
 def test_the_line_of_what_is_lost_is_that_of_its_module() -> None:
     assert code_of(LOST) == ("src/1.py:7", ("src/0.py:5", "src/1.py:7"))
+
+
+def test_a_modules_own_line_says_more_than_what_it_calls() -> None:
+    assert code_of(replace(LOST, scopes=("/enc/0",))) == ("src/1.py:9", ("src/0.py:5", "src/1.py:9"))
+    assert code_of(replace(LOST, scopes=("/enc",))) == ("src/1.py:9", ("src/0.py:5", "src/1.py:9"))
 
 
 def test_a_near_miss_says_it_better() -> None:
