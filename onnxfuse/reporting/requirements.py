@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -110,12 +110,13 @@ def lost(report: Report, before: Sites | None, by: str = "") -> list[Finding]:
     alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for rule, scope in sorted(fewer(before, now), key=lambda place: (place[0], natural(place[1]))):
         new = tuple(sorted(r for r, s in left if s == scope and r != rule and left[r, s] > then[r, s]))
-        alike[rule, tuple(re.split(r"\d+", scope)), then[rule, scope], left[rule, scope], new].append(scope)
+        inside = frozenset(r for kept in before if kept[:2] == (scope, rule) for r in kept.inside)
+        alike[rule, tuple(re.split(r"\d+", scope)), then[rule, scope], left[rule, scope], new, inside].append(scope)
     return [_lost(report, key, scopes, by) for key, scopes in alike.items()]
 
 
 def _lost(report: Report, key: tuple[Any, ...], scopes: Sequence[str], by: str) -> Finding:
-    rule, _, then, left, new = key
+    rule, _, then, left, new, inside = key
     ((place, count),) = collapsed(scopes)
     message = f"{rule} at {_place(place)}: {then} before, {left} now"
     if count > 1:
@@ -123,8 +124,16 @@ def _lost(report: Report, key: tuple[Any, ...], scopes: Sequence[str], by: str) 
     if new:
         message += f" ({', '.join(new)} is new there: if that is better, --update-baseline)"
     message += by
-    seen = (miss for miss in report.near_misses if miss.rule == rule and any(near(miss.scope, s) for s in scopes))
-    return Finding("lost", report.model, rule, place, message, tuple(seen), tuple(scopes))
+    return Finding("lost", report.model, rule, place, message, _seen(report, {rule, *inside}, scopes), tuple(scopes))
+
+
+def _seen(report: Report, rules: Collection[str], scopes: Sequence[str]) -> tuple[NearMiss, ...]:
+    """What comes near these rules around the modules; if nothing does, what comes near any rule inside them."""
+    misses = report.near_misses
+    own = [miss for miss in misses if miss.rule in rules and any(near(miss.scope, scope) for scope in scopes)]
+    return tuple(
+        own or [miss for miss in misses if any(near(miss.scope, s) and len(miss.scope) >= len(s) for s in scopes)]
+    )
 
 
 def gained(report: Report, before: Sites | None) -> int:

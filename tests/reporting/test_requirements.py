@@ -174,6 +174,16 @@ def test_layers_are_told_together() -> None:
     assert last.message == "LayerNormalization at /norm: 1 before, 0 now"
 
 
+def test_what_stops_a_part_is_why_the_whole_is_gone() -> None:
+    before = sites(report(fusion("SkipLayerNormalization", scope="/norm", absorbed=("LayerNormalization",))))
+    inner, other = near_miss(scope="/norm"), near_miss("Gelu", scope="/norm/act")
+    (finding,) = requirements.lost(report(misses=[other, inner]), before)
+    assert finding.near_misses == (inner,)
+    around, beside = near_miss("Gelu", scope=""), near_miss("Gelu", scope="/norm2")
+    (finding,) = requirements.lost(report(misses=[around, other, beside]), before)
+    assert finding.near_misses == (other,), "nothing else says why"
+
+
 def test_who_wrote_the_baseline_is_said() -> None:
     (finding,) = requirements.lost(report(), sites(report(fusion())), " (before by A, now by B)")
     assert finding.message.endswith("1 before, 0 now (before by A, now by B)")
