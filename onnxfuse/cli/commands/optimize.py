@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,14 +18,17 @@ from .options import (
     choose_target,
     each,
     fold_limit,
+    html,
     loudness,
     models,
     one_or_many,
+    page_places,
     seconds,
     selection,
     shape,
     timeout,
     to_json,
+    write_page,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
 @click.option("--no-validate", is_flag=True, help="Write without comparing.")
 @click.option("--dry-run", is_flag=True, help="Do everything but write the model.")
 @click.option("--report", "report_file", type=PATH, metavar="FILE.json", help="Write what was done, as JSON.")
+@html
 @loudness
 def optimize(
     models: tuple[str, ...],
@@ -78,6 +82,7 @@ def optimize(
     timeout: float | None,
     dry_run: bool,
     report_file: Path | None,
+    html: str | None,
     quiet: bool,
     verbose: bool,
     **options: Any,
@@ -90,6 +95,7 @@ def optimize(
       onnxfuse optimize exports/*.onnx -o fused/        write fused/NAME.onnx for each
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100
+      onnxfuse optimize bert.onnx --html bert.html      and a page that shows what was done
       onnxfuse optimize bert.onnx --target ort --runtime onnxruntime==1.23
     """
     from onnxfuse import pipeline
@@ -109,11 +115,9 @@ def optimize(
     given = files.read_inputs(inputs) if inputs else None
     judge, limit = _judge(validate, no_validate), seconds(timeout, emulate=validate == "kernels")
     experiment = Experiment(shapes or None, given, validate=judge, timeout=limit, **tolerances)
-    out = console.console()
-    sources = paths.expand(models)
+    out, sources = console.console(), paths.expand(models)
     places = _without_own(dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True)))
-    if report_file:
-        atomic_write.refuse(report_file, [*sources, *places.values(), *filter(None, [inputs])])
+    pages = _pages(html, places, report_file, [*sources, *filter(None, [inputs])])
 
     def one(path: Path) -> Report:
         start = time.perf_counter()
@@ -122,13 +126,14 @@ def optimize(
         model = files.read(path, weights=not no_validate)
         with console.progress(path.name, quiet=quiet) as progress:
             own = replace(build, base_dir=path.parent)
-            done = pipeline.optimize(model, own, experiment, card=weighed_on, progress=progress)
+            done = pipeline.optimize(model, own, experiment, card=weighed_on, nodes=bool(pages), progress=progress)
         report, written, done.report.model = done.report, list[Path](), str(path)
         _refuse_mismatch(report)
         if not dry_run:
             written = files.write(done.model, places[path], source=path)
             report.output = str(places[path])
         report.seconds = time.perf_counter() - start
+        write_page(report, pages.get(path), build.rules)
         if not quiet:
             report_text.print_optimized(out, report, written=written, verbose=verbose)
         return report
@@ -137,6 +142,18 @@ def optimize(
     if report_file:
         atomic_write.replace(report_file, [to_json(one_or_many(reports, len(sources))).encode()])
     return code
+
+
+def _pages(
+    html: str | None, places: Mapping[Path, Path], report_file: Path | None, read: Sequence[Path]
+) -> dict[Path, Path]:
+    """Where the page of each model goes.  Raises UsageError or OutputError where it, or the report, would replace
+    another file."""
+    from onnxfuse.system import atomic_write
+
+    if report_file:
+        atomic_write.refuse(report_file, [*read, *places.values()])
+    return page_places(html, list(places), filter(None, [*read, *places.values(), report_file]))
 
 
 def _without_own(places: Mapping[Path, Path]) -> dict[Path, Path]:

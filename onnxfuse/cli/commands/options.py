@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from onnxfuse.errors import InternalError, ModelError, OnnxfuseError, RuleError
+from onnxfuse.errors import InternalError, ModelError, OnnxfuseError, RuleError, UsageError
+from onnxfuse.reporting.phrases import one_line
 from onnxfuse.system.processes import Stopped
 
 # onnx and numpy take longer to import than `onnxfuse --help` may take: the commands import what they need.
@@ -114,6 +115,9 @@ fold_limit = click.option(
     callback=_parsed_size,
     help="Store what is computed from constants alone, as long as the file grows by no more than this.",
 )
+html = click.option(
+    "--html", metavar="FILE.html", help="Write the report as a page, too; a folder gets NAME.html for each model."
+)
 given_inputs = click.option("--inputs", type=PATH, metavar="FILE.npz", help="What to feed.  [default: generated]")
 provider = click.option(
     "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where onnxruntime runs."
@@ -145,11 +149,6 @@ def complain(error: OnnxfuseError, path: Path | None = None) -> int:
     return error.exit_code
 
 
-def one_line(text: str) -> str:
-    """The text with what a terminal would not print, such as a line break in a file's name, written out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
-
-
 def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_Result], int]:
     """What `work` makes of each path, and the worst exit code: one that fails does not stop the others."""
     # A command is short, and the cycle collector looks at every term and node again and again: once per model will do.
@@ -171,6 +170,33 @@ def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_
         if collecting:
             gc.enable()
     return results, code
+
+
+def page_places(html: str | None, sources: Sequence[Path], taken: Iterable[Path] = ()) -> dict[Path, Path]:
+    """Where the page of each model goes, none where none is wanted; `taken` is where the command writes besides.
+
+    Raises UsageError or OutputError, early, for what writing there would be refused for."""
+    from onnxfuse.cli import paths
+    from onnxfuse.system import atomic_write
+
+    if html is None:
+        return {}
+    places = dict(zip(sources, paths.pages(sources, html), strict=True))
+    others = {place.absolute() for place in taken}
+    for place in places.values():
+        if place.absolute() in others:
+            raise UsageError(f"--html {place} is where something else is written: name another file")
+        atomic_write.refuse(place, sources)
+    return places
+
+
+def write_page(found: Report, place: Path | None, rules: Sequence[Path]) -> None:
+    """Write the page of a report that has its nodes, where one is wanted."""
+    if place is not None:
+        from onnxfuse.reporting.html.page import page
+        from onnxfuse.system import atomic_write
+
+        atomic_write.replace(place, [page(found, rules)])
 
 
 def warn_of_unread(found: Report) -> None:

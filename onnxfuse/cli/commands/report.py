@@ -15,12 +15,15 @@ from .options import (
     choose_target,
     each,
     format_,
+    html,
     models,
     one_or_many,
+    page_places,
     print_json,
     selection,
     shape,
     warn_of_unread,
+    write_page,
 )
 
 if TYPE_CHECKING:
@@ -35,15 +38,17 @@ if TYPE_CHECKING:
 @selection
 @shape
 @format_
+@html
 @click.option("--why", metavar="RULE", help="Every place where this rule fuses or nearly does.")
 @click.option("--estimate", is_flag=True, help="Predict the time of each fused node on a GPU, and what bounds it.")
 @card("The GPU: a100, h100, h200, or a .json file with figures.  [default: h200]")
 @click.option("--explain", metavar="NODE", help="What becomes of this node, and why.")
-@click.option("-v", "--verbose", is_flag=True, help="Name every site.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every site; in JSON, every node.")
 def report(
     models: tuple[str, ...],
     shapes: dict[str, tuple[int, ...]],
     style: str,
+    html: str | None,
     why: str | None,
     explain: str | None,
     estimate: bool,
@@ -61,6 +66,7 @@ def report(
       onnxfuse report bert.onnx --why LayerNormalization
       onnxfuse report bert.onnx --explain /encoder/layer.3/Div
       onnxfuse report bert.onnx --estimate --card a100 --shape input_ids:1,128
+      onnxfuse report bert.onnx --html bert.html
       onnxfuse report bert.onnx --format json | jq .census
       onnxfuse report bert.onnx --runtime onnxruntime==1.23 --format json | jq .runs
     """
@@ -78,7 +84,8 @@ def report(
     build = Build(**options)
     known = gpus.given(card or gpus.DEFAULT if estimate else None, build.target)
     lookup.check_rules((*build.select, *build.ignore, *filter(None, [why])), build.rules)
-    out = console.console()
+    out, sources = console.console(), paths.expand(models)
+    places, nodes = page_places(html, sources), html is not None or (verbose and style == "json")
 
     def one(path: Path) -> Report:
         start = time.perf_counter()
@@ -86,9 +93,12 @@ def report(
         node = lookup.node_named(explain, model) if explain else None
         with console.progress(path.name) as progress:
             own = replace(build, base_dir=path.parent)
-            found = pipeline.report(model, own, shapes=shapes or None, why=why, card=known, progress=progress)
+            found = pipeline.report(
+                model, own, shapes=shapes or None, why=why, card=known, nodes=nodes, progress=progress
+            )
         found.model, found.seconds = str(path), time.perf_counter() - start
         warn_of_unread(found)
+        write_page(found, places.get(path), build.rules)
         if style == "json":
             found = found.narrowed(lambda fusion: not why or fusion.rule == why)
             return found.narrowed(lambda fusion: not node or report_text.concerns(fusion, _names(node)))
@@ -101,7 +111,6 @@ def report(
             report_text.print_estimates(out, found, verbose=verbose)
         return found
 
-    sources = paths.expand(models)
     reports, code = each(sources, one)
     if style == "json":
         print_json(one_or_many(reports, len(sources)))
