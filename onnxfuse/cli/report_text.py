@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from onnxfuse.reporting.requirements import Finding
 
 
-def print_optimized(out: Console, report: Report, *, written: Sequence[Path], verbose: bool) -> None:
-    """What `optimize` did to one model; `written` is empty if it wrote nothing on purpose."""
+def print_optimized(
+    out: Console, report: Report, *, written: Sequence[Path], verbose: bool, page: Path | None = None
+) -> None:
+    """What `optimize` did to one model; `written` is empty if it wrote nothing on purpose, `page` shows it all."""
     arrow = f" → {report.output}" if report.output else ""
     out.print(Text.assemble((report.model, "bold"), arrow))
     _print_sum(out, report)
@@ -40,6 +42,7 @@ def print_optimized(out: Console, report: Report, *, written: Sequence[Path], ve
         out.print(Text(f"  {phrases.advice(report)}", style="dim"))
     for extra in written[1:]:
         out.print(Text(f"  with its external data in {extra}", style="dim"))
+    print_page(out, page)
     out.print(Text(f"  {'written' if written else 'nothing written'}, {report.seconds:.1f} s\n", style="dim"))
 
 
@@ -55,6 +58,12 @@ def print_report(out: Console, report: Report, *, verbose: bool) -> None:
     print_near_misses(out, report.near_misses, verbose=verbose)
     if report.near_misses or not report.fusions:
         out.print()
+
+
+def print_page(out: Console, page: Path | None) -> None:
+    """Where the page was written, if one was."""
+    if page is not None:
+        out.print(Text(f"  page in {page}", style="dim"))
 
 
 def _print_placement(out: Console, report: Report) -> None:

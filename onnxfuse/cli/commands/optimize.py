@@ -133,9 +133,9 @@ def optimize(
             written = files.write(done.model, places[path], source=path)
             report.output = str(places[path])
         report.seconds = time.perf_counter() - start
-        write_page(report, pages.get(path), build.rules)
+        page = write_page(report, pages.get(path), build.rules)
         if not quiet:
-            report_text.print_optimized(out, report, written=written, verbose=verbose)
+            report_text.print_optimized(out, report, written=written, verbose=verbose, page=page)
         return report
 
     reports, code = each(places, one)

@@ -190,13 +190,14 @@ def page_places(html: str | None, sources: Sequence[Path], taken: Iterable[Path]
     return places
 
 
-def write_page(found: Report, place: Path | None, rules: Sequence[Path]) -> None:
-    """Write the page of a report that has its nodes, where one is wanted."""
+def write_page(found: Report, place: Path | None, rules: Sequence[Path]) -> Path | None:
+    """Write the page of a report that has its nodes, where one is wanted; returns its place."""
     if place is not None:
         from onnxfuse.reporting.html.page import page
         from onnxfuse.system import atomic_write
 
         atomic_write.replace(place, [page(found, rules)])
+    return place
 
 
 def warn_of_unread(found: Report) -> None:

@@ -98,7 +98,7 @@ def report(
             )
         found.model, found.seconds = str(path), time.perf_counter() - start
         warn_of_unread(found)
-        write_page(found, places.get(path), build.rules)
+        page = write_page(found, places.get(path), build.rules)
         if style == "json":
             found = found.narrowed(lambda fusion: not why or fusion.rule == why)
             return found.narrowed(lambda fusion: not node or report_text.concerns(fusion, _names(node)))
@@ -109,6 +109,7 @@ def report(
         else:
             report_text.print_report(out, found, verbose=verbose)
             report_text.print_estimates(out, found, verbose=verbose)
+        report_text.print_page(out, page)
         return found
 
     reports, code = each(sources, one)

@@ -16,7 +16,10 @@ const humanBytes = (count) => scaled(count, ["B", "kB", "MB", "GB"], "TB", 1);
 const humanFlops = (count) => scaled(count, ["flop", "kflop", "Mflop", "Gflop"], "Tflop", 1);
 const humanTime = (nanoseconds) => scaled(nanoseconds / 1e3, ["µs", "ms"], "s");
 const percent = (part, all) => (all ? `${digits(100 * part / all)} %` : "");
-const change = (before, after) => (before ? `${after > before ? "+" : "−"}${Math.abs(Math.round(100 * (after / before - 1)))} %` : "");
+function change(before, after) {
+  const by = before ? Math.round(100 * (after / before - 1)) : 0;
+  return by ? `${by > 0 ? "+" : "−"}${Math.abs(by)} %` : "";
+}
 const plural = (count, one, many) => `${whole(count)} ${count === 1 ? one : many}`;
 
 // An element with attributes and children; whatever is a string becomes text, never markup.

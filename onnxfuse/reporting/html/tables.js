@@ -54,10 +54,10 @@ function showHot() {
   const line = (each) => {
     const first = nodes.rowOf[each.nodes[0]];
     const name = each.op.replace(/^onnxfuse\./, "");
-    const bound = BOUNDS[first.node.bound];
+    const bound = ["memory", "compute", "launch"].reduce((most, name) => (each.sum[name] > each.sum[most] ? name : most), "launch");
     return [
       [each.rule ? make("b", { class: "pill fused" }, "fused") : "", each.rule ? " " : "", linkTo(first, name), ` ${each.where}`],
-      whole(each.nodes.length), [bar(segments(each.sum), longest)], humanTime(each.sum.all), percent(each.sum.all, root.after.all), bound,
+      whole(each.nodes.length), [bar(segments(each.sum), longest)], humanTime(each.sum.all), percent(each.sum.all, root.after.all), bound === "launch" ? "launches" : bound,
     ];
   };
   const columns = [["Op and module", ""], ["nodes", "number"], ["", "wide"], ["time", "number"], ["share", "number"], ["bound by", ""]];

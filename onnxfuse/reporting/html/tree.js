@@ -40,7 +40,7 @@ function nameCell(item) {
   else {
     if (node.fusion) cell.append(make("b", { class: "pill fused" }, "fused"));
     const op = node.op.replace(/^onnxfuse\./, "");
-    cell.append(make("span", { class: kind === "was" ? "was" : "op" }, op), make("span", { class: "dim mono", title: node.name }, node.short));
+    cell.append(make("span", { class: kind === "was" ? "was" : "op" }, op), node.short === op ? "" : make("span", { class: "dim mono", title: node.name }, node.short));
   }
   return cell;
 }

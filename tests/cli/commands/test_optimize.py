@@ -177,7 +177,9 @@ def test_a_page_of_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     source = Path(__file__).parents[3] / "models" / "quick_gelu.onnx"
     assert main(["optimize", str(source), "-o", "out.onnx", "--html", "page.html"]) == 0
-    assert "same numbers" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "same numbers" in out
+    assert "\n  page in page.html\n" in out
     shown = json.loads(Path("page.html").read_text().split('id="data">')[1].split("</script>")[0])
     assert (shown["head"]["verdict"], shown["head"]["output"]) == ("equal", "out.onnx")
     assert shown["head"]["proof"].startswith("same numbers in onnxruntime")

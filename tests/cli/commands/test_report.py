@@ -127,9 +127,10 @@ def test_nodes_are_told_where_they_are_asked_for(bert: Path, capsys: Capture) ->
     assert json.loads(capsys.readouterr().out)["nodes"]["card"] == "h200"
 
 
-def test_a_page_for_each_of_several(bert: Path) -> None:
+def test_a_page_for_each_of_several(bert: Path, capsys: Capture) -> None:
     shutil.copy(bert, "other.onnx")
     assert main(["report", str(bert), "other.onnx", "--html", "pages"]) == 0
+    assert capsys.readouterr().out.count("  page in pages/") == 2
     assert sorted(os.listdir("pages")) == [f"{bert.stem}.html", "other.html"]
 
 
