@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from onnxfuse.reporting.layers import together, words
 from onnxfuse.reporting.records import Node, Nodes
+
+DEEPEST = 60
+"""Modules in each other; no program has as many, but a name may have any number of slashes."""
 
 
 @dataclass
@@ -38,11 +40,16 @@ def tree(nodes: Nodes) -> Module:
     """All nodes of the output, and those of the original that are gone, by module path."""
     found = {"": Module("", "")}
     for index, node in enumerate(nodes.after):
-        _at(found, node.scope).nodes.append(index)
+        _at(found, _bounded(node.scope)).nodes.append(index)
     for index, node in enumerate(nodes.before):
         if node.becomes is None:
-            _at(found, node.scope).gone.append(index)
+            _at(found, _bounded(node.scope)).gone.append(index)
     return _collapsed(_joined(found[""]), nodes)[0]
+
+
+def _bounded(path: str) -> str:
+    """A path with no more than DEEPEST modules in each other."""
+    return "/".join(path.split("/")[: DEEPEST + 1])
 
 
 def _at(found: dict[str, Module], path: str) -> Module:
@@ -73,11 +80,7 @@ def _collapsed(module: Module, nodes: Nodes) -> tuple[Module, object]:
     module.children = [_group(members) for members in groups.values()]
     after = tuple(_kind(nodes.after[index]) for index in module.nodes)
     before = tuple(sorted(_kind(nodes.before[index]) for index in module.gone))
-    return module, (after, before, tuple((*form, len(members)) for form, members in _pairs(groups)))
-
-
-def _pairs(groups: dict[object, list[Module]]) -> Sequence[tuple[Any, list[Module]]]:
-    return list(groups.items())
+    return module, (after, before, tuple((form, len(members)) for form, members in groups.items()))
 
 
 def _kind(node: Node) -> tuple[str, int, bool]:

@@ -60,7 +60,7 @@ function showHot() {
       whole(each.nodes.length), [bar(segments(each.sum), longest)], humanTime(each.sum.all), percent(each.sum.all, root.after.all), bound === "launch" ? "launches" : bound,
     ];
   };
-  const columns = [["Op and module", ""], ["nodes", "number"], ["", "wide"], ["time", "number"], ["share", "number"], ["bound by", ""]];
+  const columns = [["Op and module", ""], ["nodes", "number"], ["compared", "wide"], ["time", "number"], ["share", "number"], ["bound by", ""]];
   showRows(byId("hot"), columns, sums, line, MOST_HOT, "launches of the output, layers that are alike together");
 }
 
@@ -74,7 +74,7 @@ function showRows(host, columns, all, line, most, caption) {
 function showRemaining() {
   const host = byId("remaining");
   if (!data.remaining.length) return void host.append(make("p", {}, "Everything that is launched was fused."));
-  host.append(table([["Op", ""], ["nodes", "number"], ["", "wide"], ["of the time", "number"], ["why", ""]],
+  host.append(table([["Op", ""], ["nodes", "number"], ["compared", "wide"], ["of the time", "number"], ["why", ""]],
     data.remaining.map((each) => [each.op, whole(each.nodes), [bar([["bar-before", each.share]], data.remaining[0].share)], percent(each.share, 1), each.reason])));
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfuse.reporting.html.modules import Module, tree
+from onnxfuse.reporting.html.modules import DEEPEST, Module, tree
 from onnxfuse.reporting.records import Node, Nodes
 
 from .made import layered, node
@@ -51,6 +51,14 @@ def test_a_layer_that_is_different_stands_by_itself() -> None:
 def test_what_became_something_is_not_gone() -> None:
     before = (node("a", "Add", "/x", becomes=0), node("b", "Cast", "/x"))
     assert of(node("a", "Add", "/x"), before=before).children[0].gone == [1]
+
+
+def test_a_name_of_nothing_but_slashes_is_no_deep_tree() -> None:
+    found, depth = of(node("a", "Add", "/x" * 5000), node("b", "Add", "/x" * 5001)), 0
+    while found.children:
+        (found,), depth = found.children, depth + 1
+    assert (found.nodes, found.path) == ([0, 1], "/x" * DEEPEST)
+    assert depth == 1, "modules with nothing but another are one"
 
 
 def test_plain_data_has_nothing_empty() -> None:
