@@ -32,7 +32,7 @@ function ofModule(item) {
 
 function figures(list, node) {
   if (!node.launches) return fact(list, "launches", "nothing: a view, a constant, or arithmetic with shapes");
-  fact(list, "predicted", `${humanTime(node.spent.all)}${node.side === "after" ? `, ${percent(node.spent.all, root.after.all)} of the model` : ""}`);
+  fact(list, "predicted", `${humanTime(node.spent.all)} at the roofline${node.side === "after" ? `, ${percent(node.spent.all, root.after.all)} of the model` : ""}`);
   fact(list, "bound by", `${BOUNDS[node.bound]} (launch ${humanTime(node.spent.launch)}, ${node.kind === "m" ? "memory" : "compute"} ${humanTime(node.work)})`);
   fact(list, "moves", node.bytes === null ? "a size depends on the data" : humanBytes(node.bytes));
   if (node.flops !== null) fact(list, "computes", humanFlops(node.flops));
@@ -60,10 +60,12 @@ function ofOutput(item, more) {
   return [make("p", {}, make("b", { class: "pill fused" }, "fused"), ` by the rule ${fusion.rule}${inner}`), list];
 }
 
+// With --estimate: what its kernel takes, or the nodes of its function body one by one.
 function estimated(list, estimate) {
   if (!estimate) return;
-  fact(list, "runs from", estimate.source);
-  if (estimate.seconds !== null) fact(list, "kernel", `${humanTime(estimate.seconds * 1e9)} ${estimate.measured ? "measured" : "predicted"}, bound by ${{ bytes: "memory", flops: "compute", launches: "launches" }[estimate.bound] ?? "nothing"}`);
+  const bound = { bytes: "memory", flops: "compute", launches: "launches" }[estimate.bound];
+  const time = estimate.seconds === null ? "" : `: ${humanTime(estimate.seconds * 1e9)} ${estimate.measured ? "measured" : "predicted"}${bound ? `, bound by ${bound}` : ""}`;
+  fact(list, "runs from", `${estimate.source}${time}`);
   for (const one of estimate.kernels) fact(list, "launch", `${one.kernel}: ${whole(one.blocks)} × ${one.threads} threads`);
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from onnxfuse.cli.quantities import human_bytes
 from onnxfuse.model import files
 from onnxfuse.reporting.html.page import page
 from onnxfuse.reporting.phrases import one_line
-from onnxfuse.reporting.records import Report
+from onnxfuse.reporting.records import Estimate, Launched, Report
 
 from .made import HOSTILE, OPS, hostile, layered, node, report
 
@@ -299,3 +299,13 @@ def test_what_can_be_used_has_a_name_and_a_role(bert: Browser) -> None:
     assert bert.do(
         "return [...document.querySelectorAll('h1, h2, h3')].every((e) => e.innerText.trim() || !e.offsetParent)"
     )
+
+
+def test_an_estimate_says_what_a_node_runs_from(shown: Callable[[Report], Browser]) -> None:
+    base = layered(1, 10)
+    launched = Launched("norm.cu row_norm", 96, 128, 0)
+    estimate = Estimate("row_norm", 3.21e-6, "bytes", 4096, 1000, 1, 8, kernels=(launched,))
+    window = shown(replace(base, fusions=[replace(fusion, estimate=estimate) for fusion in base.fusions]))
+    facts = window.text("#facts")
+    assert "row_norm: 3.21 µs predicted, bound by memory" in facts
+    assert "norm.cu row_norm: 96 × 128 threads" in facts
