@@ -3,13 +3,13 @@
 const CHUNK = 200;
 const ORDERS = {
   run: (a, b) => a.first - b.first,
-  time: (a, b) => Math.max(b.after.all, b.before.all * 1e-9) - Math.max(a.after.all, a.before.all * 1e-9),
+  time: (a, b) => b.after.all - a.after.all || b.before.all - a.before.all,
   gain: (a, b) => (b.before.all - b.after.all) - (a.before.all - a.after.all),
 };
 
 const tree = { host: byId("tree"), order: "run", chosen: null, matched: null, kept: null, onchoose: () => {} };
 
-const last = (item) => ["module", "alike", "node", "was", "free", "gone"].indexOf(item.kind) >> 2;
+const last = (item) => Number(item.kind === "free" || item.kind === "gone");
 
 // The rows below one, in order; while something is searched for, those alone that have it.
 function below(item) {
