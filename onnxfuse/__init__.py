@@ -66,6 +66,7 @@ def optimize(
     card: str | None = None,
     base_dir: Path | None = None,
     fold_limit: int = 1_000_000,
+    nodes: bool = False,
     progress: Progress | None = None,
 ) -> Optimized:
     """Fuse `model`, prove that it computes the same, and write it to `output` if that is given.
@@ -95,6 +96,8 @@ def optimize(
             What was measured on this machine counts for more than what is predicted.
         base_dir: Where external data lies; None is the folder of `model`, if that is a file.
         fold_limit: What is computed from constants alone is stored, as long as the file grows by no more bytes.
+        nodes: Tell of every node, too, before and after: what it takes, what it reads, what stands for it.  A page
+            (onnxfuse.reporting.html.page) is made of such a report.
         progress: Called with (step, done, total).
 
     Returns:
@@ -123,6 +126,7 @@ def optimize(
         Build(meant, opset, select, ignore, rules, base_dir or source.folder, fold_limit),
         Experiment(shapes, inputs, seed, rtol, atol, on_mismatch, validate, timeout),
         card=gpus.given(card, meant),
+        nodes=nodes,
         progress=progress,
     )
     optimized.report.model = source.name
@@ -145,6 +149,7 @@ def report(
     shapes: Mapping[str, Sequence[int]] | None = None,
     card: str | None = None,
     base_dir: Path | None = None,
+    nodes: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """What can be fused in `model`, what that saves, and why the rest cannot.  Nothing is run or written.
@@ -166,6 +171,7 @@ def report(
         Build(meant, None, select, ignore, rules, base_dir or source.folder),
         shapes=shapes,
         card=gpus.given(card, meant),
+        nodes=nodes,
         progress=progress,
     )
     found.model = source.name

@@ -16,8 +16,9 @@ from .fusing.fused import Banned, Fused, Progress
 from .lifting.lifted import Lifted
 from .model.graph import count_nodes
 from .performance.gpus import CARDS, DEFAULT, Card
+from .performance.nodes import Side, before_and_after
 from .performance.sizes import Sizes
-from .performance.totals import asked, remaining, totals
+from .performance.totals import alone, asked, remaining, totals
 from .proof.claim import Claim, Experiment
 from .reporting.placement import placement
 from .reporting.records import LeftOut, Report, Runs, Validation
@@ -47,13 +48,14 @@ def optimize(
     experiment: Experiment = USUAL,
     *,
     card: Card | None = None,
+    nodes: bool = False,
     progress: Progress | None = None,
 ) -> Optimized:
     """Fuse a model and prove that it computes the same.  The model given is not changed.
 
     Traffic is measured at the shapes of the experiment; fusions that are predicted to lose on a `card` at these shapes
-    are left out.  Raises NumericsError if the fused model differs and nothing is to be left out, or nothing is found to
-    blame; what is left out is named in the report.
+    are left out.  With `nodes` the report has each node, too.  Raises NumericsError if the fused model differs and
+    nothing is to be left out, or nothing is found to blame; what is left out is named in the report.
     """
     started = time.perf_counter()
     progress = progress or (lambda step, done, total: None)
@@ -89,7 +91,7 @@ def optimize(
         left_out += wrong
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")
-    report = _report(model, source, fused, build, at)
+    report = _report(model, source, fused, build, at, nodes_on=_card(nodes, card))
     report.left_out, report.validation = left_out, validation
     if card is not None:
         _add_estimates(report, fused, card, at, build)
@@ -105,30 +107,44 @@ def report(
     shapes: Mapping[str, Sequence[int]] | None = None,
     why: str | None = None,
     card: Card | None = None,
+    nodes: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """What can be fused, what it saves, and what almost can; on a `card`, how long it takes.  Nothing is run.
 
     Near misses of the rule `why` are told even where its pattern is so small that they say little.  Nothing is
-    converted to the build's opset.
+    converted to the build's opset.  With `nodes` the report has each node, too.
     """
     started = time.perf_counter()
     at = Sizes.of(model, shapes)
     source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
-    result = _report(model, source, fused, build, at)
+    result = _report(model, source, fused, build, at, nodes_on=_card(nodes, card))
     if card is not None:
         _add_estimates(result, fused, card, at, build)
     result.seconds = time.perf_counter() - started
     return result
 
 
-def _report(model: ModelProto, source: Lifted, fused: Fused, build: Build, at: Sizes) -> Report:
+def _card(nodes: bool, card: Card | None) -> Card | None:
+    """The card that nodes are weighed on, where they are asked for."""
+    return (card or CARDS[DEFAULT]) if nodes else None
+
+
+def _report(
+    model: ModelProto, source: Lifted, fused: Fused, build: Build, at: Sizes, *, nodes_on: Card | None
+) -> Report:
     served, target = examine(fused.model, build.rules), build.target
     before = model if target.functions else expand(model)
     sites = [site for site in fused.sites if worth_telling(site)]
     names = {site.node.name for site in fused.sites}
     terms = source.views[0].terms_of | {site.value: site.term for site in fused.sites if not site.scope}
-    output = asked(fused.lifted or Lifted.of(fused.model, build.base_dir), at, terms)
+    known_ops = build.catalogue.matched_ops
+    read = fused.lifted or Lifted.of(fused.model, build.base_dir)
+    original, output = Side(source, asked(source, at)), Side(read, asked(read, at, terms))
+    nodes = None
+    if nodes_on is not None:
+        reasons = {id(e.node): reason for e, reason in alone(output.launches, names, fused.near_misses, known_ops)}
+        nodes = before_and_after(original, output, fused.sites, reasons, nodes_on)
     return Report(
         model="",
         target=target.name,
@@ -137,9 +153,10 @@ def _report(model: ModelProto, source: Lifted, fused: Fused, build: Build, at: S
         runtime=str(target.runtime) if target.runtime else None,
         runs=_runs(fused.model, target),
         nodes_after=count_nodes(fused.model),
-        before=totals(asked(source, at)),
-        after=totals(output),
-        remaining=remaining(output, names, fused.near_misses, build.catalogue.matched_ops, CARDS[DEFAULT]),
+        before=totals(original.launches),
+        after=totals(output.launches),
+        remaining=remaining(output.launches, names, fused.near_misses, known_ops, CARDS[DEFAULT]),
+        nodes=nodes,
         fusions=[fusion(site, at.known) for site in sites],
         near_misses=fused.near_misses,
         unread=sorted(fused.unread),

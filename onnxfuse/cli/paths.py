@@ -46,22 +46,48 @@ def destinations(models: Sequence[Path], output: str | None, *, make_folder: boo
     if output == STREAM:
         if len(models) > 1:
             raise UsageError(f"-o - is one stream, and there are {len(models)} models: name a folder")
-        places = [Path(STREAM)] * len(models)
-    elif output is None:
-        places = [_fused(path) for path in models]
-    elif len(models) > 1 or output.endswith(("/", os.sep)) or os.path.isdir(output):
-        folder = Path(output)
-        if folder.is_file():
-            raise UsageError(f"-o {output} is a file, and there are {len(models)} models: name a folder")
-        if make_folder:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                reason = (error.strerror or str(error)).lower()
-                raise OutputError(f"{folder} cannot be made ({reason}): choose another folder with -o") from None
-        places = [folder / path.name if folder.resolve() != path.parent.resolve() else _fused(path) for path in models]
-    else:
-        places = [Path(output)]
+        return [Path(STREAM)] * len(models)
+    if output is None:
+        return _apart(models, [_fused(path) for path in models])
+    if not _is_folder(models, output):
+        return [Path(output)]
+    folder = _folder(models, output, "-o", make=make_folder)
+    own = folder.resolve()
+    return _apart(models, [folder / path.name if own != path.parent.resolve() else _fused(path) for path in models])
+
+
+def pages(models: Sequence[Path], output: str) -> list[Path]:
+    """Where the page of each model goes: a folder, as for `destinations`, gets NAME.html for each.
+
+    Raises:
+        UsageError, OutputError: As `destinations` does.
+    """
+    if not _is_folder(models, output):
+        return [Path(output)]
+    folder = _folder(models, output, "--html", make=True)
+    return _apart(models, [folder / f"{path.stem}.html" for path in models])
+
+
+def _is_folder(models: Sequence[Path], output: str) -> bool:
+    return len(models) > 1 or output.endswith(("/", os.sep)) or os.path.isdir(output)
+
+
+def _folder(models: Sequence[Path], output: str, option: str, *, make: bool) -> Path:
+    """The folder that an option names."""
+    folder = Path(output)
+    if folder.is_file():
+        raise UsageError(f"{option} {output} is a file, and there are {len(models)} models: name a folder")
+    if make:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise OutputError(f"{folder} cannot be made ({reason}): choose another folder with {option}") from None
+    return folder
+
+
+def _apart(models: Sequence[Path], places: list[Path]) -> list[Path]:
+    """The places, if each model has its own."""
     first: dict[Path, Path] = {}
     for path, place in zip(models, places, strict=True):
         if (other := first.setdefault(place.absolute(), path)) != path:

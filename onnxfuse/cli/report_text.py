@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from onnxfuse.reporting import phrases
 from onnxfuse.reporting.layers import short
 from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation
 
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from onnxfuse.reporting.requirements import Finding
 
 
-def print_optimized(out: Console, report: Report, *, written: Sequence[Path], verbose: bool) -> None:
-    """What `optimize` did to one model; `written` is empty if it wrote nothing on purpose."""
+def print_optimized(
+    out: Console, report: Report, *, written: Sequence[Path], verbose: bool, page: Path | None = None
+) -> None:
+    """What `optimize` did to one model; `written` is empty if it wrote nothing on purpose, `page` shows it all."""
     arrow = f" → {report.output}" if report.output else ""
     out.print(Text.assemble((report.model, "bold"), arrow))
     _print_sum(out, report)
@@ -37,9 +40,10 @@ def print_optimized(out: Console, report: Report, *, written: Sequence[Path], ve
     _print_verdict(out, report.validation)
     _print_runs(out, report)
     if written:
-        _print_advice(out, report)
+        out.print(Text(f"  {phrases.advice(report)}", style="dim"))
     for extra in written[1:]:
         out.print(Text(f"  with its external data in {extra}", style="dim"))
+    print_page(out, page)
     out.print(Text(f"  {'written' if written else 'nothing written'}, {report.seconds:.1f} s\n", style="dim"))
 
 
@@ -55,6 +59,12 @@ def print_report(out: Console, report: Report, *, verbose: bool) -> None:
     print_near_misses(out, report.near_misses, verbose=verbose)
     if report.near_misses or not report.fusions:
         out.print()
+
+
+def print_page(out: Console, page: Path | None) -> None:
+    """Where the page was written, if one was."""
+    if page is not None:
+        out.print(Text(f"  page in {page}", style="dim"))
 
 
 def _print_placement(out: Console, report: Report) -> None:
@@ -76,18 +86,7 @@ def _print_runs(out: Console, report: Report) -> None:
     """What runs the fused model, in one line."""
     if report.runs is None:
         return
-    runs = report.runs
-    if runs.onnxruntime is None:
-        line = f"no onnxruntime that is known runs it: {runs.reason}"
-    elif runs.reason:
-        line = f"runs in onnxruntime {runs.onnxruntime} and later: {runs.reason}"
-    else:
-        line = f"runs in onnxruntime {runs.onnxruntime} and later; older ones are not known"
-    if runs.functions:
-        line += "; needs local functions"
-    if runs.domains:
-        line += f"; needs the ops of {', '.join(runs.domains)}"
-    out.print(Text(f"  {line}", style="dim"))
+    out.print(Text(f"  {phrases.runs(report.runs)}", style="dim"))
 
 
 def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:
@@ -227,8 +226,7 @@ def _print_sum(out: Console, report: Report) -> None:
 def _print_sizes(out: Console, report: Report) -> None:
     """The sizes that nobody gave, and how to."""
     if report.assumed:
-        example = next((f" {name}:{','.join(map(str, dims))}" for name, dims in report.shapes.items()), "")
-        out.print(Text(f"  at {report.assumed}, assumed: --shape{example}", style="dim"))
+        out.print(Text(f"  {phrases.sizes(report)}", style="dim"))
 
 
 def _change(before: str, after: str, then: int, now: int) -> str:
@@ -250,40 +248,12 @@ def _print_sources(out: Console, report: Report, *, verbose: bool) -> None:
         out.print()
 
 
-_FAST = {
-    "onnxfuse": ("with onnxfuse.InferenceSession on an NVIDIA GPU", ""),
-    "ort": ("in onnxruntime on a CPU", "--target ort"),
-    "cuda": ("in onnxruntime on an NVIDIA GPU", "--target ort --provider cuda"),
-    "onnx": ("in any runtime of standard ONNX", "--target onnx"),
-}
-"""Target, or provider → where its files run fast, and how to ask for one."""
-
-
-def _print_advice(out: Console, report: Report) -> None:
-    """Where the file is fast, and what to ask for elsewhere."""
-    own = "cuda" if report.provider == "cuda" else report.target
-    others = [f"{asked} ({where})" for kind, (where, asked) in _FAST.items() if asked and kind != own]
-    out.print(Text(f"  fast {_FAST[own][0]}; elsewhere: {', '.join(others)}", style="dim"))
+_MARKS = {"equal": ("✓ ", "bold green"), "mismatch": ("✗ ", "bold red"), "not validated": ("! ", "bold yellow")}
 
 
 def _print_verdict(out: Console, validation: Validation) -> None:
-    if validation.verdict == "equal":
-        text = f"same numbers in onnxruntime: largest error {validation.max_error or 0:.1e}"
-        text += f" in {validation.cases} {'run' if validation.cases == 1 else 'runs'}"
-        mark, style = "✓ ", "bold green"
-        if validation.rtol is not None and validation.atol is not None:
-            text += f" (rtol {validation.rtol:g}, atol {validation.atol:g})"
-        if validation.kernels:
-            text += f", with the kernels of {', '.join(validation.kernels)} run on the CPU"
-    elif validation.verdict == "mismatch":
-        text = f"other numbers in onnxruntime: {validation.note}"
-        mark, style = "✗ ", "bold red"
-    else:
-        text = f"not validated: {validation.note}" if validation.note else "not validated"
-        mark, style = "! ", "bold yellow"
-    out.print(Padding.indent(Text.assemble((mark, style), text), 2))
+    out.print(Padding.indent(Text.assemble(_MARKS[validation.verdict], phrases.verdict(validation)), 2))
     if validation.verdict == "equal" and validation.note:
         out.print(Padding.indent(Text(validation.note, style="dim"), 4))
     if validation.reference_error is not None:
-        original, fused = validation.reference_error
-        out.print(Text(f"    against float64: original {original:.1e}, fused {fused:.1e}", style="dim"))
+        out.print(Text(f"    {phrases.against_float64(*validation.reference_error)}", style="dim"))

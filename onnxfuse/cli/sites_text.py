@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxfuse.reporting.layers import collapsed, short
+from onnxfuse.reporting.near_miss_groups import gain, grouped
 from onnxfuse.reporting.records import Fusion, NearMiss, Remaining, known_bytes
 
 from .quantities import human_launches, human_traffic
@@ -62,26 +62,23 @@ def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, site
 
 def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool) -> None:
     """Near misses, those of one rule and reason together, what would save most first."""
-    groups: dict[tuple[str, str, str], list[NearMiss]] = defaultdict(list)
-    for miss in misses:
-        groups[miss.rule, miss.source, _reason_pattern(miss.reason)].append(miss)
-    if not groups:
+    if not misses:
         return
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="yellow", no_wrap=True)
     table.add_column(overflow="fold")
-    order = {key: (-_gain(group), -len(group), key) for key, group in groups.items()}
-    for (rule, source, _), group in sorted(groups.items(), key=lambda item: order[item[0]]):
+    for group in grouped(misses):
+        first, saved = group[0], gain(group)
         places = [place for place, _ in collapsed(miss.node for miss in group)]
-        gain = f" ({human_launches(_gain(group))})" if _gain(group) else ""
-        code = f", {short(group[0].code)}" if group[0].code else ""
-        line = Text.assemble((rule, "bold"), f" at {listed(places)}{code}: {group[0].reason}", (gain, "dim"))
+        told = f" ({human_launches(saved)})" if saved else ""
+        code = f", {short(first.code)}" if first.code else ""
+        line = Text.assemble((first.rule, "bold"), f" at {listed(places)}{code}: {first.reason}", (told, "dim"))
         table.add_row(f"{len(group)} ×", line)
         if verbose:
             for miss in group if len(group) > 1 else ():
                 table.add_row("", Text(f"{miss.node}  {miss.code}".rstrip(), style="dim"))
-            table.add_row("", Text(source, style="dim"))
-    told = " (and the launches that would save)" if _gain(misses) else ""
+            table.add_row("", Text(first.source, style="dim"))
+    told = " (and the launches that would save)" if gain(misses) else ""
     out.print(Text(f"  nearly fused{told}", style="dim"))
     out.print(Padding.indent(table, 2))
 
@@ -110,18 +107,9 @@ def fusion_at(fusion: Fusion) -> str:
     return f"{fusion.rule} at {fusion.scope or fusion.node}"
 
 
-def _gain(misses: Iterable[NearMiss]) -> int:
-    return sum(miss.launches_saved for miss in misses)
-
-
 def _with(fusion: Fusion) -> str:
     often = Counter(fusion.absorbed).items()
     return f" with {', '.join(f'{n} {name}' if n > 1 else name for name, n in often)}" if often else ""
-
-
-def _reason_pattern(reason: str) -> str:
-    """`reason` with the numbers in the names of nodes and values left open, but not those that it is about."""
-    return re.sub(r"\S*/\S*", lambda name: re.sub(r"\d+", "*", name[0]), reason)
 
 
 def listed(names: Sequence[str]) -> str:

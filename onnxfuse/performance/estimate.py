@@ -32,7 +32,7 @@ from onnxfuse.lifting.lift import lift
 from onnxfuse.lifting.view import View
 from onnxfuse.model.graph import DOMAIN, family, roots
 from onnxfuse.model.op_traits import FREE, PRODUCTS
-from onnxfuse.reporting.records import Bound, Estimate, Launched, Occupancy
+from onnxfuse.reporting.records import Estimate, Launched, Occupancy
 from onnxfuse.runtime.served import arguments, values
 
 from .gpus import Card
@@ -102,12 +102,6 @@ def _typed(tensor: Tensor) -> TensorType:
 NOTHING = Times(0.0, 0.0, 0.0)
 
 
-def _bound(times: Times) -> Bound:
-    """What takes the longest."""
-    each: dict[Bound, float] = {"bytes": times.bytes, "flops": times.flops, "launches": times.launches}
-    return max(each, key=lambda name: each[name])
-
-
 def _estimate(
     node: NodeProto,
     types: list[TensorType | None] | None,
@@ -149,7 +143,7 @@ def _of_kernel(
     return Estimate(
         source,
         measured or times.seconds,
-        _bound(times) if made else None,
+        times.bound if made else None,
         _bytes(work),
         work.flops,
         len(made),
@@ -259,7 +253,7 @@ def _of_body(
     return Estimate(
         FUNCTION_BODY,
         math.fsum(cost.seconds for cost in known),
-        _bound(total) if known else None,
+        total.bound if known else None,
         sum(cost.bytes for cost in known),
         sum(cost.flops for cost in known),
         len(known),

@@ -21,6 +21,7 @@ from onnxfuse.model.graph import family
 from onnxfuse.model.op_traits import FREE, PRODUCTS
 from onnxfuse.model.symbols import evaluate
 from onnxfuse.model.walk import has_bodies
+from onnxfuse.reporting.records import Bound
 from onnxfuse.terms.term import Term
 
 from .gpus import Card
@@ -57,6 +58,12 @@ class Times:
     @property
     def seconds(self) -> float:
         return max(self.bytes, self.flops) + self.launches
+
+    @property
+    def bound(self) -> Bound:
+        """What takes the longest."""
+        each: dict[Bound, float] = {"bytes": self.bytes, "flops": self.flops, "launches": self.launches}
+        return max(each, key=lambda name: each[name])
 
 
 @dataclass(frozen=True, slots=True)

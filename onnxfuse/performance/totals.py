@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onnx import NodeProto
@@ -17,7 +17,7 @@ from onnxfuse.reporting.records import NearMiss, Remaining, Totals
 from onnxfuse.terms.term import Term
 
 from .gpus import Card
-from .roofline import Demand, demand, launched, tensor_of
+from .roofline import Demand, Times, demand, launched, tensor_of
 from .sizes import Sizes, sized
 
 
@@ -69,27 +69,43 @@ def remaining(
     known_ops: Collection[str],
     card: Card,
 ) -> list[Remaining]:
-    """Those of an output that stand for themselves alone, an op and a reason each, what takes longest first.
+    """Those of an output that stand `alone`, an op and a reason each, what takes longest first.
 
-    `fused` are the names of its fused nodes, `known_ops` the ops that rules can match.  A launch of unknown size counts
-    as one that moves nothing."""
-    near: dict[str, str] = {}
-    for miss in misses:
-        near.setdefault(miss.node, miss.rule)
+    A launch of unknown size counts as one that moves nothing."""
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for each in launches:
-        name = each.node.name or each.node.output[0]
-        if name not in fused and each.node.domain != DOMAIN:
-            domain = "" if each.node.domain in STANDARD else f"{each.node.domain}."
-            groups[f"{domain}{each.node.op_type}", _reason(each.node, near.get(name), known_ops)].append(
-                _seconds(each, card)
-            )
-    whole = math.fsum(_seconds(each, card) for each in launches)
+    for each, reason in alone(launches, fused, misses, known_ops):
+        groups[qualified(each.node), reason].append(times(each, card).seconds)
+    whole = math.fsum(times(each, card).seconds for each in launches)
     found = [
         Remaining(op, len(seconds), math.fsum(seconds) / whole if whole else 0.0, reason)
         for (op, reason), seconds in groups.items()
     ]
     return sorted(found, key=lambda each: (-each.share, each.op, each.reason))
+
+
+def alone(
+    launches: Sequence[Asked], fused: Collection[str], misses: Iterable[NearMiss], known_ops: Collection[str]
+) -> Iterator[tuple[Asked, str]]:
+    """The launches of an output that stand for themselves alone, and why.
+
+    `fused` are the names of its fused nodes, `known_ops` the ops that rules can match."""
+    near: dict[str, str] = {}
+    for miss in misses:
+        near.setdefault(miss.node, miss.rule)
+    for each in launches:
+        name = each.node.name or each.node.output[0]
+        if name not in fused and each.node.domain != DOMAIN:
+            yield each, _reason(each.node, near.get(name), known_ops)
+
+
+def qualified(node: NodeProto) -> str:
+    """``domain.op_type``; the domain ai.onnx is left out, and so is what tells uses of one op apart."""
+    return family_of(node) if node.domain in STANDARD else f"{node.domain}.{family_of(node)}"
+
+
+def times(each: Asked, card: Card) -> Times:
+    """How long a launch takes; one of unknown size is one that moves nothing."""
+    return each.demand.on(card) if each.demand is not None else Times(0.0, 0.0, card.launch)
 
 
 def _reason(node: NodeProto, nearly: str | None, known_ops: Collection[str]) -> str:
@@ -103,7 +119,3 @@ def _reason(node: NodeProto, nearly: str | None, known_ops: Collection[str]) -> 
     if op in MOVEMENT:
         return "moves data that no neighbour reads in place"
     return "no rule fits it and its neighbours"
-
-
-def _seconds(each: Asked, card: Card) -> float:
-    return each.demand.on(card).seconds if each.demand is not None else card.launch

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+_NUMBER = re.compile(r"(\d+)")
 _MOST = 4
 """Ranges that are written out."""
 
@@ -19,16 +20,27 @@ def collapsed(paths: Iterable[str]) -> list[tuple[str, int]]:
     """Paths with how many of them there are, those that differ in numbers alone as one: ``/layers.0-11/attn``.
 
     Sorted; a path that stands alone keeps its own numbers."""
-    alike: dict[tuple[str, ...], list[tuple[int, ...]]] = defaultdict(list)
-    for path in paths:
-        parts = re.split(r"(\d+)", path)
-        alike[tuple(parts[::2])].append(tuple(map(int, parts[1::2])))
-    found = []
-    for words, numbers in alike.items():
-        ranges = [_ranges(place) for place in zip(*numbers, strict=True)]
-        text = "".join(word for pair in zip(words, [*ranges, ""], strict=True) for word in pair)
-        found.append((text, len(numbers)))
-    return sorted(found)
+    return sorted((text, len(members)) for text, members in alike(list(paths)))
+
+
+def alike(paths: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Paths that differ in numbers alone as one, ``/layers.0-11/attn``, and which of `paths` these are."""
+    found: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, path in enumerate(paths):
+        found[words(path)].append(index)
+    return [(together([paths[index] for index in members]), members) for members in found.values()]
+
+
+def words(path: str) -> tuple[str, ...]:
+    """What stands between the numbers of a path."""
+    return tuple(_NUMBER.split(path)[::2])
+
+
+def together(paths: Sequence[str]) -> str:
+    """Paths of the same `words` as one."""
+    numbers = [tuple(map(int, _NUMBER.split(path)[1::2])) for path in paths]
+    ranges = [_ranges(place) for place in zip(*numbers, strict=True)]
+    return "".join(word for pair in zip(words(paths[0]), [*ranges, ""], strict=True) for word in pair)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

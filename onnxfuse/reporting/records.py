@@ -88,6 +88,8 @@ class Fusion:
     """Line of the exporter's program, ``model.py:436``; empty where the file does not say."""
     estimate: Estimate | None = None
     """Where estimates were asked for and the node is one of onnxfuse's ops."""
+    sources: tuple[str, ...] = ()
+    """Files of the rules that had a part in it, the last one last: ``fusions/2_ops/activation/gelu.rule``."""
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -123,6 +125,49 @@ class Totals:
     """Read and written by these, each input and output once."""
     unsized: int = 0
     """Launches whose bytes are not among them, since a size depends on the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a model, and what it takes on a card."""
+
+    name: str
+    """The node's own, or that of its first output."""
+    op: str
+    """``domain.op_type``; the domain ai.onnx is left out."""
+    scope: str
+    """Module path; empty where the exporter did not say."""
+    launches: int
+    """0 for a view, a constant, and arithmetic with shapes."""
+    seconds: float
+    """The longer of the two below, and the launch."""
+    memory_seconds: float
+    """Of moving its bytes."""
+    compute_seconds: float
+    bound: Bound | None
+    """What takes the longest; None where nothing is launched."""
+    bytes: int | None
+    """Read and written; None where a size depends on the data."""
+    flops: int | None
+    """A fused multiply-add is two."""
+    reads: tuple[int, ...]
+    """The nodes of the same model whose values it reads, by their number."""
+    becomes: int | None = None
+    """Of a node of the original: the node of the output that stands for it; None where nothing has to."""
+    fusion: int | None = None
+    """Of a node of the output: which of the report's fusions wrote it."""
+    reason: str = ""
+    """Of a node of the output that stands for itself alone: why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of all graphs and functions of a model, without Constants, before and after, each list in order."""
+
+    card: str
+    """Name of the card that times are for."""
+    before: tuple[Node, ...]
+    after: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +265,8 @@ class Report:
     after: Totals = field(default_factory=Totals)
     remaining: list[Remaining] = field(default_factory=list)
     """What no fusion covers, what takes longest first."""
+    nodes: Nodes | None = None
+    """Each of them, where that was asked for."""
     fusions: list[Fusion] = field(default_factory=list)
     near_misses: list[NearMiss] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)

@@ -47,6 +47,7 @@ def fusion(site: FusedNode, known: Mapping[str, int] | None = None) -> Fusion:
         launches_saved=max(sum(min(launches(term), 1) for term in site.dead) - 1, 0),
         bytes_saved=traffic(site.gone, known),
         code=site.code,
+        sources=tuple(dict.fromkeys(i.rule.path for match in site.matches for i in (*reversed(match.inner), match))),
     )
 
 

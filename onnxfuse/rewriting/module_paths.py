@@ -20,6 +20,8 @@ from onnxfuse.model.op_traits import MOVEMENT
 TORCH_SCOPES = "pkg.torch.onnx.name_scopes"
 """Metadata of torch's dynamo exporter: a Python list of dotted module paths, outermost first, the node itself last."""
 
+_UNKNOWN = "_empty_nn_module_stack_from_metadata_hook"
+"""What torch.export writes for a module where it knows of none."""
 _MOVING = MOVEMENT - {"Gather", "GatherElements", "GatherND"}
 """Ops that only move data; a look-up in a table is more than that."""
 _Path: TypeAlias = tuple[str, ...]
@@ -74,7 +76,7 @@ def _told(node: NodeProto) -> _Path | None:
     for entry in node.metadata_props:
         if entry.key == TORCH_SCOPES:
             try:
-                scopes = [str(scope) for scope in ast.literal_eval(entry.value)]
+                scopes = [str(scope) for scope in ast.literal_eval(entry.value) if scope != _UNKNOWN]
             except (SyntaxError, TypeError, ValueError):
                 break
             outer = ["", *scopes[:-1]]

@@ -82,3 +82,27 @@ def test_destinations_that_collide(models: list[str], output: str, message: str)
 def test_no_folder_is_made_for_a_dry_run(folder: Path) -> None:
     paths.destinations([Path("a.onnx")], "out/", make_folder=False)
     assert not (folder / "out").exists()
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("models", "output", "places"),
+    [
+        (["a.onnx"], "report.html", ["report.html"]),
+        (["a.onnx"], "sub", ["sub/a.html"]),
+        (["a.onnx"], "new/", ["new/a.html"]),
+        (["a.onnx", "b.onnx"], "new", ["new/a.html", "new/b.html"]),
+    ],
+)
+def test_pages(models: list[str], output: str, places: list[str]) -> None:
+    found = paths.pages([Path(name) for name in models], output)
+    assert found == [Path(name) for name in places]
+    assert all(place.parent.is_dir() for place in found)
+
+
+@pytest.mark.usefixtures("folder")
+def test_pages_that_collide() -> None:
+    with pytest.raises(UsageError, match=r"would both become new/a\.html: give them a folder each"):
+        paths.pages([Path("a.onnx"), Path("sub/a.onnx")], "new")
+    with pytest.raises(UsageError, match=r"--html b\.onnx is a file, and there are 2 models: name a folder"):
+        paths.pages([Path("a.onnx"), Path("b.onnx")], "b.onnx")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onnxfuse.reporting.records import SCHEMA_VERSION, Estimate, LeftOut, Report, Validation, known_bytes
+from onnxfuse.reporting.records import SCHEMA_VERSION, Estimate, LeftOut, Node, Nodes, Report, Validation, known_bytes
 from tests.fake_engine import fusion, near_miss
 
 SCHEMA: dict[str, Any] = json.loads(
@@ -71,6 +71,11 @@ def full() -> Report:
         ],
         card="h200",
         near_misses=[near_miss()],
+        nodes=Nodes(
+            "h200",
+            (Node("a", "Add", "/m", 1, 3e-6, 5e-7, 1e-8, "launches", 8, 2, (), 0),),
+            (Node("b", "Gelu", "/m", 1, 3e-6, 5e-7, 1e-8, "bytes", None, None, (), None, 0, "why"),),
+        ),
         left_out=[LeftOut(fusion("Attention"), float("nan"), "has NaN")],
         validation=Validation("equal", 1e-7, 1e-4, 1e-5, 2, "", (1e-6, float("inf"))),
         seconds=1.5,

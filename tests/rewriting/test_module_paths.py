@@ -33,3 +33,11 @@ def test_module_paths_in_metadata() -> None:
     assert ModulePaths([node]).of([node]) == "/bert/layer.0/out"
     entry.value = "not a list"
     assert ModulePaths([node]).of([node]) == ""
+
+
+def test_a_module_that_the_exporter_does_not_know_is_none() -> None:
+    node = helper.make_node("Shape", ["x"], ["y"], "node_Shape_0")
+    node.metadata_props.add(
+        key=TORCH_SCOPES, value="['', '_empty_nn_module_stack_from_metadata_hook', 'sym_size_int_28']"
+    )
+    assert ModulePaths([node]).of([node]) == ""

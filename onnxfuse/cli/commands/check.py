@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxfuse.errors import OnnxfuseError, UsageError
+from onnxfuse.reporting.phrases import one_line
 
 from .many import jobs, outcomes
 from .options import (
     PATH,
     choose_target,
     complain,
-    one_line,
     read_model,
     selection,
     settled,

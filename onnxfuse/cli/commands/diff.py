@@ -11,7 +11,7 @@ import click
 
 from onnxfuse.errors import OnnxfuseError, UsageError
 
-from .many import jobs, outcomes
+from .many import jobs, shown
 from .options import (
     PATH,
     choose_target,
@@ -88,13 +88,11 @@ def diff(
         found.model = str(path)
         return Side(found, models[which])
 
-    sides, code = [], 0
-    for path, made in outcomes(paths, one, jobs=jobs):
-        if isinstance(made, OnnxfuseError):
-            code = max(code, complain(made, path))
-        else:
-            warn_of_unread(made.report)
-            sides.append(made)
+    def warned(side: Side) -> Side:
+        warn_of_unread(side.report)
+        return side
+
+    sides, code = shown(paths, one, warned, jobs=jobs)
     if code:
         return code
     found = difference(sides[0], sides[1], told)

@@ -14,12 +14,13 @@ import click
 
 from onnxfuse.errors import OnnxfuseError
 
-from .options import begin, mistake, uncollected
+from .options import begin, complain, mistake, uncollected
 
 if TYPE_CHECKING:
     from onnxfuse.system.isolation import Tell
 
 _Result = TypeVar("_Result")
+_Shown = TypeVar("_Shown")
 
 jobs = click.option(
     "-j",
@@ -45,6 +46,19 @@ def outcomes(
             yield path, result
         else:
             yield path, result if isinstance(result, OnnxfuseError) else mistake(result)
+
+
+def shown(
+    paths: Sequence[Path], work: Callable[[Path, Tell | None], _Result], show: Callable[[_Result], _Shown], *, jobs: int
+) -> tuple[list[_Shown], int]:
+    """What `show` makes of each outcome, and the worst exit code of those that are errors, which are told."""
+    results, code = [], 0
+    for path, made in outcomes(paths, work, jobs=jobs):
+        if isinstance(made, OnnxfuseError):
+            code = max(code, complain(made, path))
+        else:
+            results.append(show(made))
+    return results, code
 
 
 def _in_turn(

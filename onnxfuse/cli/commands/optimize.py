@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,9 +18,11 @@ from .options import (
     choose_target,
     each,
     fold_limit,
+    html,
     loudness,
     models,
     one_or_many,
+    page_places,
     read_model,
     seconds,
     selection,
@@ -29,11 +31,13 @@ from .options import (
     timeout,
     to_json,
     write_model,
+    write_page,
 )
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from onnxfuse.proof.claim import Experiment
     from onnxfuse.reporting.records import Report
 
     Judge: TypeAlias = Literal["onnxruntime", "reference", "kernels"]
@@ -69,6 +73,7 @@ if TYPE_CHECKING:
 @click.option("--no-validate", is_flag=True, help="Write without comparing.")
 @click.option("--dry-run", is_flag=True, help="Do everything but write the model.")
 @click.option("--report", "report_file", type=PATH, metavar="FILE.json", help="Write what was done, as JSON.")
+@html
 @loudness
 def optimize(
     models: tuple[str, ...],
@@ -81,6 +86,7 @@ def optimize(
     timeout: float | None,
     dry_run: bool,
     report_file: Path | None,
+    html: str | None,
     quiet: bool,
     verbose: bool,
     **options: Any,
@@ -94,30 +100,25 @@ def optimize(
       onnxfuse optimize - < bert.onnx > fused.onnx      from stdin to stdout
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100
+      onnxfuse optimize bert.onnx --html bert.html      and a page that shows what was done
       onnxfuse optimize bert.onnx --target ort --runtime onnxruntime==1.23
     """
     from onnxfuse import pipeline
     from onnxfuse.cli import console, paths, report_text
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
-    from onnxfuse.model import files
     from onnxfuse.performance import gpus
-    from onnxfuse.proof.claim import Experiment
     from onnxfuse.system import atomic_write
 
     choose_target(options)
-    tolerances = {name: options.pop(name) for name in ("seed", "rtol", "atol", "on_mismatch")}
+    experiment = _experiment(options, inputs, _judge(validate, no_validate), timeout)
     build = Build(**options)
     weighed_on = gpus.given(card, build.target)
     lookup.check_rules((*build.select, *build.ignore), build.rules)
-    given = files.read_inputs(inputs) if inputs else None
-    judge, limit = _judge(validate, no_validate), seconds(timeout, emulate=validate == "kernels")
-    experiment = Experiment(None, given, validate=judge, timeout=limit, **tolerances)
     sources = paths.expand(models)
     places = _without_own(dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True)))
     out = console.console(stderr=Path(paths.STREAM) in places.values())
-    if report_file:
-        atomic_write.refuse(report_file, [*sources, *places.values(), *filter(None, [inputs])])
+    pages = _pages(html, places, report_file, [*sources, *filter(None, [inputs])])
 
     def one(path: Path) -> Report:
         start = time.perf_counter()
@@ -126,21 +127,34 @@ def optimize(
         model = read_model(path, weights=not no_validate)
         with console.progress(path.name, quiet=quiet) as progress:
             own, tried = replace(build, base_dir=path.parent), replace(experiment, shapes=sizes(shapes, path))
-            done = pipeline.optimize(model, own, tried, card=weighed_on, progress=progress)
+            done = pipeline.optimize(model, own, tried, card=weighed_on, nodes=bool(pages), progress=progress)
         report, written, done.report.model = done.report, list[Path](), str(path)
         _refuse_mismatch(report)
         if not dry_run:
             written = write_model(done.model, places[path], path)
             report.output = str(places[path])
         report.seconds = time.perf_counter() - start
+        page = write_page(report, pages.get(path), build.rules)
         if not quiet:
-            report_text.print_optimized(out, report, written=written, verbose=verbose)
+            report_text.print_optimized(out, report, written=written, verbose=verbose, page=page)
         return report
 
     reports, code = each(places, one)
     if report_file:
         atomic_write.replace(report_file, [to_json(one_or_many(reports, len(sources))).encode()])
     return code
+
+
+def _pages(
+    html: str | None, places: Mapping[Path, Path], report_file: Path | None, read: Sequence[Path]
+) -> dict[Path, Path]:
+    """Where the page of each model goes.  Raises UsageError or OutputError where it, or the report, would replace
+    another file."""
+    from onnxfuse.system import atomic_write
+
+    if report_file:
+        atomic_write.refuse(report_file, [*read, *places.values()])
+    return page_places(html, list(places), filter(None, [*read, *places.values(), report_file]))
 
 
 def _without_own(places: Mapping[Path, Path]) -> dict[Path, Path]:
@@ -152,6 +166,18 @@ def _without_own(places: Mapping[Path, Path]) -> dict[Path, Path]:
             click.echo(f"onnxfuse: {place} is what becomes of {path} here: not itself fused", err=True)
             del kept[place]
     return kept
+
+
+def _experiment(
+    options: dict[str, Any], inputs: Path | None, judge: Judge | Literal["off"], timeout: float | None
+) -> Experiment:
+    """What is run and compared, at shapes that are the model's; its options are taken out of the others."""
+    from onnxfuse.model import files
+    from onnxfuse.proof.claim import Experiment
+
+    tolerances = {name: options.pop(name) for name in ("seed", "rtol", "atol", "on_mismatch")}
+    given = files.read_inputs(inputs) if inputs else None
+    return Experiment(None, given, validate=judge, timeout=seconds(timeout, emulate=judge == "kernels"), **tolerances)
 
 
 def _judge(validate: Judge | None, no_validate: bool) -> Judge | Literal["off"]:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from onnxfuse.errors import InternalError, ModelError, OnnxfuseError, OutputError, RuleError
+from onnxfuse.errors import InternalError, ModelError, OnnxfuseError, OutputError, RuleError, UsageError
+from onnxfuse.reporting.phrases import one_line
 from onnxfuse.system.processes import Stopped
 
 # onnx and numpy take longer to import than `onnxfuse --help` may take: the commands import what they need.
@@ -128,6 +129,9 @@ fold_limit = click.option(
     callback=_parsed_size,
     help="Store what is computed from constants alone, as long as the file grows by no more than this.",
 )
+html = click.option(
+    "--html", metavar="FILE.html", help="Write the report as a page, too; a folder gets NAME.html for each model."
+)
 given_inputs = click.option("--inputs", type=PATH, metavar="FILE.npz", help="What to feed.  [default: generated]")
 provider = click.option(
     "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where onnxruntime runs."
@@ -157,11 +161,6 @@ def complain(error: OnnxfuseError, path: Path | None = None) -> int:
     text = f"onnxfuse: error: {lead}{error}"
     click.echo(text if isinstance(error, RuleError) else one_line(text), err=True)
     return error.exit_code
-
-
-def one_line(text: str) -> str:
-    """The text with what a terminal would not print, such as a line break in a file's name, written out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 @contextmanager
@@ -205,6 +204,34 @@ def settled() -> Settings:
 def sizes(given: dict[str, tuple[int, ...]], path: Path) -> dict[str, tuple[int, ...]] | None:
     """The shapes of a model's inputs that flags say, or else the settings."""
     return given or settled().shapes_of(path) or None
+
+
+def page_places(html: str | None, sources: Sequence[Path], taken: Iterable[Path] = ()) -> dict[Path, Path]:
+    """Where the page of each model goes, none where none is wanted; `taken` is where the command writes besides.
+
+    Raises UsageError or OutputError, early, for what writing there would be refused for."""
+    from onnxfuse.cli import paths
+    from onnxfuse.system import atomic_write
+
+    if html is None:
+        return {}
+    places = dict(zip(sources, paths.pages(sources, html), strict=True))
+    others = {place.absolute() for place in taken}
+    for place in places.values():
+        if place.absolute() in others:
+            raise UsageError(f"--html {place} is where something else is written: name another file")
+        atomic_write.refuse(place, sources)
+    return places
+
+
+def write_page(found: Report, place: Path | None, rules: Sequence[Path]) -> Path | None:
+    """Write the page of a report that has its nodes, where one is wanted; returns its place."""
+    if place is not None:
+        from onnxfuse.reporting.html.page import page
+        from onnxfuse.system import atomic_write
+
+        atomic_write.replace(place, [page(found, rules)])
+    return place
 
 
 def warn_of_unread(found: Report) -> None:

@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxfuse.errors import OnnxfuseError, UsageError
+from onnxfuse.errors import UsageError
 
-from .many import jobs, outcomes
+from .many import jobs, shown
 from .options import (
     card,
     choose_target,
-    complain,
     format_,
+    html,
     models,
     one_or_many,
+    page_places,
     print_json,
     read_model,
     selection,
     shape,
     sizes,
     warn_of_unread,
+    write_page,
 )
 
 if TYPE_CHECKING:
@@ -42,15 +44,17 @@ if TYPE_CHECKING:
 @shape
 @jobs
 @format_
+@html
 @click.option("--why", metavar="RULE", help="Every place where this rule fuses or nearly does.")
 @click.option("--estimate", is_flag=True, help="Predict the time of each fused node on a GPU, and what bounds it.")
 @card("The GPU: a100, h100, h200, or a .json file with figures.  [default: h200]")
 @click.option("--explain", metavar="NODE", help="What becomes of this node, and why.")
-@click.option("-v", "--verbose", is_flag=True, help="Name every site.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every site; in JSON, every node.")
 def report(
     models: tuple[str, ...],
     shapes: dict[str, tuple[int, ...]],
     style: str,
+    html: str | None,
     why: str | None,
     explain: str | None,
     estimate: bool,
@@ -69,6 +73,7 @@ def report(
       onnxfuse report bert.onnx --why LayerNormalization
       onnxfuse report bert.onnx --explain /encoder/layer.3/Div
       onnxfuse report bert.onnx --estimate --card a100 --shape input_ids:1,128
+      onnxfuse report bert.onnx --html bert.html
       onnxfuse report bert.onnx --format json | jq .census
       onnxfuse report bert.onnx --runtime onnxruntime==1.23 --format json | jq .runs
     """
@@ -84,41 +89,48 @@ def report(
     build = Build(**options)
     known = gpus.given(card or gpus.DEFAULT if estimate else None, build.target)
     lookup.check_rules((*build.select, *build.ignore, *filter(None, [why])), build.rules)
-    out = console.console()
+    out, sources = console.console(), paths.expand(models)
+    places, nodes = page_places(html, sources), html is not None or (verbose and style == "json")
 
     def one(path: Path, progress: Tell | None) -> tuple[Report, NodeProto | None]:
         start = time.perf_counter()
         model = read_model(path, weights=False)
         node = lookup.node_named(explain, model) if explain else None
         own = replace(build, base_dir=path.parent)
-        found = pipeline.report(model, own, shapes=sizes(shapes, path), why=why, card=known, progress=progress)
+        found = pipeline.report(
+            model, own, shapes=sizes(shapes, path), why=why, card=known, nodes=nodes, progress=progress
+        )
         found.model, found.seconds = str(path), time.perf_counter() - start
+        write_page(found, places.get(path), build.rules)
         return found, node
 
-    def show(found: Report, node: NodeProto | None) -> Report:
+    def show(told: tuple[Report, NodeProto | None]) -> Report:
+        found, node = told
         warn_of_unread(found)
         if style == "json":
             found = found.narrowed(lambda fusion: not why or fusion.rule == why)
             return found.narrowed(lambda fusion: not node or report_text.concerns(fusion, _names(node)))
         if node:
             _explain(out, node, found, build.rules)
-        elif why:
-            report_text.print_why(out, found, why)
         else:
-            report_text.print_report(out, found, verbose=verbose)
-            report_text.print_estimates(out, found, verbose=verbose)
+            _print(out, found, why, verbose=verbose)
+        report_text.print_page(out, places.get(Path(found.model)))
         return found
 
-    sources = paths.expand(models)
-    reports, code = [], 0
-    for path, made in outcomes(sources, one, jobs=jobs):
-        if isinstance(made, OnnxfuseError):
-            code = max(code, complain(made, path))
-        else:
-            reports.append(show(*made))
+    reports, code = shown(sources, one, show, jobs=jobs)
     if style == "json":
         print_json(one_or_many(reports, len(sources)))
     return code
+
+
+def _print(out: Console, found: Report, why: str | None, *, verbose: bool) -> None:
+    from onnxfuse.cli import report_text
+
+    if why:
+        report_text.print_why(out, found, why)
+    else:
+        report_text.print_report(out, found, verbose=verbose)
+        report_text.print_estimates(out, found, verbose=verbose)
 
 
 def _explain(out: Console, node: NodeProto, found: Report, rules: Sequence[Path]) -> None:

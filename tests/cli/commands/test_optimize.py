@@ -79,6 +79,7 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
         "validate": "reference",
         "base_dir": Path("."),
         "growth": 3000,
+        "nodes": False,
         "progress": None,
     }
 
@@ -111,6 +112,7 @@ def test_the_defaults_are_the_engines(model: Path, engine: Engine) -> None:
             "validate": "onnxruntime",
             "base_dir": Path("."),
             "growth": 1_000_000,
+            "nodes": False,
             "progress": None,
         }
     ]
@@ -169,3 +171,24 @@ def test_the_report_file_is_one_object_for_one_model(model: Path, engine: Engine
         "model.fused.onnx",
         {"LayerNormalization": 1},
     )
+
+
+def test_a_page_of_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = Path(__file__).parents[3] / "models" / "quick_gelu.onnx"
+    assert main(["optimize", str(source), "-o", "out.onnx", "--html", "page.html"]) == 0
+    out = capsys.readouterr().out
+    assert "same numbers" in out
+    assert "\n  page in page.html\n" in out
+    shown = json.loads(Path("page.html").read_text().split('id="data">')[1].split("</script>")[0])
+    assert (shown["head"]["verdict"], shown["head"]["output"]) == ("equal", "out.onnx")
+    assert shown["head"]["proof"].startswith("same numbers in onnxruntime")
+
+
+@pytest.mark.parametrize("taken", ["model.fused.onnx", "report.json"])
+def test_a_page_takes_no_other_place(taken: str, model: Path, engine: Engine, capsys: Capture) -> None:
+    assert main(["optimize", str(model), "--report", "report.json", "--html", taken]) == 2
+    assert capsys.readouterr().err == (
+        f"onnxfuse: error: --html {taken} is where something else is written: name another file\n"
+    )
+    assert (engine.calls, os.listdir()) == ([], ["model.onnx"])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import onnx
+import pytest
 
 from onnxfuse.cli.main import main
 from tests import broken
@@ -93,3 +95,57 @@ def test_explain(model: Path, engine: Engine, capsys: Capture) -> None:
     assert "stopped Gelu: divisor wants sqrt(2), saw a tensor\n    gelu.rule:3" in explained("Div")
     assert main(["report", str(model), "--explain", "Dvi"]) == 2
     assert "Dvi: no such node in this model: did you mean Div?" in capsys.readouterr().err
+
+
+@pytest.fixture
+def bert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A real model, from another folder."""
+    monkeypatch.chdir(tmp_path)
+    return Path(__file__).parents[3] / "models" / "bert.ts.onnx"
+
+
+def test_a_page(bert: Path, capsys: Capture) -> None:
+    assert main(["report", str(bert), "--html", "page.html", "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert err == ""
+    assert violations(told, SCHEMA) == []
+    text = Path("page.html").read_text()
+    shown = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    assert shown["head"]["launches"] == [told["before"]["launches"], told["after"]["launches"]]
+    assert shown["head"]["model"] == told["model"] == str(bert)
+    assert len(told["nodes"]["before"]) == told["nodes_before"] == len(shown["before"]["name"])
+    assert len(shown["fusions"]) == len(told["fusions"])
+    assert len(shown["before"]["op"]) == told["nodes_before"]
+    assert shown["rules"].keys() >= {path for fusion in told["fusions"] for path in fusion["sources"]}
+
+
+def test_nodes_are_told_where_they_are_asked_for(bert: Path, capsys: Capture) -> None:
+    assert main(["report", str(bert), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"] is None
+    assert main(["report", str(bert), "--format", "json", "-v"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"]["card"] == "h200"
+
+
+def test_a_page_for_each_of_several(bert: Path, capsys: Capture) -> None:
+    shutil.copy(bert, "other.onnx")
+    assert main(["report", str(bert), "other.onnx", "--html", "pages"]) == 0
+    assert capsys.readouterr().out.count("  page in pages/") == 2
+    assert sorted(os.listdir("pages")) == [f"{bert.stem}.html", "other.html"]
+
+
+@pytest.mark.parametrize(
+    ("place", "complaint"),
+    [
+        ("gone/page.html", "gone/page.html: there is no folder gone: make it first, or choose another"),
+        ("model.onnx", "model.onnx is a file that was given to read: name another to write to"),
+        ("/dev/null", "/dev/null is a device, not a file: name a file to write to"),
+    ],
+)
+def test_a_page_that_cannot_be_written(
+    place: str, complaint: str, model: Path, engine: Engine, capsys: Capture
+) -> None:
+    before = model.read_bytes()
+    assert main(["report", str(model), "--html", place]) == 2
+    assert capsys.readouterr() == ("", f"onnxfuse: error: {complaint}\n")
+    assert (engine.calls, os.listdir(), model.read_bytes()) == ([], ["model.onnx"], before)

@@ -1,0 +1,66 @@
+"""Sentences that the text report and the page have in common."""
+
+from __future__ import annotations
+
+from .records import Report, Runs, Validation
+
+_FAST = {
+    "onnxfuse": ("with onnxfuse.InferenceSession on an NVIDIA GPU", ""),
+    "ort": ("in onnxruntime on a CPU", "--target ort"),
+    "cuda": ("in onnxruntime on an NVIDIA GPU", "--target ort --provider cuda"),
+    "onnx": ("in any runtime of standard ONNX", "--target onnx"),
+}
+"""Target, or provider → where its files run fast, and how to ask for one."""
+
+
+def one_line(text: str) -> str:
+    """The text with what neither a terminal nor a page shows, such as a line break in a file's name, written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def verdict(validation: Validation) -> str:
+    """What the proof found."""
+    if validation.verdict == "mismatch":
+        return f"other numbers in onnxruntime: {validation.note}"
+    if validation.verdict == "not validated":
+        return f"not validated: {validation.note}" if validation.note else "not validated"
+    text = f"same numbers in onnxruntime: largest error {validation.max_error or 0:.1e}"
+    text += f" in {validation.cases} {'run' if validation.cases == 1 else 'runs'}"
+    if validation.rtol is not None and validation.atol is not None:
+        text += f" (rtol {validation.rtol:g}, atol {validation.atol:g})"
+    if validation.kernels:
+        text += f", with the kernels of {', '.join(validation.kernels)} run on the CPU"
+    return text
+
+
+def against_float64(original: float, fused: float) -> str:
+    """The errors of both models."""
+    return f"against float64: original {original:.1e}, fused {fused:.1e}"
+
+
+def runs(found: Runs) -> str:
+    """What runs the fused model on a CPU."""
+    if found.onnxruntime is None:
+        line = f"no onnxruntime that is known runs it: {found.reason}"
+    elif found.reason:
+        line = f"runs in onnxruntime {found.onnxruntime} and later: {found.reason}"
+    else:
+        line = f"runs in onnxruntime {found.onnxruntime} and later; older ones are not known"
+    if found.functions:
+        line += "; needs local functions"
+    if found.domains:
+        line += f"; needs the ops of {', '.join(found.domains)}"
+    return line
+
+
+def advice(report: Report) -> str:
+    """Where the file is fast, and what to ask for elsewhere."""
+    own = "cuda" if report.provider == "cuda" else report.target
+    others = [f"{asked} ({where})" for kind, (where, asked) in _FAST.items() if asked and kind != own]
+    return f"fast {_FAST[own][0]}; elsewhere: {', '.join(others)}"
+
+
+def sizes(report: Report) -> str:
+    """The sizes that bytes and times are for and that nobody gave, and how to give them; empty if all are given."""
+    example = next((f" {name}:{','.join(map(str, dims))}" for name, dims in report.shapes.items()), "")
+    return f"at {report.assumed}, assumed: --shape{example}" if report.assumed else ""

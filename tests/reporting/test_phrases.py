@@ -1,0 +1,53 @@
+"""Sentences of reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.reporting import phrases
+from onnxfuse.reporting.records import Report, Runs, Validation
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (Validation("not validated"), "not validated"),
+        (Validation("not validated", note="validation is off"), "not validated: validation is off"),
+        (Validation("mismatch", note="y differs"), "other numbers in onnxruntime: y differs"),
+        (Validation("equal", 1e-7, cases=1), "same numbers in onnxruntime: largest error 1.0e-07 in 1 run"),
+        (
+            Validation("equal", None, 1e-4, 1e-9, 2, kernels=("Gelu",)),
+            "same numbers in onnxruntime: largest error 0.0e+00 in 2 runs (rtol 0.0001, atol 1e-09), "
+            "with the kernels of Gelu run on the CPU",
+        ),
+    ],
+)
+def test_verdicts(found: Validation, text: str) -> None:
+    assert phrases.verdict(found) == text
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (Runs("1.20", "", False), "runs in onnxruntime 1.20 and later; older ones are not known"),
+        (Runs("1.23", "opset 23", True), "runs in onnxruntime 1.23 and later: opset 23; needs local functions"),
+        (Runs(None, "Foo", False, ("my",)), "no onnxruntime that is known runs it: Foo; needs the ops of my"),
+    ],
+)
+def test_runtimes(found: Runs, text: str) -> None:
+    assert phrases.runs(found) == text
+
+
+def test_where_a_file_is_fast() -> None:
+    own = phrases.advice(Report("m", target="ort", provider="cuda"))
+    assert own.startswith("fast in onnxruntime on an NVIDIA GPU; elsewhere: --target ort (in onnxruntime on a CPU), ")
+    assert phrases.advice(Report("m")).count("--target") == 3
+
+
+def test_sizes_that_nobody_gave() -> None:
+    assert phrases.sizes(Report("m")) == ""
+    assert phrases.sizes(Report("m", assumed="n=3", shapes={"x": (3, 4)})) == "at n=3, assumed: --shape x:3,4"
+
+
+def test_what_is_not_printable_is_written_out() -> None:
+    assert phrases.one_line("a\nb\x1b[1m\udcff ü") == "a\\nb\\x1b[1m\\udcff ü"
