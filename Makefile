@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 GPU    := .venv-gpu
 DEMO   := models/bert.dynamo.onnx models/llama.ts.onnx models/convnext.ts.onnx
 
+# Where Python is told to keep nothing it compiles, each process of the tests would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint models portability gpu-check clean
 
 $(VENV)/installed: pyproject.toml

@@ -20,26 +20,31 @@ BESIDE = {"benchmarks", "spellings", "transforms", "whole"}
 MOST_LINES = 400
 
 WITH_OTHERS = {
+    # Three lines that call the command line.
     "cli/test_main.py": "__main__",
-    "kernels/gemm/test_gemm_kernel.py": "kernels.gemm.plan kernels.gemm.source",
+    # Text of kernels, which says little unless it is compiled and run on arrays.
+    "kernels/gemm/test_gemm_kernel.py": "kernels.gemm.source",
+    "kernels/rows/test_row_kernels.py": "kernels.rows.launch",
+    # A compiled kernel as functions to call: each launch of the device is a test of it.
     "kernels/emulator/test_device.py": "kernels.emulator.library",
+    # Lists of what NVRTC is asked about: that it compiles is all that they are for.
     "kernels/inspect/test_nvrtc.py": (
         "kernels.attention.samples kernels.gemm.samples kernels.pointwise.samples kernels.rows.samples"
     ),
-    "kernels/pointwise/test_pointwise_random.py": (
-        "kernels.pointwise.expressions.moves kernels.pointwise.expressions.scalars"
-    ),
-    "kernels/rows/test_row_kernels.py": "kernels.rows.launch",
+    # Steps of one rewriting, each of which takes what the one before has made of a graph.
     "rewriting/test_writer.py": "rewriting.assemble",
-    "cli/commands/test_run.py": "performance.execution",
-    "terms/test_infer.py": "terms.infer_table",
+    # It prints the laws, whose equations are tested there.
     "terms/normal/test_laws.py": "terms.normal.__main__",
+    # What the remedies of the proof share: models that are tried, and what is known of them.
     "proof/test_prove.py": "proof.comparison",
+    # What `optimize` is made of, seen from where users call it.
     "whole/test_api.py": "pipeline",
+    # A rule that finds its place, and what is written there: neither is anything without the other.
     "whole/test_fusion.py": "fusing.fuse matching.instantiate matching.search rewriting.realize",
+    # Bodies of fused ops, each of which every rule's own test runs.
     "whole/test_rules.py": "language.functions",
 }
-"""Where modules are tested that have no file of their own: the tests of what they were made for."""
+"""Where modules are tested that have no file of their own, and why there."""
 
 DATA = set(
     """fusing.build fusing.fused kernels.device.kernel kernels.device.types language.context proof.claim

@@ -19,7 +19,6 @@ InstanceNormalization is new, it may crash, which the README says, too.
 
 from __future__ import annotations
 
-import faulthandler
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,15 +29,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, inliner, numpy_helper
 
-from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.walk import nodes_of
 from onnxfuse.proof import float64
 from onnxfuse.runtime.quiet import Session, SessionError
-from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
 
+from .alone import Answer, CrashError, alone, each_alone
 from .copied import meant
-from .feeds import Feed, feeds
-from .noise import noisy, shaken
+from .feeds import Feed
+from .noise import noisy, parity, shaken
 from .readings import LARGEST, OF_OPS, readings
 
 Array = NDArray[Any]
@@ -50,8 +48,6 @@ FEW, MANY = 4, 24
 """Runs with noise, before and after something looks wrong."""
 SLACK = 8.0
 """How many times the spread of those runs a result may be away from the original."""
-LONG = 60.0
-"""Seconds that a run on empty tensors may take."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +62,6 @@ class Wrong:
         return f"output {self.output!r} {self.text} ({self.feed.name})"
 
 
-class CrashError(Exception):
-    """onnxruntime crashes."""
-
-
 class Original:
     """A model, and what it computes of each feed that it runs on."""
 
@@ -78,14 +70,15 @@ class Original:
         self.names = [output.name for output in model.graph.output]
         self.expected: list[tuple[Feed, list[Array]]] = []
         session = Session(model, optimize=False, threads=1)
+        apart = each_alone(model, [feed for feed in fed if feed.empty])
         for feed in fed:
             try:
-                outputs = _alone(model, feed) if feed.empty else session.run(feed.inputs)
+                outputs = next(apart)() if feed.empty else session.run(feed.inputs)
             except (SessionError, CrashError):
                 continue  # it does not take such numbers, or empty tensors
             if _as_declared(model, outputs):
                 self.expected.append((feed, outputs))
-        self._noisy: dict[tuple[str, ...], list[Session]] = {}
+        self._noisy: dict[tuple[tuple[str, ...], int], Session] = {}
         self._readings: list[tuple[tuple[str, ...], Session, onnx.ModelProto]] = []
         self._unread = readings(model)
         self._exact: dict[tuple[int, tuple[str, ...]], list[Array] | None] = {}
@@ -102,9 +95,10 @@ class Original:
             return Wrong(nowhere, "", f"are {session.outputs} instead of {self.names}")
         crashes = _crashing(fused) - _crashing(self.model)
         new = set(_ops(fused) - _ops(self.model))
+        apart = each_alone(fused, [feed for feed, _ in self.expected if feed.empty], self.model, optimize=optimize)
         for number, (feed, expected) in enumerate(self.expected):
             try:
-                actual = self._empty(fused, feed, optimize) if feed.empty else session.run(feed.inputs)
+                actual = self._empty(fused, feed, next(apart)) if feed.empty else session.run(feed.inputs)
             except (SessionError, CrashError) as error:
                 crashed = isinstance(error, CrashError) and crashes
                 if feed.empty and ("Attention node" in str(error) or crashed):
@@ -116,19 +110,19 @@ class Original:
                     return Wrong(feed, name, text)
         return None
 
-    def _empty(self, fused: onnx.ModelProto, feed: Feed, optimize: bool) -> list[Array]:
-        """The outputs of a feed without elements.
+    def _empty(self, fused: onnx.ModelProto, feed: Feed, answer: Answer) -> list[Array]:
+        """The outputs of a feed without elements, which `answer` has.
 
         Without its optimizations, onnxruntime may give an untouched node of the original a buffer in which nothing
         empty fits: then with them."""
         try:
-            return _alone(fused, feed, self.model, optimize=optimize)
+            return answer()
         except SessionError as error:
             written = {node.SerializeToString() for node in fused.graph.node}
             untouched = [node for node in self.model.graph.node if node.SerializeToString() in written]
             if "re-use buffer" not in str(error) or not any(f"Name:'{n.name}'" in str(error) for n in untouched):
                 raise
-            return _alone(fused, feed, self.model, optimize=True)
+            return alone(fused, feed, self.model, optimize=True)
 
     def _difference(self, number: int, index: int, actual: Array, expected: Array, new: set[str]) -> str:
         if actual.dtype != expected.dtype or actual.shape != expected.shape:
@@ -164,8 +158,8 @@ class Original:
         if number not in self._meant:
             feed = self.expected[number][0]
             try:
-                read = meant(self.model, feed, _alone)
-                self._meant[number] = None if read is None else _alone(read, feed)
+                read = meant(self.model, feed, alone)
+                self._meant[number] = None if read is None else alone(read, feed)
             except (SessionError, CrashError):
                 self._meant[number] = None  # another size is none that the original runs on
         other = self._meant[number]
@@ -179,7 +173,7 @@ class Original:
         """The readings, the simplest first, each made when it is wanted."""
         yield from self._readings
         for names, model in self._unread:
-            self._readings.append((names, Session(model, optimize=False, threads=1), model))
+            self._readings.append((names, Session(model, optimize=False, threads=1, generous=True), model))
             yield self._readings[-1]
 
     def _rounding(
@@ -193,14 +187,11 @@ class Original:
         model: onnx.ModelProto,
     ) -> Array:
         """Where the original itself, or what it is read as, is no steadier."""
-        made = self._noisy.setdefault(names, [])
-        while len(made) < runs:
-            made.append(Session(noisy(model, len(made)), optimize=False, threads=1))
         feed = self.expected[number][0]
         spread, unsteady = np.zeros(expected.shape), np.zeros(expected.shape, bool)
-        for seed, session in enumerate(made[:runs]):
+        for seed in range(runs):
             try:
-                other = session.run(shaken(feed, seed))[index]
+                other = self._noise_of(names, model, parity(model, seed)).run(shaken(feed, seed))[index]
             except SessionError:
                 continue
             if other.shape != expected.shape:
@@ -212,6 +203,12 @@ class Original:
         if expected.dtype.kind != "f":
             return np.asarray(unsteady | (spread > 0))
         return np.asarray(unsteady | _close(actual, expected, SLACK * spread))
+
+    def _noise_of(self, names: tuple[str, ...], model: onnx.ModelProto, odd: int) -> Session:
+        """A session of a reading's noisy model."""
+        if (names, odd) not in self._noisy:
+            self._noisy[names, odd] = Session(noisy(model, odd), optimize=False, threads=1, generous=True)
+        return self._noisy[names, odd]
 
     def _spelling(
         self, number: int, index: int, actual: Array, expected: Array, names: tuple[str, ...], model: onnx.ModelProto
@@ -263,71 +260,6 @@ def _crashing(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for node in nodes_of(model)} & {"Attention", "MultiHeadAttention", "InstanceNormalization"}
 
 
-def _alone(
-    model: onnx.ModelProto, feed: Feed, original: onnx.ModelProto | None = None, *, optimize: bool = False
-) -> list[Array]:
-    """The outputs, computed in a process of its own.  Raises SessionError, or CrashError if that dies."""
-    counted = from_the_first(model, original or model)
-
-    def run(tell: Tell) -> list[Array]:
-        faulthandler.disable()  # pytest enables it, and a crash is an answer here
-        return Session(counted, optimize=optimize, threads=1).run(feed.inputs)
-
-    try:
-        return isolated(run, LONG)
-    except SessionError:
-        raise
-    except (OnnxfuseError, TookTooLongError) as error:
-        raise CrashError(str(error)) from None
-
-
-def from_the_first(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the axes of its reductions counted from the first on, but in the functions of fused ops.
-
-    The original's values tell ranks behind ops of other domains, too, of which onnx knows no shapes, and what it
-    computes of ordinary numbers tells those behind a Reshape to a shape that is computed."""
-    plain = _inlined(original)
-    ranks = _ranks(plain.graph)
-    if any(n.op_type.startswith("Reduce") and n.input[0] not in ranks for n in plain.graph.node):
-        ranks |= {name: value.ndim for name, value in inner_values(plain, feeds(original)[0]).items()}
-    counted = _inlined(model)
-    _count(counted.graph, ranks, {})
-    return counted
-
-
-def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without functions, but those of fused ops, with the shapes of its values."""
-    own = [(f.domain, f.name) for f in model.functions if f.domain != "onnxfuse"]
-    plain = inliner.inline_selected_functions(model, own, exclude=False) if own else model
-    return onnx.shape_inference.infer_shapes(plain)
-
-
-def _ranks(graph: onnx.GraphProto) -> dict[str, int]:
-    infos = (*graph.input, *graph.value_info, *graph.output)
-    known = {info.name: info.type.tensor_type for info in infos if info.type.tensor_type.HasField("shape")}
-    return {name: len(kind.shape.dim) for name, kind in known.items()} | {
-        t.name: len(t.dims) for t in graph.initializer
-    }
-
-
-def _count(graph: onnx.GraphProto, ranks: dict[str, int], tensors: dict[str, Array]) -> None:
-    ranks = ranks | _ranks(graph)
-    tensors = tensors | {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    for node in list(graph.node):
-        if node.op_type == "Constant" and node.attribute[0].HasField("t"):
-            tensors[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
-        for attribute in node.attribute:
-            _count(attribute.g, ranks, tensors)
-            if node.op_type.startswith("Reduce") and attribute.name == "axes" and node.input[0] in ranks:
-                attribute.ints[:] = [axis % ranks[node.input[0]] for axis in attribute.ints]
-        if node.op_type.startswith("Reduce") and len(node.input) > 1 and node.input[0] in ranks:
-            axes = tensors.get(node.input[1])
-            if axes is not None and axes.size and axes.min() < 0:
-                name = f"{node.output[0]}/axes"
-                graph.initializer.append(numpy_helper.from_array(axes % ranks[node.input[0]], name))
-                node.input[1] = name
-
-
 def _bounded(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with the bounds that Clip has where none are given: of infinity it makes the largest number."""
     plain = onnx.shape_inference.infer_shapes(inliner.inline_local_functions(model))
@@ -343,20 +275,6 @@ def _bounded(model: onnx.ModelProto) -> onnx.ModelProto:
                     plain.graph.initializer.append(numpy_helper.from_array(bound, given[place]))
             node.input[1:] = given[:2]
     return plain
-
-
-def inner_values(model: onnx.ModelProto, feed: Feed) -> dict[str, Array]:
-    """Every result of the graph's nodes."""
-    inferred = onnx.shape_inference.infer_shapes(model)
-    known = {output.name for output in model.graph.output}
-    extended = onnx.ModelProto.FromString(model.SerializeToString())
-    extended.graph.output.extend(info for info in inferred.graph.value_info if info.name not in known)
-    try:
-        names = [output.name for output in extended.graph.output]
-        values = _alone(extended, feed) if feed.empty else Session(extended, optimize=False, threads=1).run(feed.inputs)
-        return dict(zip(names, values, strict=True))
-    except (SessionError, CrashError):
-        return {}
 
 
 def _same_kind(a: Array, b: Array) -> Array:

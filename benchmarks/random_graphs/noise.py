@@ -20,12 +20,27 @@ NOISE = {"float16": 2.0**-10, "float32": 2.0**-22}
 TAIL = 1e-7
 """How far a quotient may be off where exponentials are written out: onnxruntime's Sigmoid is 0 from -18 on or so."""
 REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
+SHARED = "noise"
+"""What names of values begin with that all noise of a model has."""
+PHASE = f"{SHARED}/phase"
+"""The input of a noisy model that makes one noise of another."""
+NUMBERS = {
+    "zero": 0,
+    "one": 1,
+    "whole": np.float32(1),
+    "often": np.float32(78.233),
+    "half": np.float32(NOISE["float16"]),
+    "float": np.float32(NOISE["float32"]),
+    "tail": np.float32(TAIL),
+}
+"""Constants of a model's noise: initializers, since onnxruntime takes long to load thousands of Constant nodes."""
 
 
 def shaken(feed: Feed, seed: int) -> dict[str, Array]:
-    """Inputs that are off by some ulps: what cancels inside a product of matrices shows."""
+    """Inputs that are off by some ulps, so that what cancels inside a product of matrices shows, and the phase."""
     rng = np.random.default_rng(seed)
-    return {name: _shake(rng, a) if a.dtype.kind == "f" else a for name, a in feed.inputs.items()}
+    inputs = {name: _shake(rng, a) if a.dtype.kind == "f" else a for name, a in feed.inputs.items()}
+    return inputs | {PHASE: np.array(1000.0 * seed, np.float32)}
 
 
 def _shake(rng: np.random.Generator, array: Array) -> Array:
@@ -34,12 +49,21 @@ def _shake(rng: np.random.Generator, array: Array) -> Array:
         return np.asarray(array * (1 + rng.uniform(-noise, noise, array.shape))).astype(array.dtype)
 
 
-def noisy(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
-    """The model with a factor near 1 on each element of each real result, as good as random."""
+def parity(model: onnx.ModelProto, seed: int) -> int:
+    """Which of its noisy models takes the seed: there are two where exponentials are written out."""
+    return seed % 2 if exponentials(model) else 0
+
+
+def noisy(model: onnx.ModelProto, odd: int) -> onnx.ModelProto:
+    """The model with a factor near 1 on each element of each real result, as good as random, for seeds of a parity.
+
+    A session of it takes a while to make: it serves all those seeds."""
     inferred = onnx.shape_inference.infer_shapes(inliner.inline_local_functions(model))
     known = {v.name: v.type.tensor_type for v in (*inferred.graph.value_info, *inferred.graph.output)}
     types = {name: kind.elem_type for name, kind in known.items() if not _is_empty(kind)}
-    nodes, count = list[onnx.NodeProto](), 0
+    nodes, count, written = list[onnx.NodeProto](), 0, exponentials(model)
+    numbers: dict[str, Any] = {f"{SHARED}/{name}": value for name, value in NUMBERS.items()}
+    inferred.graph.input.append(helper.make_tensor_value_info(PHASE, TensorProto.FLOAT, []))
     for node in inferred.graph.node:
         maker = onnx.NodeProto.FromString(node.SerializeToString())
         nodes.append(maker)
@@ -47,10 +71,12 @@ def noisy(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
             if types.get(name) in REAL and node.op_type not in ("Constant", "Identity"):
                 count += 1
                 maker.output[i] = f"{name}/exact"
-                tail = (-TAIL if seed % 2 else TAIL) * (node.op_type in ("Div", "Reciprocal") and exponentials(model))
-                nodes += _factor(name, types[name], 1000.0 * seed + 17 * count, tail)
+                tail = (-TAIL if odd else TAIL) * (written and node.op_type in ("Div", "Reciprocal"))
+                nodes += _factor(name, types[name], tail)
+                numbers[f"{name}/own"] = np.float32(17.0 * count)
     del inferred.graph.node[:]
     inferred.graph.node.extend(nodes)
+    inferred.graph.initializer.extend(numpy_helper.from_array(np.array(x), name) for name, x in numbers.items())
     del inferred.graph.value_info[:]
     return inferred
 
@@ -59,56 +85,43 @@ def _is_empty(kind: onnx.TypeProto.Tensor) -> bool:
     return any(d.HasField("dim_value") and not d.dim_value for d in kind.shape.dim)
 
 
-def _factor(name: str, dtype: int, phase: float, tail: float) -> list[onnx.NodeProto]:
-    """name = name/exact * (1 + noise * wave) + tail * wave, wave = sin(phase + 78 * place): onnxruntime lacks random
-    numbers in some opsets.  A negative tail makes 0 of what is smaller, instead."""
-
-    def number(text: str, value: Any) -> onnx.NodeProto:
-        return helper.make_node("Constant", [], [f"{name}/{text}"], value=numpy_helper.from_array(np.array(value)))
+def _factor(name: str, dtype: int, tail: float) -> list[onnx.NodeProto]:
+    """name = name/exact * (1 + noise * wave) + tail * wave, wave = sin(phase + own + 78 * place): onnxruntime lacks
+    random numbers in some opsets.  A negative tail makes 0 of what is smaller, instead."""
 
     def node(op: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
-        return helper.make_node(op, [f"{name}/{i}" for i in inputs.split()], [f"{name}/{output}"], **attributes)
+        read = [f"{SHARED}/{i[1:]}" if i[0] == "_" else f"{name}/{i}" for i in inputs.split()]
+        return helper.make_node(op, read, [f"{name}/{output}"], **attributes)
 
-    noise = NOISE["float16" if dtype == TensorProto.FLOAT16 else "float32"]
-    constants = [
-        number("zero", 0),
-        number("one", 1),
-        number("often", np.float32(78.233)),
-        number("whole", np.float32(1)),
-    ]
     nodes = [
-        *constants,
-        number("phase", np.float32(phase)),
-        number("noise", np.float32(noise)),
         node("Shape", "exact", "shape"),
-        node("Equal", "shape zero", "none"),
-        node("Where", "none one shape", "room"),  # a Reshape takes 0 for the dimension of its input
+        node("Equal", "shape _zero", "none"),
+        node("Where", "none _one shape", "room"),  # a Reshape takes 0 for the dimension of its input
         node("ReduceProd", "room", "size", keepdims=0),
-        node("Range", "zero size one", "place"),
+        node("Range", "_zero size _one", "place"),
         node("Cast", "place", "real", to=TensorProto.FLOAT),
-        node("Mul", "real often", "angle"),
+        node("Mul", "real _often", "angle"),
+        node("Add", "_phase own", "phase"),
         node("Add", "angle phase", "turned"),
         node("Sin", "turned", "wave"),
-        node("Mul", "wave noise", "small"),
-        node("Add", "small whole", "near"),
+        node("Mul", f"wave _{'half' if dtype == TensorProto.FLOAT16 else 'float'}", "small"),
+        node("Add", "small _whole", "near"),
         node("Reshape", "near room", "shaped"),
         node("Cast", "shaped", "factor", to=dtype),
         helper.make_node("Mul", [f"{name}/exact", f"{name}/factor"], [f"{name}/shaken" if tail else name]),
     ]
     if tail > 0:
         nodes += [
-            number("tail", np.float32(tail)),
-            node("Mul", "wave tail", "end"),
+            node("Mul", "wave _tail", "end"),
             node("Reshape", "end room", "ends"),
             node("Cast", "ends", "last", to=dtype),
             helper.make_node("Add", [f"{name}/shaken", f"{name}/last"], [name]),
         ]
     elif tail:
         nodes += [
-            number("tail", np.float32(-tail)),
             node("Abs", "shaken", "absolute"),
             node("Cast", "absolute", "wide", to=TensorProto.FLOAT),
-            node("Greater", "wide tail", "counts"),
+            node("Greater", "wide _tail", "counts"),
             node("Cast", "counts", "kept", to=dtype),
             helper.make_node("Mul", [f"{name}/shaken", f"{name}/kept"], [name]),
         ]

@@ -11,8 +11,9 @@ from onnx import helper
 
 import onnxfuse
 
+from .alone import inner_values
 from .feeds import Feed
-from .judge import Original, Wrong, inner_values
+from .judge import Original, Wrong
 
 Array = NDArray[Any]
 

@@ -190,9 +190,10 @@ def _learn(search: _Search, rung: dict[str, int]) -> bool:
     """Whether the model runs where symbols have sizes that its errors tell: a 4 that it wants where it was given a 7.
 
     What is pinned stays so.  Errors name what meets inside the model, which may be a multiple of a size: quotients of
-    their numbers are tried, too, then small sizes and powers of two."""
+    their numbers are tried, too, then small sizes and powers of two.  An error of other words is a step on the way, and
+    the next is made from there; one of other numbers only may be."""
     pending: list[tuple[Sizes, str]] = [({}, search.error)]
-    seen = {search.error}
+    seen = {search.error, _words(search.error)}
     left = _ATTEMPTS
     while pending:
         pinned, error = pending.pop(0)
@@ -203,14 +204,18 @@ def _learn(search: _Search, rung: dict[str, int]) -> bool:
             search.pinned = pinned | {symbol: size}
             if search.run(search.sizes(rung)):
                 return True
-            # Another error is a step on the way.
             if search.error and search.error not in seen and len(search.pinned) < _STEPS:
-                seen.add(search.error)
-                pending.append((search.pinned, search.error))
+                place = len(pending) if _words(search.error) in seen else 0
+                pending.insert(place, (search.pinned, search.error))
+                seen |= {search.error, _words(search.error)}
         if not pending and _told(error):
             pending.append(({}, ""))
     search.pinned = {}
     return False
+
+
+def _words(error: str) -> str:
+    return re.sub(r"\d+", "#", error)
 
 
 def _told(error: str) -> list[int]:

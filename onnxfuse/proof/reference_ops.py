@@ -14,7 +14,8 @@ import numpy as np
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_attention import Attention_23
-from onnx.reference.ops.op_conv import Conv
+
+from .reference_conv import Conv, ConvTranspose
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -224,8 +225,7 @@ class FusedConv(OpRun):
         activation_params: list[float] | None = None,
         **conv: Any,
     ) -> tuple[Array]:
-        every = {"auto_pad": "NOTSET", "group": 1} | dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"))
-        (y,) = Conv._run(self, x, w, b, **(every | conv))  # type: ignore[no-untyped-call, arg-type]
+        (y,) = Conv._run(self, x, w, b, **conv)  # type: ignore[arg-type]
         return (_activated(y if z is None else y + z, activation, activation_params),)
 
 
@@ -339,6 +339,8 @@ class Attention(OpRun):
 ContribGelu.__name__ = "Gelu"  # the evaluator goes by the class's name
 StandardAttention.__name__ = "Attention"
 OPS: tuple[type[OpRun], ...] = (
+    Conv,
+    ConvTranspose,
     GatherElements,
     BatchNormalization,
     Erf,

@@ -42,7 +42,8 @@ class Session:
     On "cuda", and on "cpu" if `emulate` is set, fused ops run kernels where they have one (`served` says which), else
     their function bodies.  Threads that wait for work sleep, unless they are `spinning`, as onnxruntime's own do
     and times are taken: of short runs spinning costs a fifth of the CPU's time.  With `profile`, a path without its
-    end, onnxruntime writes a profile there.
+    end, onnxruntime writes a profile there.  `generous` has memory for each value: planning which share it takes
+    onnxruntime (1.31) a time that grows with the square of the nodes, a second for 2,400 of them.
     Raises SessionError, and DependencyError where a package is missing.
     """
 
@@ -61,6 +62,7 @@ class Session:
         threads: int = THREADS,
         spinning: bool = False,
         profile: str = "",
+        generous: bool = False,
     ) -> None:
         ort = onnxruntime()
         if provider == "cuda" and (reason := installed.why_not_cuda()):
@@ -72,6 +74,7 @@ class Session:
         if not spinning:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = _SILENT
+        options.enable_mem_reuse = not generous
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, profile
         source: Any = model

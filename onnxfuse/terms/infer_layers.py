@@ -227,6 +227,21 @@ def _chosen(ids: Term, table: Term) -> Inferred:
     return [((*ids.shape, table.shape[-1]), table.dtype)]
 
 
+@rule("LSTM", "GRU", "RNN")
+def _recurrent(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """The state after every step and after the last one, and an LSTM's cell after that."""
+    x, recurrence = args[0].shape, args[2].shape
+    if x is None or recurrence is None:
+        return [(None, args[0].dtype)] * outputs
+    (directions, _, hidden), (steps, batch) = recurrence, x[:2]
+    every: Shape = (steps, directions, batch, hidden)
+    last: Shape = (directions, batch, hidden)
+    if attrs.get("layout"):
+        batch, steps = x[:2]
+        every, last = (batch, steps, directions, hidden), (batch, directions, hidden)
+    return [(shape, args[0].dtype) for shape in (every, last, last)[:outputs]]
+
+
 @rule("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 def _loss(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     """One number, or one for each label; the logarithms of probabilities."""

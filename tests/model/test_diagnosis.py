@@ -26,7 +26,7 @@ def model(*nodes: onnx.NodeProto) -> onnx.ModelProto:
         (pickle.dumps({}, protocol=2), "is a Python pickle"),
         (b"\0\0\0\0TFL3", "is a TensorFlow Lite model"),
         (b'\x10\0\0\0\0\0\0\0{"a":', "is a safetensors file"),
-        (gzip.compress(b"x"), "is compressed with gzip: run gunzip first"),
+        (gzip.compress(b"x", mtime=0), "is compressed with gzip: run gunzip first"),
         (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
         (b"<html>not found</html>", "is text, not an ONNX model"),
         (bytes(range(256)), "is not an ONNX model"),

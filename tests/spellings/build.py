@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import combinations, product
+from itertools import accumulate, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,28 +210,52 @@ def covering(
 def chosen(
     choices: tuple[tuple[str, tuple[str, ...]], ...], count: int, valid: Callable[[Case], bool]
 ) -> tuple[tuple[str, Case], ...]:
-    """What `covering` gives, which every opset asks for."""
-    plain = {choice: words[0] for choice, words in choices}
-    single = (Case(**plain | {choice: word}) for choice, words in choices for word in words)
-    seen: dict[str, Case] = {}
-    pairs: set[tuple[tuple[str, str], ...]] = set()
-    rng = random.Random(0)
+    """What `covering` gives, which every opset asks for.
 
-    def draw() -> Case:
+    Each word of each choice is a bit; `apart` has, for each, the bits it has not been together with."""
+    every, bounds = [words for _, words in choices], [(len(words), len(words).bit_length()) for _, words in choices]
+    names = [choice for choice, _ in choices]
+    starts = [*accumulate((len(words) for words in every), initial=0)]
+    apart = [~(1 << bit) for bit in range(starts[-1])]
+    seen: dict[tuple[int, ...], Case] = {}
+    bits = random.Random(0).getrandbits
+
+    def case_of(places: tuple[int, ...]) -> Case:
+        return Case(**{name: words[i] for name, words, i in zip(names, every, places, strict=True)})
+
+    def drawn() -> tuple[int, ...]:
+        """Places of words, drawn as Random.choice does."""
         while True:
-            case = Case(**{choice: rng.choice(words) for choice, words in choices})
-            if valid(case) and _name(plain, case) not in seen:
-                return case
+            found = []
+            for size, wide in bounds:
+                while (i := bits(wide)) >= size:
+                    pass
+                found.append(i)
+            places = tuple(found)
+            if places not in seen and valid(case_of(places)):
+                return places
 
-    def pairs_of(case: Case) -> set[tuple[tuple[str, str], ...]]:
-        return set(combinations(vars(case).items(), 2))
+    def news(places: tuple[int, ...]) -> int:
+        """Twice the pairs that no selection has yet."""
+        mine = [start + i for start, i in zip(starts, places, strict=False)]
+        both = sum(1 << bit for bit in mine)
+        return sum((apart[bit] & both).bit_count() for bit in mine)
 
-    steps = (case for case in single if valid(case))
+    single = [
+        tuple(i if choice == other else 0 for other in range(len(every)))
+        for choice, words in enumerate(every)
+        for i in range(len(words))
+    ]
+    steps = (places for places in single if valid(case_of(places)))
     while len(seen) < count:
-        case = next(steps, None) or max((draw() for _ in range(40)), key=lambda case: len(pairs_of(case) - pairs))
-        pairs |= pairs_of(case)
-        seen.setdefault(_name(plain, case), case)
-    return tuple(seen.items())
+        places = next(steps, None) or max((drawn() for _ in range(40)), key=news)
+        mine = [start + i for start, i in zip(starts, places, strict=False)]
+        both = sum(1 << bit for bit in mine)
+        for bit in mine:
+            apart[bit] &= ~both
+        seen.setdefault(places, case_of(places))
+    plain = {name: words[0] for name, words in choices}
+    return tuple((_name(plain, case), case) for case in seen.values())
 
 
 def distinct(spellings: Iterable[Spelling]) -> Iterator[Spelling]:

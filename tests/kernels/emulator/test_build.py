@@ -71,5 +71,5 @@ print(y.sum())
 """
     environment = {**os.environ, "ONNXFUSE_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-c", code]
-    started = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    assert [process.communicate(timeout=120)[0].strip() for process in started] == ["4.0"] * 4
+    started = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate(timeout=120)[0].strip() for process in started] == ["4.0"] * 2

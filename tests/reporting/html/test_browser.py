@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+import onnxfuse
 from onnxfuse import pipeline
-from onnxfuse.cli.quantities import human_bytes
+from onnxfuse.cli.quantities import human_bytes, human_flops, human_seconds
 from onnxfuse.model import files
 from onnxfuse.reporting.html.page import page
 from onnxfuse.reporting.phrases import one_line
@@ -21,6 +22,7 @@ from onnxfuse.reporting.records import Estimate, Launched, Report
 from .made import HOSTILE, OPS, hostile, layered, node, report
 
 MODEL = Path(__file__).parents[3] / "models" / "bert.ts.onnx"
+SCRIPT = Path(onnxfuse.__file__).parent / "reporting" / "html" / "format.js"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
 WANTED = "pages are opened in Chromium: apt-get install chromium chromium-driver, and pip install selenium"
@@ -309,3 +311,16 @@ def test_an_estimate_says_what_a_node_runs_from(shown: Callable[[Report], Browse
     facts = window.text("#facts")
     assert "row_norm: 3.21 µs predicted, bound by memory" in facts
     assert "norm.cu row_norm: 96 × 128 threads" in facts
+
+
+def test_numbers_read_as_in_the_text_report(browser: Browser) -> None:
+    counts = [0, 1, 999, 999.4, 999.6, 1000, 1234, 12_345, 999_499, 999_500, 5.5e6, 1.25e9, 7e12]
+    seconds = [0.0, 1e-9, 2.5e-6, 1.2345e-5, 9.994e-4, 9.996e-4, 0.0125, 0.9996, 61.7]
+    script = SCRIPT.read_text()
+    for name, values, written in (
+        ("humanBytes", counts, human_bytes),
+        ("humanFlops", counts, human_flops),
+        ("humanTime", [1e9 * value for value in seconds], lambda value: human_seconds(value / 1e9)),
+    ):
+        shown = browser.do(f"{script}\nreturn arguments[0].map({name})", values)
+        assert shown == [written(value) for value in values], name
