@@ -152,3 +152,12 @@ def test_wrong_settings_stop_the_commands_that_heed_them(project: Path, capsys: 
     assert err.startswith(f"onnxfuse: error: {project / 'pyproject.toml'}: [tool.onnxfuse] has no key nothing: ")
     assert err.count("\n") == 1
     assert main(["run", "--help"]) == 0
+
+
+def test_every_setting_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ci.md").read_text()
+    with pytest.raises(UsageError) as error:
+        settings._read(Path(settings.FILE), {"zzz": 0})
+    keys = str(error.value).partition("it has ")[2].split(", ")
+    assert len(keys) > 10
+    assert [key for key in keys if f"`{key}`" not in page] == []
