@@ -199,18 +199,22 @@ def check(
     from onnxfuse.errors import UsageError
     from onnxfuse.language import lookup
     from onnxfuse.model import sources
-    from onnxfuse.reporting import requirements
+    from onnxfuse.reporting import baseline as remembered
+    from onnxfuse.reporting import code_lines, requirements
 
     expectations = [requirements.parse(text) for text in expect]
     lookup.check_rules([expected.name for expected in expectations], options.get("rules", ()), or_ops=True)
-    before = requirements.read_baseline(Path(baseline)) if baseline is not None else None
+    before = remembered.read(Path(baseline)) if baseline is not None else None
     if before is not None and sources.path_of(model) is None:
         raise UsageError("a baseline knows models by file name: give the model as a file")
-    found = report(model, **options)
+    source = sources.opened(model, weights=False)
+    found = report(source.proto, **{"base_dir": source.folder} | options)
+    found.model = source.name
     findings = requirements.disappointed(found, expectations)
     if before is not None:
-        findings += requirements.lost(found, before.get(Path(found.model).name))
-    return findings
+        by = before.written_by(__version__)
+        findings += requirements.lost(found, before.models.get(Path(found.model).name), by)
+    return code_lines.located(findings, source.proto)
 
 
 def InferenceSession(  # noqa: N802 - it stands where onnxruntime's stood

@@ -50,6 +50,7 @@ class Rule:
     stratum: str
     text: str
     blocks: tuple[int, ...] = (1,)
+    lowers: bool = False
 
 
 class Catalogue(list[Rule]):

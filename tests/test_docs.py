@@ -14,8 +14,9 @@ from onnxfuse.cli.main import main
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
-    *("README.md", "CONTRIBUTING.md", "rules/README.md", "benchmarks/README.md"),
+    *("README.md", "CONTRIBUTING.md", "rules/README.md", "benchmarks/README.md", "examples/README.md"),
 ]
+EXPORTS = ("bert.ts.onnx", "llama.ts.onnx")
 WALKS = {"CONTRIBUTING.md"}
 """Pages whose commands are for rules and laws that the reader has just written."""
 
@@ -37,14 +38,27 @@ def commands() -> list[tuple[str, str]]:
     return list(dict.fromkeys((page, re.split(r"\s[|#]", line)[0].strip()) for page, line in lines))
 
 
+@pytest.fixture(scope="session")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What docs/ci.md says first, done once."""
+    path = tmp_path_factory.mktemp("baseline") / "fusions.jsonl"
+    models = [str(ROOT / "models" / name) for name in EXPORTS]
+    assert main(["check", *models, "--baseline", str(path), "--update-baseline"]) == 0
+    return path
+
+
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     """A folder with what the pages speak of: models/, an export called bert.onnx, a few in exports/, and the README's
-    rule in my_rules/."""
+    rule in my_rules/; for docs/ci.md its settings and the baseline, too."""
+    if request.node.callspec.params["page"] == "docs/ci.md":
+        shutil.copy(request.getfixturevalue("baseline"), tmp_path)
+        (settings,) = [block for block in blocks("docs/ci.md") if block.startswith("[tool.onnxfuse]")]
+        (tmp_path / "pyproject.toml").write_text(settings)
     (tmp_path / "models").symlink_to(ROOT / "models")
     (tmp_path / "exports").mkdir()
     shutil.copy(ROOT / "models" / "bert.ts.onnx", tmp_path / "bert.onnx")
-    for name in ("bert.ts.onnx", "llama.ts.onnx"):
+    for name in EXPORTS:
         shutil.copy(ROOT / "models" / name, tmp_path / "exports" / name)
     (tmp_path / "my_rules").mkdir()
     (rule,) = [block for block in blocks("README.md") if block.startswith("# ")]
@@ -63,7 +77,7 @@ def test_commands_of_the_pages_work(
 
 
 def test_there_are_commands() -> None:
-    assert {command.split()[1] for _, command in commands()} >= {"report", "optimize", "check", "bench", "run"}
+    assert {command.split()[1] for _, command in commands()} >= {"report", "optimize", "check", "diff", "bench", "run"}
 
 
 @pytest.mark.parametrize("page", PAGES)

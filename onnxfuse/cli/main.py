@@ -11,6 +11,7 @@ import click
 from onnxfuse import __version__
 from onnxfuse.cli.commands.bench import bench
 from onnxfuse.cli.commands.check import check
+from onnxfuse.cli.commands.diff import diff
 from onnxfuse.cli.commands.guard import guarded
 from onnxfuse.cli.commands.optimize import optimize
 from onnxfuse.cli.commands.options import complain, mistake
@@ -60,7 +61,8 @@ def guarded_main() -> int:
 
 @click.group(name="onnxfuse", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def onnxfuse() -> None:
+@click.pass_context
+def onnxfuse(context: click.Context) -> None:
     """Find every subgraph of an ONNX model that one kernel could run, fuse it, and prove the numbers unchanged.
 
     \b
@@ -69,7 +71,12 @@ def onnxfuse() -> None:
       onnxfuse optimize model.onnx        write model.fused.onnx
       onnxfuse check model.onnx --expect 'Attention>=12'
     """
+    from onnxfuse.cli import settings
+
+    if context.invoked_subcommand in settings.READERS:
+        context.obj = settings.nearest()
+        context.default_map = context.obj.defaults()
 
 
-for command in (optimize, report, check, run, bench, rules):
+for command in (optimize, report, check, diff, run, bench, rules):
     onnxfuse.add_command(command)

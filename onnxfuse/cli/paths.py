@@ -9,6 +9,9 @@ from pathlib import Path
 
 from onnxfuse.errors import OutputError, UsageError
 
+STREAM = "-"
+"""What stdin and stdout are called."""
+
 
 def expand(patterns: Sequence[str]) -> list[Path]:
     """The files that `patterns` name, globs expanded and sorted, each file once.
@@ -31,14 +34,19 @@ def expand(patterns: Sequence[str]) -> list[Path]:
 def destinations(models: Sequence[Path], output: str | None, *, make_folder: bool = True) -> list[Path]:
     """Where each model's fused form goes.
 
-    Without `output`, NAME.onnx becomes NAME.fused.onnx beside it.  A folder is what `output` means if it exists as one,
-    ends with a separator, or has to take several models: models keep their names there (but NAME.fused.onnx if that
-    were the model itself), and it is made if need be, unless `make_folder` is false.
+    Without `output`, what comes from stdin goes to stdout, and NAME.onnx becomes NAME.fused.onnx beside it.  A folder
+    is what `output` means if it exists as one, ends with a separator, or has to take several models: models keep their
+    names there (but NAME.fused.onnx if that were the model itself), and it is made if need be, unless `make_folder` is
+    false.
 
     Raises:
         UsageError: two models would go to one file, or several to something that is a file.
         OutputError: the folder cannot be made.
     """
+    if output == STREAM:
+        if len(models) > 1:
+            raise UsageError(f"-o - is one stream, and there are {len(models)} models: name a folder")
+        return [Path(STREAM)] * len(models)
     if output is None:
         return _apart(models, [_fused(path) for path in models])
     if not _is_folder(models, output):
@@ -88,4 +96,4 @@ def _apart(models: Sequence[Path], places: list[Path]) -> list[Path]:
 
 
 def _fused(path: Path) -> Path:
-    return path.with_name(f"{path.stem}.fused.onnx")
+    return path if str(path) == STREAM else path.with_name(f"{path.stem}.fused.onnx")

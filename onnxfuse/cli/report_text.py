@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxfuse.reporting import phrases
+from onnxfuse.reporting.layers import short
 from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation
 
 from .quantities import human_bytes, human_flops, human_launches, human_seconds, human_traffic
@@ -191,7 +192,8 @@ def print_findings(out: Console, findings: Iterable[Finding]) -> None:
         if finding.near_misses:
             print_near_misses(out, finding.near_misses, verbose=False)
         elif finding.kind == "lost":
-            out.print(Text("  and nothing there comes near it any more: --explain a node of it", style="dim"))
+            code = f" ({short(finding.code)})" if finding.code else ""
+            out.print(Text(f"  and nothing there comes near it any more{code}: --explain a node of it", style="dim"))
 
 
 def census(report: Report) -> str:

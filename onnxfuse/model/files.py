@@ -25,26 +25,16 @@ _PROTOBUF_LIMIT = 2 * _GIB - 1
 _LARGE = 2**16
 
 
-def read(path: Path, *, weights: bool = True) -> onnx.ModelProto:
+def read(path: Path, *, weights: bool = True, content: bytes | None = None) -> onnx.ModelProto:
     """The model in the file `path`, checked by onnx.checker, its nodes in order; its external data stays on disk.
 
-    Without `weights` that may also be missing.
+    Without `weights` that may also be missing.  With `content`, what came from elsewhere is read as if it stood there.
 
     Raises:
         ModelError: there is no such file, it is not a model, onnx.checker rejects it, it is of an opset or IR version
             that the installed onnx does not know, or its external data is missing, cut off or outside its folder.
     """
-    with explained(path):
-        if path.is_dir():
-            raise ModelError(f"{path} is a folder: name the models in it, such as {path / '*.onnx'}")
-        if path.is_char_device() or path.is_block_device():
-            raise ModelError(f"{path} is a device: give a model file")
-        if (size := path.stat().st_size) > _PROTOBUF_LIMIT:
-            raise ModelError(
-                f"{path} is one file of {size / _GIB:.1f} GiB, more than the 2 GiB that protobuf can read: "
-                "export it with external data"
-            )
-        data = path.read_bytes()
+    data = _content(path) if content is None else content
     try:
         model: onnx.ModelProto = onnx.ModelProto.FromString(data)
     except DecodeError:
@@ -68,6 +58,32 @@ def read(path: Path, *, weights: bool = True) -> onnx.ModelProto:
     except (onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"{path} is not valid: {diagnosis.invalid(model, str(error))}") from None
     return model
+
+
+def _content(path: Path) -> bytes:
+    with explained(path):
+        if path.is_dir():
+            raise ModelError(f"{path} is a folder: name the models in it, such as {path / '*.onnx'}")
+        if path.is_char_device() or path.is_block_device():
+            raise ModelError(f"{path} is a device: give a model file")
+        if (size := path.stat().st_size) > _PROTOBUF_LIMIT:
+            raise ModelError(
+                f"{path} is one file of {size / _GIB:.1f} GiB, more than the 2 GiB that protobuf can read: "
+                "export it with external data"
+            )
+        return path.read_bytes()
+
+
+def one_piece(model: onnx.ModelProto) -> Iterator[bytes]:
+    """The serialised model, in pieces, for where there is no folder to put more beside it.
+
+    Raises:
+        OutputError: it has external data, or is larger than one file can be.
+    """
+    pieces = None if external_data.places(model) else _pieces(model)
+    if pieces is None:
+        raise OutputError("a model with external data, or of more than 2 GiB, is no single file: name one with -o")
+    return pieces
 
 
 def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> list[Path]:

@@ -48,6 +48,8 @@ class Difference:
     error: float | None
     """max|actual - expected| / max|expected| over finite elements; absolute where all expected are 0.
 
+    Of two that count as equal, relative to no less than atol / rtol, from where on rtol judges.
+
     None where no number says how far: another shape, another dtype, NaN at another place."""
     reason: str = ""
     """Why the two do not count as equal; "" if they do."""
@@ -119,7 +121,8 @@ def _close(actual: np.ndarray, expected: np.ndarray, rtol: float, atol: float, k
     scale = float(np.abs(expected[finite]).max())
     error = distance / scale if scale else distance
     if distance <= max(atol, rtol * scale):
-        return Difference(error, nans=count)
+        # Numbers so small that atol judges them, such as a gradient that is 0 but for rounding, are no scale.
+        return Difference(distance / max(scale, atol / rtol) if rtol else error, nans=count)
     return Difference(error, f"differs by {error:.1e} ({rtol:.0e} allowed)", count)
 
 

@@ -200,7 +200,8 @@ class Validation:
 
     verdict: Verdict
     max_error: float | None = None
-    """Largest |fused - original| / max|original| over outputs and cases; None if not validated."""
+    """Largest |fused - original| / max|original| over outputs and cases, at least atol / rtol for max|original| where
+    the two count as equal; None if not validated."""
     rtol: float | None = None
     atol: float | None = None
     cases: int = 0

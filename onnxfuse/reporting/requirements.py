@@ -1,35 +1,20 @@
-"""What a build demands of a model's fusions: expectations such as ``Attention>=12``, and a baseline of what used to be.
-
-A baseline is a JSON file made to be committed.  It counts fusions by model file name, rule and module scope, since
-exporters rename nodes but keep the modules that they came from::
-
-    {
-      "onnxfuse-baseline": 1,
-      "models": {
-        "bert.onnx": {
-          "LayerNormalization": {
-            "/encoder/layer.0/output/LayerNorm": 1
-          }
-        }
-      }
-    }
-"""
+"""What a build demands of a model's fusions: expectations such as ``Attention>=12``, and what there used to be."""
 
 from __future__ import annotations
 
-import json
 import operator
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from onnxfuse.errors import ModelError, UsageError
+from onnxfuse.errors import UsageError
 from onnxfuse.reporting.records import Fusion, NearMiss, Report
 
-BASELINE_VERSION = 1
+from .baseline import Sites, by_rule, fewer, natural, sites
+from .layers import collapsed
 
 _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
     ">=": operator.ge,
@@ -39,9 +24,6 @@ _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
     "<": operator.lt,
 }
 _EXPECTATION = re.compile(r"\s*(?P<name>[\w.]+)\s*(?P<comparison>>=|<=|==|>|<)\s*(?P<count>\d+)\s*")
-
-Sites = dict[str, dict[str, int]]
-"""Rule → module scope → number of fusions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +43,22 @@ class Expectation:
 class Finding:
     """One reason to fail the build."""
 
-    kind: Literal["expectation", "lost", "no baseline"]
+    kind: Literal["expectation", "lost", "no baseline", "not given", "error"]
     model: str
     rule: str
+    """Empty if the finding is about no rule."""
     scope: str | None
-    """Module scope of the lost fusions; None if the finding is about the whole model."""
+    """Module scope of the lost fusions, layers together: ``/encoder/layer.0-11``; None if the finding is about the
+    whole model."""
     message: str
     near_misses: tuple[NearMiss, ...] = ()
     """What the engine saw there instead."""
+    scopes: tuple[str, ...] = ()
+    """The modules that `scope` stands for."""
+    code: str = ""
+    """Line of the model's program, ``model.py:436``; empty where the file does not say."""
+    calls: tuple[str, ...] = ()
+    """The calls that lead there, outermost first, `code` last."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"near_misses": [asdict(miss) for miss in self.near_misses]}
@@ -79,6 +69,11 @@ def parse(text: str) -> Expectation:
     if not (match := _EXPECTATION.fullmatch(text)):
         raise UsageError(f"--expect {text!r}: write RULE, one of >= <= == > <, and a number, such as 'Attention>=12'")
     return Expectation(match["name"], match["comparison"], int(match["count"]))
+
+
+def is_expectation(text: str) -> bool:
+    """Whether `text` says one."""
+    return _EXPECTATION.fullmatch(text) is not None
 
 
 def disappointed(report: Report, expectations: Iterable[Expectation]) -> list[Finding]:
@@ -99,81 +94,60 @@ def _times(name: str, fusion: Fusion) -> int:
     return fusion.rules.count(name) or int(name in (fusion.op, fusion.op.rpartition(".")[2]))
 
 
-def sites(report: Report) -> Sites:
-    """Where the fusions of `report` are, as a baseline remembers them."""
-    counts = Counter((rule, fusion.scope) for fusion in report.fusions for rule in fusion.rules)
-    found: Sites = {}
-    for (rule, scope), count in sorted(counts.items()):
-        found.setdefault(rule, {})[scope] = count
-    return found
-
-
-def lost(report: Report, before: Sites | None) -> list[Finding]:
-    """A finding for each scope that has fewer fusions of a rule than `before`.
+def lost(report: Report, before: Sites | None, by: str = "") -> list[Finding]:
+    """A finding for fusions that are fewer than `before`: the outermost alone; modules that differ in numbers alone, as
+    layers do, together.
 
     `before` is None if the baseline does not know the model, which is a finding as well: a renamed file would
-    otherwise pass unchecked.
+    otherwise pass unchecked.  `by` says who wrote it, where that matters.
     """
     name = Path(report.model).name
     if before is None:
         message = f"the baseline does not have {name}: add it with --update-baseline"
         return [Finding("no baseline", report.model, "", None, message)]
     now = sites(report)
-    findings = []
-    for rule, scopes in sorted(before.items()):
-        for scope, count in sorted(scopes.items()):
-            left = now.get(rule, {}).get(scope, 0)
-            if left < count:
-                message = f"{rule} at {_place(scope)}: {count} before, {left} now"
-                if new := [
-                    other for other in now if other != rule and _count(now, other, scope) > _count(before, other, scope)
-                ]:
-                    message += f" ({', '.join(new)} is new there: if that is better, --update-baseline)"
-                misses = tuple(miss for miss in report.near_misses if miss.rule == rule and _near(miss.scope, scope))
-                findings.append(Finding("lost", report.model, rule, scope, message, misses))
-    return findings
+    then, left = by_rule(before), by_rule(now)
+    alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    for rule, scope in sorted(fewer(before, now), key=lambda place: (place[0], natural(place[1]))):
+        new = tuple(sorted(r for r, s in left if s == scope and r != rule and left[r, s] > then[r, s]))
+        inside = frozenset(r for kept in before if kept[:2] == (scope, rule) for r in kept.inside)
+        alike[rule, tuple(re.split(r"\d+", scope)), then[rule, scope], left[rule, scope], new, inside].append(scope)
+    return [_lost(report, key, scopes, by) for key, scopes in alike.items()]
+
+
+def _lost(report: Report, key: tuple[Any, ...], scopes: Sequence[str], by: str) -> Finding:
+    rule, _, then, left, new, inside = key
+    ((place, count),) = collapsed(scopes)
+    message = f"{rule} at {_place(place)}: {then} before, {left} now"
+    if count > 1:
+        message += f" in each of {count} modules"
+    if new:
+        message += f" ({', '.join(new)} is new there: if that is better, --update-baseline)"
+    message += by
+    return Finding("lost", report.model, rule, place, message, _seen(report, {rule, *inside}, scopes), tuple(scopes))
+
+
+def _seen(report: Report, rules: Collection[str], scopes: Sequence[str]) -> tuple[NearMiss, ...]:
+    """What comes near these rules around the modules; if nothing does, what comes near any rule inside them."""
+    misses = report.near_misses
+    own = [miss for miss in misses if miss.rule in rules and any(near(miss.scope, scope) for scope in scopes)]
+    return tuple(
+        own or [miss for miss in misses if any(near(miss.scope, s) and len(miss.scope) >= len(s) for s in scopes)]
+    )
 
 
 def gained(report: Report, before: Sites | None) -> int:
     """How many fusions `report` has that `before` does not: no failure, but worth an update of the baseline."""
-    now = sites(report)
-    return sum(
-        max(0, count - _count(before or {}, rule, scope))
-        for rule, scopes in now.items()
-        for scope, count in scopes.items()
-    )
+    return (by_rule(sites(report)) - by_rule(before or Counter())).total()
 
 
-def read_baseline(path: Path) -> dict[str, Sites]:
-    """The baseline in the file `path`: model file name → rule → module scope → number of fusions.
+def not_given(path: Path, lines: Mapping[str, int], given: Iterable[str]) -> list[Finding]:
+    """A finding for each model that the baseline `path` knows, and that was not given: its fusions are unguarded.
 
-    Raises:
-        ModelError: there is no such file, or it is not a baseline.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such baseline: make it with --update-baseline") from None
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ModelError(f"{path}: cannot be read ({reason}): give a baseline file") from None
-    except ValueError as error:
-        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise ModelError(f"{path} is not JSON{where}: restore it, or delete it and --update-baseline") from None
-    if not isinstance(data, dict) or not _is_sites_by_model(data.get("models")):
-        raise ModelError(f"{path} is not an onnxfuse baseline: restore it, or delete it and --update-baseline")
-    if data.get("onnxfuse-baseline") != BASELINE_VERSION:
-        raise ModelError(
-            f"{path} is a baseline of version {data.get('onnxfuse-baseline')}, this onnxfuse writes version "
-            f"{BASELINE_VERSION}: use the onnxfuse that wrote it, or --update-baseline into a new file"
-        )
-    models: dict[str, Sites] = data["models"]
-    return models
-
-
-def baseline_text(models: Mapping[str, Sites]) -> str:
-    """The content of a baseline file: sorted, one count a line, so that diffs show what changed."""
-    return json.dumps({"onnxfuse-baseline": BASELINE_VERSION, "models": models}, indent=2, sort_keys=True) + "\n"
+    `lines` say where a model stands in the file."""
+    message = f"is in {path}, and was not given: give it, say --partial if that is meant, or drop it with --prune"
+    missing = sorted(set(lines) - set(given))
+    return [Finding("not given", name, "", None, message, calls=(f"{path}:{lines[name]}",)) for name in missing]
 
 
 def refuse_namesakes(models: Sequence[Path]) -> None:
@@ -185,22 +159,11 @@ def refuse_namesakes(models: Sequence[Path]) -> None:
             )
 
 
-def _count(found: Sites, rule: str, scope: str) -> int:
-    return found.get(rule, {}).get(scope, 0)
-
-
 def _place(scope: str) -> str:
     return scope or "the top of the graph"
 
 
-def _near(one: str, other: str) -> bool:
+def near(one: str, other: str) -> bool:
     """Whether one scope is the other or lies inside it; the top of the graph is near to nothing but itself."""
     shorter, longer = sorted((one, other), key=len)
     return one == other or (shorter != "" and longer.startswith(f"{shorter}/"))
-
-
-def _is_sites_by_model(data: object) -> bool:
-    def maps(value: object, inner: Callable[[object], bool]) -> bool:
-        return isinstance(value, dict) and all(map(inner, value.values()))
-
-    return maps(data, lambda rules: maps(rules, lambda scopes: maps(scopes, lambda count: type(count) is int)))

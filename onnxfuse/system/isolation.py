@@ -14,11 +14,12 @@ import struct
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from onnxfuse.errors import InternalError, OnnxfuseError
+from onnxfuse.errors import InternalError, ModelError, OnnxfuseError
 from onnxfuse.system import processes
 
 Tell: TypeAlias = Callable[[str, int, int], None]
@@ -48,29 +49,107 @@ def isolated(work: Callable[[Tell], _Result], seconds: float, tell: Tell | None 
     """
     if not hasattr(os, "fork"):
         return work(tell or (lambda step, done, total: None))
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # or the child would print it once more
-    parent, (reader, writer) = os.getpid(), os.pipe()
-    with warnings.catch_warnings():
-        # Python 3.12 warns of threads, which do not exist in the child: it waits for none of them.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if not child:
-        os.close(reader)
-        _work(work, writer, parent)
-    os.close(writer)
+    child = _Child(work)
     try:
-        result = _listen(reader, child, seconds, tell)
+        result = _listen(child, seconds, tell)
     finally:
-        os.close(reader)
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(child, 0)
+        child.end()
     if isinstance(result, BaseException):
         raise result
     answer: _Result = result
     return answer
+
+
+def together(
+    works: Sequence[Callable[[Tell], _Result]], jobs: int, tell: Callable[[int, int, str], None] | None = None
+) -> Iterator[_Result | Exception]:
+    """What each of `works` returns, or the exception that it raises, in their order; each is done in a child process of
+    its own, `jobs` of them at a time.
+
+    One that crashes or is killed is a ModelError, and the others go on.  `tell` is called with how many are done, which
+    one has come to a step, and the step.  All children end where the caller stops asking for more.
+    """
+    if not hasattr(os, "fork"):
+        yield from (_tried(work) for work in works)
+        return
+    waiting, running, done = deque(enumerate(works)), dict[int, tuple[int, _Child]](), dict[int, Any]()
+    ready = select.poll()
+    shown = finished = 0
+    try:
+        while shown < len(works):
+            while waiting and len(running) < jobs:
+                number, work = waiting.popleft()
+                child = _Child(work, [other for _, other in running.values()])
+                running[child.reader] = number, child
+                ready.register(child.reader, select.POLLIN | select.POLLHUP)
+            for reader, _ in ready.poll():
+                number, child = running[reader]
+                match child.receive():
+                    case (str() as step, _, _):
+                        if tell is not None:
+                            tell(finished, number, step)
+                        continue
+                    case [result]:
+                        done[number] = result
+                    case _:
+                        done[number] = child.crash()
+                ready.unregister(reader)
+                del running[reader]
+                child.end()
+                finished += 1
+            while shown in done:
+                yield done.pop(shown)
+                shown += 1
+    finally:
+        for _, child in running.values():
+            child.end()
+
+
+def _tried(work: Callable[[Tell], _Result]) -> _Result | Exception:
+    try:
+        return work(lambda step, done, total: None)
+    except Exception as error:
+        return error
+
+
+class _Child:
+    """A process that does some work, and tells of it."""
+
+    def __init__(self, work: Callable[[Tell], Any], others: Iterable[_Child] = ()) -> None:
+        """Begin; what `others` tell is not for this one to hear."""
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # or the child would print it once more
+        parent, (self.reader, writer) = os.getpid(), os.pipe()
+        with warnings.catch_warnings():
+            # Python 3.12 warns of threads, which do not exist in the child: it waits for none of them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._pid = os.fork()
+        if not self._pid:
+            for reader in (self.reader, *(other.reader for other in others)):
+                os.close(reader)
+            _work(work, writer, parent)
+        os.close(writer)
+
+    def receive(self) -> Any:
+        """The next that it tells: a step, or a list of its result; None if it is gone."""
+        head = _read(self.reader, _LENGTH.size)
+        (size,) = _LENGTH.unpack(head) if len(head) == _LENGTH.size else (0,)
+        data = _read(self.reader, size)
+        return pickle.loads(data) if size and len(data) == size else None
+
+    def crash(self) -> ModelError:
+        """What it means that it is gone without a result."""
+        _, status = os.waitpid(self._pid, 0)
+        self._pid = 0
+        return processes.crashed(os.WTERMSIG(status) if os.WIFSIGNALED(status) else signal.SIGKILL)
+
+    def end(self) -> None:
+        os.close(self.reader)
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
 
 
 def _work(work: Callable[[Tell], Any], writer: int, parent: int) -> None:
@@ -108,17 +187,15 @@ def _send(writer: int, message: object) -> None:
         data = data[os.write(writer, data) :]
 
 
-def _listen(reader: int, child: int, seconds: float, tell: Tell | None) -> Any:
+def _listen(child: _Child, seconds: float, tell: Tell | None) -> Any:
     """The child's result; its steps are told on the way."""
     steps: list[str] = []
     waiting = select.poll()
-    waiting.register(reader)
+    waiting.register(child.reader)
     while True:
         if not waiting.poll(seconds * 1000 if seconds else None):
             raise TookTooLongError(steps, seconds)
-        head = _read(reader, _LENGTH.size)
-        message = pickle.loads(_read(reader, *_LENGTH.unpack(head))) if head else None
-        match message:
+        match child.receive():
             case (str() as step, done, total):
                 steps.append(step)
                 if tell is not None:
@@ -126,8 +203,7 @@ def _listen(reader: int, child: int, seconds: float, tell: Tell | None) -> Any:
             case [result]:
                 return result
             case _:
-                _, status = os.waitpid(child, 0)
-                raise processes.crashed(os.WTERMSIG(status) if os.WIFSIGNALED(status) else signal.SIGKILL)
+                raise child.crash()
 
 
 def _read(reader: int, size: int) -> bytes:

@@ -66,6 +66,23 @@ def test_progress_is_drawn_in_a_terminal_and_removed(terminal: io.StringIO) -> N
     assert terminal.getvalue().endswith("\x1b[2K"), "the last thing done is to clear the line"
 
 
+def test_what_has_no_known_end_has_no_count(terminal: io.StringIO) -> None:
+    with console.progress("bert.onnx") as told:
+        assert told is not None
+        told("search", 0, 0)
+    assert "?" not in re.sub(r"\x1b\[\?", "", terminal.getvalue())
+
+
+def test_several_things_have_one_bar(terminal: io.StringIO) -> None:
+    with console.progress_of(["a.onnx", "b.onnx"]) as told:
+        assert told is not None
+        told(1, 0, "search")
+    assert "a.onnx: search" in terminal.getvalue()
+    assert "1/2" in terminal.getvalue()
+    with console.progress_of(["a.onnx"], quiet=True) as told:
+        assert told is None
+
+
 def test_no_progress_when_quiet(terminal: io.StringIO) -> None:
     with console.progress("bert.onnx", quiet=True) as told:
         assert told is None

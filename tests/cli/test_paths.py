@@ -49,6 +49,10 @@ def test_a_glob_that_nothing_matches() -> None:
         (["a.onnx"], "sub", ["sub/a.onnx"]),
         (["a.onnx", "b.onnx"], "out/deep", ["out/deep/a.onnx", "out/deep/b.onnx"]),
         (["a.onnx", "b.onnx"], ".", ["a.fused.onnx", "b.fused.onnx"]),
+        (["-"], None, ["-"]),
+        (["-"], "-", ["-"]),
+        (["a.onnx"], "-", ["-"]),
+        (["-"], "b.onnx", ["b.onnx"]),
     ],
 )
 def test_destinations(models: list[str], output: str | None, places: list[str]) -> None:
@@ -67,6 +71,7 @@ def test_destinations(models: list[str], output: str | None, places: list[str]) 
             "a.onnx and sub/a.onnx would both become out/a.onnx: give them a folder each",
         ),
         (["a.onnx", "b.onnx"], "[1].onnx", r"-o \[1\].onnx is a file, and there are 2 models: name a folder"),
+        (["a.onnx", "b.onnx"], "-", r"-o - is one stream, and there are 2 models: name a folder"),
     ],
 )
 def test_destinations_that_collide(models: list[str], output: str, message: str) -> None:

@@ -36,6 +36,16 @@ def test_the_error_is_relative_to_the_largest_element() -> None:
 
 def test_where_all_is_zero_the_error_is_absolute() -> None:
     assert compare(floats(0.0, 0.0), floats(0.0, -0.0)).error == 0.0
+
+
+def test_what_is_zero_but_for_rounding_has_a_small_error() -> None:
+    """A gradient that is zero: neither side's last digits are a scale to measure the other by."""
+    found = compare(floats(-1.5e-9, 1e-9), floats(1e-9, 1e-9), rtol=1e-4, atol=1e-5)
+    assert found.reason == ""
+    assert found.error == pytest.approx(2.5e-9 / 0.1)
+    apart = compare(floats(-1.5, 1.0), floats(1.0, 1.0), rtol=1e-4, atol=1e-5)
+    assert (apart.error, bool(apart.reason)) == (2.5, True)
+    assert compare(floats(1.0), floats(2.0), rtol=0.0, atol=1.0).error == 0.5
     assert compare(floats(0.0, 1e-3), floats(0.0, 0.0)).reason
     assert compare(floats(0.0, 1e-3), floats(0.0, 0.0), atol=1e-2).reason == ""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from onnxfuse.errors import ModelError, UsageError
+from onnxfuse.errors import UsageError
 from onnxfuse.reporting import requirements
+from onnxfuse.reporting.baseline import Kept, sites
 from onnxfuse.reporting.records import Fusion, NearMiss, Report
 from tests.fake_engine import fusion, near_miss
 
@@ -75,7 +77,6 @@ def test_a_rule_counts_inside_a_larger_fusion_as_well() -> None:
     found = report(fusion("FusedMatMul", absorbed=("Gelu",)), fusion("Gelu"))
     assert found.census == {"FusedMatMul": 1, "Gelu": 2}
     assert requirements.disappointed(found, [requirements.parse("Gelu==2"), requirements.parse("FusedMatMul==1")]) == []
-    assert requirements.sites(found) == {"FusedMatMul": {"/enc/layer.0": 1}, "Gelu": {"/enc/layer.0": 2}}
 
 
 def test_a_disappointment_comes_with_the_near_misses() -> None:
@@ -97,24 +98,20 @@ def test_near_misses_do_not_explain_why_there_are_too_many() -> None:
 BEFORE = report(fusion(scope="/enc/3"), fusion(scope="/enc/3"), fusion(scope="/enc/10"), fusion("Gelu", scope=""))
 
 
-def test_sites_are_counted_by_rule_and_scope() -> None:
-    assert requirements.sites(BEFORE) == {"Gelu": {"": 1}, "LayerNormalization": {"/enc/10": 1, "/enc/3": 2}}
-
-
 def test_nothing_is_lost_if_nothing_changed() -> None:
-    assert requirements.lost(BEFORE, requirements.sites(BEFORE)) == []
-    assert requirements.gained(BEFORE, requirements.sites(BEFORE)) == 0
+    assert requirements.lost(BEFORE, sites(BEFORE)) == []
+    assert requirements.gained(BEFORE, sites(BEFORE)) == 0
 
 
 def test_nodes_may_be_renamed() -> None:
     renamed = report(*(fusion(f.rule, f.scope, node="other", replaced=("x", "y")) for f in BEFORE.fusions))
-    assert requirements.lost(renamed, requirements.sites(BEFORE)) == []
+    assert requirements.lost(renamed, sites(BEFORE)) == []
 
 
 def test_a_lost_fusion_is_named_with_the_near_misses_of_its_scope() -> None:
     inside, elsewhere = near_miss(scope="/enc/3/norm"), near_miss(scope="/enc/30")
     now = report(fusion(scope="/enc/3"), fusion(scope="/enc/10"), fusion("Gelu", scope=""), misses=[inside, elsewhere])
-    (finding,) = requirements.lost(now, requirements.sites(BEFORE))
+    (finding,) = requirements.lost(now, sites(BEFORE))
     assert finding.kind == "lost"
     assert (finding.rule, finding.scope) == ("LayerNormalization", "/enc/3")
     assert finding.message == "LayerNormalization at /enc/3: 2 before, 1 now"
@@ -125,81 +122,84 @@ def test_a_fusion_lost_at_the_top_of_the_graph() -> None:
     now = report(
         *(found for found in BEFORE.fusions if found.rule != "Gelu"), misses=[near_miss("Gelu", scope="/enc/3")]
     )
-    (finding,) = requirements.lost(now, requirements.sites(BEFORE))
+    (finding,) = requirements.lost(now, sites(BEFORE))
     assert finding.message == "Gelu at the top of the graph: 1 before, 0 now"
     assert finding.near_misses == ()
 
 
 def test_a_larger_fusion_in_its_place_is_mentioned() -> None:
     before = report(fusion(scope="/enc/3"))
-    (finding,) = requirements.lost(report(fusion("SkipLayerNormalization", scope="/enc/3")), requirements.sites(before))
+    (finding,) = requirements.lost(report(fusion("SkipLayerNormalization", scope="/enc/3")), sites(before))
     assert finding.message.endswith("(SkipLayerNormalization is new there: if that is better, --update-baseline)")
 
 
 def test_new_fusions_are_counted_and_no_finding() -> None:
     now = report(*BEFORE.fusions, fusion(scope="/enc/3"), fusion("Attention", scope="/enc/3"))
-    assert requirements.lost(now, requirements.sites(BEFORE)) == []
-    assert requirements.gained(now, requirements.sites(BEFORE)) == 2
+    assert requirements.lost(now, sites(BEFORE)) == []
+    assert requirements.gained(now, sites(BEFORE)) == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        (("FusedMatMul", ["Gelu"]), None, ["FusedMatMul"]),
+        (("FusedMatMul", ["Gelu"]), ("FusedMatMul", []), ["Gelu"]),
+        (("FusedMatMul", ["Gelu"]), ("Gelu", []), ["FusedMatMul"]),
+        (("Mlp", ["FusedMatMul", "FusedMatMul", "Gelu"]), ("FusedMatMul", []), ["Mlp"]),
+        (("Mlp", ["FusedMatMul", "Gelu"]), ("Mlp", ["Gelu"]), ["FusedMatMul"]),
+    ],
+)
+def test_what_is_gone_is_told_once(
+    before: tuple[str, list[str]], now: tuple[str, list[str]] | None, told: list[str]
+) -> None:
+    then, left = (report(*([fusion(each[0], absorbed=tuple(each[1]))] if each else [])) for each in (before, now))
+    assert [finding.rule for finding in requirements.lost(left, sites(then))] == told
+
+
+def test_an_old_baseline_tells_all_that_is_gone() -> None:
+    before = Counter({Kept("/enc", "FusedMatMul"): 1, Kept("/enc", "Gelu"): 1})
+    assert [finding.rule for finding in requirements.lost(report(), before)] == ["FusedMatMul", "Gelu"]
+
+
+def test_layers_are_told_together() -> None:
+    layers = [fusion(scope=f"/layers.{i}/norm") for i in range(12)]
+    before = sites(report(*layers, layers[11], fusion(scope="/norm")))
+    misses = [near_miss(scope=f"/layers.{i}/norm/x") for i in (0, 3)]
+    all_layers, alone, last = requirements.lost(report(misses=misses), before)
+    assert all_layers.scope == "/layers.0-10/norm"
+    assert all_layers.message == "LayerNormalization at /layers.0-10/norm: 1 before, 0 now in each of 11 modules"
+    assert all_layers.scopes == tuple(f"/layers.{i}/norm" for i in range(11))
+    assert all_layers.near_misses == tuple(misses)
+    assert (alone.scope, alone.scopes) == ("/layers.11/norm", ("/layers.11/norm",))
+    assert last.message == "LayerNormalization at /norm: 1 before, 0 now"
+
+
+def test_what_stops_a_part_is_why_the_whole_is_gone() -> None:
+    before = sites(report(fusion("SkipLayerNormalization", scope="/norm", absorbed=("LayerNormalization",))))
+    inner, other = near_miss(scope="/norm"), near_miss("Gelu", scope="/norm/act")
+    (finding,) = requirements.lost(report(misses=[other, inner]), before)
+    assert finding.near_misses == (inner,)
+    around, beside = near_miss("Gelu", scope=""), near_miss("Gelu", scope="/norm2")
+    (finding,) = requirements.lost(report(misses=[around, other, beside]), before)
+    assert finding.near_misses == (other,), "nothing else says why"
+
+
+def test_who_wrote_the_baseline_is_said() -> None:
+    (finding,) = requirements.lost(report(), sites(report(fusion())), " (before by A, now by B)")
+    assert finding.message.endswith("1 before, 0 now (before by A, now by B)")
+
+
+def test_models_that_are_not_given() -> None:
+    (finding,) = requirements.not_given(Path("b.jsonl"), {"a.onnx": 2, "gone.onnx": 7}, ["a.onnx", "new.onnx"])
+    assert (finding.kind, finding.model, finding.calls) == ("not given", "gone.onnx", ("b.jsonl:7",))
+    assert "--partial" in finding.message
+    assert "--prune" in finding.message
 
 
 def test_a_model_that_the_baseline_does_not_know() -> None:
     (finding,) = requirements.lost(BEFORE, None)
     assert finding.kind == "no baseline"
     assert finding.message == "the baseline does not have bert.onnx: add it with --update-baseline"
-
-
-def test_a_baseline_is_sorted_and_stable(tmp_path: Path) -> None:
-    turned = Report(BEFORE.model, fusions=BEFORE.fusions[::-1])
-    text = requirements.baseline_text({"b.onnx": {}, "a.onnx": requirements.sites(turned)})
-    assert text == requirements.baseline_text({"a.onnx": requirements.sites(BEFORE), "b.onnx": {}})
-    assert text == (
-        "{\n"
-        '  "models": {\n'
-        '    "a.onnx": {\n'
-        '      "Gelu": {\n'
-        '        "": 1\n'
-        "      },\n"
-        '      "LayerNormalization": {\n'
-        '        "/enc/10": 1,\n'
-        '        "/enc/3": 2\n'
-        "      }\n"
-        "    },\n"
-        '    "b.onnx": {}\n'
-        "  },\n"
-        '  "onnxfuse-baseline": 1\n'
-        "}\n"
-    )
-    (tmp_path / "baseline.json").write_text(text)
-    assert requirements.read_baseline(tmp_path / "baseline.json") == {
-        "a.onnx": requirements.sites(BEFORE),
-        "b.onnx": {},
-    }
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", r"is not JSON \(line 1\): restore it, or delete it and --update-baseline"),
-        ("{\n<<<<<<< HEAD\n", r"is not JSON \(line 2\)"),
-        ("\xff\xfe", "is not JSON"),
-        ("[]", "is not an onnxfuse baseline"),
-        ("{}", "is not an onnxfuse baseline"),
-        ('{"onnxfuse-baseline": 1, "models": {"a": {"b": {"c": "1"}}}}', "is not an onnxfuse baseline"),
-        ('{"onnxfuse-baseline": 2, "models": {}}', "is a baseline of version 2, this onnxfuse writes version 1"),
-    ],
-)
-def test_files_that_are_no_baseline(content: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "baseline.json"
-    path.write_text(content, encoding="latin-1")
-    with pytest.raises(ModelError, match=message):
-        requirements.read_baseline(path)
-
-
-def test_no_baseline_file(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no such baseline: make it with --update-baseline"):
-        requirements.read_baseline(tmp_path / "gone.json")
-    with pytest.raises(ModelError, match="cannot be read"):
-        requirements.read_baseline(tmp_path)
 
 
 def test_two_models_of_one_name() -> None:
@@ -215,6 +215,9 @@ def test_findings_are_json() -> None:
         "rule": "LayerNormalization",
         "scope": None,
         "message": "expected LayerNormalization >= 1, found 0",
+        "scopes": [],
+        "code": "",
+        "calls": [],
         "near_misses": [
             {
                 "rule": "LayerNormalization",

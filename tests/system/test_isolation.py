@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from onnxfuse.errors import InternalError, ModelError, NumericsError
-from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
+from onnxfuse.system.isolation import Tell, TookTooLongError, isolated, together
 
 LONG = 60.0
 """Seconds that nothing here takes unless it hangs."""
@@ -138,3 +139,51 @@ def test_without_fork_it_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "fork")
     work: Callable[[Tell], int] = lambda tell: (tell("step", 0, 1), os.getpid())[1]  # noqa: E731
     assert isolated(work, LONG) == os.getpid()
+
+
+def slow(tell: Tell) -> int:
+    tell("sleep", 0, 1)
+    time.sleep(0.3)
+    return os.getpid()
+
+
+def test_together_they_are_done_at_once_and_come_in_order() -> None:
+    told: list[tuple[int, int, str]] = []
+    works = [slow, lambda tell: 2, lambda tell: 3]
+    first, *others = together(works, 2, lambda *step: told.append(step))
+    assert first != os.getpid()
+    assert others == [2, 3]
+    assert told == [(0, 0, "sleep")]
+
+
+def test_one_that_crashes_or_raises_leaves_the_others() -> None:
+    works: list[Callable[[Tell], Any]] = [
+        lambda tell: os.kill(os.getpid(), signal.SIGABRT),
+        lambda tell: 1 / 0,
+        lambda tell: os.kill(os.getpid(), signal.SIGKILL),
+        lambda tell: "done",
+    ]
+    crashed, raised, killed, done = together(works, 3)
+    assert isinstance(crashed, ModelError)
+    assert "crashed with SIGABRT" in str(crashed)
+    assert isinstance(raised, ZeroDivisionError)
+    assert isinstance(killed, ModelError)
+    assert "no memory left" in str(killed)
+    assert done == "done"
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="only Linux lists the children of a process")
+def test_none_is_left_where_nobody_asks_for_more() -> None:
+    before = children()
+    made = together([lambda tell: 1, *[lambda tell: time.sleep(LONG)] * 3], 2)
+    assert next(made) == 1
+    assert len(children()) == len(before) + 1
+    made.close()  # type: ignore[attr-defined]
+    assert children() == before
+
+
+def test_together_without_fork_they_are_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fork")
+    pid, error = together([lambda tell: (tell("step", 0, 1), os.getpid())[1], lambda tell: 1 / 0], 2)
+    assert pid == os.getpid()
+    assert isinstance(error, ZeroDivisionError)

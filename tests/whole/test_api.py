@@ -117,10 +117,10 @@ def test_check() -> None:
 
 
 def test_check_against_a_baseline(tmp_path: Path) -> None:
-    from onnxfuse.reporting import requirements
+    from onnxfuse.reporting import baseline as remembered
 
-    baseline = tmp_path / "baseline.json"
-    baseline.write_text(requirements.baseline_text({GELU.name: requirements.sites(onnxfuse.report(GELU))}))
+    baseline = tmp_path / "baseline.jsonl"
+    baseline.write_text(remembered.text({GELU.name: remembered.sites(onnxfuse.report(GELU))}, "0.1"))
     assert onnxfuse.check(GELU, baseline=baseline) == []
     lost = onnxfuse.check(GELU, baseline=str(baseline), ignore=["SkipLayerNormalization"])
     assert {finding.rule for finding in lost} == {"SkipLayerNormalization"}

@@ -3,114 +3,264 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxfuse.errors import UsageError
+from onnxfuse.errors import OnnxfuseError, UsageError
+from onnxfuse.reporting.phrases import one_line
 
-from .options import PATH, choose_target, each, format_, models, print_json, selection, shape, warn_of_unread
+from .many import jobs, outcomes
+from .options import (
+    PATH,
+    choose_target,
+    complain,
+    read_model,
+    selection,
+    settled,
+    shape,
+    sizes,
+    some_models,
+    to_json,
+    warn_of_unread,
+    write_text,
+)
 
 if TYPE_CHECKING:
-    from onnxfuse.reporting.records import Report
-    from onnxfuse.reporting.requirements import Finding, Sites
+    from onnxfuse.cli.settings import Settings
+    from onnxfuse.fusing.build import Build
+    from onnxfuse.reporting.baseline import Baseline
+    from onnxfuse.reporting.checked import Check, Checked
+    from onnxfuse.reporting.requirements import Expectation, Finding
+    from onnxfuse.system.isolation import Tell
+
+FORMATS = ("text", "json", "github", "sarif", "junit")
 
 
 @click.command()
-@models
+@some_models
 @click.option("--expect", multiple=True, metavar="COUNT", help="Such as 'Attention>=12' (also <= == > <; repeatable).")
 @click.option("--baseline", type=PATH, metavar="FILE", help="Fail where a fusion that this file counts is gone.")
 @click.option("--update-baseline", is_flag=True, help="Write what is found to the baseline, and do not compare.")
+@click.option("--prune", is_flag=True, help="With --update-baseline: drop the models that are not given.")
+@click.option("--partial", is_flag=True, help="These are not all models of the baseline, and that is meant.")
 @selection
 @shape
-@format_
+@jobs
+@click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE", help="Where that format goes; the text still goes to stdout."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print findings and errors only.")
 def check(
     models: tuple[str, ...],
     expect: tuple[str, ...],
-    baseline: Path | None,
-    update_baseline: bool,
     shapes: dict[str, tuple[int, ...]],
     style: str,
+    output: Path | None,
+    jobs: int,
     quiet: bool,
     **options: Any,
 ) -> int:
     """Fail if a MODEL lacks fusions that it should have: a step for the CI of an export pipeline.
 
-    Loads no external data, runs nothing, needs no GPU.  Exits 1 if there are findings.
+    Without MODEL, those that [tool.onnxfuse] in pyproject.toml names.  Loads no external data, runs nothing, needs no
+    GPU.  Exits 1 if there are findings.
 
     \b
     Example:
       onnxfuse check bert.onnx --expect 'Attention>=12' --expect 'LayerNormalization==25'
-      onnxfuse check exports/*.onnx --baseline fusions.json --update-baseline
-      onnxfuse check exports/*.onnx --baseline fusions.json
-      onnxfuse check exports/*.onnx --baseline fusions.json --runtime onnxruntime==1.23
+      onnxfuse check exports/*.onnx --baseline fusions.jsonl --update-baseline
+      onnxfuse check exports/*.onnx --baseline fusions.jsonl --format sarif -o fusions.sarif
+      onnxfuse check exports/*.onnx --baseline fusions.jsonl --runtime onnxruntime==1.23
     """
-    from onnxfuse import pipeline
-    from onnxfuse.cli import console, paths, report_text
-    from onnxfuse.fusing.build import Build
-    from onnxfuse.language import lookup
-    from onnxfuse.model import files
+    from onnxfuse.cli import paths
     from onnxfuse.reporting import requirements
+    from onnxfuse.reporting.checked import Check
     from onnxfuse.system import atomic_write
 
-    if update_baseline and not baseline:
-        raise UsageError("--update-baseline needs --baseline FILE")
-    choose_target(options)
-    build = Build(**options)
-    expectations = [requirements.parse(text) for text in expect]
-    lookup.check_rules((*build.select, *build.ignore), build.rules)
-    lookup.check_rules([expected.name for expected in expectations], build.rules, or_ops=True)
-    sources = paths.expand(models)
-    before = _before(baseline, sources, update_baseline) if baseline else {}
-    if not baseline and not expectations and not quiet:
+    if output and style == "text":
+        raise UsageError("--output is for a --format other than text: choose one")
+    kept = _Kept.of(options, partial=bool(models and settled().models))
+    sources = paths.expand(models or settled().models)
+    if not sources:
+        raise UsageError("no MODEL is given, and no pyproject.toml names models in [tool.onnxfuse]: give one")
+    if kept.file:
+        requirements.refuse_namesakes(sources)
+    if output and str(output) != "-":
+        atomic_write.refuse(output, [*sources, *filter(None, [kept.file])])
+    judge = _Judge.of(options, expect, shapes, kept.before if kept.compares else None)
+    if not kept.file and not any(judge.expected(path) for path in sources) and not quiet:
         click.echo("onnxfuse: nothing is demanded: give --expect or --baseline", err=True)
-    out = console.console()
-    new = 0
+    told = style == "text" or (output is not None and str(output) != "-")
+    checked, code = _gone_through(sources, judge, jobs, loud=told and not quiet, told=told, quiet=quiet)
+    missing = () if kept.partial else kept.missing(sources)
+    found = Check(checked, tuple(missing))
+    if told:
+        _print(missing)
+    if style != "text":
+        write_text(_formatted(style, found, judge.build), output)
+    kept.finish(checked, sources, quiet=quiet)
+    return max(code, int(any(True for _ in found.all())))
 
-    def one(path: Path) -> tuple[Report, list[Finding]]:
-        nonlocal new
-        model = files.read(path, weights=False)
-        with console.progress(path.name, quiet=quiet) as progress:
-            own = replace(build, base_dir=path.parent)
-            found = pipeline.report(model, own, shapes=shapes or None, progress=progress)
+
+def _gone_through(
+    sources: Sequence[Path], judge: _Judge, jobs: int, *, loud: bool, told: bool, quiet: bool
+) -> tuple[list[Checked], int]:
+    """Each model as it is found, and the worst exit code of those that cannot be read."""
+    from onnxfuse.cli import console, report_text
+    from onnxfuse.reporting.checked import Checked
+    from onnxfuse.reporting.requirements import Finding
+
+    out, checked, code = console.console(), [], 0
+    for path, made in outcomes(sources, judge, jobs=jobs, quiet=quiet):
+        if isinstance(made, OnnxfuseError):
+            code = max(code, complain(made, path))
+            error = Finding("error", str(path), "", None, one_line(str(made)).removeprefix(f"{path}: "))
+            checked.append(Checked(str(path), judge.demands(path), (error,)))
+            continue
+        if made.report is not None:
+            warn_of_unread(made.report)
+            if loud:
+                out.print(f"{path}: {report_text.census(made.report)}")
+        if told:
+            _print(made.findings)
+        checked.append(made)
+    return checked, code
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    from onnxfuse.cli import console, report_text
+
+    report_text.print_findings(console.console(), findings)
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What judges one model."""
+
+    build: Build
+    given: tuple[Expectation, ...]
+    """By flags; without, the settings say."""
+    shapes: dict[str, tuple[int, ...]]
+    settings: Settings
+    before: Baseline | None
+
+    @classmethod
+    def of(
+        cls, options: dict[str, Any], expect: Sequence[str], shapes: dict[str, tuple[int, ...]], before: Baseline | None
+    ) -> _Judge:
+        from onnxfuse.fusing.build import Build
+        from onnxfuse.language import lookup
+        from onnxfuse.reporting import requirements
+
+        choose_target(options)
+        build = Build(**options)
+        settings = settled()
+        given = tuple(requirements.parse(text) for text in expect)
+        texts = [text for own in settings.expect.values() for text in own] if not given else []
+        lookup.check_rules((*build.select, *build.ignore), build.rules)
+        demanded = [expected.name for expected in (*given, *map(requirements.parse, texts))]
+        lookup.check_rules(demanded, build.rules, or_ops=True)
+        return cls(build, given, shapes, settings, before)
+
+    def expected(self, path: Path) -> list[Expectation]:
+        from onnxfuse.reporting import requirements
+
+        return list(self.given) or [requirements.parse(text) for text in self.settings.expected_of(path)]
+
+    def demands(self, path: Path) -> tuple[str, ...]:
+        from onnxfuse.reporting.checked import AS_BEFORE
+
+        return (*map(str, self.expected(path)), *([AS_BEFORE] if self.before is not None else []))
+
+    def __call__(self, path: Path, progress: Tell | None) -> Checked:
+        from onnxfuse import __version__, pipeline
+        from onnxfuse.reporting import requirements
+        from onnxfuse.reporting.checked import Checked
+        from onnxfuse.reporting.code_lines import located
+
+        model = read_model(path, weights=False)
+        own, shapes = replace(self.build, base_dir=path.parent), sizes(self.shapes, path)
+        found = pipeline.report(model, own, shapes=shapes, progress=progress)
         found.model = str(path)
-        warn_of_unread(found)
-        findings = requirements.disappointed(found, expectations)
-        if update_baseline:
-            before[path.name] = requirements.sites(found)
-        elif baseline:
-            findings += requirements.lost(found, before.get(path.name))
-            new += requirements.gained(found, before.get(path.name))
-        if style == "text":
-            if not quiet:
-                out.print(f"{path}: {report_text.census(found)}")
-            report_text.print_findings(out, findings)
-        return found, findings
-
-    results, code = each(sources, one)
-    if baseline and update_baseline:
-        atomic_write.replace(baseline, [requirements.baseline_text(before).encode()])
-    elif baseline and new and not quiet:
-        click.echo(f"onnxfuse: {new} new since the baseline: keep with --update-baseline", err=True)
-    if style == "json":
-        print_json({"schema": 1, "models": [_to_json(found, findings) for found, findings in results]})
-    return max(code, int(any(findings for _, findings in results)))
+        findings = requirements.disappointed(found, self.expected(path))
+        if self.before is not None:
+            by = self.before.written_by(__version__)
+            findings += requirements.lost(found, self.before.models.get(path.name), by)
+        return Checked(str(path), self.demands(path), tuple(located(findings, model)), found)
 
 
-def _before(baseline: Path, sources: Sequence[Path], updating: bool) -> dict[str, Sites]:
-    """The sites of each model in the baseline; none in one that is about to be written for the first time."""
-    from onnxfuse.reporting import requirements
+@dataclass
+class _Kept:
+    """The baseline of a command, and what is done with it."""
 
-    requirements.refuse_namesakes(sources)
-    return requirements.read_baseline(baseline) if baseline.exists() or not updating else {}
+    file: Path | None
+    update: bool
+    prune: bool
+    partial: bool
+    before: Baseline
+
+    @classmethod
+    def of(cls, options: dict[str, Any], *, partial: bool) -> _Kept:
+        """What the options say, which are taken out; `partial` is also meant where it is not said."""
+        from onnxfuse.reporting import baseline
+
+        file, update, prune = options.pop("baseline"), options.pop("update_baseline"), options.pop("prune")
+        partial |= options.pop("partial")
+        if update and not file:
+            raise UsageError("--update-baseline needs --baseline FILE")
+        if prune and not update:
+            raise UsageError("--prune is for --update-baseline")
+        known = baseline.read(file) if file and (file.exists() or not update) else baseline.Baseline()
+        return cls(file, update, prune, partial, known)
+
+    @property
+    def compares(self) -> bool:
+        return self.file is not None and not self.update
+
+    def missing(self, sources: Sequence[Path]) -> list[Finding]:
+        """Findings about models of the baseline that are not given."""
+        from onnxfuse.reporting import requirements
+
+        known = self.before.lines if self.compares else {}
+        return requirements.not_given(self.file or Path(), known, [path.name for path in sources])
+
+    def finish(self, checked: Sequence[Checked], sources: Sequence[Path], *, quiet: bool) -> None:
+        """Write the baseline, or say what is new since it was written."""
+        from onnxfuse import __version__
+        from onnxfuse.reporting import baseline, requirements
+        from onnxfuse.system import atomic_write
+
+        reports = {Path(each.model).name: each.report for each in checked if each.report is not None}
+        if self.file is None:
+            return
+        if self.update:
+            given = {path.name for path in sources}
+            kept = {name: found for name, found in self.before.models.items() if not self.prune or name in given}
+            models = kept | {name: baseline.sites(report) for name, report in reports.items()}
+            atomic_write.replace(self.file, [baseline.text(models, __version__).encode("utf-8", "surrogateescape")])
+            return
+        known = self.before.models
+        new = sum(requirements.gained(report, known.get(name)) for name, report in reports.items())
+        if new and not quiet:
+            click.echo(f"onnxfuse: {new} new since the baseline: keep with --update-baseline", err=True)
 
 
-def _to_json(found: Report, findings: Sequence[Finding]) -> dict[str, Any]:
-    return {
-        "model": found.model,
-        "census": dict(found.census),
-        "findings": [finding.to_json() for finding in findings],
-    }
+def _formatted(style: str, found: Check, build: Build) -> str:
+    from onnxfuse import __version__
+    from onnxfuse.language import lookup
+    from onnxfuse.reporting import code_lines, github, junit, sarif
+
+    top = code_lines.root()
+    match style:
+        case "json":
+            return to_json(found.to_json())
+        case "github":
+            return github.commands(found, top)
+        case "junit":
+            return junit.junit(found, top)
+        case _:
+            return to_json(sarif.sarif(found, lookup.catalogue(build.rules), build.rules, top, __version__))

@@ -23,17 +23,21 @@ from .options import (
     models,
     one_or_many,
     page_places,
+    read_model,
     seconds,
     selection,
     shape,
+    sizes,
     timeout,
     to_json,
+    write_model,
     write_page,
 )
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from onnxfuse.proof.claim import Experiment
     from onnxfuse.reporting.records import Report
 
     Judge: TypeAlias = Literal["onnxruntime", "reference", "kernels"]
@@ -93,6 +97,7 @@ def optimize(
     Example:
       onnxfuse optimize bert.onnx                       write bert.fused.onnx
       onnxfuse optimize exports/*.onnx -o fused/        write fused/NAME.onnx for each
+      onnxfuse optimize - < bert.onnx > fused.onnx      from stdin to stdout
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100
       onnxfuse optimize bert.onnx --html bert.html      and a page that shows what was done
@@ -102,35 +107,31 @@ def optimize(
     from onnxfuse.cli import console, paths, report_text
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
-    from onnxfuse.model import files
     from onnxfuse.performance import gpus
-    from onnxfuse.proof.claim import Experiment
     from onnxfuse.system import atomic_write
 
     choose_target(options)
-    tolerances = {name: options.pop(name) for name in ("seed", "rtol", "atol", "on_mismatch")}
+    experiment = _experiment(options, inputs, _judge(validate, no_validate), timeout)
     build = Build(**options)
     weighed_on = gpus.given(card, build.target)
     lookup.check_rules((*build.select, *build.ignore), build.rules)
-    given = files.read_inputs(inputs) if inputs else None
-    judge, limit = _judge(validate, no_validate), seconds(timeout, emulate=validate == "kernels")
-    experiment = Experiment(shapes or None, given, validate=judge, timeout=limit, **tolerances)
-    out, sources = console.console(), paths.expand(models)
+    sources = paths.expand(models)
     places = _without_own(dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True)))
+    out = console.console(stderr=Path(paths.STREAM) in places.values())
     pages = _pages(html, places, report_file, [*sources, *filter(None, [inputs])])
 
     def one(path: Path) -> Report:
         start = time.perf_counter()
-        if not dry_run:
+        if not dry_run and str(places[path]) != paths.STREAM:
             atomic_write.refuse(places[path], filter(None, [inputs]))
-        model = files.read(path, weights=not no_validate)
+        model = read_model(path, weights=not no_validate)
         with console.progress(path.name, quiet=quiet) as progress:
-            own = replace(build, base_dir=path.parent)
-            done = pipeline.optimize(model, own, experiment, card=weighed_on, nodes=bool(pages), progress=progress)
+            own, tried = replace(build, base_dir=path.parent), replace(experiment, shapes=sizes(shapes, path))
+            done = pipeline.optimize(model, own, tried, card=weighed_on, nodes=bool(pages), progress=progress)
         report, written, done.report.model = done.report, list[Path](), str(path)
         _refuse_mismatch(report)
         if not dry_run:
-            written = files.write(done.model, places[path], source=path)
+            written = write_model(done.model, places[path], path)
             report.output = str(places[path])
         report.seconds = time.perf_counter() - start
         page = write_page(report, pages.get(path), build.rules)
@@ -165,6 +166,18 @@ def _without_own(places: Mapping[Path, Path]) -> dict[Path, Path]:
             click.echo(f"onnxfuse: {place} is what becomes of {path} here: not itself fused", err=True)
             del kept[place]
     return kept
+
+
+def _experiment(
+    options: dict[str, Any], inputs: Path | None, judge: Judge | Literal["off"], timeout: float | None
+) -> Experiment:
+    """What is run and compared, at shapes that are the model's; its options are taken out of the others."""
+    from onnxfuse.model import files
+    from onnxfuse.proof.claim import Experiment
+
+    tolerances = {name: options.pop(name) for name in ("seed", "rtol", "atol", "on_mismatch")}
+    given = files.read_inputs(inputs) if inputs else None
+    return Experiment(None, given, validate=judge, timeout=seconds(timeout, emulate=judge == "kernels"), **tolerances)
 
 
 def _judge(validate: Judge | None, no_validate: bool) -> Judge | Literal["off"]:

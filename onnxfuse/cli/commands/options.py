@@ -6,19 +6,25 @@ import gc
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from onnxfuse.errors import InternalError, ModelError, OnnxfuseError, RuleError, UsageError
+from onnxfuse.errors import InternalError, ModelError, OnnxfuseError, OutputError, RuleError, UsageError
 from onnxfuse.reporting.phrases import one_line
 from onnxfuse.system.processes import Stopped
 
 # onnx and numpy take longer to import than `onnxfuse --help` may take: the commands import what they need.
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from onnxfuse.cli.settings import Settings
     from onnxfuse.reporting.records import Report
     from onnxfuse.system.isolation import Tell
 
@@ -57,7 +63,15 @@ def _parsed_size(_: click.Context, __: click.Parameter, value: str) -> int:
 
 PATH = click.Path(path_type=Path)
 
-models = click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+
+def _files(_: click.Context, __: click.Parameter, text: str) -> list[CompletionItem]:
+    """What a shell completes a model with: the files that begin like it."""
+    return [CompletionItem(text, type="file")]
+
+
+models = click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=_files)
+some_models = click.argument("models", metavar="[MODEL...]", nargs=-1, shell_complete=_files)
+"""Or those that the settings name."""
 rules = click.option("--rules", type=PATH, multiple=True, metavar="DIR", help="More rules, beside the catalogue.")
 shape = click.option(
     "--shape",
@@ -149,13 +163,23 @@ def complain(error: OnnxfuseError, path: Path | None = None) -> int:
     return error.exit_code
 
 
-def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_Result], int]:
-    """What `work` makes of each path, and the worst exit code: one that fails does not stop the others."""
-    # A command is short, and the cycle collector looks at every term and node again and again: once per model will do.
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without Python's cycle collector, which looks at every term and node again and again: a command is short, and
+    once per model will do."""
     collecting = gc.isenabled()
     gc.disable()
-    results, code = [], 0
     try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_Result], int]:
+    """What `work` makes of each path, and the worst exit code: one that fails does not stop the others."""
+    results, code = [], 0
+    with uncollected():
         for number, path in enumerate(paths):
             if number:
                 gc.collect()
@@ -166,10 +190,20 @@ def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_
                 code = max(code, complain(error, path))
             except Exception as error:
                 code = max(code, complain(mistake(error), path))
-    finally:
-        if collecting:
-            gc.enable()
     return results, code
+
+
+def settled() -> Settings:
+    """What pyproject.toml says, in a command that looks there."""
+    from onnxfuse.cli.settings import Settings
+
+    found = click.get_current_context().find_object(Settings)
+    return found if found is not None else Settings()
+
+
+def sizes(given: dict[str, tuple[int, ...]], path: Path) -> dict[str, tuple[int, ...]] | None:
+    """The shapes of a model's inputs that flags say, or else the settings."""
+    return given or settled().shapes_of(path) or None
 
 
 def page_places(html: str | None, sources: Sequence[Path], taken: Iterable[Path] = ()) -> dict[Path, Path]:
@@ -254,6 +288,29 @@ def print_json(data: object) -> None:
     click.echo(to_json(data), nl=False)
 
 
+def read_model(path: Path, *, weights: bool = True) -> ModelProto:
+    """The model in a file, or the one that comes from stdin where that is called ``-``."""
+    from onnxfuse.cli.paths import STREAM
+    from onnxfuse.model import files
+
+    return files.read(path, weights=weights, content=sys.stdin.buffer.read() if str(path) == STREAM else None)
+
+
+def write_model(model: ModelProto, path: Path, source: Path) -> list[Path]:
+    """Writes a model to a file, or to stdout where that is called ``-``; returns the files written."""
+    from onnxfuse.cli.paths import STREAM
+    from onnxfuse.model import files
+
+    if str(path) != STREAM:
+        return files.write(model, path, source=source)
+    if sys.stdout.isatty():
+        raise OutputError("stdout is a terminal, which a model is not for: redirect it, or name a file with -o")
+    for piece in files.one_piece(model):
+        sys.stdout.buffer.write(piece)
+    sys.stdout.flush()
+    return [path]
+
+
 def one_or_many(reports: Sequence[Report], asked: int) -> object:
     """An object if one model was asked for, an array if several were."""
     plain = [found.to_json() for found in reports]
@@ -262,3 +319,13 @@ def one_or_many(reports: Sequence[Report], asked: int) -> object:
 
 def to_json(data: object) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+def write_text(text: str, output: Path | None) -> None:
+    """To a file at once, or to stdout, which is also called ``-``."""
+    from onnxfuse.system import atomic_write
+
+    if output is None or str(output) == "-":
+        click.echo(text, nl=False)
+    else:
+        atomic_write.replace(output, [text.encode("utf-8", "backslashreplace")])

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from onnxfuse.errors import UsageError
+
+from .many import jobs, shown
 from .options import (
     card,
     choose_target,
-    each,
     format_,
     html,
     models,
     one_or_many,
     page_places,
     print_json,
+    read_model,
     selection,
     shape,
+    sizes,
     warn_of_unread,
     write_page,
 )
@@ -31,12 +35,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from onnxfuse.reporting.records import Report
+    from onnxfuse.system.isolation import Tell
 
 
 @click.command()
 @models
 @selection
 @shape
+@jobs
 @format_
 @html
 @click.option("--why", metavar="RULE", help="Every place where this rule fuses or nearly does.")
@@ -53,6 +59,7 @@ def report(
     explain: str | None,
     estimate: bool,
     card: str | None,
+    jobs: int,
     verbose: bool,
     **options: Any,
 ) -> int:
@@ -72,10 +79,8 @@ def report(
     """
     from onnxfuse import pipeline
     from onnxfuse.cli import console, paths, report_text
-    from onnxfuse.errors import UsageError
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
-    from onnxfuse.model import files
     from onnxfuse.performance import gpus
 
     if card and not estimate:
@@ -87,35 +92,45 @@ def report(
     out, sources = console.console(), paths.expand(models)
     places, nodes = page_places(html, sources), html is not None or (verbose and style == "json")
 
-    def one(path: Path) -> Report:
+    def one(path: Path, progress: Tell | None) -> tuple[Report, NodeProto | None]:
         start = time.perf_counter()
-        model = files.read(path, weights=False)
+        model = read_model(path, weights=False)
         node = lookup.node_named(explain, model) if explain else None
-        with console.progress(path.name) as progress:
-            own = replace(build, base_dir=path.parent)
-            found = pipeline.report(
-                model, own, shapes=shapes or None, why=why, card=known, nodes=nodes, progress=progress
-            )
+        own = replace(build, base_dir=path.parent)
+        found = pipeline.report(
+            model, own, shapes=sizes(shapes, path), why=why, card=known, nodes=nodes, progress=progress
+        )
         found.model, found.seconds = str(path), time.perf_counter() - start
+        write_page(found, places.get(path), build.rules)
+        return found, node
+
+    def show(told: tuple[Report, NodeProto | None]) -> Report:
+        found, node = told
         warn_of_unread(found)
-        page = write_page(found, places.get(path), build.rules)
         if style == "json":
             found = found.narrowed(lambda fusion: not why or fusion.rule == why)
             return found.narrowed(lambda fusion: not node or report_text.concerns(fusion, _names(node)))
         if node:
             _explain(out, node, found, build.rules)
-        elif why:
-            report_text.print_why(out, found, why)
         else:
-            report_text.print_report(out, found, verbose=verbose)
-            report_text.print_estimates(out, found, verbose=verbose)
-        report_text.print_page(out, page)
+            _print(out, found, why, verbose=verbose)
+        report_text.print_page(out, places.get(Path(found.model)))
         return found
 
-    reports, code = each(sources, one)
+    reports, code = shown(sources, one, show, jobs=jobs)
     if style == "json":
         print_json(one_or_many(reports, len(sources)))
     return code
+
+
+def _print(out: Console, found: Report, why: str | None, *, verbose: bool) -> None:
+    from onnxfuse.cli import report_text
+
+    if why:
+        report_text.print_why(out, found, why)
+    else:
+        report_text.print_report(out, found, verbose=verbose)
+        report_text.print_estimates(out, found, verbose=verbose)
 
 
 def _explain(out: Console, node: NodeProto, found: Report, rules: Sequence[Path]) -> None:

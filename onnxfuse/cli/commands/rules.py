@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from onnxfuse.proof.rule_test import Outcome
 
 
+_TITLE, _LINE = 40, 120
+"""Columns for a rule's name, and of a line that goes to no terminal."""
+
+
 @click.group()
 def rules() -> None:
     """List, show, test and begin rules.
@@ -38,6 +42,8 @@ def rules() -> None:
 def list_rules(rules: tuple[Path, ...]) -> None:
     """List the rules in the order in which they run: folder, name (and op, where another is emitted), what is fused.
 
+    A line each; `onnxfuse rules show NAME` has the whole.
+
     \b
     Example:
       onnxfuse rules list --rules my_rules/
@@ -48,14 +54,20 @@ def list_rules(rules: tuple[Path, ...]) -> None:
     # The op of some is one of several, and what stands for them says nothing.
     one = [rule.name == rule.op or (rule.op.isidentifier() and rule.op[0].islower()) for rule in known]
     titles = [rule.name if same else f"{rule.name} → {rule.op}" for rule, same in zip(known, one, strict=True)]
-    width = max(map(len, titles), default=0)
+    width = min(max(map(len, titles), default=0), _TITLE)
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else _LINE
     stratum = None
     for rule, title in zip(known, titles, strict=True):
         if rule.stratum != stratum:
             stratum = rule.stratum
             click.echo(f"{stratum}")
-        line = f"  {title:{width}}  {' '.join(rule.doc.split())}".rstrip()
-        click.echo(line if not sys.stdout.isatty() else line[: shutil.get_terminal_size().columns])
+        line = f"  {title:{width}}  {_first_sentence(rule.doc)}".rstrip()
+        click.echo(line if len(line) <= most else f"{line[: most - 1]}…")
+
+
+def _first_sentence(text: str) -> str:
+    """The first sentence of a rule's comment, in one line."""
+    return re.split(r"(?<=[^.]\.)\s+(?=[A-Z])", " ".join(text.split()))[0]
 
 
 @rules.command(name="show")
@@ -130,7 +142,14 @@ def _outcomes(rule: Rule, known: Catalogue) -> list[Outcome]:
 
 @rules.command(name="new")
 @click.argument("name")
-@click.option("--rules", "folder", type=PATH, default=".", metavar="DIR", help="Where to write it.  [default: here]")
+@click.option(
+    "--rules",
+    "folder",
+    type=PATH,
+    default=".",
+    metavar="DIR",
+    help="Where to write it, made if need be.  [default: here]",
+)
 def new_rule(name: str, folder: Path) -> None:
     """Write a rule to begin with, which passes its test as it is.
 
@@ -146,5 +165,7 @@ def new_rule(name: str, folder: Path) -> None:
     file = folder / f"{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}.rule"
     if file.exists():
         raise OutputError(f"{file} exists: give another name, or delete it first")
+    with atomic_write.explained(folder, writing=True):
+        folder.mkdir(parents=True, exist_ok=True)
     atomic_write.replace(file, [rule_test.template(name).encode()])
     click.echo(f"{file}\nedit it, then: onnxfuse rules test {name} --rules {folder}")

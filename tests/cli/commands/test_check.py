@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 
+from onnxfuse import __version__
 from onnxfuse.cli.main import main
 from tests.fake_engine import Engine, fusion, near_miss
 
@@ -73,3 +77,97 @@ def test_check_as_json(models: list[str], engine: Engine, capsys: Capture) -> No
     assert [found["model"] for found in data["models"]] == ["model.onnx", "third.onnx"]
     (finding,) = data["models"][0]["findings"]
     assert (finding["kind"], finding["near_misses"][0]["node"]) == ("expectation", "/enc/layer.3/Div")
+
+
+def test_a_model_of_the_baseline_that_is_not_given(models: list[str], engine: Engine, capsys: Capture) -> None:
+    first, _, third = models
+    engine.fusions = [fusion()]
+    keep = ["--baseline", "b.jsonl"]
+    assert main(["check", first, third, *keep, "--update-baseline"]) == 0
+    capsys.readouterr()
+    assert main(["check", first, *keep, "-q"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "third.onnx: not given: is in b.jsonl, and was not given: give it, say --partial if that is meant, or drop it "
+        "with --prune"
+    ]
+    assert main(["check", first, *keep, "--partial"]) == 0
+    assert main(["check", first, *keep, "--update-baseline"]) == 0
+    assert "third.onnx" in Path("b.jsonl").read_text()
+    assert main(["check", first, *keep, "--update-baseline", "--prune"]) == 0
+    assert "third.onnx" not in Path("b.jsonl").read_text()
+    assert main(["check", first, *keep]) == 0
+
+
+def test_prune_keeps_what_could_not_be_read(models: list[str], engine: Engine) -> None:
+    keep = ["--baseline", "b.jsonl", "--update-baseline"]
+    assert main(["check", models[0], models[2], *keep]) == 0
+    Path("third.onnx").write_bytes(b"")
+    assert main(["check", *models, *keep, "--prune"]) == 2
+    assert "third.onnx" in Path("b.jsonl").read_text()
+
+
+def test_an_old_baseline_is_compared_and_written_anew(model: Path, engine: Engine, capsys: Capture) -> None:
+    old = {"onnxfuse-baseline": 1, "models": {"model.onnx": {"LayerNormalization": {"/enc/layer.0": 2}}}}
+    Path("b.json").write_text(json.dumps(old))
+    engine.fusions = [fusion()]
+    assert main(["check", str(model), "--baseline", "b.json", "-q"]) == 1
+    assert "lost: LayerNormalization at /enc/layer.0: 2 before, 1 now\n" in capsys.readouterr().out
+    assert main(["check", str(model), "--baseline", "b.json", "--update-baseline"]) == 0
+    head, line = Path("b.json").read_text().splitlines()
+    assert json.loads(head) == {"onnxfuse-baseline": 2, "onnxfuse": __version__}
+    assert json.loads(line)["count"] == 1
+
+
+def test_another_onnxfuse_wrote_the_baseline(model: Path, engine: Engine, capsys: Capture) -> None:
+    line = {"model": "model.onnx", "scope": "/enc", "rule": "Gelu", "count": 1}
+    Path("b.jsonl").write_text(f'{{"onnxfuse-baseline": 2, "onnxfuse": "0.0.1"}}\n{json.dumps(line)}\n')
+    assert main(["check", str(model), "--baseline", "b.jsonl"]) == 1
+    assert f"(before by onnxfuse 0.0.1, now by {__version__})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("style", ["github", "sarif", "junit", "json"])
+def test_formats_on_stdout_and_in_a_file(style: str, models: list[str], engine: Engine, capsys: Capture) -> None:
+    engine.fusions, engine.near_misses = [], [near_miss()]
+    asked = ["check", *models, "--expect", "LayerNormalization>=1", "--format", style]
+    assert main(asked) == 2
+    text = capsys.readouterr().out
+    assert "expected LayerNormalization >= 1, found 0" in html.unescape(text)
+    assert "second.onnx" in text
+    assert main([*asked, "-o", "-"]) == 2
+    assert capsys.readouterr().out == text
+    assert main([*asked, "--output", f"found.{style}"]) == 2
+    assert Path(f"found.{style}").read_text() == text
+    assert "model.onnx: no fusions\n" in capsys.readouterr().out
+
+
+def test_an_output_that_cannot_be_written_is_said_at_once(model: Path, engine: Engine, capsys: Capture) -> None:
+    for place in ("gone/found.sarif", "model.onnx"):
+        assert main(["check", str(model), "--format", "sarif", "-o", place]) == 2
+        assert place.split("/")[0] in capsys.readouterr().err
+    assert engine.calls == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no MODEL is given, and no pyproject.toml names models in [tool.onnxfuse]: give one"),
+        (["model.onnx", "--prune"], "--prune is for --update-baseline"),
+        (["model.onnx", "-o", "x.txt"], "--output is for a --format other than text"),
+    ],
+)
+def test_what_makes_no_sense(arguments: list[str], message: str, model: Path, capsys: Capture) -> None:
+    assert main(["check", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_line_of_the_users_program(model: Path, engine: Engine, capsys: Capture) -> None:
+    proto = onnx.load(str(model))
+    node = proto.graph.node[0]
+    entry = node.metadata_props.add()
+    entry.key, entry.value = "pkg.torch.onnx.stack_trace", 'File "/app/src/net.py", line 12, in forward'
+    onnx.save(proto, str(model))
+    Path("src").mkdir()
+    Path("src/net.py").write_text("")
+    engine.near_misses = [replace(near_miss(), node=node.name or node.output[0])]
+    assert main(["check", str(model), "--expect", "LayerNormalization>=1", "--format", "github"]) == 1
+    assert capsys.readouterr().out.startswith("::error file=src/net.py,line=12,title=")

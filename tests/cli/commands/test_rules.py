@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.cli.main import main
+from tests import fake_engine
+from tests.fake_engine import Engine
 
 Capture = pytest.CaptureFixture[str]
 
@@ -16,10 +18,28 @@ def test_rules_list(capsys: Capture) -> None:
     assert main(["rules", "list"]) == 0
     assert capsys.readouterr().out == (
         "1_act\n"
-        "  Gelu                                              GELU, exact.\n"
+        "  Gelu                                      GELU, exact.\n"
         "2_norm\n"
         "  LayerNormalization → onnxfuse.LayerNormalization  Nine nodes become one.\n"
     )
+
+
+def test_rules_list_has_a_short_line_for_each(capsys: Capture) -> None:
+    assert main(["rules", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 100
+    assert max(map(len, lines)) <= 120
+    assert any(line.startswith("  LayerNormalization ") for line in lines)
+
+
+def test_only_the_first_sentence_is_listed(tmp_path: Path, engine: Engine, capsys: Capture) -> None:
+    doc = "One of e.g. many,\nand so on (Ba et al., 2016). Another.  A third."
+    fake_engine.RULES.append(fake_engine.Rule("Own", "Own", "own.rule", doc, "9_user", ""))
+    try:
+        assert main(["rules", "list"]) == 0
+    finally:
+        fake_engine.RULES.pop()
+    assert capsys.readouterr().out.splitlines()[-1].endswith("  One of e.g. many, and so on (Ba et al., 2016).")
 
 
 @pytest.mark.usefixtures("engine")
@@ -51,6 +71,14 @@ def test_rules_test_of_all_says_what_does_not_hold(tmp_path: Path, capsys: Captu
         f"-      Mine ({tmp_path / 'Mine.rule'}): has no `test:` line",
         "3 of 4 claims hold",
     ]
+
+
+def test_a_new_rule_makes_its_folder(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["rules", "new", "UnitScale", "--rules", str(tmp_path / "my" / "rules")]) == 0
+    assert (tmp_path / "my" / "rules" / "unit_scale.rule").exists()
+    (tmp_path / "file").touch()
+    assert main(["rules", "new", "UnitScale", "--rules", str(tmp_path / "file" / "in")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_new_rule_passes_its_test(tmp_path: Path, capsys: Capture) -> None:

@@ -1,0 +1,131 @@
+"""What CI systems are given is run as they run it: the hooks of pre-commit, and the steps of the GitHub action."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from onnxfuse.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+GELU = ROOT / "models" / "quick_gelu.onnx"
+SHELL = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"]
+"""As GitHub's runner calls bash."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The example's project with one export and its baseline, which has another model besides."""
+    shutil.copy(ROOT / "examples" / "ci" / "pyproject.toml", tmp_path)
+    (tmp_path / "exports").mkdir()
+    shutil.copy(GELU, tmp_path / "exports")
+    (tmp_path / "fusions.jsonl").write_text(
+        '{"onnxfuse-baseline": 2, "onnxfuse": "0.1.0"}\n'
+        '{"model": "old.onnx"}\n'
+        '{"model": "quick_gelu.onnx", "scope": "/quick_gelu", "rule": "FusedMatMul", "count": 1}\n'
+    )
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "onnxfuse").write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$@" > {shlex.quote(str(tmp_path / "asked"))}\n'
+    )
+    (tmp_path / "bin" / "onnxfuse").chmod(0o755)
+    return tmp_path
+
+
+def test_the_hooks_say_what_pre_commit_needs() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert {hook["id"] for hook in hooks} == {"onnxfuse-check", "onnxfuse-check-all"}
+    for hook in hooks:
+        assert hook["language"] == "python"
+        assert hook.keys() >= {"name", "entry", "description"}
+    (used,) = yaml.safe_load((ROOT / "examples" / "ci" / "pre-commit-config.yaml").read_text())["repos"]
+    assert {hook["id"] for hook in used["hooks"]} <= {hook["id"] for hook in hooks}
+
+
+@pytest.mark.parametrize(
+    ("hook", "code", "said"),
+    [("onnxfuse-check", 0, ""), ("onnxfuse-check-all", 1, "old.onnx: not given: is in fusions.jsonl")],
+)
+def test_hooks(
+    hook: str, code: int, said: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (entry,) = [h for h in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text()) if h["id"] == hook]
+    files = ["exports/quick_gelu.onnx"] if entry.get("pass_filenames", True) else []
+    assert not files or re.search(entry["files"], files[0])
+    monkeypatch.chdir(project)
+    command, *words = shlex.split(entry["entry"])
+    assert command == "onnxfuse"
+    assert main([*words, *files]) == code
+    assert capsys.readouterr().out.startswith(said)
+
+
+def filled(text: str, known: Mapping[str, str]) -> str:
+    """`text` with GitHub's expressions replaced, all of which are known."""
+    return re.sub(r"\$\{\{ *(.*?) *\}\}", lambda found: known[found[1]], text)
+
+
+def act(project: Path, monkeypatch: pytest.MonkeyPatch, **given: str) -> int:
+    """The exit code of what the steps of the action call with these inputs, called here, where the last step runs."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    inputs = {name: each["default"] for name, each in action["inputs"].items()}
+    assert given.keys() <= {name.replace("-", "_") for name in inputs}
+    known = {f"inputs.{name}": given.get(name.replace("-", "_"), value) for name, value in inputs.items()}
+    known["github.action_path"] = str(ROOT)
+    for step in action["runs"]["steps"]:
+        assert "${{" not in step["run"], "inputs come by environment alone: they are not code"
+        assert step["shell"] == "bash"
+        variables = {name: filled(value, known) for name, value in step["env"].items()}
+        path = f"{project / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        folder = project / filled(step.get("working-directory", "."), known)
+        subprocess.run([*SHELL, step["run"]], cwd=folder, env=os.environ | {"PATH": path} | variables, check=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(project))
+    return main((project / "asked").read_text().splitlines())
+
+
+def test_the_action_annotates_what_is_lost(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert act(project, monkeypatch) == 1
+    assert capfd.readouterr().out == (
+        "::error file=fusions.jsonl,line=2,title=onnxfuse%3A not given::old.onnx: is in fusions.jsonl, and was not "
+        "given: give it, say --partial if that is meant, or drop it with --prune\n"
+    )
+
+
+def test_the_action_with_all_its_inputs(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = act(
+        project,
+        monkeypatch,
+        models="../exports/quick_gelu.onnx\n../exports/q*.onnx",
+        expect="QuickGelu>=1\nGelu>=99 ",
+        baseline="../fusions.jsonl",
+        arguments="--partial\n--quiet",
+        format="sarif",
+        output="found $(touch pwned).sarif",
+        working_directory="exports",
+    )
+    assert code == 1
+    assert "expected Gelu >= 99, found 0" in capfd.readouterr().out
+    (result,) = json.loads((project / "exports" / "found $(touch pwned).sarif").read_text())["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "exports/quick_gelu.onnx"
+    assert not list(project.rglob("pwned"))
+
+
+def test_the_example_workflow_gives_the_action_what_it_takes() -> None:
+    inputs = yaml.safe_load((ROOT / "action.yml").read_text())["inputs"]
+    steps = yaml.safe_load((ROOT / "examples" / "ci" / "github.yml").read_text())["jobs"]["check"]["steps"]
+    used = [step["with"] for step in steps if step.get("uses") == "./onnxfuse"]
+    assert len(used) == 1
+    assert used[0].keys() <= inputs.keys()
