@@ -106,6 +106,13 @@ class Flow:
         self._nodes(graph.node, known, said, self._opsets)
         return known
 
+    def inside(self, function: FunctionProto, given: Sequence[Kind]) -> dict[str, Kind]:
+        """The kinds of a function's values, where it is called with such arguments."""
+        known = dict(zip(function.input, given, strict=False))
+        said = {info.name: _declared(info.type) for info in function.value_info}
+        self._nodes(function.node, known, said, _opsets(function))
+        return known
+
     def bodies(self, node: NodeProto, known: Mapping[str, Kind]) -> Iterator[tuple[GraphProto, dict[str, Kind]]]:
         """The bodies of a node, each with the kinds of all values that are known in it."""
         arguments = [known.get(name, UNKNOWN) for name in node.input]
@@ -129,9 +136,7 @@ class Flow:
     ) -> list[Kind]:
         arguments = [known.get(name, UNKNOWN) for name in node.input]
         if function := self._functions.get((node.domain, node.op_type, node.overload)):
-            inside = dict(zip(function.input, arguments, strict=False))
-            declared = {info.name: _declared(info.type) for info in function.value_info}
-            self._nodes(function.node, inside, declared, _opsets(function))
+            inside = self.inside(function, arguments)
             return [inside.get(name, UNKNOWN) for name in function.output]
         if has_bodies(node):
             return self._of_bodies(node, known)
