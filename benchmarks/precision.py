@@ -1,7 +1,7 @@
 """What half precision does to a folder of models: does each load, how far off is it, what is fused, how many Casts are
 left?
 
-    python -m benchmarks.precision ../shared/zoo --precision fp16 --jobs 2
+    python -m benchmarks.precision models --precision fp16 --jobs 2
 
 One line a model: its largest error relative to the largest number of the output, the fused ops of the float32 file that
 the converted one lacks, nodes in half precision and in float32, Casts of inputs and outputs and inside, and why the
