@@ -122,7 +122,7 @@ def _lowered(
         return source, fused
     from .precision.convert import convert
 
-    opset = convert(fused.model, precision, rules=build.rules, base_dir=build.base_dir).opset
+    opset = convert(fused.model, precision, rules=build.rules, base_dir=build.base_dir, weights=False).opset
     if opset_of(fused.model) < opset <= NEWEST:
         with suppress(UsageError):
             return lower(model, catalogue, opset=opset, base_dir=build.base_dir, progress=progress)
@@ -183,7 +183,7 @@ def report(
     if precision is not None:
         from .precision.convert import convert
 
-        converted = convert(fused.model, precision, rules=build.rules, base_dir=build.base_dir)
+        converted = convert(fused.model, precision, rules=build.rules, base_dir=build.base_dir, weights=False)
         fused = replace(fused, model=converted.model, lifted=None)
     result = _report(model, source, fused, build, at, converted, nodes_on=_card(nodes, card))
     if card is not None:

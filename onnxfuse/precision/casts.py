@@ -39,8 +39,6 @@ class Writer:
     unique: Callable[[str], str]
     call: Callable[[str, Sequence[Kind], Sequence[bool], Sequence[bool]], str]
     """What a fused op becomes: its arguments so far, and which inputs and outputs are in half precision."""
-    numbers: Callable[[TensorProto], np.ndarray]
-    """The numbers of a constant, wherever they are."""
     nodes: list[NodeProto] = field(default_factory=list)
     tensors: dict[str, TensorProto] = field(default_factory=dict)
     """Constants of the scope that are new or no longer what they were."""
@@ -78,8 +76,7 @@ class Writer:
             self._store(name, scope.constants[name], scope.constants[name].data_type)
         if True in wanted:
             self.forms[name, True] = self.unique(f"{name}_{self.precision.type_name}") if stays else name
-            narrow = self._narrow(self.numbers(scope.constants[name]))
-            tensor = numpy_helper.from_array(narrow, self.forms[name, True])
+            tensor = self._converted(scope.constants[name], scope.array(name))
             self._store(self.forms[name, True], tensor, tensor.data_type)
 
     def _store(self, name: str, tensor: TensorProto, dtype: int) -> None:
@@ -91,6 +88,15 @@ class Writer:
             self.tensors[name].name = name
         else:
             self.nodes.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
+
+    def _converted(self, tensor: TensorProto, numbers: np.ndarray | None) -> TensorProto:
+        """A constant in half precision; without its numbers, one that has the type."""
+        if numbers is not None:
+            return numpy_helper.from_array(self._narrow(numbers))
+        made = TensorProto()
+        made.CopyFrom(tensor)
+        made.data_type = self.precision.dtype
+        return made
 
     def _narrow(self, array: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 from onnx import FunctionProto, ModelProto, TensorProto, inliner, numpy_helper
 
+from onnxfuse.errors import ModelError
 from onnxfuse.model import protobuf
 from onnxfuse.model.element_flow import Flow, Kind
 from onnxfuse.model.graph import DOMAIN, Names, opset_of, roots
@@ -52,22 +54,27 @@ def convert(
     first: int = 0,
     rules: Sequence[Path] = (),
     base_dir: Path | None = None,
+    weights: bool = True,
 ) -> Converted:
     """A copy of a fused model that computes in half precision what it may (`islands`).
 
     `ranges` are the numbers that its values had; without them nothing is known to overflow.  The `first` nodes of the
-    main graph stay in float32.  External data is read from `base_dir`, one tensor after the other.  Raises what onnx
-    raises where that cannot be read.
+    main graph stay in float32.  External data is read from `base_dir`, one tensor after the other, and without
+    `weights` not at all, which is good for a report.  Raises ModelError where that data cannot be read, or functions of
+    the model's own cannot be written out.
     """
     inlined = _inlined(model)
-    conversion = _Conversion(inlined, precision, rules, base_dir)
+    conversion = _Conversion(inlined, precision, rules, base_dir, weights)
     return conversion.run(ranges or {}, first)
 
 
 def _inlined(model: ModelProto) -> ModelProto:
     """The model with functions of its own, which nothing is known of, written out where they are called."""
     others = [(f.domain, f.name) for f in model.functions if f.domain != DOMAIN]
-    return inliner.inline_selected_functions(model, others) if others else model
+    try:
+        return inliner.inline_selected_functions(model, others) if others else model
+    except Exception as error:  # onnx raises its own C++ errors, and ValueError above 2 GiB
+        raise ModelError(f"its local functions cannot be written out, as half precision needs them: {error}") from None
 
 
 @dataclass
@@ -76,6 +83,7 @@ class _Conversion:
     precision: Precision
     rules: Sequence[Path]
     base_dir: Path | None
+    weights: bool
     flow: Flow = field(init=False)
     functions: dict[str, FunctionProto] = field(init=False)
     copies: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], FunctionProto] = field(default_factory=dict)
@@ -97,11 +105,12 @@ class _Conversion:
             weights,
             inputs,
             outputs,
+            self._numbers,
         )
         found = islands(scope, self.precision, ranges, opset, first)
         decided = decide(scope, found.reasons)
         names = Names.of(graph for root in roots(self.source) for graph in root.scopes())
-        writer = Writer(decided, self.precision, names.unique, self._call, self._numbers)
+        writer = Writer(decided, self.precision, names.unique, self._call)
         writer.write()
         model = self._assembled(decided, writer)
         return Converted(
@@ -111,8 +120,13 @@ class _Conversion:
     def _real(self, name: str) -> bool:
         return name in self.flow.main and self.flow.main[name].dtype == FLOAT
 
-    def _numbers(self, tensor: TensorProto) -> np.ndarray:
-        return numpy_helper.to_array(tensor, str(self.base_dir or Path.cwd()))
+    def _numbers(self, tensor: TensorProto) -> np.ndarray | None:
+        if not self.weights and tensor.data_location == TensorProto.EXTERNAL:
+            return None
+        try:
+            return numpy_helper.to_array(tensor, str(self.base_dir or Path.cwd()))
+        except (onnx.checker.ValidationError, OSError, ValueError) as error:
+            raise ModelError(f"the external data of {tensor.name!r} cannot be read: {error}") from None
 
     def _call(self, op: str, given: Sequence[Kind], inputs: Sequence[bool], outputs: Sequence[bool]) -> str:
         """What a fused op becomes whose arguments were `given`, and whose inputs and outputs are in half precision, or
@@ -147,7 +161,7 @@ class _Conversion:
         decided = decide(scope, islands(scope, self.precision, {}, opset).reasons)
         taken = {name for node in body.node for name in (*node.input, *node.output, node.name)}
         names = Names(taken | set(body.input) | set(body.output))
-        writer = Writer(decided, self.precision, names.unique, self._call, self._numbers)
+        writer = Writer(decided, self.precision, names.unique, self._call)
         writer.write()
         del body.node[:], body.value_info[:]
         body.node.extend(writer.nodes)

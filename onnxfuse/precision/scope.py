@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -35,6 +35,8 @@ class Scope:
     """Initializers."""
     inputs: Mapping[str, bool]
     outputs: Mapping[str, bool]
+    numbers: Callable[[TensorProto], np.ndarray | None] = numpy_helper.to_array
+    """Of a constant, wherever they are; None where they are not to be read."""
     body: bool = False
     """Whether it is the body of a fused op."""
     producer: dict[str, int] = field(default_factory=dict)
@@ -70,9 +72,8 @@ class Scope:
         return [name for name in self.nodes[index].input if self.real(name) and name not in self.constants]
 
     def array(self, name: str) -> np.ndarray | None:
-        """The numbers of a constant; None where they are in another file."""
-        tensor = self.constants[name]
-        return None if tensor.data_location == TensorProto.EXTERNAL else numpy_helper.to_array(tensor)
+        """The numbers of a constant; None where they are not to be read."""
+        return self.numbers(self.constants[name])
 
     def port_of(self, name: str) -> str:
         """The type of a value that a node makes."""

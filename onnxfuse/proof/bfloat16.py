@@ -26,11 +26,15 @@ _WIDE, _RAW = "/as float32", "/not rounded"
 def emulated(model: ModelProto) -> ModelProto:
     """A copy that computes in float32 what the model does in bfloat16; the model itself where it has none of that.
 
-    Functions are written out where they are called.  External data stays outside."""
+    Functions are written out where they are called, and a model of which onnx cannot do that is itself, too.  External
+    data stays outside."""
     if not mentions(model, frozenset({_BFLOAT16})):
         return model
     made = ModelProto()
-    made.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
+    try:
+        made.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
+    except Exception:  # onnx raises its own C++ errors, and ValueError above 2 GiB
+        return model
     flow = Flow(made)
     _graph(made.graph, flow, flow.main)
     return made

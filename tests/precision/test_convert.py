@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from onnxfuse.errors import ModelError
 from onnxfuse.precision.convert import convert
 from onnxfuse.precision.wanted import Name, Precision
 from onnxfuse.proof.oracle import Oracle
@@ -156,6 +157,11 @@ def test_external_data_is_read_from_its_folder(tmp_path: Path) -> None:
     done = convert(onnx.load(path, load_external_data=False), Precision("fp16"), base_dir=tmp_path).model
     (tensor,) = done.graph.initializer
     np.testing.assert_array_equal(numpy_helper.to_array(tensor), W.astype(np.float16))
+    (tmp_path / "m.data").unlink()
+    with pytest.raises(ModelError, match="external data of 'w' cannot be read"):
+        convert(onnx.load(path, load_external_data=False), Precision("fp16"), base_dir=tmp_path)
+    told = convert(onnx.load(path, load_external_data=False), Precision("fp16"), base_dir=tmp_path, weights=False)
+    assert [(tensor.data_type, list(tensor.dims)) for tensor in told.model.graph.initializer] == [(HALF, [4, 4])]
 
 
 def test_outputs_that_are_read_inside_and_inputs_that_are_outputs() -> None:
