@@ -78,7 +78,7 @@ def _of_standard(node: NodeProto, schema: defs.OpSchema, wanted: str) -> Ports:
     found: list[list[str]] = []
     for names, formals, outputs in ((node.input, schema.inputs, False), (node.output, schema.outputs, True)):
         found.append([])
-        for number in range(len(names)):
+        for number, name in enumerate(names):
             formal = formals[min(number, len(formals) - 1)]
             statistic = outputs and number > 0 and node.op_type == "LayerNormalization"
             if number in free and not outputs:
@@ -87,7 +87,7 @@ def _of_standard(node: NodeProto, schema: defs.OpSchema, wanted: str) -> Ports:
                 found[-1].append(SINGLE)
             else:
                 found[-1].append(SHARED)
-                half = half and ("tensor(float)" not in formal.types or wanted in formal.types)
+                half = half and (not name or "tensor(float)" not in formal.types or wanted in formal.types)
     return Ports(tuple(found[0]), tuple(found[1]), half)
 
 

@@ -40,6 +40,12 @@ def test_an_opset_may_not_have_the_type(op: str, opset: int, dtype: int, half: b
     assert ports(helper.make_node(op, ["x", "y", "z"], ["w"]), opset, dtype, {}).half == half
 
 
+def test_an_input_that_is_left_out_lacks_no_type() -> None:
+    """Resize has bfloat16, and its region of interest has not."""
+    assert ports(helper.make_node("Resize", ["x", "", "scales"], ["y"]), 22, BRAIN, {}).half
+    assert not ports(helper.make_node("Resize", ["x", "roi", "scales"], ["y"]), 22, BRAIN, {}).half
+
+
 def test_the_first_opset_with_the_type() -> None:
     assert [since_opset(op, BRAIN) for op in ("Conv", "MatMul", "NonMaxSuppression")] == [22, 13, 0]
 
