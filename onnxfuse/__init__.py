@@ -67,6 +67,8 @@ def optimize(
     base_dir: Path | None = None,
     fold_limit: int = 1_000_000,
     nodes: bool = False,
+    precision: Literal["fp16", "bf16", "mixed"] | None = None,
+    io_precision: Literal["keep", "half"] = "keep",
     progress: Progress | None = None,
 ) -> Optimized:
     """Fuse `model`, prove that it computes the same, and write it to `output` if that is given.
@@ -98,13 +100,17 @@ def optimize(
         fold_limit: What is computed from constants alone is stored, as long as the file grows by no more bytes.
         nodes: Tell of every node, too, before and after: what it takes, what it reads, what stands for it.  A page
             (onnxfuse.reporting.html.page) is made of such a report.
+        precision: Convert what was fused to float16 or bfloat16, and compare it with the original; "mixed" is float16
+            and leaves in float32 what overflows that.  docs/precision.md says what else stays in float32.
+        io_precision: Whether inputs and outputs keep their types then.
         progress: Called with (step, done, total).
 
     Returns:
         An object with `.model`, a Graph if `model` is one, else a ModelProto; and `.report`, a Report.
 
     Raises:
-        NumericsError: The fused model computes something else, and `on_mismatch` is "fail" or no fusion is to blame.
+        NumericsError: The fused model computes something else, and `on_mismatch` is "fail" or no fusion is to blame; or
+            half precision does not hold its numbers.
         DependencyError: Neither onnxruntime nor onnxruntime-gpu is installed, and `validate` is not "off"; or g++ is
             not, and `validate` is "kernels".
         ModelError, RuleError, UsageError, OutputError: As their names say.
@@ -115,6 +121,7 @@ def optimize(
     from onnxfuse.fusing.build import Build
     from onnxfuse.model import files, sources
     from onnxfuse.performance import gpus
+    from onnxfuse.precision.wanted import Precision
     from onnxfuse.proof.claim import Experiment
     from onnxfuse.targets import runtimes
     from onnxfuse.targets.target import Target
@@ -127,6 +134,7 @@ def optimize(
         Experiment(shapes, inputs, seed, rtol, atol, on_mismatch, validate, timeout),
         card=gpus.given(card, meant),
         nodes=nodes,
+        precision=Precision(precision, io=io_precision == "half") if precision is not None else None,
         progress=progress,
     )
     optimized.report.model = source.name

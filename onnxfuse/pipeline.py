@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
-from .errors import ModelError, NumericsError
+from .errors import ModelError, NumericsError, UsageError
 from .fusing.build import Build
 from .fusing.fuse import fuse, lower, uncollected
 from .fusing.fused import Banned, Fused, Progress
+from .language.catalogue import Catalogue
 from .lifting.lifted import Lifted
-from .model.graph import count_nodes
+from .model.graph import count_nodes, opset_of
 from .performance.gpus import CARDS, DEFAULT, Card
 from .performance.nodes import Side, before_and_after
 from .performance.sizes import Sizes
 from .performance.totals import alone, asked, remaining, totals
+from .precision.wanted import Precision
 from .proof.claim import Claim, Experiment
 from .reporting.placement import placement
 from .reporting.records import LeftOut, Report, Runs, Validation
@@ -26,7 +30,10 @@ from .reporting.tell import fusion, worth_telling
 from .rewriting.inline import expand
 from .runtime.served import examine
 from .targets.compatibility import compatibility
-from .targets.target import Target
+from .targets.target import NEWEST, Target
+
+if TYPE_CHECKING:
+    from .precision.convert import Converted
 
 # What an estimate, a proof or the emulator needs is imported where one is asked for: most commands ask for less.
 ALL, USUAL = Build(), Experiment()
@@ -49,13 +56,16 @@ def optimize(
     *,
     card: Card | None = None,
     nodes: bool = False,
+    precision: Precision | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
     """Fuse a model and prove that it computes the same.  The model given is not changed.
 
-    Traffic is measured at the shapes of the experiment; fusions that are predicted to lose on a `card` at these shapes
-    are left out.  With `nodes` the report has each node, too.  Raises NumericsError if the fused model differs and
-    nothing is to be left out, or nothing is found to blame; what is left out is named in the report.
+    With a `precision`, what was fused and proved is converted to it, and compared with the original once more.  Traffic
+    is measured at the shapes of the experiment; fusions that are predicted to lose on a `card` at these shapes are left
+    out.  With `nodes` the report has each node, too.  Raises NumericsError if the fused model differs and nothing is to
+    be left out, or nothing is found to blame, or if half precision cannot hold its numbers; what is left out is named
+    in the report.
     """
     started = time.perf_counter()
     progress = progress or (lambda step, done, total: None)
@@ -65,7 +75,7 @@ def optimize(
         compiler()  # a missing one is no fault of the model
     catalogue = build.catalogue
     at = Sizes.of(model, experiment.shapes)
-    source, fused = lower(model, catalogue, opset=build.opset, base_dir=build.base_dir, progress=progress)
+    source, fused = _lowered(model, build, catalogue, precision, progress)
     if fused.unread:
         raise ModelError(
             f"the values of {min(fused.unread)!r} are needed, and its external data is missing: put it beside the model"
@@ -83,20 +93,69 @@ def optimize(
         fused, losing, left_out = paying(fused, rebuild, card, at.shapes, *paths, told=told, progress=progress)
     validation = Validation("not validated", note="validation is off")
     if experiment.validate != "off":
-        from .proof.stand_in import runnable
         from .proof.timed import proved  # onnxruntime is needed only here
 
-        claim = Claim(model, fused, rebuild, partial(runnable, catalogue=catalogue), build.rules, build.base_dir)
+        claim = Claim(model, fused, rebuild, partial(_runnable, build), build.rules, build.base_dir)
         fused, validation, wrong = proved(claim, experiment, progress)
         left_out += wrong
         if validation.verdict == "mismatch":
             raise NumericsError(f"the fused model computes something else: {validation.note}")
-    report = _report(model, source, fused, build, at, nodes_on=_card(nodes, card))
+    converted = None
+    if precision is not None:
+        claim = Claim(model, fused, rebuild, partial(_runnable, build), build.rules, build.base_dir)
+        converted, validation = _converted(claim, precision, experiment, progress)
+        fused = replace(fused, model=converted.model, lifted=None)
+    report = _report(model, source, fused, build, at, converted, nodes_on=_card(nodes, card))
     report.left_out, report.validation = left_out, validation
     if card is not None:
         _add_estimates(report, fused, card, at, build)
     report.seconds = time.perf_counter() - started
     return Optimized(fused.model, report)
+
+
+def _lowered(
+    model: ModelProto, build: Build, catalogue: Catalogue, precision: Precision | None, progress: Progress
+) -> tuple[Lifted, Fused]:
+    """The model fused, at an opset whose ops have the `precision` if that can be had and no other is asked for."""
+    source, fused = lower(model, catalogue, opset=build.opset, base_dir=build.base_dir, progress=progress)
+    if precision is None or build.opset is not None or fused.unread:
+        return source, fused
+    from .precision.convert import convert
+
+    opset = convert(fused.model, precision, rules=build.rules, base_dir=build.base_dir, weights=False).opset
+    if opset_of(fused.model) < opset <= NEWEST:
+        with suppress(UsageError):
+            return lower(model, catalogue, opset=opset, base_dir=build.base_dir, progress=progress)
+    return source, fused
+
+
+def _runnable(build: Build, model: ModelProto) -> ModelProto:
+    """What the proof can run of a fused model."""
+    from .proof.stand_in import runnable
+
+    return runnable(model, build.catalogue)
+
+
+def _converted(
+    claim: Claim, precision: Precision, experiment: Experiment, progress: Progress
+) -> tuple[Converted, Validation]:
+    """The fused model in half precision, and the verdict on it.  Raises NumericsError."""
+    if experiment.validate == "off":
+        from .precision.convert import convert
+
+        made = convert(claim.fused.model, precision, rules=claim.rules, base_dir=claim.base_dir)
+        return made, Validation("not validated", note="validation is off")
+    from .proof.converted import convert_proved
+
+    made, validation = convert_proved(claim, precision, experiment, progress)
+    if made.overflows and precision.name == "fp16":
+        raise NumericsError(precision.refusal(made.overflows))
+    if validation.verdict == "mismatch":
+        other = "mixed, or bf16" if precision.name == "fp16" else "another, or a larger --rtol"
+        raise NumericsError(
+            f"in {precision.type_name} the model computes something else: {validation.note}: try {other}"
+        )
+    return made, validation
 
 
 @uncollected
@@ -108,17 +167,25 @@ def report(
     why: str | None = None,
     card: Card | None = None,
     nodes: bool = False,
+    precision: Precision | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """What can be fused, what it saves, and what almost can; on a `card`, how long it takes.  Nothing is run.
 
     Near misses of the rule `why` are told even where its pattern is so small that they say little.  Nothing is
-    converted to the build's opset.  With `nodes` the report has each node, too.
+    converted to the build's opset; what a conversion to a `precision` would do is told, as far as constants say.  With
+    `nodes` the report has each node, too.
     """
     started = time.perf_counter()
     at = Sizes.of(model, shapes)
     source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
-    result = _report(model, source, fused, build, at, nodes_on=_card(nodes, card))
+    converted = None
+    if precision is not None:
+        from .precision.convert import convert
+
+        converted = convert(fused.model, precision, rules=build.rules, base_dir=build.base_dir, weights=False)
+        fused = replace(fused, model=converted.model, lifted=None)
+    result = _report(model, source, fused, build, at, converted, nodes_on=_card(nodes, card))
     if card is not None:
         _add_estimates(result, fused, card, at, build)
     result.seconds = time.perf_counter() - started
@@ -131,7 +198,14 @@ def _card(nodes: bool, card: Card | None) -> Card | None:
 
 
 def _report(
-    model: ModelProto, source: Lifted, fused: Fused, build: Build, at: Sizes, *, nodes_on: Card | None
+    model: ModelProto,
+    source: Lifted,
+    fused: Fused,
+    build: Build,
+    at: Sizes,
+    converted: Converted | None,
+    *,
+    nodes_on: Card | None,
 ) -> Report:
     served, target = examine(fused.model, build.rules), build.target
     before = model if target.functions else expand(model)
@@ -140,7 +214,8 @@ def _report(
     terms = source.views[0].terms_of | {site.value: site.term for site in fused.sites if not site.scope}
     known_ops = build.catalogue.matched_ops
     read = fused.lifted or Lifted.of(fused.model, build.base_dir)
-    original, output = Side(source, asked(source, at)), Side(read, asked(read, at, terms))
+    # Terms have the element types of before a conversion.
+    original, output = Side(source, asked(source, at)), Side(read, asked(read, at, None if converted else terms))
     nodes = None
     if nodes_on is not None:
         reasons = {id(e.node): reason for e, reason in alone(output.launches, names, fused.near_misses, known_ops)}
@@ -165,6 +240,7 @@ def _report(
         placement=placement(before, fused.model) if target.kind.cuda else None,
         shapes=dict(at.shapes),
         assumed=at.assumed,
+        conversion=converted.told if converted else None,
     )
 
 

@@ -35,6 +35,9 @@ WITH_OTHERS = {
     "rewriting/test_writer.py": "rewriting.assemble",
     # It prints the laws, whose equations are tested there.
     "terms/normal/test_laws.py": "terms.normal.__main__",
+    # What remains in float32 is decided of a scope, and Casts are what a conversion writes.
+    "precision/test_convert.py": "precision.casts",
+    "precision/test_islands.py": "precision.scope",
     # What the remedies of the proof share: models that are tried, and what is known of them.
     "proof/test_prove.py": "proof.comparison",
     # What `optimize` is made of, seen from where users call it.

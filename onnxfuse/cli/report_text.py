@@ -17,7 +17,7 @@ from onnxfuse.reporting.layers import short
 from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation
 
 from .quantities import human_bytes, human_flops, human_launches, human_seconds, human_traffic
-from .sites_text import fusion_at, listed, print_fusions, print_near_misses, print_remaining
+from .sites_text import fusion_at, listed, print_conversion, print_fusions, print_near_misses, print_remaining
 
 if TYPE_CHECKING:
     from onnxfuse.reporting.requirements import Finding
@@ -37,6 +37,8 @@ def print_optimized(
         what = f"left out: {fusion_at(left.fusion)}: {left.reason}"
         out.print(Padding.indent(Text.assemble(("✗ ", "bold red"), what), 2))
     _print_placement(out, report)
+    if report.conversion is not None:
+        print_conversion(out, report.conversion, verbose=verbose)
     _print_verdict(out, report.validation)
     _print_runs(out, report)
     if written:
@@ -54,6 +56,8 @@ def print_report(out: Console, report: Report, *, verbose: bool) -> None:
     print_fusions(out, report.fusions, scopes=True, sites=verbose)
     print_remaining(out, report.remaining, verbose=verbose)
     _print_placement(out, report)
+    if report.conversion is not None:
+        print_conversion(out, report.conversion, verbose=verbose)
     _print_sources(out, report, verbose=verbose)
     _print_runs(out, report)
     print_near_misses(out, report.near_misses, verbose=verbose)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from onnxfuse.reporting.layers import collapsed, short
 from onnxfuse.reporting.near_miss_groups import gain, grouped
-from onnxfuse.reporting.records import Fusion, NearMiss, Remaining, known_bytes
+from onnxfuse.reporting.records import Conversion, Fusion, KeptCast, NearMiss, Remaining, known_bytes
 
 from .quantities import human_launches, human_traffic
 
@@ -116,3 +116,18 @@ def listed(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
     shown = ", ".join(names[:_EXAMPLES])
     return shown if len(names) <= _EXAMPLES else f"{shown} and {len(names) - _EXAMPLES} more"
+
+
+def print_conversion(out: Console, told: Conversion, *, verbose: bool) -> None:
+    """What computes in half precision, and where Casts remain and why."""
+    edges, inner = len(told.casts) - len(told.inner), told.inner
+    counted = f"{told.type}: {told.half:,} nodes, {told.float32:,} in float32; Casts: {edges} of inputs and outputs"
+    out.print(f"  {counted}, {len(inner)} inside")
+    reasons: dict[str, list[KeptCast]] = {}
+    for cast in inner:
+        reasons.setdefault(cast.reason, []).append(cast)
+    for reason, casts in reasons.items():
+        shown = casts if verbose else casts[:_EXAMPLES]
+        places = ", ".join(cast.node for cast in shown) + (" ..." if len(shown) < len(casts) else "")
+        out.print(Padding.indent(Text(f"{len(casts)} at {places}: {reason}", style="dim"), 4))
+    out.print()

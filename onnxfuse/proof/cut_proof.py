@@ -18,10 +18,12 @@ import onnx
 from onnxfuse.runtime.quiet import Session, SessionError
 
 from . import cuts, float64, numerics
+from .bfloat16 import emulated
 from .cut_tolerance import Equation
 from .cuts import Cut
 from .input_values import Case
 from .last_digits import moved
+from .precision import dtype_of, precisions
 
 _SITES = 250
 """Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
@@ -173,8 +175,9 @@ def _compare_part(
     bare = [replace(site, observed=()) for site in part]
     after = cuts.cut(models.fused, bare, [site.fused for site in part], *feeds)
     # Sites are small: threads would wait for each other.
-    original = Session(before, models.base_dir, optimize=False, threads=1)
-    fused = Session(after, models.base_dir, optimize=True, threads=1, **models.kernels)
+    original = Session(emulated(before), models.base_dir, optimize=False, threads=1)
+    fused = Session(emulated(after), models.base_dir, optimize=True, threads=1, **models.kernels)
+    worth = precisions(before, [output.name for output in before.graph.output])
     exact, again = _evaluator(before, models.base_dir), _evaluator(after, models.base_dir)
     wrong: dict[Cut, str] = {}
     trusted = [True] * len(part)
@@ -187,7 +190,8 @@ def _compare_part(
             if site in wrong:
                 continue
             true = truth[number] if truth is not None and trusted[number] else None
-            seen = _Seen(wanted[number], got[number], true, same and same[number], style == "rows")
+            masked = style == "rows"
+            seen = _Seen(wanted[number], got[number], true, same and same[number], masked, dtype_of(worth[number]))
             if style == STYLES[0]:
                 trusted[number] = seen.plausible
                 result.exactly += seen.plausible and seen.same is not None
@@ -280,6 +284,8 @@ class _Seen:
     """The fused model in float64, or None."""
     masked: bool
     """Rows are masked throughout: where the original has NaN, there is nothing to compare."""
+    precision: np.dtype[Any] | None
+    """The coarsest that the site computes in, as far as that is known; else what it gives."""
 
     @property
     def comparable(self) -> bool:
@@ -298,16 +304,17 @@ class _Seen:
         actual = self.got if self.same is None else self.same
         if not self.comparable or not isinstance(actual, np.ndarray) or actual.shape != self.truth.shape:
             return None
-        return Equation(self.wanted, self.truth, actual, self.same is not None)
+        return Equation(self.wanted, self.truth, actual, self.same is not None, self.precision or self.wanted.dtype)
 
     def reason(self, rtol: float | None, atol: float | None) -> str:
         """Why the fused site is not what the original is, in the models' own precision; "" if it is."""
-        difference = numerics.compare(self.got, self.wanted, rtol, atol, known=self.masked)
+        known, precision = self.masked, self.precision
+        difference = numerics.compare(self.got, self.wanted, rtol, atol, known=known, precision=precision)
         if not self.comparable or not difference.reason:
             return difference.reason
         if isinstance(self.same, np.ndarray) and self.same.shape != self.truth.shape:
             return difference.reason
-        rounding = numerics.is_rounding(self.got, self.wanted, self.truth, known=self.masked)
+        rounding = numerics.is_rounding(self.got, self.wanted, self.truth, known=known, precision=precision)
         return "" if rounding else difference.reason
 
 
@@ -328,7 +335,7 @@ def observe(
     try:
         # The outputs are added in place, for the time of serializing: a copy would hold all weights twice.
         original.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
-        session = Session(original, base_dir, optimize=False)
+        session = Session(emulated(original), base_dir, optimize=False)
     finally:
         del original.graph.output[count:]
     order = outputs | {name: count + index for index, name in enumerate(extra)}

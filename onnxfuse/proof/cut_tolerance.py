@@ -10,7 +10,8 @@ of two numbers that was folded, can do.  D_s is the same for tensors of numbers,
 into, each of whose elements is rounded by itself: what moves the most in a row stands for all its elements.
 
 The noise is that of float64 itself.  How much of it an equation makes of one rounding, its own precision tells, O'
-being the original in that, and e and e' the distances from 1 to the next number in float64 and there:
+being the original in that, and e and e' the distances from 1 to the next number in float64 and in the coarsest type
+that the site computes in:
 
     noise = e (256 max_row |O' - O| / e' + 256 max_row |O|)
 
@@ -47,6 +48,8 @@ class Equation:
     truth: np.ndarray
     fused: np.ndarray
     exactly: bool
+    precision: np.dtype[Any]
+    """The coarsest type that the original computes in."""
     numbers: Any = field(default=0.0, init=False)
     tensors: Any = field(default=0.0, init=False)
 
@@ -68,7 +71,7 @@ class Equation:
         with np.errstate(all="ignore"):
             rounding = self._finite(np.abs(self.rounded.astype(self.truth.dtype) - self.truth))
         size = _of_rows(self._finite(np.abs(self.truth)), _largest)
-        unit = numerics.epsilon(self.rounded.dtype)
+        unit = numerics.epsilon(self.precision)
         if self.exactly:
             return np.asarray(_EPSILON * NOISE * (_of_rows(rounding, _largest) / unit + size))
         # Of a row that is all but zero beside the others, nobody sees the last digits.

@@ -15,6 +15,9 @@ A fused kernel may add in another order.  A few eps in each of some hundred laye
 1e-4 in float32 (eps 1.2e-7); a tanh in place of an erf, the smallest wrong thing seen in practice, is 5e-4.  float64
 has room to spare.  float16 (eps 9.8e-4) and bfloat16 (7.8e-3) round every intermediate, and real models in them stay
 within about ten eps by their own normalizations.  atol only serves outputs that are zero.
+
+The dtype is that of the coarsest computation behind an output (`precision`): what was rounded to float16 on the way is
+no better for being float32 in the end.
 """
 _COARSE = (0.25, 1e-6)
 """For floats of 8 bits and fewer, whose neighbours lie a quarter apart."""
@@ -60,18 +63,27 @@ class Difference:
 
 
 def compare(
-    actual: Any, expected: Any, rtol: float | None = None, atol: float | None = None, *, known: bool = False
+    actual: Any,
+    expected: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    *,
+    known: bool = False,
+    precision: np.dtype[Any] | None = None,
 ) -> Difference:
     """Compares two outputs: arrays, lists of arrays, or None for an empty optional.
 
     Floats pass when max|actual - expected| <= max(atol, rtol · max|expected|) and NaN and infinities stand at the same
-    places; everything else passes when it is identical.  Shapes and dtypes must agree.  `rtol` and `atol` default to
-    `tolerance`.  With `known`, elements that are expected to be NaN are no matter: no number is known for them.
+    places; everything else passes when it is identical. Shapes and dtypes must agree. `rtol` and `atol` default to the
+    `tolerance` of `precision`, which defaults to the dtype. With `known`, elements that are expected to be NaN are no
+    matter: no number is known for them.
     """
     if isinstance(actual, list) and isinstance(expected, list):
         if len(actual) != len(expected):
             return Difference(None, f"has {len(actual)} elements instead of {len(expected)}")
-        parts = [compare(a, e, rtol, atol, known=known) for a, e in zip(actual, expected, strict=True)]
+        parts = [
+            compare(a, e, rtol, atol, known=known, precision=precision) for a, e in zip(actual, expected, strict=True)
+        ]
         errors = [part.error for part in parts if part.error is not None]
         reason = next((part.reason for part in parts if part.reason), "")
         proves = any(part.proves for part in parts) or not parts
@@ -84,7 +96,7 @@ def compare(
         return Difference(None, f"has shape {list(actual.shape)} instead of {list(expected.shape)}")
     if not is_float(expected.dtype):
         return _exact(actual, expected)
-    default_rtol, default_atol = tolerance(expected.dtype)
+    default_rtol, default_atol = tolerance(precision or expected.dtype)
     rtol, atol = default_rtol if rtol is None else rtol, default_atol if atol is None else atol
     return _close(_widen(actual), _widen(expected), rtol, atol, known)
 
@@ -149,13 +161,21 @@ def widen(value: Any) -> Any:
     return value.astype(np.float64) if is_float(value.dtype) and value.dtype.kind != "c" else value
 
 
-def is_rounding(actual: Any, rounded: np.ndarray, exact: np.ndarray, *, known: bool = False) -> bool:
+def is_rounding(
+    actual: Any,
+    rounded: np.ndarray,
+    exact: np.ndarray,
+    *,
+    known: bool = False,
+    precision: np.dtype[Any] | None = None,
+) -> bool:
     """Whether `actual` differs from `rounded` by no more than rounding: it is as near to `exact` (float64), within a
-    factor.  Where `rounded` overflowed and `exact` did not, it may be either.  With `known`, where `exact` is NaN
-    anything may be."""
+    factor, or within some units in the last place of `precision`, by default of the dtype.  Where `rounded`
+    overflowed and `exact` did not, it may be either.  With `known`, where `exact` is NaN anything may be."""
     if not isinstance(actual, np.ndarray) or actual.dtype != rounded.dtype or actual.shape != rounded.shape:
         return False
-    dtype, actual, rounded, exact = rounded.dtype, _widen(actual), _widen(rounded), _widen(exact)
+    unit = epsilon(precision or rounded.dtype)
+    actual, rounded, exact = _widen(actual), _widen(rounded), _widen(exact)
     strange = ~np.isfinite(exact)
     if (strange & ~_alike(actual, rounded) & ~(known & np.isnan(exact))).any():
         return False
@@ -167,7 +187,7 @@ def is_rounding(actual: Any, rounded: np.ndarray, exact: np.ndarray, *, known: b
         return True
     far = _distance(rounded, exact, seen & ~overflown).max(initial=0)
     error, scale = np.abs(actual[seen] - exact[seen]).max(), np.abs(exact[seen]).max()
-    return bool(error <= max(LOSS * far, 4 * epsilon(dtype) * scale))
+    return bool(error <= max(LOSS * far, 4 * unit * scale))
 
 
 def _distance(a: np.ndarray, b: np.ndarray, where: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import ModelError
+from onnxfuse.model.element_flow import HALF, coarser
 from onnxfuse.model.op_traits import RANDOM
 from onnxfuse.model.walk import nodes_of
 from onnxfuse.proof import float64, inputs, numerics
@@ -24,8 +25,8 @@ from onnxfuse.reporting.records import Validation
 from onnxfuse.runtime.quiet import Session, SessionError, first_line, onnxruntime
 from onnxfuse.system.isolation import TookTooLongError, isolated
 
-_HALF = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
-
+from .bfloat16 import emulated
+from .precision import dtype_of, precisions
 
 NOT_RUN = "the fused model does not run"
 EMPTY_SECONDS = 60
@@ -49,11 +50,17 @@ class Oracle:
     could be wrong, and in half precision, in which a fill swallows scores that float32 would keep, only that numbers
     are numbers counts.
 
+    Where `precision` names a type, models are compared that compute in it what the original does in a finer one.  What
+    an output is worth is the precision of the coarsest computation behind it in the original (`precisions`), and
+    bfloat16, for which the CPU provider has no kernels, is computed in float32 and rounded (`bfloat16`).
+
     Raises UsageError where `shapes` or `given` do not fit, DependencyError where no onnxruntime is installed.
     """
 
     cases: list[Case]
     """What the original ran on; empty where it cannot run."""
+    swallowing = False
+    """Whether the models that are compared add masks in half precision, though the original does not."""
     reason: str
     """Why there are no cases, or none that could prove anything; "" where there are."""
 
@@ -68,6 +75,7 @@ class Oracle:
         reference: bool = False,
         emulate: bool = False,
         rules: Sequence[Path] = (),
+        precision: int = 0,
     ) -> None:
         self._base_dir = base_dir
         self._kernels: dict[str, Any] = {"emulate": emulate, "rules": rules}
@@ -77,7 +85,8 @@ class Oracle:
         self._exact_note = ""
         self._sensitive = ""
         self._original = original
-        self._half = any(tensor.data_type in _HALF for tensor in original.graph.initializer)
+        self._precisions = precisions(original, self._outputs)
+        self._least = precision
         self._truths: dict[str, list[Any] | None] = {}
         self.cases, self.reason = self._run(original, seed, shapes, given)
         if reference and self.cases and not self.reason:
@@ -94,7 +103,7 @@ class Oracle:
         session: Session | None = None
         refusal = ""
         try:
-            session = Session(original, self._base_dir, optimize=False)
+            session = Session(emulated(original), self._base_dir, optimize=False)
         except SessionError as error:
             refusal = str(error)
 
@@ -125,6 +134,14 @@ class Oracle:
         except Exception as error:  # the reference evaluator raises whatever its operators raise
             self._exact_note = f"no float64 reference: {first_line(error)}"
 
+    def drop(self, unwanted: Callable[[Case], bool]) -> None:
+        """Leave out these cases, unless they are all."""
+        kept = [number for number, case in enumerate(self.cases) if not unwanted(case)]
+        if kept:
+            self.cases = [self.cases[number] for number in kept]
+            self._expected = [self._expected[number] for number in kept]
+            self._exact = [self._exact[number] for number in kept] if self._exact else []
+
     def compare(
         self, fused: onnx.ModelProto, *, optimize: bool = True, rtol: float | None = None, atol: float | None = None
     ) -> Validation:
@@ -139,7 +156,7 @@ class Oracle:
         if not self.cases:
             return Validation("not validated", note=self.reason)
         try:
-            session = Session(fused, self._base_dir, optimize=optimize, **self._kernels)
+            session = Session(emulated(fused), self._base_dir, optimize=optimize, **self._kernels)
             ran = [self._ran(session, fused, case, optimize) for case in self.cases]
         except SessionError as error:
             return Validation("mismatch", note=f"{NOT_RUN}: {error}")
@@ -176,7 +193,8 @@ class Oracle:
         these.  Raises SessionError."""
         try:
             return isolated(
-                lambda tell: Session(model, self._base_dir, threads=1, **options).run(case.inputs), EMPTY_SECONDS
+                lambda tell: Session(emulated(model), self._base_dir, threads=1, **options).run(case.inputs),
+                EMPTY_SECONDS,
             )
         except (ModelError, TookTooLongError) as error:
             raise CrashError(str(error)) from None
@@ -205,7 +223,8 @@ class Oracle:
     ) -> Iterator[tuple[str, Case, Any, numerics.Difference]]:
         for case, got, wanted in zip(self.cases, actual, self._expected, strict=True):
             for index, (name, a, b) in enumerate(zip(self._outputs, got, wanted, strict=True)):
-                difference = numerics.compare(a, b, rtol, atol, known=case.unusual)
+                precision = self._precision_of(index, b)
+                difference = numerics.compare(a, b, rtol, atol, known=case.unusual, precision=precision)
                 if difference.reason and case.unusual and self._forgiven(case, index, a, b, difference):
                     difference = replace(difference, error=None, reason="")
                 yield name, case, b, difference
@@ -214,7 +233,7 @@ class Oracle:
         """Is a difference in an unusual case what rounding makes of it?"""
         if not (isinstance(wanted, np.ndarray) and numerics.is_float(wanted.dtype)):
             return False
-        if self._half:
+        if self._precisions[index] in HALF or self.swallowing:
             return difference.error is not None
         if case.name not in self._truths:
             try:
@@ -226,7 +245,13 @@ class Oracle:
         exact = None if truth is None else truth[index]
         if not isinstance(exact, np.ndarray) or exact.shape != wanted.shape:
             return False
-        return numerics.is_rounding(got, wanted, exact, known=True)
+        return numerics.is_rounding(got, wanted, exact, known=True, precision=self._precision_of(index, wanted))
+
+    def _precision_of(self, index: int, value: Any) -> np.dtype[Any]:
+        """Of the coarsest computation behind an output."""
+        dtype = _dtype(value)
+        least = self._least if numerics.is_float(dtype) else 0
+        return dtype_of(coarser(least, self._precisions[index])) or dtype
 
     def _judge(
         self,
@@ -236,7 +261,9 @@ class Oracle:
     ) -> Validation:
         errors = [d.error for *_, d in differences if d.error is not None]
         worst = max(differences, key=lambda entry: entry[3].error or 0.0, default=None)
-        default = numerics.tolerance(_dtype(worst[2])) if worst else (0.0, 0.0)
+        default = (0.0, 0.0)
+        if worst:
+            default = numerics.tolerance(self._precision_of(self._outputs.index(worst[0]), worst[2]))
         result = Validation(
             "equal",
             max(errors, default=None),
@@ -267,14 +294,14 @@ class Oracle:
             return result
         worst, lost = (0.0, 0.0), ""
         for case, exact, wanted, got in zip(self.cases, self._exact, self._expected, actual, strict=True):
-            if case.unusual and self._half:
-                continue
-            for name, e, w, a in zip(self._outputs, exact, wanted, got, strict=True):
+            for index, (name, e, w, a) in enumerate(zip(self._outputs, exact, wanted, got, strict=True)):
+                if case.unusual and self._precisions[index] in HALF:
+                    continue
                 if not (isinstance(w, np.ndarray) and numerics.is_float(w.dtype) and np.shape(e) == w.shape):
                     continue
                 before, after = numerics.relative_error(w, e), numerics.relative_error(a, e)
                 worst = max(worst[0], before), max(worst[1], after)
-                if after > numerics.LOSS * before + 4 * numerics.epsilon(w.dtype):
+                if after > numerics.LOSS * before + 4 * numerics.epsilon(self._precision_of(index, w)):
                     lost = (
                         lost
                         or f"output {name!r} lost precision at {case.name}: {before:.1e} → {after:.1e} from float64"

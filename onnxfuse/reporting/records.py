@@ -242,6 +242,39 @@ class Runs:
     """Domains of ops that have to be registered besides."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptCast:
+    """A Cast that a conversion to half precision put in."""
+
+    value: str
+    to: str
+    """``float16``, ``bfloat16`` or ``float32``."""
+    node: str
+    """A node that stays in float32 and makes the value or reads it; empty at an input or output of the model."""
+    reason: str
+    """Why that node is in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What a conversion to half precision did."""
+
+    precision: str
+    """What was asked for: ``fp16``, ``bf16`` or ``mixed``."""
+    type: str
+    """``float16`` or ``bfloat16``."""
+    half: int
+    """Nodes of the main graph that compute in it."""
+    float32: int
+    """Those that do not, though they have floats."""
+    casts: list[KeptCast]
+
+    @property
+    def inner(self) -> list[KeptCast]:
+        """The Casts beyond those of inputs and outputs."""
+        return [cast for cast in self.casts if cast.node]
+
+
 @dataclass(slots=True)
 class Report:
     """All there is to say about one model.
@@ -285,6 +318,8 @@ class Report:
     """Shapes of the inputs that bytes and times are for; empty where the inputs are of kinds that none fit."""
     assumed: str = ""
     """Sizes that bytes and times are for and that nobody gave, such as ``batch=3 sequence=7``."""
+    conversion: Conversion | None = None
+    """Where half precision was asked for."""
     validation: Validation = field(default_factory=lambda: Validation("not validated"))
     seconds: float = 0.0
     """Wall-clock time from reading to writing."""

@@ -175,7 +175,7 @@ def _element_type(
         if kind == TensorProto.UNDEFINED:
             raise KernelError(f"the element type of {given} is unknown before the model runs")
         dtype = helper.tensor_dtype_to_np_dtype(kind).name
-        if parameter.type == EITHER and dtype == "bool":
+        if parameter.type == EITHER and dtype in _MASKS:
             continue
         real = parameter.type in ("T", EITHER)
         wanted = found or dtype if real else parameter.type
@@ -246,6 +246,8 @@ class ElementTypes:
         ]
 
 
+_MASKS = ("bool", "float32")
+"""Element types of a mask, besides that of the op: a sum in float32 takes one in float32."""
 _FIXED = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL} | {
     f"tensor({type_name(number)})": number for number in TensorProto.DataType.values() if number
 }

@@ -10,7 +10,7 @@ TRUTH = np.linspace(1, 2, 128).reshape(2, 64)
 
 
 def equation(fused: np.ndarray, truth: np.ndarray = TRUTH, *, exactly: bool = True) -> Equation:
-    return Equation(truth.astype(np.float32), truth, fused, exactly)
+    return Equation(truth.astype(np.float32), truth, fused, exactly, np.dtype(np.float32))
 
 
 def test_the_same_numbers_hold_and_the_noise_of_float64_is_allowed() -> None:

@@ -190,7 +190,7 @@ def test_without_the_guilty_nothing_new_is_fused() -> None:
         model.graph.node.insert(index, helper.make_node("Cast", [given], [name], name, to=to))
         index += 1
     model.graph.node[index].input[1] = "widened"
-    optimized = optimize(model)
+    optimized = optimize(model, rtol=1e-4)  # of float32, whatever it was rounded to
     assert optimized.report.validation.verdict == "equal"
     # The sum that the norm leaves goes into the product before it, with other last bits again.
     assert "SkipLayerNormalization" in {left.fusion.rule for left in optimized.report.left_out}

@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from onnxfuse.reporting.records import SCHEMA_VERSION, Estimate, LeftOut, Node, Nodes, Report, Validation, known_bytes
+from onnxfuse.reporting.records import (
+    SCHEMA_VERSION,
+    Conversion,
+    Estimate,
+    KeptCast,
+    LeftOut,
+    Node,
+    Nodes,
+    Report,
+    Validation,
+    known_bytes,
+)
 from tests.fake_engine import fusion, near_miss
 
 SCHEMA: dict[str, Any] = json.loads(
@@ -77,6 +88,7 @@ def full() -> Report:
             (Node("b", "Gelu", "/m", 1, 3e-6, 5e-7, 1e-8, "bytes", None, None, (), None, 0, "why"),),
         ),
         left_out=[LeftOut(fusion("Attention"), float("nan"), "has NaN")],
+        conversion=Conversion("fp16", "float16", 20, 1, [KeptCast("cos", "float16", "/rotary/Cos", "positions")]),
         validation=Validation("equal", 1e-7, 1e-4, 1e-5, 2, "", (1e-6, float("inf"))),
         seconds=1.5,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from onnxfuse.errors import NumericsError, UsageError
 from .options import (
     PATH,
     card,
+    choose_precision,
     choose_target,
     each,
     fold_limit,
@@ -23,6 +25,7 @@ from .options import (
     models,
     one_or_many,
     page_places,
+    precision,
     read_model,
     seconds,
     selection,
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     "--opset", type=click.IntRange(min=7), metavar="N", help="Raise the model to this opset.  [default: what pays]"
 )
 @fold_limit
+@precision
 @click.option("--inputs", type=PATH, metavar="FILE.npz", help="Validate with these inputs.")
 @shape
 @card("Leave out what is predicted to be slower fused on this GPU: a100, h100, h200, or a .json file with figures.")
@@ -101,6 +105,7 @@ def optimize(
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100
       onnxfuse optimize bert.onnx --html bert.html      and a page that shows what was done
+      onnxfuse optimize bert.onnx --precision fp16
       onnxfuse optimize bert.onnx --target ort --runtime onnxruntime==1.23
     """
     from onnxfuse import pipeline
@@ -110,10 +115,11 @@ def optimize(
     from onnxfuse.performance import gpus
     from onnxfuse.system import atomic_write
 
+    wanted = choose_precision(options)
     choose_target(options)
     experiment = _experiment(options, inputs, _judge(validate, no_validate), timeout)
     build = Build(**options)
-    weighed_on = gpus.given(card, build.target)
+    optimized = partial(pipeline.optimize, card=gpus.given(card, build.target), precision=wanted, nodes=bool(html))
     lookup.check_rules((*build.select, *build.ignore), build.rules)
     sources = paths.expand(models)
     places = _without_own(dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True)))
@@ -127,7 +133,7 @@ def optimize(
         model = read_model(path, weights=not no_validate)
         with console.progress(path.name, quiet=quiet) as progress:
             own, tried = replace(build, base_dir=path.parent), replace(experiment, shapes=sizes(shapes, path))
-            done = pipeline.optimize(model, own, tried, card=weighed_on, nodes=bool(pages), progress=progress)
+            done = optimized(model, own, tried, progress=progress)
         report, written, done.report.model = done.report, list[Path](), str(path)
         _refuse_mismatch(report)
         if not dry_run:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from onnxfuse.cli.settings import Settings
+    from onnxfuse.precision.wanted import Precision
     from onnxfuse.reporting.records import Report
     from onnxfuse.system.isolation import Tell
 
@@ -118,6 +119,32 @@ def choose_target(options: dict[str, Any]) -> None:
 def card(text: str) -> Callable[[_Command], _Command]:
     """The option --card, which says `text` of itself."""
     return click.option("--card", metavar="CARD", help=text)
+
+
+precision = options(
+    click.option(
+        "--precision",
+        type=click.Choice(["fp16", "bf16", "mixed"]),
+        help="Convert what was fused to half precision; mixed leaves in float32 what float16 does not do.",
+    ),
+    click.option(
+        "--io-precision",
+        type=click.Choice(["keep", "half"]),
+        default="keep",
+        show_default=True,
+        help="With --precision: the type of inputs and outputs.",
+    ),
+)
+
+
+def choose_precision(options: dict[str, Any]) -> Precision | None:
+    """What the options of `precision` ask for, taken out of them.  Raises UsageError."""
+    from onnxfuse.precision.wanted import Precision
+
+    name, io = options.pop("precision"), options.pop("io_precision")
+    if name is None and io != "keep":
+        raise UsageError("--io-precision is for --precision")
+    return Precision(name, io=io == "half") if name is not None else None
 
 
 fold_limit = click.option(

@@ -15,12 +15,14 @@ from onnxfuse.errors import UsageError
 from .many import jobs, shown
 from .options import (
     card,
+    choose_precision,
     choose_target,
     format_,
     html,
     models,
     one_or_many,
     page_places,
+    precision,
     print_json,
     read_model,
     selection,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 @jobs
 @format_
 @html
+@precision
 @click.option("--why", metavar="RULE", help="Every place where this rule fuses or nearly does.")
 @click.option("--estimate", is_flag=True, help="Predict the time of each fused node on a GPU, and what bounds it.")
 @card("The GPU: a100, h100, h200, or a .json file with figures.  [default: h200]")
@@ -85,6 +88,7 @@ def report(
 
     if card and not estimate:
         raise UsageError("--card is for --estimate")
+    wanted = choose_precision(options)
     choose_target(options)
     build = Build(**options)
     known = gpus.given(card or gpus.DEFAULT if estimate else None, build.target)
@@ -96,9 +100,9 @@ def report(
         start = time.perf_counter()
         model = read_model(path, weights=False)
         node = lookup.node_named(explain, model) if explain else None
-        own = replace(build, base_dir=path.parent)
+        own, asked = replace(build, base_dir=path.parent), sizes(shapes, path)
         found = pipeline.report(
-            model, own, shapes=sizes(shapes, path), why=why, card=known, nodes=nodes, progress=progress
+            model, own, shapes=asked, why=why, card=known, nodes=nodes, precision=wanted, progress=progress
         )
         found.model, found.seconds = str(path), time.perf_counter() - start
         write_page(found, places.get(path), build.rules)

@@ -11,8 +11,8 @@ from .device import Array, Device, TensorType
 REAL = ("float32", "float16", "bfloat16")
 """Element types of the fused ops.  Sums are always taken in float32."""
 
-EITHER = "T or bool"
-"""The type of an input that is a mask: added, or saying what is seen."""
+EITHER = "T, float32 or bool"
+"""The type of an input that is a mask: added, in float32 as well, or saying what is seen."""
 
 
 @dataclass(frozen=True, slots=True)

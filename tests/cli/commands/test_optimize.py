@@ -13,6 +13,7 @@ import pytest
 
 from onnxfuse.cli.main import main
 from onnxfuse.model import files
+from onnxfuse.precision.wanted import Precision
 from onnxfuse.reporting.records import LeftOut, Validation
 from onnxfuse.targets.target import Target
 from tests.cli.test_main import Capture
@@ -76,6 +77,7 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
         "on_mismatch": "fail",
         "timeout": 9.5,
         "card": None,
+        "precision": None,
         "validate": "reference",
         "base_dir": Path("."),
         "growth": 3000,
@@ -109,6 +111,7 @@ def test_the_defaults_are_the_engines(model: Path, engine: Engine) -> None:
             "on_mismatch": "bisect",
             "timeout": 600,
             "card": None,
+            "precision": None,
             "validate": "onnxruntime",
             "base_dir": Path("."),
             "growth": 1_000_000,
@@ -192,3 +195,24 @@ def test_a_page_takes_no_other_place(taken: str, model: Path, engine: Engine, ca
         f"onnxfuse: error: --html {taken} is where something else is written: name another file\n"
     )
     assert (engine.calls, os.listdir()) == ([], ["model.onnx"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "precision"),
+    [
+        (["--precision", "fp16"], Precision("fp16")),
+        (["--precision", "bf16", "--io-precision", "half"], Precision("bf16", io=True)),
+        (["--precision", "mixed", "--io-precision", "keep"], Precision("mixed")),
+    ],
+)
+def test_half_precision(model: Path, engine: Engine, asked: list[str], precision: Precision) -> None:
+    assert main(["optimize", str(model), *asked]) == 0
+    assert engine.calls[0]["precision"] == precision
+
+
+def test_the_precision_of_inputs_is_for_half_precision(
+    model: Path, engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["optimize", str(model), "--io-precision", "half"]) == 2
+    assert engine.calls == []
+    assert "--io-precision is for --precision" in capsys.readouterr().err

@@ -372,3 +372,19 @@ def test_only_the_node_that_shows_its_scores_runs_its_body() -> None:
     for one, other, want in zip(ours, bodies, original, strict=True):
         np.testing.assert_allclose(one, want, rtol=2e-5, atol=2e-6)
         np.testing.assert_allclose(other, want, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [HALF, BFLOAT], ids=str)
+@pytest.mark.parametrize("queries", [1, 33])
+def test_a_mask_in_float32_beside_half_precision(dtype: np.dtype[Any], queries: int) -> None:
+    """It says what half precision cannot: a row of the lowest number alone weighs all keys alike."""
+    case = Case(queries, 40, mask=(2, 1, queries, 40))
+    inputs = case.inputs(dtype)
+    rng = np.random.default_rng(0)
+    mask = np.where(rng.random((2, 1, queries, 40)) < 0.5, rng.standard_normal(), np.finfo(np.float32).min)
+    mask[0, 0, 0] = np.finfo(np.float32).min
+    inputs[3] = mask.astype(np.float32)
+    got, want = run(CHECKED, Attention(case.node), inputs), expected(case.node, inputs)
+    assert_close(got[0], want[0])
+    alike = np.asarray(inputs[2])[0].astype(np.float64).mean(-2)
+    np.testing.assert_allclose(np.asarray(got[0])[0, :, 0].astype(np.float64), alike, atol=2e-2)

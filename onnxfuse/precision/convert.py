@@ -1,0 +1,231 @@
+"""A fused model in float32 → the same in half precision.
+
+requires     nodes in topological order; a fused op's function is written for the opset of its callers
+guarantees   inputs and outputs keep names and types, unless the latter are asked for; a fused op is called with half
+             precision by a copy of its function, in which products are in half precision and all else is in float32;
+             each constant is converted once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import FunctionProto, ModelProto, TensorProto, inliner, numpy_helper
+
+from onnxfuse.errors import ModelError
+from onnxfuse.model import protobuf
+from onnxfuse.model.element_flow import Flow, Kind
+from onnxfuse.model.graph import DOMAIN, Names, opset_of, roots
+from onnxfuse.reporting.records import Conversion, KeptCast
+
+from .casts import Made, Writer
+from .decide import Decided, decide
+from .islands import islands
+from .ports import ports
+from .scope import FLOAT, Scope
+from .wanted import Overflow, Precision, Ranges
+
+_SHORT = {int(TensorProto.FLOAT16): "fp16", int(TensorProto.BFLOAT16): "bf16"}
+
+
+@dataclass
+class Converted:
+    """A model in half precision."""
+
+    model: ModelProto
+    told: Conversion
+    overflows: list[Overflow]
+    """What it computes in float32 since half precision cannot hold it."""
+    opset: int
+    """One at which fewer ops lack the type; 0 if this one has what there is."""
+    cut_off: bool
+    """Whether masks of float32 became masks of half precision."""
+
+
+def convert(
+    model: ModelProto,
+    precision: Precision,
+    ranges: Ranges | None = None,
+    *,
+    first: int = 0,
+    rules: Sequence[Path] = (),
+    base_dir: Path | None = None,
+    weights: bool = True,
+) -> Converted:
+    """A copy of a fused model that computes in half precision what it may (`islands`).
+
+    `ranges` are the numbers that its values had; without them nothing is known to overflow.  The `first` nodes of the
+    main graph stay in float32.  External data is read from `base_dir`, one tensor after the other, and without
+    `weights` not at all, which is good for a report.  Raises ModelError where that data cannot be read, or functions of
+    the model's own cannot be written out.
+    """
+    inlined = _inlined(model)
+    conversion = _Conversion(inlined, precision, rules, base_dir, weights)
+    return conversion.run(ranges or {}, first)
+
+
+def _inlined(model: ModelProto) -> ModelProto:
+    """The model with functions of its own, which nothing is known of, written out where they are called."""
+    others = [(f.domain, f.name) for f in model.functions if f.domain != DOMAIN]
+    try:
+        return inliner.inline_selected_functions(model, others) if others else model
+    except Exception as error:  # onnx raises its own C++ errors, and ValueError above 2 GiB
+        raise ModelError(f"its local functions cannot be written out, as half precision needs them: {error}") from None
+
+
+@dataclass
+class _Conversion:
+    source: ModelProto
+    precision: Precision
+    rules: Sequence[Path]
+    base_dir: Path | None
+    weights: bool
+    flow: Flow = field(init=False)
+    functions: dict[str, FunctionProto] = field(init=False)
+    copies: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], FunctionProto] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.flow = Flow(self.source)
+        self.functions = {f.name: f for f in self.source.functions if f.domain == DOMAIN}
+
+    def run(self, ranges: Ranges, first: int) -> Converted:
+        graph, weights = self.source.graph, {tensor.name: tensor for tensor in self.source.graph.initializer}
+        opset, half = opset_of(self.source), self.precision.io
+        inputs = {info.name: half for info in graph.input if self._real(info.name) and _is_tensor(info)}
+        inputs |= {sparse.values.name: False for sparse in graph.sparse_initializer}
+        outputs = {info.name: half for info in graph.output if self._real(info.name) and _is_tensor(info)}
+        scope = Scope(
+            graph.node,
+            self.flow.main,
+            [ports(node, opset, self.precision.dtype, self.functions, self.rules) for node in graph.node],
+            weights,
+            inputs,
+            outputs,
+            self._numbers,
+        )
+        found = islands(scope, self.precision, ranges, opset, first)
+        decided = decide(scope, found.reasons)
+        names = Names.of(graph for root in roots(self.source) for graph in root.scopes())
+        writer = Writer(decided, self.precision, names.unique, self._call)
+        writer.write()
+        model = self._assembled(decided, writer)
+        return Converted(
+            model, _told(decided, writer.made, self.precision), found.overflows, found.opset, writer.cut_off
+        )
+
+    def _real(self, name: str) -> bool:
+        return name in self.flow.main and self.flow.main[name].dtype == FLOAT
+
+    def _numbers(self, tensor: TensorProto) -> np.ndarray | None:
+        if not self.weights and tensor.data_location == TensorProto.EXTERNAL:
+            return None
+        try:
+            return numpy_helper.to_array(tensor, str(self.base_dir or Path.cwd()))
+        except (onnx.checker.ValidationError, OSError, ValueError) as error:
+            raise ModelError(f"the external data of {tensor.name!r} cannot be read: {error}") from None
+
+    def _call(self, op: str, given: Sequence[Kind], inputs: Sequence[bool], outputs: Sequence[bool]) -> str:
+        """What a fused op becomes whose arguments were `given`, and whose inputs and outputs are in half precision, or
+        not."""
+        body = self.functions.get(op)
+        if body is None or not any((*inputs, *outputs)):
+            return op
+        key = op, tuple(inputs), tuple(outputs)
+        if key not in self.copies:
+            number = sum(name == op for name, _, _ in self.copies) + 1
+            made = FunctionProto()
+            made.CopyFrom(body)
+            made.name = f"{op}_{_SHORT[self.precision.dtype]}" + f"_{number}" * (number > 1)
+            self._function(made, given, inputs, outputs)
+            self.copies[key] = made
+        return self.copies[key].name
+
+    def _function(
+        self, body: FunctionProto, given: Sequence[Kind], inputs: Sequence[bool], outputs: Sequence[bool]
+    ) -> None:
+        """Convert a function in place."""
+        opset = opset_of(body)
+        scope = Scope(
+            list(body.node),
+            self.flow.inside(body, given),
+            [ports(node, opset, self.precision.dtype, self.functions, self.rules) for node in body.node],
+            {},
+            dict(zip(body.input, inputs, strict=False)),
+            dict(zip(body.output, outputs, strict=False)),
+            body=True,
+        )
+        decided = decide(scope, islands(scope, self.precision, {}, opset).reasons)
+        taken = {name for node in body.node for name in (*node.input, *node.output, node.name)}
+        names = Names(taken | set(body.input) | set(body.output))
+        writer = Writer(decided, self.precision, names.unique, self._call)
+        writer.write()
+        del body.node[:], body.value_info[:]
+        body.node.extend(writer.nodes)
+
+    def _assembled(self, decided: Decided, writer: Writer) -> ModelProto:
+        source, dtype = self.source, self.precision.dtype
+        model = protobuf.part(source, lambda number: number != protobuf.GRAPH)
+        graph = protobuf.part(source.graph, lambda number: number != protobuf.INITIALIZER, into=model.graph)
+        del graph.node[:]
+        graph.node.extend(writer.nodes)
+        read = {name for node in graph.node for name in node.input} | decided.scope.captured
+        read |= {info.name for info in (*graph.input, *graph.output)}
+        for tensor in source.graph.initializer:
+            if tensor.name in writer.tensors:
+                graph.initializer.append(writer.tensors.pop(tensor.name))
+            elif tensor.name in read or tensor.name not in decided.scope.readers:
+                graph.initializer.append(tensor)
+        graph.initializer.extend(writer.tensors.values())
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            if writer.forms.get((info.name, True)) == info.name and info.type.tensor_type.elem_type == FLOAT:
+                info.type.tensor_type.elem_type = dtype
+        self._replace_functions(model)
+        return model
+
+    def _replace_functions(self, model: ModelProto) -> None:
+        """Add the copies of functions, callees first, and take out what nobody calls."""
+        every = {f.name: f for f in model.functions if f.domain == DOMAIN}
+        every |= {made.name: made for made in self.copies.values()}
+        wanted: dict[str, FunctionProto] = {}
+
+        def want(name: str) -> None:
+            for node in every[name].node:
+                if node.domain == DOMAIN and node.op_type in every and node.op_type not in wanted:
+                    want(node.op_type)
+            wanted[name] = every[name]
+
+        scopes = (graph for root in roots(model) for graph in root.scopes())
+        called = [node.op_type for graph in scopes for node in graph.nodes if node.domain == DOMAIN]
+        for name in dict.fromkeys(called):
+            if name in every and name not in wanted:
+                want(name)
+        kept = [FunctionProto.FromString(f.SerializeToString()) for f in model.functions if f.domain != DOMAIN]
+        made = [FunctionProto.FromString(f.SerializeToString()) for f in wanted.values()]
+        del model.functions[:]
+        model.functions.extend([*kept, *made])
+
+
+def _is_tensor(info: object) -> bool:
+    return bool(info.type.HasField("tensor_type"))  # type: ignore[attr-defined]
+
+
+def _told(decided: Decided, made: Sequence[Made], precision: Precision) -> Conversion:
+    """What there is to say: where Casts remain and why, and what stayed in float32."""
+    scope = decided.scope
+    casts = [
+        KeptCast(
+            cast.value,
+            precision.type_name if cast.half else "float32",
+            "" if cast.island < 0 else scope.nodes[cast.island].name or scope.nodes[cast.island].output[0],
+            "an input or output of the model" if cast.island < 0 else decided.why(cast.island),
+        )
+        for cast in made
+    ]
+    real = [i for i, node in enumerate(scope.nodes) if any(scope.real(name) for name in (*node.input, *node.output))]
+    real = [i for i in real if scope.nodes[i].op_type != "Constant"]
+    single = sum(i in decided.single for i in real)
+    return Conversion(precision.name, precision.type_name, len(real) - single, single, casts)

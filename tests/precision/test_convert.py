@@ -1,0 +1,171 @@
+"""Before and after: what a conversion writes, and that it computes the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from onnxfuse.errors import ModelError
+from onnxfuse.precision.convert import convert
+from onnxfuse.precision.wanted import Name, Precision
+from onnxfuse.proof.oracle import Oracle
+
+from .models import parse
+
+HALF = TensorProto.FLOAT16
+
+
+def given(model: onnx.ModelProto, **weights: np.ndarray) -> onnx.ModelProto:
+    """The model with values for its weights."""
+    for name, array in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    return model
+
+
+W = np.linspace(-1, 1, 16).reshape(4, 4)
+MLP = "g (float[n, 4] x) => (float[n, 4] y) { a = MatMul(x, w) b = Relu(a) c = MatMul(b, w) y = Add(c, x) }"
+
+
+def ops(model: onnx.ModelProto) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph.node)
+
+
+def same(original: onnx.ModelProto, model: onnx.ModelProto, name: Name = "fp16") -> None:
+    onnx.checker.check_model(model)
+    precision = Precision(name)
+    oracle = Oracle(original, precision=precision.dtype)
+    verdict = oracle.compare(model, rtol=precision.rtol)
+    assert verdict.verdict == "equal", verdict.note
+    assert oracle.cases
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16", "mixed"])
+def test_casts_at_inputs_and_outputs_alone(name: Name) -> None:
+    original = given(parse(MLP), w=W)
+    done = convert(original, Precision(name))
+    assert ops(done.model) == {"MatMul": 2, "Relu": 1, "Add": 1, "Cast": 2}
+    assert [tensor.data_type for tensor in done.model.graph.initializer] == [Precision(name).dtype]
+    assert [(cast.value, cast.node) for cast in done.told.casts] == [("x", ""), ("y", "")]
+    assert (done.told.half, done.told.float32, done.told.inner) == (4, 0, [])
+    same(original, done.model, name)
+
+
+def test_the_first_nodes_may_be_kept() -> None:
+    original = given(parse(MLP), w=W)
+    done = convert(original, Precision("fp16"), first=2)
+    assert (done.told.half, done.told.float32) == (2, 2)
+    assert {cast.reason for cast in done.told.inner} == {"what float16 rounds here is too much in the end"}
+    same(original, done.model)
+
+
+def test_inputs_and_outputs_change_where_that_is_asked_for() -> None:
+    done = convert(given(parse(MLP), w=W), Precision("fp16", io=True)).model
+    onnx.checker.check_model(done, full_check=True)
+    assert ops(done) == {"MatMul": 2, "Relu": 1, "Add": 1}
+    types = [info.type.tensor_type.elem_type for info in (*done.graph.input, *done.graph.output)]
+    assert types == [HALF, HALF]
+
+
+def test_a_weight_in_two_types_is_there_twice_and_no_more() -> None:
+    nodes = "a = MatMul(x, w) e = Exp(w) b = MatMul(a, w) c = Add(b, e) y = Add(c, w)"
+    done = convert(given(parse(MLP[: MLP.index("{")] + "{" + nodes + "}"), w=W), Precision("fp16"))
+    assert sorted((t.name, t.data_type) for t in done.model.graph.initializer) == [("w", 1), ("w_float16", HALF)]
+
+
+MASKED = """g (float[b, 4, 4] x, int64[b, 4] m) => (float[b, 4, 4] y) <float low = {-3.4028235e38}, float one = {1},
+    int64[1] axis = {1}> {
+    f = Cast<to = 1>(m) g = Sub(one, f) h = Mul(g, low) i = Unsqueeze(h, axis)
+    s = MatMul(x, w) t = Add(s, i) p = Softmax(t) y = MatMul(p, x) }"""
+
+
+def test_a_mask_and_its_sum_stay_in_float32_so_that_hidden_rows_stay_numbers() -> None:
+    original = given(parse(MASKED), w=W)
+    done = convert(original, Precision("fp16"), {"h": 3.4e38, "i": 3.4e38, "t": 3.4e38, "s": 9.0, "p": 1.0})
+    assert done.overflows == []
+    same(original, done.model)
+    x, m = np.ones((1, 4, 4), np.float32), np.zeros((1, 4), np.int64)
+    from onnxfuse.runtime.quiet import Session
+
+    (row,) = Session(done.model, optimize=True).run({"x": x, "m": m})
+    assert np.isfinite(row).all()
+    assert {cast.to for cast in done.told.inner} == {"float16", "float32"}
+    assert all("3.4e+38" in cast.reason or "beyond" in cast.reason for cast in done.told.inner)
+
+
+CONTRIB = """g (float[b, 4, 8] x, bool[b, 1, 4, 4] m) => (float[b, 4, 8] y) <float zero = {0},
+    float low = {-3.4028235e38}> {
+    i = Where(m, zero, low) y = com.microsoft.MultiHeadAttention<num_heads = 2>(x, x, x, "", "", i) }"""
+
+
+def test_a_mask_of_the_type_of_the_scores_ends_at_the_lowest_number() -> None:
+    original = parse(CONTRIB)
+    done = convert(original, Precision("fp16"))
+    assert ops(done.model) == {"Where": 1, "Max": 1, "Cast": 3, "MultiHeadAttention": 1}
+    assert done.cut_off
+    assert not convert(given(parse(MLP), w=W), Precision("fp16")).cut_off
+
+
+NORM = (
+    """g (float[n, 4] x) => (float[n, 4] y) { a = MatMul(x, w) b = onnxfuse.Norm_1(a, s) y = onnxfuse.Norm_1(b, s) }"""
+)
+BODY = """<domain: "onnxfuse", opset_import: ["": 17]> Norm_1 (X, scale) => (Y) {
+    e = Constant<value = float {1e-5}>() eps = CastLike(e, X) q = Mul(X, X) m = ReduceMean<axes = [-1]>(q)
+    v = Add(m, eps) r = Sqrt(v) d = Div(X, r) Y = Mul(d, scale) }"""
+
+
+def test_a_fused_op_calls_a_copy_of_its_function_that_computes_in_float32() -> None:
+    original = given(parse(NORM, BODY), w=W, s=np.ones(4))
+    done = convert(original, Precision("fp16"))
+    assert ops(done.model) == {"MatMul": 1, "Norm_1_fp16": 2, "Cast": 2}
+    (function,) = done.model.functions
+    assert (function.name, list(function.input), list(function.output)) == ("Norm_1_fp16", ["X", "scale"], ["Y"])
+    body = Counter(node.op_type for node in function.node)
+    assert body["Cast"] == 4  # two inputs, a number, and the output
+    assert "CastLike" not in body
+    same(original, done.model)
+
+
+def test_functions_of_the_model_are_written_out() -> None:
+    tail = '<domain: "own", opset_import: ["": 17]> Twice (a) => (b) { b = Add(a, a) }'
+    original = given(parse("g (float[n, 4] x) => (float[n, 4] y) { a = own.Twice(x) y = MatMul(a, w) }", tail), w=W)
+    done = convert(original, Precision("fp16"))
+    assert ops(done.model) == {"Add": 1, "MatMul": 1, "Cast": 2}
+    same(original, done.model)
+
+
+BRANCH = """g (float[n, 4] x, bool c) => (float[n, 4] y) { a = MatMul(x, w) d = If(c) <
+    then_branch = t () => (float[n, 4] p) { p = Neg(a) }, else_branch = e () => (float[n, 4] q) { q = Add(a, w) }>
+    y = MatMul(d, w) }"""
+
+
+def test_bodies_of_control_flow_read_what_they_read() -> None:
+    original = given(parse(BRANCH), w=W)
+    done = convert(original, Precision("fp16"))
+    same(original, done.model)
+    assert {cast.reason for cast in done.told.inner} == {"the bodies of If are not converted"}
+
+
+def test_external_data_is_read_from_its_folder(tmp_path: Path) -> None:
+    original = given(parse(MLP), w=W)
+    path = tmp_path / "m.onnx"
+    onnx.save(original, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    done = convert(onnx.load(path, load_external_data=False), Precision("fp16"), base_dir=tmp_path).model
+    (tensor,) = done.graph.initializer
+    np.testing.assert_array_equal(numpy_helper.to_array(tensor), W.astype(np.float16))
+    (tmp_path / "m.data").unlink()
+    with pytest.raises(ModelError, match="external data of 'w' cannot be read"):
+        convert(onnx.load(path, load_external_data=False), Precision("fp16"), base_dir=tmp_path)
+    told = convert(onnx.load(path, load_external_data=False), Precision("fp16"), base_dir=tmp_path, weights=False)
+    assert [(tensor.data_type, list(tensor.dims)) for tensor in told.model.graph.initializer] == [(HALF, [4, 4])]
+
+
+def test_outputs_that_are_read_inside_and_inputs_that_are_outputs() -> None:
+    original = given(parse("g (float[n, 4] x) => (float[n, 4] a, float[n, 4] y) { a = MatMul(x, w) y = Relu(a) }"), w=W)
+    done = convert(original, Precision("fp16"))
+    same(original, done.model)
+    assert ops(done.model) == {"MatMul": 1, "Relu": 1, "Cast": 3}
