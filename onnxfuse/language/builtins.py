@@ -171,9 +171,11 @@ def _free(scope: Scope, x: Value) -> bool:
 
 @builtin()
 def _every(scope: Scope, x: Value, number: Value) -> bool:
-    """Is x a constant, all of whose elements are this number?"""
+    """Is x this number throughout: a constant, or one that is expanded?"""
     if not isinstance(x, Term):
         return bool(x == number)
+    if x.op == "Expand" and x.args[0].scalar is not None:
+        return bool(x.args[0].scalar == number)
     return x.constant and bool(np.all(value_of(x) == number))
 
 

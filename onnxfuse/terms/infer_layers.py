@@ -248,3 +248,10 @@ def _loss(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> In
     scores, labels = args[0], args[1]
     each = labels.shape if attrs.get("reduction") == "none" else ()
     return [(each, scores.dtype), (scores.shape, scores.dtype)]
+
+
+@rule("CausalConvWithState")
+def _causal_conv(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """ai.onnx CausalConvWithState-27: Y like X [B,C,S]; of the steps the last ones, one less than the kernel has."""
+    x, w = args[0].shape, args[1].shape
+    return [(x, args[0].dtype), (None if x is None or w is None else (*x[:2], w[2] - 1), args[0].dtype)]
