@@ -79,6 +79,12 @@ def _broadcasts(scope: Scope, x: Value, shape: Value, rows: Value = None) -> boo
 
 
 @builtin()
+def _floor(scope: Scope, a: Value, b: Value) -> Dim:
+    """How often b goes into a, two dimensions, as integers are divided."""
+    return symbolic.floor_divide(a, b)
+
+
+@builtin()
 def _same(scope: Scope, a: Value, b: Value) -> bool:
     """Are two dimensions equal for every input?  Where that depends on the input, the answer is no."""
     return bool(a == b)
