@@ -85,8 +85,8 @@ def _scan(view: View, node: NodeProto, bodies: Mapping[str, GraphProto], lift_no
     for position, term in enumerate(computed):
         whole = None if length is None or term.shape is None else (length, *term.shape)
         shapes.append(args[position].shape if position < carried else whole)
-    attrs = (("factors", tuple(hoisted(term)[1] for term in computed)),)  # what a step multiplies by, for rules to see
-    return [_made(view, node, i, attrs, args, computed, shapes[i], dtype) for i, (_, dtype) in enumerate(found)]
+    factors = (("factors", tuple(hoisted(term)[1] for term in computed)),)  # of a step, for rules to see
+    return [_made(view, node, i, factors, args, computed, shapes[i], dtype) for i, (_, dtype) in enumerate(found)]
 
 
 def _made(
