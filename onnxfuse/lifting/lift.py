@@ -99,7 +99,9 @@ def _known(view: View, inputs: frozenset[str]) -> _Known:
     pairs = [pair for term in own for pair in together(term, view.graph.opset)]
     fitted = [broadcast_dim(a, b) for a, b in pairs]
     own_dims = [dim for term in own for dim in term.shape or () if isinstance(dim, Sym)]
-    names = set[str]().union(*(dim.symbols for dim in own_dims), *(dim.symbols for dim in fitted if isinstance(dim, Sym)))
+    names = set[str]().union(
+        *(dim.symbols for dim in own_dims), *(dim.symbols for dim in fitted if isinstance(dim, Sym))
+    )
     derived = [symbol for symbol in names if isinstance(symbol, Derived)]
     limits: dict[str, int] = {}
     if any(symbol.startswith("min(") for symbol in derived):
