@@ -12,7 +12,7 @@ SPATIAL = 2
 """Where the spatial axes of a convolution begin, behind batch and channels."""
 
 
-@law("Pad", "Pad(x, (1, 2), None, (-2,)) = Pad(x, (0, 0, 1, 0, 0, 0, 2, 0))")
+@law("Pad", "Pad(x, (1, 2), 0, (-2,)) = Pad(x, (0, 0, 1, 0, 0, 0, 2, 0), 0)")
 def _of_all_axes(a: Applied) -> Term | None:
     """Axes that are not named are padded by nothing."""
     rank, pads = a.args[0].rank, a.args[1].data if len(a.args) > 1 else None
