@@ -45,35 +45,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.update(NEWEST_OPSETS)
     if options.show is not None:
         return _show(options.show, options.ops)
-    work = [
-        (seed, options.ops[seed % len(options.ops)]) for seed in range(options.first, options.first + options.count)
-    ]
+    work = [_drawn_as(seed, options.ops) for seed in range(options.first, options.first + options.count)]
     with ProcessPoolExecutor(options.jobs) as pool:
-        verdicts = {seed: v for (seed, _), v in zip(work, pool.map(one, work, chunksize=4), strict=True)}
+        verdicts = {seed: v for (seed, *_), v in zip(work, pool.map(one, work, chunksize=4), strict=True)}
     _print(verdicts)
     if options.record:
         options.record.write_text(json.dumps(_record(verdicts), indent=1) + "\n")
     return 1 if any(v.outcome == WRONG for v in verdicts.values()) else 0
 
 
-def one(work: tuple[int, str]) -> Verdict:
-    """The verdict on the draw of a seed and an op: two of three are expanded to the last."""
-    seed, op = work
+def _drawn_as(seed: int, ops: Sequence[str]) -> tuple[int, str, bool]:
+    """(seed, op, whether it is expanded to the last): every op in turn, and two of three of its draws."""
+    return seed, ops[seed % len(ops)], bool(seed // len(ops) % 3)
+
+
+def one(work: tuple[int, str, bool]) -> Verdict:
+    """The verdict on the draw of a seed and an op."""
+    seed, op, deep = work
     try:
-        return judged(draw(Seeded(seed), op), deep=bool(seed % 3))
+        return judged(draw(Seeded(seed), op), deep=deep)
     except Exception as error:
         return Verdict(op, 0, WRONG, f"{type(error).__name__}: {str(error)[:300]}")
 
 
 def _show(seed: int, ops: Sequence[str]) -> int:
-    op = ops[seed % len(ops)]
+    _, op, deep = _drawn_as(seed, ops)
     drawn = draw(Seeded(seed), op)
     print(onnx.printer.to_text(drawn.model))
-    model = expansion(drawn, bool(seed % 3))
+    model = expansion(drawn, deep)
     print(onnx.printer.to_text(model))
     for target in TARGETS:
         print(f"{target}:", onnx.printer.to_text(fused(model, target).graph))
-    verdict = judged(drawn, deep=bool(seed % 3))
+    verdict = judged(drawn, deep=deep)
     print(verdict.outcome, verdict.reason)
     return int(verdict.outcome == WRONG)
 

@@ -93,6 +93,8 @@ class Draw:
     model: onnx.ModelProto
     feeds: list[Feed]
     impossible: str = ""
+    lacking: Mapping[str, str] = field(default_factory=dict)
+    """Target → what its runtime lacks for this use to be one node."""
 
 
 @dataclass
@@ -108,6 +110,8 @@ class Drawing:
     outputs: list[tuple[str, onnx.TypeProto | None]] = field(default_factory=list)
     impossible: str = ""
     """Why no draw like this folds."""
+    lacking: dict[str, str] = field(default_factory=dict)
+    """Target → what its runtime lacks for a draw like this to be one node."""
 
     # ------------------------------------------------------------------------------------------- choices
 
@@ -208,8 +212,12 @@ class Drawing:
         imports = [helper.make_opsetid("", self.opset)]
         ir_version = min(max(helper.find_min_ir_version_for(imports, ignore_unknown=True), 8), NEWEST_IR)
         model = helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
+        declared = list(model.graph.output)
         model = shape_inference.infer_shapes(model, data_prop=True)
-        return Draw(self.op, version, self.opset, model, _feeds(fed), self.impossible)
+        for own, inferred in zip(declared, model.graph.output, strict=True):
+            if own.type.tensor_type.HasField("shape"):  # what onnx infers may be wrong: the scores behind a cache
+                inferred.CopyFrom(own)
+        return Draw(self.op, version, self.opset, model, _feeds(fed), self.impossible, self.lacking)
 
 
 def _feeds(fed: Sequence[Given]) -> list[Feed]:

@@ -21,6 +21,8 @@ TARGETS = ("onnxfuse", "onnx")
 GUARD = ("IsInf", "Max", "ReduceMax", "Where")
 """What floors a mask before Attention (rules/fusions/6_masks/lowest.rule), and sets rows that it hides to 0 behind it
 (rules/targets/onnx/guard.rule)."""
+COPIES = ("Identity", "Reshape", "Transpose")
+"""What gives the elements of its input."""
 FOLDED, LEFT, WRONG, IMPOSSIBLE, REFUSED = "folded", "not folded", "wrong", "impossible", "refused"
 
 
@@ -67,8 +69,9 @@ def judged(drawn: Draw, *, deep: bool) -> Verdict:
         result = fused(model, target)
         nodes, allowed = counted(result), max(1, len(counted(fused(drawn.model, target))))
         if len(nodes) > allowed and verdict.outcome == FOLDED:
-            verdict.outcome = IMPOSSIBLE if drawn.impossible else LEFT
-            verdict.reason, verdict.nodes = drawn.impossible or f"{target}: {', '.join(nodes)}", nodes
+            reason = drawn.impossible or drawn.lacking.get(target, "")
+            verdict.outcome = IMPOSSIBLE if reason else LEFT
+            verdict.reason, verdict.nodes = reason or f"{target}: {', '.join(nodes)}", nodes
         text = wrong(result)
         if text:
             verdict.outcome, verdict.reason, verdict.nodes = WRONG, f"{target}: {text}", nodes
@@ -77,7 +80,17 @@ def judged(drawn: Draw, *, deep: bool) -> Verdict:
 
 
 def expansion(drawn: Draw, deep: bool) -> onnx.ModelProto:
-    """The draw's expansion.  Raises RefusedError if that is no model of its opset."""
+    """The draw's expansion, a `deep` one unless a body in it is no model for its types.  Raises RefusedError if it is
+    none of its opset."""
+    if deep:
+        try:
+            return _expansion(drawn, deep)
+        except RefusedError:
+            pass
+    return _expansion(drawn, False)
+
+
+def _expansion(drawn: Draw, deep: bool) -> onnx.ModelProto:
     try:
         onnx.checker.check_model(drawn.model, full_check=True)
         model = expanded(drawn.model, deep=deep)
@@ -93,10 +106,19 @@ def expansion(drawn: Draw, deep: bool) -> onnx.ModelProto:
 
 
 def counted(model: onnx.ModelProto) -> list[str]:
-    """The nodes of a model that compute something: no Constant, no copy of an input (a key that is a present key, too),
-    and none that keeps a mask from what onnxruntime would misread."""
-    inputs = {info.name for info in model.graph.input}
-    copies = [node.op_type == "Identity" and node.input[0] in inputs for node in model.graph.node]
-    found = zip(model.graph.node, copies, strict=True)
-    nodes = [family_of(node) for node, copy in found if not copy and node.op_type != "Constant"]
-    return [node for node in nodes if node not in GUARD] if "Attention" in nodes else nodes
+    """The nodes of a model that compute something: no Constant, no copy of an input (a key that is a present key, too,
+    with its heads apart or not), and none that keeps a mask from what onnxruntime would misread."""
+    attends = any(family_of(node) == "Attention" for node in model.graph.node)
+    copies, guards = {info.name for info in model.graph.input}, set[str]()
+    found = list[str]()
+    for node in model.graph.node:
+        source, op = next(iter(node.input), ""), family_of(node)
+        if op == "Identity" and source in copies:
+            continue
+        if attends and op in COPIES and source in copies:
+            copies.update(node.output)
+        elif attends and (op in GUARD or (op in COPIES and source in guards)):
+            guards.update(node.output)
+        elif op != "Constant":
+            found.append(op)
+    return found

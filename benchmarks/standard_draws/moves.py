@@ -37,7 +37,7 @@ def crop(d: Drawing) -> None:
     d.give(dtype, dims, _fill(dtype))
     wanted = [d.integer(1, 7) for _ in axes]
     other = [d.integer(1, 7) for _ in axes] if d.chance(3) else wanted
-    d.exactly(d.allowed("Tind", (INT64, INT32)), wanted, other, constant=True)
+    d.exactly(d.allowed("Tind", (INT64, INT64, INT64, INT32)), wanted, other, constant=True)
     d.output(dtype, rank=len(dims))
 
 

@@ -14,8 +14,10 @@ from onnx import ModelProto
 from onnxfuse.errors import UsageError
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.functions import Functions
+from onnxfuse.lifting.lift import lift
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
+from onnxfuse.matching.decided import undecided
 from onnxfuse.matching.search import Found, bans, made, search
 from onnxfuse.matching.taken_apart import taken_apart
 from onnxfuse.model.graph import DOMAIN, Names
@@ -148,7 +150,13 @@ def _fuse(
         if progress is not None:
             progress("match", done, len(views))
         forbidden = {(rule, value) for path, rule, value in banned if path == view.graph.path}
-        results.append((view, _search(view, catalogue, forbidden, raising)))
+        found = _search(view, catalogue, forbidden, raising)
+        if undecided(view, found):
+            plain = lift(view.graph, view.base_dir, view.parent, catalogue=view.catalogue, decides=False)
+            view.unread.update(plain.unread)
+            view = plain
+            found = _search(view, catalogue, forbidden, raising)
+        results.append((view, found))
     present = {f.name: f for f in model.functions if f.domain == DOMAIN}
     functions, names = Functions(catalogue, present), Names.of(view.graph for view in views)
     sites: list[FusedNode] = []

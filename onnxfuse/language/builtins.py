@@ -79,6 +79,12 @@ def _broadcasts(scope: Scope, x: Value, shape: Value, rows: Value = None) -> boo
 
 
 @builtin()
+def _floor(scope: Scope, a: Value, b: Value) -> Dim:
+    """How often b goes into a, two dimensions, as integers are divided."""
+    return symbolic.floor_divide(a, b)
+
+
+@builtin()
 def _same(scope: Scope, a: Value, b: Value) -> bool:
     """Are two dimensions equal for every input?  Where that depends on the input, the answer is no."""
     return bool(a == b)
@@ -171,9 +177,11 @@ def _free(scope: Scope, x: Value) -> bool:
 
 @builtin()
 def _every(scope: Scope, x: Value, number: Value) -> bool:
-    """Is x a constant, all of whose elements are this number?"""
+    """Is x this number throughout: a constant, or one that is expanded?"""
     if not isinstance(x, Term):
         return bool(x == number)
+    if x.op == "Expand" and x.args[0].scalar is not None:
+        return bool(x.args[0].scalar == number)
     return x.constant and bool(np.all(value_of(x) == number))
 
 

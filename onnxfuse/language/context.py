@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from onnxfuse.terms.term import Term
@@ -27,5 +27,7 @@ class Context:
     """Terms that several terms use, or that must exist as values."""
     named: Set[int] = frozenset()
     """Terms that values of the model are."""
+    written_out: Callable[[Term], Sequence[Term] | None] = lambda term: None
+    """What the outputs of an op of ai.onnx are by the body that the standard gives it, if it has one."""
     outputs: Mapping[int, Mapping[int, Term]] = field(default_factory=dict)
     """Terms that stand for several values → each of these, an Output, by its index."""

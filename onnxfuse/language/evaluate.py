@@ -101,7 +101,8 @@ class Scope(Backend):
             if key is None:
                 attrs.update(self.bindings.get(name) or ())
             else:
-                value = self.number(value_of(self, ""))
+                value = value_of(self, "")
+                value = _listed(value) if key in _lists(op) else self.number(value)
                 if value is not None:
                     whole = isinstance(value, float) and value.is_integer() and key in integer_attributes(op)
                     attrs[key] = int(value) if whole and isinstance(value, float) else value
@@ -180,6 +181,22 @@ class Scope(Backend):
         if shape is None or not dtype:
             return self.like.shape, self.like.dtype
         return shape, dtype
+
+
+def _listed(value: Value) -> Value:
+    """A constant vector of integers as the list that it is."""
+    return (
+        tuple(map(int, value.data)) if isinstance(value, Term) and value.constant and value.data is not None else value
+    )
+
+
+@cache
+def _lists(op: str) -> frozenset[str]:
+    from onnx import defs
+
+    schema = newest(op)
+    attributes = schema.attributes if schema is not None else {}
+    return frozenset(name for name, a in attributes.items() if a.type == defs.OpSchema.AttrType.INTS)
 
 
 @cache

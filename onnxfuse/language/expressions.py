@@ -20,6 +20,7 @@ import numpy as np
 from onnxfuse.model import dims as symbolic
 from onnxfuse.model.dims import Sym, exact
 
+from . import standard_bodies as standard_bodies  # whose functions belong to the table
 from .builtins import BUILTINS, UndecidedError, Value
 from .registry import Builtin
 from .rule import alternatives, op_name

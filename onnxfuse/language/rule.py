@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import chain
 from typing import Any, TypeAlias
 
 from onnxfuse.errors import RuleError
@@ -137,8 +138,8 @@ class Rule:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Names of matched intermediates that `emit` exposes beside the result."""
-        matched = {targets(s)[0] for block in self.blocks for s in block}
+        """Names of intermediates, matched or found by `let`, that `emit` exposes beside the result."""
+        matched = {name for s in (*chain(*self.blocks), *self.let) for name in targets(s)}
         return tuple(n for s in self.emit for n in targets(s)[1:] if n in matched)
 
     @cached_property

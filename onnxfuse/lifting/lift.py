@@ -12,7 +12,6 @@ from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, broadcast_dim
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.op_traits import BROADCAST
 from onnxfuse.model.symbols import Apart, last, limit, present, same_if, same_in_view, single
-from onnxfuse.terms.normal.normal import closed
 from onnxfuse.terms.term import Term, Terms
 
 from .constants import constant_term
@@ -29,9 +28,11 @@ def lift(
     parent: View | None = None,
     effects: Effects | None = None,
     catalogue: Catalogue | None = None,
+    *,
+    decides: bool = True,
 ) -> View:
     """The terms of every value of a scope; `effects` are those of its model, if they are known already.  With a
-    catalogue, nodes of other domains are read as what it says that they mean.
+    catalogue, nodes of other domains are read as what it says that they mean; `decides` see View.
 
     Names of dimensions lie: exporters give the same to a sequence and to its cache.  Where two inputs share one they
     are taken for different, until an op needs them to be equal.  What an op needs to be short, is."""
@@ -41,7 +42,7 @@ def lift(
     shared = shared_values(graph, of_nodes)
     while True:
         view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)
-        view.catalogue = catalogue
+        view.catalogue, view.decides = catalogue, decides
         _lift(view, known)
         found = _known(view, _symbols(view) if parent is None else frozenset())
         if known.includes(found):
@@ -85,21 +86,30 @@ def _symbols(view: View) -> frozenset[str]:
     return frozenset(name for shape in shapes for dim in shape if isinstance(dim, Sym) for name in dim.symbols)
 
 
+def _own(view: View) -> list[Term]:
+    """The terms of what a scope computes in any case: what only its bodies compute may not be computed at all."""
+    inside = {i for first, last in view.looked_into for i in range(first, last)}
+    return [term for term in view.terms if term.id not in inside]
+
+
 def _known(view: View, inputs: frozenset[str]) -> _Known:
     """What the terms of a scope tell; `inputs` are symbols of which views may tell too, since they are computed in any
     case."""
-    terms = view.terms
-    pairs = [pair for term in terms for pair in together(term, view.graph.opset)]
+    own = _own(view)
+    pairs = [pair for term in own for pair in together(term, view.graph.opset)]
     fitted = [broadcast_dim(a, b) for a, b in pairs]
-    names = terms.symbols().union(*(dim.symbols for dim in fitted if isinstance(dim, Sym)))
+    own_dims = [dim for term in own for dim in term.shape or () if isinstance(dim, Sym)]
+    names = set[str]().union(
+        *(dim.symbols for dim in own_dims), *(dim.symbols for dim in fitted if isinstance(dim, Sym))
+    )
     derived = [symbol for symbol in names if isinstance(symbol, Derived)]
     limits: dict[str, int] = {}
     if any(symbol.startswith("min(") for symbol in derived):
-        for term in terms:
+        for term in own:
             operands = [a.shape[::-1] for a in term.args if a.shape is not None] if term.op in BROADCAST else []
             for dims in zip_longest(*operands, fillvalue=1):
                 limits.update(found for a, b in combinations(dims, 2) if (found := limit(a, b)))
-    views = [term for term in terms if term.op == "Reshape" and len(term.args) == 1]
+    views = [term for term in own if term.op == "Reshape" and len(term.args) == 1]
     shapes = [(v.args[0].shape, v.shape) for v in views if v.args[0].shape is not None and v.shape is not None]
     ones = {single(before, after) for before, after in shapes} | {last(a, b) for a, b in pairs}
     sizes = [((a,), (b,)) for a, b in pairs if any(isinstance(d, int) and d > 1 for d in (a, b))]
@@ -134,17 +144,12 @@ def _lift(view: View, known: _Known) -> None:
     for name, tensor in graph.initializers.items():
         if name in overridable:
             continue
-        _define(view, name, constant_term(view, name, tensor), tensor.data_type)
+        view.define(name, constant_term(view, name, tensor), tensor.data_type)
     for name in graph.inputs:
         if name not in view.terms_of:
             dtype, shape = graph.type_of(name)
-            _define(view, name, view.terms.input(name, _tell(name, shape, taken, known), dtype), dtype)
+            view.define(name, view.terms.input(name, _tell(name, shape, taken, known), dtype), dtype)
     for index, node in enumerate(graph.nodes):
         for name, (term, dtype) in zip(node.output, lift_node(view, index, node), strict=False):
             if name:
-                _define(view, name, term, dtype)
-
-
-def _define(view: View, name: str, term: Term, dtype: int) -> None:
-    view.terms_of[name] = closed(view.terms, term) if name in view.shared else term
-    view.dtypes[name] = dtype or term.dtype
+                view.define(name, term, dtype)

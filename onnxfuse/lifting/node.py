@@ -29,6 +29,7 @@ from onnxfuse.terms.normal.normal import fold, make, reshape, slice_axis
 from onnxfuse.terms.shape_values import shape_data
 from onnxfuse.terms.term import REAL, SMALL, Array, Term, Terms, same_shape, static
 
+from .bodies import enclosed
 from .constants import constant_node
 from .progression import progression
 from .view import View
@@ -74,7 +75,10 @@ def _lift(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
         return [constant_node(view, node)]
     if view.effects[index] or index in graph.captures:
         counted = progression(view, node)
-        return _opaque(view, node) if counted is None else _counted(view, node, counted)
+        if counted is not None:
+            return _counted(view, node, counted)
+        known = None if view.effects[index] else enclosed(view, node, lift_node)
+        return _opaque(view, node) if known is None else known
     if graph.is_function and any(a.ref_attr_name for a in node.attribute):
         return _opaque(view, node)
     args = [view.term(name) for name in node.input]

@@ -10,6 +10,7 @@ from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.standard import STANDARD
+from onnxfuse.terms.normal.normal import closed
 from onnxfuse.terms.term import Term, Terms
 
 from .effects import Effect
@@ -42,6 +43,20 @@ class View:
     read: set[int] = field(default_factory=set)
     """The nodes of other domains whose terms are what they mean."""
 
+    within: bool = False
+    """Is it a body that is looked into from outside (`bodies`)?"""
+    steps: int = 0
+    """How many Scans the scope lies in that are looked into from outside (`bodies`)."""
+    looked_into: list[tuple[int, int]] = field(default_factory=list)
+    """The ids of terms that were made when the bodies of a node were looked into: from, to."""
+
+    decides: bool = True
+    """Is an If whose condition is known the branch that it takes?  Its node stays unless a fusion stands for it, and
+    the other branch may be no valid graph where more is known than the model says: if any such node is left, no If is
+    to be decided."""
+    decided: set[str] = field(default_factory=set)
+    """The values of those Ifs."""
+
     def of_copy(self, graph: Graph, parent: View | None) -> View:
         """The view of the same scope (`graph`) of a copy of the model; what is made there, this one does not know."""
         return replace(
@@ -53,6 +68,11 @@ class View:
             dtypes=dict(self.dtypes),
             hidden=dict(self.hidden),
         )
+
+    def define(self, name: str, term: Term, dtype: int) -> None:
+        """Say what a value computes."""
+        self.terms_of[name] = closed(self.terms, term) if name in self.shared else term
+        self.dtypes[name] = dtype or term.dtype
 
     @property
     def context(self) -> Context:

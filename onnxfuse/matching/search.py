@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
 from onnxfuse.errors import RuleError
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
 from onnxfuse.language.rule import Rule
 from onnxfuse.language.variants import Variant
+from onnxfuse.lifting.defined import outputs_of
 from onnxfuse.lifting.view import View
 from onnxfuse.model.op_traits import VIEWS
 from onnxfuse.terms.normal.normal import rebuild
@@ -66,7 +68,7 @@ def search(
     """Apply the strata in order.  `banned` names (rule, value) pairs that must not be fused; `raising`: the model may
     still be converted to a higher opset."""
     found = Found(dict(view.terms_of))
-    scope = Context(view.graph.opset, view.held, raising, view.graph.is_function)
+    scope = replace(view.context, raisable=raising, written_out=partial(outputs_of, view))
     matcher = Matcher(view.terms, catalogue, scope)
     order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
     state = State.of(view, found)

@@ -258,6 +258,9 @@ def _bounds(name: str) -> tuple[Dim, ...]:
     """Dimensions that a symbol is never above."""
     if isinstance(name, Derived) and name.startswith("tail("):
         return name.operands[1:]
+    if isinstance(name, Derived) and ")//(" in name:
+        whole, divisor = name.operands
+        return (whole,) if at_least(divisor, 1) and at_least(whole, 0) else ()
     limit = name.limit if isinstance(name, Bounded) else None
     return smallest_of(symbol(name)) if limit is None else (limit,)
 

@@ -230,8 +230,13 @@ def declared(kind: TypeProto, name: str) -> tuple[int, Shape | None]:
 
 def captured_names(node: NodeProto) -> set[str]:
     """Values of outer scopes that the bodies of a control-flow node use, without recursion."""
+    return captured_in(*(body for _, body in attribute_graphs(node)))
+
+
+def captured_in(*bodies: GraphProto) -> set[str]:
+    """Values of outer scopes that some bodies use."""
     captured: set[str] = set()
-    stack: list[tuple[GraphProto, frozenset[str]]] = [(body, frozenset()) for _, body in attribute_graphs(node)]
+    stack: list[tuple[GraphProto, frozenset[str]]] = [(body, frozenset()) for body in bodies]
     while stack:
         graph, outer = stack.pop()
         local = set(outer) | {i.name for i in graph.input} | {t.name for t in graph.initializer}

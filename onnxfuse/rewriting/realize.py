@@ -34,7 +34,6 @@ VIEWS: Mapping[str, Writing] = {
     "Reshape": view_nodes.reshape,
     "Expand": view_nodes.expand,
     "Transpose": view_nodes.transpose,
-    "Slice": view_nodes.slice_,
     "Concat": view_nodes.concat,
 }
 
@@ -120,6 +119,8 @@ class _Realizer:
         if self.builds is not None and not self.builds(term):
             raise UnrealisableError(f"{term.op} is not to be computed here")
         op = term.op
+        if term.attr("output") is not None:
+            raise UnrealisableError(f"{op} is a node of the graph, whose bodies are where it stands")
         if op == "Output":
             return self._outputs(term, dtype, limit)
         if op in ("Add", "Mul") and dtype in REAL:
@@ -135,6 +136,9 @@ class _Realizer:
             return op_node(self.plan, "ReduceLogSumExp", [self._operand(x, dtype, limit)], attrs, dtype, limit, name)
         if is_reshape(term) and (made := self._squeezed(term, dtype, limit, name)):
             return made
+        if op == "Slice" and "start" in attrs:
+            cuts = self._cuts(term, dtype, limit)
+            return view_nodes.slice_(self.plan, cuts, self._operands(cuts[-1], dtype, limit), limit, name)
         inputs = self._operands(term, dtype, limit)
         if op.removeprefix("ai.onnx.").startswith("Reduce"):
             attrs = counted(term.args[0], attrs)
@@ -145,6 +149,16 @@ class _Realizer:
         if op in VIEWS:
             return VIEWS[op](self.plan, term, inputs, attrs, limit, name)
         return op_node(self.plan, op, inputs, attrs, dtype, limit, name)
+
+    def _cuts(self, term: Term, dtype: int, limit: float) -> list[Term]:
+        """The slices along several axes that one node makes, the outermost first: nothing else wants the inner ones."""
+        cuts, axes = [term], {term.attr("axis")}
+        while (inner := cuts[-1].args[0]).op == "Slice" and inner.attr("axis") not in {None, *axes}:
+            if inner.id not in self.draft.once or self.plan.find(inner, dtype, limit) is not None:
+                break
+            cuts.append(inner)
+            axes.add(inner.attr("axis"))
+        return cuts
 
     def _squeezed(self, term: Term, dtype: int, limit: float, name: str) -> str:
         """A reduction without the dims that it reduces, where nothing wants it with them; else the empty string."""

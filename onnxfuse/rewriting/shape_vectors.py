@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, Sym
 from onnxfuse.terms.term import Array, Term
@@ -14,10 +15,15 @@ from .shape_sources import Numbers, Part, Run
 
 
 def shape_vector(plan: Plan, term: Term, limit: float, name: str) -> str:
+    """A tensor of dimensions, of any rank."""
     assert term.data is not None
     vector = dims_of(plan, list(term.data.ravel()), limit)
+    if term.dtype != TensorProto.INT64:
+        vector = plan.node("Cast", [vector], {"to": term.dtype}, limit, "" if term.data.ndim != 1 else name)
     if term.data.ndim == 0:
         return plan.node("Squeeze", [vector], {}, limit, name)
+    if term.data.ndim > 1:
+        return plan.node("Reshape", [vector, plan.integers(list(term.data.shape))], {}, limit, name)
     return vector
 
 

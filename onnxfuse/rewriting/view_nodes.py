@@ -67,16 +67,18 @@ def transpose(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], 
     return plan.node("Transpose", inputs, {"perm": attrs["perm"]} if "perm" in attrs else {}, limit, name)
 
 
-def slice_(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:
-    if "start" not in attrs:
-        return op_node(plan, "Slice", inputs, attrs, term.dtype, limit, name)
-    bounds = [attrs["start"], attrs["stop"]]
+def slice_(plan: Plan, cuts: Sequence[Term], inputs: list[str], limit: float, name: str) -> str:
+    """One node for slices of slices along as many axes, the outermost first."""
+    inner = cuts[::-1]
+    axes, starts = [cut.attr("axis") for cut in inner], [cut.attr("start") for cut in inner]
+    stops = [END if cut.attr("stop") is None else cut.attr("stop") for cut in inner]
     if plan.draft.opset < 10:
-        plain = {"starts": (bounds[0],), "ends": (bounds[1],), "axes": (attrs["axis"],)}
+        plain = {"starts": tuple(starts), "ends": tuple(stops), "axes": tuple(axes)}
         return plan.node("Slice", inputs, plain, limit, name)
-    vectors = [dims_of(plan, [END if b is None else b], limit) for b in bounds]
-    steps = [plan.integers([attrs["step"]])] if attrs["step"] != 1 else []
-    return plan.node("Slice", [*inputs, *vectors, plan.integers([attrs["axis"]]), *steps], {}, limit, name)
+    vectors = [dims_of(plan, bounds, limit) for bounds in (starts, stops)]
+    steps = [cut.attr("step") for cut in inner]
+    paces = [plan.integers(steps)] if any(step != 1 for step in steps) else []
+    return plan.node("Slice", [*inputs, *vectors, plan.integers(axes), *paces], {}, limit, name)
 
 
 def concat(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:

@@ -6,6 +6,7 @@ is the fall-back for ops that are not listed here; it does not carry symbolic ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from onnx import TensorProto
@@ -32,12 +33,26 @@ _ALIASES = {
 }
 """Ops of onnxruntime that shape inference treats like one of ai.onnx, or like the fused op of the same signature."""
 
+_FINE = 16
+"""Multiples of a sixteenth below sixteen have no rounding in any real type: bfloat16 has 8 bits."""
+
 _SECOND = {"Dropout": BOOL, "MaxPool": INT64}
 """Element types of second results (a mask, indices) where it is not that of the first."""
 
 
 def infer(terms: Terms, op: str, args: list[Term], attrs: Attributes, outputs: int = 1) -> Inferred:
-    """(shape, dtype) of every output; dtype 0 and shape None where unknown."""
+    """(shape, dtype) of every output; dtype 0 and shape None where unknown.
+
+    What nobody knows of an op is the same whenever the same is asked, so that equal expressions have equal shapes."""
+    before = terms.unknowns
+    found = _infer(terms, op, args, attrs, outputs)
+    if terms.unknowns == before:
+        return found
+    asked = (op, *(a.id for a in args), *sorted(attrs.items()), outputs)
+    return list(terms.inferred.setdefault(asked, found))
+
+
+def _infer(terms: Terms, op: str, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     op = _ALIASES.get(op, op.removeprefix("ai.onnx."))
     dtype = BOOL if op in BOOLEAN else args[0].dtype if args else 0
     if op in BROADCAST:
@@ -212,6 +227,9 @@ def _range(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> I
         first, last = start.item(), stop.item()
         if not any(isinstance(d, Sym) for d in (first, last, pace)):
             return [((len(range(first, last, pace)),), args[0].dtype)]
+    bounds = [a.scalar for a in args if a.scalar is not None and (a.scalar * _FINE).is_integer()]
+    if len(bounds) == 3 and bounds[2] and max(map(abs, bounds)) < _FINE:  # numbers that every real type holds
+        return [((max(math.ceil((bounds[1] - bounds[0]) / bounds[2]), 0),), args[0].dtype)]
     return [(terms.fresh_shape(1), args[0].dtype)]
 
 

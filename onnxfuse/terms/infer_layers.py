@@ -248,3 +248,40 @@ def _loss(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> In
     scores, labels = args[0], args[1]
     each = labels.shape if attrs.get("reduction") == "none" else ()
     return [(each, scores.dtype), (scores.shape, scores.dtype)]
+
+
+@rule("CausalConvWithState")
+def _causal_conv(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """ai.onnx CausalConvWithState-27: Y like X [B,C,S]; of the steps the last ones, one less than the kernel has."""
+    x, w = args[0].shape, args[1].shape
+    return [(x, args[0].dtype), (None if x is None or w is None else (*x[:2], w[2] - 1), args[0].dtype)]
+
+
+@rule("LinearAttention")
+def _linear_attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """ai.onnx LinearAttention-27: Y [B,S,H*D] with the columns of a head of V; the state [B,G,D,D] of each group."""
+    q, k, v, dtype = args[0].shape, args[1].shape, args[2].shape, args[0].dtype
+    groups, heads = attrs.get("kv_num_heads", 0), attrs.get("q_num_heads", 0)
+    rows, columns = (exact(x[2], groups) if x is not None and groups else None for x in (k, v))
+    if q is None or rows is None or columns is None:
+        return [(None, dtype)] * 2
+    return [((*q[:2], columns * heads), dtype), ((q[0], groups, rows, columns), dtype)]
+
+
+@rule("AffineGrid")
+def _affine_grid(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """ai.onnx AffineGrid-20: a place of two or three coordinates for each position of [N,C,(D,)H,W]."""
+    size, theta = args[1].data, args[0].shape
+    known = None if size is None or theta is None else (size[0], *size[2:], theta[1])
+    return [(known, args[0].dtype)]
+
+
+@rule("CenterCropPad")
+def _center(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """ai.onnx CenterCropPad-18: some axes, or all, as long as is asked for."""
+    x, wanted = args[0].shape, args[1].data
+    if x is None or wanted is None:
+        return [(None, args[0].dtype)]
+    axes = [normal_axis(axis, len(x)) for axis in attrs.get("axes", range(len(x)))]
+    lengths = dict(zip(axes, wanted, strict=True))
+    return [(tuple(lengths.get(axis, dim) for axis, dim in enumerate(x)), args[0].dtype)]

@@ -103,7 +103,10 @@ class Terms:
         self._table: dict[tuple[Any, ...], Term] = {}
         self._bits: dict[str, int] = {}
         self._numbers: dict[tuple[float, int, int], Term] = {}
-        self._fresh = 0
+        self.unknowns = 0
+        """How many dimensions were made of which nothing is known."""
+        self.inferred: dict[tuple[Any, ...], list[tuple[Shape | None, int]]] = {}
+        """What was inferred with such dimensions: op, arguments, attributes, outputs → (shape, dtype) of each."""
 
     def fork(self) -> Terms:
         """A table with the same terms, in which others can be made without this one's knowing.
@@ -141,8 +144,8 @@ class Terms:
         return iter(self._table.values())
 
     def fresh_dim(self) -> Sym:
-        self._fresh += 1
-        return symbol(f"?{self._fresh}")
+        self.unknowns += 1
+        return symbol(f"?{self.unknowns}")
 
     def fresh_shape(self, rank: int) -> Shape:
         return tuple(self.fresh_dim() for _ in range(rank))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
+from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, symbol
 from onnxfuse.rewriting.plan import UnrealisableError
-from onnxfuse.rewriting.shape_vectors import dims_of, told
+from onnxfuse.rewriting.shape_vectors import dims_of, shape_vector, told
 from tests.rewriting.test_operators import constants, plan
 
 B, S = symbol("B"), symbol("S")
@@ -51,3 +55,20 @@ def test_sizes_of_no_value_cannot_be_had() -> None:
     assert told(made, S, 1)
     assert not told(made, S, -1), "before the input itself"
     assert not told(made, symbol("elsewhere"), 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype", "expected"),
+    [
+        ([B, S], TensorProto.INT64, ["Shape"]),
+        (B, TensorProto.INT64, ["Shape", "Squeeze"]),
+        ([[B], [S]], TensorProto.INT64, ["Shape", "Reshape"]),
+        ([B, S], TensorProto.INT32, ["Shape", "Cast"]),
+    ],
+)
+def test_dimensions_have_the_rank_and_the_type_that_they_had(data: Any, dtype: int, expected: list[str]) -> None:
+    made = plan(17)
+    term = made.draft.view.terms.integers(np.array(data, object), dtype)
+    name = shape_vector(made, term, 1, "wanted")
+    assert [node.op for node in made.nodes] == expected
+    assert name in made.nodes[-1].outputs

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from onnxfuse.model.dims import Dim, symbol
+from onnxfuse.rewriting.plan import Plan
 from onnxfuse.rewriting.view_nodes import as_reshape, concat, expand, reshape, slice_
+from onnxfuse.terms.term import Term
 from tests.rewriting.test_operators import constants, plan
 
 B, S = symbol("B"), symbol("S")
@@ -58,16 +60,28 @@ def test_an_expand_names_only_what_it_widens() -> None:
     assert ([node.op for node in made.nodes], constants(made)) == (["Expand"], [[1, 5, 1]])
 
 
+def cut(made: Plan, x: Term, axis: int, start: int, stop: int, step: int = 1) -> Term:
+    attrs = {"axis": axis, "start": start, "stop": stop, "step": step}
+    return made.draft.view.terms.raw("Slice", [x], tuple(attrs.items()), shape=(B, S, 4), dtype=1)
+
+
 @pytest.mark.parametrize(("opset", "inputs"), [(9, 1), (10, 4)])
 def test_bounds_of_a_slice_are_attributes_or_inputs(opset: int, inputs: int) -> None:
     made = plan(opset)
     x = made.draft.view.term("x")
-    attrs = {"axis": 2, "start": 1, "stop": 5, "step": 1}
-    term = made.draft.view.terms.raw("Slice", [x], tuple(attrs.items()), shape=(B, S, 4), dtype=1)
-    slice_(made, term, ["x"], attrs, 1, "")
+    slice_(made, [cut(made, x, 2, 1, 5)], ["x"], 1, "")
     (node,) = made.nodes
     assert len(node.inputs) == inputs
     assert dict(node.attrs) == ({"starts": (1,), "ends": (5,), "axes": (2,)} if inputs == 1 else {})
+
+
+def test_a_slice_of_a_slice_along_another_axis_is_one_node() -> None:
+    made = plan(17)
+    x = made.draft.view.term("x")
+    inner = cut(made, x, 2, 1, 5)
+    slice_(made, [cut(made, inner, 0, 0, 3, 2), inner], ["x"], 1, "")
+    (node,) = made.nodes
+    assert (node.op, constants(made)) == ("Slice", [[1, 0], [5, 3], [1, 2], [2, 0]])  # the steps first
 
 
 @pytest.mark.parametrize(("opset", "axis"), [(10, 2), (11, -1)])

@@ -6,13 +6,14 @@ Rotary embeddings spell their angles out twice, as Concat(f, f) below Cos and Si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, minimum
-from onnxfuse.model.op_traits import ELEMENTWISE
+from onnxfuse.model.op_traits import ELEMENTWISE, VIEWS
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.normal.normal import expand, make, repeat, reshape, slice_axis
@@ -20,6 +21,35 @@ from onnxfuse.terms.term import Term, Terms, is_number, static
 
 Inward: TypeAlias = Callable[[Terms, Term, int, int, int], Term | None]
 """(terms, x, start, stop, step) → the slice with x's own op outside, or None where it cannot move inward."""
+
+
+MOVES = VIEWS | {"Concat", "Gather", "GatherElements", "Output", "Split", "Squeeze", "Unsqueeze"}
+"""Ops whose elements are elements of their inputs."""
+
+
+def behind(x: Term, dims: Sequence[Dim]) -> Term | None:
+    """What x is taken from by moving elements alone, of such last dimensions: that which lies furthest behind."""
+    last = slice(-len(dims), None)
+    fitting = [t for t in _below(x, MOVES, x.dtype) if t.shape is not None and t.shape[last] == tuple(dims)]
+    return min(fitting, key=lambda t: t.id, default=None)
+
+
+def sizes(x: Term, count: int) -> Term | None:
+    """The vector of so many integers from which x is computed: that which lies furthest behind."""
+    fitting = [t for t in _below(x) if t.dtype == TensorProto.INT64 and t.shape == (count,)]
+    return min(fitting, key=lambda t: t.id, default=None)
+
+
+def _below(x: Term, ops: Container[str] | None = None, dtype: int = 0) -> Iterator[Term]:
+    """x and what it is computed from, constants aside; by these ops, in this type."""
+    stack, seen = [x], set[int]()
+    while stack:
+        term = stack.pop()
+        if term.id not in seen and not term.constant and dtype in (0, term.dtype):
+            seen.add(term.id)
+            yield term
+            if ops is None or term.op in ops:
+                stack += term.args
 
 
 def along(terms: Terms, x: Term, axis: int) -> Term | None:

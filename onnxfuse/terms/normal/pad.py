@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from onnxfuse.terms.term import Term
 
 from .table import Applied, law, make
 
 SPATIAL = 2
 """Where the spatial axes of a convolution begin, behind batch and channels."""
+
+
+@law("Pad", "Pad(x, (1, 2), 0, (-2,)) = Pad(x, (0, 0, 1, 0, 0, 0, 2, 0), 0)")
+def _of_all_axes(a: Applied) -> Term | None:
+    """Axes that are not named are padded by nothing."""
+    rank, pads = a.args[0].rank, a.args[1].data if len(a.args) > 1 else None
+    axes = a.args[3].data if len(a.args) > 3 else None
+    if rank is None or pads is None or axes is None or pads.size != 2 * axes.size:
+        return None
+    around = np.zeros(2 * rank, object)
+    for i, axis in enumerate(axes.ravel()):
+        around[axis % rank], around[axis % rank + rank] = pads.ravel()[i], pads.ravel()[i + axes.size]
+    filler = [term for term in a.args[2:3] if term.op != "Absent"]
+    return make(a.terms, "Pad", [a.args[0], a.terms.integers(around), *filler], a.attrs, a.shape, a.dtype)
 
 
 @law("Pad", "Pad(x, (0, 0, 0, 0, 0, 0, 0, 0)) = x")
