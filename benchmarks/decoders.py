@@ -2,6 +2,7 @@
 
     python -m benchmarks.decoders --spellings 170 --mutants 0         each spelling with each of six slips
     python -m benchmarks.decoders --spellings 40 --mutants 25         and so many random mutants of each besides
+    python -m benchmarks.decoders --merged ...                        each in a branch beside its first step
 
 Prints what computes otherwise, at any of the lengths it runs at, and ends with 1 if something does.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from itertools import islice
+from itertools import islice, product
 
 import numpy as np
 import onnx
@@ -19,9 +20,11 @@ import onnx
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.model.graph import family_of
+from onnxfuse.model.walk import nodes
 from tests import exports
 from tests.spellings.build import Array
 from tests.spellings.decoders import SLIPS, Decoder, decoders
+from tests.spellings.merged import can_merge, feeds, merged, of
 from tests.spellings.mutants import REFUSALS, mutants, run
 
 CATALOGUE = catalogue.load()
@@ -38,13 +41,13 @@ def differs(got: list[Array], wanted: list[Array]) -> bool:
     )
 
 
-def slipped(decoder: Decoder, totals: Counter[str]) -> None:
-    model = decoder.spelling().model
+def slipped(decoder: Decoder, totals: Counter[str], *, beside: bool) -> None:
+    model = of(decoder)[0] if beside else decoder.spelling().model
     fused = fuse(model, CATALOGUE).model
     totals["slipped"] += 1
     totals["fused"] += attends(fused)
-    for past, new in decoder.lengths():
-        given = decoder.feeds(past, new)
+    for (past, new), cached in product(decoder.lengths(), (True, False) if beside else (True,)):
+        given = feeds(decoder, past, new, cached=cached) if beside else decoder.feeds(past, new)
         try:
             wanted = run(model, given)
         except REFUSALS:
@@ -54,9 +57,14 @@ def slipped(decoder: Decoder, totals: Counter[str]) -> None:
             print(f"{decoder.name}, slip={decoder.slip}: wrong at {past} and {new}", flush=True)
 
 
-def mutated(decoder: Decoder, count: int, totals: Counter[str]) -> None:
-    given = decoder.feeds(*decoder.lengths()[0])
+def mutated(decoder: Decoder, count: int, totals: Counter[str], *, beside: bool) -> None:
+    """The mutants of a decoder: in the branch with a past, those that give as many values as the first step does."""
+    given, first = decoder.feeds(*decoder.lengths()[0]), of(decoder)[1].spelling().model if beside else None
     for description, mutant in islice(mutants(decoder.spelling().model, seed=5, given=given), count):
+        if first is not None:
+            if len(mutant.graph.output) != len(first.graph.output):
+                continue
+            mutant, given = merged(mutant, first), feeds(decoder, *decoder.lengths()[0], cached=True)
         fused = fuse(mutant, CATALOGUE).model
         totals["mutants"] += 1
         totals["fused"] += attends(fused)
@@ -67,20 +75,26 @@ def mutated(decoder: Decoder, count: int, totals: Counter[str]) -> None:
 
 
 def attends(model: onnx.ModelProto) -> bool:
-    return any(family_of(node) == "Attention" for node in model.graph.node)
+    return any(family_of(node) == "Attention" for node in nodes(model.graph))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decoders", description=__doc__)
     parser.add_argument("--spellings", type=int, default=170)
     parser.add_argument("--mutants", type=int, default=0, help="random mutants of each spelling")
+    parser.add_argument("--merged", action="store_true", help="in the branch of an If, as merged decoders have them")
     options = parser.parse_args()
     totals: Counter[str] = Counter()
+
+    def chosen(slip: str = "none") -> list[Decoder]:
+        found = decoders(17, options.spellings, slip)
+        return [decoder for decoder in found if not options.merged or can_merge(vars(decoder.case))]
+
     for slip in SLIPS[1:]:
-        for decoder in decoders(17, options.spellings, slip):
-            slipped(decoder, totals)
-    for decoder in decoders(17, options.spellings):
-        mutated(decoder, options.mutants, totals)
+        for decoder in chosen(slip):
+            slipped(decoder, totals, beside=options.merged)
+    for decoder in chosen():
+        mutated(decoder, options.mutants, totals, beside=options.merged)
     print(dict(totals))
     return int(totals["wrong"] > 0)
 

@@ -33,7 +33,7 @@ from onnxfuse.targets.compatibility import compatibility
 from onnxfuse.targets.target import Target
 from onnxfuse.terms.term import Term
 
-from .fused import SIMPLIFY, Banned, Fused, Progress
+from .fused import EVERY, SIMPLIFY, Banned, Fused, Progress
 from .settle import settle
 
 _Arguments = ParamSpec("_Arguments")
@@ -148,7 +148,8 @@ def _fuse(
         if progress is not None:
             progress("match", done, len(views))
         forbidden = {(rule, value) for path, rule, value in banned if path == view.graph.path}
-        results.append((view, _search(view, catalogue, forbidden, raising)))
+        rules = replace(catalogue, rules=[]) if (EVERY, "") in forbidden else catalogue
+        results.append((view, _search(view, rules, forbidden, raising)))
     present = {f.name: f for f in model.functions if f.domain == DOMAIN}
     functions, names = Functions(catalogue, present), Names.of(view.graph for view in views)
     sites: list[FusedNode] = []
