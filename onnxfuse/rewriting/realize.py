@@ -135,6 +135,9 @@ class _Realizer:
             return op_node(self.plan, "ReduceLogSumExp", [self._operand(x, dtype, limit)], attrs, dtype, limit, name)
         if is_reshape(term) and (made := self._squeezed(term, dtype, limit, name)):
             return made
+        if op == "Pad" and self.draft.opset < 11 and term.args[1].data is not None:
+            attrs["pads"] = tuple(term.args[1].data.ravel())
+            return op_node(self.plan, op, [self._operand(term.args[0], dtype, limit)], attrs, dtype, limit, name)
         inputs = self._operands(term, dtype, limit)
         if op.removeprefix("ai.onnx.").startswith("Reduce"):
             attrs = counted(term.args[0], attrs)

@@ -244,6 +244,23 @@ def _slice(terms: Terms, x: Term, axis: int, index: Array, shape: Shape) -> Term
     return reshape(terms, part, shape) if index.ndim == 0 and part is not None else part
 
 
+def runs(index: Term, shape: Shape) -> list[tuple[tuple[Dim, Dim], Dim]] | None:
+    """What the indices of a ScatterND are of a tensor of this shape: (start, count) along each of its first axes, and
+    that axis's length; None where they are no mesh of runs in the order of the axes."""
+    if not index.shape or not isinstance(index.shape[-1], int) or not 0 < index.shape[-1] <= len(shape):
+        return None
+    mesh, found, used = index.shape[:-1], list[tuple[tuple[Dim, Dim], Dim]](), list[int]()
+    for part, dim in zip(_components(index, index.shape[-1]), shape, strict=False):
+        run = None if part is None else _pick(part, mesh)
+        if run is None:
+            return None
+        start = run.start + dim if isinstance(run.start, int) and run.start < 0 else run.start
+        found.append(((start, 1 if run.along is None else mesh[run.along]), dim))
+        used += [] if run.along is None else [run.along]
+    whole = all(d == 1 for axis, d in enumerate(mesh) if axis not in used)
+    return found if used == sorted(set(used)) and whole else None
+
+
 @law("GatherND", "GatherND(x, ((0,), (1,))) = x")
 def _gather_nd(a: Applied) -> Term | None:
     """A GatherND by a mesh of runs is a view."""
