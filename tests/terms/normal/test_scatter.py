@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from onnxfuse.model.dims import symbol
 from onnxfuse.terms.normal.gather import runs
 from onnxfuse.terms.term import Term
 from tests.spellings.build import Array
@@ -96,6 +97,17 @@ def test_parts_put_together_are_a_sum_only_in_their_order(s: Space) -> None:
     assert s.op("Concat", first, s.op("Mul", second, u), axis=1).op == "Concat"
     twice = s.op("Mul", s.terms.number(2.0, x.dtype), first)
     assert s.op("Concat", twice, s.op("Add", second, u), axis=1).op == "Concat"
+
+
+def test_a_run_that_may_be_one_index_for_all_is_none(s: Space) -> None:
+    """A Range of unknown length that is expanded to 4 has 4 elements, or one."""
+    count = s.terms.integers(np.array(symbol("n"), object))
+    zero, one = s.ints(0), s.ints(1)
+    for stop, known in ((count, False), (s.ints(4), True)):
+        run = s.op("Range", s.reshape(zero), stop if stop is count else s.reshape(stop), s.reshape(one))
+        rows = s.op("Expand", s.reshape(run, run.shape[0], 1, 1), s.ints(4, 3, 1))  # type: ignore[index]
+        columns = s.op("Expand", s.reshape(s.ints(0, 1, 2), 1, 3, 1), s.ints(4, 3, 1))
+        assert (runs(s.op("Concat", rows, columns, axis=-1), (4, 3)) is not None) == known
 
 
 def test_runs_are_named_with_what_they_run_along(s: Space) -> None:
