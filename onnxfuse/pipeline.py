@@ -211,7 +211,9 @@ def _report(
     before = model if target.functions else expand(model)
     sites = [site for site in fused.sites if worth_telling(site)]
     names = {site.node.name for site in fused.sites}
-    terms = source.views[0].terms_of | {site.value: site.term for site in fused.sites if not site.scope}
+    terms = {view.graph.path: dict(view.terms_of) for view in source.views}
+    for site in fused.sites:
+        terms.setdefault(site.scope, {})[site.value] = site.term
     known_ops = build.catalogue.matched_ops
     read = fused.lifted or Lifted.of(fused.model, build.base_dir)
     # Terms have the element types of before a conversion.

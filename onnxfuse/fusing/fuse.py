@@ -35,7 +35,7 @@ from onnxfuse.targets.compatibility import compatibility
 from onnxfuse.targets.target import Target
 from onnxfuse.terms.term import Term
 
-from .fused import SIMPLIFY, Banned, Fused, Progress
+from .fused import EVERY, SIMPLIFY, Banned, Fused, Progress
 from .settle import settle
 
 _Arguments = ParamSpec("_Arguments")
@@ -150,12 +150,13 @@ def _fuse(
         if progress is not None:
             progress("match", done, len(views))
         forbidden = {(rule, value) for path, rule, value in banned if path == view.graph.path}
-        found = _search(view, catalogue, forbidden, raising)
+        rules = replace(catalogue, rules=[]) if (EVERY, "") in forbidden else catalogue
+        found = _search(view, rules, forbidden, raising)
         if undecided(view, found):
             plain = lift(view.graph, view.base_dir, view.parent, catalogue=view.catalogue, decides=False)
             view.unread.update(plain.unread)
             view = plain
-            found = _search(view, catalogue, forbidden, raising)
+            found = _search(view, rules, forbidden, raising)
         results.append((view, found))
     present = {f.name: f for f in model.functions if f.domain == DOMAIN}
     functions, names = Functions(catalogue, present), Names.of(view.graph for view in views)

@@ -18,6 +18,8 @@ Banned: TypeAlias = frozenset[tuple[str, str, str]]
 """(scope, rule, value) of fusions that must not be made, and of values that must not be simplified."""
 SIMPLIFY = "simplify"
 """Stands for a rule where a value is computed anew without one."""
+EVERY = "*"
+"""Stands for all rules: in this scope, at whatever value, nothing is fused."""
 
 
 @dataclass

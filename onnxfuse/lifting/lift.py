@@ -11,7 +11,7 @@ from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, broadcast_dim, symbol
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.op_traits import BROADCAST
-from onnxfuse.model.symbols import Apart, last, limit, present, same_if, same_in_view, single
+from onnxfuse.model.symbols import Apart, label, last, limit, present, same_if, same_in_view, single
 from onnxfuse.terms.term import Term, Terms
 
 from .constants import constant_term
@@ -43,8 +43,9 @@ def lift(
     while True:
         view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)
         view.catalogue, view.decides = catalogue, decides
+        view.learned = {} if parent is None else known.learned
         _lift(view, known)
-        found = _known(view, _symbols(view) if parent is None else frozenset())
+        found = _known(view, _symbols(view))
         if known.includes(found):
             return view
         known = known.joined(found)
@@ -76,13 +77,30 @@ class _Known:
         return _Known(equal, {**other.limits, **self.limits}, *sets)
 
     @property
+    def learned(self) -> dict[str, Dim]:
+        """Symbols of which something is known → what that is."""
+        return {name: self.of(name) for name in {*self.equal, *self.single, *self.present, *self.limits}}
+
+    def of(self, name: str) -> Dim:
+        """The dimension that a symbol is."""
+        if isinstance(name, Apart) and name not in self.equal:
+            own: Bounded = Apart.labelled(name.label, name.partition("@")[2])
+        else:
+            text = label(name)
+            own = Bounded.of(text, 0, self.limits.get(text))
+        own.least = int(own in self.present)
+        return 1 if own in self.single else symbol(own)
+
+    @property
     def _sets(self) -> tuple[frozenset[str], ...]:
         return self.equal, self.single, self.present, self.closed
 
 
 def _symbols(view: View) -> frozenset[str]:
-    """The names of dimensions of inputs."""
-    shapes = [view.terms_of[name].shape or () for name in view.graph.inputs]
+    """The names of dimensions of inputs, or of what a body reads of the scopes around it."""
+    own = view.graph
+    given = own.inputs if own.parent is None else view.terms_of.keys() - own.producer.keys() - own.initializers.keys()
+    shapes = [view.terms_of[name].shape or () for name in given]
     return frozenset(name for shape in shapes for dim in shape if isinstance(dim, Sym) for name in dim.symbols)
 
 
@@ -125,11 +143,7 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
     for axis, dim in enumerate(shape or ()):
         if isinstance(dim, Sym):
             (text,) = dim.symbols
-            own: Bounded = Apart.labelled(text, f"{name}.{axis}")
-            if text not in taken or own in known.equal:
-                own = Bounded.of(text, 0, known.limits.get(text))
-            own.least = int(own in known.present)
-            dim = 1 if own in known.single else symbol(own)
+            dim = known.of(Apart.labelled(text, f"{name}.{axis}") if text in taken else text)
             taken.add(text)
         dims.append(dim)
     return None if shape is None else tuple(dims)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
+from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.standard import STANDARD
+from onnxfuse.model.symbols import renamed
 from onnxfuse.terms.normal.normal import closed
 from onnxfuse.terms.term import Term, Terms
 
@@ -42,6 +46,8 @@ class View:
     """What ops of other domains mean; None where their nodes are taken as they are."""
     read: set[int] = field(default_factory=set)
     """The nodes of other domains whose terms are what they mean."""
+    learned: Mapping[str, Dim] = field(default_factory=dict)
+    """Symbols of the scopes around this one → what they are wherever this one runs."""
 
     within: bool = False
     """Is it a body that is looked into from outside (`bodies`)?"""
@@ -99,18 +105,25 @@ class View:
             self.terms_of[name], self.dtypes[name] = term, dtype
         return term
 
+    def _seen(self, shape: Shape | None) -> Shape | None:
+        """The shape of a value of a scope around this one, as far as this one knows it."""
+        return None if shape is None else tuple(renamed(dim, self.learned) for dim in shape)
+
     def _outer(self, name: str) -> tuple[Term, int]:
         """The term of a value of a scope around this one, and its own element type, which terms do not tell."""
         view = self.parent
         while view is not None:
             if name in view.terms_of:
                 outer = view.terms_of[name]
-                dtype = view.dtypes.get(name, outer.dtype)
+                dtype, shape = view.dtypes.get(name, outer.dtype), self._seen(outer.shape)
                 if outer.op == "Constant" and outer.load is not None:
                     if outer.scalar is not None or outer.data is not None:
                         return self.terms.constant(outer.load(), dtype), dtype
                     return self.terms.stored(name, outer.shape or (), dtype, outer.load), dtype
-                return self.terms.input(name, outer.shape, dtype), dtype
+                if outer.data is not None:
+                    sizes = [renamed(size, self.learned) for size in outer.data.ravel()]
+                    return self.terms.integers(np.array(sizes, object).reshape(outer.data.shape), dtype), dtype
+                return self.terms.input(name, shape, dtype), dtype
             view = view.parent
         dtype, shape = self.graph.type_of(name)
         return self.terms.input(name, shape, dtype), dtype

@@ -363,10 +363,16 @@ def _resolve(view: View, found: Found, root: Term, replacement: dict[int, Term],
         result, args = term, [done[a.id] for a in below]
         if any(a is not b for a, b in zip(args, below, strict=True)):
             result = rebuild(view.terms, term, args)
-            made = result
-            while made.op != term.op and made.op in VIEWS:  # one that has moved out of it
-                made = made.args[0]
-            if term.id in found.origins and made.op == term.op and made.id not in found.origins:
-                found.origins[made.id] = found.origins[term.id]
+            _inherit(found, term, result)
+            if term.op in VIEWS:  # it may have moved into what it is of
+                _inherit(found, args[0], result)
         done[term.id] = result
     return done[root.id]
+
+
+def _inherit(found: Found, term: Term, result: Term) -> None:
+    """What comes of a term that rules made is made by them, too."""
+    while result.op != term.op and result.op in VIEWS:  # one that has moved out of it
+        result = result.args[0]
+    if term.id in found.origins and result.op == term.op and result.id not in found.origins:
+        found.origins[result.id] = found.origins[term.id]

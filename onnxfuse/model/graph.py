@@ -112,7 +112,7 @@ class Graph:
                     break
         for name in self.outputs:
             self.uses[name] = self.uses.get(name, 0) + 1
-        self._inferred: dict[str, TypeProto] | None = None
+        self._inferred: dict[str, dict[str, TypeProto]] | None = None
         self._implied: dict[str, int] | None = None
 
     @property
@@ -144,9 +144,10 @@ class Graph:
         """The type that is declared or that onnx infers."""
         found = self.types.get(name)
         if found is None and not self.is_function:
-            if self._inferred is None:
-                self._inferred = _infer(self)
-            found = self._inferred.get(name)
+            root = self.root
+            if root._inferred is None:
+                root._inferred = {} if root.is_function else _infer(root.model)
+            found = root._inferred.get(self.path, {}).get(name)
         return found
 
     def named_elsewhere(self) -> set[str]:
@@ -176,8 +177,7 @@ class Graph:
         for index in self.captures:
             node = self.nodes[index]
             for name, body in attribute_graphs(node):
-                label = node.name.strip("/") or f"{node.op_type}_{index}"
-                yield f"{self.path}/{label}.{name}", body
+                yield f"{self.path}/{label(node)}.{name}", body
 
     def of_copy(self, proto: GraphProto | FunctionProto, model: ModelProto, parent: Graph | None) -> Graph:
         """The same scope of a copy of the model: all that is known of this one, and the copy's protos to edit."""
@@ -199,6 +199,12 @@ def scopes_of_copy(scopes: Sequence[Graph], model: ModelProto) -> list[Graph]:
         made[id(scope)] = own = scope.of_copy(proto, model, None if outer is None else made[outer])
         bodies[id(scope)] = own.bodies()
     return list(made.values())
+
+
+def label(node: NodeProto) -> str:
+    """What a control-flow node is called in the paths of its bodies: its name, else its op and its first output, which
+    stay while other nodes come and go."""
+    return node.name.strip("/") or f"{node.op_type}_{next(filter(None, node.output), '')}"
 
 
 def roots(model: ModelProto) -> Iterator[Graph]:
@@ -286,19 +292,25 @@ def _strip(source: GraphProto, target: GraphProto, keep: int) -> None:
             target.input.append(info)
 
 
-def _infer(graph: Graph) -> dict[str, TypeProto]:
-    """onnx's own shape inference over the main graph; nothing where it fails, since it is only a help."""
+def _infer(model: ModelProto) -> dict[str, dict[str, TypeProto]]:
+    """onnx's own shape inference over the main graph and its bodies, by path; nothing where it fails, since it is only
+    a help."""
     from onnx import shape_inference
 
-    if graph.parent is not None:
-        return {}
     try:
-        bare = skeleton(graph.model)
+        bare = skeleton(model)
         pass_on(bare)
         inferred = shape_inference.infer_shapes(bare, data_prop=True)
     except Exception:  # onnx raises its own C++ errors, RuntimeError and ValueError for models that it cannot infer
         return {}
-    return {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
+    found: dict[str, dict[str, TypeProto]] = {}
+    pending = [("", inferred.graph)]
+    while pending:
+        path, graph = pending.pop()
+        found[path] = {info.name: info.type for info in (*graph.value_info, *graph.output)}
+        for node in graph.node:
+            pending += [(f"{path}/{label(node)}.{name}", body) for name, body in attribute_graphs(node)]
+    return found
 
 
 @dataclass

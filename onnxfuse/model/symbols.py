@@ -41,8 +41,8 @@ def label(name: str) -> str:
     return name.label if isinstance(name, Apart) else name
 
 
-def renamed(dim: Dim, names: Mapping[str, str]) -> Dim:
-    """The dimension with other symbols for these, in what is derived from them as well."""
+def renamed(dim: Dim, names: Mapping[str, str | Dim]) -> Dim:
+    """The dimension with other symbols or dimensions for these, in what is derived from them as well."""
     if not isinstance(dim, Sym):
         return dim
     total: Dim = 0
@@ -53,7 +53,8 @@ def renamed(dim: Dim, names: Mapping[str, str]) -> Dim:
                 a, b = (renamed(operand, names) for operand in name.operands)
                 factor = factor * (symbol(name) if (a, b) == name.operands else _derive(name)(a, b))
             else:
-                factor = factor * symbol(names.get(name, name))
+                known = names.get(name, name)
+                factor = factor * (symbol(known) if isinstance(known, str) else known)
         total = total + factor
     return total
 

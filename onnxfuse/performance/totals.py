@@ -31,22 +31,23 @@ class Asked:
     demand: Demand | None
 
 
-def asked(lifted: Lifted, at: Sizes, terms: Mapping[str, Term] | None = None) -> list[Asked]:
+def asked(lifted: Lifted, at: Sizes, terms: Mapping[str, Mapping[str, Term]] | None = None) -> list[Asked]:
     """The launches of a model.  A body counts once, however often it runs.
 
-    `terms` are those of values of the main graph, by name, which may say what reading the model does not.  Where a size
-    is no function of those of the inputs that we know, the model is read again with inputs of these sizes, and with
-    what the terms say."""
-    main = lifted.views[0]
+    `terms` are those of values, by the path of their graph and by name, which may say what reading the model does not.
+    Where a size is no function of those of the inputs that we know, the model is read again with inputs of these sizes,
+    and with what the terms say."""
+    terms = terms or {}
     found = [
-        Asked(view.graph.path, node, demand(view, node, at.known, terms if view is main else None))
+        Asked(view.graph.path, node, demand(view, node, at.known, terms.get(view.graph.path)))
         for view in lifted.views
         for node in launched(view)
     ]
     if not at.shapes or all(each.demand is not None for each in found):
         return found
+    main = terms.get("", {})
     open_values = (name for each in found if each.demand is None and not each.scope for name in each.node.output)
-    known = ((name, tensor_of(terms[name], at.known)) for name in open_values if terms and name in terms)
+    known = ((name, tensor_of(main[name], at.known)) for name in open_values if name in main)
     told = {name: tensor for name, tensor in known if tensor is not None}
     again = Lifted.of(sized(lifted.model, at.shapes, told), lifted.base_dir)
     views = {view.graph.path: view for view in again.views}

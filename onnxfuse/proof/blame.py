@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onnxfuse.fusing.fused import Banned, Fused
     from onnxfuse.rewriting.provenance import FusedNode, Vanished
 
+    from .branches import Branch
     from .cut_proof import Compared
 
 
@@ -31,23 +32,29 @@ class Suspects:
     simplified: Banned
     """Values that were computed anew without a rule, and must not be."""
 
+    def joined(self, other: Suspects) -> Suspects:
+        return Suspects([*self.sites, *other.sites], self.simplified | other.simplified)
+
     def __bool__(self) -> bool:
         return bool(self.sites or self.simplified)
 
 
-def suspects(fused: Fused, tested: ModelProto, compared: Compared) -> Suspects:
+def suspects(fused: Fused, tested: ModelProto, compared: Compared, branch: Branch | None = None) -> Suspects:
     """The fusions that wrong values tell of, and what must not be simplified.
 
     A value that no fusion is named after is computed through some: those inside its cut are to blame, unless their own
-    value is right.  `tested` is what was compared of the fused model."""
+    value is right.  `tested` is what was compared of the fused model: all of it, or one `branch`."""
+    scope, called = ("", str) if branch is None else (branch.scope, branch.name)
     sites: dict[int, tuple[FusedNode, str]] = {}
     simplified: set[tuple[str, str, str]] = set()
     for cut, reason in compared.wrong.items():
         inside = {name for index in cut.fused for name in tested.graph.node[index].output}
         for names in ({cut.output}, inside - compared.right, inside):
-            own = [site for site in fused.sites if not site.scope]
-            found = {id(site): (site, reason) for site in own if names & {site.value, *site.node.output}}
-            computed = {key for key in fused.simplified if not key[0] and key[2] in names}
+            own = [site for site in fused.sites if site.scope == scope]
+            found = {
+                id(site): (site, reason) for site in own if names & {called(site.value), *map(called, site.node.output)}
+            }
+            computed = {key for key in fused.simplified if key[0] == scope and called(key[2]) in names}
             if found or computed:
                 sites |= found
                 simplified |= computed

@@ -9,6 +9,7 @@ from onnx import ModelProto
 
 from onnxfuse.reporting.records import Validation
 
+from .branches import Branch, taken
 from .claim import Claim, Experiment
 from .cut_proof import compare_sites
 from .oracle import Oracle
@@ -26,17 +27,19 @@ OTHERWISE = "onnxruntime's optimizer changes what the original computes; both ra
 
 
 class Comparison:
-    """Runs the original once, in the constructor, and compares fused models with it."""
+    """Runs the original once, in the constructor, and compares fused models with it; of all of them the same `branch`,
+    if one is given (`branches.taken`)."""
 
     optimized = True
     """Does onnxruntime's optimizer work on the fused model?  Not where it alone makes the original differ."""
 
-    def __init__(self, claim: Claim, experiment: Experiment, progress: Progress) -> None:
-        self.claim, self.experiment, self.progress = claim, experiment, progress
+    def __init__(self, claim: Claim, experiment: Experiment, progress: Progress, branch: Branch | None = None) -> None:
+        self.claim, self.experiment, self.progress, self.branch = claim, experiment, progress, branch
+        self._original = self._of(claim.original)
         self._kernels: dict[str, Any] = {"emulate": experiment.validate == "kernels", "rules": claim.rules}
         progress(ORIGINAL, 0, STEPS)
         self.oracle = Oracle(
-            claim.original,
+            self._original,
             seed=experiment.seed,
             shapes=experiment.shapes,
             given=experiment.inputs,
@@ -45,14 +48,26 @@ class Comparison:
             **self._kernels,
         )
 
+    def runnable(self, fused: Fused) -> ModelProto:
+        """What is compared of a fused model, as the proof can run it."""
+        return self._of(self.claim.runnable(fused.model))
+
+    def _of(self, model: ModelProto) -> ModelProto:
+        """What is compared of a model."""
+        if self.branch is None:
+            return model
+        own = taken(model, self.branch)
+        assert own is not None, "a site stands there"
+        return own
+
     def outputs(self, fused: Fused) -> Validation:
         """The verdict on a fused model by its outputs, without onnxruntime's optimizer where that changes the
         original."""
-        runnable = self.claim.runnable(fused.model)
+        runnable = self.runnable(fused)
         verdict = self._verdict(runnable)
         if verdict.verdict == "mismatch":
             self.progress(SEARCH, 1, STEPS)
-            if self.optimized and self._verdict(self.claim.original).verdict == "mismatch":
+            if self.optimized and self._verdict(self._original).verdict == "mismatch":
                 self.optimized = False
                 verdict = self._verdict(runnable)
         if not self.optimized and verdict.verdict == "equal":
@@ -65,11 +80,12 @@ class Comparison:
     def cuts(self, fused: Fused) -> tuple[ModelProto, Compared]:
         """What was compared of a fused model value by value, each cut out of both models, and what came of it."""
         self.progress(CUTS, 2, STEPS)
-        runnable = self.claim.runnable(fused.model)
+        runnable = self.runnable(fused)
         compared = compare_sites(
-            self.claim.original,
+            self._original,
             runnable,
             self.oracle.cases,
+            inside="" if self.branch is None else self.branch.name(""),
             base_dir=self.claim.base_dir,
             seed=self.experiment.seed,
             **self.experiment.tolerances,
@@ -82,4 +98,4 @@ class Comparison:
     def by_float64(self) -> bool:
         """Whether, from now on, float64 judges: where onnxruntime's optimizer alone makes the original differ, by
         rounding."""
-        return not self.optimized and self.oracle.judge_by_float64(self.claim.original, **self.experiment.tolerances)
+        return not self.optimized and self.oracle.judge_by_float64(self._original, **self.experiment.tolerances)

@@ -68,6 +68,7 @@ def compare_sites(
     fused: onnx.ModelProto,
     cases: Sequence[Case],
     *,
+    inside: str = "",
     base_dir: Path | None = None,
     seed: int = 0,
     rtol: float | None = None,
@@ -75,11 +76,12 @@ def compare_sites(
     **kernels: Any,
 ) -> Compared:
     """Compares the values that the two models compute differently, one by one, on numbers of several sizes (`sites`).
+    Only those whose names begin with `inside`.
 
     Of `cases`, which are the oracle's, the first gives shapes, and the last unusual one masks as well.  Nothing is
     compared where nothing can be cut out, or no cutting runs.
     """
-    found = cuts.find(original, fused)
+    found = [site for site in cuts.find(original, fused) if site.output.startswith(inside)]
     try:
         real = observe(original, found, cases, base_dir) if found else []
     except SessionError:

@@ -66,6 +66,8 @@ class Usage:
     limits: list[tuple[int, int, int | str]] = field(default_factory=list)
     """``(factor, offset, size)``: factor · input + offset indexes an axis of `size` (a symbol where it is dynamic)."""
     mask: bool = False
+    switch: bool = False
+    """The input decides which branch an If takes, as a merged decoder's `use_cache_branch` does."""
     count: bool = False
     positive: bool = False
     """The input goes into a Log or a Sqrt."""
@@ -231,6 +233,7 @@ def _note(usage: Usage, index: _Index, node: onnx.NodeProto, scope: str, positio
             if not isinstance(size, int) or path.cap >= size:
                 usage.limits.append((path.factor, path.offset, size))
     usage.count |= position in _COUNTS.get(node.op_type, ())
+    usage.switch |= node.op_type == "If"
     usage.positive |= node.op_type in ("Log", "Sqrt")
     if path.factor == 1 and path.offset == 0:
         other = None

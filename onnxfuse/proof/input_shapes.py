@@ -49,6 +49,11 @@ class Input:
         return bool(_PAST_NAME.search(self.name)) and len(self.dims) >= 3 and not self.integer
 
     @property
+    def switch(self) -> bool:
+        """Whether it is one boolean that decides which branch an If takes."""
+        return self.usage.switch and self.dtype == np.bool_ and set(self.dims) <= {1}
+
+    @property
     def integer(self) -> bool:
         return bool(np.issubdtype(self.dtype, np.integer))
 

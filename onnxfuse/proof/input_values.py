@@ -37,15 +37,20 @@ class Case:
         return any(isinstance(value, np.ndarray) and not value.size for value in self.inputs.values())
 
 
-def usual_case(inputs: list[Input], shapes: dict[str, Sizes], seed: int, number: int, careful: bool) -> Case:
-    """Inputs of these sizes; integers whose use is unknown are 0 and 1 if `careful`."""
+def usual_case(
+    inputs: list[Input], shapes: dict[str, Sizes], seed: int, number: int, careful: bool, off: str = ""
+) -> Case:
+    """Inputs of these sizes; integers whose use is unknown are 0 and 1 if `careful`.  Switches are on, but for the one
+    that is `off`."""
     feeds: dict[str, Any] = {}
     for item in inputs:
         rng = np.random.default_rng([seed, number, zlib.crc32(item.name.encode())])
         sizes = sizes_of(item, shapes)
         draw = [_values(item, sizes, rng, shapes, number, careful) for _ in range(2 if item.sequence else 1)]
         feeds[item.name] = draw if item.sequence else draw[0]
-    return Case(named(shapes) or "static shapes", feeds)
+        if item.switch and not item.sequence:
+            feeds[item.name] = np.full_like(feeds[item.name], item.name != off)
+    return Case(", ".join(filter(None, (named(shapes) or "static shapes", off and f"{off} off"))), feeds)
 
 
 def unusual_case(inputs: list[Input], case: Case) -> Case:
@@ -61,7 +66,7 @@ def _unusual(item: Input, value: np.ndarray) -> np.ndarray:
     axis = next((axis for axis, size in enumerate(value.shape) if size >= 3), None)
     if axis is None or value.dtype.kind in "OUSc":
         axis = 0 if value.ndim and value.dtype.kind not in "OUSc" else None
-    if axis is None or item.usage.count or item.usage.positive or not value.size:
+    if axis is None or item.usage.count or item.usage.positive or item.switch or not value.size:
         return value
     made = value.copy()
     rows = np.moveaxis(made, axis, 0)

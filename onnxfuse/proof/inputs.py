@@ -55,7 +55,8 @@ def generate(
     they index, masks are 0 and 1 with at least one 1 a row, equal symbols get equal sizes.  A model with dynamic axes
     gets two cases at different sizes and, where its inputs may differ in axes that bear one name, a third in which they
     do.  Where it runs on them, unusual cases follow: all sizes 1, each kind of axis without a single element, and a
-    batch with a sample that is masked throughout or zero, and one that is large.  With `one`, the first case is enough.
+    batch with a sample that is masked throughout or zero, and one that is large.  Booleans that decide what an If does
+    hold, and do not hold in a case each.  With `one`, the first case is enough.
     `shapes` fixes the dims of inputs by name; `given` replaces generation altogether.
 
     Raises UsageError where `shapes` or `given` do not fit the model.
@@ -108,6 +109,8 @@ class _Search:
     """A mask beside a key/value cache spans the cached positions and the new ones, whatever its symbol says."""
     careful: bool = False
     """Integers whose use could not be traced are 0 and 1 only."""
+    off: str = ""
+    """The switch that is off."""
     pinned: Sizes = field(default_factory=dict)
     """Sizes of symbols that the model does not run without, whatever the ladders say."""
     cases: list[Case] = field(default_factory=list)
@@ -129,7 +132,7 @@ class _Search:
             self.error = error
             self.first_error = self.first_error or error
             return False
-        case = usual_case(self.inputs, shapes, self.seed, len(self.cases), self.careful)
+        case = usual_case(self.inputs, shapes, self.seed, len(self.cases), self.careful, self.off)
         return self.feed(replace(case, unusual=unusual))
 
     def feed(self, case: Case) -> bool:
@@ -165,14 +168,13 @@ def _searched(search: _Search, one: bool) -> tuple[list[Case], str]:
     steps = itertools.product(*(range(len(LADDERS[kind])) for kind in axes))
     ladder = sorted((dict(zip(axes, step, strict=True)) for step in steps), key=lambda rung: sum(rung.values()))
     ladder = ladder[:_ATTEMPTS]
-    has_past = any(item.past for item in search.inputs)
-    for search.careful, search.covers_past in ((False, has_past), (False, False), (True, has_past)):
-        first = next((rung for rung in ladder if search.attempt(rung)), None)
-        if first is None and _learn(search, ladder[0]):
-            first = ladder[0]
-        if first is not None:
-            break
-    else:
+    # A branch of an If may want other sizes than its other one: each switch is off once.
+    ways = ["", *(item.name for item in search.inputs if item.switch)]
+    first: dict[str, int] | None = None
+    while ways and first is None:
+        search.off = ways.pop(0)
+        first = _run_first(search, ladder)
+    if first is None:
         return [], search.first_error
     if one:
         return search.cases, ""
@@ -183,7 +185,22 @@ def _searched(search: _Search, one: bool) -> tuple[list[Case], str]:
     splits = ((kind, split) for kind in axes if kind != "batch" for split in _splits(search.inputs, search.kinds, kind))
     any(search.attempt(first, split, kind) for kind, split in splits)
     _add_unusual(search, first)
+    for search.off in ways:
+        search.pinned = {}
+        _run_first(search, ladder)
     return search.cases, ""
+
+
+def _run_first(search: _Search, ladder: list[dict[str, int]]) -> dict[str, int] | None:
+    """The first sizes at which the model runs, and a case of these."""
+    has_past = any(item.past for item in search.inputs)
+    for search.careful, search.covers_past in ((False, has_past), (False, False), (True, has_past)):
+        first = next((rung for rung in ladder if search.attempt(rung)), None)
+        if first is not None:
+            return first
+        if _learn(search, ladder[0]):
+            return ladder[0]
+    return None
 
 
 def _learn(search: _Search, rung: dict[str, int]) -> bool:

@@ -3,7 +3,8 @@
 Two tests, since each sees what the other does not: the outputs of the whole model on generated inputs, and every value
 that is computed anew, cut out with its neighbourhood and fed with unit normals.
 
-    1  Run the original.  One that does not run proves nothing, and that is the verdict.
+    1  Run the original.  One that does not run proves nothing, and that is the verdict.  A branch of an If is proved as
+       if it were always taken; of one that does not run, what is fused is left out.
     2  Compare the outputs of the fused model, and then its cuts.
     3  Cuts that differ name the fusions that are to blame (`blame`).  Ban those, fuse again, and go on at 2; at most
        ATTEMPTS times, the last time with all rules that they were built on.
@@ -23,11 +24,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from onnxfuse.fusing.fused import EVERY
+from onnxfuse.reporting.records import LeftOut, Validation
 from onnxfuse.rewriting.provenance import keys
 
-from .blame import Blame, left_out, left_out_vanished, suspects
+from .blame import Blame, left_out, left_out_vanished
 from .claim import Claim, Experiment, Proved
-from .comparison import FUSED, STEPS, Comparison
+from .comparison import FUSED, STEPS
+from .comparisons import Comparisons
 from .oracle import bisect
 
 if TYPE_CHECKING:
@@ -42,7 +46,7 @@ def prove(claim: Claim, experiment: Experiment, progress: Progress) -> Proved:
     """Compare the fused model with the original; leave out the guilty fusions if that is wanted.
 
     Raises what `Oracle` does."""
-    comparison = Comparison(claim, experiment, progress)
+    comparison = Comparisons(claim, experiment, progress)
     proved, final = _by_cuts(comparison)
     if final:
         return proved
@@ -56,15 +60,16 @@ def prove(claim: Claim, experiment: Experiment, progress: Progress) -> Proved:
     return proved
 
 
-def _by_cuts(comparison: Comparison) -> tuple[Proved, bool]:
+def _by_cuts(comparison: Comparisons) -> tuple[Proved, bool]:
     """Leave out what cuts that differ tell of.  Also whether there is nothing else to try."""
     claim, fused, blame = comparison.claim, comparison.claim.fused, Blame()
+    if not comparison.whole.oracle.cases:
+        return Proved(fused, comparison.outputs(fused), []), True
+    fused, unreached = _without_unreached(comparison, fused)
     for attempt in range(ATTEMPTS):
         comparison.progress(FUSED, 1, STEPS)
         verdict = comparison.outputs(fused)
-        if not comparison.oracle.cases:
-            return Proved(fused, verdict, []), True
-        guilty = suspects(fused, *comparison.cuts(fused))
+        guilty = comparison.suspects(fused)
         if not guilty:
             break
         if guilty.sites and not comparison.experiment.bisecting:
@@ -74,10 +79,20 @@ def _by_cuts(comparison: Comparison) -> tuple[Proved, bool]:
         fused = claim.rebuild(blame.lay(guilty, fused.banned, verdict, whole=attempt == ATTEMPTS - 1))
     else:
         verdict = comparison.outputs(fused)
-    return Proved(fused, verdict, blame.left_out), False
+    return Proved(fused, verdict, [*unreached, *blame.left_out]), False
 
 
-def _unsimplified(comparison: Comparison, proved: Proved) -> Proved:
+def _without_unreached(comparison: Comparisons, fused: Fused) -> tuple[Fused, list[LeftOut]]:
+    """Without what is fused in branches that cannot be run, and that."""
+    reasons = comparison.unreached(fused)
+    if not reasons:
+        return fused, []
+    nothing = Validation("not validated")
+    told = [left_out(site, nothing, reasons[site.scope]) for site in fused.sites if site.scope in reasons]
+    return comparison.claim.rebuild(fused.banned | {(scope, EVERY, "") for scope in reasons}), told
+
+
+def _unsimplified(comparison: Comparisons, proved: Proved) -> Proved:
     """Nothing is computed anew but what rules ask for."""
     if not proved.fused.simplified:
         return proved
@@ -85,12 +100,12 @@ def _unsimplified(comparison: Comparison, proved: Proved) -> Proved:
     return proved._replace(fused=fused, validation=comparison.outputs(fused))
 
 
-def _by_float64(comparison: Comparison, proved: Proved) -> Proved:
+def _by_float64(comparison: Comparisons, proved: Proved) -> Proved:
     """Float64 judges, if the original's own numbers depend on who runs it."""
     return proved._replace(validation=comparison.outputs(proved.fused)) if comparison.by_float64() else proved
 
 
-def _without_vanished(comparison: Comparison, proved: Proved) -> Proved:
+def _without_vanished(comparison: Comparisons, proved: Proved) -> Proved:
     """Without those of its matches that left no node and are to blame; as it was, if that does not help."""
     fused, rebuild = proved.fused, comparison.claim.rebuild
 
@@ -111,7 +126,7 @@ def _without_vanished(comparison: Comparison, proved: Proved) -> Proved:
     return Proved(left, comparison.outputs(left), told)
 
 
-def _without_guilty(comparison: Comparison, proved: Proved) -> Proved:
+def _without_guilty(comparison: Comparisons, proved: Proved) -> Proved:
     """Without the fusions that a bisection finds."""
     whole, verdict = proved.fused, proved.validation
     numbers = range(len(whole.sites))

@@ -54,8 +54,9 @@ def fusion(site: FusedNode, known: Mapping[str, int] | None = None) -> Fusion:
 def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str | None) -> list[NearMiss]:
     """Failed matches that got far, at places that no fusion covers: of those that share a place, the furthest.
 
-    Of rules that got equally far, the one that asks for the least besides is the nearest."""
-    covered = {t.id for site in sites for t in site.dead} | {site.term.id for site in sites}
+    Of rules that got equally far, the one that asks for the least besides is the nearest.  Of the rule `why` those too
+    where other rules have fused instead."""
+    covered, own = _covered(sites), _covered([s for s in sites if why in {match.rule.name for match in s.matches}])
     names: dict[int, str] = {}
     modules = ModulePaths(view.graph.nodes)
     for name, term in view.terms_of.items():
@@ -63,11 +64,13 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
             names.setdefault(term.id, name)
     result: list[NearMiss] = []
     told: set[int] = set()
-    open_roots = names.keys() - covered
+    open_roots = names.keys() - (covered if why is None else own)
     order = sorted(
         found.failures(open_roots), key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id)
     )
     for failure in order:
+        if failure.root.id in covered and failure.rule.name != why:
+            continue
         if not _telling(failure, why) or failure.root.id in told or failure.at.id in told:
             continue  # a smaller rule stops at the same step, or inside what a larger one has matched
         told |= failure.covered | {failure.at.id}
@@ -90,6 +93,11 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
             scope, code = f"{view.graph.path}{modules.of([node])}", place(frames(node))
             result.append(NearMiss(rule.name, source, scope, node.name or kept, reason, code=code))
     return sorted(set(result), key=lambda m: (m.rule, m.scope, m.node, m.reason))
+
+
+def _covered(sites: Sequence[FusedNode]) -> set[int]:
+    """The terms that fused nodes stand for."""
+    return {term.id for site in sites for term in (*site.dead, site.term)}
 
 
 def _telling(failure: Failure, why: str | None) -> bool:

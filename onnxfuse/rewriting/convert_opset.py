@@ -7,14 +7,14 @@ a node is taken from the original.
 
 from __future__ import annotations
 
-from onnx import ModelProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from onnxfuse.errors import UsageError
 from onnxfuse.lifting.lift import lift
 from onnxfuse.model.graph import opset_of, roots
 from onnxfuse.model.onnxruntime_ops import hide, unhide
 from onnxfuse.model.op_traits import COERCED
-from onnxfuse.model.walk import has_bodies
+from onnxfuse.model.walk import attribute_graphs, has_bodies
 from onnxfuse.targets.runtimes import Runtime
 from onnxfuse.terms.term import SMALL
 
@@ -55,7 +55,7 @@ def loadable(model: ModelProto, runtime: Runtime, opset: int | None) -> ModelPro
         raise UsageError(f"--opset {opset}: {loads}")
     if opset is not None or opset_of(model) <= runtime.opset:
         return model
-    reason = "the model's local functions and bodies of control flow cannot be converted"
+    reason = "the model's local functions, and bodies of control flow before opset 13, cannot be converted"
     if raisable(model):
         try:
             return convert(model, runtime.opset)
@@ -66,8 +66,8 @@ def loadable(model: ModelProto, runtime: Runtime, opset: int | None) -> ModelPro
 
 def raisable(model: ModelProto) -> bool:
     """Can the opset be raised unasked?  Local functions have opsets of their own, which must agree with the model's;
-    bodies of control flow are not converted."""
-    return not model.functions and not any(has_bodies(node) for node in model.graph.node)
+    axes in bodies of control flow are not counted from the end before (`_count_from_the_end`)."""
+    return not model.functions and (opset_of(model) >= 13 or not any(has_bodies(node) for node in model.graph.node))
 
 
 def _prepared(model: ModelProto) -> ModelProto:
@@ -117,7 +117,16 @@ def _is_large(tensor: TensorProto) -> bool:
 
 
 def _put_back(model: ModelProto, converted: ModelProto) -> None:
-    graph, original = converted.graph, model.graph
+    _put_back_graph(model.graph, converted.graph)
+    for field in ("metadata_props", "training_info"):
+        converted.ClearField(field)
+        getattr(converted, field).extend(getattr(model, field))
+    for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        setattr(converted, field, getattr(model, field))
+    converted.ir_version = max(converted.ir_version, model.ir_version)
+
+
+def _put_back_graph(original: GraphProto, graph: GraphProto) -> None:
     by_output = {node.output[0]: node for node in original.node if node.output}
     named = {node.name for node in original.node}
     for node in graph.node:
@@ -126,6 +135,9 @@ def _put_back(model: ModelProto, converted: ModelProto) -> None:
             del node.metadata_props[:]
             node.metadata_props.extend(old.metadata_props)
             node.name, node.doc_string = old.name, old.doc_string
+            bodies = dict(attribute_graphs(node))
+            for name, body in attribute_graphs(old):
+                _put_back_graph(body, bodies[name])
         elif node.name in named:
             node.name = ""  # one of several in place of one
     for field in KEPT:
@@ -140,9 +152,3 @@ def _put_back(model: ModelProto, converted: ModelProto) -> None:
     del graph.value_info[:]
     graph.value_info.extend([*original.value_info, *more])
     graph.name, graph.doc_string = original.name, original.doc_string
-    for field in ("metadata_props", "training_info"):
-        converted.ClearField(field)
-        getattr(converted, field).extend(getattr(model, field))
-    for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
-        setattr(converted, field, getattr(model, field))
-    converted.ir_version = max(converted.ir_version, model.ir_version)

@@ -139,6 +139,9 @@ class _Realizer:
         if op == "Slice" and "start" in attrs:
             cuts = self._cuts(term, dtype, limit)
             return view_nodes.slice_(self.plan, cuts, self._operands(cuts[-1], dtype, limit), limit, name)
+        if op == "Pad" and self.draft.opset < 11 and term.args[1].data is not None:
+            attrs["pads"] = tuple(term.args[1].data.ravel())
+            return op_node(self.plan, op, [self._operand(term.args[0], dtype, limit)], attrs, dtype, limit, name)
         inputs = self._operands(term, dtype, limit)
         if op.removeprefix("ai.onnx.").startswith("Reduce"):
             attrs = counted(term.args[0], attrs)

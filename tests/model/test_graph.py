@@ -122,10 +122,10 @@ def test_scopes_come_outermost_first_each_with_its_path() -> None:
     scopes = list(main(BRANCHES).scopes())
     assert [scope.path for scope in scopes] == [
         "",
-        "/If_1.then_branch",
-        "/If_1.then_branch/If_1.then_branch",
-        "/If_1.then_branch/If_1.else_branch",
-        "/If_1.else_branch",
+        "/If_y.then_branch",
+        "/If_y.then_branch/If_a.then_branch",
+        "/If_y.then_branch/If_a.else_branch",
+        "/If_y.else_branch",
     ]
     assert scopes[2].parent is scopes[1]
     assert {id(scope.root) for scope in scopes} == {id(scopes[0])}

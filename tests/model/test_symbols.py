@@ -58,6 +58,8 @@ def test_other_names_reach_what_is_derived() -> None:
         assert renamed(derive(a, c) + 1, {"a": "b"}) == derive(b, c) + 1
         assert renamed(derive(a, c), {"b": "a"}) == derive(a, c)
     assert renamed(minimum(a, b), {"b": "a"}) == a
+    assert renamed(2 * a * b + a, {"a": 3}) == 6 * b + 3
+    assert renamed(minimum(a, b), {"b": 2 * a + 1}) == a
 
 
 def test_what_was_told_apart_is_found_in_what_is_derived() -> None:

@@ -40,6 +40,16 @@ def test_sizes_that_only_numbers_give_are_read_from_numbers() -> None:
     assert totals(asked(Lifted.of(given), Sizes.of(given, {"x": (6, 8)}))) == Totals(1, 4 * (48 + 2 + 48), 0)
 
 
+def test_what_reading_a_body_does_not_say_terms_of_its_values_do() -> None:
+    branch = "then_branch = p () => (a) { h = d.Op (x)  a = Relu (h) }, else_branch = q () => (b) { b = Neg (x) }"
+    given = model(f"y = If (c) <{branch}>", "bool c, float[batch, 8] x")
+    given.opset_import.add(domain="d", version=1)
+    lifted, at = Lifted.of(given), Sizes.of(given, {"x": (2, 8)})
+    assert totals(asked(lifted, at)).unsized == 2
+    terms = {"/If_y.then_branch": {"h": lifted.views[0].term("x"), "a": lifted.views[0].term("x")}}
+    assert totals(asked(lifted, at, terms)) == Totals(3, 3 * 2 * 4 * 16, 0)
+
+
 def test_what_remains_says_why() -> None:
     given = model("a = MatMul(x, w)  b = Relu(a)  c = Transpose(b)  d = Det(v)  e = Mul(c, d)  y = Exp(e)")
     given.graph.input.append(helper.make_tensor_value_info("w", 1, [8, 4096]))

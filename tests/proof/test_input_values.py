@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from onnxfuse.errors import UsageError
@@ -40,11 +41,35 @@ def test_position_ids_count_up_within_their_table() -> None:
         np.testing.assert_array_equal(positions[0], np.arange(positions.shape[1]) % 5)
 
 
-def test_a_switch_is_thrown_both_ways() -> None:
-    graph = """g (bool c, float[n] x) => (y) {
-        y = If(c) <then_branch = t () => (float[n] a) { a = Neg(x) },
-                   else_branch = e () => (float[n] b) { b = Abs(x) }> }"""
-    assert [bool(case.inputs["c"]) for case in cases(parse(graph))[:2]] == [True, False]
+SWITCHED = """g (bool{0} c, bool{0} d, float[n, 4] x) => (y, z) {{
+    y = If(c) <then_branch = t () => (float[n, 4] a) {{ a = Neg(x) }},
+               else_branch = e () => (float[n, 4] b) {{ b = Abs(x) }}>
+    z = If(d) <then_branch = t () => (float[n, 4] a1) {{ a1 = Neg(x) }},
+               else_branch = e () => (float[n, 4] b1) {{ b1 = Reshape(x, {1}) }}> }}"""
+
+
+@pytest.mark.parametrize("shape", ["", "[1]"])
+def test_switches_are_on_and_each_is_off_once(shape: str) -> None:
+    model = parse(SWITCHED.format(shape, "like"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1, 4], np.int64), "like"))
+    thrown = [(case.inputs["c"].all(), case.inputs["d"].all()) for case in every(model)]
+    assert thrown[:2] == [(True, True), (True, True)]
+    assert thrown[-2:] == [(False, True), (True, False)]
+    assert cases(model)[-1].name.endswith(", d off")
+
+
+def test_what_a_branch_wants_is_tried_where_its_switch_is_off() -> None:
+    """It takes 12 numbers; the other branch takes any."""
+    model = parse(SWITCHED.format("", "like"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 6], np.int64), "like"))
+    off = [case for case in every(model) if not case.inputs["d"].all()]
+    assert [case.inputs["x"].shape for case in off] == [(3, 4)]
+
+
+def test_a_switch_of_which_only_one_way_runs_stays_there() -> None:
+    model = parse(SWITCHED.format("", "like"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([7, 11], np.int64), "like"))
+    assert {bool(case.inputs["d"]) for case in every(model)} == {True}
 
 
 def test_inputs_of_a_logarithm_are_positive() -> None:

@@ -8,7 +8,8 @@ import onnx.parser
 import pytest
 
 from onnxfuse.errors import UsageError
-from onnxfuse.rewriting.convert_opset import convert
+from onnxfuse.model.walk import attribute_graphs
+from onnxfuse.rewriting.convert_opset import convert, raisable
 from tests.spellings.mutants import run
 from tests.whole.test_nothing_lost import curious, rest
 
@@ -63,3 +64,41 @@ def test_a_model_with_local_functions_is_not_converted() -> None:
     with pytest.raises(UsageError, match="its local function local:Twice is of an opset of its own: leave --opset out"):
         convert(curious(), 23)
     assert convert(curious(), 21) == curious()
+
+
+BODIES = """<ir_version: 8, opset_import: ["": {}]>
+g (bool c, float[N, 4] x) => (float[N, 1] y) <float[4] w = {{1, 2, 3, 4}}> {{
+    h = Mul (x, w)
+    y = If (c) <
+        then_branch = p () => (float[N, 1] a) {{ a0 = Mul (h, w)  a = ReduceMean <axes = [-1]> (a0) }},
+        else_branch = q () => (float[N, 1] b) {{ b = ReduceMax <axes = [-1]> (h) }}
+    >
+}}"""
+
+
+def test_bodies_are_converted_and_lose_nothing_either() -> None:
+    before = onnx.parser.parse_model(BODIES.format(13))
+    (node,) = (node for node in before.graph.node if node.op_type == "If")
+    for _, body in attribute_graphs(node):
+        body.doc_string = f"all about {body.name}"
+        for inner in body.node:
+            inner.name = f"the {inner.op_type}"
+            inner.metadata_props.add(key="module", value=inner.output[0])
+    after = convert(before, 18)
+    onnx.checker.check_model(after, full_check=True)
+    (other,) = (node for node in after.graph.node if node.op_type == "If")
+    for (_, old), (_, new) in zip(attribute_graphs(node), attribute_graphs(other), strict=True):
+        kept = [inner for inner in new.node if inner.op_type != "Constant"]
+        assert [inner.name for inner in kept] == [inner.name for inner in old.node]
+        assert [list(inner.metadata_props) for inner in kept] == [list(inner.metadata_props) for inner in old.node]
+        assert (list(new.output), new.name, new.doc_string) == (list(old.output), old.name, old.doc_string)
+        reduced = next(inner for inner in new.node if inner.op_type.startswith("Reduce"))
+        assert len(reduced.input) == 2, "axes are an input since opset 18"
+    for condition in (True, False):
+        given = {"c": np.array(condition), "x": np.arange(8, dtype=np.float32).reshape(2, 4)}
+        np.testing.assert_array_equal(run(after, given)[0], run(before, given)[0])
+
+
+@pytest.mark.parametrize(("opset", "fits"), [(12, False), (13, True)])
+def test_an_opset_is_raised_unasked_where_axes_in_bodies_mean_the_same_there(opset: int, fits: bool) -> None:
+    assert raisable(onnx.parser.parse_model(BODIES.format(opset))) == fits

@@ -349,3 +349,23 @@ def test_a_bound_that_is_computed_may_be_nan_and_is_none_of_max(bound: str) -> N
     given = ", float low" if bound == "low" else ""
     before = model(f"g (float[2, 3] x{given}) => (float[2, 3] y) {{ {number} c = Less(x, low) y = Where(c, low, x) }}")
     assert ("Max" in ops(fuse(before, CATALOGUE).model.graph)) == (bound != "low")
+
+
+def test_an_op_that_a_view_behind_it_moves_into_is_still_the_one_that_was_fused() -> None:
+    """Weights that are guarded in one shape and used in another; the negative scale makes them no attention."""
+    before = model(
+        """g (float[2, 2, 6, 8] q, float[2, 2, 8, 5] k, float[2, 1, 3, 5] m) => (float[2, 2, 6, 5] y)
+        <float zero = {0}, int64[4] heads = {2, 4, 3, 5}, int64[4] rows = {2, 2, 6, 5}> {
+            s = MatMul (q, k)
+            r = Reshape (s, heads)
+            t = Add (r, m)
+            n = Neg (t)
+            p = Softmax <axis = -1> (n)
+            bad = IsNaN (p)
+            w = Where (bad, zero, p)
+            y = Reshape (w, rows)
+        }"""
+    )
+    after = fuse(before, CATALOGUE).model
+    assert [family_of(node) for node in after.graph.node if node.domain == "onnxfuse"] == ["FusedMatMul", "SafeSoftmax"]
+    assert_same_numbers(before, after)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from onnxfuse.model.dims import Dim, Shape, at_least, product
+from onnxfuse.model.dims import Dim, Shape, Sym, at_least, product
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer_table import normal_axis
@@ -102,8 +102,17 @@ def broadcast_steps(steps: Sequence[Dim], source: Shape | None, shape: Shape) ->
     return (0,) * (len(shape) - len(source)) + own
 
 
+def _fits(source: Shape | None, shape: Shape) -> bool:
+    """Is it known which axes are broadcast?  An unknown length that becomes a number is that number, or 1."""
+    own = shape[len(shape) - len(source or ()) :]
+    return not any(isinstance(d, Sym) and isinstance(whole, int) for d, whole in zip(source or (), own, strict=True))
+
+
 def _expanded(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
-    return Affine(args[0].offset, broadcast_steps(args[0].steps, term.args[0].shape, shape)) if len(args) == 1 else None
+    source = term.args[0].shape
+    if len(args) != 1 or not _fits(source, shape):
+        return None
+    return Affine(args[0].offset, broadcast_steps(args[0].steps, source, shape))
 
 
 def _sliced(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
@@ -116,6 +125,8 @@ def _sliced(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
 
 def _sum(sign: int) -> Step:
     def step(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
+        if not all(_fits(t.shape, shape) for t in term.args):
+            return None
         p, q = (broadcast_steps(a.steps, t.shape, shape) for a, t in zip(args, term.args, strict=True))
         return Affine(args[0].offset + sign * args[1].offset, tuple(x + sign * y for x, y in zip(p, q, strict=True)))
 
@@ -125,7 +136,7 @@ def _sum(sign: int) -> Step:
 def _multiple(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
     """A product, one of whose factors is the same everywhere."""
     for i in (0, 1):
-        if not any(args[i].steps):
+        if not any(args[i].steps) and _fits(term.args[1 - i].shape, shape):
             factor, other = args[i].offset, args[1 - i]
             steps = broadcast_steps(other.steps, term.args[1 - i].shape, shape)
             return Affine(other.offset * factor, tuple(s * factor for s in steps))
@@ -242,6 +253,23 @@ def _slice(terms: Terms, x: Term, axis: int, index: Array, shape: Shape) -> Term
     dim = x.shape[axis]
     part = chosen(terms, x, axis, [i + dim if i < 0 else i for i in index.ravel()])
     return reshape(terms, part, shape) if index.ndim == 0 and part is not None else part
+
+
+def runs(index: Term, shape: Shape) -> list[tuple[tuple[Dim, Dim], Dim]] | None:
+    """What the indices of a ScatterND are of a tensor of this shape: (start, count) along each of its first axes, and
+    that axis's length; None where they are no mesh of runs in the order of the axes."""
+    if not index.shape or not isinstance(index.shape[-1], int) or not 0 < index.shape[-1] <= len(shape):
+        return None
+    mesh, found, used = index.shape[:-1], list[tuple[tuple[Dim, Dim], Dim]](), list[int]()
+    for part, dim in zip(_components(index, index.shape[-1]), shape, strict=False):
+        run = None if part is None else _pick(part, mesh)
+        if run is None:
+            return None
+        start = run.start + dim if isinstance(run.start, int) and run.start < 0 else run.start
+        found.append(((start, 1 if run.along is None else mesh[run.along]), dim))
+        used += [] if run.along is None else [run.along]
+    whole = all(d == 1 for axis, d in enumerate(mesh) if axis not in used)
+    return found if used == sorted(set(used)) and whole else None
 
 
 @law("GatherND", "GatherND(x, ((0,), (1,))) = x")

@@ -22,6 +22,7 @@ from . import gather as gather
 from . import pad as pad
 from . import products as products
 from . import reductions as reductions
+from . import scatter as scatter
 from . import select as select
 from . import softmax as softmax
 from .sums import close, combine

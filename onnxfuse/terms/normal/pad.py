@@ -32,6 +32,20 @@ def _by_nothing(a: Applied) -> Term | None:
     return a.args[0] if pads is not None and all(p == 0 for p in pads.ravel()) else None
 
 
+@law(
+    "Pad",
+    "Pad(Pad(x, (0, 0, 0, 1, 0, 0, 0, 0)), (0, 0, 1, 1, 0, 0, 0, 0)) = Pad(x, (0, 0, 1, 2, 0, 0, 0, 0))",
+)
+def _twice(a: Applied) -> Term | None:
+    """By zeros both times."""
+    outer = padding(a.raw(a.attrs), 0)
+    inner = padding(a.args[0], 0) if outer is not None else None
+    if outer is None or inner is None:
+        return None
+    pads = np.array([p + q for p, q in zip(outer, inner, strict=True)], object)
+    return make(a.terms, "Pad", [a.args[0].args[0], a.terms.integers(pads)], {}, a.shape, a.dtype)
+
+
 @law("Conv", "Conv(Pad(x, (0, 0, 1, 1, 0, 0, 1, 1)), kernel) = Conv(x, kernel, pads=(1, 1, 1, 1))")
 def _conv(a: Applied) -> Term | None:
     """A Conv of a tensor with zeros around its spatial axes is a Conv with more of its own."""

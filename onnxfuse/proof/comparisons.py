@@ -1,0 +1,78 @@
+"""A fused model compared as a whole, and in each branch of an If that has fused nodes as if it were always taken.
+
+Inputs are generated for each by itself: a branch that reads a cache wants other sizes than the one that has none.  What
+is fused in a branch that cannot be run is not proved, and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from onnxfuse.reporting.records import Validation
+
+from .blame import Suspects, suspects
+from .branches import branches
+from .claim import Claim, Experiment
+from .comparison import Comparison
+
+if TYPE_CHECKING:
+    from onnxfuse.fusing.fused import Fused, Progress
+
+
+class Comparisons:
+    """Runs the original once, in the constructor, and each of its branches when a fused node first stands in it."""
+
+    def __init__(self, claim: Claim, experiment: Experiment, progress: Progress) -> None:
+        self.claim, self.experiment, self.progress = claim, experiment, progress
+        self.whole = Comparison(claim, experiment, progress)
+        self._branches = branches(claim.original)
+        self._made: dict[str, Comparison] = {}
+
+    def _parts(self, fused: Fused) -> Iterator[Comparison]:
+        """The branches in which a fused model has fused nodes."""
+        for scope in dict.fromkeys(site.scope for site in fused.sites):
+            if scope in self._branches:
+                yield self._made.get(scope) or self._of(scope)
+
+    def _of(self, scope: str) -> Comparison:
+        """A branch on the inputs or the sizes that were given, if it runs on those, else on others."""
+        for experiment in (self.experiment, replace(self.experiment, inputs=None, shapes=None)):
+            self._made[scope] = Comparison(self.claim, experiment, self.progress, self._branches[scope])
+            if self._made[scope].oracle.cases:
+                break
+        return self._made[scope]
+
+    def outputs(self, fused: Fused) -> Validation:
+        """The verdict on a fused model by its outputs: those of a branch are to be the same, too."""
+        verdict = self.whole.outputs(fused)
+        for part in self._parts(fused) if verdict.verdict == "equal" else ():
+            own = part.outputs(fused)
+            if own.verdict == "mismatch":
+                assert part.branch is not None
+                return replace(own, note=f"{own.note}, in {part.branch.scope}")
+            errors = [error for error in (verdict.max_error, own.max_error) if error is not None]
+            verdict = replace(verdict, max_error=max(errors, default=None), cases=verdict.cases + own.cases)
+        return verdict
+
+    def suspects(self, fused: Fused) -> Suspects:
+        """The fusions that single values of a fused model tell of, and what must not be simplified."""
+        found = suspects(fused, *self.whole.cuts(fused))
+        for part in self._parts(fused):
+            found = found.joined(suspects(fused, *part.cuts(fused), part.branch))
+        return found
+
+    def unreached(self, fused: Fused) -> dict[str, str]:
+        """The branches with fused nodes that cannot be run, and why."""
+        parts = [(part.branch, part.oracle) for part in self._parts(fused)]
+        return {
+            branch.scope: f"no inputs are found that its branch runs on: {oracle.reason}"
+            for branch, oracle in parts
+            if branch is not None and not oracle.cases
+        }
+
+    def by_float64(self) -> bool:
+        """Whether, from now on, float64 judges, see `Comparison.by_float64`."""
+        asked = [part.by_float64() for part in (self.whole, *self._made.values())]
+        return any(asked)

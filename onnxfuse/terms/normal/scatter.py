@@ -1,0 +1,162 @@
+"""Normal form of what is written into a part of a tensor: where that is the part and something more, a sum.
+
+    ScatterND       x[..., 1:, 1:] += u, which exporters write as a ScatterND of x[..., 1:, 1:] + u by a mesh of runs,
+                    is x + Pad(u)
+    Concat          of the parts of x, some of them with something more, is x and these between zeros
+
+So decomposed relative positions, which vision transformers add to all scores but those of the class token, are a bias
+like any other.  Only for indices that are runs (`gather.affine`), each along an axis of its own: those name no element
+twice, and none that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onnxfuse.model.dims import Dim, at_least, product
+from onnxfuse.terms.term import Term, Terms, same_shape
+
+from .gather import runs
+from .sums import combine
+from .table import Applied, hoisted, law, make, scaled
+from .views import expand, reshape, slice_axis, transpose
+
+
+@law(
+    "ScatterND",
+    "ScatterND(T(z), ((1,), (2,)), Slice(T(z), (1,), (3,), (0,)) + row)"
+    " = T(z) + Pad(Expand(row, (2, 4)), (1, 0, 1, 0))",
+)
+def _scattered(a: Applied) -> Term | None:
+    """Of a tensor and of what is written there, as they are, or as that was before it was transposed."""
+    terms, (x, index, y) = a.terms, a.args
+    if not a.real or a.attrs.get("reduction", "none") != "none" or x.shape is None or y.shape is None:
+        return None
+    found = runs(index, x.shape)
+    if found is None or not all(at_least(start, 0) and at_least(d, start + n) for (start, n), d in found):
+        return None
+    box = [*(run for run, _ in found), *((0, d) for d in x.shape[len(found) :])]
+    if product(y.shape) != product(n for _, n in box):
+        return None
+    y = reshape(terms, y, tuple(n for _, n in box))
+    turned = _turned(x)
+    total = _written(terms, x, y, box)
+    if total is not None or turned is None:
+        return total
+    order = turned.attr("perm")
+    back = [order.index(axis) for axis in range(len(box))]
+    total = _written(terms, transpose(terms, x, back), transpose(terms, y, back), [box[axis] for axis in back])
+    return None if total is None else transpose(terms, total, order)
+
+
+def _turned(x: Term) -> Term | None:
+    """The Transpose that x, or what x is a slice of, is."""
+    x, _ = hoisted(x)
+    while x.op == "Slice" and len(x.args) == 1:
+        x = x.args[0]
+    return x if x.op == "Transpose" else None
+
+
+def _written(terms: Terms, x: Term, y: Term, box: Sequence[tuple[Dim, Dim]]) -> Term | None:
+    """x, in a box of which, (start, count) along each axis, is y instead: if y is what x has there and something more,
+    the sum of x and this."""
+    part = x
+    for axis, (start, count) in enumerate(box):
+        part = slice_axis(terms, part, axis, start, start + count)
+    more = _more(terms, part, y) if same_shape(part.shape, y.shape) else None
+    if more is None or x.shape is None or y.shape is None:
+        return None
+    around = [(start, d - start - n) for (start, n), d in zip(box, x.shape, strict=True)]
+    return combine(terms, "Add", [x, _padded(terms, more, y.shape, around)])
+
+
+@law(
+    "Concat",
+    "Concat(Slice(x, (0,), (1,), (3,)), Slice(x, (1,), (4,), (3,)) + Slice(y, (0,), (3,), (3,)), axis=3)"
+    " = x + Pad(Slice(y, (0,), (3,), (3,)), (0, 0, 0, 1, 0, 0, 0, 0))",
+)
+def _stacked(a: Applied) -> Term | None:
+    if not a.real or a.shape is None or len(a.args) < 2:
+        return None
+    axis = a.attrs["axis"] % len(a.shape)
+    for x in _sliced(a.args, axis):
+        if same_shape(x.shape, a.shape):
+            total = _sum(a.terms, x, a.args, axis)
+            if total is not None:
+                return total
+    return None
+
+
+def _sliced(parts: Sequence[Term], axis: int) -> list[Term]:
+    """The tensors of which parts along this axis are slices, as they are or in a sum."""
+    found: dict[int, Term] = {}
+    for part in parts:
+        for operand in (part, *(part.args if part.op == "Add" else ())):
+            x, _ = hoisted(operand)
+            if x.op == "Slice" and len(x.args) == 1 and x.attr("axis") == axis:
+                found[x.args[0].id] = x.args[0]
+    return list(found.values())
+
+
+def _sum(terms: Terms, x: Term, parts: Sequence[Term], axis: int) -> Term | None:
+    """x and what its parts have more, or None where these are not its parts, one after the other."""
+    assert x.shape is not None
+    factors = {factor for part in parts for factor in _factors(part, x)}
+    if len(factors) != 1:
+        return None
+    whole = scaled(terms, x, factors.pop())
+    start: Dim = 0
+    total = [whole]
+    for part in parts:
+        if part.shape is None:
+            return None
+        count = part.shape[axis]
+        own = slice_axis(terms, whole, axis, start, start + count)
+        if part is not own:
+            more, behind = _more(terms, own, part), x.shape[axis] - start - count
+            if more is None or not isinstance(start, int) or not isinstance(behind, int):
+                return None  # before opset 11 a Pad takes numbers alone
+            around: list[tuple[Dim, Dim]] = [(0, 0)] * len(x.shape)
+            around[axis] = (start, behind)
+            total.append(_padded(terms, more, part.shape, around))
+        start = start + count
+    return combine(terms, "Add", total) if len(total) > 1 else None
+
+
+def _factors(part: Term, x: Term) -> set[float]:
+    """What slices of x are multiplied by in a part."""
+    operands = (part, *(part.args if part.op == "Add" else ()))
+    split = [hoisted(operand) for operand in operands]
+    return {factor for base, factor in split if base.op == "Slice" and base.args == (x,)}
+
+
+def _more(terms: Terms, part: Term, total: Term) -> Term | None:
+    """u of part + u, also if they were added in another shape; None if it is no such sum."""
+    assert part.shape is not None
+    inner = total.args[0] if total.op == "Reshape" and len(total.args) == 1 else total
+    if inner.op != "Add" or inner.shape is None:
+        return None
+    own = reshape(terms, part, inner.shape)
+    rest = [operand for operand in inner.args if operand is not own]
+    if len(rest) != len(inner.args) - 1:
+        return None
+    more = rest[0] if len(rest) == 1 else combine(terms, "Add", rest)
+    return more if inner is total else reshape(terms, expand(terms, more, inner.shape), part.shape)
+
+
+def _padded(terms: Terms, x: Term, shape: Sequence[Dim], around: Sequence[tuple[Dim, Dim]]) -> Term:
+    """x, which broadcasts to this shape, with so many zeros before and behind each of its axes."""
+    assert x.shape is not None
+    padded = [axis for axis, pads in enumerate(around) if pads != (0, 0)]
+    missing = len(shape) - len(x.shape)
+    wide = list(x.shape)
+    for axis in padded:
+        if axis < missing:
+            wide, missing = [*shape[axis:missing], *wide], axis
+        wide[axis - missing] = shape[axis]
+    x = expand(terms, x, tuple(wide))
+    pads = [around[axis][side] for side in (0, 1) for axis in range(missing, len(shape))]
+    data = np.array(pads, object)
+    return make(terms, "Pad", [x, terms.integers(data)], {}) if padded else x

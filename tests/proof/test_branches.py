@@ -1,0 +1,109 @@
+"""A branch of an If in place of the If: its nodes, weights and bodies, under names of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxfuse.proof.branches import branches, taken
+from tests.spellings.build import Array
+from tests.spellings.mutants import run
+
+
+def model(body: str, inputs: str = "bool c, float[2] x") -> onnx.ModelProto:
+    return parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> g ({inputs}) => (float[2] y) {{ {body} }}')
+
+
+X = np.array([1.0, -2.0], np.float32)
+ONE = model(
+    """t = Neg (x)
+    y = If (c) <
+        then_branch = p () => (a) <float[1] w = {3}> { t1 = Mul (t, w)  a = Add (t1, x) },
+        else_branch = q () => (t) {}
+    >"""
+)
+NESTED = model(
+    """y = If (c) <
+        then_branch = p () => (a) {
+            b = Mul (x, x)
+            a = If (c) <then_branch = q () => (d) { d = Add (b, x) }, else_branch = r () => (b) {}>
+        },
+        else_branch = s () => (x) {}
+    >"""
+)
+
+
+def computed(given: onnx.ModelProto, scope: str, **more: Array) -> list[float]:
+    """What a branch computes where the condition says that the other one is taken."""
+    alone = taken(given, branches(given)[scope])
+    assert alone is not None
+    onnx.checker.check_model(alone)
+    assert {node.op_type for node in alone.graph.node} & {"If"} == set()
+    return run(alone, {"c": np.array(False), "x": X} | more)[0].tolist()
+
+
+def test_a_branch_is_taken_whatever_the_condition_says() -> None:
+    assert branches(ONE).keys() == {"/If_y.then_branch", "/If_y.else_branch"}
+    assert computed(ONE, "/If_y.then_branch") == [-2, 4]
+    assert computed(ONE, "/If_y.else_branch") == [-1, 2]
+
+
+def test_a_branch_within_a_branch_takes_both() -> None:
+    assert computed(NESTED, "/If_y.then_branch/If_a.then_branch") == [2, 2]
+    assert computed(NESTED, "/If_y.then_branch/If_a.else_branch") == [1, 4]
+
+
+def test_an_if_within_a_branch_stays_one() -> None:
+    alone = taken(NESTED, branches(NESTED)["/If_y.then_branch"])
+    assert alone is not None
+    assert [node.op_type for node in alone.graph.node] == ["Mul", "If", "Identity"]
+    for condition, wanted in ((True, [2, 2]), (False, [1, 4])):
+        assert run(alone, {"c": np.array(condition), "x": X})[0].tolist() == wanted
+
+
+def test_names_of_nodes_and_values_of_a_branch_are_its_own() -> None:
+    given = onnx.ModelProto.FromString(ONE.SerializeToString())
+    node = given.graph.node[1]
+    node.name = "/block/If"
+    for inner in node.attribute[0].g.node:
+        inner.name = "the same"[: len(inner.output[0]) * 8]
+    branch = branches(given)["/block/If.then_branch"]
+    alone = taken(given, branch)
+    assert alone is not None
+    assert branch.name("t1") in {name for inner in alone.graph.node for name in inner.output}
+    assert [inner.name for inner in alone.graph.node][1:] == [branch.name("the same"), branch.name("the same"), ""]
+
+
+def test_values_that_a_body_within_a_branch_reads_are_found_there() -> None:
+    given = model(
+        """y = If (c) <then_branch = p () => (h) <int64 n = {3}, bool on = {1}> {
+            w = Neg (x)
+            h = Loop (n, on, x) <body = b (int64 i, bool go, float[2] f) => (again, next) {
+                again = Identity (go)  next = Add (f, w)
+            }>
+        }, else_branch = q () => (x) {}>"""
+    )
+    assert computed(given, "/If_y.then_branch") == [-2, 4]
+
+
+@pytest.mark.parametrize("scope", ["/If_y.then_branch", "/If_z.then_branch"])
+def test_a_model_without_the_branch_has_none(scope: str) -> None:
+    other = model("y = Neg (x)")
+    renamed = onnx.ModelProto.FromString(ONE.SerializeToString())
+    renamed.graph.node[1].name = "z"
+    assert taken(other, branches(ONE)["/If_y.then_branch"]) is None
+    assert taken(renamed, branches(ONE)["/If_y.then_branch"]) is None
+    assert scope not in branches(other)
+
+
+def test_bodies_of_loops_are_no_branches() -> None:
+    given = model(
+        """y = Loop (n, c, x) <body = b (int64 i, bool go, float[2] f) => (again, next) {
+            again = Identity (go)
+            next = If (go) <then_branch = p () => (f) {}, else_branch = q () => (x) {}>
+        }>""",
+        "int64 n, bool c, float[2] x",
+    )
+    assert branches(given) == {}

@@ -1,0 +1,116 @@
+"""What is written into a part of a tensor: a sum where it is that part and something more, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from onnxfuse.model.dims import symbol
+from onnxfuse.terms.normal.gather import runs
+from onnxfuse.terms.term import Term
+from tests.spellings.build import Array
+from tests.terms.normal.space import INT64, Space
+
+
+@pytest.fixture
+def s() -> Space:
+    return Space()
+
+
+def mesh(*ranges: range) -> Array:
+    """Indices of a box, as a ScatterND takes them."""
+    return np.stack(np.meshgrid(*ranges, indexing="ij"), -1).astype(np.int64)
+
+
+def index(s: Space, array: Array) -> Term:
+    return s.terms.constant(array, INT64)
+
+
+Choose = Callable[[Space, Term, Term, Term], Term]
+CASES: dict[str, tuple[Array, Choose, bool]] = {
+    "the part and more": (mesh(range(1, 4), range(2, 6)), lambda s, x, part, u: s.op("Add", part, u), True),
+    "counted from the end": (mesh(range(-3, 0), range(-4, 0)), lambda s, x, part, u: s.op("Add", part, u), True),
+    "in another shape": (
+        mesh(range(1, 4), range(2, 6)),
+        lambda s, x, part, u: s.reshape(s.op("Add", s.reshape(part, 3, 2, 2), s.reshape(u, 3, 2, 2)), 3, 4),
+        True,
+    ),
+    "a neighbour": (mesh(range(3), range(2, 6)), lambda s, x, part, u: s.op("Add", part, u), False),
+    "columns in another order": (
+        mesh(range(1, 4), range(2, 6))[:, ::-1],
+        lambda s, x, part, u: s.op("Add", part, u),
+        False,
+    ),
+    "rows twice": (mesh(range(1, 4), range(2, 6))[[0, 1, 1]], lambda s, x, part, u: s.op("Add", part, u), False),
+    "every second row": (mesh(range(0, 6, 2), range(2, 6)), lambda s, x, part, u: s.op("Add", part, u), False),
+    "the part twice": (
+        mesh(range(1, 4), range(2, 6)),
+        lambda s, x, part, u: s.op("Add", part, part, u),
+        False,
+    ),
+    "another tensor": (mesh(range(1, 4), range(2, 6)), lambda s, x, part, u: s.op("Add", u, u), False),
+    "a product": (mesh(range(1, 4), range(2, 6)), lambda s, x, part, u: s.op("Mul", part, u), False),
+}
+"""Indices, what is written there, and whether that is a sum with the whole."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_written_into_a_part_is_a_sum_if_it_is_one(case: str, s: Space) -> None:
+    array, written, fits = CASES[case]
+    x, u = s.input("x", 4, 6), s.input("u", 3, 4)
+    part = s.slice(s.slice(x, 0, 1, 4), 1, 2, 6)
+    found = s.op("ScatterND", x, index(s, array), written(s, x, part, u))
+    assert (found.op == "Add") == fits
+    if fits:
+        pads = s.terms.constant(np.array([1, 2, 0, 0]), INT64)
+        assert found is s.op("Add", x, s.op("Pad", u, pads))
+
+
+def test_integers_and_sums_into_what_is_there_stay(s: Space) -> None:
+    x, u = s.input("x", 4, 6), s.input("u", 3, 4)
+    part = s.slice(s.slice(x, 0, 1, 4), 1, 2, 6)
+    where = index(s, mesh(range(1, 4), range(2, 6)))
+    assert s.op("ScatterND", x, where, s.op("Add", part, u), reduction="add").op == "ScatterND"
+
+
+def test_what_is_broadcast_is_as_long_as_the_part_before_zeros_surround_it(s: Space) -> None:
+    x, row = s.input("x", 2, 4, 6), s.input("row", 4)
+    part = s.slice(x, 2, 2, 6)
+    found = s.op("ScatterND", x, index(s, mesh(range(2), range(4), range(2, 6))), s.op("Add", part, row))
+    pads = s.terms.constant(np.array([2, 0]), INT64)
+    assert found is s.op("Add", x, s.op("Pad", row, pads))
+    column = s.input("column", 4, 1)
+    found = s.op("ScatterND", x, index(s, mesh(range(2), range(4), range(2, 6))), s.op("Add", part, column))
+    assert found.op == "Add"
+    (padded,) = (a for a in found.args if a.op == "Pad")
+    assert padded.args[0].shape == (4, 4)
+
+
+def test_parts_put_together_are_a_sum_only_in_their_order(s: Space) -> None:
+    x, u = s.input("x", 4, 6), s.input("u", 4, 4)
+    first, second = s.slice(x, 1, 0, 2), s.slice(x, 1, 2, 6)
+    assert s.op("Concat", first, s.op("Add", second, u), axis=1).op == "Add"
+    assert s.op("Concat", s.op("Add", second, u), first, axis=1).op == "Concat"
+    assert s.op("Concat", first, s.op("Add", s.slice(x, 1, 1, 5), u), axis=1).op == "Concat"
+    assert s.op("Concat", first, s.op("Mul", second, u), axis=1).op == "Concat"
+    twice = s.op("Mul", s.terms.number(2.0, x.dtype), first)
+    assert s.op("Concat", twice, s.op("Add", second, u), axis=1).op == "Concat"
+
+
+def test_a_run_that_may_be_one_index_for_all_is_none(s: Space) -> None:
+    """A Range of unknown length that is expanded to 4 has 4 elements, or one."""
+    count = s.terms.integers(np.array(symbol("n"), object))
+    zero, one = s.ints(0), s.ints(1)
+    for stop, known in ((count, False), (s.ints(4), True)):
+        run = s.op("Range", s.reshape(zero), stop if stop is count else s.reshape(stop), s.reshape(one))
+        rows = s.op("Expand", s.reshape(run, run.shape[0], 1, 1), s.ints(4, 3, 1))  # type: ignore[index]
+        columns = s.op("Expand", s.reshape(s.ints(0, 1, 2), 1, 3, 1), s.ints(4, 3, 1))
+        assert (runs(s.op("Concat", rows, columns, axis=-1), (4, 3)) is not None) == known
+
+
+def test_runs_are_named_with_what_they_run_along(s: Space) -> None:
+    assert runs(index(s, mesh(range(1, 3), range(4))), (5, 4, 7)) == [((1, 2), 5), ((0, 4), 4)]
+    assert runs(index(s, mesh(range(3), range(4)).swapaxes(0, 1)), (5, 4)) is None
+    assert runs(index(s, mesh(range(3))[:, [0, 0]]), (5, 4)) is None
