@@ -11,7 +11,18 @@ from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, broadcast_dim, symbol
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.op_traits import BROADCAST
-from onnxfuse.model.symbols import Apart, last, limit, present, same_if, same_in_view, single
+from onnxfuse.model.symbols import (
+    Apart,
+    fitting,
+    last,
+    limit,
+    multiples,
+    plain,
+    present,
+    same_if,
+    same_in_view,
+    single,
+)
 from onnxfuse.terms.normal.normal import closed
 from onnxfuse.terms.term import Term, Terms
 
@@ -43,7 +54,7 @@ def lift(
         view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)
         view.catalogue = catalogue
         _lift(view, known)
-        found = _known(view, _symbols(view) if parent is None else frozenset())
+        found = _known(view, _symbols(view) if parent is None else ())
         if known.includes(found):
             return view
         known = known.joined(found)
@@ -61,31 +72,43 @@ class _Known:
     """Symbols that are 1: an exporter declared a dynamic axis, and wrote the size that it saw into a view."""
     present: frozenset[str] = frozenset()
     """Symbols that are not 0: their last position is viewed as one."""
+    same: Mapping[str, str] = field(default_factory=dict)
+    """Symbols → one of an earlier input that is the same: both were multiplied before they met."""
+    whole: Mapping[str, Dim] = field(default_factory=dict)
+    """Symbols → the dimension that they are, or 1."""
     closed: frozenset[str] = frozenset()
     """Values that are the same sum or product as one that several nodes use."""
 
     def includes(self, other: _Known) -> bool:
         """Does the other tell nothing new?"""
-        limits = other.limits.keys() <= self.limits.keys()
-        return limits and all(theirs <= ours for ours, theirs in zip(self._sets, other._sets, strict=True))
+        return self.joined(other) == self
 
     def joined(self, other: _Known) -> _Known:
-        """What both tell."""
-        equal, *sets = (ours | theirs for ours, theirs in zip(self._sets, other._sets, strict=True))
-        return _Known(equal, {**other.limits, **self.limits}, *sets)
+        """What both tell; where they tell different things of a symbol, what was told first."""
+        return _Known(
+            equal=self.equal | other.equal,
+            limits={**other.limits, **self.limits},
+            single=self.single | other.single,
+            present=self.present | other.present,
+            same={**other.same, **self.same},
+            whole={**other.whole, **self.whole},
+            closed=self.closed | other.closed,
+        )
 
-    @property
-    def _sets(self) -> tuple[frozenset[str], ...]:
-        return self.equal, self.single, self.present, self.closed
+    def earliest(self, name: str) -> str:
+        """The symbol of the earliest input that is known to be the same as this one."""
+        while name in self.same:
+            name = self.same[name]
+        return name
 
 
-def _symbols(view: View) -> frozenset[str]:
-    """The names of dimensions of inputs."""
+def _symbols(view: View) -> tuple[str, ...]:
+    """The names of dimensions of inputs, in their order."""
     shapes = [view.terms_of[name].shape or () for name in view.graph.inputs]
-    return frozenset(name for shape in shapes for dim in shape if isinstance(dim, Sym) for name in dim.symbols)
+    return tuple(name for shape in shapes for dim in shape if isinstance(dim, Sym) for name in dim.symbols)
 
 
-def _known(view: View, inputs: frozenset[str]) -> _Known:
+def _known(view: View, inputs: tuple[str, ...]) -> _Known:
     """What the terms of a scope tell; `inputs` are symbols of which views may tell too, since they are computed in any
     case."""
     terms = view.terms
@@ -106,7 +129,24 @@ def _known(view: View, inputs: frozenset[str]) -> _Known:
     there = {present(before, after) for before, after in (*shapes, *sizes)}
     equal = {name for symbol in derived for name in same_if(symbol)}
     equal.update(name for before, after in shapes for name in same_in_view(before, after))
-    return _Known(frozenset(equal), limits, inputs & ones, inputs & there, alike(view.terms, view.terms_of))
+    same, whole = _met(pairs, inputs)
+    own = frozenset(inputs)
+    return _Known(frozenset(equal), limits, own & ones, own & there, same, whole, alike(view.terms, view.terms_of))
+
+
+def _met(pairs: list[tuple[Dim, Dim]], inputs: tuple[str, ...]) -> tuple[dict[str, str], dict[str, Dim]]:
+    """Symbols of inputs → the earlier one that they are, and → the dimension that they are, or 1: what dimensions that
+    are broadcast together show where neither can be 1."""
+    same: dict[str, str] = {}
+    whole: dict[str, Dim] = {}
+    for a, b in filter(None, (multiples(*pair) for pair in pairs)):
+        names = plain(a), plain(b)
+        if names[0] in inputs and names[1] in inputs:
+            first, later = sorted((name for name in names if name), key=inputs.index)
+            same.setdefault(later, first)
+        else:
+            whole.update((name, dim) for name, dim in fitting(a, b).items() if name in inputs and plain(dim) in inputs)
+    return same, whole
 
 
 def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Shape | None:
@@ -118,8 +158,8 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
             own: Bounded = Apart.labelled(text, f"{name}.{axis}")
             if text not in taken or own in known.equal:
                 own = Bounded.of(text, 0, known.limits.get(text))
-            own.least = int(own in known.present)
-            dim = 1 if own in known.single else symbol(own)
+            own.least, own.whole = int(own in known.present), known.whole.get(own)
+            dim = 1 if own in known.single else symbol(known.earliest(own))
             taken.add(text)
         dims.append(dim)
     return None if shape is None else tuple(dims)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from onnxfuse.model.dims import broadcast, product
+from onnxfuse.model.dims import Shape, broadcast, product
 from onnxfuse.model.op_traits import NEUTRAL
 from onnxfuse.terms.term import CLOSED, REAL, Term, Terms, is_number, static
 
@@ -31,6 +31,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
     shapes = [a.shape for a in args]
     shape = None if None in shapes else broadcast(*[s for s in shapes if s is not None])
     dtype, number, operands = args[0].dtype, NEUTRAL[op], list[Term]()
+    args = _unexpanded(args, shape)
     for arg in args:
         for operand in arg.args if arg.op == op and not arg.closed else (arg,):
             if is_number(operand) and _never_widens(operand, args):
@@ -64,6 +65,18 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         if folded is not None:
             return folded
     return terms.raw(op, operands, shape=shape, dtype=dtype)
+
+
+def _unexpanded(args: Sequence[Term], shape: Shape | None) -> Sequence[Term]:
+    """The operands with numbers for what repeats one over dims that others have as well."""
+    if shape is None or not any(a.op == "Expand" and is_number(a.args[0]) for a in args):
+        return args
+    kept = list(args)
+    for i, a in enumerate(args):
+        others = [b.shape for j, b in enumerate(kept) if j != i and b.shape is not None]
+        if a.op == "Expand" and is_number(a.args[0]) and others and broadcast(*others) == shape:
+            kept[i] = a.args[0]
+    return kept
 
 
 def close(terms: Terms, term: Term) -> Term:
