@@ -101,7 +101,6 @@ NEAR: dict[str, dict[str, object]] = {
     "one position each": {"axes": [1, 4]},
     "over the groups": {"axes": [1, 2, 3, 4]},
     "over the batch": {"axes": [0, 1, 2, 4]},
-    "a scale for each column": {"scale": (W, 1)},
     "no small number": {"epsilon": 0.0},
     "a negative one": {"epsilon": -1e-5},
     "height and width swapped": {"back": (W, H)},
@@ -112,6 +111,11 @@ NEAR: dict[str, dict[str, object]] = {
 def test_what_is_not_quite_that_is_left_alone(near: str) -> None:
     fused = assert_same(*model(how="centered", **NEAR[near]))  # type: ignore[arg-type]
     assert census(fused)["GroupNormalization"] == 0
+
+
+def test_a_scale_for_each_column_is_none_of_the_channels() -> None:
+    fused = assert_same(*model(how="centered", scale=(W, 1)))
+    assert (census(fused)["GroupNormalization"], census(fused)["Mul"], census(fused)["Add"]) == (1, 1, 1)
 
 
 def test_a_variance_the_wrong_way_round_is_none() -> None:
@@ -138,3 +142,26 @@ def test_a_guard_of_equal_elements_changes_nothing(spoilt: str) -> None:
     deviation = g("Sqrt", g("Add", g("ReduceMean", g("Mul", d, d), axes=[-1]), np.float32(1e-5)))
     fused = census(assert_same(g.proto(g("Div", d, deviation)), g.feeds))
     assert fused["LayerNormalization"] == (not spoilt)
+
+
+def test_transposes_around_what_works_element_by_element_cancel() -> None:
+    """A network whose channels come last, but for its convolutions."""
+    rng = np.random.default_rng(0)
+    g = Model({"x": draw(N, H, W, C)}, {"x": ["batch", H, W, C]})
+    first, last = [0, 3, 1, 2], [0, 2, 3, 1]
+    h = "x"
+    for block in range(4):
+        w, b = rng.standard_normal((C, C, 3, 3)).astype(np.float32) / 9, draw(C)
+        y = g("Transpose", g("Conv", g("Transpose", h, perm=first), w, b, pads=[1, 1, 1, 1]), perm=last)
+        y = g("Add", g("Mul", y, draw(C, seed=4)), draw(C, seed=5))
+        y = g("Relu", y)
+        h = g("Mul", y, g("Sigmoid", y)) if block in (0, 3) else g("Add", y, h)
+    fused = census(assert_same(g.proto(h), g.feeds))
+    assert (fused["Transpose"], fused["Conv"] + fused["FusedConv"]) == (2, 4)
+
+
+@pytest.mark.parametrize("perm", [[0, 3, 1, 2], [0, 2, 1, 3]])
+def test_other_transposes_stay(perm: list[int]) -> None:
+    g = Model({"x": draw(N, C, H, W)}, {"x": ["batch", C, H, W]})
+    y = g("Transpose", g("Exp", g("Transpose", g("Tanh", "x"), perm=[0, 2, 3, 1])), perm=perm)
+    assert census(assert_same(g.proto(y), g.feeds))["Transpose"] == (0 if perm == [0, 3, 1, 2] else 2)

@@ -32,6 +32,9 @@ from onnxfuse.terms.term import SMALL, Term, Terms, is_number, numpy_dtype, same
 from .axes import Block, blocks_of, merged_axes, refinement
 from .table import Applied, fold, hoisted, law, make, scaled
 
+_CHAIN = 64
+"""Elementwise ops between Transposes that cancel, at most."""
+
 # ------------------------------------------------------------------------------------------------ constructors
 
 
@@ -117,7 +120,7 @@ def transpose(terms: Terms, x: Term, perm: Sequence[int]) -> Term:
         return make(terms, "Not", [transpose(terms, x.args[0], perm)], {})
     shape = None if x.shape is None else tuple(x.shape[i] for i in perm)
     if x.shape is not None and shape is not None:
-        moved = _transpose_view(terms, x, x.shape, perm, shape)
+        moved = _transpose_view(terms, x, x.shape, perm, shape) or _untransposed(terms, x, perm, {})
         if moved is not None:
             return moved
     if x.constant:
@@ -164,6 +167,35 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
         inner = transpose(terms, x.args[0], perm)
         return slice_axis(terms, inner, perm.index(x.attr("axis")), x.attr("start"), x.attr("stop"), x.attr("step"))
     return None
+
+
+def _untransposed(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
+    """x with its axes permuted, if it is computed element by element from Transposes that this one undoes, and from
+    constants: convolutions in a model whose channels come last."""
+    if x.id not in known:
+        known[x.id] = None  # of a chain too deep to follow, nothing is known
+        if len(known) < _CHAIN:
+            known[x.id] = _permuted(terms, x, perm, known)
+    return known[x.id]
+
+
+def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
+    if x.op == "Transpose":
+        inner = transpose(terms, x, perm)
+        return inner if inner.op != "Transpose" else None
+    if x.op not in ELEMENTWISE or x.constant or x.shape is None or len(x.shape) != len(perm):
+        return None
+    args = list[Term]()
+    for arg in x.args:
+        moved: Term | None = arg
+        if arg.constant and not is_number(arg) and arg.shape is not None:
+            moved = transpose(terms, reshape(terms, arg, (1,) * (len(perm) - len(arg.shape)) + arg.shape), perm)
+        elif not arg.constant:
+            moved = _untransposed(terms, arg, perm, known)
+        if moved is None:
+            return None
+        args.append(moved)
+    return make(terms, x.op, args, dict(x.attrs))
 
 
 def swapped(rank: int) -> tuple[int, ...]:
