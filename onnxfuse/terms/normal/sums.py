@@ -212,6 +212,26 @@ def _root_of_reciprocal(a: Applied) -> Term | None:
     return a.as_op("Reciprocal", a.as_op("Sqrt", x.args[0]))
 
 
+@law("Sqrt", "Sqrt(Max(x, 4)) = Max(Sqrt(x), 2) if x > 0")
+def _root_of_bounded(a: Applied) -> Term | None:
+    x = a.args[0]
+    inner, bound = x.args if x.op == "Max" and len(x.args) == 2 else (x, x)
+    if inner.scalar is not None:
+        inner, bound = bound, inner
+    if inner is x or bound.scalar is None or bound.scalar < 0 or not nonnegative(inner):
+        return None
+    return a.as_op("Max", a.as_op("Sqrt", inner), a.number(math.sqrt(bound.scalar)))
+
+
+@law("Sqrt Reciprocal", "f(Expand(row, (4, 4))) = Expand(f(row), (4, 4))")
+def _of_repeated(a: Applied) -> Term | None:
+    """What is repeated is computed once."""
+    x = a.args[0]
+    if x.op != "Expand" or len(x.args) > 1 or a.shape is None or x.constant:
+        return None
+    return expand(a.terms, make(a.terms, a.op, [x.args[0]], {}), a.shape)
+
+
 @law("Sqrt", "Sqrt(x * x) = Abs(x)")
 def _root_of_square(a: Applied) -> Term | None:
     x = a.args[0]
