@@ -32,9 +32,6 @@ from onnxfuse.terms.term import SMALL, Term, Terms, is_number, numpy_dtype, same
 from .axes import Block, blocks_of, merged_axes, refinement
 from .table import Applied, fold, hoisted, law, make, scaled
 
-_CHAIN = 64
-"""Elementwise ops between Transposes that cancel, at most."""
-
 # ------------------------------------------------------------------------------------------------ constructors
 
 
@@ -170,19 +167,16 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
 
 
 def _untransposed(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
-    """x with its axes permuted, if it is computed element by element from Transposes that this one undoes, and from
-    constants: convolutions in a model whose channels come last."""
+    """x with its axes permuted, if it is computed in few steps, element by element, of Transposes that this undoes."""
     if x.id not in known:
-        known[x.id] = None  # of a chain too deep to follow, nothing is known
-        if len(known) < _CHAIN:
-            known[x.id] = _permuted(terms, x, perm, known)
+        known[x.id] = None
+        known[x.id] = _permuted(terms, x, perm, known) if len(known) < 64 else None
     return known[x.id]
 
 
 def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
     if x.op == "Transpose":
-        inner = transpose(terms, x, perm)
-        return inner if inner.op != "Transpose" else None
+        return inner if (inner := transpose(terms, x, perm)).op != "Transpose" else None
     if x.op not in ELEMENTWISE or x.constant or x.shape is None or len(x.shape) != len(perm):
         return None
     args = list[Term]()
