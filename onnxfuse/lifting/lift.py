@@ -11,7 +11,19 @@ from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, broadcast_dim, symbol
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.op_traits import BROADCAST
-from onnxfuse.model.symbols import Apart, label, last, limit, present, same_if, same_in_view, single
+from onnxfuse.model.symbols import (
+    Apart,
+    fitting,
+    label,
+    last,
+    limit,
+    multiples,
+    plain,
+    present,
+    same_if,
+    same_in_view,
+    single,
+)
 from onnxfuse.terms.term import Term, Terms
 
 from .constants import constant_term
@@ -63,23 +75,34 @@ class _Known:
     """Symbols that are 1: an exporter declared a dynamic axis, and wrote the size that it saw into a view."""
     present: frozenset[str] = frozenset()
     """Symbols that are not 0: their last position is viewed as one."""
+    same: Mapping[str, str] = field(default_factory=dict)
+    """Symbols → one of an earlier input that is the same: both were multiplied before they met."""
+    whole: Mapping[str, Dim] = field(default_factory=dict)
+    """Symbols → the dimension that they are, or 1."""
     closed: frozenset[str] = frozenset()
     """Values that are the same sum or product as one that several nodes use."""
 
     def includes(self, other: _Known) -> bool:
         """Does the other tell nothing new?"""
-        limits = other.limits.keys() <= self.limits.keys()
-        return limits and all(theirs <= ours for ours, theirs in zip(self._sets, other._sets, strict=True))
+        return self.joined(other) == self
 
     def joined(self, other: _Known) -> _Known:
-        """What both tell."""
-        equal, *sets = (ours | theirs for ours, theirs in zip(self._sets, other._sets, strict=True))
-        return _Known(equal, {**other.limits, **self.limits}, *sets)
+        """What both tell; where they tell different things of a symbol, what was told first."""
+        return _Known(
+            equal=self.equal | other.equal,
+            limits={**other.limits, **self.limits},
+            single=self.single | other.single,
+            present=self.present | other.present,
+            same={**other.same, **self.same},
+            whole={**other.whole, **self.whole},
+            closed=self.closed | other.closed,
+        )
 
     @property
     def learned(self) -> dict[str, Dim]:
         """Symbols of which something is known → what that is."""
-        return {name: self.of(name) for name in {*self.equal, *self.single, *self.present, *self.limits}}
+        told = {*self.equal, *self.single, *self.present, *self.limits, *self.same, *self.whole}
+        return {name: self.of(name) for name in told}
 
     def of(self, name: str) -> Dim:
         """The dimension that a symbol is."""
@@ -88,20 +111,22 @@ class _Known:
         else:
             text = label(name)
             own = Bounded.of(text, 0, self.limits.get(text))
-        own.least = int(own in self.present)
-        return 1 if own in self.single else symbol(own)
+        own.least, own.whole = int(own in self.present), self.whole.get(own)
+        return 1 if own in self.single else symbol(self._earliest(own))
 
-    @property
-    def _sets(self) -> tuple[frozenset[str], ...]:
-        return self.equal, self.single, self.present, self.closed
+    def _earliest(self, name: str) -> str:
+        """The symbol of the earliest input that is known to be the same as this one."""
+        while name in self.same:
+            name = self.same[name]
+        return name
 
 
-def _symbols(view: View) -> frozenset[str]:
-    """The names of dimensions of inputs, or of what a body reads of the scopes around it."""
+def _symbols(view: View) -> tuple[str, ...]:
+    """The names of dimensions of inputs, in their order, or of what a body reads of the scopes around it."""
     own = view.graph
-    given = own.inputs if own.parent is None else view.terms_of.keys() - own.producer.keys() - own.initializers.keys()
-    shapes = [view.terms_of[name].shape or () for name in given]
-    return frozenset(name for shape in shapes for dim in shape if isinstance(dim, Sym) for name in dim.symbols)
+    read = (name for name in view.terms_of if name not in own.producer and name not in own.initializers)
+    shapes = [view.terms_of[name].shape or () for name in (own.inputs if own.parent is None else read)]
+    return tuple(name for shape in shapes for dim in shape if isinstance(dim, Sym) for name in dim.symbols)
 
 
 def _own(view: View) -> list[Term]:
@@ -110,7 +135,7 @@ def _own(view: View) -> list[Term]:
     return [term for term in view.terms if term.id not in inside]
 
 
-def _known(view: View, inputs: frozenset[str]) -> _Known:
+def _known(view: View, inputs: tuple[str, ...]) -> _Known:
     """What the terms of a scope tell; `inputs` are symbols of which views may tell too, since they are computed in any
     case."""
     own = _own(view)
@@ -134,7 +159,24 @@ def _known(view: View, inputs: frozenset[str]) -> _Known:
     there = {present(before, after) for before, after in (*shapes, *sizes)}
     equal = {name for symbol in derived for name in same_if(symbol)}
     equal.update(name for before, after in shapes for name in same_in_view(before, after))
-    return _Known(frozenset(equal), limits, inputs & ones, inputs & there, alike(view.terms, view.terms_of))
+    same, whole = _met(pairs, inputs)
+    free = frozenset(inputs)
+    return _Known(frozenset(equal), limits, free & ones, free & there, same, whole, alike(view.terms, view.terms_of))
+
+
+def _met(pairs: list[tuple[Dim, Dim]], inputs: tuple[str, ...]) -> tuple[dict[str, str], dict[str, Dim]]:
+    """Symbols of inputs → the earlier one that they are, and → the dimension that they are, or 1: what dimensions that
+    are broadcast together show where neither can be 1."""
+    same: dict[str, str] = {}
+    whole: dict[str, Dim] = {}
+    for a, b in filter(None, (multiples(*pair) for pair in pairs)):
+        names = plain(a), plain(b)
+        if names[0] in inputs and names[1] in inputs:
+            first, later = sorted((name for name in names if name), key=inputs.index)
+            same.setdefault(later, first)
+        else:
+            whole.update((name, dim) for name, dim in fitting(a, b).items() if name in inputs and plain(dim) in inputs)
+    return same, whole
 
 
 def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Shape | None:

@@ -25,6 +25,7 @@ def together(term: Term, opset: int) -> Iterator[tuple[Dim, Dim]]:
         a, b = (arg.shape for arg in term.args)
         if a and b:
             yield a[-1], b[-2:][0]
+            yield from zip(a[-3::-1], b[-3::-1], strict=False)
     elif term.op == "Concat":
         yield from _concat(term)
     elif term.op == "RotaryEmbedding":

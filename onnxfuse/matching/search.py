@@ -15,7 +15,7 @@ from onnxfuse.language.rule import Rule
 from onnxfuse.language.variants import Variant
 from onnxfuse.lifting.defined import outputs_of
 from onnxfuse.lifting.view import View
-from onnxfuse.model.op_traits import VIEWS
+from onnxfuse.model.op_traits import ELEMENTWISE, VIEWS
 from onnxfuse.terms.normal.normal import rebuild
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, Term
@@ -82,7 +82,8 @@ def search(
             matcher.context = state.within(scope)
             if not _round(view, found, state, matcher, index, order, barren, banned):
                 break
-            state = State.of(view, found)
+            state, last = State.of(view, found), state
+            _inherit_moved(view, found, last.alive, state.alive, ELEMENTWISE & catalogue.definitions.keys())
             if len(state.alive) > room:
                 raise _endless(found.rooted)
         if before is not None and nodes(state.alive) >= nodes(before[1].alive):
@@ -336,6 +337,19 @@ def _trace(found: Found, match: Match, users: Container[int]) -> None:
     for term in made or [match.emitted]:
         if term.op not in VIEWS:
             found.origins[term.id] = (*behind, match)
+
+
+def _inherit_moved(
+    view: View, found: Found, before: Sequence[Term], after: Sequence[Term], fused: Collection[str]
+) -> None:
+    """A fused op that a rule made is that one still where Transposes around it have cancelled."""
+    old = {t.id for t in before}
+    new = [t for t in after if t.op in fused and t.id not in old and t.id not in found.origins]
+    ops = {t.op for t in new}
+    behind = {(t.op, t.attrs): found.origins[t.id] for t in view.terms if t.op in ops and t.id in found.origins}
+    for term in new:
+        if (term.op, term.attrs) in behind:
+            found.origins[term.id] = behind[term.op, term.attrs]
 
 
 def _resolve(view: View, found: Found, root: Term, replacement: dict[int, Term], done: dict[int, Term]) -> Term:

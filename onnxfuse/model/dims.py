@@ -110,16 +110,18 @@ def _product(a: Dim, b: Dim) -> Dim:
 
 
 class Bounded(str):
-    """The symbol of a dimension that is never below a number, and never above another if it has a limit."""
+    """The symbol of a dimension that is never below a number, and never above another if it has a limit; of one that is
+    `whole` or 1, if that is given."""
 
-    __slots__ = ("least", "limit")
+    __slots__ = ("least", "limit", "whole")
     least: int
     limit: int | None
+    whole: Dim | None
 
     @classmethod
-    def of(cls, text: str, least: int = 0, limit: int | None = None) -> Bounded:
+    def of(cls, text: str, least: int = 0, limit: int | None = None, whole: Dim | None = None) -> Bounded:
         result = cls(text)
-        result.least, result.limit = least, limit
+        result.least, result.limit, result.whole = least, limit, whole
         return result
 
 
@@ -266,10 +268,12 @@ def _bounds(name: str) -> tuple[Dim, ...]:
 
 
 def _cut_to(dim: Dim) -> tuple[Dim, ...]:
-    """Dimensions to which one was cut, so that beside one of them it is that one, or 1."""
+    """Dimensions to which one was cut, or otherwise fits, so that beside one of them it is that one, or 1."""
     for name in dim.symbols if isinstance(dim, Sym) and len(dim.terms) == 1 else ():
         if isinstance(name, Derived) and name.startswith("tail(") and dim == symbol(name):
             return name.operands[:1]
+        if isinstance(name, Bounded) and name.whole is not None and dim == symbol(name):
+            return (name.whole,)
     return smallest_of(dim)
 
 

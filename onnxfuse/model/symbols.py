@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
+from math import gcd, prod
 
 from .dims import (
     Bounded,
@@ -32,7 +32,7 @@ class Apart(Bounded):
     @classmethod
     def labelled(cls, label: str, owner: str) -> Apart:
         result = cls(f"{label}@{owner}")
-        result.label, result.least, result.limit = label, 0, None
+        result.label, result.least, result.limit, result.whole = label, 0, None, None
         return result
 
 
@@ -105,6 +105,44 @@ def same_in_view(before: Shape, after: Shape) -> set[str]:
     return {name for name, other in names.items() if renamed(a, {name: other}) == renamed(b, {name: other})}
 
 
+def multiples(a: Dim, b: Dim) -> tuple[Dim, Dim] | None:
+    """What two dimensions that are broadcast together are multiples of, by the same number: equal in every run that
+    does not fail, since neither can be 1.  None of those that may be 1, or are numbers."""
+    if not isinstance(a, Sym) or not isinstance(b, Sym) or a == b:
+        return None
+    number = gcd(*(coefficient for dim in (a, b) for _, coefficient in dim.terms))
+    first, second = exact(a, number), exact(b, number)
+    return (first, second) if number > 1 and first is not None and second is not None else None
+
+
+def fitting(a: Dim, b: Dim) -> dict[str, Dim]:
+    """Symbols → the dimension that they are, or 1, if these two are equal: what a and m are broadcast to is a only
+    where m is that, or 1."""
+    found: dict[str, Dim] = {}
+    for whole, other in ((a, b), (b, a)):
+        leaves = broadcast_of(other)
+        if plain(whole) and whole in leaves:
+            found.update((name, whole) for leaf in leaves if leaf != whole and (name := plain(leaf)))
+    return found
+
+
+def broadcast_of(dim: Dim) -> list[Dim]:
+    """The dimensions of which this one is the broadcast; itself if it is none."""
+    for name in dim.symbols if isinstance(dim, Sym) else ():
+        if isinstance(name, Derived) and name.startswith("bcast(") and dim == symbol(name):
+            return [leaf for operand in name.operands for leaf in broadcast_of(operand)]
+    return [dim]
+
+
+def plain(dim: Dim) -> str | None:
+    """The symbol that a dimension is, if it is one, and derived from no others."""
+    if isinstance(dim, Sym) and len(dim.terms) == 1:
+        ((monomial, coefficient),) = dim.terms
+        if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived):
+            return monomial[0]
+    return None
+
+
 def limit(a: Dim, b: Dim) -> tuple[str, int] | None:
     """(symbol, number) if the two, which are broadcast together, show that the symbol is never above the number: what
     is cut to min(c, n) meets n only where it is n, and n is c at most."""
@@ -122,10 +160,9 @@ def single(before: Shape, after: Shape) -> str | None:
     """The symbol that is 1 if these two shapes hold equally many elements; None if they tell of no such."""
     for one, other in ((before, after), (after, before)):
         quotient = exact(product(one), product(other))
-        if isinstance(quotient, Sym) and len(quotient.terms) == 1:
-            ((monomial, coefficient),) = quotient.terms
-            if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived):
-                return monomial[0]
+        name = plain(quotient) if quotient is not None else None
+        if name is not None:
+            return name
     return None
 
 
@@ -136,10 +173,9 @@ def present(before: Shape, after: Shape) -> str | None:
         parts = smallest_of(quotient) if quotient is not None else ()
         if 1 in parts and len(parts) == 2 and isinstance(quotient, Sym) and len(quotient.terms) == 1:
             (dim,) = (part for part in parts if part != 1)
-            if isinstance(dim, Sym) and len(dim.terms) == 1:
-                ((monomial, coefficient),) = dim.terms
-                if len(monomial) == 1 and coefficient == 1 and not isinstance(monomial[0], Derived):
-                    return monomial[0]
+            name = plain(dim)
+            if name is not None:
+                return name
     return None
 
 

@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from onnxfuse.model.standard import STANDARD
-from onnxfuse.model.walk import attribute_graphs
+from onnxfuse.model.walk import attribute_graphs, nodes
 from onnxfuse.runtime.quiet import THREADS, Session, SessionError
 
 NARROW = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -20,6 +20,8 @@ _TYPED = {"Cast": "to", "EyeLike": "dtype", "SequenceEmpty": "dtype", "Bernoulli
 """Operators with an attribute that names a dtype."""
 _STAYS_FLOAT = {"Resize": 2, "Upsample": 1}
 """Operators with an input that the standard wants in float32 whatever the others are: their scales."""
+STASHES = 21
+"""The first opset at which GroupNormalization says in which type it computes (ai.onnx GroupNormalization-21)."""
 _SINGLE = frozenset(
     """Atan Attention AveragePool Celu Conv ConvTranspose Elu Erf Gelu GlobalAveragePool GlobalMaxPool HardSigmoid
     HardSwish LRN InstanceNormalization LeakyRelu Mean Mish PRelu Resize RotaryEmbedding Selu Softplus Softsign Tan
@@ -58,7 +60,19 @@ def to_float64(model: onnx.ModelProto, base_dir: Path | None = None, widen: Wide
     for function in wide.functions:
         _nodes(function, widen)
         del function.value_info[:]
+    for root, imports in ((wide.graph, wide.opset_import), *((f, f.opset_import) for f in wide.functions)):
+        if any(imported.domain in STANDARD and imported.version >= STASHES for imported in imports):
+            _stash(nodes(root))
     return wide
+
+
+def _stash(found: Iterable[onnx.NodeProto]) -> None:
+    """Group normalizations have a type of their own in which they compute."""
+    for node in found:
+        if node.op_type == "GroupNormalization" and node.domain in STANDARD:
+            kept = [a for a in node.attribute if a.name != "stash_type"]
+            del node.attribute[:]
+            node.attribute.extend([*kept, helper.make_attribute("stash_type", TensorProto.DOUBLE)])
 
 
 def _graph(graph: onnx.GraphProto, widen: Widen) -> None:
@@ -86,7 +100,7 @@ def _tensor(tensor: TensorProto, widen: Widen) -> None:
 
 
 def _nodes(owner: onnx.GraphProto | onnx.FunctionProto, widen: Widen) -> None:
-    nodes = []
+    kept = []
     for node in owner.node:
         for attribute in node.attribute:
             _attribute(node, attribute, widen)
@@ -95,11 +109,11 @@ def _nodes(owner: onnx.GraphProto | onnx.FunctionProto, widen: Widen) -> None:
         position = _STAYS_FLOAT.get(node.op_type, len(node.input))
         if position < len(node.input) and node.input[position]:
             name = f"{node.input[position]}/float32/{node.output[0]}"
-            nodes.append(helper.make_node("Cast", [node.input[position]], [name], to=TensorProto.FLOAT))
+            kept.append(helper.make_node("Cast", [node.input[position]], [name], to=TensorProto.FLOAT))
             node.input[position] = name
-        nodes.append(node)
-    if len(nodes) > len(owner.node):
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        kept.append(node)
+    if len(kept) > len(owner.node):
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
         del owner.node[:]
         owner.node.extend(copies)
 

@@ -331,7 +331,7 @@ def template(name: str) -> str:
 {name}(X, scale=1, *, epsilon=1e-5)
 
 match:
-    norm = Sqrt(ReduceSum(X**2, axes=[-1]) + epsilon)
+    norm = Sqrt(ReduceSum(X**2, axes=[-2]) + epsilon)
     Y = X * scale / norm
 
 where:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onnxfuse.model.dims import END, Dim, Shape, Sym, product, viewed
+from onnxfuse.model.dims import END, Dim, Shape, Sym, broadcast_dim, product, viewed
+from onnxfuse.model.symbols import broadcast_of
 from onnxfuse.terms.term import Term, Terms
 
 from .operators import op_node
@@ -59,8 +60,17 @@ def expand(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], lim
         return op_node(plan, "Expand", inputs, attrs, term.dtype, limit, name)
     target, source = attrs["shape"], term.args[0].shape or ()
     offset = len(target) - len(source)
-    dims = [1 if i >= offset and d == source[i - offset] else d for i, d in enumerate(target)]
+    dims = [_wider(d, source[i - offset]) if i >= offset else d for i, d in enumerate(target)]
     return plan.node("Expand", [inputs[0], dims_of(plan, dims, limit)], {}, limit, name)
+
+
+def _wider(dim: Dim, source: Dim) -> Dim:
+    """What a dimension is broadcast with to become another; 1 where it is that one already."""
+    parts = broadcast_of(dim)
+    others = [part for part in parts if part not in broadcast_of(source)]
+    if len(others) == 1 and len(parts) > 1 and broadcast_dim(source, others[0]) == dim:
+        return others[0]
+    return 1 if dim == source else dim
 
 
 def transpose(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:

@@ -150,15 +150,20 @@ def _dequantize(terms: Terms, args: list[Term], attrs: Attributes, outputs: int)
 
 @rule("Attention")
 def _attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
-    """ai.onnx Attention-23: Y like Q with the head size of V; present key and value grow along the sequence."""
+    """ai.onnx Attention-23: Y like Q with the head size of V; present key and value grow along the sequence.  Where a
+    function body runs, batches and queries that have names of their own are broadcast together."""
     q, v, dtype = args[0].shape, args[2].shape, args[0].dtype
     if q is None or v is None:
         return [(None, dtype)]
+    mask = args[3].shape if len(args) > 3 else None
+    batches = [a.shape[:1] for a in args[:3] if a.shape is not None]
+    (batch,) = broadcast(*batches, mask[:1] if mask is not None and len(mask) == 4 else (1,))
+    (rows,) = broadcast(q[-2:-1], mask[-2:-1] if mask is not None and len(mask) > 1 else (1,))
     if len(q) == 4:
-        y: Shape = (*q[:3], v[3])
+        y: Shape = (batch, q[1], rows, v[3])
     else:
         size = exact(v[2], attrs.get("kv_num_heads", 1))
-        y = (q[0], q[1], size * attrs.get("q_num_heads", 1) if size is not None else terms.fresh_dim())
+        y = (batch, rows, size * attrs.get("q_num_heads", 1) if size is not None else terms.fresh_dim())
     return [(y, dtype), *((_present(args, attrs, i), args[i].dtype) for i in (1, 2))]
 
 

@@ -63,3 +63,12 @@ def test_of_other_ops_and_unknown_ranks_nothing_is_said(t: Space) -> None:
     assert list(together(t.op("Tanh", t.input("x", b)), 23)) == []
     unknown = [t.unknown(name) for name in "xyz"]
     assert list(together(t.terms.raw("Attention", unknown, shape=None, dtype=FLOAT), 23)) == []
+
+
+def test_products_have_batches_that_fit(t: Space) -> None:
+    x, y = t.input("x", symbol("batch"), h, q, 8), t.input("y", h, 8, k)
+    product = t.terms.raw("MatMul", [x, y], shape=None, dtype=FLOAT)
+    assert list(together(product, 23)) == [(8, 8), (h, h)]
+    z = t.input("z", b, 3, 8, k)
+    product = t.terms.raw("MatMul", [x, z], shape=None, dtype=FLOAT)
+    assert list(together(product, 23)) == [(8, 8), (h, 3), (symbol("batch"), b)]

@@ -19,9 +19,12 @@ from onnxfuse.model.dims import (
 from onnxfuse.model.symbols import (
     Apart,
     evaluate,
+    fitting,
     label,
     last,
     limit,
+    multiples,
+    plain,
     present,
     renamed,
     same_if,
@@ -141,3 +144,28 @@ def test_what_views_tell() -> None:
     assert same_in_view((b, 2, other + 1), (b * 2, a + 1)) == {"a@past.2"}
     assert same_in_view((b, 2, other + 1), (b * 2, a + 2)) == set()
     assert same_in_view((b, other), (other, b)) == set()
+
+
+def test_multiples_that_meet_are_equal_beside_their_factor() -> None:
+    assert multiples(4 * a, 4 * b) == (a, b)
+    assert multiples(4 * a, 8 * b) == (a, 2 * b)
+    assert multiples(4 * a + 8, 4 * b) == (a + 2, b)
+    for meet in [(a, b), (4 * a, b), (4 * a, 4 * a), (4 * a, 8), (4 * a + 1, 4 * b)]:
+        assert multiples(*meet) is None, "one of them may be 1, or they say nothing"
+
+
+def test_what_is_broadcast_to_a_dimension_fits_it() -> None:
+    assert fitting(a, broadcast_dim(a, b)) == {"b": a}
+    assert fitting(broadcast_dim(broadcast_dim(a, b), c), a) == {"b": a, "c": a}
+    assert fitting(a, broadcast_dim(b, c)) == {}
+    assert fitting(a, b) == {}
+    fits = symbol(Bounded.of("b", whole=a))
+    assert broadcast_dim(a, fits) == broadcast_dim(fits, a) == a
+    assert broadcast_dim(c, fits) != c
+    assert not at_least(a, fits), "of 0, it may be 1"
+
+
+def test_a_plain_symbol_is_derived_from_no_others() -> None:
+    assert plain(a) == "a"
+    for dim in (3, 2 * a, a * b, a + 1, minimum(a, b)):
+        assert plain(dim) is None

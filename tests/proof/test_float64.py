@@ -50,6 +50,22 @@ def test_the_scales_of_a_resize_stay_float32() -> None:
     np.testing.assert_array_equal(y, np.kron(x[0, 0], np.ones((2, 2)))[None, None])
 
 
+def test_group_normalization_computes_in_doubles_whatever_its_own_type_is() -> None:
+    text = """<ir_version: 10, opset_import: ["": {opset}]>
+    g (float[1, 4, 3] x) => (float[1, 4, 3] y) <float[{of}] s = {{{ones}}}, float[{of}] b = {{{ones}}}> {{
+        y = GroupNormalization <num_groups = 2> (x, s, b)
+    }}"""
+    x = np.arange(12.0).reshape(1, 4, 3) + 1e-9
+    rows = x.reshape(2, 6)
+    want = (rows - rows.mean(1, keepdims=True)) / np.sqrt(rows.var(1, keepdims=True) + 1e-5) + 1
+    wide = to_float64(onnx.parser.parse_model(text.format(opset=21, of=4, ones="1, 1, 1, 1")))
+    onnx.checker.check_model(wide)
+    (y,) = evaluate(wide, [{"x": x}])[0]
+    np.testing.assert_allclose(y.reshape(2, 6), want, rtol=1e-12)
+    older = to_float64(onnx.parser.parse_model(text.format(opset=18, of=2, ones="1, 1")))
+    assert [a.name for a in older.graph.node[0].attribute] == ["num_groups"]
+
+
 def test_typed_containers_are_widened() -> None:
     wide = to_float64(
         parse("g (seq(float[2]) s, optional(float16[2]) o) => (y) { y = ConcatFromSequence<axis = 0>(s) }")

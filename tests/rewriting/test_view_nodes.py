@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onnxfuse.model.dims import Dim, symbol
+from onnxfuse.model.dims import Dim, broadcast_dim, symbol
 from onnxfuse.rewriting.plan import Plan
 from onnxfuse.rewriting.view_nodes import as_reshape, concat, expand, reshape, slice_
 from onnxfuse.terms.term import Term
@@ -91,3 +91,12 @@ def test_an_axis_counts_from_the_end_since_opset_11(opset: int, axis: int) -> No
     term = made.draft.view.terms.raw("Concat", [x, x], (("axis", -1),), shape=(B, S, 24), dtype=1)
     concat(made, term, ["x", "x"], {"axis": -1}, 1, "")
     assert dict(made.nodes[-1].attrs) == {"axis": axis}
+
+
+def test_what_is_broadcast_with_a_dimension_is_expanded_by_it() -> None:
+    made = plan(17, "g (float[B, 1] x, float[S, 1] y) => (float[B, 1] z) { z = Neg (x) }")
+    x, both = made.draft.view.term("x"), broadcast_dim(B, S)
+    term = made.draft.view.terms.raw("Expand", [x], (("shape", (both, 4)),), shape=(both, 4), dtype=x.dtype)
+    expand(made, term, ["x"], dict(term.attrs), 1, "")
+    assert [node.op for node in made.nodes] == ["Shape", "Concat", "Expand"]
+    assert made.nodes[0].inputs == ["y"]

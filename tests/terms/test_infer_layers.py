@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from onnxfuse.model.dims import symbol
+from onnxfuse.model.dims import broadcast_dim, symbol
 from onnxfuse.model.symbols import evaluate
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.term import Terms
@@ -128,3 +128,21 @@ def test_quantized_values_have_the_type_that_says_so() -> None:
     half = terms.input("half", (), TensorProto.FLOAT16)
     q = terms.input("q", (2, 3), TensorProto.INT8)
     assert infer(terms, "DequantizeLinear", [q, half, zero], {}) == [((2, 3), TensorProto.FLOAT16)]
+
+
+def test_attention_broadcasts_batches_and_queries_of_names_of_their_own() -> None:
+    terms = Terms()
+    b, q, k = symbol("b"), symbol("q"), symbol("k")
+    x, y = terms.input("x", (b, 4, q, 8), FLOAT), terms.input("y", (b, 4, k, 8), FLOAT)
+    assert infer(terms, "Attention", [x, y, y], {})[0] == ((b, 4, q, 8), FLOAT)
+    mask = terms.input("mask", (symbol("m"), 1, symbol("r"), k), FLOAT)
+    ((shape, _), *_) = infer(terms, "Attention", [x, y, y, mask], {})
+    assert shape == (broadcast_dim(b, symbol("m")), 4, broadcast_dim(q, symbol("r")), 8)
+    row = terms.input("row", (1, 1, 1, k), FLOAT)
+    assert infer(terms, "Attention", [x, y, y, row], {})[0][0] == (b, 4, q, 8)
+    heads = terms.input("heads", (4, q, k), FLOAT)
+    assert infer(terms, "Attention", [x, y, y, heads], {})[0][0] == (b, 4, q, 8)
+    whole, other = terms.input("whole", (b, q, 32), FLOAT), terms.input("other", (symbol("c"), k, 32), FLOAT)
+    attrs = {"q_num_heads": 4, "kv_num_heads": 4}
+    ((shape, _), *_) = infer(terms, "Attention", [whole, other, other], attrs)
+    assert shape == (broadcast_dim(b, symbol("c")), q, 32)

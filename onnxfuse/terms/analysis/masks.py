@@ -105,7 +105,8 @@ def blended(keep: Term, fill: Term) -> float | None:
         return _blended_constants(keep, fill)
     kept, filled = diagonals(keep), diagonals(fill)
     if keep.op == "Cast" and keep.args[0].dtype == TensorProto.BOOL:
-        values = [_substituted(fill, keep, value) for value in (1.0, 0.0)]
+        condition, truth = (keep.args[0].args[0], False) if keep.args[0].op == "Not" else (keep.args[0], True)
+        values = [_substituted(fill, condition, value) for value in (truth, not truth)]
     elif kept is not None and filled is not None and kept.breaks == filled.breaks and len(kept.breaks) == 1:
         if kept.values[0] not in (0, 1) or kept.values[1] != 1 - kept.values[0]:
             return None
@@ -126,15 +127,18 @@ def _blended_constants(keep: Term, fill: Term) -> float | None:
     return low if np.array_equal(filled, np.where(kept != 0, 0, low)) else None
 
 
-def _substituted(term: Term, variable: Term, value: float) -> float | None:
-    """The number that an elementwise expression of one tensor is where that has this value."""
-    if term is variable:
-        return value
+def _substituted(term: Term, condition: Term, truth: bool) -> float | None:
+    """The number that an elementwise expression of one condition is where that holds, or where it does not."""
+    if term is condition:
+        return float(truth)
     if term.scalar is not None:
         return term.scalar
+    if term.op in ("Cast", "Not") and term.args[0].dtype == TensorProto.BOOL:
+        inner = _substituted(term.args[0], condition, truth)
+        return 1 - inner if inner is not None and term.op == "Not" else inner
     if term.op not in ("Add", "Mul"):
         return None
-    parts = [_substituted(a, variable, value) for a in term.args]
+    parts = [_substituted(a, condition, truth) for a in term.args]
     numbers = [p for p in parts if p is not None]
     if len(numbers) < len(parts):
         return None

@@ -18,6 +18,7 @@ from onnxfuse.model.dims import Shape
 from onnxfuse.terms.term import REAL, Term, Terms, is_number, numpy_dtype, same_shape
 
 from .merges import lift_merge
+from .ranges import in_range, nonnegative
 from .table import Applied, law, make
 from .views import expand
 
@@ -60,6 +61,27 @@ def _rectified(a: Applied) -> Term | None:
     for x, zero in (a.args, a.args[::-1]) if len(a.args) == 2 else ():
         if zero.scalar == 0 and same_shape(x.shape, a.shape):
             return a.as_op("Relu", x)
+    return None
+
+
+@law("Max Min", "f(Expand(row, (4, 4)), 2) = Expand(f(row, 2), (4, 4))")
+def _of_repeated(a: Applied) -> Term | None:
+    """What is repeated is bounded before it is."""
+    for x, bound in (a.args, a.args[::-1]) if len(a.args) == 2 else ():
+        if x.op == "Expand" and len(x.args) == 1 and is_number(bound) and same_shape(x.shape, a.shape):
+            return expand(a.terms, make(a.terms, a.op, [x.args[0], bound], {}), a.shape or ())
+    return None
+
+
+@law("Min", "Min(Reciprocal(x), 4) = Reciprocal(Max(x, 0.25)) if x > 0")
+def _bounded_reciprocal(a: Applied) -> Term | None:
+    """Of what is never negative: the reciprocal of 0 is infinity, which the bound is below."""
+    for x, bound in (a.args, a.args[::-1]) if len(a.args) == 2 and a.real else ():
+        inner = x.args[0] if x.op == "Reciprocal" else None
+        if inner is None or not is_number(bound) or not bound.scalar or not same_shape(inner.shape, a.shape):
+            continue
+        if bound.scalar > 0 and in_range(1 / bound.scalar, a.dtype) and nonnegative(inner):
+            return a.as_op("Reciprocal", a.as_op("Max", inner, a.number(1 / bound.scalar)))
     return None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from onnxfuse.model.dims import broadcast, product
+from onnxfuse.model.dims import Shape, broadcast, product
 from onnxfuse.model.op_traits import NEUTRAL
 from onnxfuse.terms.term import CLOSED, REAL, Term, Terms, is_number, static
 
@@ -31,6 +31,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
     shapes = [a.shape for a in args]
     shape = None if None in shapes else broadcast(*[s for s in shapes if s is not None])
     dtype, number, operands = args[0].dtype, NEUTRAL[op], list[Term]()
+    args = _unexpanded(args, shape)
     for arg in args:
         for operand in arg.args if arg.op == op and not arg.closed else (arg,):
             if is_number(operand) and _never_widens(operand, args):
@@ -64,6 +65,18 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         if folded is not None:
             return folded
     return terms.raw(op, operands, shape=shape, dtype=dtype)
+
+
+def _unexpanded(args: Sequence[Term], shape: Shape | None) -> Sequence[Term]:
+    """The operands with numbers for what repeats one over dims that others have as well."""
+    if shape is None or not any(a.op == "Expand" and is_number(a.args[0]) for a in args):
+        return args
+    kept = list(args)
+    for i, a in enumerate(args):
+        others = [b.shape for j, b in enumerate(kept) if j != i and b.shape is not None]
+        if a.op == "Expand" and is_number(a.args[0]) and others and broadcast(*others) == shape:
+            kept[i] = a.args[0]
+    return kept
 
 
 def close(terms: Terms, term: Term) -> Term:
@@ -197,6 +210,26 @@ def _root_of_reciprocal(a: Applied) -> Term | None:
     if x.op != "Reciprocal" or not nonnegative(x.args[0]):  # of -inf, the one is 0 and the other is no number
         return None
     return a.as_op("Reciprocal", a.as_op("Sqrt", x.args[0]))
+
+
+@law("Sqrt", "Sqrt(Max(x, 4)) = Max(Sqrt(x), 2) if x > 0")
+def _root_of_bounded(a: Applied) -> Term | None:
+    x = a.args[0]
+    inner, bound = x.args if x.op == "Max" and len(x.args) == 2 else (x, x)
+    if inner.scalar is not None:
+        inner, bound = bound, inner
+    if inner is x or bound.scalar is None or bound.scalar < 0 or not nonnegative(inner):
+        return None
+    return a.as_op("Max", a.as_op("Sqrt", inner), a.number(math.sqrt(bound.scalar)))
+
+
+@law("Sqrt Reciprocal", "f(Expand(row, (4, 4))) = Expand(f(row), (4, 4))")
+def _of_repeated(a: Applied) -> Term | None:
+    """What is repeated is computed once."""
+    x = a.args[0]
+    if x.op != "Expand" or len(x.args) > 1 or a.shape is None or x.constant:
+        return None
+    return expand(a.terms, make(a.terms, a.op, [x.args[0]], {}), a.shape)
 
 
 @law("Sqrt", "Sqrt(x * x) = Abs(x)")

@@ -4,8 +4,8 @@
                     GatherND of one index, are a Slice along one axis; a Tile of dims of 1 is an Expand
     composition     adjacent Reshapes are one, adjacent Transposes are one, adjacent Slices of an axis are one; a view
                     that changes nothing is gone
-    order           from the outside in: scalar factor, Repeat and Expand, Reshape, Slice, Transpose; a Transpose moves
-                    inside what it commutes with
+    order           from the outside in: scalar factor or Not, Repeat and Expand, Reshape, Slice, Transpose; a Transpose
+                    moves inside what it commutes with
     dims of 1       come back inside: unsqueeze(f(squeeze a, squeeze b)) is f(a, b)
     products        (a @ b)^T is b^T @ a^T where that saves a Transpose
     repeated heads  merge([.., h, n expanded, ..]) is Repeat(x, axis, n): how grouped-query attention repeats its heads
@@ -27,7 +27,7 @@ from onnxfuse.model.op_traits import ELEMENTWISE, SOFTMAX, VIEWS
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
-from onnxfuse.terms.term import SMALL, Term, Terms, numpy_dtype, same_shape, static
+from onnxfuse.terms.term import SMALL, Term, Terms, is_number, numpy_dtype, same_shape, static
 
 from .axes import Block, blocks_of, merged_axes, refinement
 from .table import Applied, fold, hoisted, law, make, scaled
@@ -44,6 +44,8 @@ def reshape(terms: Terms, x: Term, shape: Shape) -> Term:
     x, factor = hoisted(x)
     if factor != 1:
         return scaled(terms, reshape(terms, x, shape), factor)
+    if x.op == "Not":
+        return make(terms, "Not", [reshape(terms, x.args[0], shape)], {})
     if x.op == "Expand":
         repeated = _merge_expand(terms, x, shape)
         if repeated is not None:
@@ -111,9 +113,11 @@ def transpose(terms: Terms, x: Term, perm: Sequence[int]) -> Term:
     x, factor = hoisted(x)
     if factor != 1:
         return scaled(terms, transpose(terms, x, perm), factor)
+    if x.op == "Not":
+        return make(terms, "Not", [transpose(terms, x.args[0], perm)], {})
     shape = None if x.shape is None else tuple(x.shape[i] for i in perm)
     if x.shape is not None and shape is not None:
-        moved = _transpose_view(terms, x, x.shape, perm, shape)
+        moved = _transpose_view(terms, x, x.shape, perm, shape) or _untransposed(terms, x, perm, {})
         if moved is not None:
             return moved
     if x.constant:
@@ -162,6 +166,32 @@ def _transpose_view(terms: Terms, x: Term, old: Shape, perm: tuple[int, ...], sh
     return None
 
 
+def _untransposed(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
+    """x with its axes permuted, if it is computed in few steps, element by element, of Transposes that this undoes."""
+    if x.id not in known:
+        known[x.id] = None
+        known[x.id] = _permuted(terms, x, perm, known) if len(known) < 64 else None
+    return known[x.id]
+
+
+def _permuted(terms: Terms, x: Term, perm: tuple[int, ...], known: dict[int, Term | None]) -> Term | None:
+    if x.op == "Transpose":
+        return inner if (inner := transpose(terms, x, perm)).op != "Transpose" else None
+    if x.op not in ELEMENTWISE or x.constant or x.shape is None or len(x.shape) != len(perm):
+        return None
+    args = list[Term]()
+    for arg in x.args:
+        moved: Term | None = arg
+        if arg.constant and not is_number(arg) and arg.shape is not None:
+            moved = transpose(terms, reshape(terms, arg, (1,) * (len(perm) - len(arg.shape)) + arg.shape), perm)
+        elif not arg.constant:
+            moved = _untransposed(terms, arg, perm, known)
+        if moved is None:
+            return None
+        args.append(moved)
+    return make(terms, x.op, args, dict(x.attrs))
+
+
 def swapped(rank: int) -> tuple[int, ...]:
     return (*range(rank - 2), rank - 1, rank - 2)
 
@@ -184,7 +214,7 @@ def expand(terms: Terms, x: Term, shape: Shape) -> Term:
     x, factor = hoisted(x)
     if factor != 1:
         return scaled(terms, expand(terms, x, shape), factor)
-    if x.constant:
+    if x.constant and not is_number(x):
         folded = fold(terms, "Expand", [x], {"shape": shape}, shape, x.dtype)
         if folded is not None:
             return folded
@@ -204,6 +234,8 @@ def slice_axis(terms: Terms, x: Term, axis: int, start: Dim, stop: Dim, step: in
     x, factor = hoisted(x)
     if factor != 1:
         return scaled(terms, slice_axis(terms, x, axis, start, stop, step), factor)
+    if x.op == "Not":
+        return make(terms, "Not", [slice_axis(terms, x.args[0], axis, start, stop, step)], {})
     assert x.shape is not None
     dim = x.shape[axis]
     length = slice_length(terms, dim, start, stop, step)

@@ -121,3 +121,12 @@ def test_a_blend_fills_where_it_keeps_nothing(t: Space) -> None:
     assert blended(cast, t.op("Mul", cast, t.number(-1e4))) is None
     assert blended(cast, t.op("Mul", t.input("y", n, n), t.number(-1e4))) is None
     assert blended(t.input("x", n, n), t.number(-1e4)) is None
+
+
+def test_a_blend_of_a_condition_and_its_negation(t: Space) -> None:
+    mask, other = (t.input(name, n, n, dtype=BOOL) for name in ("mask", "other"))
+    keep, drop = t.op("Cast", mask, to=FLOAT), t.op("Cast", t.op("Not", mask), to=FLOAT)
+    assert blended(keep, t.op("Mul", drop, t.number(-1e9))) == -1e9
+    assert blended(drop, t.op("Mul", keep, t.number(-1e9))) == -1e9
+    assert blended(drop, t.op("Mul", drop, t.number(-1e9))) is None
+    assert blended(keep, t.op("Mul", t.op("Cast", t.op("Not", other), to=FLOAT), t.number(-1e9))) is None

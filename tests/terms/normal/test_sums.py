@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.terms.normal.normal import closed
+from onnxfuse.terms.normal.normal import closed, expand
 from onnxfuse.terms.term import Term
 from tests.terms.normal.space import INT64, Space
 
@@ -97,3 +97,15 @@ def test_what_is_closed_is_so_in_another_shape_or_order(t: Space) -> None:
     assert closed(t.terms, t.transpose(inner, 1, 0)) is t.transpose(whole, 1, 0)
     assert closed(t.terms, t.slice(inner, 1, 0, 2)) is t.slice(inner, 1, 0, 2)  # not all of it
     assert closed(t.terms, t.op("Tanh", inner)) is t.op("Tanh", inner)
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul"])
+def test_a_number_repeated_over_what_others_have_is_that_number(t: Space, op: str) -> None:
+    x, three = t.input("x", 5, 2, 3), t.number(3)
+    assert t.op(op, x, expand(t.terms, three, (2, 3))) is t.op(op, x, three)
+    assert t.op(op, x, expand(t.terms, three, (5, 2, 3))) is t.op(op, x, three)
+    row = t.input("row", 1, 3)
+    assert t.op(op, row, expand(t.terms, three, (2, 3))).shape == (2, 3), "it widens the other"
+    assert t.op(op, row, expand(t.terms, three, (2, 3))) is not t.op(op, row, three)
+    both = t.op(op, expand(t.terms, three, (2, 3)), expand(t.terms, t.number(5), (2, 3)))
+    assert both.shape == (2, 3)

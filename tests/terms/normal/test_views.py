@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxfuse.terms.normal.normal import expand, repeat
-from tests.terms.normal.space import INT64, Space, b, d, h, s
+from tests.terms.normal.space import BOOL, INT64, Space, b, d, h, s
 
 
 def test_reshapes_have_one_spelling_and_cancel(t: Space) -> None:
@@ -67,3 +67,13 @@ def test_expanded_and_merged_heads_are_repeated_heads(t: Space) -> None:
     assert repeat(t.terms, kv, 1, 1) is kv
     assert t.transpose(heads, 0, 1, 3, 2) is repeat(t.terms, t.transpose(kv, 0, 1, 3, 2), 1, 4)
     assert t.reshape(heads, b, 8, 1, s, 64) is not heads
+
+
+def test_a_negation_leaves_views(t: Space) -> None:
+    x = t.input("x", 2, 5, 3, dtype=BOOL)
+    no = t.op("Not", x)
+    assert t.op("Unsqueeze", no, axes=(1,)) is t.op("Not", t.reshape(x, 2, 1, 5, 3))
+    assert t.transpose(no, 0, 2, 1) is t.op("Not", t.transpose(x, 0, 2, 1))
+    assert t.slice(no, 1, 1, 3) is t.op("Not", t.slice(x, 1, 1, 3))
+    assert t.op("Not", t.reshape(t.transpose(no, 0, 2, 1), 6, 5)) is t.reshape(t.transpose(x, 0, 2, 1), 6, 5)
+    assert expand(t.terms, t.op("Not", t.input("y", 1, 3, dtype=BOOL)), (2, 3)).op == "Expand", "it would negate more"

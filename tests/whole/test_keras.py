@@ -1,0 +1,211 @@
+"""What tf2onnx writes: dimensions that each have a name of their own, and choices as sums of products with 0 and 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxfuse.fusing.fuse import lower
+from onnxfuse.language import catalogue
+from onnxfuse.lifting.lift import lift
+from onnxfuse.model.graph import roots
+from onnxfuse.targets.target import Target
+from tests.spellings.mutants import run
+from tests.whole.test_attention import B, H, Model, S, T, assert_same, census, operands, scores
+from tests.whole.test_attention_forms import LOWEST, draw, mixed, some
+
+Array = np.ndarray[Any, Any]
+
+# ------------------------------------------------------------------------------------------------ batches by name
+
+BATCHES: dict[str, list[int | str]] = {
+    "Q": ["bq", H, "q", 8],
+    "K": ["bk", H, "k", 8],
+    "V": ["bv", H, "v", 8],
+    "mask": ["bm", 1, "m", "n"],
+}
+
+
+def named(**sizes: int) -> Model:
+    """Queries, keys, values and a mask of these batches, of which every dimension has a name of its own."""
+    rng = np.random.default_rng(0)
+    shapes = {"Q": (H, S, 8), "K": (H, T, 8), "V": (H, T, 8), "mask": (1, 1, T)}
+    feeds: dict[str, Array] = {
+        name: rng.standard_normal((sizes.get(name, B), *shape)).astype(np.float32) for name, shape in shapes.items()
+    }
+    g = Model(feeds | {"mask": feeds["mask"] > -0.5})
+    g.dims = BATCHES
+    return g
+
+
+def masked_by_choice(g: Model) -> onnx.ModelProto:
+    return g.proto(mixed(g, g("Where", "mask", scores(g), LOWEST)))
+
+
+@pytest.mark.parametrize("alone", [{}, {"mask": 1}, {"Q": 1}, {"K": 1, "V": 1}, {"Q": 1, "K": 1, "V": 1}])
+def test_batches_of_names_of_their_own_are_broadcast_where_the_body_runs(alone: dict[str, int]) -> None:
+    g = named(**alone)
+    fused = assert_same(masked_by_choice(g), g.feeds)
+    assert census(fused)["Attention"] == 1
+
+
+def test_a_kernel_refuses_a_run_in_which_they_differ() -> None:
+    g = named(Q=1, K=1, V=1)
+    fused = lower(masked_by_choice(g), catalogue.load().serving(Target("ort")))[1].model
+    assert census(fused)["Attention"] == 1
+    with pytest.raises(Exception, match=r"inconsistent|broadcastable"):
+        run(fused, g.feeds)
+    same = named()
+    for want, got in zip(run(masked_by_choice(same), same.feeds), run(fused, same.feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_one_sequence_is_not_widened_by_masks_of_several() -> None:
+    g = named(Q=1, K=1, V=1, mask=3)
+    g.dims = {"Q": [1, H, "q", 8], "K": [1, H, "k", 8], "V": [1, H, "v", 8], "mask": ["bm", 1, "m", "n"]}
+    assert census(assert_same(masked_by_choice(g), g.feeds))["Attention"] == 0
+
+
+def dims_of(text: str, name: str) -> list[str]:
+    shape = lift(next(iter(roots(parser.parse_model(text)))), None).terms_of[name].shape
+    assert shape is not None
+    return [str(d) for d in shape]
+
+
+MERGED = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[A, {n}, 7, 8] x, float[M, {n}, 8, 5] y) => (z)
+<int64[3] left = {{-1, 7, 8}}, int64[3] right = {{-1, 8, 5}}> {{
+    a = Reshape (x, left)
+    b = Reshape (y, right)
+    p = MatMul (a, b)
+    s = Shape (y)
+    z = Identity (s)
+}}"""
+
+
+def test_batches_that_are_multiplied_before_they_meet_are_equal() -> None:
+    assert dims_of(MERGED.format(n=4), "y")[0] == "A"
+    assert dims_of(MERGED.format(n=4), "p")[0] == "4*A"
+    assert dims_of(MERGED.format(n=1), "y")[0] == "M", "one of them may be 1"
+    assert dims_of(MERGED.format(n=1), "p")[0] == "bcast(A|M)"
+
+
+FITTED = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[A, {n}, 7, 5] x, float[M, 1, 1, 5] m) => (z)
+<int64[3] left = {{-1, 7, 5}}, int64[3] right = {{-1, 5, 7}}> {{
+    s = Add (x, m)
+    v = Transpose <perm = [0, 1, 3, 2]> (x)
+    a = Reshape (s, left)
+    b = Reshape (v, right)
+    z = MatMul (a, b)
+}}"""
+
+
+def test_what_is_broadcast_to_a_batch_that_is_the_same_fits_it() -> None:
+    assert dims_of(FITTED.format(n=4), "s")[0] == "A"
+    assert dims_of(FITTED.format(n=4), "m")[0] == "M", "it may be 1"
+    assert dims_of(FITTED.format(n=1), "s")[0] == "bcast(A|M)"
+
+
+# ------------------------------------------------------------------------------------------------ choices as products
+
+
+def choice(g: Model, condition: str, a: str, b: str) -> str:
+    """a where the condition holds and b elsewhere, as tf2onnx writes SelectV2."""
+    first = g("Mul", g("Cast", condition, to=1), a)
+    return g("Add", first, g("Mul", b, g("Cast", g("Not", condition), to=1)))
+
+
+def fused_choice(low: float, *, negated: bool = False, keep: Array | None = None) -> onnx.ModelProto:
+    """Attention whose scores are a choice between themselves and a number, written as a sum of products."""
+    g = Model(operands() | {"mask": some(B, 1, 1, T) if keep is None else keep})
+    condition = g("Not", "mask") if negated else "mask"
+    number = np.float32(low)
+    products = scores(g)
+    chosen = choice(g, condition, number, products) if negated else choice(g, condition, products, number)
+    return assert_same(g.proto(mixed(g, chosen)), g.feeds)
+
+
+@pytest.mark.parametrize("negated", [False, True])
+@pytest.mark.parametrize("low", [-1e9, -2.3726709583555947e38])
+def test_a_choice_between_scores_and_a_number_is_a_mask(low: float, negated: bool) -> None:
+    assert census(fused_choice(low, negated=negated))["Attention"] == 1
+
+
+def test_a_row_that_is_hidden_throughout_has_equal_weights() -> None:
+    keep = some(B, 1, 1, T)
+    keep[0] = False
+    assert census(fused_choice(-1e9, keep=keep))["Attention"] == 1
+
+
+def test_what_both_sides_hold_is_no_choice() -> None:
+    """keep * scores + keep * low hides nothing."""
+    g = Model(operands() | {"mask": some(B, 1, 1, T)})
+    keep = g("Cast", "mask", to=1)
+    chosen = g("Add", g("Mul", keep, scores(g)), g("Mul", keep, np.float32(-1e9)))
+    assert census(assert_same(g.proto(mixed(g, chosen)), g.feeds))["Where"] == 0
+
+
+def test_conditions_of_two_masks_are_no_choice() -> None:
+    g = Model(operands() | {"mask": some(B, 1, 1, T), "other": some(B, 1, 1, T)[::-1].copy()})
+    first = g("Mul", g("Cast", "mask", to=1), scores(g))
+    chosen = g("Add", first, g("Mul", np.float32(-5), g("Cast", g("Not", "other"), to=1)))
+    assert census(assert_same(g.proto(mixed(g, chosen)), g.feeds))["Where"] == 0
+
+
+@pytest.mark.parametrize("views", [0, 1, 2])
+@pytest.mark.parametrize("shift", [1e9, 3.0])
+def test_a_number_taken_from_hidden_scores_is_added_to_them(shift: float, views: int) -> None:
+    """Keras' Attention, whose mask is negated before and behind a view."""
+    g = Model(operands() | {"mask": some(B, T)})
+    condition, axes = "mask", np.array([1, 2], np.int64)
+    for _ in range(2 - views):
+        condition = g("Not", condition)
+    condition = g("Unsqueeze", condition, axes)
+    for _ in range(1 + views):
+        condition = g("Not", condition)
+    products = scores(g)
+    chosen = choice(g, condition, g("Sub", products, np.float32(shift)), products)
+    fused = census(assert_same(g.proto(mixed(g, chosen)), g.feeds))
+    assert (fused["Attention"], fused["Cast"]) == (1, 0)
+
+
+def test_a_number_taken_from_scores_that_are_seen_in_the_other_half_is_none() -> None:
+    g = Model(operands() | {"mask": some(B, 1, 1, T)})
+    products, keep = scores(g), g("Cast", "mask", to=1)
+    both = g("Add", g("Mul", g("Sub", products, np.float32(3)), keep), g("Mul", products, keep))
+    fused = census(assert_same(g.proto(mixed(g, both)), g.feeds))
+    assert fused["Where"] == 0
+
+
+# ------------------------------------------------------------------------------------------------ hidden twice
+
+
+def hidden_twice(g: Model, low: float, behind: str, *, where: bool = False) -> str:
+    """Keras' Softmax: scores that a mask hides, and weights that `behind` does."""
+    weights = g("Softmax", g("Where", "mask", scores(g), np.float32(low)), axis=-1)
+    zero = np.float32(0)
+    return g("MatMul", g("Where", behind, weights, zero) if where else choice(g, behind, weights, zero), "V")
+
+
+@pytest.mark.parametrize("where", [False, True])
+def test_weights_hidden_behind_the_softmax_as_well_guard_it(where: bool) -> None:
+    keep = some(B, 1, S, T)
+    keep[0, 0, 1] = False
+    g = Model(operands() | {"mask": keep})
+    fused = assert_same(g.proto(hidden_twice(g, -1e9, "mask", where=where)), g.feeds)
+    assert census(fused)["Attention"] == 1
+    out = run(fused, g.feeds)[0]
+    assert not out[0, :, 1].any()
+    assert out[0, :, 0].any()
+
+
+@pytest.mark.parametrize(("low", "behind"), [(-1e9, "other"), (-10.0, "mask")])
+def test_weights_hidden_otherwise_are_not_guarded(low: float, behind: str) -> None:
+    g = Model(operands() | {"mask": some(B, 1, S, T), "other": draw(B, 1, S, T) > 0})
+    fused = assert_same(g.proto(hidden_twice(g, low, behind)), g.feeds)
+    assert census(fused)["Attention"] == 0
