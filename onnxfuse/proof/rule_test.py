@@ -51,7 +51,7 @@ TOLERANCE: dict[int, float] = {TensorProto.FLOAT: 2e-5, TensorProto.FLOAT16: 4e-
 """Largest difference over the largest result: a few hundred ulp in float32, where folding weights moves roundings; four
 ulp in float16."""
 PLAIN = "plain"
-STORED = frozenset("halves pairs lower upper hidden".split())
+STORED = frozenset("halves pairs lower upper hidden numbers".split())
 """Values of ``test:`` that are constants of the model."""
 
 
@@ -238,13 +238,16 @@ def _captured(rule: Rule, name: str) -> Mapping[str, Any]:
 def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tuple[int, Array]:
     """A tensor of the shape that ``test:`` gives: ``[2, 7]``, or ``positive([7])`` for what must be; ``halves([7])``
     and ``pairs([7])`` are constants whose last axis repeats, as a whole or element by element, ``lower([7, 9])`` one of
-    1 up to the diagonal and 0 behind it, ``upper([7, 9])`` of 0 up to it and -1e4 behind, ``hidden([7])`` of -inf.
-    Tensors of kind `int` are indices from 0 to 3."""
+    1 up to the diagonal and 0 behind it, ``upper([7, 9])`` of 0 up to it and -1e4 behind, ``hidden([7])`` of -inf,
+    ``numbers([1, 0, 2])`` one of these.  Tensors of kind `int` are indices from 0 to 3."""
     wanted = rule.test.get(p.name)
     if wanted is None:
         raise rule.source.error(f"`test:` gives no shape for {p.name}", 1, f"such as  {p.name}=[2, 7, 64]")
     positive = op_name(wanted) == "positive"
     shape = literal(wanted.args[0] if isinstance(wanted, ast.Call) else wanted)
+    if op_name(wanted) == "numbers":
+        dtype = TensorProto.INT64 if p.kind == "int" else dtype
+        return dtype, np.array(shape, helper.tensor_dtype_to_np_dtype(dtype))
     sizes = shape if isinstance(shape, tuple) else (shape,)
     if not all(isinstance(d, int) and d >= 0 for d in sizes) or math.prod(sizes) > LARGEST:
         raise rule.source.error(

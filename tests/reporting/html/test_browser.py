@@ -28,6 +28,7 @@ DRIVER = shutil.which("chromedriver")
 WANTED = "pages are opened in Chromium: apt-get install chromium chromium-driver, and pip install selenium"
 
 webdriver = pytest.importorskip("selenium.webdriver", reason=WANTED)
+wait = pytest.importorskip("selenium.webdriver.support.wait", reason=WANTED)
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=WANTED)
 
 
@@ -43,7 +44,7 @@ class Browser:
     def open(self, place: Path) -> None:
         self.complaints()  # of the page before
         self.driver.get(place.as_uri())
-        assert self.do("return document.documentElement.dataset.ready") is not None
+        wait.WebDriverWait(self.driver, 60).until(lambda _: self.do("return document.documentElement.dataset.ready"))
 
     def complaints(self) -> list[str]:
         """What stands in the console."""
