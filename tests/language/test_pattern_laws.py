@@ -44,8 +44,8 @@ FOR_TERMS_ALONE = {
     "Where(x > 0, Where(y > 0, a, 7), 7) = Where(And(x > 0, y > 0), a, 7)": "rules write choices as they are found",
     "Or(Greater(a, b), Equal(a, b)) = GreaterOrEqual(a, b)": "rules write the comparison that it is",
     "Sqrt(x * x) = Abs(x)": "rules write Abs",
-    "Sqrt(Max(x, 4)) = Max(Sqrt(x), 2)": "no pattern says that a variable is above 0",
-    "Min(Reciprocal(x), 4) = Reciprocal(Max(x, 0.25))": "no pattern says that a variable is above 0",
+    "Sqrt(Max(x, 4)) = Max(Sqrt(x), 2) if x > 0": "no pattern says that a variable is above 0",
+    "Min(Reciprocal(x), 4) = Reciprocal(Max(x, 0.25)) if x > 0": "no pattern says that a variable is above 0",
     "Softmax(x - ReduceMax(x, axes=(-1,))) = Softmax(x)": "rules write Softmax without what it takes off",
 }
 """Equations that patterns need not obey, and why."""
