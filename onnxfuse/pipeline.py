@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -84,6 +85,7 @@ def optimize(
     losing: Banned = frozenset()
 
     def rebuild(banned: Banned) -> Fused:
+        gc.collect(1)  # a search for the guilty makes hundreds, and nothing else frees what came before
         return fuse(source, catalogue, banned=banned | losing)
 
     if card is not None:

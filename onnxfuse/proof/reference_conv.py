@@ -32,12 +32,12 @@ def convolved(x: Array, w: Array, strides: Sizes, dilations: Sizes, pads: Sizes,
     out = [(size - span) // step + 1 for size, span, step in zip(x.shape[2:], spans, strides, strict=True)]
     if min(out) < 1:
         raise ValueError(f"a window of {spans} does not fit into {list(x.shape[2:])}")
-    x = x.reshape(len(x), group, -1, *x.shape[2:])
-    matrices = w.reshape(group, -1, w.shape[1], math.prod(kernel))
+    x = x.reshape(len(x), group, w.shape[1], *x.shape[2:])
+    matrices = w.reshape(group, len(w) // group, w.shape[1], math.prod(kernel))
     y = np.zeros((len(x), group, matrices.shape[1], math.prod(out)), np.result_type(x, w))
     for matrix, seen in _places(matrices, kernel, out, strides, dilations):
-        y += _product(matrix, x[seen].reshape(len(x), group, w.shape[1], -1))
-    return y.reshape(len(x), -1, *out)
+        y += _product(matrix, x[seen].reshape(len(x), group, w.shape[1], math.prod(out)))
+    return y.reshape(len(x), len(w), *out)
 
 
 def transposed(x: Array, w: Array, strides: Sizes, dilations: Sizes, group: int) -> Array:
@@ -47,12 +47,12 @@ def transposed(x: Array, w: Array, strides: Sizes, dilations: Sizes, group: int)
     size, kernel = x.shape[2:], w.shape[2:]
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     full = [(s - 1) * step + span for s, step, span in zip(size, strides, spans, strict=True)]
-    matrices = w.reshape(group, -1, w.shape[1], math.prod(kernel)).swapaxes(1, 2)
-    rows = x.reshape(len(x), group, matrices.shape[2], -1)
+    matrices = w.reshape(group, len(w) // group, w.shape[1], math.prod(kernel)).swapaxes(1, 2)
+    rows = x.reshape(len(x), group, matrices.shape[2], math.prod(size))
     y = np.zeros((len(x), group, w.shape[1], *full), np.result_type(x, w))
     for matrix, seen in _places(matrices, kernel, size, strides, dilations):
-        y[seen] += _product(matrix, rows).reshape(len(x), group, -1, *size)
-    return y.reshape(len(x), -1, *full)
+        y[seen] += _product(matrix, rows).reshape(len(x), group, w.shape[1], *size)
+    return y.reshape(len(x), group * w.shape[1], *full)
 
 
 def _places(

@@ -14,6 +14,7 @@ import pytest
 
 import onnxfuse
 from onnxfuse.errors import DependencyError
+from onnxfuse.proof import float64
 from onnxfuse.proof.oracle import Oracle, bisect
 from tests.exports import MODELS
 
@@ -238,6 +239,22 @@ def test_what_rounding_alone_does_is_no_mismatch_and_what_it_does_not_is_one() -
     wrong = oracle.compare(parse(CANCELLING.replace("SCALE", "1.1")))
     assert wrong.verdict == "mismatch"
     assert wrong.note.startswith("output 'y' lost precision")
+
+
+def test_an_unusual_case_that_float64_does_not_run_is_none_to_judge_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = parse(CANCELLING.replace("SCALE", "1"))
+    oracle = Oracle(original)
+    assert any(case.unusual for case in oracle.cases)
+    run = float64._evaluated
+
+    def usual_only(evaluator: object, feed: dict[str, np.ndarray]) -> list[object]:
+        if any(value.size == 0 or np.abs(value).max() > 10 for value in feed.values()):
+            raise ValueError("no such tensors")
+        return list(run(evaluator, feed))
+
+    monkeypatch.setattr(float64, "_evaluated", usual_only)
+    assert oracle.judge_by_float64(original)
+    assert oracle.compare(parse(CANCELLING.replace("SCALE", "1.1"))).verdict == "mismatch"
 
 
 def test_float64_is_not_asked_about_a_model_that_is_steady() -> None:

@@ -79,6 +79,12 @@ def test_a_transposed_convolution_of_the_same_size(auto: str) -> None:
     same("ConvTranspose", [x, w], {"auto_pad": auto, "strides": [2, 2]})
 
 
+def test_a_batch_of_nothing() -> None:
+    empty, w = np.zeros((0, 4, 9, 7)), np.ones((6, 2, 3, 3))
+    assert reference_conv.convolved(empty, w, [2, 1], [1, 2], [1, 0, 2, 1], 2).shape == (0, 6, 5, 4)
+    assert reference_conv.transposed(empty, np.ones((4, 3, 2, 2)), [2, 1], [1, 1], 2).shape == (0, 6, 18, 8)
+
+
 def test_a_window_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         reference_conv.convolved(np.zeros((1, 1, 2)), np.zeros((1, 1, 3)), [1], [1], [0, 0], 1)
