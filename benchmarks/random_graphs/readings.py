@@ -303,7 +303,7 @@ def _zero(sign: float, edit: Edit) -> None:
 
     for index, node in enumerate(edit.nodes):
         name = node.output[0]
-        if edit.kinds.get(name) in REAL and node.op_type not in ("Constant", "If") and len(node.output) == 1:
+        if edit.kinds.get(name) in REAL and node.op_type != "Constant" and len(node.output) == 1:
             read = [signed(x, x) if x in given and edit.kinds.get(x) in REAL else x for x in node.input]
             again = edit.kept(index)
             edit.made[-1].input[:] = read

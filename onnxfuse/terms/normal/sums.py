@@ -32,18 +32,18 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
     shape = None if None in shapes else broadcast(*[s for s in shapes if s is not None])
     dtype, number, operands = args[0].dtype, NEUTRAL[op], list[Term]()
     args = _unexpanded(args, shape)
-    for arg in args:
-        for operand in arg.args if arg.op == op and not arg.closed else (arg,):
-            if is_number(operand) and _never_widens(operand, args):
-                assert operand.scalar is not None
-                total = number + operand.scalar if op == "Add" else number * operand.scalar
-                plain = all(part and math.isfinite(part) for part in (number, operand.scalar))
-                if in_range(total, dtype) or not plain:
-                    number = total
-                else:
-                    operands.append(operand)
+    flat = [operand for arg in args for operand in (arg.args if arg.op == op and not arg.closed else (arg,))]
+    for operand in flat:
+        if is_number(operand) and _never_widens(operand, flat):
+            assert operand.scalar is not None
+            total = number + operand.scalar if op == "Add" else number * operand.scalar
+            plain = all(part and math.isfinite(part) for part in (number, operand.scalar))
+            if in_range(total, dtype) or not plain:
+                number = total
             else:
-                operands.append(_without_leading_ones(terms, operand, args))
+                operands.append(operand)
+        else:
+            operands.append(_without_leading_ones(terms, operand, flat))
     if op == "Mul":
         operands = _one_factor(terms, operands, dtype)
         number = _mean(terms, operands, number)
@@ -87,19 +87,19 @@ def close(terms: Terms, term: Term) -> Term:
     return terms.raw(term.op, term.args, term.attrs, shape=term.shape, dtype=term.dtype, key=CLOSED)
 
 
-def _never_widens(number: Term, args: Sequence[Term]) -> bool:
-    """May a one-element constant lose its shape, because another operand has at least its rank?"""
+def _never_widens(number: Term, flat: Sequence[Term]) -> bool:
+    """May a one-element constant lose its shape, because an operand that keeps its own has at least its rank?"""
     rank = number.rank
-    return not rank or any(a is not number and a.rank is not None and a.rank >= rank for a in args)
+    return not rank or any(not is_number(a) and a.rank is not None and a.rank >= rank for a in flat)
 
 
-def _without_leading_ones(terms: Terms, constant: Term, args: Sequence[Term]) -> Term:
+def _without_leading_ones(terms: Terms, constant: Term, flat: Sequence[Term]) -> Term:
     """A constant of shape [1, n] is one of shape [n] beside an operand of at least its rank, which is none that may
     lose its own; others stay."""
     dims = static(constant.shape) if constant.constant else None
     if dims is None or dims[:1] != (1,) or len(dims) < 2:
         return constant
-    if not any(not a.constant and a.rank is not None and a.rank >= len(dims) for a in args):
+    if not any(not a.constant and a.rank is not None and a.rank >= len(dims) for a in flat):
         return constant
     lead = next((i for i, d in enumerate(dims) if d != 1), len(dims) - 1)
     return reshape(terms, constant, dims[lead:])

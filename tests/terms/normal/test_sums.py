@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from onnxfuse.terms.normal.normal import closed, expand
 from onnxfuse.terms.term import Term
-from tests.terms.normal.space import INT64, Space
+from tests.terms.normal.space import FLOAT, INT64, Space
 
 
 @pytest.mark.parametrize("op", ["Add", "Mul"])
@@ -35,6 +36,18 @@ def test_a_number_keeps_a_rank_that_nothing_else_has(t: Space) -> None:
     x = t.input("x", 3)
     assert t.op("Mul", x, t.number(2, rank=3)).shape == (1, 1, 3)
     assert t.op("Mul", x, t.number(2, rank=1)) is t.op("Mul", x, t.number(2))
+
+
+def test_a_chain_keeps_an_operand_of_its_rank(t: Space) -> None:
+    x, one = t.input("x"), t.number(2, rank=1)
+    row = t.terms.constant(np.array([[1, 2, 3]], np.float32), FLOAT)
+    chains = [
+        t.op("Mul", t.op("Mul", one, x), t.number(-1)),
+        t.op("Mul", t.op("Mul", one, x), t.number(3, rank=1)),
+        t.op("Mul", t.op("Mul", row, t.input("y", 3)), t.number(5)),
+    ]
+    for chain in chains:
+        assert max(arg.rank or 0 for arg in chain.args) == chain.rank
 
 
 def test_differences_and_quotients_are_sums_and_products(t: Space) -> None:
