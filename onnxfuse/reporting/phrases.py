@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from .records import Report, Runs, Validation
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .records import Report, Runs, Validation
 
 _FAST = {
     "onnxfuse": ("with onnxfuse.InferenceSession on an NVIDIA GPU", ""),
