@@ -2,9 +2,9 @@
 
 python -m benchmarks.random_graphs --count 5000 --jobs 2
 
-Failures are printed with their seed, and written to --folder as small as they could be made: SEED.TARGET.onnx, and
-SEED.TARGET.fused.onnx beside it.  What is done is remembered there, too: the same command goes on where it was stopped,
-with other seeds if --first says so; --again begins anew.
+Failures are printed with their seed, and written to --folder as small as they could be made: SEED.TARGET.onnx, with
+SEED.TARGET.fused.onnx and the inputs SEED.TARGET.npz beside it.  What is done is remembered there, too: the same
+command goes on where it was stopped, with other seeds if --first says so; --again begins anew.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import onnx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -194,7 +195,8 @@ def _examined(seed: int, folder: Path, pipe: Connection, optimizer: bool) -> dic
 def _written(model: onnx.ModelProto, target: str, found: Wrong, path: Path, pipe: Connection) -> Path:
     """The smallest model that is still wrong, and what it becomes."""
     onnx.save(model, path)
-    small = shrunken(model, target, found)
+    small, feed = shrunken(model, target, found)
+    np.savez(path.with_suffix(".npz"), allow_pickle=False, **feed.inputs)
     onnx.save(small, path)
     onnx.save(fused(small, target), path.with_suffix(".fused.onnx"))
     return path

@@ -7,6 +7,8 @@ added     a score that Where replaces by at most -1e9 is added to, so that it sh
 fill      a fill of at most -1e9 hides, even beside scores so enormous that the sum of both does not
 lowest    where no score that a row may see is above -inf, what it must not see counts as the lowest number, in
           onnxruntime's own Attention
+dead      where no score of a row is above -inf, its weights are 0, in onnxruntime's own Attention (the erratum of
+          ai.onnx Attention-24 has it so), instead of the NaN of a Softmax
 guard     a guard that makes 0 of weights that are NaN is for rows that are masked throughout, not for strange scores
 enormous  an exponential that is out of range is only enormous, as are squares of numbers and sums, products and
           quotients of such: what is computed of them in the end, weights, a hyperbolic tangent, a logarithm or what a
@@ -254,6 +256,13 @@ def _lowest(edit: Edit) -> None:
             edit.instead(index, edit.node("Where", edit.node("And", hides, some), lowest, edit.kept(index)))
 
 
+def _dead(edit: Edit) -> None:
+    for index, _ in edit.softmaxes():
+        score = edit.nodes[index].input[0]
+        none = edit.node("Equal", edit.largest(score), edit.number(-np.inf, score))
+        edit.instead(index, edit.node("Where", none, edit.number(0.0, score), edit.kept(index)))
+
+
 def _guard(edit: Edit) -> None:
     for index, node in enumerate(edit.nodes):
         asked = edit.maker.get(node.input[0]) if node.op_type == "Where" else None
@@ -315,6 +324,7 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("added", _added),
     ("fill", _fill),
     ("lowest", _lowest),
+    ("dead", _dead),
     ("guard", _guard),
     ("enormous", enormous),
     ("poison", _poison),
@@ -322,7 +332,8 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("zero", partial(_zero, 1.0)),
     ("negative zero", partial(_zero, -1.0)),
 )
-OF_OPS = {"lowest": frozenset({"Attention", "MultiHeadAttention"}), "lost": frozenset({"ReduceLogSumExp"})}
+_ATTENTION = frozenset({"Attention", "MultiHeadAttention"})
+OF_OPS = {"lowest": _ATTENTION, "dead": _ATTENTION, "lost": frozenset({"ReduceLogSumExp"})}
 """What holds only where a model has come to have one of these ops, of onnxruntime's own."""
 
 

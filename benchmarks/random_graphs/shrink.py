@@ -25,8 +25,8 @@ def fused(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
     return result
 
 
-def shrunken(model: onnx.ModelProto, target: str, found: Wrong) -> onnx.ModelProto:
-    """A smaller model that is wrong on the same numbers: one output, and inputs in place of nodes."""
+def shrunken(model: onnx.ModelProto, target: str, found: Wrong) -> tuple[onnx.ModelProto, Feed]:
+    """A smaller model that is wrong on the same numbers, and those: one output, and inputs in place of nodes."""
     feed = found.feed
     again = True
     while again:
@@ -35,7 +35,7 @@ def shrunken(model: onnx.ModelProto, target: str, found: Wrong) -> onnx.ModelPro
             if _is_wrong(smaller, target, numbers):
                 model, feed, again = smaller, numbers, True
                 break
-    return model
+    return model, feed
 
 
 def _is_wrong(model: onnx.ModelProto, target: str, feed: Feed) -> bool:

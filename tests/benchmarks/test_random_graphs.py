@@ -363,8 +363,72 @@ def test_a_wrong_model_is_made_as_small_as_it_can_be(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("benchmarks.random_graphs.shrink.fused", engine)
     found = Original(model, feeds(model)).wrong(engine(model, "ort"))
     assert found is not None
-    small = shrunken(model, "ort", found)
+    small, numbers = shrunken(model, "ort", found)
     assert [node.op_type for node in small.graph.node if node.op_type != "Constant"] == ["Mul"]
+    assert set(numbers.inputs) == {value.name for value in small.graph.input}
+
+
+def test_a_row_without_any_key_is_0_in_attention_alone() -> None:
+    """The erratum of ai.onnx Attention-24, where a written softmax has NaN."""
+    scores = f"{ZERO} t = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(q, t) a = Add(s, m) w = Softmax<axis = -1>(a)"
+    before = written(f"{scores} y = MatMul(w, v)", HEADS, "float[2,2,3,4] y", 23)
+    after = written("y = Attention<scale = 1.0>(q, k, v, m)", HEADS, "float[2,2,3,4] y", 23)
+    guarded = f"{scores} bad = IsNaN(w) g = Where(bad, z, w) y = MatMul(g, v)"
+    numbers = {**feeds(before)[0].inputs, "m": np.array([[0, 0, 0], [-np.inf] * 3, [0, -np.inf, 0]], np.float32)}
+    original = Original(before, [Feed("a row without keys", numbers)])
+    assert original.wrong(after) is None
+    assert original.wrong(written(guarded, HEADS, "float[2,2,3,4] y", 23)) is not None
+
+
+def test_a_difference_beyond_the_range_is_as_right_as_float64_is_steady() -> None:
+    """The sum of squares overflows, and what a bias then cancels keeps few digits."""
+    before = written(
+        """a = Constant<value = int64[1] {-1}>() m = ReduceMean(x, a) q = Mul(x, x) s = ReduceMean(q, a) n = Mul(m, m)
+        v = Sub(s, n) e = Constant<value = float {1e-12}>() w = Add(v, e) r = Sqrt(w) d = Sub(x, m) u = Div(d, r)
+        k = Constant<value = float {1e4}>() p = Add(u, k) y = Sub(p, k)""",
+        "float[1,4] x",
+        "float[1,4] y",
+    )
+    after = written(
+        """o = Constant<value = float[4] {1.0, 1.0, 1.0, 1.0}>() u = LayerNormalization<epsilon = 1e-12>(x, o)
+        k = Constant<value = float {1e4}>() p = Add(u, k) y = Sub(p, k)""",
+        "float[1,4] x",
+        "float[1,4] y",
+    )
+    numbers = {"x": np.array([[1.5e19, 1.51e19, 1.52e19, 1.54e19]], np.float32)}
+    original = Original(before, [Feed("large", numbers)])
+    assert not original.expected[0][1][0].any()
+    wrong = written("k = Constant<value = float {1e-19}>() y = Mul(x, k)", "float[1,4] x", "float[1,4] y")
+    assert original.wrong(after) is None
+    assert original.wrong(wrong) is not None
+
+
+def test_half_precision_may_be_stored_between_nodes() -> None:
+    """onnxruntime's CPU provider casts to float32 once for several nodes: exp(12) is finite among them."""
+    types = "float16[1,4] x", "float16[1,4] y"
+    original = Original(
+        written("e = Exp(x) y = Div(e, e)", *types),
+        [Feed("ordinary", {"x": np.array([[1, 2, 12, 13]], np.float16)})],
+    )
+    assert np.isfinite(original.expected[0][1][0]).all()
+    moved = "t = Transpose<perm = [1, 0]>(e) u = Transpose<perm = [1, 0]>(t)"
+    assert original.wrong(written(f"e = Exp(x) {moved} y = Div(u, u)", *types)) is None
+    assert original.wrong(written("e = Sub(x, x) y = Div(e, e)", *types)) is not None
+
+
+def test_a_branch_that_overflow_takes_is_no_more_right_than_the_other() -> None:
+    branches = (
+        "then_branch = t () => (float[1,4] a) { a = Exp(x) }, else_branch = f () => (float[1,4] b) { b = Neg(x) }"
+    )
+    body = (
+        f"{ZERO} q = Mul(x, x) r = Reciprocal(q) s = ReduceMax<keepdims = 0>(r) c = Greater(s, z) y = If<{branches}>(c)"
+    )
+    before = written(body, "float[1,4] x", "float[1,4] y")
+    swapped = written(body.replace("Greater(s, z)", "Equal(z, z)"), "float[1,4] x", "float[1,4] y")
+    huge, plain = np.full((1, 4), 1e30, np.float32), np.full((1, 4), -2, np.float32)
+    assert Original(before, [Feed("huge", {"x": -huge})]).wrong(swapped) is None
+    never = written(body.replace("Greater(s, z)", "Less(z, z)"), "float[1,4] x", "float[1,4] y")
+    assert Original(before, [Feed("plain", {"x": plain})]).wrong(never) is not None
 
 
 def test_a_model_that_contradicts_itself_judges_nobody() -> None:
