@@ -323,6 +323,17 @@ def test_a_size_of_0_is_no_dimension_to_copy(before: str, after: str, right: boo
     assert (original.wrong(models[1]) is None) == right
 
 
+def test_a_result_that_is_always_empty_has_the_shape_that_the_standard_says() -> None:
+    """onnxruntime reduces nothing along an axis that counts from the end to the wrong shape, whatever it is fed."""
+    hollow = "o = Constant<value = int64[1] {1}>() e = Slice(x, o, o, o) a = Constant<value = int64[1] {-1}>()"
+    types = "float[2,2,4] x", "float[2,0,1] y"
+    model, other = written(f"{hollow} y = ReduceMax(e, a)", *types), written(f"{hollow} y = Identity(e)", *types)
+    original = Original(model, [Feed("ordinary", {"x": np.ones((2, 2, 4), np.float32)})])
+    assert [y.shape for _, (y,) in original.expected] == [(2, 0, 1)]
+    assert original.wrong(model) is None
+    assert original.wrong(other) is not None
+
+
 @pytest.mark.parametrize("name", MISREAD)
 def test_what_is_wrong_is_wrong_in_every_reading(name: str) -> None:
     before, after, inputs = MISREAD[name]
