@@ -16,6 +16,7 @@ enormous  an exponential that is out of range is only enormous, as are squares o
 poison    a row of exponentials over their sum that holds infinity is NaN throughout, as Softmax has it
 lost      the logarithm of a sum of exponentials that holds NaN and infinity is infinite, in onnxruntime's own
           ReduceLogSumExp: such as [-inf, NaN] and [inf, NaN]
+order     a product of several factors is multiplied in any order, and may leave the range of its type on the way
 zero      the sign of a 0 may be lost, or gained where one is subtracted
 
 Each is a rewriting of the original, and a result is right where it is what the original computes in one of them.
@@ -24,6 +25,7 @@ Each is a rewriting of the original, and a result is right where it is what the 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +37,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, inliner, numpy_helper
 
 from .magnitudes import enormous
+from .orders import ordered
 
 HIDES, FILLS = -1e4, -1e9
 """A mask that is added hides from the first on, beside any scores from the second on."""
@@ -329,6 +332,9 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("enormous", enormous),
     ("poison", _poison),
     ("lost", _lost),
+    ("order: infinity", partial(ordered, "infinity")),
+    ("order: 0", partial(ordered, "nothing")),
+    ("order: NaN", partial(ordered, "NaN")),
     ("zero", partial(_zero, 1.0)),
     ("negative zero", partial(_zero, -1.0)),
 )
@@ -343,7 +349,8 @@ def readings(model: onnx.ModelProto) -> Iterator[tuple[tuple[str, ...], onnx.Mod
     for number in range(1, len(applying) + 1):
         for chosen in itertools.combinations(applying, number):
             names = tuple(name for name, _ in chosen)
-            if not {"zero", "negative zero"} <= set(names):
+            kinds = Counter(name.partition(":")[0].replace("negative ", "") for name in names)
+            if max(kinds.values()) == 1:  # of the ends of a product, and of the signs of a 0, one
                 made = _read(model, [apply for _, apply in chosen])
                 if made is not None:
                     yield names, made

@@ -13,7 +13,7 @@ The noise is that of float64 itself.  How much of it an equation makes of one ro
 being the original in that, and e and e' the distances from 1 to the next number in float64 and in the coarsest type
 that the site computes in:
 
-    noise = e (256 max_row |O' - O| / e' + 256 max_row |O|)
+    noise = e (256 max_row |O' - O| / e' + 256 max |O|)
 
 Nothing here depends on how large an error a rule might make.  A number that is 1e-5 off, which is 84 units of the last
 place of float32, is outside wherever an element depends on it as much as on the others.
@@ -70,12 +70,12 @@ class Equation:
     def _own_noise(self) -> np.ndarray:
         with np.errstate(all="ignore"):
             rounding = self._finite(np.abs(self.rounded.astype(self.truth.dtype) - self.truth))
-        size = _of_rows(self._finite(np.abs(self.truth)), _largest)
+        size = self._finite(np.abs(self.truth))
         unit = numerics.epsilon(self.precision)
         if self.exactly:
-            return np.asarray(_EPSILON * NOISE * (_of_rows(rounding, _largest) / unit + size))
+            return np.asarray(_EPSILON * NOISE * (_of_rows(rounding, _largest) / unit + size.max(initial=0)))
         # Of a row that is all but zero beside the others, nobody sees the last digits.
-        scale = np.maximum(_of_rows(self._finite(np.abs(self.truth)), _mean_size), 1e-3 * _mean_size(size.ravel()))
+        scale = np.maximum(_of_rows(size, _mean_size), 1e-3 * _mean_size(_of_rows(size, _largest).ravel()))
         return np.asarray(2 * _of_rows(rounding, _largest) + ROUNDINGS * unit * scale)
 
     def move(self, truth: np.ndarray, fused: np.ndarray | None, tensors: bool) -> None:

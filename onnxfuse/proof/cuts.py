@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from onnxfuse.model.op_traits import SHAPE_QUERIES
+from onnxfuse.model.op_traits import RANDOM, SHAPE_QUERIES
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.proof import numerics
 
@@ -71,6 +71,11 @@ class _Graph:
         self.producers = {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
         self.constants = {tensor.name for tensor in graph.initializer}
         self.inputs = {info.name for info in graph.input} - self.constants
+        self.fixed = set(self.constants)
+        """Values that are the same whatever the model is fed: other numbers may have been made of them."""
+        for node in self.nodes:
+            if node.op_type not in RANDOM and self.fixed.issuperset(filter(None, node.input)) and not has_bodies(node):
+                self.fixed.update(node.output)
 
     def cone(self, output: str, stop: Callable[[str], bool], shapes: bool) -> _Cone | None:
         """What is behind `output` up to inputs and stops, and with `shapes` up to shapes taken of anything else.
@@ -112,7 +117,7 @@ def find(original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Cut]:
     if max(original.ByteSize(), fused.ByteSize()) > _CUTTABLE:
         return []
     before, after = _Graph(original.graph), _Graph(fused.graph)
-    shared = (before.inputs | before.producers.keys()) & (after.inputs | after.producers.keys())
+    shared = (before.inputs | before.producers.keys()) & (after.inputs | after.producers.keys()) - before.fixed
     sites = []
     for node in after.nodes:
         for output in node.output:
@@ -131,10 +136,9 @@ def _site(before: _Graph, after: _Graph, output: str, shared: set[str]) -> Cut |
     for _ in range(_STEPS):
         own = after.cone(output, (shared - opened).__contains__, shapes=False)
         # Where the way from the same values is too long, from the nearest ones: that is how an operand is missed.
-        other = own and (
-            before.cone(output, own.stops.__contains__, shapes=True)
-            or before.cone(output, shared.__contains__, shapes=True)
-        )
+        ways = (own.stops - own.measured, own.stops, shared) if own else ()
+        cones = (before.cone(output, stops.__contains__, shapes=True) for stops in ways)
+        other = next((cone for cone in cones if cone), None)
         if not own or not other:
             return None
         new, old = own, other

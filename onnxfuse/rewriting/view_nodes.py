@@ -24,10 +24,12 @@ def reshape(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], li
     ]
     # A 0 copies the dimension of the input, which is no 0 where only another one is.
     open_dims = [i for i, d in enumerate(dims) if isinstance(d, Sym) or (target[i] == 0 and source[i : i + 1] != (0,))]
+    means_zero = plan.draft.opset >= 14 or all(_copies_zero(d, source[i : i + 1]) for i, d in enumerate(target))
     # The rest of the elements; beside other symbols only what nothing else tells.
     for i in open_dims:
         rest = product(d for j, d in enumerate(target) if j != i)
-        if viewed(product(source), rest) == target[i] and (len(open_dims) == 1 or not told(plan, target[i], limit)):
+        alone = len(open_dims) == 1 or not means_zero
+        if viewed(product(source), rest) == target[i] and (alone or not told(plan, target[i], limit)):
             dims[i], target = -1, (*target[:i], -1, *target[i + 1 :])
             open_dims.remove(i)
             break
@@ -45,7 +47,7 @@ def reshape(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], li
         if without_ones(source) == without_ones(attrs["shape"]):
             bare = op_node(plan, "Squeeze", inputs, {"axes": tuple(gone)}, term.dtype, limit, "")
             return op_node(plan, "Unsqueeze", [bare], {"axes": tuple(come)}, term.dtype, limit, name)
-    if undecided and all(told(plan, d, limit) for d in attrs["shape"]):
+    if undecided and means_zero and all(told(plan, d, limit) for d in attrs["shape"]):
         target, computed = attrs["shape"], True
     if not computed:
         shape = plan.integers([d for d in dims if not isinstance(d, Sym)])
@@ -53,6 +55,14 @@ def reshape(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], li
     # A dimension that is computed may be 0 in a run, and means it.
     meant = {"allowzero": 1} if plan.draft.opset >= 14 and -1 not in target else {}
     return plan.node("Reshape", [inputs[0], dims_of(plan, target, limit)], meant, limit, name)
+
+
+def _copies_zero(dim: Dim, copied: Shape) -> bool:
+    """Is the dimension that a size of 0 stands for in Reshape-13, the one of the input in its place, 0 as well?"""
+    if not isinstance(dim, Sym):
+        return True
+    factors = [{name for monomial, _ in d.terms for name in monomial} for d in copied if isinstance(d, Sym)]
+    return len(dim.terms) == 1 and any(set(dim.terms[0][0]) <= known for known in factors)
 
 
 def expand(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], limit: float, name: str) -> str:

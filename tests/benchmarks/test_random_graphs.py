@@ -427,6 +427,31 @@ def test_half_precision_may_be_stored_between_nodes() -> None:
     assert original.wrong(written("e = Sub(x, x) y = Div(e, e)", *types)) is not None
 
 
+def test_a_product_in_another_order_may_leave_the_range() -> None:
+    before = written("e = Exp(x) r = Reciprocal(e) a = Mul(x, r) y = Mul(a, e)", "float[1,4] x", "float[1,4] y")
+    after = written("e = Exp(x) r = Reciprocal(e) a = Mul(x, e) y = Mul(a, r)", "float[1,4] x", "float[1,4] y")
+    near, far = np.full((1, 4), 20, np.float32), np.full((1, 4), 87, np.float32)
+    wrong = written(
+        "c = Constant<value = float {inf}>() y = Mul(x, c)".replace("inf", "1e38"), "float[1,4] x", "float[1,4] y"
+    )
+    assert Original(before, [Feed("far", {"x": far})]).wrong(after) is None
+    assert Original(before, [Feed("near", {"x": near})]).wrong(wrong) is not None
+
+
+def test_what_overflows_by_an_ulp_is_on_the_brink() -> None:
+    """The mean of 25 times 1e30 is that in one order, and in another an ulp away, whose square is out of range."""
+    mean = "a = Constant<value = int64[1] {1}>() m = ReduceMean(x, a) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, a)"
+    before = written(f"{mean} y = Mul(v, v)", "float[1,25] x", "float[1,1] y")
+    nan = written(
+        "a = Constant<value = int64[1] {1}>() m = ReduceMean(x, a) n = Sub(m, m) y = Div(n, n)",
+        "float[1,25] x",
+        "float[1,1] y",
+    )
+    for size, right in ((1e30, True), (1.0, False)):
+        feed = Feed("constant", {"x": np.full((1, 25), size, np.float32)})
+        assert (Original(before, [feed]).wrong(nan) is None) == right
+
+
 def test_a_branch_that_overflow_takes_is_no_more_right_than_the_other() -> None:
     branches = (
         "then_branch = t () => (float[1,4] a) { a = Exp(x) }, else_branch = f () => (float[1,4] b) { b = Neg(x) }"

@@ -128,6 +128,35 @@ def test_what_one_model_computes_anew_the_other_is_cut_behind() -> None:
     assert compare(original, fused) == (1, {})
 
 
+def test_what_is_only_measured_is_not_what_the_original_rests_on() -> None:
+    """Else the fused model would compute anew what the original is fed, rounded."""
+    original = parse("""g (float[n, 4] x) => (float[n, 4] y) <float two = {2}> {
+        a = Exp(x)  b = Tanh(a)  c = Mul(b, two)  y = Sin(c)
+    }""")
+    fused = parse("""g (float[n, 4] x) => (float[n, 4] y) <float two = {2}> {
+        a = Exp(x)  b = Tanh(a)  s = Shape(b)  e = Mul(a, two)  f = Reshape(e, s)  y = Sin(f)
+    }""")
+    (site,) = cuts.find(original, fused)
+    assert (site.stops, site.entangled) == (("a", "b"), False)
+    assert [original.graph.node[i].op_type for i in site.original] == ["Tanh", "Mul", "Sin"]
+
+
+def test_constants_that_nodes_make_keep_their_values() -> None:
+    """A bias was folded from the weight: noise in its place would be blamed on the fusion."""
+    original = parse("""g (float[n, 2] x) => (float[n, 2] y) <float[2] shift = {3, 4}> {
+        w = Constant<value = float[2, 2] {1, 2, 3, 5}>()  t = Transpose(w)  a = Add(x, shift)  y = MatMul(a, t)
+    }""")
+    fused = parse(
+        """g (float[n, 2] x) => (float[n, 2] y) <float[2] bias = {BIAS}> {
+        w = Constant<value = float[2, 2] {1, 2, 3, 5}>()  t = Transpose(w)  p = MatMul(x, t)  y = Add(p, bias)
+    }""".replace("BIAS", "11, 29")
+    )
+    assert [site.stops for site in cuts.find(original, fused)] == [("x",)]
+    assert compare(original, fused) == (1, {})
+    fused.graph.initializer[0].float_data[1] = 29.001
+    assert list(compare(original, fused)[1]) == ["y"]
+
+
 def test_nodes_with_bodies_are_left_to_the_whole_model() -> None:
     original = parse("""g (bool c, float[4] x) => (y) {
         a = If(c) <then_branch = t () => (float[4] p) { p = Neg(x) }, else_branch = e () => (float[4] q) { q = Abs(x) }>

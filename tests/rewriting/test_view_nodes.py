@@ -12,7 +12,7 @@ from onnxfuse.rewriting.view_nodes import as_reshape, concat, expand, reshape, s
 from onnxfuse.terms.term import Term
 from tests.rewriting.test_operators import constants, plan
 
-B, S = symbol("B"), symbol("S")
+A, B, S = symbol("A"), symbol("B"), symbol("S")
 
 
 def reshaped(shape: tuple[Dim, ...], source: str = "B, S, 12", opset: int = 17) -> tuple[list[str], list[list[Any]]]:
@@ -41,6 +41,22 @@ def test_a_shape_is_put_together_where_a_rest_would_be_undecided(shape: tuple[Di
     ops, _ = reshaped(shape)
     assert ops[-2:] == ["Concat", "Reshape"]
     assert "Shape" in ops
+
+
+@pytest.mark.parametrize(
+    ("shape", "source", "exact"),
+    [
+        ((A * B, S, 8), "A, B, S, 8", False),  # of S = 0 Reshape-13 makes B: better the rest, which is nothing
+        ((B, S * 12), "B, S, 12", True),
+        ((B, 3, S, 4), "B, S, 12", False),
+    ],
+)
+def test_before_opset_14_a_size_of_0_is_written_where_what_it_copies_is_0(
+    shape: tuple[Dim, ...], source: str, exact: bool
+) -> None:
+    _, vectors = reshaped(shape, source, opset=13)
+    assert "Shape" in reshaped(shape, source)[0]
+    assert any(-1 in vector for vector in vectors) != exact
 
 
 def test_dims_of_one_that_come_or_go_need_no_shape() -> None:

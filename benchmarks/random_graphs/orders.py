@@ -1,0 +1,71 @@
+"""A product whose factors may be multiplied in any order: what a part of them leaves the range of the type by.
+
+With f_i the factors of a product that Mul, Div, Reciprocal and Neg write, and M and m the largest and the smallest
+number of the type,
+
+    sum_i max(log |f_i|, 0) > log M    some order has infinity on its way, and ends there or, times 0, at NaN
+    sum_i min(log |f_i|, 0) < log m    some order has 0 on its way
+
+and nothing else can.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+if TYPE_CHECKING:
+    from .readings import Edit
+
+RANGE: dict[int, Any] = {TensorProto.FLOAT: np.finfo(np.float32), TensorProto.FLOAT16: np.finfo(np.float16)}
+_PRODUCTS = frozenset({"Mul", "Div", "Reciprocal", "Neg"})
+
+
+def _factors(edit: Edit, name: str) -> list[tuple[str, bool]]:
+    """(value, does it divide) of each factor of a product."""
+    index = edit.maker.get(name)
+    node = edit.nodes[index] if index is not None else onnx.NodeProto()
+    if node.op_type == "Mul":
+        return [factor for operand in node.input for factor in _factors(edit, operand)]
+    if node.op_type == "Div":
+        below = [(value, not divides) for value, divides in _factors(edit, node.input[1])]
+        return [*_factors(edit, node.input[0]), *below]
+    if node.op_type == "Reciprocal":
+        return [(value, not divides) for value, divides in _factors(edit, node.input[0])]
+    if node.op_type == "Neg":
+        return _factors(edit, node.input[0])
+    return [(name, False)]
+
+
+def ordered(end: str, edit: Edit) -> None:
+    """Each product of three factors and more gives `end`, "infinity", "nothing" or "NaN", where some order may."""
+    read = {name: node.op_type for node in edit.nodes for name in node.input}
+    for index, node in enumerate(edit.nodes):
+        result = node.output[0]
+        inner = read.get(result) in _PRODUCTS
+        if node.op_type not in _PRODUCTS or inner or edit.kinds.get(result) not in RANGE:
+            continue
+        factors = _factors(edit, result)
+        if len(factors) < 3:
+            continue
+        kind = RANGE[edit.kinds[result]]
+        low = end == "nothing"
+        zero = edit.number(0.0, result)
+        parts = []
+        for value, divides in factors:
+            size = edit.node("Log", edit.node("Abs", value))
+            size = edit.node("Neg", size) if divides else size
+            parts.append(edit.node("Min" if low else "Max", size, zero))
+        total = parts[0]
+        for part in parts[1:]:
+            total = edit.node("Add", total, part)
+        bound = edit.number(float(np.log(float(kind.tiny if low else kind.max))), result)
+        beyond = edit.node("Less" if low else "Greater", total, bound)
+        plain = edit.kept(index)
+        ends = {"nothing": zero, "NaN": edit.number(np.nan, result)}.get(end) or edit.node(
+            "Mul", edit.node("Sign", plain), edit.number(np.inf, result)
+        )
+        edit.instead(index, edit.node("Where", beyond, ends, plain))
