@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 
 import pytest
+from xdist import is_xdist_controller
 
-from onnxfuse.language import evaluate
+from benchmarks.random_graphs import alone
+from onnxfuse.language import catalogue, evaluate
 from onnxfuse.lifting import node
+from onnxfuse.proof import oracle
+from onnxfuse.runtime.quiet import onnxruntime
 from tests import fake_engine
+from tests.small_process import small_process
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell lets what it runs in the background ignore interrupts, and so would the processes that tests start.
@@ -18,12 +24,35 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 MALFORMED, FAULTS = node.MALFORMED, evaluate.FAULTS
 
 
-@pytest.fixture(autouse=True, scope="session")
-def strict() -> Iterator[None]:
-    """What fails while a node is lifted or a rule evaluated fails a test: with these it is a mistake of ours."""
-    node.MALFORMED = evaluate.FAULTS = ()
+# What fails while a node is lifted or a rule evaluated fails a test: with these it is a mistake of ours.
+node.MALFORMED = evaluate.FAULTS = ()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Before tests are collected, which makes a process large: the one that forks for it (`small_process`).
+
+    What there is of objects afterwards, a million, stays, and Python's cycle collector need not look at it again."""
+    if not is_xdist_controller(session):
+        onnxruntime()  # or each child would load it, and read the rules
+        catalogue.load()
+        small = small_process()
+        oracle.isolated = alone.isolated = small.__enter__()
+        session.config.add_cleanup(lambda: small.__exit__(None, None, None))
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept() -> Iterator[None]:
+    """Nor need it look again at what a test file leaves, such as what tests keep for each other."""
     yield
-    node.MALFORMED, evaluate.FAULTS = MALFORMED, FAULTS
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
