@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from xdist import is_xdist_controller
+from xdist import is_xdist_controller, is_xdist_worker
 
 from benchmarks.random_graphs import alone
 from onnxfuse.language import catalogue, evaluate
@@ -15,6 +15,7 @@ from onnxfuse.lifting import node
 from onnxfuse.proof import oracle
 from onnxfuse.runtime.quiet import onnxruntime
 from tests import fake_engine
+from tests.fused_models import FusedModel, kept_in
 from tests.small_process import small_process
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -22,8 +23,6 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MALFORMED, FAULTS = node.MALFORMED, evaluate.FAULTS
-
-
 # What fails while a node is lifted or a rule evaluated fails a test: with these it is a mistake of ours.
 node.MALFORMED = evaluate.FAULTS = ()
 
@@ -53,6 +52,13 @@ def kept() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def fused_model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> FusedModel:
+    """Models of models/ as they are fused, once for all workers."""
+    own = tmp_path_factory.getbasetemp()
+    return kept_in(own.parent if is_xdist_worker(request) else own)
 
 
 @pytest.fixture
