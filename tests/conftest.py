@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 
 import pytest
+from xdist import is_xdist_controller, is_xdist_worker
 
-from onnxfuse.language import evaluate
+from benchmarks.random_graphs import alone
+from onnxfuse.language import catalogue, evaluate
 from onnxfuse.lifting import node
+from onnxfuse.proof import oracle
+from onnxfuse.runtime.quiet import onnxruntime
 from tests import fake_engine
+from tests.fused_models import FusedModel, kept_in
+from tests.small_process import small_process
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell lets what it runs in the background ignore interrupts, and so would the processes that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MALFORMED, FAULTS = node.MALFORMED, evaluate.FAULTS
+# What fails while a node is lifted or a rule evaluated fails a test: with these it is a mistake of ours.
+node.MALFORMED = evaluate.FAULTS = ()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def strict() -> Iterator[None]:
-    """What fails while a node is lifted or a rule evaluated fails a test: with these it is a mistake of ours."""
-    node.MALFORMED = evaluate.FAULTS = ()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Before tests are collected, which makes a process large: the one that forks for it (`small_process`).
+
+    What there is of objects afterwards, a million, stays, and Python's cycle collector need not look at it again."""
+    if not is_xdist_controller(session):
+        onnxruntime()  # or each child would load it, and read the rules
+        catalogue.load()
+        small = small_process()
+        oracle.isolated = alone.isolated = small.__enter__()
+        session.config.add_cleanup(lambda: small.__exit__(None, None, None))
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept() -> Iterator[None]:
+    """Nor need it look again at what a test file leaves, such as what tests keep for each other."""
     yield
-    node.MALFORMED, evaluate.FAULTS = MALFORMED, FAULTS
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def fused_model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> FusedModel:
+    """Models of models/ as they are fused, once for all workers."""
+    own = tmp_path_factory.getbasetemp()
+    return kept_in(own.parent if is_xdist_worker(request) else own)
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import numpy_helper
 
 from onnxfuse.proof import inputs, numerics
 from onnxfuse.proof.float64 import evaluate, to_float64
+from tests.spellings.mutants import opened
 from tests.whole.test_whole_models import OPS, census
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -51,18 +51,9 @@ def _enliven(model: onnx.ModelProto) -> None:
         tensor.CopyFrom(numpy_helper.from_array(drawn.astype(value.dtype), tensor.name))
 
 
-def session(model: onnx.ModelProto) -> ort.InferenceSession:
-    """An unoptimized CPU session on one thread."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
 def feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, Any]:
     """Inputs on which the model runs, floats unit normal."""
-    running = session(model)
+    running = opened(model.SerializeToString())
 
     def runs(case: inputs.Case) -> str:
         try:
@@ -94,7 +85,7 @@ def observed(model: onnx.ModelProto, values: Collection[str]) -> onnx.ModelProto
 
 def run(model: onnx.ModelProto, given: Mapping[str, Any], values: Sequence[str] = ()) -> dict[str, Any]:
     """The outputs by name, and `values` with them."""
-    running = session(observed(model, values) if values else model)
+    running = opened((observed(model, values) if values else model).SerializeToString())
     names = [output.name for output in running.get_outputs()]
     with np.errstate(all="ignore"):
         return dict(zip(names, running.run(names, dict(given)), strict=True))

@@ -25,16 +25,10 @@ WITH_OTHERS = {
     # Text of kernels, which says little unless it is compiled and run on arrays.
     "kernels/gemm/test_gemm_kernel.py": "kernels.gemm.source",
     "kernels/rows/test_row_kernels.py": "kernels.rows.launch",
-    # A compiled kernel as functions to call: each launch of the device is a test of it.
-    "kernels/emulator/test_device.py": "kernels.emulator.library",
     # Lists of what NVRTC is asked about: that it compiles is all that they are for.
     "kernels/inspect/test_nvrtc.py": (
         "kernels.attention.samples kernels.gemm.samples kernels.pointwise.samples kernels.rows.samples"
     ),
-    # Steps of one rewriting, each of which takes what the one before has made of a graph.
-    "rewriting/test_writer.py": "rewriting.assemble",
-    # It prints the laws, whose equations are tested there.
-    "terms/normal/test_laws.py": "terms.normal.__main__",
     # What remains in float32 is decided of a scope, and Casts are what a conversion writes.
     "precision/test_convert.py": "precision.casts",
     "precision/test_islands.py": "precision.scope",
@@ -44,8 +38,6 @@ WITH_OTHERS = {
     "whole/test_api.py": "pipeline",
     # A rule that finds its place, and what is written there: neither is anything without the other.
     "whole/test_fusion.py": "fusing.fuse matching.instantiate matching.search rewriting.realize",
-    # Bodies of fused ops, each of which every rule's own test runs.
-    "whole/test_rules.py": "language.functions",
 }
 """Where modules are tested that have no file of their own, and why there."""
 

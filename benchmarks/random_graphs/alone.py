@@ -51,23 +51,9 @@ def each_alone(
         yield from [partial(_given, error)] * len(fed)
         return
 
-    def run(given: Sequence[Feed]) -> list[list[Array] | SessionError]:
-        session = Session(counted, optimize=optimize, threads=1)
-        found: list[list[Array] | SessionError] = []
-        for feed in given:
-            try:
-                found.append(session.run(feed.inputs))
-            except SessionError as error:
-                found.append(error)
-        return found
-
     def answers(given: Sequence[Feed]) -> list[list[Array] | SessionError | CrashError]:
-        def work(tell: Tell) -> list[list[Array] | SessionError]:
-            faulthandler.disable()  # pytest enables it, and a crash is an answer here
-            return run(given)
-
         try:
-            return list(isolated(work, LONG))
+            return list(isolated(partial(_run_all, counted, given, optimize), LONG))
         except SessionError as error:  # no session at all
             return [error] * len(given)
         except (OnnxfuseError, TookTooLongError) as error:
@@ -77,6 +63,20 @@ def each_alone(
 
     for answer in answers(fed):
         yield partial(_given, answer)
+
+
+def _run_all(
+    model: onnx.ModelProto, given: Sequence[Feed], optimize: bool, tell: Tell
+) -> list[list[Array] | SessionError]:
+    faulthandler.disable()  # pytest enables it, and a crash is an answer here
+    session = Session(model, optimize=optimize, threads=1)
+    found: list[list[Array] | SessionError] = []
+    for feed in given:
+        try:
+            found.append(session.run(feed.inputs))
+        except SessionError as error:
+            found.append(error)
+    return found
 
 
 def _given(answer: list[Array] | SessionError | CrashError) -> list[Array]:

@@ -125,9 +125,11 @@ def _shipped() -> tuple[Rule | Function, ...]:
 
 @cache
 def _finished() -> tuple[Rule, ...]:
-    """The shipped rules, written out."""
-    rules, functions = _apart(_shipped())
-    return _complete(rules, functions, define(rules))
+    """The shipped rules, written out and checked, which those of users only add to."""
+    read_rules, functions = _apart(_shipped())
+    rules = _complete(read_rules, functions, define(read_rules))
+    _check(rules, functions, _catalogue(rules), functions)
+    return rules
 
 
 def load(directories: Iterable[Path] = ()) -> Catalogue:
@@ -161,16 +163,28 @@ def _load(directories: Sequence[Path]) -> Catalogue:
             raise UsageError(f"{directory} holds no .rule file; `onnxfuse rules new NAME` writes a first one")
         own += [made for path in found for made in read(path, directory)]
     read_rules, functions = _apart([*_shipped(), *own])
-    more, _ = _apart(own)
-    rules = [*shipped, *_complete(more, functions, define(read_rules))]
-    catalogue = _sorted(rules, define([rule for rule in rules if not rule.stratum.startswith(FOREIGN)]))
+    more, added = _apart(own)
+    written = _complete(more, functions, define(read_rules))
+    catalogue = _catalogue([*shipped, *written])
+    _check(written, added, catalogue, functions)
+    return catalogue
+
+
+def _catalogue(rules: Sequence[Rule]) -> Catalogue:
+    return _sorted(rules, define([rule for rule in rules if not rule.stratum.startswith(FOREIGN)]))
+
+
+def _check(
+    rules: Iterable[Rule], functions: Mapping[str, Function], catalogue: Catalogue, names: Iterable[str]
+) -> None:
+    """Raises RuleError where one of these rules or functions calls an op or a function that there is not; `names` are
+    those of all functions."""
     known = standard_ops() | set(catalogue.definitions) | {"Repeat"}  # numpy.repeat along an axis
     for function in functions.values():
         _check_ops(function.source, [*(s.value for s in function.equations), *function.results], known, function, ())
     for rule in rules:
         statements = [*(s for b in rule.blocks for s in b), *rule.emit, *rule.meaning, *rule.standard, *rule.let]
-        _check_ops(rule.source, [*(s.value for s in statements), *rule.where], known, rule, functions)
-    return catalogue
+        _check_ops(rule.source, [*(s.value for s in statements), *rule.where], known, rule, names)
 
 
 def _sorted(rules: Sequence[Rule], definitions: dict[str, Rule]) -> Catalogue:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from onnxfuse.proof import float64, inputs, numerics
 from onnxfuse.proof.inputs import Case
 from onnxfuse.reporting.records import Validation
 from onnxfuse.runtime.quiet import Session, SessionError, first_line, onnxruntime
-from onnxfuse.system.isolation import TookTooLongError, isolated
+from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
 
 from .bfloat16 import emulated
 from .precision import dtype_of, precisions
@@ -201,10 +202,7 @@ class Oracle:
         """The outputs on tensors without elements, in a process of its own: several kernels of onnxruntime crash on
         these.  Raises SessionError."""
         try:
-            return isolated(
-                lambda tell: Session(emulated(model), self._base_dir, threads=1, **options).run(case.inputs),
-                EMPTY_SECONDS,
-            )
+            return isolated(partial(_run_once, emulated(model), self._base_dir, case.inputs, options), EMPTY_SECONDS)
         except (ModelError, TookTooLongError) as error:
             raise CrashError(str(error)) from None
 
@@ -351,6 +349,12 @@ def bisect(candidates: Sequence[int], is_good: Callable[[frozenset[int]], bool],
         guilty.append(rest[low])
         rest = rest[high:]
     return frozenset(guilty)
+
+
+def _run_once(
+    model: onnx.ModelProto, base_dir: Path | None, feeds: Mapping[str, Any], options: dict[str, Any], tell: Tell
+) -> list[Any]:
+    return Session(model, base_dir, threads=1, **options).run(feeds)
 
 
 def _widened(case: Case) -> dict[str, Any]:

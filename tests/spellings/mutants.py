@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import zip_longest
 
 import numpy as np
@@ -90,12 +90,17 @@ def runs(model: onnx.ModelProto, given: dict[str, Array] | None = None) -> bool:
 
 def run(model: onnx.ModelProto, inputs: dict[str, Array]) -> list[Array]:
     """The outputs of `model`, unoptimized, in onnxruntime on one thread."""
+    return list(opened(model.SerializeToString()).run(None, inputs))
+
+
+@lru_cache(maxsize=4)
+def opened(model: bytes) -> ort.InferenceSession:
+    """An unoptimized CPU session on one thread; the last few stay open for who runs their models again."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, inputs))
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def feeds(model: onnx.ModelProto) -> dict[str, Array]:

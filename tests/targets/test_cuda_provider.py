@@ -15,11 +15,11 @@ import pytest
 from benchmarks import cuda, cuda_kernels
 from benchmarks.ort_versions import LATEST
 from onnxfuse.errors import UsageError
-from onnxfuse.fusing.fuse import lower
 from onnxfuse.reporting.placement import fallbacks
 from onnxfuse.targets import cuda_provider
 from onnxfuse.targets.target import Target
-from tests.targets.test_cuda_target import CATALOGUE, MODELS
+from tests.fused_models import FusedModel
+from tests.targets.test_cuda_target import MODELS
 
 # ------------------------------------------------------------------------------------------------ the table
 
@@ -92,9 +92,9 @@ def test_the_table_says_where_it_is_from() -> None:
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
-def test_no_model_falls_back_more_than_before(path: Path) -> None:
+def test_no_model_falls_back_more_than_before(path: Path, fused_model: FusedModel) -> None:
     before = onnx.load(path, load_external_data=False)
-    after = lower(before, CATALOGUE, base_dir=path.parent)[1].model
+    after = fused_model(path.name, Target("ort", "cuda"))
     was, now = fallbacks(before)[0], fallbacks(after)[0]
     assert sum(now.values()) <= sum(was.values()), now
     assert not any(n.op_type == "Attention" and not n.domain for n in after.graph.node)

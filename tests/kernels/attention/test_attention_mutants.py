@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +23,15 @@ def attended(
     case: Case, dtype: np.dtype[np.generic], wanted: tuple[bool, ...] = (True, True, True)
 ) -> Callable[[Device], None]:
     """A node, and the check of what it gave, of the outputs that are `wanted`."""
-    inputs = case.inputs(dtype)
-    wants = expected(case.node, inputs)
+
+    @cache
+    def given() -> tuple[list[Any], tuple[Any, ...]]:
+        """The inputs and what comes of them, which no test needs before it runs."""
+        inputs = case.inputs(dtype)
+        return inputs, expected(case.node, inputs)
 
     def run(device: Device) -> None:
+        inputs, wants = given()
         kernel = Attention(case.node)
         types = kernel.outputs([None if i is None else TensorType(i.dtype, i.shape) for i in inputs])
         asked = [*wanted, *[False] * (len(types) - len(wanted))]

@@ -1,0 +1,70 @@
+"""A scope put together again: what nobody reads is gone, and the rest stands as near to where it stood as it can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper, parser
+
+from onnxfuse.fusing.fuse import fuse
+from onnxfuse.language.catalogue import load
+from onnxfuse.model.graph import family_of
+from onnxfuse.rewriting.assemble import import_domains
+
+CATALOGUE = load()
+MODELS = Path(__file__).parents[2] / "models"
+SILU = "s = Sigmoid (x)  w = Mul (x, s)"
+
+
+def model(body: str, inputs: str = "float[n, 8] x", outputs: str = "float[n, 8] y") -> onnx.ModelProto:
+    return parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> g ({inputs}) => ({outputs}) {{ {body} }}')
+
+
+def left(body: str, **given: str) -> list[str]:
+    """The ops after fusing, in their order."""
+    return [family_of(node) for node in fuse(model(body, **given), CATALOGUE).model.graph.node]
+
+
+def test_a_fused_node_stands_where_its_last_node_stood() -> None:
+    assert left(f"c = Cos (x)  {SILU}  t = Tan (w)  y = Add (c, t)") == ["Cos", "Swish", "Tan", "Add"]
+    assert left(f"{SILU}  c = Cos (x)  t = Tan (w)  y = Add (c, t)") == ["Swish", "Cos", "Tan", "Add"]
+
+
+def test_what_nobody_reads_is_gone_with_its_constants() -> None:
+    body = f"k = Constant <value = float {{3.0}}> ()  d = Mul (x, k)  {SILU}  y = Tan (w)"
+    assert left(body) == ["Swish", "Tan"]
+
+
+def test_what_others_read_of_the_inside_stays() -> None:
+    both = {"outputs": "float[n, 8] y, float[n, 8] s"}
+    assert left(f"{SILU}  y = Tan (w)", **both).count("Sigmoid") == 1
+
+
+def test_declarations_of_values_that_are_gone_go() -> None:
+    before = model(f"{SILU}  y = Tan (w)")
+    before = onnx.shape_inference.infer_shapes(before)
+    assert {info.name for info in before.graph.value_info} == {"s", "w"}
+    after = fuse(before, CATALOGUE).model
+    assert {info.name for info in after.graph.value_info} == {"w"}
+    onnx.checker.check_model(after, full_check=True)
+
+
+@pytest.mark.parametrize("name", ["bert.ts", "gpt2.dynamo", "control_if"])
+def test_every_node_stands_behind_what_it_reads(name: str) -> None:
+    after = fuse(onnx.load(MODELS / f"{name}.onnx"), CATALOGUE).model
+    made = {"", *(value.name for value in (*after.graph.input, *after.graph.initializer))}
+    for node in after.graph.node:
+        assert set(node.input) <= made, node.name
+        made.update(node.output)
+
+
+@pytest.mark.parametrize("domains", [["onnxfuse"], ["onnxfuse", "com.microsoft", "onnxfuse"], ["", "ai.onnx.ml"]])
+def test_domains_are_imported_once_and_those_that_are_stay(domains: list[str]) -> None:
+    made = model("y = Tan (x)")
+    made.opset_import.add(domain="ai.onnx.ml", version=3)
+    import_domains(made, [helper.make_node("Op", ["x"], ["y"], domain=domain) for domain in domains])
+    found = [(entry.domain, entry.version) for entry in made.opset_import]
+    new = sorted(set(domains) - {"", "ai.onnx.ml"})
+    assert found == [("", 18), ("ai.onnx.ml", 3), *((domain, 1) for domain in new)]

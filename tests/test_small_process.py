@@ -1,0 +1,89 @@
+"""A process that forks for another: what is done there returns, raises, crashes and ends in time as it does here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from onnxfuse.errors import ModelError
+from onnxfuse.proof import oracle
+from onnxfuse.system.isolation import Tell, TookTooLongError
+from tests.small_process import Isolated, small_process
+
+
+@pytest.fixture(scope="module")
+def isolated() -> Isolated:
+    with small_process() as small:
+        yield small
+
+
+def whereabouts(tell: Tell) -> tuple[int, int, str]:
+    return os.getpid(), os.getppid(), os.getcwd()
+
+
+def end(number: int, tell: Tell) -> None:
+    os.kill(os.getpid(), number)
+
+
+def fail(tell: Tell) -> None:
+    raise ValueError("wrong")
+
+
+def dawdle(tell: Tell) -> None:
+    tell("first", 0, 1)
+    time.sleep(60)
+
+
+def test_it_is_done_in_a_new_process_where_the_caller_is(
+    isolated: Isolated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = isolated(whereabouts, 60), isolated(whereabouts, 60)
+    assert first[1:] == second[1:] == (first[1], str(tmp_path))
+    assert len({os.getpid(), first[0], first[1], second[0]}) == 4
+
+
+def test_what_it_raises_is_raised_here(isolated: Isolated) -> None:
+    with pytest.raises(ValueError, match="wrong"):
+        isolated(fail, 60)
+
+
+def test_a_crash_is_told_and_the_next_is_answered(isolated: Isolated) -> None:
+    with pytest.raises(ModelError, match="crashed with SIGABRT"):
+        isolated(partial(end, signal.SIGABRT), 60)
+    assert isolated(whereabouts, 60)
+
+
+def test_it_has_only_so_much_time(isolated: Isolated) -> None:
+    with pytest.raises(TookTooLongError, match=r"took longer than 1 s to first") as told:
+        isolated(dawdle, 1)
+    assert told.value.steps == ["first"]
+
+
+def test_several_processes_may_ask_at_a_time(isolated: Isolated) -> None:
+    def asks() -> None:
+        os._exit(0 if isolated(whereabouts, 60)[0] != os.getpid() else 1)
+
+    children = [forked(asks) for _ in range(4)]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+
+
+def forked(work: Callable[[], None]) -> int:
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(2)
+    return child
+
+
+def test_the_proof_asks_it() -> None:
+    """Not a child of this process: that would be `isolated` itself."""
+    assert os.getpid() not in oracle.isolated(whereabouts, 60)[:2]
