@@ -82,11 +82,12 @@ def _unexpanded(terms: Terms, args: Sequence[Term], shape: Shape | None) -> Sequ
 
 
 def _repeated(terms: Terms, term: Term) -> Term | None:
-    """The number that a term of several elements is throughout."""
+    """The number that a term of several elements is throughout.  A stored vector is a weight or a bias, which norms want
+    where it is, whatever it holds."""
     if term.op == "Expand" and is_number(term.args[0]):
         return term.args[0]
     dims = static(term.shape) if term.constant and term.scalar is None else None
-    if dims is None or not 0 < math.prod(dims) <= SMALL:
+    if dims is None or not max(dims, default=0) < math.prod(dims) <= SMALL:
         return None
     value = value_of(term)
     same = (value == value.flat[0]).all()
