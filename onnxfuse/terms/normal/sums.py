@@ -82,8 +82,8 @@ def _unexpanded(terms: Terms, args: Sequence[Term], shape: Shape | None) -> Sequ
 
 
 def _repeated(terms: Terms, term: Term) -> Term | None:
-    """The number that a term of several elements is throughout.  A stored vector is a weight or a bias, which norms want
-    where it is, whatever it holds."""
+    """The number that a term of several elements is throughout.  A stored vector is a weight or a bias, which norms
+    want where it is, whatever it holds."""
     if term.op == "Expand" and is_number(term.args[0]):
         return term.args[0]
     dims = static(term.shape) if term.constant and term.scalar is None else None
