@@ -2,6 +2,7 @@
 
     python -m benchmarks.decoders --spellings 170 --mutants 0         each spelling with each of six slips
     python -m benchmarks.decoders --spellings 40 --mutants 25         and so many random mutants of each besides
+    python -m benchmarks.decoders --mutants 25 --seed 6               others of them
     python -m benchmarks.decoders --merged ...                        each in a branch beside its first step
     python -m benchmarks.decoders --forms ...                         norms of heads, caps, slopes, paged caches,
                                                                       and decomposed relative positions instead
@@ -60,10 +61,10 @@ def slipped(decoder: Decoder, totals: Counter[str], *, beside: bool) -> None:
             print(f"{decoder.name}, slip={decoder.slip}: wrong at {past} and {new}", flush=True)
 
 
-def mutated(decoder: Decoder, count: int, totals: Counter[str], *, beside: bool) -> None:
+def mutated(decoder: Decoder, count: int, seed: int, totals: Counter[str], *, beside: bool) -> None:
     """The mutants of a decoder: in the branch with a past, those that give as many values as the first step does."""
     given, first = decoder.feeds(*decoder.lengths()[0]), of(decoder)[1].spelling().model if beside else None
-    for description, mutant in islice(mutants(decoder.spelling().model, seed=5, given=given), count):
+    for description, mutant in islice(mutants(decoder.spelling().model, seed=seed, given=given), count):
         if first is not None:
             if len(mutant.graph.output) != len(first.graph.output):
                 continue
@@ -96,23 +97,23 @@ def attends(model: onnx.ModelProto) -> bool:
     return any(family_of(node) == "Attention" for node in nodes(model.graph))
 
 
-def _decoders(count: int, mutants_: int, totals: Counter[str], *, beside: bool) -> None:
+def _decoders(count: int, mutants_: int, seed: int, totals: Counter[str], *, beside: bool) -> None:
     for slip in SLIPS[1:]:
         for decoder in decoders(17, count, slip):
             if not beside or can_merge(vars(decoder.case)):
                 slipped(decoder, totals, beside=beside)
     for decoder in decoders(17, count):
         if not beside or can_merge(vars(decoder.case)):
-            mutated(decoder, mutants_, totals, beside=beside)
+            mutated(decoder, mutants_, seed, totals, beside=beside)
 
 
-def _forms(count: int, mutants_: int, totals: Counter[str]) -> None:
+def _forms(count: int, mutants_: int, seed: int, totals: Counter[str]) -> None:
     for family, slips in ((decoder_forms.forms, decoder_forms.SLIPS), (relative.relative, relative.SLIPS)):
         for slip in slips[1:]:
             for spelling in family(17, count, slip):
                 compared(spelling, totals)
         for spelling in family(17, count):
-            for description, mutant in islice(mutants(spelling.model, seed=5, given=spelling.inputs), mutants_):
+            for description, mutant in islice(mutants(spelling.model, seed=seed, given=spelling.inputs), mutants_):
                 judged(f"{spelling.name}, {description}", mutant, spelling.inputs, totals)
 
 
@@ -120,15 +121,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decoders", description=__doc__)
     parser.add_argument("--spellings", type=int, default=170)
     parser.add_argument("--mutants", type=int, default=0, help="random mutants of each spelling")
+    parser.add_argument("--seed", type=int, default=5, help="of the mutants (5)")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--merged", action="store_true", help="in the branch of an If, as merged decoders have them")
     kind.add_argument("--forms", action="store_true", help="what models add to the attention of a decoder")
     options = parser.parse_args()
     totals: Counter[str] = Counter()
     if options.forms:
-        _forms(options.spellings, options.mutants, totals)
+        _forms(options.spellings, options.mutants, options.seed, totals)
     else:
-        _decoders(options.spellings, options.mutants, totals, beside=options.merged)
+        _decoders(options.spellings, options.mutants, options.seed, totals, beside=options.merged)
     print(dict(totals))
     return int(totals["wrong"] > 0)
 

@@ -49,6 +49,10 @@ def attention(d: Drawing) -> None:
             d.give(dtype, shape)
     else:
         d.leave()
+        if d.opset >= 24 and total.name and not cached:
+            d.lacks("onnxruntime refuses a mask that is shorter than the keys, and no name says that it is not")
+    if cached and d.attributes.get("is_causal") and min(queries.first, queries.then) == 1:
+        d.lacks("onnxruntime takes one query behind a past for the last key, also where it brings several")
     if cached:
         d.give(dtype, (batch, fixed(kv_heads), past, fixed(size)))
         d.give(dtype, (batch, fixed(kv_heads), past, fixed(v_size)))

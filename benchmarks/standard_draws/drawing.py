@@ -113,6 +113,10 @@ class Drawing:
     lacking: dict[str, str] = field(default_factory=dict)
     """Target → what its runtime lacks for a draw like this to be one node."""
 
+    def lacks(self, reason: str) -> None:
+        """No target's runtime has what this would need."""
+        self.lacking.update(dict.fromkeys(("onnxfuse", "onnx"), reason))
+
     # ------------------------------------------------------------------------------------------- choices
 
     def integer(self, low: int, high: int) -> int:

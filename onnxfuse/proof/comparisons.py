@@ -1,7 +1,8 @@
-"""A fused model compared as a whole, and in each branch of an If that has fused nodes as if it were always taken.
+"""A fused model compared as a whole, and in each body of control flow that has fused nodes as if it stood for its node.
 
 Inputs are generated for each by itself: a branch that reads a cache wants other sizes than the one that has none.  What
-is fused in a branch that cannot be run is not proved, and left out.
+is fused in a branch of an If that cannot be run is not proved, and left out.  A step of a Loop or a Scan that cannot be
+run alone is compared with the whole model.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ class Comparisons:
         self._made: dict[str, Comparison] = {}
 
     def _parts(self, fused: Fused) -> Iterator[Comparison]:
-        """The branches in which a fused model has fused nodes."""
+        """The bodies in which a fused model has fused nodes."""
         for scope in dict.fromkeys(site.scope for site in fused.sites):
-            if scope in self._branches:
-                yield self._made.get(scope) or self._of(scope)
+            if scope not in self._branches:
+                continue
+            part = self._made.get(scope) or self._of(scope)
+            if part.oracle.cases or not self._branches[scope].repeats:
+                yield part
 
     def _of(self, scope: str) -> Comparison:
         """A branch on the inputs or the sizes that were given, if it runs on those, else on others."""

@@ -98,12 +98,70 @@ def test_a_model_without_the_branch_has_none(scope: str) -> None:
     assert scope not in branches(other)
 
 
-def test_bodies_of_loops_are_no_branches() -> None:
+LOOP = model(
+    """y, z = Loop (n, c, x) <body = b (int64 i, bool go, float[2] f) => (again, next, row) <float[1] w = {3}> {
+        again = Identity (go)
+        t = Cast <to = 1> (i)
+        row = Add (f, w)
+        next = Add (row, t)
+    }>
+    total = ReduceSum <keepdims = 0> (z)""",
+    "int64 n, bool c, float[2] x",
+)
+
+
+def scan(opset: int, attributes: str = "") -> onnx.ModelProto:
+    return parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g (float[2] x, float[3, 2] rows) => (float[2] y, float[?, ?] z) {{
+            y, z = Scan <num_scan_inputs = 1{attributes}, body = b (float[2] s, float[2] r) => (next, out) {{
+                next = Add (s, r)  out = Mul (next, next)
+            }}> (x, rows)
+        }}"""
+    )
+
+
+ROWS = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+
+
+def stepped(given: onnx.ModelProto, scope: str, **feeds: Array) -> list[list[float]]:
+    """What the first step of a body gives."""
+    part = branches(given)[scope]
+    assert part.repeats
+    alone = taken(given, part)
+    assert alone is not None
+    return [value.tolist() for value in run(alone, feeds)]
+
+
+def test_a_loop_is_its_first_iteration() -> None:
+    """Whose number is 0 and whose condition holds, whatever the loop is given."""
+    feeds = {"n": np.array(0), "c": np.array(False), "x": X}
+    assert stepped(LOOP, "/Loop_y.body", **feeds) == [[4, 1], [[4, 1]]]
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_scan_is_its_first_step(opset: int) -> None:
+    assert stepped(scan(opset), "/Scan_y.body", x=X, rows=ROWS) == [[2, 0], [[4, 0]]]
+    backwards = scan(opset, ", scan_input_directions = [1]")
+    assert stepped(backwards, "/Scan_y.body", x=X, rows=ROWS) == [[6, 4], [[36, 16]]]
+    columns = scan(opset, ", scan_input_axes = [1], scan_output_axes = [1]")
+    columns.graph.input[1].type.tensor_type.shape.dim[0].dim_value = 2
+    columns.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 3
+    assert stepped(columns, "/Scan_y.body", x=X, rows=ROWS.T) == [[2, 0], [[4], [0]]]
+
+
+def test_a_scan_with_a_batch_of_its_own_is_none() -> None:
+    assert branches(scan(8)) == {}
+
+
+def test_a_branch_within_a_loop_is_taken_in_its_first_iteration() -> None:
     given = model(
         """y = Loop (n, c, x) <body = b (int64 i, bool go, float[2] f) => (again, next) {
             again = Identity (go)
-            next = If (go) <then_branch = p () => (f) {}, else_branch = q () => (x) {}>
+            next = If (go) <then_branch = p () => (f) {}, else_branch = q () => (t) { t = Neg (f) }>
         }>""",
         "int64 n, bool c, float[2] x",
     )
-    assert branches(given) == {}
+    feeds = {"n": np.array(4), "c": np.array(True), "x": X}
+    assert stepped(given, "/Loop_y.body/If_next.then_branch", **feeds) == [[1, -2]]
+    assert stepped(given, "/Loop_y.body/If_next.else_branch", **feeds) == [[-1, 2]]

@@ -122,3 +122,53 @@ def test_where_given_inputs_take_one_branch_the_other_is_proved_on_those_too(rul
     inputs = {"c": np.array(True), "x": np.ones((1, 4), np.float32)}
     done = optimize(given, rules=rules, inputs=inputs)
     assert [left.fusion.rule for left in done.report.left_out] == ["Sloppy"]
+
+
+def loop(body: str, count: str = "n") -> onnx.ModelProto:
+    """A Loop whose body squashes what it makes, so that a small error of it is none of the output's."""
+    return parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17]>
+        g (int64 n, float[m, 4] x) => (float[m, 4] y)
+        <float k = {{1.702}}, bool go = {{1}}, float tiny = {{0.000001}}> {{
+            y = Loop ({count}, go, x) <body = b (int64 i, bool on, float[m, 4] x) => (again, next) {{
+                again = Identity (on)
+                {body}
+            }}>
+        }}"""
+    )
+
+
+HIDDEN = SLOPPY.format("a") + "  small = Mul (a, tiny)  next = Add (x, small)"
+
+
+def bodies(given: onnx.ModelProto) -> set[str]:
+    (node,) = (node for node in given.graph.node if node.op_type == "Loop")
+    return {family_of(inner) for _, body in attribute_graphs(node) for inner in body.node}
+
+
+@pytest.mark.parametrize("count", ["n", "zero"])
+def test_a_wrong_fusion_in_a_loop_is_found_by_its_value(count: str, rules: list[Path]) -> None:
+    given = loop(HIDDEN, count)
+    given.graph.initializer.append(numpy_helper.from_array(np.array(0, np.int64), "zero"))
+    done = optimize(given, rules=rules)
+    assert [(left.fusion.rule, left.fusion.scope) for left in done.report.left_out] == [("Sloppy", "/Loop_y.body")]
+    assert "Sloppy" not in bodies(done.model)
+
+
+def test_a_right_fusion_in_a_loop_stays() -> None:
+    given = loop(GATE.format("next"))
+    done = optimize(given)
+    assert "QuickGelu" in bodies(done.model)
+    assert done.report.validation.verdict == "equal"
+    assert done.report.left_out == []
+
+
+def test_a_step_that_does_not_run_alone_is_compared_with_the_whole_model() -> None:
+    """A body that fails at its first step runs where the loop has none."""
+    refuses = "r = Reshape (x, three)  h = Reshape (r, back)  " + GATE.format("next").replace("x,", "h,")
+    given = loop(refuses, "zero")
+    for name, values in (("three", [-1, 3, 5, 7]), ("back", [2, 7]), ("zero", 0)):
+        given.graph.initializer.append(numpy_helper.from_array(np.array(values, np.int64), name))
+    done = optimize(given)
+    assert done.report.validation.verdict == "equal"
+    assert done.report.left_out == []

@@ -112,3 +112,34 @@ def test_a_resized_value_has_the_sizes_that_the_graph_computes() -> None:
     resized = g("Resize", "image", "", "", sizes, mode="nearest")
     mask = g("Transpose", resized, perm=[1, 0, 2, 3])
     assert census(assert_same(g.proto(mixed(g, g("Add", scores(g), mask))), g.feeds))["Attention"] == 1
+
+
+def test_a_guard_of_rows_where_nothing_is_hidden_guards_nothing() -> None:
+    """The body of ai.onnx Attention-28: a bias of zeros, and 0 where the largest of a row is -inf."""
+    g = square()
+    g.dims = dict(DYNAMIC)
+    bias = g("ConstantOfShape", g("Concat", *(g("Shape", name, start=2, end=3) for name in "QK"), axis=0))
+    weights = g("Softmax", g("Add", scores(g), bias), axis=-1)
+    hidden = g("Equal", g("ReduceMax", bias, np.array([-1])), np.array([-np.inf], np.float32))
+    y = g("MatMul", g("Where", hidden, np.zeros(1, np.float32), weights), "V")
+    assert census(assert_same(g.proto(y, opset=23), g.feeds)) == {"Attention": 1}
+
+
+def test_a_mask_of_one_row_has_rows_and_columns() -> None:
+    g = Model({"Q": draw(B, H, 1, 16)} | {name: draw(B, H, T, 16) for name in "KV"})
+    row = np.where(np.arange(T) % 3 == 1, LOWEST, np.float32(0)).reshape(1, T)
+    fused = assert_same(g.proto(mixed(g, g("Add", scores(g), row)), opset=23), g.feeds)
+    assert census(fused) == {"Attention": 1}
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+def test_one_query_beside_other_keys_behind_a_past_keeps_its_mask(queries: int) -> None:
+    """onnxruntime takes one query behind a past for the last key, also where it brings several."""
+    feeds = {"Q": draw(B, H, queries, 16)} | {name: draw(B, H, T, 16) for name in "KV"}
+    g = Model(feeds | {name: draw(B, H, 2, 16) for name in ("past_key", "past_value")})
+    keys, values = (g("Concat", past, name, axis=2) for past, name in (("past_key", "K"), ("past_value", "V")))
+    mask = np.where(np.arange(T + 2) > np.arange(queries)[:, None] + 2, -np.inf, 0).astype(np.float32)
+    y = mixed(g, g("Add", scores(g, "Q", keys), mask), value=values)
+    fused = assert_same(g.proto(y, keys, values, opset=23), g.feeds)
+    assert census(fused) == {"Attention": 1}
+    assert attributes(fused).get("is_causal", 0) == int(queries > 1)

@@ -1,8 +1,8 @@
 """What a tensor is along its diagonals: recognises masks of the past, of the future and of windows, however computed.
 
-A tensor of at least two axes is *diagonal* if its value depends on nothing but j - i, for indices i and j along its
-last two axes.  A lower triangle is; so is the comparison of two ranges, and what any elementwise op makes of such
-tensors.  Constants are compared element by element; where a value ends may be symbolic.  Nothing is assumed: what
+A tensor is *diagonal* if its value depends on nothing but j - i, for indices i and j along its last two axes; a vector
+is a row, whose i is 0.  A lower triangle is; so is the comparison of two ranges, and what any elementwise op makes of
+such tensors.  Constants are compared element by element; where a value ends may be symbolic.  Nothing is assumed: what
 cannot be decided is not diagonal.
 """
 
@@ -68,10 +68,10 @@ def _diagonals(term: Term, seen: dict[int, Diagonals | None]) -> Diagonals | Non
 
 def _constant(term: Term) -> Diagonals | None:
     dims = static(term.shape)
-    if dims is None or len(dims) < 2 or int(np.prod(dims)) > LARGEST or any(d != 1 for d in dims[:-2]) or 0 in dims:
+    if not dims or int(np.prod(dims)) > LARGEST or any(d != 1 for d in dims[:-2]) or 0 in dims:
         return None
-    array: Array = value_of(term).reshape(dims[-2:])
-    queries, keys = array.shape
+    array: Array = value_of(term).reshape((1, *dims)[-2:])
+    queries, keys = array.shape  # a vector is a single row
     values = np.concatenate([array[::-1, 0], array[0, 1:]])  # by j - i, from 1 - queries on
     changes = np.flatnonzero(values[1:] != values[:-1])
     rows = np.lib.stride_tricks.sliding_window_view(values, keys)
@@ -129,14 +129,15 @@ def _compared(term: Term) -> Diagonals | None:
     a, b = (
         broadcast_steps(s.steps, t.shape, term.shape) for s, t in zip(sides, term.args, strict=True) if s is not None
     )
-    apart = tuple(p - q for p, q in zip(a, b, strict=True))
+    *others, row, column = (p - q for p, q in zip(a, b, strict=True))
     offset = sides[0].offset - sides[1].offset if sides[0] is not None and sides[1] is not None else 0
-    if any(apart[:-2]) or (1 in term.shape[-2:]):
+    row = -column if term.shape[-2] == 1 else row  # where i is always 0, any multiple of it is added
+    if any(others) or row != -column or term.shape[-1] == 1:
         return None
     strict = term.op == "Greater"
-    if apart[-2:] == (-1, 1):  # j + offset > i: what is later
+    if column == 1:  # j + offset > i: what is later
         return Diagonals((-offset - (0 if strict else 1),), (False, True))
-    return Diagonals((offset - (1 if strict else 0),), (True, False)) if apart[-2:] == (1, -1) else None
+    return Diagonals((offset - (1 if strict else 0),), (True, False)) if column == -1 else None
 
 
 def _elementwise(term: Term, seen: dict[int, Diagonals | None]) -> Diagonals | None:

@@ -50,7 +50,14 @@ def lengths_of(mask: Term, batch: Dim, keys: Dim, queries: Dim | None = None) ->
 
 def window_of(mask: Term, queries: Dim, keys: Dim, lengths: Term) -> tuple[int, int] | None:
     """(left, right) such that the mask lets query i of sequence b, at p = i + lengths[b] - queries, see exactly the
-    keys j >= p - left, or j <= p + right; -1 for the side without a bound.  None if there are none."""
+    keys j >= p - left and j <= p + right; -1 for a side without a bound.  None if there are none."""
+    if mask.op == "And":
+        sides = [window_of(part, queries, keys, lengths) for part in mask.args if part.shape == mask.shape]
+        known = [side for side in sides if side is not None]
+        bounds = [[size for size in side if size >= 0] for side in zip(*known, strict=True)]
+        return (bounds[0][0], bounds[1][0]) if len(known) == 2 and [len(b) for b in bounds] == [1, 1] else None
+    if mask.op == "Where" and mask.args[0].op == "And" and mask.args[0].shape == mask.shape and _zero_or_inf(mask):
+        return window_of(mask.args[0], queries, keys, lengths)
     seen = _by_lengths(mask, lengths.shape[0] if lengths.shape else 0, keys)
     if seen is None or seen.lengths is not lengths or mask.shape is None or mask.shape[-2] != queries:
         return None
@@ -59,6 +66,12 @@ def window_of(mask: Term, queries: Dim, keys: Dim, lengths: Term) -> tuple[int, 
     if seen.steps != steps or not isinstance(size, int) or size < 0:
         return None
     return (-1, size) if seen.sign == 1 else (size, -1)
+
+
+def _zero_or_inf(mask: Term) -> bool:
+    """Does a choice add 0 where its condition holds, and -inf where it does not?"""
+    _, x, y = mask.args
+    return x.scalar == 0 and y.scalar is not None and bool(np.isneginf(y.scalar))
 
 
 def _by_lengths(mask: Term, batch: Dim, keys: Dim) -> Count | None:
@@ -88,7 +101,7 @@ def _seen(mask: Term, depth: int) -> Count | None:
     seen = _viewed(_seen(condition, depth - 1), mask)
     if seen is None or x.scalar is None or y.scalar is None:
         return None
-    if x.scalar == 0 and np.isneginf(y.scalar):
+    if _zero_or_inf(mask):
         return seen
     return seen.negative().plus(1) if y.scalar == 0 and np.isneginf(x.scalar) else None
 
@@ -102,6 +115,9 @@ def _count(term: Term, depth: int) -> Count | None:
         return None
     if term.op in ("Reshape", "Expand") and len(term.args) == 1:
         return _viewed(_count(term.args[0], depth - 1), term)
+    if term.op == "Neg":
+        count = _count(term.args[0], depth - 1)
+        return None if count is None else count.negative()
     if term.op in ("Add", "Sub") and len(term.args) == 2:
         total = _sum(term, 1 if term.op == "Add" else -1, depth)
         if total is not None:

@@ -42,7 +42,7 @@ def window(mask: Term, queries: Dim, keys: Dim, offset: Dim) -> tuple[int, int] 
 
 def _bounds(mask: Term, queries: Dim, keys: Dim) -> tuple[Dim | None, Dim | None] | None:
     """(b, c) such that the mask lets query i see exactly the keys b < j - i <= c, None for no such bound."""
-    dims = mask.shape[-2:] if mask.shape is not None else ()
+    dims = (1, *mask.shape)[-2:] if mask.shape else ()
     if len(dims) < 2 or not (_fills(dims[0], queries) and _fills(dims[1], keys)):
         return None
     known = diagonals(mask)

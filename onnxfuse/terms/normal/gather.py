@@ -44,8 +44,8 @@ def affine(term: Term, depth: int = DEPTH) -> Affine | None:
     shape = term.shape
     if shape is None or term.dtype not in INTEGER or not depth:
         return None
-    if term.data is not None and product(shape) == 1:
-        return Affine(term.data.reshape(-1)[0], (0,) * len(shape))
+    if term.data is not None and term.data.size and max(term.data.shape, default=1) == term.data.size:
+        return _affine_sizes(term.data)
     if term.op == "Constant":
         dims = static(shape)
         return None if dims is None or np.prod(dims) > LARGEST else _affine_array(np.asarray(value_of(term)))
@@ -57,6 +57,15 @@ def affine(term: Term, depth: int = DEPTH) -> Affine | None:
     if rule is None or not inner or None in inner:
         return None
     return rule(term, shape, [a for a in inner if a is not None])
+
+
+def _affine_sizes(data: Array) -> Affine | None:
+    """The affine function that a vector of sizes is, if each is as far from the one before it."""
+    first, *others = data.reshape(-1)
+    step = others[0] - first if others else 0
+    if any(size != first + step * i for i, size in enumerate(others, start=1)):
+        return None
+    return Affine(first, tuple(step if dim > 1 else 0 for dim in data.shape))
 
 
 def _affine_array(array: Array) -> Affine | None:
@@ -133,6 +142,10 @@ def _sum(sign: int) -> Step:
     return step
 
 
+def _negated(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
+    return Affine(-args[0].offset, tuple(-s for s in args[0].steps))
+
+
 def _multiple(term: Term, shape: Shape, args: list[Affine]) -> Affine | None:
     """A product, one of whose factors is the same everywhere."""
     for i in (0, 1):
@@ -152,6 +165,7 @@ _STEPS: dict[str, Step] = {
     "Add": _sum(1),
     "Sub": _sum(-1),
     "Mul": _multiple,
+    "Neg": _negated,
 }
 
 # ------------------------------------------------------------------------------------------------ what indices pick

@@ -58,6 +58,16 @@ def _of_merged(a: Applied) -> Term | None:
 law("Softmax", "Softmax(x, axis=3) = Softmax(x)")(axis_from_the_end)
 
 
+@law("Attention", "Attention(x, y, a, ones) = Attention(x, y, a, Reshape(ones, (1, 4)))")
+def _mask_of_a_row(a: Applied) -> Term | None:
+    """A mask has rows and columns; a sum may have left a vector of a constant."""
+    mask = a.args[3] if len(a.args) > 3 else None
+    if mask is None or mask.rank != 1 or mask.shape is None:
+        return None
+    args = [*a.args[:3], reshape(a.terms, mask, (1, *mask.shape)), *a.args[4:]]
+    return make(a.terms, a.op, args, a.attrs, a.shape, a.dtype)
+
+
 def _unshifted(terms: Terms, x: Term, axis: int) -> Term | None:
     """z of z - ReduceMax(z), whose Softmax is that of z; None if x is no such sum.
 

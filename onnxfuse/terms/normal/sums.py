@@ -15,7 +15,8 @@ from onnx import TensorProto
 
 from onnxfuse.model.dims import Shape, broadcast, product
 from onnxfuse.model.op_traits import NEUTRAL
-from onnxfuse.terms.term import CLOSED, REAL, Term, Terms, is_number, static
+from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.term import CLOSED, REAL, SMALL, Term, Terms, is_number, static
 
 from .merges import lift_merge, lift_rows
 from .ranges import MODERATE, in_range, nonnegative
@@ -31,7 +32,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
     shapes = [a.shape for a in args]
     shape = None if None in shapes else broadcast(*[s for s in shapes if s is not None])
     dtype, number, operands = args[0].dtype, NEUTRAL[op], list[Term]()
-    args = _unexpanded(args, shape)
+    args = _unexpanded(terms, args, shape)
     flat = [operand for arg in args for operand in (arg.args if arg.op == op and not arg.closed else (arg,))]
     for operand in flat:
         if is_number(operand) and _never_widens(operand, flat):
@@ -67,16 +68,30 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
     return terms.raw(op, operands, shape=shape, dtype=dtype)
 
 
-def _unexpanded(args: Sequence[Term], shape: Shape | None) -> Sequence[Term]:
+def _unexpanded(terms: Terms, args: Sequence[Term], shape: Shape | None) -> Sequence[Term]:
     """The operands with numbers for what repeats one over dims that others have as well."""
-    if shape is None or not any(a.op == "Expand" and is_number(a.args[0]) for a in args):
+    numbers = [_repeated(terms, a) for a in args]
+    if shape is None or all(number is None for number in numbers):
         return args
     kept = list(args)
-    for i, a in enumerate(args):
+    for i, number in enumerate(numbers):
         others = [b.shape for j, b in enumerate(kept) if j != i and b.shape is not None]
-        if a.op == "Expand" and is_number(a.args[0]) and others and broadcast(*others) == shape:
-            kept[i] = a.args[0]
+        if number is not None and others and broadcast(*others) == shape:
+            kept[i] = number
     return kept
+
+
+def _repeated(terms: Terms, term: Term) -> Term | None:
+    """The number that a term of several elements is throughout.  A stored vector is a weight or a bias, which norms
+    want where it is, whatever it holds."""
+    if term.op == "Expand" and is_number(term.args[0]):
+        return term.args[0]
+    dims = static(term.shape) if term.constant and term.scalar is None else None
+    if dims is None or not max(dims, default=0) < math.prod(dims) <= SMALL:
+        return None
+    value = value_of(term)
+    same = (value == value.flat[0]).all()
+    return terms.number(float(value.flat[0]), term.dtype) if same else None
 
 
 def close(terms: Terms, term: Term) -> Term:

@@ -51,7 +51,7 @@ def test_a_window_is_diagonal_and_one_element_that_differs_is_not(t: Space) -> N
     window[4, 0] = True
     assert diagonals(constant(t, window)) is None
     assert diagonals(constant(t, window[None].repeat(2, 0))) is None
-    assert diagonals(constant(t, np.arange(5.0))) is None, "one axis"
+    assert diagonals(constant(t, np.array([0.0, 0.0, 7.0]))) == Diagonals((1,), (0, 7)), "a vector is a row"
     assert diagonals(constant(t, np.subtract.outer(np.arange(9.0), np.arange(9.0)))) is None, "a bias by distance"
 
 
@@ -75,6 +75,22 @@ def test_ranges_that_are_compared_are_diagonal(t: Space) -> None:
     later = t.op("Add", queries, t.terms.number(3, INT64))
     assert diagonals(t.op("GreaterOrEqual", later, keys)) == Diagonals((3,), (True, False))
     assert diagonals(t.op("Greater", keys, t.op("Add", queries, queries))) is None
+    behind = t.op("Neg", t.op("Sub", queries, keys))
+    assert diagonals(t.op("GreaterOrEqual", t.terms.number(3, INT64), behind)) == Diagonals((3,), (True, False))
+
+
+def test_a_single_row_is_diagonal_by_its_columns_alone(t: Space) -> None:
+    keys = positions(t, n, 1)
+    assert keys.shape == (1, n)
+    assert diagonals(t.op("Greater", t.terms.number(3, INT64), keys)) == Diagonals((2,), (True, False))
+    assert diagonals(t.op("Greater", keys, t.terms.number(3, INT64))) == Diagonals((3,), (False, True))
+
+
+def test_sizes_at_equal_distances_are_positions(t: Space) -> None:
+    rows = t.op("Unsqueeze", t.terms.integers(np.array([n, n + 1, n + 2], object)), axes=(1,))
+    assert diagonals(t.op("GreaterOrEqual", rows, positions(t, n + 4, 1))) == Diagonals((n,), (True, False))
+    uneven = t.op("Unsqueeze", t.terms.integers(np.array([n, n + 1, n + 3], object)), axes=(1,))
+    assert diagonals(t.op("GreaterOrEqual", uneven, positions(t, n + 4, 1))) is None
 
 
 def test_what_is_computed_of_diagonals_is_diagonal(t: Space) -> None:

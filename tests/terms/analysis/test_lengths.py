@@ -87,3 +87,19 @@ def test_a_window_counts_from_the_position_of_the_query(t: Space) -> None:
     behind = t.op("Less", positions(t, k), place)
     assert window_of(behind, q, k, given) is None, "not even its own"
     assert window_of(near, q, k, t.input("other", b, dtype=INT64)) is None
+
+
+def test_a_window_of_two_sides_is_both_bounds(t: Space) -> None:
+    given, column = lengths(t)
+    rows = t.op("Unsqueeze", positions(t, q), axes=(1,))
+    place = t.op("Sub", t.op("Add", column, rows), t.terms.integers(np.array(q, object)))
+    apart = t.op("Sub", place, positions(t, k))
+    near = t.op("GreaterOrEqual", t.terms.number(4, INT64), apart)
+    ahead = t.op("GreaterOrEqual", t.terms.number(2, INT64), t.op("Neg", apart))
+    both = t.op("And", near, ahead)
+    assert window_of(both, q, k, given) == (4, 2)
+    assert window_of(as_bias(t, both), q, k, given) == (4, 2)
+    assert window_of(as_bias(t, both, -1e9), q, k, given) is None
+    wider = t.op("GreaterOrEqual", t.terms.number(5, INT64), apart)
+    assert window_of(t.op("And", near, wider), q, k, given) is None, "one side twice"
+    assert window_of(t.op("Or", near, ahead), q, k, given) is None

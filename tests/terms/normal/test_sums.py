@@ -120,5 +120,9 @@ def test_a_number_repeated_over_what_others_have_is_that_number(t: Space, op: st
     row = t.input("row", 1, 3)
     assert t.op(op, row, expand(t.terms, three, (2, 3))).shape == (2, 3), "it widens the other"
     assert t.op(op, row, expand(t.terms, three, (2, 3))) is not t.op(op, row, three)
+    stored = t.terms.constant(np.full((2, 3), 3), x.dtype)
+    assert t.op(op, x, stored) is t.op(op, x, three)
+    assert t.op(op, row, stored).shape == (2, 3)
+    assert t.op(op, x, t.terms.constant(np.array([3, 3, 4]), x.dtype)) is not t.op(op, x, three)
     both = t.op(op, expand(t.terms, three, (2, 3)), expand(t.terms, t.number(5), (2, 3)))
     assert both.shape == (2, 3)
