@@ -22,12 +22,13 @@ from onnxfuse.model.element_flow import Flow, Kind
 from onnxfuse.model.graph import DOMAIN, Names, opset_of, roots
 from onnxfuse.reporting.records import Conversion, KeptCast
 
+from .boundaries import boundaries
 from .casts import Made, Writer
 from .decide import Decided, decide
 from .islands import islands
 from .ports import ports
 from .scope import FLOAT, Scope
-from .wanted import Overflow, Precision, Ranges
+from .wanted import CASTS, Overflow, Precision, Ranges
 
 _SHORT = {int(TensorProto.FLOAT16): "fp16", int(TensorProto.BFLOAT16): "bf16"}
 
@@ -44,6 +45,15 @@ class Converted:
     """One at which fewer ops lack the type; 0 if this one has what there is."""
     cut_off: bool
     """Whether masks of float32 became masks of half precision."""
+    mostly_half: bool
+    """Whether half precision is what most products and fused ops of the main graph compute in."""
+    boundaries: list[int]
+    """Casts that it would take to change the type between two nodes of the main graph."""
+
+    @property
+    def few_casts(self) -> bool:
+        """Is it what is asked for by a conversion that is not `mixed`, whatever the numbers ask for?"""
+        return self.mostly_half and len(self.told.inner) <= CASTS
 
 
 def convert(
@@ -51,21 +61,21 @@ def convert(
     precision: Precision,
     ranges: Ranges | None = None,
     *,
-    first: int = 0,
+    kept: range = range(0),
     rules: Sequence[Path] = (),
     base_dir: Path | None = None,
     weights: bool = True,
 ) -> Converted:
     """A copy of a fused model that computes in half precision what it may (`islands`).
 
-    `ranges` are the numbers that its values had; without them nothing is known to overflow.  The `first` nodes of the
-    main graph stay in float32.  External data is read from `base_dir`, one tensor after the other, and without
+    `ranges` are the numbers that its values had; without them nothing is known to overflow.  Nodes of the main graph
+    that are `kept` stay in float32.  External data is read from `base_dir`, one tensor after the other, and without
     `weights` not at all, which is good for a report.  Raises ModelError where that data cannot be read, or functions of
     the model's own cannot be written out.
     """
     inlined = _inlined(model)
     conversion = _Conversion(inlined, precision, rules, base_dir, weights)
-    return conversion.run(ranges or {}, first)
+    return conversion.run(ranges or {}, kept)
 
 
 def _inlined(model: ModelProto) -> ModelProto:
@@ -92,7 +102,7 @@ class _Conversion:
         self.flow = Flow(self.source)
         self.functions = {f.name: f for f in self.source.functions if f.domain == DOMAIN}
 
-    def run(self, ranges: Ranges, first: int) -> Converted:
+    def run(self, ranges: Ranges, kept: range) -> Converted:
         graph, weights = self.source.graph, {tensor.name: tensor for tensor in self.source.graph.initializer}
         opset, half = opset_of(self.source), self.precision.io
         inputs = {info.name: half for info in graph.input if self._real(info.name) and _is_tensor(info)}
@@ -107,14 +117,15 @@ class _Conversion:
             outputs,
             self._numbers,
         )
-        found = islands(scope, self.precision, ranges, opset, first)
+        found = islands(scope, self.precision, ranges, opset, kept)
         decided = decide(scope, found.reasons)
         names = Names.of(graph for root in roots(self.source) for graph in root.scopes())
         writer = Writer(decided, self.precision, names.unique, self._call)
         writer.write()
         model = self._assembled(decided, writer)
+        told = _told(decided, writer.made, self.precision)
         return Converted(
-            model, _told(decided, writer.made, self.precision), found.overflows, found.opset, writer.cut_off
+            model, told, found.overflows, found.opset, writer.cut_off, decided.mostly_half, boundaries(scope)
         )
 
     def _real(self, name: str) -> bool:

@@ -55,9 +55,9 @@ def test_casts_at_inputs_and_outputs_alone(name: Name) -> None:
     same(original, done.model, name)
 
 
-def test_the_first_nodes_may_be_kept() -> None:
+def test_a_stretch_of_nodes_may_be_kept() -> None:
     original = given(parse(MLP), w=W)
-    done = convert(original, Precision("fp16"), first=2)
+    done = convert(original, Precision("fp16"), kept=range(2))
     assert (done.told.half, done.told.float32) == (2, 2)
     assert {cast.reason for cast in done.told.inner} == {"what float16 rounds here is too much in the end"}
     same(original, done.model)

@@ -14,6 +14,7 @@ from onnxfuse.precision.convert import convert
 from onnxfuse.precision.wanted import Name, Precision
 from onnxfuse.proof.converted import ranges, with_types_of
 from onnxfuse.proof.oracle import Oracle
+from onnxfuse.reporting.records import Conversion
 
 MLP = """<ir_version: 9, opset_import: ["": 17]>
     g (float[n, 4] x) => (float[n, 4] y) { a = MatMul(x, v) b = Tanh(a) c = Add(b, a) y = MatMul(c, w) }"""
@@ -55,34 +56,67 @@ def test_a_conversion_is_proved(name: Name, io: bool) -> None:
     assert report.after.bytes < plain.after.bytes
 
 
-def test_an_overflow_names_its_node_and_mixed_keeps_it_in_float32() -> None:
-    with pytest.raises(NumericsError, match=r"'.*' reaches .*e\+0.: float16 ends at 65504: --precision mixed"):
-        pipeline.optimize(parse(6e4), precision=Precision("fp16"))
-    done = pipeline.optimize(parse(6e4), precision=Precision("mixed")).report
-    assert done.validation.verdict == "equal"
-    assert done.conversion is not None
-    assert done.conversion.float32 > 0
-    assert pipeline.optimize(parse(6e4), precision=Precision("bf16")).report.validation.verdict == "equal"
-
-
-def test_mixed_leaves_the_first_nodes_in_float32_as_few_as_it_takes() -> None:
-    """Twenty layers whose norms keep what the first of them rounds."""
-    graph, last = "", "x"
-    for layer in range(20):
-        graph += f"p{layer} = MatMul({last}, w) q{layer} = Sin(p{layer}) "
-        last = f"q{layer}"
-    text = f'<ir_version: 9, opset_import: ["": 17]> g (float[n, 4] x) => (float[n, 4] {last}) {{ {graph} }}'
+def layers(ops: str, times: int = 1, branches: int = 1, **factors: float) -> onnx.ModelProto:
+    """A model of one op after another, in branches side by side; those that are no ops are products with a weight of
+    that name."""
+    starts = ("Sin", "Cos", "Tanh")[:branches]
+    nodes = [f"v{k}_0 = {op}(x)" for k, op in enumerate(starts)]
+    every = ops.split() * times
+    for number, op in enumerate(every):
+        for k in range(branches):
+            read, made = f"v{k}_{number}", f"v{k}_{number + 1}"
+            nodes.append(f"{made} = MatMul({read}, {op})" if op in factors else f"{made} = {op}({read})")
+    outputs = ", ".join(f"float[n, 4] v{k}_{len(every)}" for k in range(branches))
+    text = f'<ir_version: 9, opset_import: ["": 17]> g (float[n, 4] x) => ({outputs}) {{ {" ".join(nodes)} }}'
     model = onnx.parser.parse_model(text)
-    weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32) * 2
-    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    for name, factor in factors.items():
+        weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32) * np.float32(factor)
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    return model
+
+
+def told(model: onnx.ModelProto, name: Name) -> Conversion:
+    report = pipeline.optimize(model, precision=Precision(name)).report
+    assert report.validation.verdict == "equal"
+    assert report.conversion is not None
+    return report.conversion
+
+
+def test_an_overflow_stays_in_float32_where_two_casts_do_and_with_mixed_where_more_are_needed() -> None:
+    once = told(layers("big Sin small", big=2.7e4, small=0.1), "fp16")
+    assert (once.half, once.float32, len(once.inner)) == (1, 3, 1)
+    assert "numbers up to" in once.inner[0].reason
+    assert "numbers up to" in once.inner[0].reason
+    thrice = layers("big Sin small", branches=3, big=2.7e4, small=0.1)
+    with pytest.raises(
+        NumericsError, match=r"'v0_1' reaches .*e\+0., and 2 more nodes: float16 ends at 65504: --precision mixed"
+    ):
+        pipeline.optimize(thrice, precision=Precision("fp16"))
+    assert len(told(thrice, "mixed").inner) == 3
+
+
+@pytest.mark.parametrize("name", ["fp16", "mixed"])
+def test_what_is_rounded_too_early_stays_in_float32_as_few_nodes_as_it_takes(name: Name) -> None:
+    """Twenty layers that make more of what the first of them round."""
+    found = told(layers("w Sin", 20, w=1), name)
+    assert 0 < found.float32 < found.half
+    assert [cast.reason for cast in found.inner] == ["what float16 rounds here is too much in the end"]
+
+
+def test_what_would_be_float32_for_the_most_part_is_refused() -> None:
+    model = layers("w Sin", 20, w=2)
     with pytest.raises(NumericsError, match=r"\(3e-03 allowed\).*: try mixed"):
         pipeline.optimize(model, precision=Precision("fp16"))
-    done = pipeline.optimize(model, precision=Precision("mixed")).report
-    assert done.validation.verdict == "equal"
-    assert done.conversion is not None
-    assert done.conversion.half > 0
-    assert done.conversion.float32 > 0
-    assert [cast.reason for cast in done.conversion.inner] == ["what float16 rounds here is too much in the end"]
+    found = told(model, "mixed")
+    assert 0 < found.half < found.float32
+
+
+def test_what_cannot_be_mended_with_two_casts_is_refused() -> None:
+    """Three branches side by side: wherever they are divided, there are three Casts."""
+    model = layers("w Sin", 20, branches=3, w=1)
+    with pytest.raises(NumericsError, match=r"\(3e-03 allowed\).*: try mixed"):
+        pipeline.optimize(model, precision=Precision("fp16"))
+    assert len(told(model, "mixed").inner) == 3
 
 
 def test_numbers_that_are_wrong_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
