@@ -5,7 +5,7 @@
     statistics    sums, exponentials and squares that no fused op has inside
     range         numbers and constants that the type cannot say
     rounding      a stretch of nodes that is asked for: what they round, all others pass on
-    runtime       ops without the type: at this opset, or control flow
+    runtime       ops without the type: at this opset, or for who is to run them, or control flow
 
 In the body of a fused op products of matrices and what moves numbers are in half precision, and all else is not.
 """
@@ -49,7 +49,9 @@ def islands(scope: Scope, precision: Precision, ranges: Ranges, opset: int, kept
             found.reasons[index] = reason
             break
         else:
-            if not scope.ports[index].half:
+            if who := scope.ports[index].lacks:
+                found.reasons[index] = f"{who} has no {node.op_type} of opset {opset} in {precision.type_name}"
+            elif not scope.ports[index].half:
                 since = since_opset(node.op_type, precision.dtype) if node.domain in STANDARD else 0
                 higher = f": --opset {since} has" if since > opset else ""
                 found.reasons[index] = f"{node.op_type} of opset {opset} has no {precision.type_name}{higher}"

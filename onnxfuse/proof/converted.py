@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
 from onnxfuse.model.element_flow import Flow
+from onnxfuse.model.spool import Key
 from onnxfuse.precision.convert import Converted, convert
-from onnxfuse.precision.wanted import CASTS, Precision
+from onnxfuse.precision.wanted import CASTS, Precision, Ranges
 from onnxfuse.reporting.records import Validation
 from onnxfuse.runtime.quiet import Session, SessionError
 from onnxfuse.system.isolation import TookTooLongError, isolated
@@ -48,12 +49,15 @@ def convert_proved(
         found = isolated(work, experiment.timeout, progress) if experiment.timeout is not None else work(progress)
     except TookTooLongError as error:
         found = _Found(Validation("not validated", note=str(error)))
-    return _converted(claim, precision, found.ranges, found.kept), found.validation
+    if claim.spool is not None:
+        claim.spool.stored |= found.stored
+    return as_claimed(claim, precision, found.ranges, found.kept), found.validation
 
 
-def _converted(claim: Claim, precision: Precision, ranges: Mapping[str, float], kept: range) -> Converted:
-    model = claim.fused.model
-    return convert(model, precision, ranges, kept=kept, rules=claim.rules, base_dir=claim.base_dir)
+def as_claimed(claim: Claim, precision: Precision, ranges: Ranges | None = None, kept: range = range(0)) -> Converted:
+    """The fused model of a claim in half precision (`convert`)."""
+    folders: dict[str, Any] = {"rules": claim.rules, "base_dir": claim.base_dir, "spool": claim.spool}
+    return convert(claim.fused.model, precision, ranges, kept=kept, target=claim.target, **folders)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class _Found:
     kept: range = range(0)
     """Nodes that stay in float32 for what half precision would round there."""
     few_casts: bool = True
+    stored: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
+    """Weights that another process has converted already."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class _Judge:
         shortest = interval.fewest(len(claim.fused.model.graph.node), good)
         if shortest is None:
             return plain
-        costs = _converted(claim, self.precision, seen, shortest).boundaries
+        costs = as_claimed(claim, self.precision, seen, shortest).boundaries
         for kept in interval.wider(shortest, costs, CASTS):
             if good(kept) and tried[kept].few_casts:
                 return tried[kept]
@@ -116,7 +122,7 @@ class _Judge:
         """What there is to say of the model with these nodes in float32."""
         self.tell(CONVERTED, 0, 1)
         claim, experiment = self.claim, self.experiment
-        converted = _converted(claim, self.precision, seen, kept)
+        converted = as_claimed(claim, self.precision, seen, kept)
         cast = {cast.value for cast in converted.told.casts if not cast.node}
         oracle.drop(lambda case: case.unusual and any(self._beyond(case.inputs[n]) for n in cast & case.inputs.keys()))
         oracle.swallowing = converted.cut_off
@@ -124,8 +130,10 @@ class _Judge:
         if self.precision.io:
             made = with_types_of(claim.original, made)
         rtol = self.precision.rtol if experiment.rtol is None else experiment.rtol
-        compared = oracle.compare(made, optimize=False, rtol=rtol, atol=experiment.atol)
-        return _Found(replace(compared, rtol=rtol), seen, kept, converted.few_casts)
+        folder = claim.spool.path.parent if claim.spool is not None else None
+        compared = oracle.compare(made, optimize=False, rtol=rtol, atol=experiment.atol, base_dir=folder)
+        stored = claim.spool.stored if claim.spool is not None else {}
+        return _Found(replace(compared, rtol=rtol), seen, kept, converted.few_casts, stored)
 
     def _beyond(self, value: object) -> bool:
         """Does an input hold numbers that half precision cannot say, such as what fills a float32 mask?"""

@@ -9,12 +9,15 @@ import pytest
 from onnx import numpy_helper
 
 from onnxfuse import pipeline
-from onnxfuse.errors import NumericsError
+from onnxfuse.errors import NumericsError, UsageError
+from onnxfuse.fusing.build import Build
 from onnxfuse.precision.convert import convert
 from onnxfuse.precision.wanted import Name, Precision
 from onnxfuse.proof.converted import ranges, with_types_of
 from onnxfuse.proof.oracle import Oracle
 from onnxfuse.reporting.records import Conversion
+from onnxfuse.targets import runtimes
+from onnxfuse.targets.target import Target
 
 MLP = """<ir_version: 9, opset_import: ["": 17]>
     g (float[n, 4] x) => (float[n, 4] y) { a = MatMul(x, v) b = Tanh(a) c = Add(b, a) y = MatMul(c, w) }"""
@@ -120,6 +123,7 @@ def test_what_cannot_be_mended_with_two_casts_is_refused() -> None:
 
 
 def test_numbers_that_are_wrong_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+
     from onnxfuse.proof import converted
 
     def wrong(*args: object, **options: object) -> object:
@@ -174,3 +178,23 @@ def test_bfloat16_raises_the_opset_where_ops_lack_it() -> None:
     kept = pipeline.optimize(model, Build(opset=17), precision=Precision("bf16")).report.conversion
     assert kept is not None
     assert (kept.half, kept.float32, kept.casts) == (0, 1, [])
+
+
+def test_what_the_cuda_provider_lacks_in_the_type_stays_in_float32() -> None:
+    build, model = Build(Target("ort", "cuda")), layers("w Ceil w", w=0.3)
+    told = pipeline.report(model, build, precision=Precision("bf16")).conversion
+    assert told is not None
+    assert {cast.node: cast.reason for cast in told.inner} == {
+        "v0_0": "Sin of opset 17 has no bfloat16: --opset 22 has",
+        "v0_2": "the CUDA provider has no Ceil of opset 17 in bfloat16",
+    }
+    told = pipeline.report(model, build, precision=Precision("fp16")).conversion
+    assert told is not None
+    assert not told.inner
+
+
+def test_a_runtime_without_the_type_is_refused_before_anything_is_run() -> None:
+    build = Build(Target("onnx", runtime=runtimes.of("1.23")))
+    with pytest.raises(UsageError, match=r"--precision bf16: onnxruntime 1\.23 does not run bfloat16 on a CPU"):
+        pipeline.optimize(layers("w Sin", w=0.3), build, precision=Precision("bf16"))
+    assert pipeline.optimize(layers("w Sin", w=0.3), build, precision=Precision("fp16")).report.runs is not None
