@@ -78,6 +78,7 @@ def optimize(
         compiler()  # a missing one is no fault of the model
     catalogue = build.catalogue
     at = Sizes.of(model, experiment.shapes)
+    given, model = model, _written_out(model, precision)
     source, fused = _lowered(model, build, catalogue, precision, progress)
     if fused.unread:
         raise ModelError(
@@ -107,11 +108,11 @@ def optimize(
     converted = None
     if precision is not None:
         claim = Claim(model, fused, rebuild, partial(_runnable, build), build.rules, build.base_dir)
-        claim = replace(claim, spool=spool, target=build.target)
+        claim = replace(claim, original=given, spool=spool, target=build.target)
         converted, validation = _converted(claim, precision, experiment, progress)
         fused = replace(fused, model=converted.model, lifted=None)
         build = replace(build, base_dir=spool.path.parent) if spool is not None else build
-    report = _report(model, source, fused, build, at, converted, nodes_on=_card(nodes, card))
+    report = _report(given, source, fused, build, at, converted, nodes_on=_card(nodes, card))
     report.left_out, report.validation = left_out, validation
     if card is not None:
         _add_estimates(report, fused, card, at, build)
@@ -126,6 +127,16 @@ def _refuse_unserved(precision: Precision, target: Target) -> None:
             f"--precision {precision.name}: onnxruntime {target.runtime} does not run {precision.type_name} on a CPU, "
             "which is what --runtime holds: leave it away, or take fp16"
         )
+
+
+def _written_out(model: ModelProto, precision: Precision | None) -> ModelProto:
+    """The model whose functions are written out, if it is to be converted, which does that: what stands in them and
+    around them is fused together then."""
+    if precision is None:
+        return model
+    from .precision.convert import written_out
+
+    return written_out(model)
 
 
 def _lowered(
@@ -193,6 +204,7 @@ def report(
     """
     started = time.perf_counter()
     at = Sizes.of(model, shapes)
+    given, model = model, _written_out(model, precision)
     source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
     converted = None
     if precision is not None:
@@ -201,7 +213,7 @@ def report(
         options: dict[str, Any] = {"rules": build.rules, "base_dir": build.base_dir, "target": build.target}
         converted = convert(fused.model, precision, weights=False, **options)
         fused = replace(fused, model=converted.model, lifted=None)
-    result = _report(model, source, fused, build, at, converted, nodes_on=_card(nodes, card))
+    result = _report(given, source, fused, build, at, converted, nodes_on=_card(nodes, card))
     if card is not None:
         _add_estimates(result, fused, card, at, build)
     result.seconds = time.perf_counter() - started

@@ -81,13 +81,14 @@ def convert(
     float32. Raises ModelError where that data cannot be read, or functions of the model's own cannot be written
     out.
     """
-    inlined = _inlined(model)
-    conversion = _Conversion(inlined, precision, rules, base_dir, weights, spool, target)
+    conversion = _Conversion(written_out(model), precision, rules, base_dir, weights, spool, target)
     return conversion.run(ranges or {}, kept)
 
 
-def _inlined(model: ModelProto) -> ModelProto:
-    """The model with functions of its own, which nothing is known of, written out where they are called."""
+def written_out(model: ModelProto) -> ModelProto:
+    """The model with functions of its own, which nothing is known of, written out where they are called.
+
+    Raises ModelError where onnx cannot do that."""
     others = [(f.domain, f.name) for f in model.functions if f.domain != DOMAIN]
     try:
         return inliner.inline_selected_functions(model, others) if others else model

@@ -18,6 +18,7 @@ from onnxfuse.proof.oracle import Oracle
 from onnxfuse.reporting.records import Conversion
 from onnxfuse.targets import runtimes
 from onnxfuse.targets.target import Target
+from tests.exports import MODELS
 
 MLP = """<ir_version: 9, opset_import: ["": 17]>
     g (float[n, 4] x) => (float[n, 4] y) { a = MatMul(x, v) b = Tanh(a) c = Add(b, a) y = MatMul(c, w) }"""
@@ -198,3 +199,15 @@ def test_a_runtime_without_the_type_is_refused_before_anything_is_run() -> None:
     with pytest.raises(UsageError, match=r"--precision bf16: onnxruntime 1\.23 does not run bfloat16 on a CPU"):
         pipeline.optimize(layers("w Sin", w=0.3), build, precision=Precision("bf16"))
     assert pipeline.optimize(layers("w Sin", w=0.3), build, precision=Precision("fp16")).report.runs is not None
+
+
+def test_what_stands_in_functions_is_fused_before_it_is_converted() -> None:
+    """A normalization whose epsilon only the caller of its function knows."""
+    model = onnx.load(MODELS / "function_attribute.onnx")
+    plain = pipeline.optimize(model).report
+    done = pipeline.optimize(model, precision=Precision("fp16")).report
+    assert done.validation.verdict == "equal"
+    assert done.census["LayerNormalization"] == 2 > plain.census["LayerNormalization"]
+    assert done.nodes_before == plain.nodes_before
+    assert done.conversion is not None
+    assert not done.conversion.inner
