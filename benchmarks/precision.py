@@ -1,7 +1,7 @@
 """What half precision does to a folder of models: does each load, how far off is it, what is fused, how many Casts are
 left?
 
-    python -m benchmarks.precision models --precision fp16 --jobs 2
+    python -m benchmarks.precision models --precision fp16 --jobs 2 --record found.json
 
 One line a model: its largest error relative to the largest number of the output, the fused ops of the float32 file that
 the converted one lacks, nodes in half precision and in float32, Casts of inputs and outputs and inside, and why the
@@ -11,12 +11,16 @@ latter.  The last lines sum up.  Exits with 1 where a file is not right.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import date
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto
 
@@ -29,6 +33,7 @@ from onnxfuse.model.walk import nodes
 from onnxfuse.precision.wanted import Precision
 from onnxfuse.proof.claim import Experiment
 from onnxfuse.reporting.records import Report
+from onnxfuse.runtime.quiet import onnxruntime
 from onnxfuse.targets.contrib import DOMAIN as CONTRIB
 from onnxfuse.targets.target import Target
 
@@ -105,6 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--target", choices=("onnxfuse", "onnx", "ort"), default="onnxfuse")
     parser.add_argument("--opset", type=int)
     parser.add_argument("--jobs", type=int, default=1, help="models at a time")
+    parser.add_argument("--record", type=Path, metavar="FILE.json", help="write what was found")
     given = parser.parse_args(arguments)
     precision, build = Precision(given.precision), Build(Target(given.target), given.opset)
     paths = [path for one in given.folder for path in (sorted(one.glob("*.onnx")) if one.is_dir() else [one])]
@@ -118,7 +124,20 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"\n{len(right)} of {len(rows)} right; largest error {max((one.error or 0 for one in right), default=0):.1e}")
     few = sum(one.inner <= 2 for one in right)
     print(f"{sum(one.lacking for one in right)} fusions lost; {few} with at most two Casts")
+    if given.record:
+        given.record.write_text(json.dumps(recorded(given.precision, given.target, rows), indent=1) + "\n")
     return 0 if len(right) == len(rows) else 1
+
+
+def recorded(precision: str, target: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """What is kept of a run."""
+    return {
+        "date": date.today().isoformat(),
+        "onnxruntime": onnxruntime().__version__,
+        "precision": precision,
+        "target": target,
+        "models": {row.name: {key: value for key, value in asdict(row).items() if key != "name"} for row in rows},
+    }
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def optimize(
 
     from onnxfuse import pipeline
     from onnxfuse.fusing.build import Build
-    from onnxfuse.model import files, sources
+    from onnxfuse.model import files, sources, spool
     from onnxfuse.performance import gpus
     from onnxfuse.precision.wanted import Precision
     from onnxfuse.proof.claim import Experiment
@@ -128,19 +128,22 @@ def optimize(
 
     meant = Target(target, provider, runtimes.given(runtime))
     source = sources.opened(model, weights=validate != "off")
-    optimized = pipeline.optimize(
-        source.proto,
-        Build(meant, opset, select, ignore, rules, base_dir or source.folder, fold_limit),
-        Experiment(shapes, inputs, seed, rtol, atol, on_mismatch, validate, timeout),
-        card=gpus.given(card, meant),
-        nodes=nodes,
-        precision=Precision(precision, io=io_precision == "half") if precision is not None else None,
-        progress=progress,
-    )
-    optimized.report.model = source.name
-    if output is not None:
-        files.write(optimized.model, Path(output), source=source.path)
-        optimized.report.output = str(output)
+    place = Path(output) if output is not None else None
+    with spool.beside(place if precision is not None else None, source.proto) as weights:
+        optimized = pipeline.optimize(
+            source.proto,
+            Build(meant, opset, select, ignore, rules, base_dir or source.folder, fold_limit),
+            Experiment(shapes, inputs, seed, rtol, atol, on_mismatch, validate, timeout),
+            card=gpus.given(card, meant),
+            nodes=nodes,
+            precision=Precision(precision, io=io_precision == "half") if precision is not None else None,
+            spool=weights,
+            progress=progress,
+        )
+        optimized.report.model = source.name
+        if place is not None:
+            files.write(optimized.model, place, source=source.path, spool=weights)
+            optimized.report.output = str(output)
     optimized.model = sources.like(model, optimized.model)
     return optimized
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
@@ -34,6 +34,7 @@ from .targets.compatibility import compatibility
 from .targets.target import NEWEST, Target
 
 if TYPE_CHECKING:
+    from .model.spool import Spool
     from .precision.convert import Converted
 
 # What an estimate, a proof or the emulator needs is imported where one is asked for: most commands ask for less.
@@ -58,15 +59,16 @@ def optimize(
     card: Card | None = None,
     nodes: bool = False,
     precision: Precision | None = None,
+    spool: Spool | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
     """Fuse a model and prove that it computes the same.  The model given is not changed.
 
-    With a `precision`, what was fused and proved is converted to it, and compared with the original once more.  Traffic
-    is measured at the shapes of the experiment; fusions that are predicted to lose on a `card` at these shapes are left
-    out.  With `nodes` the report has each node, too.  Raises NumericsError if the fused model differs and nothing is to
-    be left out, or nothing is found to blame, or if half precision cannot hold its numbers; what is left out is named
-    in the report.
+    With a `precision`, what was fused and proved is converted to it, and compared with the original once more; external
+    data is then in the `spool`, or what is converted of it in memory.  Traffic is measured at the shapes of the
+    experiment; fusions that are predicted to lose on a `card` at these shapes are left out.  With `nodes` the report
+    has each node, too.  Raises NumericsError if the fused model differs and nothing is to be left out, or nothing is
+    found to blame, or if half precision cannot hold its numbers; what is left out is named in the report.
     """
     started = time.perf_counter()
     progress = progress or (lambda step, done, total: None)
@@ -76,6 +78,7 @@ def optimize(
         compiler()  # a missing one is no fault of the model
     catalogue = build.catalogue
     at = Sizes.of(model, experiment.shapes)
+    given, model = model, _written_out(model, precision)
     source, fused = _lowered(model, build, catalogue, precision, progress)
     if fused.unread:
         raise ModelError(
@@ -105,9 +108,11 @@ def optimize(
     converted = None
     if precision is not None:
         claim = Claim(model, fused, rebuild, partial(_runnable, build), build.rules, build.base_dir)
+        claim = replace(claim, original=given, spool=spool, target=build.target)
         converted, validation = _converted(claim, precision, experiment, progress)
         fused = replace(fused, model=converted.model, lifted=None)
-    report = _report(model, source, fused, build, at, converted, nodes_on=_card(nodes, card))
+        build = replace(build, base_dir=spool.path.parent) if spool is not None else build
+    report = _report(given, source, fused, build, at, converted, nodes_on=_card(nodes, card))
     report.left_out, report.validation = left_out, validation
     if card is not None:
         _add_estimates(report, fused, card, at, build)
@@ -115,16 +120,38 @@ def optimize(
     return Optimized(fused.model, report)
 
 
+def _refuse_unserved(precision: Precision, target: Target) -> None:
+    """Raises UsageError if the onnxruntime that is named does not even multiply matrices in this precision."""
+    if target.runtime is not None and not target.has_kernel("MatMul", precision.dtype, target.runtime.opset):
+        raise UsageError(
+            f"--precision {precision.name}: onnxruntime {target.runtime} does not run {precision.type_name} on a CPU, "
+            "which is what --runtime holds: leave it away, or take fp16"
+        )
+
+
+def _written_out(model: ModelProto, precision: Precision | None) -> ModelProto:
+    """The model whose functions are written out, if it is to be converted, which does that: what stands in them and
+    around them is fused together then."""
+    if precision is None:
+        return model
+    from .precision.convert import written_out
+
+    return written_out(model)
+
+
 def _lowered(
     model: ModelProto, build: Build, catalogue: Catalogue, precision: Precision | None, progress: Progress
 ) -> tuple[Lifted, Fused]:
     """The model fused, at an opset whose ops have the `precision` if that can be had and no other is asked for."""
+    if precision is not None:
+        _refuse_unserved(precision, build.target)
     source, fused = lower(model, catalogue, opset=build.opset, base_dir=build.base_dir, progress=progress)
     if precision is None or build.opset is not None or fused.unread:
         return source, fused
     from .precision.convert import convert
 
-    opset = convert(fused.model, precision, rules=build.rules, base_dir=build.base_dir, weights=False).opset
+    options: dict[str, Any] = {"rules": build.rules, "base_dir": build.base_dir, "target": build.target}
+    opset = convert(fused.model, precision, weights=False, **options).opset
     if opset_of(fused.model) < opset <= NEWEST:
         with suppress(UsageError):
             return lower(model, catalogue, opset=opset, base_dir=build.base_dir, progress=progress)
@@ -142,15 +169,12 @@ def _converted(
     claim: Claim, precision: Precision, experiment: Experiment, progress: Progress
 ) -> tuple[Converted, Validation]:
     """The fused model in half precision, and the verdict on it.  Raises NumericsError."""
+    from .proof.converted import as_claimed, convert_proved
+
     if experiment.validate == "off":
-        from .precision.convert import convert
-
-        made = convert(claim.fused.model, precision, rules=claim.rules, base_dir=claim.base_dir)
-        return made, Validation("not validated", note="validation is off")
-    from .proof.converted import convert_proved
-
+        return as_claimed(claim, precision), Validation("not validated", note="validation is off")
     made, validation = convert_proved(claim, precision, experiment, progress)
-    if made.overflows and precision.name == "fp16":
+    if made.overflows and precision.name != "mixed" and not made.few_casts:
         raise NumericsError(precision.refusal(made.overflows))
     if validation.verdict == "mismatch":
         other = "mixed, or bf16" if precision.name == "fp16" else "another, or a larger --rtol"
@@ -180,14 +204,16 @@ def report(
     """
     started = time.perf_counter()
     at = Sizes.of(model, shapes)
+    given, model = model, _written_out(model, precision)
     source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
     converted = None
     if precision is not None:
         from .precision.convert import convert
 
-        converted = convert(fused.model, precision, rules=build.rules, base_dir=build.base_dir, weights=False)
+        options: dict[str, Any] = {"rules": build.rules, "base_dir": build.base_dir, "target": build.target}
+        converted = convert(fused.model, precision, weights=False, **options)
         fused = replace(fused, model=converted.model, lifted=None)
-    result = _report(model, source, fused, build, at, converted, nodes_on=_card(nodes, card))
+    result = _report(given, source, fused, build, at, converted, nodes_on=_card(nodes, card))
     if card is not None:
         _add_estimates(result, fused, card, at, build)
     result.seconds = time.perf_counter() - started

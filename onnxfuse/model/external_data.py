@@ -23,12 +23,12 @@ from .tensors import tensors
 # A weight smaller than this stays in the model when the others leave it: a page per scalar would be waste.
 _SPILL_BYTES = 1024
 # Runtimes map external data into memory, which needs offsets at page boundaries.
-_PAGE = 4096
+PAGE = 4096
 
 
 def places(model: onnx.ModelProto) -> list[str]:
     """The files that hold tensors of `model`, as it names them: paths relative to its folder, sorted."""
-    return sorted({_entries(tensor).get("location", "") for tensor in tensors(model) if is_external(tensor)})
+    return sorted({entries(tensor).get("location", "") for tensor in tensors(model) if is_external(tensor)})
 
 
 def is_external(tensor: onnx.TensorProto) -> bool:
@@ -36,7 +36,8 @@ def is_external(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == onnx.TensorProto.EXTERNAL
 
 
-def _entries(tensor: onnx.TensorProto) -> Mapping[str, str]:
+def entries(tensor: onnx.TensorProto) -> Mapping[str, str]:
+    """Where a tensor says that its data is: location, offset, length."""
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
@@ -46,12 +47,12 @@ def check(model: onnx.ModelProto, path: Path, *, weights: bool) -> bool:
     for tensor in tensors(model):
         if not is_external(tensor):
             continue
-        entries = _entries(tensor)
-        place = entries.get("location", "")
+        said = entries(tensor)
+        place = said.get("location", "")
         if place not in sizes:
             sizes[place] = _external_size(path, place, tensor.name, weights=weights)
         try:
-            offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
+            offset, length = (int(said.get(key) or 0) for key in ("offset", "length"))
             if offset < 0 or length < 0:
                 raise ValueError
         except ValueError:
@@ -174,15 +175,20 @@ def relocated(model: onnx.ModelProto, names: Mapping[str, str]) -> Iterator[None
             entry.value = old
 
 
+def beside(path: Path, taken: Collection[str]) -> Path:
+    """The file for the weights of a model that is written to `path`: not one of those `taken`."""
+    names = chain((f"{path.name}.data",), (f"{path.name}.{number}.data" for number in count(2)))
+    return path.with_name(next(name for name in names if name not in taken))
+
+
 def spill(model: onnx.ModelProto, path: Path, taken: Collection[str]) -> Path:
     """Moves the weights of `model` to a file beside `path`, not one of those `taken`; returns that file."""
-    names = chain((f"{path.name}.data",), (f"{path.name}.{number}.data" for number in count(2)))
-    target = path.with_name(next(name for name in names if name not in taken))
+    target = beside(path, taken)
     with explained(target, writing=True), renamed_to(target) as temporary, open(temporary, "xb") as file:
         for tensor in tensors(model):
             if not tensor.HasField("raw_data") or len(raw := tensor.raw_data) < _SPILL_BYTES:
                 continue
-            file.seek(-file.tell() % _PAGE, os.SEEK_CUR)
+            file.seek(-file.tell() % PAGE, os.SEEK_CUR)
             place = {"location": target.name, "offset": str(file.tell()), "length": str(len(raw))}
             file.write(raw)
             tensor.ClearField("raw_data")

@@ -16,6 +16,7 @@ from onnxfuse.errors import ModelError, OutputError
 from onnxfuse.model import diagnosis, external_data, onnxruntime_ops, protobuf, toposort, validity
 from onnxfuse.system.atomic_write import explained, removed_on_failure, replace
 
+from .spool import Spool
 from .tensors import bodies, tensors
 
 _GIB = 2**30
@@ -86,12 +87,14 @@ def one_piece(model: onnx.ModelProto) -> Iterator[bytes]:
     return pieces
 
 
-def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> list[Path]:
+def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None, spool: Spool | None = None) -> list[Path]:
     """Writes `model` to `path`: under another name first, then renamed, so that `path` is whole or absent.
 
     `source` is the file that `model` was read from.  External data stays where it is if `path` lies in the same
     folder.  Otherwise each file that the model still refers to is copied beside `path`, without passing through this
     process's memory, under a name that is free there; one that a former run copied is used again.
+
+    External data that a `spool` holds becomes ``<path>.data``: it is renamed, not copied.
 
     A model of more than 2 GiB cannot be one file.  Its weights of 1 kB and more go to ``<path>.data``, and `model`
     itself refers to them there afterwards: a second copy in memory would be as large as the first.
@@ -107,7 +110,10 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None) -> 
     _refuse_overwriting(path, source, places)
     beside, copies = path.parent, dict[str, str]()
     with explained(path, writing=True), removed_on_failure() as made:
-        if source is not None and _same_folder(path, source):
+        if spool is not None and spool.path.name in places:
+            target = spool.placed(path)
+            copies = {spool.path.name: target.name}
+        elif source is not None and _same_folder(path, source):
             beside = source.parent
         elif source is not None:
             external_data.refuse_missing(source, places)

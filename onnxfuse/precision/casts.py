@@ -9,7 +9,9 @@ import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfuse.model.element_flow import UNKNOWN, Kind
+from onnxfuse.model.external_data import is_external
 from onnxfuse.model.graph import DOMAIN
+from onnxfuse.model.spool import Spool
 
 from .decide import Decided
 from .ports import ANY, MASK
@@ -45,6 +47,8 @@ class Writer:
     made: list[Made] = field(default_factory=list)
     cut_off: bool = False
     """Whether a mask was cut off at the lowest number of half precision."""
+    spool: Spool | None = None
+    """For constants that have external data."""
     forms: dict[tuple[str, bool], str] = field(default_factory=dict)
     """Value and whether in half precision → its name there."""
 
@@ -76,7 +80,7 @@ class Writer:
             self._store(name, scope.constants[name], scope.constants[name].data_type)
         if True in wanted:
             self.forms[name, True] = self.unique(f"{name}_{self.precision.type_name}") if stays else name
-            tensor = self._converted(scope.constants[name], scope.array(name))
+            tensor = self._converted(scope.constants[name], lambda: scope.array(name))
             self._store(self.forms[name, True], tensor, tensor.data_type)
 
     def _store(self, name: str, tensor: TensorProto, dtype: int) -> None:
@@ -89,9 +93,11 @@ class Writer:
         else:
             self.nodes.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
 
-    def _converted(self, tensor: TensorProto, numbers: np.ndarray | None) -> TensorProto:
+    def _converted(self, tensor: TensorProto, read: Callable[[], np.ndarray | None]) -> TensorProto:
         """A constant in half precision; without its numbers, one that has the type."""
-        if numbers is not None:
+        if self.spool is not None and is_external(tensor):
+            return self.spool.store(tensor, self.precision.dtype, lambda: self._narrow(np.asarray(read())).tobytes())
+        if (numbers := read()) is not None:
             return numpy_helper.from_array(self._narrow(numbers))
         made = TensorProto()
         made.CopyFrom(tensor)

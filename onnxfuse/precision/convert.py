@@ -8,26 +8,31 @@ guarantees   inputs and outputs keep names and types, unless the latter are aske
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, ModelProto, TensorProto, inliner, numpy_helper
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, inliner, numpy_helper
 
 from onnxfuse.errors import ModelError
 from onnxfuse.model import protobuf
 from onnxfuse.model.element_flow import Flow, Kind
+from onnxfuse.model.external_data import is_external
 from onnxfuse.model.graph import DOMAIN, Names, opset_of, roots
+from onnxfuse.model.spool import Spool
+from onnxfuse.model.tensors import tensors
 from onnxfuse.reporting.records import Conversion, KeptCast
+from onnxfuse.targets.target import Target
 
+from .boundaries import boundaries
 from .casts import Made, Writer
 from .decide import Decided, decide
 from .islands import islands
-from .ports import ports
+from .ports import Ports, ports
 from .scope import FLOAT, Scope
-from .wanted import Overflow, Precision, Ranges
+from .wanted import CASTS, Overflow, Precision, Ranges
 
 _SHORT = {int(TensorProto.FLOAT16): "fp16", int(TensorProto.BFLOAT16): "bf16"}
 
@@ -44,6 +49,15 @@ class Converted:
     """One at which fewer ops lack the type; 0 if this one has what there is."""
     cut_off: bool
     """Whether masks of float32 became masks of half precision."""
+    mostly_half: bool
+    """Whether half precision is what most products and fused ops of the main graph compute in."""
+    boundaries: list[int]
+    """Casts that it would take to change the type between two nodes of the main graph."""
+
+    @property
+    def few_casts(self) -> bool:
+        """Is it what is asked for by a conversion that is not `mixed`, whatever the numbers ask for?"""
+        return self.mostly_half and len(self.told.inner) <= CASTS
 
 
 def convert(
@@ -51,25 +65,30 @@ def convert(
     precision: Precision,
     ranges: Ranges | None = None,
     *,
-    first: int = 0,
+    kept: range = range(0),
     rules: Sequence[Path] = (),
     base_dir: Path | None = None,
     weights: bool = True,
+    spool: Spool | None = None,
+    target: Target | None = None,
 ) -> Converted:
     """A copy of a fused model that computes in half precision what it may (`islands`).
 
-    `ranges` are the numbers that its values had; without them nothing is known to overflow.  The `first` nodes of the
-    main graph stay in float32.  External data is read from `base_dir`, one tensor after the other, and without
-    `weights` not at all, which is good for a report.  Raises ModelError where that data cannot be read, or functions of
-    the model's own cannot be written out.
+    `ranges` are the numbers that its values had; without them nothing is known to overflow. Nodes of the main graph
+    that are `kept` stay in float32. External data is read from `base_dir`, one tensor after the other, and without
+    `weights` not at all, which is good for a report. All that the result has of it is written to the `spool`, if
+    there is one, else what is converted is in memory. What the `target` does not run in half precision stays in
+    float32. Raises ModelError where that data cannot be read, or functions of the model's own cannot be written
+    out.
     """
-    inlined = _inlined(model)
-    conversion = _Conversion(inlined, precision, rules, base_dir, weights)
-    return conversion.run(ranges or {}, first)
+    conversion = _Conversion(written_out(model), precision, rules, base_dir, weights, spool, target)
+    return conversion.run(ranges or {}, kept)
 
 
-def _inlined(model: ModelProto) -> ModelProto:
-    """The model with functions of its own, which nothing is known of, written out where they are called."""
+def written_out(model: ModelProto) -> ModelProto:
+    """The model with functions of its own, which nothing is known of, written out where they are called.
+
+    Raises ModelError where onnx cannot do that."""
     others = [(f.domain, f.name) for f in model.functions if f.domain != DOMAIN]
     try:
         return inliner.inline_selected_functions(model, others) if others else model
@@ -84,6 +103,8 @@ class _Conversion:
     rules: Sequence[Path]
     base_dir: Path | None
     weights: bool
+    spool: Spool | None
+    target: Target | None
     flow: Flow = field(init=False)
     functions: dict[str, FunctionProto] = field(init=False)
     copies: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], FunctionProto] = field(default_factory=dict)
@@ -92,7 +113,7 @@ class _Conversion:
         self.flow = Flow(self.source)
         self.functions = {f.name: f for f in self.source.functions if f.domain == DOMAIN}
 
-    def run(self, ranges: Ranges, first: int) -> Converted:
+    def run(self, ranges: Ranges, kept: range) -> Converted:
         graph, weights = self.source.graph, {tensor.name: tensor for tensor in self.source.graph.initializer}
         opset, half = opset_of(self.source), self.precision.io
         inputs = {info.name: half for info in graph.input if self._real(info.name) and _is_tensor(info)}
@@ -101,27 +122,32 @@ class _Conversion:
         scope = Scope(
             graph.node,
             self.flow.main,
-            [ports(node, opset, self.precision.dtype, self.functions, self.rules) for node in graph.node],
+            self._ports(graph.node, opset),
             weights,
             inputs,
             outputs,
             self._numbers,
         )
-        found = islands(scope, self.precision, ranges, opset, first)
+        found = islands(scope, self.precision, ranges, opset, kept)
         decided = decide(scope, found.reasons)
         names = Names.of(graph for root in roots(self.source) for graph in root.scopes())
-        writer = Writer(decided, self.precision, names.unique, self._call)
+        writer = Writer(decided, self.precision, names.unique, self._call, spool=self.spool)
         writer.write()
         model = self._assembled(decided, writer)
+        told = _told(decided, writer.made, self.precision)
         return Converted(
-            model, _told(decided, writer.made, self.precision), found.overflows, found.opset, writer.cut_off
+            model, told, found.overflows, found.opset, writer.cut_off, decided.mostly_half, boundaries(scope)
         )
+
+    def _ports(self, nodes: Iterable[NodeProto], opset: int) -> list[Ports]:
+        dtype = self.precision.dtype
+        return [ports(node, opset, dtype, self.functions, self.rules, self.target) for node in nodes]
 
     def _real(self, name: str) -> bool:
         return name in self.flow.main and self.flow.main[name].dtype == FLOAT
 
     def _numbers(self, tensor: TensorProto) -> np.ndarray | None:
-        if not self.weights and tensor.data_location == TensorProto.EXTERNAL:
+        if not self.weights and is_external(tensor):
             return None
         try:
             return numpy_helper.to_array(tensor, str(self.base_dir or Path.cwd()))
@@ -152,7 +178,7 @@ class _Conversion:
         scope = Scope(
             list(body.node),
             self.flow.inside(body, given),
-            [ports(node, opset, self.precision.dtype, self.functions, self.rules) for node in body.node],
+            self._ports(body.node, opset),
             {},
             dict(zip(body.input, inputs, strict=False)),
             dict(zip(body.output, outputs, strict=False)),
@@ -184,6 +210,9 @@ class _Conversion:
             if writer.forms.get((info.name, True)) == info.name and info.type.tensor_type.elem_type == FLOAT:
                 info.type.tensor_type.elem_type = dtype
         self._replace_functions(model)
+        for tensor in tensors(model) if self.spool is not None else ():
+            if is_external(tensor):
+                self.spool.keep(tensor, self.base_dir or Path.cwd())
         return model
 
     def _replace_functions(self, model: ModelProto) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from onnx import NodeProto
+
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.op_traits import PRODUCTS
 
@@ -46,6 +48,12 @@ class Decided:
         typed = {self.wants_half(i, port) for i, port in read if port not in (ANY, MASK)}
         return typed | {False for i, port in read if port == MASK and i in self.single}
 
+    @property
+    def mostly_half(self) -> bool:
+        """Are most products and fused ops in half precision, or as many as are not?"""
+        heavy = {index for index, node in enumerate(self.scope.nodes) if _is_heavy(node)}
+        return 2 * len(heavy & self.single) <= len(heavy)
+
     def why(self, index: int) -> str:
         """Why a node is in float32, or the nearest one that must be."""
         pending, seen = [index], {index}
@@ -62,12 +70,13 @@ class Decided:
 
 def decide(scope: Scope, reasons: Mapping[int, str]) -> Decided:
     """The nodes that must stay in float32, for these `reasons`, and what goes with them."""
-    weights = {
-        index + _FIRST: _PRODUCT if node.op_type in PRODUCTS or node.domain == DOMAIN else _NODE
-        for index, node in enumerate(scope.nodes)
-    }
+    weights = {index + _FIRST: _PRODUCT if _is_heavy(node) else _NODE for index, node in enumerate(scope.nodes)}
     single = in_single(weights, [index + _FIRST for index in reasons], list(_crossings(scope)))
     return Decided(scope, frozenset(at - _FIRST for at in single), reasons)
+
+
+def _is_heavy(node: NodeProto) -> bool:
+    return node.op_type in PRODUCTS or node.domain == DOMAIN
 
 
 def _crossings(scope: Scope) -> Iterator[Crossing]:

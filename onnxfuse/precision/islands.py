@@ -4,8 +4,8 @@
                   counts to 2048 (bfloat16 to 256), and a sum of two masks leaves its range
     statistics    sums, exponentials and squares that no fused op has inside
     range         numbers and constants that the type cannot say
-    rounding      the first nodes, as many as are asked for: what they round, all others pass on
-    runtime       ops without the type: at this opset, or control flow
+    rounding      a stretch of nodes that is asked for: what they round, all others pass on
+    runtime       ops without the type: at this opset, or for who is to run them, or control flow
 
 In the body of a fused op products of matrices and what moves numbers are in half precision, and all else is not.
 """
@@ -39,8 +39,8 @@ class Islands:
     """The one that has the type for all ops that lack it, as far as there is one."""
 
 
-def islands(scope: Scope, precision: Precision, ranges: Ranges, opset: int, first: int = 0) -> Islands:
-    """What of a scope must stay in float32, the `first` nodes among it; `ranges` are the numbers that were seen."""
+def islands(scope: Scope, precision: Precision, ranges: Ranges, opset: int, kept: range = range(0)) -> Islands:
+    """What of a scope must stay in float32, the nodes that are `kept` among it; `ranges` are the numbers seen."""
     found = Islands()
     for index, node in enumerate(scope.nodes):
         if node.op_type in _FREE or not (scope.read(index) or any(map(scope.real, node.output))):
@@ -49,12 +49,14 @@ def islands(scope: Scope, precision: Precision, ranges: Ranges, opset: int, firs
             found.reasons[index] = reason
             break
         else:
-            if not scope.ports[index].half:
+            if who := scope.ports[index].lacks:
+                found.reasons[index] = f"{who} has no {node.op_type} of opset {opset} in {precision.type_name}"
+            elif not scope.ports[index].half:
                 since = since_opset(node.op_type, precision.dtype) if node.domain in STANDARD else 0
                 higher = f": --opset {since} has" if since > opset else ""
                 found.reasons[index] = f"{node.op_type} of opset {opset} has no {precision.type_name}{higher}"
                 found.opset = max(found.opset, since)
-            elif index < first:
+            elif index in kept:
                 found.reasons[index] = f"what {precision.type_name} rounds here is too much in the end"
     return found
 

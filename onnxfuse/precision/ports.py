@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from onnx import FunctionProto, NodeProto, defs
+from onnx import FunctionProto, NodeProto, TensorProto, defs
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
@@ -19,6 +19,7 @@ from onnxfuse.model.standard import STANDARD, schema_of
 from onnxfuse.model.types import type_name
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.runtime.served import arguments
+from onnxfuse.targets.target import Target
 
 SHARED, SINGLE, ANY, MASK = "shared", "float32", "any", "mask"
 """What a real input or output of a node has for a type: that which the node computes in, float32, or any; a mask that
@@ -39,12 +40,33 @@ class Ports:
     outputs: tuple[str, ...]
     half: bool = True
     """Whether the op has the half precision that is asked for."""
+    lacks: str = ""
+    """Who does not run it in that, though the op has it."""
 
 
 def ports(
-    node: NodeProto, opset: int, dtype: int, functions: Mapping[str, FunctionProto], rules: Sequence[Path] = ()
+    node: NodeProto,
+    opset: int,
+    dtype: int,
+    functions: Mapping[str, FunctionProto],
+    rules: Sequence[Path] = (),
+    target: Target | None = None,
 ) -> Ports:
-    """What the types of a node's inputs and outputs are, and whether it may compute in `dtype` at this opset."""
+    """What the types of a node's inputs and outputs are, and whether it may compute in `dtype` at this opset, and for
+    this target, if that names an onnxruntime or its CUDA provider."""
+    found = _ports(node, opset, dtype, functions, rules)
+    if target is None or not (target.kind.cuda or target.runtime) or node.domain == DOMAIN or not found.half:
+        return found
+    op = node.op_type if node.domain in STANDARD else f"{node.domain}.{node.op_type}"
+    if target.has_kernel(op, dtype, opset) or not target.has_kernel(op, int(TensorProto.FLOAT), opset):
+        return found
+    who = "the CUDA provider" if target.kind.cuda else f"onnxruntime {target.runtime}"
+    return replace(found, half=False, lacks=who)
+
+
+def _ports(
+    node: NodeProto, opset: int, dtype: int, functions: Mapping[str, FunctionProto], rules: Sequence[Path]
+) -> Ports:
     if node.domain == DOMAIN:
         return _of_fused(node, functions.get(node.op_type), rules)
     if has_bodies(node) or (node.domain not in STANDARD and node.domain != "com.microsoft"):

@@ -11,6 +11,8 @@ import numpy as np
 from onnx import TensorProto, helper
 
 Name: TypeAlias = Literal["fp16", "bf16", "mixed"]
+CASTS = 2
+"""Beyond those of inputs and outputs, there may be so many in a model where numbers or errors ask for float32."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Overflow:
 
 @dataclass(frozen=True)
 class Precision:
-    """A conversion to half precision.  In the `mixed` one, what overflows float16 stays in float32."""
+    """A conversion to half precision.  In the `mixed` one, as much stays in float32 as its numbers ask for; in the
+    others, no more than half of the products and fused ops, with no more than CASTS."""
 
     name: Name
     io: bool = False

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from onnxfuse.fusing.fused import Banned, Fused
+    from onnxfuse.model.spool import Spool
+    from onnxfuse.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ class Claim:
     """Folders of the rules that define ops besides the catalogue."""
     base_dir: Path | None = None
     """Where external data lies."""
+    spool: Spool | None = None
+    """Where that of a converted model goes."""
+    target: Target | None = None
+    """For whom it is converted."""
 
 
 class Proved(NamedTuple):

@@ -10,19 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
 from onnxfuse.model.element_flow import Flow
+from onnxfuse.model.spool import Key
 from onnxfuse.precision.convert import Converted, convert
-from onnxfuse.precision.wanted import Precision
+from onnxfuse.precision.wanted import CASTS, Precision, Ranges
 from onnxfuse.reporting.records import Validation
 from onnxfuse.runtime.quiet import Session, SessionError
 from onnxfuse.system.isolation import TookTooLongError, isolated
 
+from . import interval
 from .claim import Claim, Experiment
 from .input_values import Case
 from .oracle import Oracle
@@ -47,12 +49,15 @@ def convert_proved(
         found = isolated(work, experiment.timeout, progress) if experiment.timeout is not None else work(progress)
     except TookTooLongError as error:
         found = _Found(Validation("not validated", note=str(error)))
-    return _converted(claim, precision, found.ranges, found.first), found.validation
+    if claim.spool is not None:
+        claim.spool.stored |= found.stored
+    return as_claimed(claim, precision, found.ranges, found.kept), found.validation
 
 
-def _converted(claim: Claim, precision: Precision, ranges: Mapping[str, float], first: int) -> Converted:
-    model = claim.fused.model
-    return convert(model, precision, ranges, first=first, rules=claim.rules, base_dir=claim.base_dir)
+def as_claimed(claim: Claim, precision: Precision, ranges: Ranges | None = None, kept: range = range(0)) -> Converted:
+    """The fused model of a claim in half precision (`convert`)."""
+    folders: dict[str, Any] = {"rules": claim.rules, "base_dir": claim.base_dir, "spool": claim.spool}
+    return convert(claim.fused.model, precision, ranges, kept=kept, target=claim.target, **folders)
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,11 @@ class _Found:
     validation: Validation
     ranges: Mapping[str, float] = field(default_factory=dict)
     """Of the fused model's values."""
-    first: int = 0
-    """So many nodes stay in float32."""
+    kept: range = range(0)
+    """Nodes that stay in float32 for what half precision would round there."""
+    few_casts: bool = True
+    stored: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
+    """Weights that another process has converted already."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,8 @@ class _Judge:
     tell: Progress
 
     def verdict(self) -> _Found:
-        """Mixed precision leaves the first nodes in float32, as many as bring the outputs within the tolerance."""
+        """Where the outputs are off by too much, a stretch of nodes stays in float32, as short as brings them within
+        the tolerance, or longer if that takes fewer Casts."""
         claim, experiment = self.claim, self.experiment
         oracle = Oracle(
             claim.original,
@@ -90,26 +99,30 @@ class _Judge:
         if not oracle.cases:
             return _Found(Validation("not validated", note=oracle.reason))
         seen = ranges(claim.runnable(claim.fused.model), oracle.cases, claim.base_dir)
-        self.tell(CONVERTED, 0, 1)
-        found = _Found(self._judged(oracle, seen, 0), seen)
-        bad, good = 0, len(claim.fused.model.graph.node)
-        if self.precision.name != "mixed" or found.validation.verdict != "mismatch":
-            return found
-        found = _Found(self._judged(oracle, seen, good), seen, good)
-        while good - bad > 1:
-            self.tell(CONVERTED, 0, 1)
-            middle = (bad + good) // 2
-            validation = self._judged(oracle, seen, middle)
-            if validation.verdict == "mismatch":
-                bad = middle
-            else:
-                good, found = middle, _Found(validation, seen, middle)
-        return found
+        plain = self._found(oracle, seen, range(0))
+        if plain.validation.verdict != "mismatch":
+            return plain
+        tried: dict[range, _Found] = {}
 
-    def _judged(self, oracle: Oracle, seen: Mapping[str, float], first: int) -> Validation:
-        """What is to be said of the model with so many of its first nodes in float32."""
+        def good(kept: range) -> bool:
+            tried[kept] = self._found(oracle, seen, kept)
+            return tried[kept].validation.verdict != "mismatch"
+
+        shortest = interval.fewest(len(claim.fused.model.graph.node), good)
+        if shortest is None:
+            return plain
+        costs = as_claimed(claim, self.precision, seen, shortest).boundaries
+        for kept in interval.wider(shortest, costs, CASTS):
+            if good(kept) and tried[kept].few_casts:
+                return tried[kept]
+        found = tried[shortest]
+        return found if found.few_casts or self.precision.name == "mixed" else plain
+
+    def _found(self, oracle: Oracle, seen: Mapping[str, float], kept: range) -> _Found:
+        """What there is to say of the model with these nodes in float32."""
+        self.tell(CONVERTED, 0, 1)
         claim, experiment = self.claim, self.experiment
-        converted = _converted(claim, self.precision, seen, first)
+        converted = as_claimed(claim, self.precision, seen, kept)
         cast = {cast.value for cast in converted.told.casts if not cast.node}
         oracle.drop(lambda case: case.unusual and any(self._beyond(case.inputs[n]) for n in cast & case.inputs.keys()))
         oracle.swallowing = converted.cut_off
@@ -117,7 +130,10 @@ class _Judge:
         if self.precision.io:
             made = with_types_of(claim.original, made)
         rtol = self.precision.rtol if experiment.rtol is None else experiment.rtol
-        return replace(oracle.compare(made, optimize=False, rtol=rtol, atol=experiment.atol), rtol=rtol)
+        folder = claim.spool.path.parent if claim.spool is not None else None
+        compared = oracle.compare(made, optimize=False, rtol=rtol, atol=experiment.atol, base_dir=folder)
+        stored = claim.spool.stored if claim.spool is not None else {}
+        return _Found(replace(compared, rtol=rtol), seen, kept, converted.few_casts, stored)
 
     def _beyond(self, value: object) -> bool:
         """Does an input hold numbers that half precision cannot say, such as what fills a float32 mask?"""

@@ -29,6 +29,9 @@ _SITES = 250
 """Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
 _BYTES = 1 << 28
 """Initializers of the sites of one session, which float64 doubles."""
+_FED = 1 << 25
+"""Bytes that these sites are fed.  Around ten times as much is held at a time: both models' results in two precisions,
+what is allowed to differ, and what moves."""
 _MOVES = "nntnntttttttnnnnnnnn"
 """Of what other last digits are tried, before an equation is another: single numbers, or tensors of numbers."""
 _PLAUSIBLE = 0.05
@@ -109,7 +112,7 @@ def compare_found(
     found = [s for s in found if all({*s.stops, *s.observed} <= names for names in arrays)]
     result = Compared()
     wrong: dict[Cut, str] = {}
-    pending = list(_parts(models, found))
+    pending = list(_parts(models, found, real[0] if real else {}))
     while pending:
         part = pending.pop()
         try:
@@ -136,7 +139,7 @@ def _explained(site: Cut, wrong: Mapping[Cut, str], fused: onnx.ModelProto) -> b
     return any(other is not site and set(other.fused) < nodes for other in wrong)
 
 
-def _parts(models: _Models, found: Sequence[Cut]) -> Iterator[list[Cut]]:
+def _parts(models: _Models, found: Sequence[Cut], real: Mapping[str, Any]) -> Iterator[list[Cut]]:
     """Sites that run in one session: alike in who runs them in float64, and not too many or too large."""
     sizes = {tensor.name: tensor.ByteSize() for tensor in models.original.graph.initializer}
     groups: dict[tuple[bool, ...], list[Cut]] = {}
@@ -150,15 +153,15 @@ def _parts(models: _Models, found: Sequence[Cut]) -> Iterator[list[Cut]]:
         groups.setdefault((*runs, *known), []).append(site)
     for group in groups.values():
         part: list[Cut] = []
-        weight = 0
+        weight = fed = 0
         for site in group:
             read = {name for i in site.original for name in models.original.graph.node[i].input}
-            size = sum(sizes.get(name, 0) for name in read)
-            if part and (len(part) >= _SITES or weight + size > _BYTES):
+            size, own = sum(sizes.get(name, 0) for name in read), sum(real[name].nbytes for name in site.stops)
+            if part and (len(part) >= _SITES or weight + size > _BYTES or fed + own > _FED):
                 yield part
-                part, weight = [], 0
+                part, weight, fed = [], 0, 0
             part.append(site)
-            weight += size
+            weight, fed = weight + size, fed + own
         yield part
 
 
@@ -176,6 +179,7 @@ def _compare_part(
     before = cuts.cut(models.original, part, [site.original for site in part], *feeds)
     bare = [replace(site, observed=()) for site in part]
     after = cuts.cut(models.fused, bare, [site.fused for site in part], *feeds)
+    del feeds
     # Sites are small: threads would wait for each other.
     original = Session(emulated(before), models.base_dir, optimize=False, threads=1)
     fused = Session(emulated(after), models.base_dir, optimize=True, threads=1, **models.kernels)
@@ -269,7 +273,7 @@ def _run(evaluator: float64.Evaluator | None, feeds: Mapping[str, Any]) -> list[
     if evaluator is None:
         return None
     try:
-        return evaluator.run({name: numerics.widen(value) for name, value in feeds.items()})
+        return evaluator.run(feeds)
     except Exception:  # as above
         return None
 

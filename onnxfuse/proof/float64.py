@@ -15,6 +15,8 @@ from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import attribute_graphs, nodes
 from onnxfuse.runtime.quiet import THREADS, Session, SessionError
 
+from . import numerics
+
 NARROW = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _TYPED = {"Cast": "to", "EyeLike": "dtype", "SequenceEmpty": "dtype", "Bernoulli": "dtype"}
 """Operators with an attribute that names a dtype."""
@@ -136,15 +138,17 @@ def _attribute(node: onnx.NodeProto, attribute: AttributeProto, widen: Widen) ->
 class Evaluator:
     """Runs a float64 model (`to_float64`): onnxruntime where it has the kernels, else the ONNX reference evaluator.
 
-    Raises whatever the reference evaluator raises where neither has them."""
+    It is fed in any precision.  Raises whatever the reference evaluator raises where neither has them."""
 
     def __init__(self, model: onnx.ModelProto, threads: int = THREADS) -> None:
         self.run: Callable[[Mapping[str, Any]], list[Any]]
+        """The outputs for these inputs."""
         lacking = lacks_double(operators(model.graph.node, model.functions))
         try:
             if lacking:
                 raise SessionError("no kernel")
-            self.run = Session(model, None, optimize=False, threads=threads).run
+            session = Session(model, None, optimize=False, threads=threads)
+            self.run = lambda feeds: session.run({name: numerics.widen(value) for name, value in feeds.items()})
         except SessionError:
             self.run = partial(_evaluated, _reference(model))
 
@@ -193,9 +197,9 @@ def _evaluated(evaluator: Any, feed: Mapping[str, Any]) -> list[Any]:
 
 
 def _reference(model: onnx.ModelProto) -> Any:
-    from . import reference_ops
+    from .reference import Evaluator
 
-    return reference_ops.Evaluator(_readable(model))
+    return Evaluator(_readable(model), numerics.widen)
 
 
 def _readable(model: onnx.ModelProto) -> onnx.ModelProto:

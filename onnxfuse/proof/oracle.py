@@ -113,7 +113,9 @@ class Oracle:
                 return refusal
             try:
                 self._expected.append(
-                    self._alone(original, case, optimize=False) if case.empty else session.run(case.inputs)
+                    self._alone(original, case, self._base_dir, optimize=False)
+                    if case.empty
+                    else session.run(case.inputs)
                 )
             except SessionError as error:
                 return str(error)
@@ -138,7 +140,7 @@ class Oracle:
     def _exactly(self, evaluator: float64.Evaluator, case: Case, expected: list[Any]) -> list[Any]:
         """What a case gives in float64; an unusual one that only onnxruntime runs, as it is: it tells nothing then."""
         try:
-            return evaluator.run(_widened(case))
+            return evaluator.run(case.inputs)
         except Exception:
             if not case.unusual:
                 raise
@@ -153,10 +155,16 @@ class Oracle:
             self._exact = [self._exact[number] for number in kept] if self._exact else []
 
     def compare(
-        self, fused: onnx.ModelProto, *, optimize: bool = True, rtol: float | None = None, atol: float | None = None
+        self,
+        fused: onnx.ModelProto,
+        *,
+        optimize: bool = True,
+        rtol: float | None = None,
+        atol: float | None = None,
+        base_dir: Path | None = None,
     ) -> Validation:
         """Runs `fused` on the oracle's cases, with every optimization of onnxruntime on, or off unless `optimize`;
-        tolerances default by dtype (`numerics`).
+        tolerances default by dtype (`numerics`).  Its external data is in `base_dir`, by default the original's.
 
         The verdict is "mismatch" also where onnxruntime refuses what it accepted of the original, and where float64
         shows that precision was lost; it is "not validated" where the original cannot run or has only NaN to show.
@@ -166,8 +174,9 @@ class Oracle:
         if not self.cases:
             return Validation("not validated", note=self.reason)
         try:
-            session = Session(emulated(fused), self._base_dir, optimize=optimize, **self._kernels)
-            ran = [self._ran(session, fused, case, optimize) for case in self.cases]
+            folder = base_dir or self._base_dir
+            session = Session(emulated(fused), folder, optimize=optimize, **self._kernels)
+            ran = [self._ran(session, fused, case, folder, optimize) for case in self.cases]
         except SessionError as error:
             return Validation("mismatch", note=f"{NOT_RUN}: {error}")
         refused = [case.name for case, outputs in zip(self.cases, ran, strict=True) if outputs is None]
@@ -187,22 +196,24 @@ class Oracle:
             )
         return self._precision(replace(judged, kernels=tuple(sorted(session.served.sources))), actual)
 
-    def _ran(self, session: Session, fused: onnx.ModelProto, case: Case, optimize: bool) -> list[Any] | None:
+    def _ran(
+        self, session: Session, fused: onnx.ModelProto, case: Case, folder: Path | None, optimize: bool
+    ) -> list[Any] | None:
         """The outputs of the fused model; None where it refuses tensors without elements."""
         if not case.empty:
             return session.run(case.inputs)
         try:
-            return self._alone(fused, case, optimize=optimize, **self._kernels)
+            return self._alone(fused, case, folder, optimize=optimize, **self._kernels)
         except CrashError:
             raise
         except SessionError:
             return None
 
-    def _alone(self, model: onnx.ModelProto, case: Case, **options: Any) -> list[Any]:
+    def _alone(self, model: onnx.ModelProto, case: Case, folder: Path | None, **options: Any) -> list[Any]:
         """The outputs on tensors without elements, in a process of its own: several kernels of onnxruntime crash on
         these.  Raises SessionError."""
         try:
-            return isolated(partial(_run_once, emulated(model), self._base_dir, case.inputs, options), EMPTY_SECONDS)
+            return isolated(partial(_run_once, emulated(model), folder, case.inputs, options), EMPTY_SECONDS)
         except (ModelError, TookTooLongError) as error:
             raise CrashError(str(error)) from None
 
@@ -245,7 +256,7 @@ class Oracle:
         if case.name not in self._truths:
             try:
                 evaluator = float64.Evaluator(float64.to_float64(self._original, self._base_dir))
-                self._truths[case.name] = evaluator.run(_widened(case))
+                self._truths[case.name] = evaluator.run(case.inputs)
             except Exception:  # the reference evaluator raises whatever its operators raise
                 self._truths[case.name] = None
         truth = self._truths[case.name]
@@ -355,10 +366,6 @@ def _run_once(
     model: onnx.ModelProto, base_dir: Path | None, feeds: Mapping[str, Any], options: dict[str, Any], tell: Tell
 ) -> list[Any]:
     return Session(model, base_dir, threads=1, **options).run(feeds)
-
-
-def _widened(case: Case) -> dict[str, Any]:
-    return {name: numerics.widen(value) for name, value in case.inputs.items()}
 
 
 def _dtype(value: Any) -> np.dtype[Any]:

@@ -11,7 +11,6 @@ import math
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_attention import Attention_23
 
@@ -360,10 +359,3 @@ OPS: tuple[type[OpRun], ...] = (
     MultiHeadAttention,
     Attention,
 )
-
-
-class Evaluator(ReferenceEvaluator):
-    """The reference evaluator with these operators, in functions too."""
-
-    def __init__(self, proto: Any, **options: Any) -> None:
-        super().__init__(proto, **(options | {"new_ops": list(OPS)}))

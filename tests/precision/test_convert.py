@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
+import onnxfuse
 from onnxfuse.errors import ModelError
 from onnxfuse.precision.convert import convert
 from onnxfuse.precision.wanted import Name, Precision
@@ -55,9 +56,9 @@ def test_casts_at_inputs_and_outputs_alone(name: Name) -> None:
     same(original, done.model, name)
 
 
-def test_the_first_nodes_may_be_kept() -> None:
+def test_a_stretch_of_nodes_may_be_kept() -> None:
     original = given(parse(MLP), w=W)
-    done = convert(original, Precision("fp16"), first=2)
+    done = convert(original, Precision("fp16"), kept=range(2))
     assert (done.told.half, done.told.float32) == (2, 2)
     assert {cast.reason for cast in done.told.inner} == {"what float16 rounds here is too much in the end"}
     same(original, done.model)
@@ -169,3 +170,29 @@ def test_outputs_that_are_read_inside_and_inputs_that_are_outputs() -> None:
     done = convert(original, Precision("fp16"))
     same(original, done.model)
     assert ops(done.model) == {"MatMul": 1, "Relu": 1, "Cast": 3}
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_external_data_is_written_to_disk_and_proved_there(tmp_path: Path, name: Name) -> None:
+    nodes = "a = MatMul(x, v) e = Exp(k) b = MatMul(a, w) c = Add(b, e) y = Add(c, k)"
+    weights = {"v": W * 0.3, "w": W * 0.2, "k": W[0]}
+    onnx.save(
+        given(parse(MLP[: MLP.index("{")] + "{" + nodes + "}"), **weights),
+        tmp_path / "m.onnx",
+        save_as_external_data=True,
+        location="m.data",
+        size_threshold=0,
+    )
+    done = onnxfuse.optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", precision=name, fold_limit=0)
+    assert done.report.validation.verdict == "equal"
+    half = {w for w in "vw" if Precision(name).dtype == tensors_of(tmp_path / "out.onnx")[w].data_type}
+    assert half == {"v", "w"}
+    places = {e.value for t in tensors_of(tmp_path / "out.onnx").values() for e in t.external_data[:1]}
+    assert places == {"out.onnx.data"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.data", "m.onnx", "out.onnx", "out.onnx.data"]
+    (tmp_path / "m.data").unlink()
+    onnx.load(tmp_path / "out.onnx")
+
+
+def tensors_of(path: Path) -> dict[str, TensorProto]:
+    return {t.name: t for t in onnx.load(path, load_external_data=False).graph.initializer}

@@ -6,6 +6,8 @@ import pytest
 from onnx import FunctionProto, TensorProto, helper
 
 from onnxfuse.precision.ports import ANY, MASK, SHARED, SINGLE, ports, since_opset
+from onnxfuse.targets import runtimes
+from onnxfuse.targets.target import Target
 
 HALF, BRAIN = int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16)
 
@@ -58,3 +60,19 @@ def test_control_flow_and_strangers_stay_in_float32() -> None:
     ):
         found = ports(node, 17, HALF, {})
         assert (set(found.inputs), set(found.outputs), found.half) == ({SINGLE}, {SINGLE}, False)
+
+
+@pytest.mark.parametrize(
+    ("op", "opset", "dtype", "target", "who"),
+    [
+        ("Clip", 17, 16, Target("ort", "cuda"), "the CUDA provider"),
+        ("Clip", 17, 10, Target("ort", "cuda"), ""),
+        ("Conv", 22, 16, Target("ort", "cuda"), ""),
+        ("Tanh", 17, 16, Target("onnx", runtime=runtimes.of("1.23")), "onnxruntime 1.23"),
+        ("Tanh", 17, 10, Target("onnx", runtime=runtimes.of("1.23")), ""),
+        ("Tanh", 17, 16, Target("ort"), ""),
+    ],
+)
+def test_a_provider_or_a_runtime_may_lack_the_type(op: str, opset: int, dtype: int, target: Target, who: str) -> None:
+    found = ports(helper.make_node(op, ["x"], ["y"]), opset, dtype, {}, (), target)
+    assert (found.lacks, found.half) == (who, not who)

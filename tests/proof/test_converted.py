@@ -9,11 +9,16 @@ import pytest
 from onnx import numpy_helper
 
 from onnxfuse import pipeline
-from onnxfuse.errors import NumericsError
+from onnxfuse.errors import NumericsError, UsageError
+from onnxfuse.fusing.build import Build
 from onnxfuse.precision.convert import convert
 from onnxfuse.precision.wanted import Name, Precision
 from onnxfuse.proof.converted import ranges, with_types_of
 from onnxfuse.proof.oracle import Oracle
+from onnxfuse.reporting.records import Conversion
+from onnxfuse.targets import runtimes
+from onnxfuse.targets.target import Target
+from tests.exports import MODELS
 
 MLP = """<ir_version: 9, opset_import: ["": 17]>
     g (float[n, 4] x) => (float[n, 4] y) { a = MatMul(x, v) b = Tanh(a) c = Add(b, a) y = MatMul(c, w) }"""
@@ -55,37 +60,71 @@ def test_a_conversion_is_proved(name: Name, io: bool) -> None:
     assert report.after.bytes < plain.after.bytes
 
 
-def test_an_overflow_names_its_node_and_mixed_keeps_it_in_float32() -> None:
-    with pytest.raises(NumericsError, match=r"'.*' reaches .*e\+0.: float16 ends at 65504: --precision mixed"):
-        pipeline.optimize(parse(6e4), precision=Precision("fp16"))
-    done = pipeline.optimize(parse(6e4), precision=Precision("mixed")).report
-    assert done.validation.verdict == "equal"
-    assert done.conversion is not None
-    assert done.conversion.float32 > 0
-    assert pipeline.optimize(parse(6e4), precision=Precision("bf16")).report.validation.verdict == "equal"
-
-
-def test_mixed_leaves_the_first_nodes_in_float32_as_few_as_it_takes() -> None:
-    """Twenty layers whose norms keep what the first of them rounds."""
-    graph, last = "", "x"
-    for layer in range(20):
-        graph += f"p{layer} = MatMul({last}, w) q{layer} = Sin(p{layer}) "
-        last = f"q{layer}"
-    text = f'<ir_version: 9, opset_import: ["": 17]> g (float[n, 4] x) => (float[n, 4] {last}) {{ {graph} }}'
+def layers(ops: str, times: int = 1, branches: int = 1, **factors: float) -> onnx.ModelProto:
+    """A model of one op after another, in branches side by side; those that are no ops are products with a weight of
+    that name."""
+    starts = ("Sin", "Cos", "Tanh")[:branches]
+    nodes = [f"v{k}_0 = {op}(x)" for k, op in enumerate(starts)]
+    every = ops.split() * times
+    for number, op in enumerate(every):
+        for k in range(branches):
+            read, made = f"v{k}_{number}", f"v{k}_{number + 1}"
+            nodes.append(f"{made} = MatMul({read}, {op})" if op in factors else f"{made} = {op}({read})")
+    outputs = ", ".join(f"float[n, 4] v{k}_{len(every)}" for k in range(branches))
+    text = f'<ir_version: 9, opset_import: ["": 17]> g (float[n, 4] x) => ({outputs}) {{ {" ".join(nodes)} }}'
     model = onnx.parser.parse_model(text)
-    weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32) * 2
-    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    for name, factor in factors.items():
+        weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32) * np.float32(factor)
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    return model
+
+
+def told(model: onnx.ModelProto, name: Name) -> Conversion:
+    report = pipeline.optimize(model, precision=Precision(name)).report
+    assert report.validation.verdict == "equal"
+    assert report.conversion is not None
+    return report.conversion
+
+
+def test_an_overflow_stays_in_float32_where_two_casts_do_and_with_mixed_where_more_are_needed() -> None:
+    once = told(layers("big Sin small", big=2.7e4, small=0.1), "fp16")
+    assert (once.half, once.float32, len(once.inner)) == (1, 3, 1)
+    assert "numbers up to" in once.inner[0].reason
+    assert "numbers up to" in once.inner[0].reason
+    thrice = layers("big Sin small", branches=3, big=2.7e4, small=0.1)
+    with pytest.raises(
+        NumericsError, match=r"'v0_1' reaches .*e\+0., and 2 more nodes: float16 ends at 65504: --precision mixed"
+    ):
+        pipeline.optimize(thrice, precision=Precision("fp16"))
+    assert len(told(thrice, "mixed").inner) == 3
+
+
+@pytest.mark.parametrize("name", ["fp16", "mixed"])
+def test_what_is_rounded_too_early_stays_in_float32_as_few_nodes_as_it_takes(name: Name) -> None:
+    """Twenty layers that make more of what the first of them round."""
+    found = told(layers("w Sin", 20, w=1), name)
+    assert 0 < found.float32 < found.half
+    assert [cast.reason for cast in found.inner] == ["what float16 rounds here is too much in the end"]
+
+
+def test_what_would_be_float32_for_the_most_part_is_refused() -> None:
+    model = layers("w Sin", 20, w=2)
     with pytest.raises(NumericsError, match=r"\(3e-03 allowed\).*: try mixed"):
         pipeline.optimize(model, precision=Precision("fp16"))
-    done = pipeline.optimize(model, precision=Precision("mixed")).report
-    assert done.validation.verdict == "equal"
-    assert done.conversion is not None
-    assert done.conversion.half > 0
-    assert done.conversion.float32 > 0
-    assert [cast.reason for cast in done.conversion.inner] == ["what float16 rounds here is too much in the end"]
+    found = told(model, "mixed")
+    assert 0 < found.half < found.float32
+
+
+def test_what_cannot_be_mended_with_two_casts_is_refused() -> None:
+    """Three branches side by side: wherever they are divided, there are three Casts."""
+    model = layers("w Sin", 20, branches=3, w=1)
+    with pytest.raises(NumericsError, match=r"\(3e-03 allowed\).*: try mixed"):
+        pipeline.optimize(model, precision=Precision("fp16"))
+    assert len(told(model, "mixed").inner) == 3
 
 
 def test_numbers_that_are_wrong_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+
     from onnxfuse.proof import converted
 
     def wrong(*args: object, **options: object) -> object:
@@ -140,3 +179,35 @@ def test_bfloat16_raises_the_opset_where_ops_lack_it() -> None:
     kept = pipeline.optimize(model, Build(opset=17), precision=Precision("bf16")).report.conversion
     assert kept is not None
     assert (kept.half, kept.float32, kept.casts) == (0, 1, [])
+
+
+def test_what_the_cuda_provider_lacks_in_the_type_stays_in_float32() -> None:
+    build, model = Build(Target("ort", "cuda")), layers("w Ceil w", w=0.3)
+    told = pipeline.report(model, build, precision=Precision("bf16")).conversion
+    assert told is not None
+    assert {cast.node: cast.reason for cast in told.inner} == {
+        "v0_0": "Sin of opset 17 has no bfloat16: --opset 22 has",
+        "v0_2": "the CUDA provider has no Ceil of opset 17 in bfloat16",
+    }
+    told = pipeline.report(model, build, precision=Precision("fp16")).conversion
+    assert told is not None
+    assert not told.inner
+
+
+def test_a_runtime_without_the_type_is_refused_before_anything_is_run() -> None:
+    build = Build(Target("onnx", runtime=runtimes.of("1.23")))
+    with pytest.raises(UsageError, match=r"--precision bf16: onnxruntime 1\.23 does not run bfloat16 on a CPU"):
+        pipeline.optimize(layers("w Sin", w=0.3), build, precision=Precision("bf16"))
+    assert pipeline.optimize(layers("w Sin", w=0.3), build, precision=Precision("fp16")).report.runs is not None
+
+
+def test_what_stands_in_functions_is_fused_before_it_is_converted() -> None:
+    """A normalization whose epsilon only the caller of its function knows."""
+    model = onnx.load(MODELS / "function_attribute.onnx")
+    plain = pipeline.optimize(model).report
+    done = pipeline.optimize(model, precision=Precision("fp16")).report
+    assert done.validation.verdict == "equal"
+    assert done.census["LayerNormalization"] == 2 > plain.census["LayerNormalization"]
+    assert done.nodes_before == plain.nodes_before
+    assert done.conversion is not None
+    assert not done.conversion.inner

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from onnxfuse.proof import reference_conv
-from onnxfuse.proof.reference_ops import Evaluator
+from onnxfuse.proof.reference import Evaluator
 from onnxfuse.runtime.quiet import Session
 
 

@@ -112,6 +112,7 @@ def optimize(
     from onnxfuse.cli import console, paths, report_text
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
+    from onnxfuse.model import spool
     from onnxfuse.performance import gpus
     from onnxfuse.system import atomic_write
 
@@ -131,14 +132,16 @@ def optimize(
         if not dry_run and str(places[path]) != paths.STREAM:
             atomic_write.refuse(places[path], filter(None, [inputs]))
         model = read_model(path, weights=not no_validate)
-        with console.progress(path.name, quiet=quiet) as progress:
-            own, tried = replace(build, base_dir=path.parent), replace(experiment, shapes=sizes(shapes, path))
-            done = optimized(model, own, tried, progress=progress)
-        report, written, done.report.model = done.report, list[Path](), str(path)
-        _refuse_mismatch(report)
-        if not dry_run:
-            written = write_model(done.model, places[path], path)
-            report.output = str(places[path])
+        place = None if dry_run or wanted is None or str(places[path]) == paths.STREAM else places[path]
+        with spool.beside(place, model) as weights:
+            with console.progress(path.name, quiet=quiet) as progress:
+                own, tried = replace(build, base_dir=path.parent), replace(experiment, shapes=sizes(shapes, path))
+                done = optimized(model, own, tried, spool=weights, progress=progress)
+            report, written, done.report.model = done.report, list[Path](), str(path)
+            _refuse_mismatch(report)
+            if not dry_run:
+                written = write_model(done.model, places[path], path, weights)
+                report.output = str(places[path])
         report.seconds = time.perf_counter() - start
         page = write_page(report, pages.get(path), build.rules)
         if not quiet:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from onnxfuse.cli.settings import Settings
+    from onnxfuse.model.spool import Spool
     from onnxfuse.precision.wanted import Precision
     from onnxfuse.reporting.records import Report
     from onnxfuse.system.isolation import Tell
@@ -323,13 +324,13 @@ def read_model(path: Path, *, weights: bool = True) -> ModelProto:
     return files.read(path, weights=weights, content=sys.stdin.buffer.read() if str(path) == STREAM else None)
 
 
-def write_model(model: ModelProto, path: Path, source: Path) -> list[Path]:
+def write_model(model: ModelProto, path: Path, source: Path, spool: Spool | None = None) -> list[Path]:
     """Writes a model to a file, or to stdout where that is called ``-``; returns the files written."""
     from onnxfuse.cli.paths import STREAM
     from onnxfuse.model import files
 
     if str(path) != STREAM:
-        return files.write(model, path, source=source)
+        return files.write(model, path, source=source, spool=spool)
     if sys.stdout.isatty():
         raise OutputError("stdout is a terminal, which a model is not for: redirect it, or name a file with -o")
     for piece in files.one_piece(model):

@@ -1,0 +1,99 @@
+"""A file for the weights of a model that is being made, one after the other, so that no more than one is in memory.
+
+    with beside(Path("half.onnx"), model) as spool:
+        tensor = spool.store(tensor, TensorProto.FLOAT16, make)
+        files.write(model, Path("half.onnx"), source=source, spool=spool)
+
+The file stands under another name beside the model's until `files.write` renames it, and is gone if nothing does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from onnx import ModelProto, StringStringEntryProto, TensorProto
+
+from onnxfuse.system.atomic_write import explained
+
+from . import external_data
+from .external_data import PAGE, entries
+
+Key: TypeAlias = tuple[str, str, str, int, int]
+"""Where the numbers came from: file, offset and length; their element type, and the one that they are stored in."""
+
+
+@dataclass
+class Spool:
+    """What was stored, in the file `path`."""
+
+    path: Path
+    stored: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    """What → offset and length: tensors that share their numbers in one file share them in the other."""
+
+    def store(self, tensor: TensorProto, dtype: int, make: Callable[[], bytes]) -> TensorProto:
+        """The external `tensor` in an element type: `make` is asked for its bytes if they are not there.
+
+        Raises OutputError where the file cannot be written, and what `make` raises."""
+        said = entries(tensor)
+        key = (*(said.get(name, "") for name in ("location", "offset", "length")), tensor.data_type, dtype)
+        if key not in self.stored:
+            content = make()
+            with explained(self.path, writing=True), open(self.path, "ab") as file:
+                file.write(bytes(-file.tell() % PAGE))
+                self.stored[key] = file.tell(), file.write(content)
+        offset, length = self.stored[key]
+        made = TensorProto(name=tensor.name, dims=tensor.dims, data_type=dtype, data_location=TensorProto.EXTERNAL)
+        place = {"location": self.path.name, "offset": str(offset), "length": str(length)}
+        made.external_data.extend(StringStringEntryProto(key=name, value=value) for name, value in place.items())
+        return made
+
+    def placed(self, path: Path) -> Path:
+        """Where its file is, once it is renamed to stand beside the model `path`.  What was read stays as it was."""
+        target = external_data.beside(path, {source for source, *_ in self.stored})
+        with open(self.path, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(self.path, target)
+        return target
+
+    def keep(self, tensor: TensorProto, folder: Path) -> None:
+        """Let a tensor with external data in another `folder` have it here.
+
+        Raises OutputError where it cannot be written, ModelError where it cannot be read."""
+        said = entries(tensor)
+        if said.get("location") == self.path.name:
+            return
+        source, (offset, length) = (
+            folder / said.get("location", ""),
+            (int(said.get(n) or 0) for n in ("offset", "length")),
+        )
+
+        def content() -> bytes:
+            with explained(source), open(source, "rb") as file:
+                file.seek(offset)
+                return file.read(length or -1)
+
+        tensor.CopyFrom(self.store(tensor, tensor.data_type, content))
+
+
+@contextmanager
+def beside(path: Path | None, model: ModelProto) -> Iterator[Spool | None]:
+    """A spool in a folder of its own beside `path`, which is gone afterwards; None where the model that is to be made
+    anew has no external data, or goes to no file.
+
+    Raises OutputError where there can be no such folder."""
+    if path is None or not external_data.places(model):
+        yield None
+        return
+    with explained(path, writing=True):
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=os.path.realpath(path.parent)))
+    try:
+        yield Spool(folder / folder.name[1:])  # a name that no file has that weights are read from
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

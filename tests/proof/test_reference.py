@@ -1,0 +1,55 @@
+"""The reference evaluator holds a value only while it is read."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from onnxfuse.proof import numerics
+from onnxfuse.proof.reference import Evaluator
+from tests.proof.test_float64 import parse
+
+CONTROL = """g (double[n] x, bool c, int64 k) => (double[n] y, double[n] x2) {
+    a = Sin(x) unused = Cos(a) b = Exp(a)
+    h, tail = Split<axis = 0, num_outputs = 2>(b)
+    p = If(c) <then_branch = t () => (double[n] q) { d = Add(a, b) q = own.Twice(d) },
+               else_branch = e () => (double[n] r) { r = Neg(b) }>
+    l = Loop(k, c, p) <body = s (int64 i, bool go, double[n] v) => (bool more, double[n] w) {
+        more = Identity(go) u = Mul(v, a) w = Add(u, b) }>
+    y = Concat<axis = 0>(l, h) x2 = Identity(x) }"""
+TWICE = '<domain: "own", opset_import: ["": 18]> Twice (a) => (b) { s = Add(a, a) b = Sub(s, a) }'
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_it_computes_what_it_did_in_bodies_and_functions(flag: bool) -> None:
+    model = parse(CONTROL, TWICE)
+    feeds = {"x": np.arange(6.0), "c": np.array(flag), "k": np.array(3)}
+    for ours, theirs in zip(Evaluator(model).run(None, feeds), ReferenceEvaluator(model).run(None, feeds), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert list(feeds) == ["x", "c", "k"]
+
+
+def test_inputs_are_widened_when_they_are_read() -> None:
+    model = parse("g (double[2] x, double[2] z) => (double[2] y, double[2] z) { a = Sin(x) y = Add(a, x) }")
+    x = np.array([0.1, 0.2], np.float32)
+    y, z = Evaluator(model, numerics.widen).run(None, {"x": x, "z": x})
+    wide = x.astype(np.float64)
+    np.testing.assert_array_equal(y, np.sin(wide) + wide)
+    np.testing.assert_array_equal(z, wide)
+    assert z.dtype == np.float64
+
+
+def test_what_nobody_reads_any_more_is_gone() -> None:
+    count, size = 60, 1 << 16
+    nodes = "".join(f"v{n + 1} = Neg(v{n}) " for n in range(count))
+    evaluator = Evaluator(parse(f"g (double[n] v0) => (double[n] v{count}) {{ {nodes} }}"))
+    feed = {"v0": np.zeros(size)}
+    evaluator.run(None, feed)
+    tracemalloc.start()
+    evaluator.run(None, feed)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * 8 * size
