@@ -12,7 +12,7 @@ import click
 from onnxfuse.errors import OnnxfuseError, UsageError
 from onnxfuse.reporting.phrases import one_line
 
-from .many import jobs, outcomes
+from .many import Workers, choose_workers, outcomes, workers
 from .options import (
     PATH,
     choose_target,
@@ -48,7 +48,7 @@ FORMATS = ("text", "json", "github", "sarif", "junit")
 @click.option("--partial", is_flag=True, help="These are not all models of the baseline, and that is meant.")
 @selection
 @shape
-@jobs
+@workers
 @click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option(
     "-o", "--output", type=PATH, metavar="FILE", help="Where that format goes; the text still goes to stdout."
@@ -60,7 +60,6 @@ def check(
     shapes: dict[str, tuple[int, ...]],
     style: str,
     output: Path | None,
-    jobs: int,
     quiet: bool,
     **options: Any,
 ) -> int:
@@ -75,6 +74,7 @@ def check(
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --update-baseline
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --format sarif -o fusions.sarif
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --runtime onnxruntime==1.23
+      onnxfuse check exports/*.onnx --baseline fusions.jsonl --fleet auto
     """
     from onnxfuse.cli import paths
     from onnxfuse.reporting import requirements
@@ -83,6 +83,7 @@ def check(
 
     if output and style == "text":
         raise UsageError("--output is for a --format other than text: choose one")
+    crew = choose_workers(options)
     kept = _Kept.of(options, partial=bool(models and settled().models))
     sources = paths.expand(models or settled().models)
     if not sources:
@@ -95,7 +96,7 @@ def check(
     if not kept.file and not any(judge.expected(path) for path in sources) and not quiet:
         click.echo("onnxfuse: nothing is demanded: give --expect or --baseline", err=True)
     told = style == "text" or (output is not None and str(output) != "-")
-    checked, code = _gone_through(sources, judge, jobs, loud=told and not quiet, told=told, quiet=quiet)
+    checked, code = _gone_through(sources, judge, crew, loud=told and not quiet, told=told, quiet=quiet)
     missing = () if kept.partial else kept.missing(sources)
     found = Check(checked, tuple(missing))
     if told:
@@ -107,7 +108,7 @@ def check(
 
 
 def _gone_through(
-    sources: Sequence[Path], judge: _Judge, jobs: int, *, loud: bool, told: bool, quiet: bool
+    sources: Sequence[Path], judge: _Judge, crew: Workers, *, loud: bool, told: bool, quiet: bool
 ) -> tuple[list[Checked], int]:
     """Each model as it is found, and the worst exit code of those that cannot be read."""
     from onnxfuse.cli import console, report_text
@@ -115,7 +116,7 @@ def _gone_through(
     from onnxfuse.reporting.requirements import Finding
 
     out, checked, code = console.console(), [], 0
-    for path, made in outcomes(sources, judge, jobs=jobs, quiet=quiet):
+    for path, made in outcomes(sources, judge, crew, quiet=quiet):
         if isinstance(made, OnnxfuseError):
             code = max(code, complain(made, path))
             error = Finding("error", str(path), "", None, one_line(str(made)).removeprefix(f"{path}: "))
@@ -183,7 +184,7 @@ class _Judge:
         from onnxfuse.reporting.code_lines import located
 
         model = read_model(path, weights=False)
-        own, shapes = replace(self.build, base_dir=path.parent), sizes(self.shapes, path)
+        own, shapes = replace(self.build, base_dir=path.parent), sizes(self.shapes, self.settings, path)
         found = pipeline.report(model, own, shapes=shapes, progress=progress)
         found.model = str(path)
         findings = requirements.disappointed(found, self.expected(path))
