@@ -12,6 +12,7 @@ import click
 from onnxfuse.errors import OnnxfuseError, UsageError
 from onnxfuse.reporting.phrases import one_line
 
+from . import formats
 from .many import Workers, choose_workers, outcomes, workers
 from .options import (
     PATH,
@@ -23,20 +24,16 @@ from .options import (
     shape,
     sizes,
     some_models,
-    to_json,
     warn_of_unread,
-    write_text,
 )
 
 if TYPE_CHECKING:
     from onnxfuse.cli.settings import Settings
     from onnxfuse.fusing.build import Build
     from onnxfuse.reporting.baseline import Baseline
-    from onnxfuse.reporting.checked import Check, Checked
+    from onnxfuse.reporting.checked import Checked
     from onnxfuse.reporting.requirements import Expectation, Finding
     from onnxfuse.system.isolation import Tell
-
-FORMATS = ("text", "json", "github", "sarif", "junit")
 
 
 @click.command()
@@ -49,16 +46,13 @@ FORMATS = ("text", "json", "github", "sarif", "junit")
 @selection
 @shape
 @workers
-@click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True)
-@click.option(
-    "-o", "--output", type=PATH, metavar="FILE", help="Where that format goes; the text still goes to stdout."
-)
+@formats.option
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Where the format goes; the text still goes to stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Print findings and errors only.")
 def check(
     models: tuple[str, ...],
     expect: tuple[str, ...],
     shapes: dict[str, tuple[int, ...]],
-    style: str,
     output: Path | None,
     quiet: bool,
     **options: Any,
@@ -72,7 +66,7 @@ def check(
     Example:
       onnxfuse check bert.onnx --expect 'Attention>=12' --expect 'LayerNormalization==25'
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --update-baseline
-      onnxfuse check exports/*.onnx --baseline fusions.jsonl --format sarif -o fusions.sarif
+      onnxfuse check exports/*.onnx --baseline fusions.jsonl --format text --format sarif=fusions.sarif
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --runtime onnxruntime==1.23
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --fleet auto
     """
@@ -81,8 +75,7 @@ def check(
     from onnxfuse.reporting.checked import Check
     from onnxfuse.system import atomic_write
 
-    if output and style == "text":
-        raise UsageError("--output is for a --format other than text: choose one")
+    wanted = formats.chosen(options.pop("formats"), output)
     crew = choose_workers(options)
     kept = _Kept.of(options, partial=bool(models and settled().models))
     sources = paths.expand(models or settled().models)
@@ -90,19 +83,18 @@ def check(
         raise UsageError("no MODEL is given, and no pyproject.toml names models in [tool.onnxfuse]: give one")
     if kept.file:
         requirements.refuse_namesakes(sources)
-    if output and str(output) != "-":
-        atomic_write.refuse(output, [*sources, *filter(None, [kept.file])])
+    for file in filter(None, (each.file for each in wanted)):
+        atomic_write.refuse(file, [*sources, *filter(None, [kept.file])])
     judge = _Judge.of(options, expect, shapes, kept.before if kept.compares else None)
     if not kept.file and not any(judge.expected(path) for path in sources) and not quiet:
         click.echo("onnxfuse: nothing is demanded: give --expect or --baseline", err=True)
-    told = style == "text" or (output is not None and str(output) != "-")
+    told = any(each.style == formats.TEXT for each in wanted)
     checked, code = _gone_through(sources, judge, crew, loud=told and not quiet, told=told, quiet=quiet)
     missing = () if kept.partial else kept.missing(sources)
     found = Check(checked, tuple(missing))
     if told:
         _print(missing)
-    if style != "text":
-        write_text(_formatted(style, found, judge.build), output)
+    formats.write(wanted, found, judge.build.rules)
     kept.finish(checked, sources, quiet=quiet)
     return max(code, int(any(True for _ in found.all())))
 
@@ -248,20 +240,3 @@ class _Kept:
         new = sum(requirements.gained(report, known.get(name)) for name, report in reports.items())
         if new and not quiet:
             click.echo(f"onnxfuse: {new} new since the baseline: keep with --update-baseline", err=True)
-
-
-def _formatted(style: str, found: Check, build: Build) -> str:
-    from onnxfuse import __version__
-    from onnxfuse.language import lookup
-    from onnxfuse.reporting import code_lines, github, junit, sarif
-
-    top = code_lines.root()
-    match style:
-        case "json":
-            return to_json(found.to_json())
-        case "github":
-            return github.commands(found, top)
-        case "junit":
-            return junit.junit(found, top)
-        case _:
-            return to_json(sarif.sarif(found, lookup.catalogue(build.rules), build.rules, top, __version__))
