@@ -112,7 +112,7 @@ def test_the_action_with_all_its_inputs(
         expect="QuickGelu>=1\nGelu>=99 ",
         baseline="../fusions.jsonl",
         arguments="--partial\n--quiet",
-        format="sarif",
+        format="text\nsarif\njunit=found.xml",
         output="found $(touch pwned).sarif",
         working_directory="exports",
     )
@@ -120,6 +120,7 @@ def test_the_action_with_all_its_inputs(
     assert "expected Gelu >= 99, found 0" in capfd.readouterr().out
     (result,) = json.loads((project / "exports" / "found $(touch pwned).sarif").read_text())["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "exports/quick_gelu.onnx"
+    assert (project / "exports" / "found.xml").exists()
     assert not list(project.rglob("pwned"))
 
 

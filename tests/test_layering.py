@@ -40,6 +40,7 @@ USERS = {
     "onnxruntime": {"runtime.*"},
     "cupy": {"kernels.*"},
     "cuda": {"kernels.*"},
+    "ray": {"system.fleet"},
     "onnx_graphsurgeon": {"model.sources"},
 }
 """The only modules that may import these packages, be it inside a function."""

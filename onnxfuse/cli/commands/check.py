@@ -12,7 +12,8 @@ import click
 from onnxfuse.errors import OnnxfuseError, UsageError
 from onnxfuse.reporting.phrases import one_line
 
-from .many import jobs, outcomes
+from . import formats
+from .many import Workers, choose_workers, outcomes, workers
 from .options import (
     PATH,
     choose_target,
@@ -23,20 +24,16 @@ from .options import (
     shape,
     sizes,
     some_models,
-    to_json,
     warn_of_unread,
-    write_text,
 )
 
 if TYPE_CHECKING:
     from onnxfuse.cli.settings import Settings
     from onnxfuse.fusing.build import Build
     from onnxfuse.reporting.baseline import Baseline
-    from onnxfuse.reporting.checked import Check, Checked
+    from onnxfuse.reporting.checked import Checked
     from onnxfuse.reporting.requirements import Expectation, Finding
     from onnxfuse.system.isolation import Tell
-
-FORMATS = ("text", "json", "github", "sarif", "junit")
 
 
 @click.command()
@@ -48,19 +45,15 @@ FORMATS = ("text", "json", "github", "sarif", "junit")
 @click.option("--partial", is_flag=True, help="These are not all models of the baseline, and that is meant.")
 @selection
 @shape
-@jobs
-@click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True)
-@click.option(
-    "-o", "--output", type=PATH, metavar="FILE", help="Where that format goes; the text still goes to stdout."
-)
+@workers
+@formats.option
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Where the format goes; the text still goes to stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Print findings and errors only.")
 def check(
     models: tuple[str, ...],
     expect: tuple[str, ...],
     shapes: dict[str, tuple[int, ...]],
-    style: str,
     output: Path | None,
-    jobs: int,
     quiet: bool,
     **options: Any,
 ) -> int:
@@ -73,41 +66,41 @@ def check(
     Example:
       onnxfuse check bert.onnx --expect 'Attention>=12' --expect 'LayerNormalization==25'
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --update-baseline
-      onnxfuse check exports/*.onnx --baseline fusions.jsonl --format sarif -o fusions.sarif
+      onnxfuse check exports/*.onnx --baseline fusions.jsonl --format text --format sarif=fusions.sarif
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --runtime onnxruntime==1.23
+      onnxfuse check exports/*.onnx --baseline fusions.jsonl --fleet auto
     """
     from onnxfuse.cli import paths
     from onnxfuse.reporting import requirements
     from onnxfuse.reporting.checked import Check
     from onnxfuse.system import atomic_write
 
-    if output and style == "text":
-        raise UsageError("--output is for a --format other than text: choose one")
+    wanted = formats.chosen(options.pop("formats"), output)
+    crew = choose_workers(options)
     kept = _Kept.of(options, partial=bool(models and settled().models))
     sources = paths.expand(models or settled().models)
     if not sources:
         raise UsageError("no MODEL is given, and no pyproject.toml names models in [tool.onnxfuse]: give one")
     if kept.file:
         requirements.refuse_namesakes(sources)
-    if output and str(output) != "-":
-        atomic_write.refuse(output, [*sources, *filter(None, [kept.file])])
+    for file in filter(None, (each.file for each in wanted)):
+        atomic_write.refuse(file, [*sources, *filter(None, [kept.file])])
     judge = _Judge.of(options, expect, shapes, kept.before if kept.compares else None)
     if not kept.file and not any(judge.expected(path) for path in sources) and not quiet:
         click.echo("onnxfuse: nothing is demanded: give --expect or --baseline", err=True)
-    told = style == "text" or (output is not None and str(output) != "-")
-    checked, code = _gone_through(sources, judge, jobs, loud=told and not quiet, told=told, quiet=quiet)
+    told = any(each.style == formats.TEXT for each in wanted)
+    checked, code = _gone_through(sources, judge, crew, loud=told and not quiet, told=told, quiet=quiet)
     missing = () if kept.partial else kept.missing(sources)
     found = Check(checked, tuple(missing))
     if told:
         _print(missing)
-    if style != "text":
-        write_text(_formatted(style, found, judge.build), output)
+    formats.write(wanted, found, judge.build.rules)
     kept.finish(checked, sources, quiet=quiet)
     return max(code, int(any(True for _ in found.all())))
 
 
 def _gone_through(
-    sources: Sequence[Path], judge: _Judge, jobs: int, *, loud: bool, told: bool, quiet: bool
+    sources: Sequence[Path], judge: _Judge, crew: Workers, *, loud: bool, told: bool, quiet: bool
 ) -> tuple[list[Checked], int]:
     """Each model as it is found, and the worst exit code of those that cannot be read."""
     from onnxfuse.cli import console, report_text
@@ -115,7 +108,7 @@ def _gone_through(
     from onnxfuse.reporting.requirements import Finding
 
     out, checked, code = console.console(), [], 0
-    for path, made in outcomes(sources, judge, jobs=jobs, quiet=quiet):
+    for path, made in outcomes(sources, judge, crew, quiet=quiet):
         if isinstance(made, OnnxfuseError):
             code = max(code, complain(made, path))
             error = Finding("error", str(path), "", None, one_line(str(made)).removeprefix(f"{path}: "))
@@ -183,7 +176,7 @@ class _Judge:
         from onnxfuse.reporting.code_lines import located
 
         model = read_model(path, weights=False)
-        own, shapes = replace(self.build, base_dir=path.parent), sizes(self.shapes, path)
+        own, shapes = replace(self.build, base_dir=path.parent), sizes(self.shapes, self.settings, path)
         found = pipeline.report(model, own, shapes=shapes, progress=progress)
         found.model = str(path)
         findings = requirements.disappointed(found, self.expected(path))
@@ -247,20 +240,3 @@ class _Kept:
         new = sum(requirements.gained(report, known.get(name)) for name, report in reports.items())
         if new and not quiet:
             click.echo(f"onnxfuse: {new} new since the baseline: keep with --update-baseline", err=True)
-
-
-def _formatted(style: str, found: Check, build: Build) -> str:
-    from onnxfuse import __version__
-    from onnxfuse.language import lookup
-    from onnxfuse.reporting import code_lines, github, junit, sarif
-
-    top = code_lines.root()
-    match style:
-        case "json":
-            return to_json(found.to_json())
-        case "github":
-            return github.commands(found, top)
-        case "junit":
-            return junit.junit(found, top)
-        case _:
-            return to_json(sarif.sarif(found, lookup.catalogue(build.rules), build.rules, top, __version__))

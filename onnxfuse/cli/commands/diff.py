@@ -11,13 +11,14 @@ import click
 
 from onnxfuse.errors import OnnxfuseError, UsageError
 
-from .many import jobs, shown
+from .many import Workers, jobs, shown
 from .options import (
     PATH,
     choose_target,
     complain,
     read_model,
     selection,
+    settled,
     shape,
     sizes,
     to_json,
@@ -44,7 +45,7 @@ def diff(
     before: Path,
     after: Path,
     shapes: dict[str, tuple[int, ...]],
-    jobs: int,
+    jobs: int | None,
     style: str,
     output: Path | None,
     **options: Any,
@@ -78,7 +79,7 @@ def diff(
             models.append(read_model(path, weights=False))
         except OnnxfuseError as error:
             return complain(error, path)
-    own = [sizes(shapes, path) for path in paths]
+    own = [sizes(shapes, settled(), path) for path in paths]
     told, given = _same(models, own)
 
     def one(path: Path, progress: Tell | None) -> Side:
@@ -92,7 +93,7 @@ def diff(
         warn_of_unread(side.report)
         return side
 
-    sides, code = shown(paths, one, warned, jobs=jobs)
+    sides, code = shown(paths, one, warned, Workers(jobs))
     if code:
         return code
     found = difference(sides[0], sides[1], told)

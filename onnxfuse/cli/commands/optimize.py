@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,12 +12,12 @@ import click
 
 from onnxfuse.errors import NumericsError, UsageError
 
+from .many import choose_workers, shown, workers
 from .options import (
     PATH,
     card,
     choose_precision,
     choose_target,
-    each,
     fold_limit,
     html,
     loudness,
@@ -29,6 +28,7 @@ from .options import (
     read_model,
     seconds,
     selection,
+    settled,
     shape,
     sizes,
     timeout,
@@ -40,8 +40,13 @@ from .options import (
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from onnxfuse.cli.settings import Settings
+    from onnxfuse.fusing.build import Build
+    from onnxfuse.performance.gpus import Card
+    from onnxfuse.precision.wanted import Precision
     from onnxfuse.proof.claim import Experiment
     from onnxfuse.reporting.records import Report
+    from onnxfuse.system.isolation import Tell
 
     Judge: TypeAlias = Literal["onnxruntime", "reference", "kernels"]
 
@@ -78,6 +83,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Do everything but write the model.")
 @click.option("--report", "report_file", type=PATH, metavar="FILE.json", help="Write what was done, as JSON.")
 @html
+@workers
 @loudness
 def optimize(
     models: tuple[str, ...],
@@ -101,6 +107,7 @@ def optimize(
     Example:
       onnxfuse optimize bert.onnx                       write bert.fused.onnx
       onnxfuse optimize exports/*.onnx -o fused/        write fused/NAME.onnx for each
+      onnxfuse optimize exports/*.onnx -o fused/ --jobs 4     four at a time
       onnxfuse optimize - < bert.onnx > fused.onnx      from stdin to stdout
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100
@@ -108,50 +115,88 @@ def optimize(
       onnxfuse optimize bert.onnx --precision fp16
       onnxfuse optimize bert.onnx --target ort --runtime onnxruntime==1.23
     """
-    from onnxfuse import pipeline
     from onnxfuse.cli import console, paths, report_text
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
-    from onnxfuse.model import spool
     from onnxfuse.performance import gpus
     from onnxfuse.system import atomic_write
 
-    wanted = choose_precision(options)
+    wanted, crew = choose_precision(options), choose_workers(options)
     choose_target(options)
     experiment = _experiment(options, inputs, _judge(validate, no_validate), timeout)
     build = Build(**options)
-    optimized = partial(pipeline.optimize, card=gpus.given(card, build.target), precision=wanted, nodes=bool(html))
+    known = gpus.given(card, build.target)
     lookup.check_rules((*build.select, *build.ignore), build.rules)
     sources = paths.expand(models)
     places = _without_own(dict(zip(sources, paths.destinations(sources, output, make_folder=not dry_run), strict=True)))
     out = console.console(stderr=Path(paths.STREAM) in places.values())
     pages = _pages(html, places, report_file, [*sources, *filter(None, [inputs])])
 
-    def one(path: Path) -> Report:
-        start = time.perf_counter()
-        if not dry_run and str(places[path]) != paths.STREAM:
-            atomic_write.refuse(places[path], filter(None, [inputs]))
-        model = read_model(path, weights=not no_validate)
-        place = None if dry_run or wanted is None or str(places[path]) == paths.STREAM else places[path]
-        with spool.beside(place, model) as weights:
-            with console.progress(path.name, quiet=quiet) as progress:
-                own, tried = replace(build, base_dir=path.parent), replace(experiment, shapes=sizes(shapes, path))
-                done = optimized(model, own, tried, spool=weights, progress=progress)
-            report, written, done.report.model = done.report, list[Path](), str(path)
-            _refuse_mismatch(report)
-            if not dry_run:
-                written = write_model(done.model, places[path], path, weights)
-                report.output = str(places[path])
-        report.seconds = time.perf_counter() - start
-        page = write_page(report, pages.get(path), build.rules)
+    written_to, weights = None if dry_run else places, not no_validate
+    one = _Optimizer(build, experiment, shapes, settled(), known, wanted, written_to, pages, inputs, weights)
+
+    def show(done: tuple[Report, list[Path]]) -> Report:
+        report, written = done
         if not quiet:
+            page = pages.get(Path(report.model))
             report_text.print_optimized(out, report, written=written, verbose=verbose, page=page)
         return report
 
-    reports, code = each(places, one)
+    reports, code = shown(list(places), one, show, crew, quiet=quiet)
     if report_file:
         atomic_write.replace(report_file, [to_json(one_or_many(reports, len(sources))).encode()])
     return code
+
+
+@dataclass(frozen=True)
+class _Optimizer:
+    """What optimizes one model, and writes it."""
+
+    build: Build
+    experiment: Experiment
+    shapes: dict[str, tuple[int, ...]]
+    settings: Settings
+    card: Card | None
+    precision: Precision | None
+    places: Mapping[Path, Path] | None
+    """Where each model goes; None to write none."""
+    pages: Mapping[Path, Path]
+    given: Path | None
+    """A file that is read besides, and may not be written to."""
+    weights: bool
+
+    def __call__(self, path: Path, progress: Tell | None) -> tuple[Report, list[Path]]:
+        """The report, and the files written.  Raises NumericsError if the fused model computes something else."""
+        from onnxfuse import pipeline
+        from onnxfuse.cli import paths
+        from onnxfuse.model import spool
+        from onnxfuse.system import atomic_write
+
+        start = time.perf_counter()
+        place = self.places[path] if self.places is not None else None
+        if place is not None and str(place) != paths.STREAM:
+            atomic_write.refuse(place, filter(None, [self.given]))
+        model = read_model(path, weights=self.weights)
+        streamed = place if self.precision is not None and str(place) != paths.STREAM else None
+        with spool.beside(streamed, model) as weights:
+            done = pipeline.optimize(
+                model,
+                replace(self.build, base_dir=path.parent),
+                replace(self.experiment, shapes=sizes(self.shapes, self.settings, path)),
+                card=self.card,
+                precision=self.precision,
+                nodes=bool(self.pages),
+                spool=weights,
+                progress=progress,
+            )
+            report, written, done.report.model = done.report, list[Path](), str(path)
+            _refuse_mismatch(report)
+            if place is not None:
+                written = write_model(done.model, place, path, weights)
+                report.output = str(place)
+        report.seconds = time.perf_counter() - start
+        write_page(report, self.pages.get(path), self.build.rules)
+        return report, written
 
 
 def _pages(

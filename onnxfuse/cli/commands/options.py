@@ -204,23 +204,6 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def each(paths: Iterable[Path], work: Callable[[Path], _Result]) -> tuple[list[_Result], int]:
-    """What `work` makes of each path, and the worst exit code: one that fails does not stop the others."""
-    results, code = [], 0
-    with uncollected():
-        for number, path in enumerate(paths):
-            if number:
-                gc.collect()
-            begin(path)
-            try:
-                results.append(work(path))
-            except OnnxfuseError as error:
-                code = max(code, complain(error, path))
-            except Exception as error:
-                code = max(code, complain(mistake(error), path))
-    return results, code
-
-
 def settled() -> Settings:
     """What pyproject.toml says, in a command that looks there."""
     from onnxfuse.cli.settings import Settings
@@ -229,9 +212,9 @@ def settled() -> Settings:
     return found if found is not None else Settings()
 
 
-def sizes(given: dict[str, tuple[int, ...]], path: Path) -> dict[str, tuple[int, ...]] | None:
+def sizes(given: dict[str, tuple[int, ...]], settings: Settings, path: Path) -> dict[str, tuple[int, ...]] | None:
     """The shapes of a model's inputs that flags say, or else the settings."""
-    return given or settled().shapes_of(path) or None
+    return given or settings.shapes_of(path) or None
 
 
 def page_places(html: str | None, sources: Sequence[Path], taken: Iterable[Path] = ()) -> dict[Path, Path]:

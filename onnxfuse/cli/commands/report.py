@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import click
 
 from onnxfuse.errors import UsageError
 
-from .many import jobs, shown
+from .many import choose_workers, shown, workers
 from .options import (
     card,
     choose_precision,
@@ -26,6 +26,7 @@ from .options import (
     print_json,
     read_model,
     selection,
+    settled,
     shape,
     sizes,
     warn_of_unread,
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from onnx import NodeProto
     from rich.console import Console
 
+    from onnxfuse.cli.settings import Settings
+    from onnxfuse.fusing.build import Build
+    from onnxfuse.performance.gpus import Card
+    from onnxfuse.precision.wanted import Precision
     from onnxfuse.reporting.records import Report
     from onnxfuse.system.isolation import Tell
 
@@ -44,7 +49,7 @@ if TYPE_CHECKING:
 @models
 @selection
 @shape
-@jobs
+@workers
 @format_
 @html
 @precision
@@ -62,7 +67,6 @@ def report(
     explain: str | None,
     estimate: bool,
     card: str | None,
-    jobs: int,
     verbose: bool,
     **options: Any,
 ) -> int:
@@ -80,7 +84,6 @@ def report(
       onnxfuse report bert.onnx --format json | jq .census
       onnxfuse report bert.onnx --runtime onnxruntime==1.23 --format json | jq .runs
     """
-    from onnxfuse import pipeline
     from onnxfuse.cli import console, paths, report_text
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
@@ -88,7 +91,7 @@ def report(
 
     if card and not estimate:
         raise UsageError("--card is for --estimate")
-    wanted = choose_precision(options)
+    wanted, crew = choose_precision(options), choose_workers(options)
     choose_target(options)
     build = Build(**options)
     known = gpus.given(card or gpus.DEFAULT if estimate else None, build.target)
@@ -96,17 +99,7 @@ def report(
     out, sources = console.console(), paths.expand(models)
     places, nodes = page_places(html, sources), html is not None or (verbose and style == "json")
 
-    def one(path: Path, progress: Tell | None) -> tuple[Report, NodeProto | None]:
-        start = time.perf_counter()
-        model = read_model(path, weights=False)
-        node = lookup.node_named(explain, model) if explain else None
-        own, asked = replace(build, base_dir=path.parent), sizes(shapes, path)
-        found = pipeline.report(
-            model, own, shapes=asked, why=why, card=known, nodes=nodes, precision=wanted, progress=progress
-        )
-        found.model, found.seconds = str(path), time.perf_counter() - start
-        write_page(found, places.get(path), build.rules)
-        return found, node
+    one = _Reporter(build, shapes, settled(), why, explain, known, wanted, nodes, places)
 
     def show(told: tuple[Report, NodeProto | None]) -> Report:
         found, node = told
@@ -121,10 +114,48 @@ def report(
         report_text.print_page(out, places.get(Path(found.model)))
         return found
 
-    reports, code = shown(sources, one, show, jobs=jobs)
+    reports, code = shown(sources, one, show, crew)
     if style == "json":
         print_json(one_or_many(reports, len(sources)))
     return code
+
+
+@dataclass(frozen=True)
+class _Reporter:
+    """What reports on one model."""
+
+    build: Build
+    shapes: dict[str, tuple[int, ...]]
+    settings: Settings
+    why: str | None
+    explain: str | None
+    card: Card | None
+    precision: Precision | None
+    nodes: bool
+    places: Mapping[Path, Path]
+    """Where the page of each model goes, where one is wanted."""
+
+    def __call__(self, path: Path, progress: Tell | None) -> tuple[Report, NodeProto | None]:
+        """The report, and the node to explain."""
+        from onnxfuse import pipeline
+        from onnxfuse.language import lookup
+
+        start = time.perf_counter()
+        model = read_model(path, weights=False)
+        node = lookup.node_named(self.explain, model) if self.explain else None
+        found = pipeline.report(
+            model,
+            replace(self.build, base_dir=path.parent),
+            shapes=sizes(self.shapes, self.settings, path),
+            why=self.why,
+            card=self.card,
+            nodes=self.nodes,
+            precision=self.precision,
+            progress=progress,
+        )
+        found.model, found.seconds = str(path), time.perf_counter() - start
+        write_page(found, self.places.get(path), self.build.rules)
+        return found, node
 
 
 def _print(out: Console, found: Report, why: str | None, *, verbose: bool) -> None:

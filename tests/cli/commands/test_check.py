@@ -140,6 +140,20 @@ def test_formats_on_stdout_and_in_a_file(style: str, models: list[str], engine: 
     assert "model.onnx: no fusions\n" in capsys.readouterr().out
 
 
+def test_several_formats_in_one_run(models: list[str], engine: Engine, capsys: Capture) -> None:
+    asked = ["check", *models, "--expect", "LayerNormalization>=1"]
+    assert main([*asked, "--format", "text"]) == 2
+    text = capsys.readouterr().out
+    assert main([*asked, "--format", "github"]) == 2
+    annotations = capsys.readouterr().out
+    several = ["--format", "text", "--format", "sarif=a.sarif", "--format", "junit=a.xml", "--format", "github"]
+    assert main([*asked, *several]) == 2
+    assert capsys.readouterr().out == text + annotations
+    assert json.loads(Path("a.sarif").read_text())["version"] == "2.1.0"
+    assert Path("a.xml").read_text().startswith("<?xml")
+    assert len(engine.calls) == 6, "each model once a run"
+
+
 def test_an_output_that_cannot_be_written_is_said_at_once(model: Path, engine: Engine, capsys: Capture) -> None:
     for place in ("gone/found.sarif", "model.onnx"):
         assert main(["check", str(model), "--format", "sarif", "-o", place]) == 2
@@ -152,7 +166,10 @@ def test_an_output_that_cannot_be_written_is_said_at_once(model: Path, engine: E
     [
         ([], "no MODEL is given, and no pyproject.toml names models in [tool.onnxfuse]: give one"),
         (["model.onnx", "--prune"], "--prune is for --update-baseline"),
-        (["model.onnx", "-o", "x.txt"], "--output is for a --format other than text"),
+        (
+            ["model.onnx", "-o", "x.txt"],
+            "--output is for one --format other than text: name it as in --format sarif=x.txt",
+        ),
     ],
 )
 def test_what_makes_no_sense(arguments: list[str], message: str, model: Path, capsys: Capture) -> None:

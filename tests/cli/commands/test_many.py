@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.cli.commands.many import outcomes
+from onnxfuse import __version__
+from onnxfuse.cli.commands.many import Workers, _Away, outcomes
 from onnxfuse.cli.main import main
-from onnxfuse.errors import ModelError
+from onnxfuse.errors import ModelError, OnnxfuseError
 from onnxfuse.system.isolation import Tell
+from tests import fake_ray
 from tests.fake_engine import Engine, fusion
 
 PATHS = [Path(f"{name}.onnx") for name in "abc"]
@@ -35,7 +38,7 @@ def work(path: Path, tell: Tell | None) -> str:
 
 @pytest.mark.parametrize("jobs", [0, 1, 2, 5])
 def test_outcomes_come_in_the_order_given(jobs: int) -> None:
-    found = list(outcomes([*PATHS, Path("d.onnx")], work, jobs=jobs))
+    found = list(outcomes([*PATHS, Path("d.onnx")], work, Workers(jobs=jobs)))
     assert [path.stem for path, _ in found] == ["a", "b", "c", "d"]
     (_, a), (_, b), (_, c), (_, d) = found
     assert (a, d) == ("a", "d")
@@ -44,7 +47,7 @@ def test_outcomes_come_in_the_order_given(jobs: int) -> None:
 
 
 def test_nothing_is_nothing() -> None:
-    assert list(outcomes([], work, jobs=3)) == []
+    assert list(outcomes([], work, Workers(jobs=3))) == []
 
 
 def crash(path: Path, tell: Tell | None) -> str:
@@ -54,7 +57,7 @@ def crash(path: Path, tell: Tell | None) -> str:
 
 
 def test_a_crash_is_an_error_of_one_model() -> None:
-    (_, a), (_, b), (_, c) = outcomes(PATHS, crash, jobs=2)
+    (_, a), (_, b), (_, c) = outcomes(PATHS, crash, Workers(jobs=2))
     assert (a, c) == ("a", "c")
     assert str(b).startswith("killed, ")
 
@@ -66,7 +69,7 @@ def test_there_is_one_bar_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    assert len(list(outcomes(PATHS, work, jobs=2))) == 3
+    assert len(list(outcomes(PATHS, work, Workers(jobs=2)))) == 3
     assert "/3" in terminal.getvalue()
 
 
@@ -80,6 +83,43 @@ def test_several_jobs_print_what_one_prints(
     assert main([command, *models, "--jobs", "3"]) == 2
     assert capsys.readouterr() == one
     assert one.err.count("second.onnx") == 1
+
+
+def untimed(text: str) -> str:
+    return re.sub(r"written, .* s", "written", text)
+
+
+@pytest.mark.parametrize("command", ["check", "report", "optimize"])
+def test_a_fleet_prints_what_one_process_prints(
+    command: str, models: list[str], engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.fusions = [fusion()]
+    assert main([command, *models]) == 2
+    one = capsys.readouterr()
+    ray = fake_ray.install(monkeypatch)
+    assert main([command, *models, "--fleet", "auto"]) == 2
+    assert [untimed(text) for text in capsys.readouterr()] == [untimed(text) for text in one]
+    assert ray.calls == ["init auto", "shutdown"]
+
+
+def test_a_fleet_has_no_stdin(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_ray.install(monkeypatch)
+    assert main(["report", "-", "--fleet", "auto"]) == 2
+    assert capsys.readouterr().err == "onnxfuse: error: a fleet has no stdin: name files\n"
+
+
+@pytest.mark.parametrize(
+    ("folder", "version", "message"),
+    [
+        (".", "0.0", r"has onnxfuse .*: install 0\.0 there"),
+        ("/no/such", __version__, "has no /no/such .*: its machines"),
+    ],
+)
+def test_a_machine_that_is_another(folder: str, version: str, message: str) -> None:
+    with pytest.raises(OnnxfuseError, match=message):
+        _Away(work, folder, version)(PATHS[0])
 
 
 SCRIPT = """
