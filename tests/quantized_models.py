@@ -30,6 +30,7 @@ def quantized(
     made = onnx.parser.parse_model(text)
     rng = np.random.default_rng(0)
     read = {name for node in made.graph.node for name in node.input}
+    read -= {name for node in made.graph.node for name in node.output}
     drawn = {name: rng.integers(60, 200, shape, np.uint8) for name, shape in _BYTES.items()}
     drawn |= {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in _NUMBERS.items()}
     drawn["ss"] = rng.uniform(0.01, 0.05, 8).astype(np.float32)
