@@ -20,11 +20,12 @@ from onnxfuse.model.standard import STANDARD, has_op, in_onnx
 from onnxfuse.model.walk import attribute_graphs, nodes
 
 MICROSOFT = frozenset(
-    """Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DynamicQuantizeMatMul EmbedLayerNormalization FastGelu
-    FusedConv FusedGemm FusedMatMul GatedRelativePositionBias Gelu GroupNorm MatMulBnb4 MatMulIntegerToFloat MatMulNBits
-    MultiHeadAttention NhwcConv NhwcFusedConv QAttention QGemm QLinearAdd QLinearAveragePool QLinearConcat
+    """Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul
+    EmbedLayerNormalization FastGelu FusedConv FusedGemm FusedMatMul GatedRelativePositionBias GatherBlockQuantized
+    Gelu GroupNorm MatMulBnb4 MatMulInteger16 MatMulIntegerToFloat MatMulNBits MoE MultiHeadAttention NhwcConv
+    NhwcFusedConv QAttention QEmbedLayerNormalization QGemm QLinearAdd QLinearAveragePool QLinearConcat
     QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid QLinearSoftmax QLinearWhere
-    QuickGelu RelativePositionBias RotaryEmbedding SkipGroupNorm SkipLayerNormalization
+    QMoE QuantizeLinear QuickGelu RelativePositionBias RotaryEmbedding SkipGroupNorm SkipLayerNormalization
     SkipSimplifiedLayerNormalization TransposeMatMul Trilu""".split()
 )
 """Ops of com.microsoft that compute and nothing else (onnxruntime, docs/ContribOperators.md); others there write into

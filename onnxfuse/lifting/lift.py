@@ -24,6 +24,7 @@ from onnxfuse.model.symbols import (
     same_in_view,
     single,
 )
+from onnxfuse.targets.integer_kernels import integer_nodes
 from onnxfuse.terms.term import Term, Terms
 
 from .constants import constant_term
@@ -51,10 +52,10 @@ def lift(
     known, effects = _Known(), effects or Effects.of(graph.model)
     unread = set[str]() if parent is None else parent.unread
     of_nodes = [effects(node, graph.opset) for node in graph.nodes]
-    shared = shared_values(graph, of_nodes)
+    shared, integer = shared_values(graph, of_nodes), integer_nodes(graph)
     while True:
         view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)
-        view.catalogue, view.decides = catalogue, decides
+        view.catalogue, view.decides, view.integer = catalogue, decides, integer
         view.learned = {} if parent is None else known.learned
         _lift(view, known)
         found = _known(view, _symbols(view))

@@ -46,6 +46,8 @@ class View:
     """What ops of other domains mean; None where their nodes are taken as they are."""
     read: set[int] = field(default_factory=set)
     """The nodes of other domains whose terms are what they mean."""
+    integer: Mapping[int, str] = field(default_factory=dict)
+    """The nodes that onnxruntime runs on integers, and by which kernel (`targets.integer_kernels`)."""
     learned: Mapping[str, Dim] = field(default_factory=dict)
     """Symbols of the scopes around this one → what they are wherever this one runs."""
 

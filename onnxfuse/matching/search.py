@@ -24,6 +24,7 @@ from .binding import Failure
 from .cost import nodes
 from .index import Index
 from .match import Match, Matcher, whole_of
+from .on_integers import kept_apart, on_integers
 from .select import Candidate, choose, weigh
 
 LAYOUT = "layout"
@@ -55,6 +56,8 @@ class Found:
     failures: Callable[[Container[int]], list[Failure]] = lambda roots: []
     """The furthest that each rule got at each of these terms (ids)."""
     unprofitable: list[Candidate] = field(default_factory=list)
+    slower: dict[Match, int] = field(default_factory=dict)
+    """Matches that would take a node from its kernel on integers, and the position of that node."""
 
 
 def search(
@@ -139,7 +142,7 @@ def _round(
     """One round: match everything that is new, choose, substitute.  Was anything chosen?
 
     What a match would make superfluous is not tried as a root: it is tried in the next round, should another win."""
-    names, users = state.names, state.users
+    names, users, integer = state.names, state.users, on_integers(view, found.current)
     candidates = []
     doomed: set[int] = set()
     built: dict[int, int] = {}
@@ -151,6 +154,8 @@ def _round(
         matches = _matches(matcher, index, term)
         if banned:
             matches = [m for m in matches if not _forbidden(m, banned, names, users)]
+        if integer:
+            matches = kept_apart(matches, integer, found.slower)
         if not matches:
             barren.add(term.id)
         for match in matches:

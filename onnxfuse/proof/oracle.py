@@ -28,6 +28,7 @@ from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
 
 from .bfloat16 import emulated
 from .precision import dtype_of, precisions
+from .quantizers import Boundaries
 
 NOT_RUN = "the fused model does not run"
 EMPTY_SECONDS = 60
@@ -89,6 +90,7 @@ class Oracle:
         self._precisions = precisions(original, self._outputs)
         self._least = precision
         self._truths: dict[str, list[Any] | None] = {}
+        self._boundaries, self._stepped = Boundaries(original, base_dir), False
         self.cases, self.reason = self._run(original, seed, shapes, given)
         if reference and self.cases and not self.reason:
             self._measure_exactly(original)
@@ -185,8 +187,11 @@ class Oracle:
         if len(actual[0]) != len(self._outputs):
             note = f"the fused model has {len(actual[0])} outputs instead of {len(self._outputs)}"
             return Validation("mismatch", note=note, cases=len(self.cases))
+        self._stepped = False
         differences = list(self._differences(actual, rtol, atol))
         judged = self._judge(differences, rtol, atol)
+        if self._stepped and judged.verdict == "equal":
+            judged = replace(judged, note="; ".join(filter(None, (judged.note, self._boundaries.note))))
         if self._sensitive and all(d.error is not None for *_, d in differences):
             judged = replace(judged, verdict="equal", note=self._sensitive)  # unless float64 says otherwise
         if refused:
@@ -245,6 +250,10 @@ class Oracle:
                 difference = numerics.compare(a, b, rtol, atol, known=case.unusual, precision=precision)
                 if difference.reason and case.unusual and self._forgiven(case, index, a, b, difference):
                     difference = replace(difference, error=None, reason="")
+                if difference.reason and rtol is None and atol is None and difference.error is not None:
+                    stepped = self._boundaries.explain(case, wanted, index, a)
+                    difference = replace(difference, reason="" if stepped else difference.reason)
+                    self._stepped |= stepped
                 yield name, case, b, difference
 
     def _forgiven(self, case: Case, index: int, got: Any, wanted: Any, difference: numerics.Difference) -> bool:
@@ -319,7 +328,8 @@ class Oracle:
                     continue
                 before, after = numerics.relative_error(w, e), numerics.relative_error(a, e)
                 worst = max(worst[0], before), max(worst[1], after)
-                if after > numerics.LOSS * before + 4 * numerics.epsilon(self._precision_of(index, w)):
+                least = numerics.LOSS * before + 4 * numerics.epsilon(self._precision_of(index, w))
+                if after > least and after > least + self._boundaries.allow(case, wanted, index):
                     lost = (
                         lost
                         or f"output {name!r} lost precision at {case.name}: {before:.1e} → {after:.1e} from float64"

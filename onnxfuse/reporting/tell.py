@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.binding import Failure
 from onnxfuse.matching.cost import launches, traffic
+from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import family_of
 from onnxfuse.model.op_traits import COMMON
@@ -82,17 +83,32 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
         saved = max(sum(min(launches(term), 1) for term in steps) - 1, 0)
         code = place(frames(node))
         result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason(), saved, code))
+    result += _not_made(view, found, names, covered, modules)
+    return sorted(set(result), key=lambda m: (m.rule, m.scope, m.node, m.reason))
+
+
+def _not_made(
+    view: View, found: Found, names: Mapping[int, str], covered: Container[int], modules: ModulePaths
+) -> Iterator[NearMiss]:
+    """Matches that would have cost something; `names` are the values of terms."""
+    graph = view.graph
+
+    def told(match: Match, reason: str, kept: str) -> NearMiss:
+        node = graph.nodes[graph.producer[names[match.root.id]]]
+        scope, code = f"{graph.path}{modules.of([node])}", place(frames(node))
+        source = f"{match.rule.path}:{match.rule.emit[0].lineno}"
+        return NearMiss(match.rule.name, source, scope, node.name or kept, reason, code=code)
+
+    for match, index in found.slower.items():
+        node = graph.nodes[index]
+        if match.root.id in names and match.root.id not in covered and not match.rule.lowers:
+            reason = f"{node.name or node.output[0]} runs on integers, in onnxruntime's {view.integer[index]}"
+            yield told(match, reason, names[match.root.id])
     for candidate in found.unprofitable:
         root = candidate.match.root
         if root.id in names and root.id not in covered and candidate.survivors:
             kept = next((names[t.id] for t in candidate.survivors if t.id in names), "an intermediate")
-            node = view.graph.nodes[view.graph.producer[names[root.id]]]
-            rule = candidate.match.rule
-            reason = f"fusing saves nothing: {kept} is needed elsewhere as well"
-            source = f"{rule.path}:{rule.emit[0].lineno}"
-            scope, code = f"{view.graph.path}{modules.of([node])}", place(frames(node))
-            result.append(NearMiss(rule.name, source, scope, node.name or kept, reason, code=code))
-    return sorted(set(result), key=lambda m: (m.rule, m.scope, m.node, m.reason))
+            yield told(candidate.match, f"fusing saves nothing: {kept} is needed elsewhere as well", kept)
 
 
 def _covered(sites: Sequence[FusedNode]) -> set[int]:

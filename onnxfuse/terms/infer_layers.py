@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, Shape, broadcast, exact, floor_divide
 from onnxfuse.model.einsum import dims_of, letters_of
@@ -135,19 +134,6 @@ def _scaled(terms: Terms, dim: Dim, scale: float) -> Dim:
     return dim * int(scale) if scale.is_integer() else terms.fresh_dim()
 
 
-@rule("QuantizeLinear")
-def _quantize(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
-    """ai.onnx QuantizeLinear-21: the type is that of the zero point, else `output_dtype`, else uint8."""
-    named = int(attrs.get("output_dtype", 0)) or TensorProto.UINT8
-    return [(args[0].shape, args[2].dtype if len(args) > 2 else named)]
-
-
-@rule("DequantizeLinear")
-def _dequantize(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
-    """ai.onnx DequantizeLinear-23: the type is `output_dtype`, else that of the scale."""
-    return [(args[0].shape, int(attrs.get("output_dtype", 0)) or args[1].dtype)]
-
-
 @rule("Attention")
 def _attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     """ai.onnx Attention-23: Y like Q with the head size of V; present key and value grow along the sequence.  Where a
@@ -205,13 +191,6 @@ def _microsoft_matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs
     if any(attrs.get(name) for name in ("transA", "transBatchA", "transBatchB")):
         return [(None, args[0].dtype)]
     return _matmul(terms, args, attrs, outputs)
-
-
-@rule("com.microsoft.MatMulNBits")
-def _quantized_matmul(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
-    """A product with packed weights of N columns."""
-    x = args[0].shape
-    return [(None if x is None else (*x[:-1], attrs["N"]), args[0].dtype)]
 
 
 @rule("EmbedLayerNormalization")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto
 
 from onnxfuse.model.dims import broadcast_dim, symbol
 from onnxfuse.model.symbols import evaluate
@@ -116,18 +115,6 @@ def test_windows_that_are_rounded_up() -> None:
     ((padded, _),) = infer(terms, "AveragePool", [x], attrs | {"pads": (1, 1, 1, 1)})
     assert padded is not None
     assert evaluate(padded[3], {}) is None, "versions of the standard differ there"
-
-
-def test_quantized_values_have_the_type_that_says_so() -> None:
-    terms = Terms()
-    x, scale = terms.input("x", (2, 3), FLOAT), terms.input("scale", (), FLOAT)
-    zero = terms.input("zero", (), TensorProto.INT8)
-    assert infer(terms, "QuantizeLinear", [x, scale, zero], {}) == [((2, 3), TensorProto.INT8)]
-    assert infer(terms, "QuantizeLinear", [x, scale], {}) == [((2, 3), TensorProto.UINT8)]
-    assert infer(terms, "QuantizeLinear", [x, scale], {"output_dtype": TensorProto.INT16})[0][1] == TensorProto.INT16
-    half = terms.input("half", (), TensorProto.FLOAT16)
-    q = terms.input("q", (2, 3), TensorProto.INT8)
-    assert infer(terms, "DequantizeLinear", [q, half, zero], {}) == [((2, 3), TensorProto.FLOAT16)]
 
 
 def test_attention_broadcasts_batches_and_queries_of_names_of_their_own() -> None:

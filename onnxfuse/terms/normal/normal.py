@@ -21,6 +21,7 @@ from . import elementwise as elementwise
 from . import gather as gather
 from . import pad as pad
 from . import products as products
+from . import quantized as quantized
 from . import reductions as reductions
 from . import scatter as scatter
 from . import select as select

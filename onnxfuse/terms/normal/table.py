@@ -70,9 +70,9 @@ class Law(NamedTuple):
     """An equation between spellings of which the right one is the normal form.
 
     It is an example, which tests compute and make terms of.  x, y, a, b are of shape [2, 3, 4, 4], u, v of [6, 4, 4], z
-    of [4, 4], row of [1, 4], ones of [4], w is of unknown rank; c is a number, zero one of shape [1, 1], true holds
-    everywhere, f is any of the ops.  T turns the last two axes, merge makes one of the first two, unmerge two of the
-    first, squeeze drops the last.  Behind "if" stands what must hold."""
+    of [4, 4], row of [1, 4], ones of [4], w is of unknown rank, q of bytes; c is a number, zero one of shape [1, 1],
+    true holds everywhere, f is any of the ops.  T turns the last two axes, merge makes one of the first two, unmerge
+    two of the first, squeeze drops the last.  Behind "if" stands what must hold."""
 
     ops: tuple[str, ...]
     equation: str

@@ -1,0 +1,176 @@
+"""Which ops between DequantizeLinear and QuantizeLinear onnxruntime runs on integers, as it says itself.
+
+    python -m benchmarks.integer_kernels --write
+
+For each op a model of one node is made, behind a DequantizeLinear for each of its operands, with a QuantizeLinear
+behind it and without, on both kinds of bytes; products also with integers as weights alone.  onnxruntime
+optimizes it as it would for a run and writes down what is left: where the op is gone, there is a kernel on integers.
+Of bytes with a sign it is asked as it decides on Arm; on other processors it takes them for fewer ops.
+
+The answer goes to onnxfuse/targets/integer_kernels.json: what runs so is not taken into a fused op.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxfuse.runtime.quiet import onnxruntime
+from onnxfuse.targets.integer_kernels import TABLE
+
+INT8_ALLOWED = "session.qdqisint8allowed"
+BLOCK = 16
+PACKED = ("UINT4", "INT4", "UINT8", "INT8", "UINT16", "INT16")
+SCALED: Mapping[str, tuple[tuple[int, ...], dict[str, int]]] = {
+    "blocks": ((2, 8), {"axis": 0, "block_size": BLOCK}),
+    "columns": ((8,), {"axis": 1}),
+    "rows": ((2 * BLOCK,), {"axis": 0}),
+    "tensor": ((), {}),
+}
+"""How the weights of a product of [..., 32] by [32, 8] are scaled: the shape of the scales, and attributes."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An op, the shapes of its operands, and its attributes; `ahead` is an operand of booleans before them."""
+
+    op: str
+    shapes: Sequence[tuple[int, ...]]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    ahead: bool = False
+    any_number: bool = False
+
+
+_ROWS, _IMAGE, _POOL = (2, 8), (1, 4, 8, 8), {"kernel_shape": [2, 2]}
+PROBES = (
+    *(Probe(op, [_ROWS, _ROWS]) for op in ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu")),
+    *(
+        Probe(op, [_ROWS])
+        for op in """Abs Clip Elu Erf Exp HardSigmoid HardSwish LeakyRelu Log LogSoftmax Neg Reciprocal ReduceMean
+        Sigmoid Softmax Softplus Sqrt Tanh""".split()
+    ),
+    *(Probe(op, [_ROWS, (8, 4)]) for op in ("MatMul", "Gemm")),
+    *(Probe(op, [_IMAGE, (4, 4, 3, 3)]) for op in ("Conv", "ConvTranspose")),
+    *(Probe(op, [_IMAGE], _POOL) for op in ("AveragePool", "LpPool")),
+    *(Probe(op, [_IMAGE]) for op in ("GlobalAveragePool", "GlobalMaxPool")),
+    Probe("Einsum", [_ROWS, (8, 4)], {"equation": "ij,jk->ik"}),
+    Probe("Where", [_ROWS, _ROWS], ahead=True),
+    Probe("Concat", [_ROWS, _ROWS], {"axis": 1}, any_number=True),
+    Probe("Sum", [_ROWS, _ROWS], any_number=True),
+    Probe("LayerNormalization", [_ROWS, (8,)]),
+    Probe("InstanceNormalization", [_IMAGE, (4,), (4,)]),
+)
+
+
+def model(probe: Probe, kind: int, rounded: bool, constant: bool) -> onnx.ModelProto:
+    """The op on `kind`, its result rounded again or not, its operands behind the first constants or not."""
+    element = helper.tensor_dtype_to_np_dtype(kind)
+    constants = [
+        numpy_helper.from_array(np.float32(0.02), "scale"),
+        numpy_helper.from_array(np.zeros((), element), "zero"),
+    ]
+    inputs, nodes = [], []
+    if probe.ahead:
+        inputs.append(helper.make_tensor_value_info("c", TensorProto.BOOL, probe.shapes[0]))
+    for number, shape in enumerate(probe.shapes):
+        if number and constant:
+            constants.append(numpy_helper.from_array(np.ones(shape, element), f"q{number}"))
+        else:
+            inputs.append(helper.make_tensor_value_info(f"q{number}", kind, shape))
+        nodes.append(helper.make_node("DequantizeLinear", [f"q{number}", "scale", "zero"], [f"x{number}"]))
+    operands = [*(["c"] if probe.ahead else []), *(f"x{number}" for number in range(len(probe.shapes)))]
+    nodes.append(helper.make_node(probe.op, operands, ["y"], **probe.attrs))
+    if rounded:
+        nodes.append(helper.make_node("QuantizeLinear", ["y", "scale", "zero"], ["r"]))
+    return _model(nodes, inputs, "r" if rounded else "y", constants, 17)
+
+
+def packed(op: str, kind: int, scaled: str) -> onnx.ModelProto:
+    """A product with weights of a type of 4 or 8 bits, with a scale for each of blocks, columns, rows or for all."""
+    weights = helper.make_tensor("q", kind, (2 * BLOCK, 8), np.ones(2 * BLOCK * 8, np.uint8).tolist())
+    shape, attrs = SCALED[scaled]
+    scale = numpy_helper.from_array(np.ones(shape, np.float32), "scale")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "scale"], ["w"], **attrs),
+        helper.make_node(op, ["x", "w"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 2 * BLOCK))]
+    return _model(nodes, inputs, "y", [weights, scale], 21)
+
+
+def _model(nodes: Any, inputs: Any, output: str, constants: Any, opset: int) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "g", inputs, [onnx.ValueInfoProto(name=output)], constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return onnx.shape_inference.infer_shapes(made)
+
+
+def left(asked: onnx.ModelProto) -> list[str]:
+    """The ops that onnxruntime runs for a model."""
+    ort = onnxruntime()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ort.SessionOptions()
+        options.optimized_model_filepath = str(Path(folder, "optimized.onnx"))
+        options.add_session_config_entry(INT8_ALLOWED, "1")
+        ort.InferenceSession(asked.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return [node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node]
+
+
+def kernel(op: str, asked: onnx.ModelProto) -> str:
+    """The op on integers that took the place of this one; "" where it runs on floats."""
+    ops = [other for other in left(asked) if other not in ("Transpose", "QuantizeLinear", "DequantizeLinear")]
+    return ops[0] if len(ops) == 1 and ops[0] not in (op, "Identity") else ""
+
+
+def table() -> dict[str, Any]:
+    """What onnxruntime says."""
+    found: dict[str, Any] = {}
+    for probe in PROBES:
+        forms = [(kind, constant) for kind in (TensorProto.UINT8, TensorProto.INT8) for constant in (False, True)]
+        rounded = {name for form in forms if (name := kernel(probe.op, model(probe, form[0], True, form[1])))}
+        floats = {name for form in forms if (name := kernel(probe.op, model(probe, form[0], False, form[1])))}
+        if not rounded | floats:
+            continue
+        first = int(probe.ahead)
+        operands = None if probe.any_number else list(range(first, first + len(probe.shapes)))
+        found[probe.op] = {"operands": operands, "rounded": sorted(rounded), "floats": sorted(floats)}
+    return {"onnxruntime": onnxruntime().__version__, "ops": found, "weights": dict(weights())}
+
+
+def weights() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The products with constants alone on integers: op → the kernel, the types and the scales that it takes."""
+    for op in ("MatMul", "Gemm"):
+        taken = {
+            (kind, scaled): name
+            for kind in PACKED
+            for scaled in SCALED
+            if (name := kernel(op, packed(op, TensorProto.DataType.Value(kind), scaled)))
+        }
+        kinds, scales = (sorted({form[i] for form in taken}) for i in (0, 1))
+        assert set(taken) == {(kind, scaled) for kind in kinds for scaled in scales}, "each type with each scale"
+        (name,) = set(taken.values())
+        yield op, {"kernel": name, "types": kinds, "scaled": scales}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name} anew")
+    given = parser.parse_args(arguments)
+    text = json.dumps(table(), indent=2) + "\n"
+    if given.write:
+        TABLE.write_text(text, encoding="utf-8")
+    print(text, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""How far the outputs of a quantized model move where values lie at the boundary between two steps of a quantizer.
+
+What a quantizer reads is rounded to one of 256 steps or fewer.  A value that lies at the boundary between two of them
+falls to the one side or the other by the last digits of what was computed before, and its step is thousands of times
+what rounding does.  So two models that agree in all but last digits may be far apart, and no tolerance by type says how
+far: the model itself does.
+
+The original is run again with every number that a quantizer reads moved by as much as rounding may move it,
+
+    x' = x + ROUNDINGS e max|x| n(x)        e: the distance from 1 to the next number, n(x) between -1 and 1
+
+with n of DRAWS kinds, each of which looks random (the sine of a large multiple).  Nothing but the values at a boundary
+changes by that, and what comes of it, as far as it goes beyond the tolerance, is what rounding may do: to the farthest
+element, and to all of them together.  Where no value lies at a boundary, no output moves, and nothing is allowed
+beyond the tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from onnxfuse.model.walk import attribute_graphs, nodes
+from onnxfuse.runtime.quiet import Session, SessionError
+
+from . import numerics
+from .bfloat16 import emulated
+from .input_values import Case
+
+QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
+"""Ops that round their first input to few steps."""
+ROUNDINGS = 8.0
+"""Units in the last place of the largest number, by which what a quantizer reads may be off: sums in another order."""
+DRAWS = 8
+"""An element that rounding puts on the other side is there in one of so many draws, but for one in a hundred."""
+BEYOND = 2.0
+"""Other rounding may do so many times what the worst draw shows."""
+_SPREAD = 1e6
+_SEED = "onnxfuse/quantizers/seed"
+
+
+class Boundaries:
+    """What rounding does to the outputs of one model by way of its quantizers; the model runs when it is first asked
+    of a case."""
+
+    def __init__(self, model: ModelProto, base_dir: Path | None) -> None:
+        self._model, self._base_dir = model, base_dir
+        self._session: Session | None = None
+        self._known: dict[str, list[_Move]] = {}
+        self._none = not any(node.op_type in QUANTIZERS for node in nodes(model.graph))
+
+    @property
+    def note(self) -> str:
+        """What there is to say where outputs are off that far."""
+        most = max((move.most for moves in self._known.values() for move in moves), default=0.0)
+        return f"values between two steps of its quantizers fall to either side, which alone moves it by {most:.1e}"
+
+    def explain(self, case: Case, expected: Sequence[Any], index: int, actual: Any) -> bool:
+        """Is output `index` off by no more than by values that fall to the other side: neither farther nor oftener?"""
+        own = expected[index]
+        if self._none or case.empty or not isinstance(actual, np.ndarray) or actual.shape != own.shape:
+            return False
+        return _Move.of(actual, own) <= self._moved(case, expected)[index]
+
+    def allow(self, case: Case, expected: Sequence[Any], index: int) -> float:
+        """How far output `index` may be off, relative to its largest number."""
+        return 0.0 if self._none or case.empty else BEYOND * self._moved(case, expected)[index].most
+
+    def _moved(self, case: Case, expected: Sequence[Any]) -> list[_Move]:
+        """By how much each output moves at most."""
+        if case.name not in self._known:
+            self._known[case.name] = self._draw(case, expected)
+        return self._known[case.name]
+
+    def _draw(self, case: Case, expected: Sequence[Any]) -> list[_Move]:
+        moves = [_Move()] * len(expected)
+        try:
+            self._session = self._session or Session(emulated(shaken(self._model)), self._base_dir, optimize=False)
+            for draw in range(DRAWS):
+                given = self._session.run({**case.inputs, _SEED: np.array(draw, np.float32)})
+                for index, (value, own) in enumerate(zip(given, expected, strict=True)):
+                    if isinstance(own, np.ndarray) and numerics.is_float(own.dtype) and value.shape == own.shape:
+                        moves[index] = moves[index] | _Move.of(value, own)
+        except SessionError:  # what a quantizer reads is in a type that onnxruntime does not compute a sine in
+            self._none = True
+        return moves
+
+
+@dataclass(frozen=True)
+class _Move:
+    """How far an array is from another: its farthest element, and all of them (root of the mean square), relative to
+    the largest number."""
+
+    most: float = 0.0
+    all: float = 0.0
+
+    @staticmethod
+    def of(actual: np.ndarray, expected: np.ndarray) -> _Move:
+        seen = np.isfinite(actual) & np.isfinite(expected)
+        scale = float(np.abs(expected[seen]).max(initial=0)) or 1.0
+        off = (actual[seen].astype(np.float64) - expected[seen].astype(np.float64)) / scale
+        return _Move(float(np.abs(off).max(initial=0)), float(np.sqrt((off**2).mean())) if off.size else 0.0)
+
+    def __or__(self, other: _Move) -> _Move:
+        return _Move(max(self.most, other.most), max(self.all, other.all))
+
+    def __le__(self, drawn: _Move) -> bool:
+        """Is it no more than draws show that rounding may do?"""
+        return self.most <= BEYOND * drawn.most and self.all <= BEYOND * drawn.all
+
+
+def shaken(model: ModelProto) -> ModelProto:
+    """A copy of the model in which what quantizers read is moved, by an input that says which draw it is."""
+    made = ModelProto()
+    made.CopyFrom(model)
+    made.graph.input.append(helper.make_tensor_value_info(_SEED, TensorProto.FLOAT, ()))
+    _shake(made.graph)
+    return made
+
+
+def _shake(graph: GraphProto) -> None:
+    kept: list[NodeProto] = []
+    for node in graph.node:
+        for _, body in attribute_graphs(node):
+            _shake(body)
+        if node.op_type in QUANTIZERS:
+            kept += _moved(node)
+        kept.append(node)
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _moved(node: NodeProto) -> list[NodeProto]:
+    """Nodes that move what a quantizer reads, and make it read that."""
+    read, own = node.input[0], f"onnxfuse/quantizers/{node.output[0]}"
+    unit = ROUNDINGS * numerics.epsilon(np.dtype(np.float32))
+    node.input[0] = f"{own}/moved"
+    return [
+        *(_number(f"{own}/{name}", value) for name, value in (("spread", _SPREAD), ("unit", unit))),
+        helper.make_node("Mul", [read, f"{own}/spread"], [f"{own}/far"]),
+        helper.make_node("Add", [f"{own}/far", _SEED], [f"{own}/drawn"]),
+        helper.make_node("Sin", [f"{own}/drawn"], [f"{own}/noise"]),
+        helper.make_node("Abs", [read], [f"{own}/size"]),
+        helper.make_node("ReduceMax", [f"{own}/size"], [f"{own}/largest"], keepdims=0),
+        helper.make_node("Mul", [f"{own}/largest", f"{own}/unit"], [f"{own}/most"]),
+        helper.make_node("Mul", [f"{own}/noise", f"{own}/most"], [f"{own}/by"]),
+        helper.make_node("Add", [read, f"{own}/by"], [node.input[0]]),
+    ]
+
+
+def _number(name: str, value: float) -> NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(value, np.float32)))

@@ -1,0 +1,148 @@
+"""Which nodes of a quantized model onnxruntime runs on integers: fusing across them would lose a kernel.
+
+onnxruntime looks for a DequantizeLinear on each operand of an op and, for most ops, a QuantizeLinear on its result, and
+nothing else there; a Relu before that QuantizeLinear goes into it.  integer_kernels.json says for which ops it then has
+a kernel on integers; benchmarks/integer_kernels.py asked it.  Constant weights of few bits it multiplies as they are,
+by numbers of any kind, and what MatMulInteger gives is converted and scaled in the same kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from onnx import NodeProto, TensorProto
+
+from onnxfuse.model.graph import Graph
+from onnxfuse.model.standard import STANDARD
+
+TABLE = Path(__file__).with_name("integer_kernels.json")
+_DOMAINS = (*STANDARD, "com.microsoft")
+_PASSED = ("Reshape", "Transpose", "Squeeze", "Unsqueeze")
+"""What onnxruntime moves to the other side of both ops (core/optimizer/qdq_transformer/qdq_propagation.cc)."""
+_CLIPS = ("Relu", "Clip")
+"""What a QuantizeLinear behind it may do as well."""
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    """The version of onnxruntime, the ops, and those of weights alone."""
+    found: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+    return found
+
+
+def integer_nodes(graph: Graph) -> dict[int, str]:
+    """The positions of nodes of a scope that run on integers, and what becomes of each, such as QLinearConv."""
+    if not any("Linear" in node.op_type or node.op_type.endswith("Integer") for node in graph.nodes):
+        return {}
+    readers = _readers(graph)
+    found: dict[int, str] = {}
+    for index, node in enumerate(graph.nodes):
+        if node.domain in STANDARD and (kernel := _kernel(graph, node, readers) or _of_weights(graph, node)):
+            found[index] = kernel
+        if node.op_type == "MatMulInteger":
+            found.update(dict.fromkeys(_scaled(graph, index, readers), "MatMulIntegerToFloat"))
+    return found
+
+
+def _readers(graph: Graph) -> dict[str, list[int]]:
+    """Value → the nodes that read it."""
+    readers: dict[str, list[int]] = {}
+    for index, node in enumerate(graph.nodes):
+        for name in node.input:
+            readers.setdefault(name, []).append(index)
+    return readers
+
+
+def _kernel(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]]) -> str:
+    """The kernel on integers that an op of ai.onnx gets; "" where it has none there."""
+    entry = table()["ops"].get(node.op_type)
+    if entry is None:
+        return ""
+    positions = range(len(node.input)) if entry["operands"] is None else entry["operands"]
+    if all(i < len(node.input) and _dequantized(graph, node.input[i]) for i in positions):
+        if entry["rounded"] and _rounded(graph, node, readers):
+            return str(entry["rounded"][0])
+        if entry["floats"]:
+            return str(entry["floats"][0])
+    return ""
+
+
+def _of_weights(graph: Graph, node: NodeProto) -> str:
+    """The kernel of a product whose weights alone are integers: constants, scaled as it takes them; "" if none does."""
+    entry = table()["weights"].get(node.op_type)
+    source = _source(graph, node.input[1]) if entry is not None and len(node.input) > 1 else None
+    if source is None or any(a.name == "transB" and a.i for a in node.attribute):
+        return ""
+    weights, scale = (_constant(graph, name) for name in source.input[:2])
+    if weights is None or scale is None or len(weights.dims) != 2:
+        return ""
+    turned = graph.nodes[graph.producer[node.input[1]]].op_type == "Transpose"
+    kind, scaled = TensorProto.DataType.Name(weights.data_type), _scaled_by(source, scale, turned)
+    return str(entry["kernel"]) if kind in entry["types"] and scaled in entry["scaled"] else ""
+
+
+def _scaled_by(source: NodeProto, scale: TensorProto, turned: bool) -> str:
+    """What of a matrix, or of the transpose of one, has a scale of its own: all of it, its rows, its columns, or blocks
+    of these."""
+    attrs = {a.name: a.i for a in source.attribute}
+    columns = (attrs.get("axis", 1) in (1, -1)) is not turned
+    if attrs.get("block_size"):
+        return "blocks of rows" if columns else "blocks"
+    if math.prod(scale.dims) == 1:
+        return "tensor"
+    return "columns" if columns else "rows"
+
+
+def _constant(graph: Graph, name: str) -> TensorProto | None:
+    """The initializer of a name, or what a Constant node gives."""
+    index = graph.producer.get(name, -1)
+    if index >= 0 and graph.nodes[index].op_type == "Constant":
+        return next((a.t for a in graph.nodes[index].attribute if a.name == "value"), None)
+    return graph.constant_tensor(name)
+
+
+def _source(graph: Graph, name: str) -> NodeProto | None:
+    """The DequantizeLinear that gives a value, or what is seen of it in another shape."""
+    while (index := graph.producer.get(name, -1)) >= 0:
+        node = graph.nodes[index]
+        if node.op_type == "DequantizeLinear" and node.domain in _DOMAINS:
+            return node
+        if node.op_type not in _PASSED:
+            return None
+        name = node.input[0]
+    return None
+
+
+def _dequantized(graph: Graph, name: str) -> bool:
+    node = _source(graph, name)
+    return node is not None and not any(a.name == "block_size" and a.i for a in node.attribute)
+
+
+def _rounded(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]]) -> bool:
+    """Does nothing but QuantizeLinear read what the node gives, or what a Relu leaves of it?"""
+    name = node.output[0]
+    while graph.uses.get(name, 0) == len(readers.get(name, ())) > 0:
+        above = [graph.nodes[i] for i in readers[name]]
+        if all(user.op_type == "QuantizeLinear" and user.domain in _DOMAINS for user in above):
+            return True
+        if len(above) > 1 or above[0].op_type not in (*_CLIPS, *_PASSED) or name != above[0].input[0]:
+            return False
+        name = above[0].output[0]
+    return False
+
+
+def _scaled(graph: Graph, index: int, readers: Mapping[str, Sequence[int]]) -> Iterator[int]:
+    """The Cast and the Mul behind a MatMulInteger."""
+    for op in ("Cast", "Mul"):
+        name = graph.nodes[index].output[0]
+        if graph.uses.get(name) != 1 or len(readers.get(name, ())) != 1:
+            return
+        index = readers[name][0]
+        if graph.nodes[index].op_type != op:
+            return
+        yield index

@@ -1,0 +1,88 @@
+"""What onnxruntime runs on integers is not taken into fused ops; what it runs on floats is."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from onnxfuse.fusing.build import Build
+from onnxfuse.pipeline import optimize, report
+from onnxfuse.targets.target import Target
+from tests.quantized_models import counts, kernels, quantized
+
+TARGETS = ["onnxfuse", "onnx", "ort"]
+Q = "q = QuantizeLinear(x, s, z)   d = DequantizeLinear(q, s, z)"
+W = "wf = DequantizeLinear(w, s2, z2)"
+GELU = """half = Constant<value_float = 0.5>()  one = Constant<value_float = 1.0>()
+    root = Constant<value_float = 1.4142135>()  e0 = Div(t, root)  e1 = Erf(e0)  e2 = Add(e1, one)  e3 = Mul(t, e2)
+    y = Mul(e3, half)"""
+SWISH = "sig = Sigmoid(t)  y = Mul(t, sig)"
+NORM = "y = LayerNormalization<axis = -1, epsilon = 0.00001>(t, g, h)"
+IMAGE = {"inputs": "float[b,2,8,8] x", "constants": "uint8 zero = {0}"}
+
+
+def fused(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
+    done = optimize(model, Build(Target(target)))
+    assert done.report.validation.verdict == "equal"
+    assert not done.report.left_out
+    return done.model
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        f"{Q} {W} p = MatMul(d, wf)  t = Add(p, g)  {GELU}",
+        f"{Q} {W} p = MatMul(d, wf)  t = Add(p, g)  {SWISH}",
+        f"{W} p = MatMul(x, wf)  t = Add(p, g)  {GELU}",
+        f"{Q} {W} t = MatMul(d, wf)  y = Relu(t)",
+        f"{Q} {W} p = MatMul(d, wf)  c = Add(p, g)  t = Add(c, x)  {NORM}",
+        f"{Q} {W} p = MatMul(d, wf)  r = QuantizeLinear(p, s3, z)  t = DequantizeLinear(r, s3, z)  {GELU}",
+        f"""{Q} r = QuantizeLinear(m, s2, z2)  e = DequantizeLinear(r, s2, z2)  c = Softmax<axis = -1>(d)
+            qc = QuantizeLinear(c, s3, z)  t = DequantizeLinear(qc, s3, z)  y = MatMul(t, m)""",
+        f"""qx, a, c = DynamicQuantizeLinear(x)  i = MatMulInteger(qx, w, c, z2)  f = Cast<to = 1>(i)  u = Mul(a, s2)
+            p = Mul(f, u)  t = Add(p, g)  {GELU}""",
+    ],
+    ids=["gelu", "swish", "weights alone", "relu", "norm", "gelu of bytes", "softmax of bytes", "dynamic"],
+)
+def test_there_are_never_fewer_kernels_on_integers(nodes: str, target: str) -> None:
+    model = quantized(nodes)
+    before = kernels(model)
+    assert before
+    assert kernels(fused(model, target)).total() >= before.total()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_convolution_on_integers_keeps_its_activation_outside(target: str) -> None:
+    rest = "c = Conv(d, kf)  r = Relu(c)  i = QuantizeLinear(r, s2, zero)  y = DequantizeLinear(i, s2, zero)"
+    model = quantized(f"{Q} kf = DequantizeLinear(k, s2, z2) {rest}", **IMAGE)
+    done = fused(model, target)
+    assert counts(done)["Conv"] == 1
+    assert kernels(done) == kernels(model) == {"QLinearConv": 1}
+
+
+def test_an_epilogue_of_floats_is_fused() -> None:
+    """Without the QuantizeLinear behind it onnxruntime runs the convolution on numbers, and so may we."""
+    model = quantized(f"{Q} kf = DequantizeLinear(k, s2, z2)  c = Conv(d, kf)  y = Relu(c)", **IMAGE)
+    assert not kernels(model)
+    assert counts(fused(model, "onnxfuse"))["FusedConv"] == 1
+
+
+def test_a_product_with_a_scale_for_each_row_of_its_weights_is_fused() -> None:
+    model = quantized(f"wf = DequantizeLinear<axis = 0>(w, ss)  p = MatMul(x, wf)  t = Add(p, g)  {GELU}")
+    assert not kernels(model)
+    assert counts(fused(model, "onnxfuse"))["FusedMatMul"] == 1
+
+
+def test_activations_and_norms_are_fused_behind_products_on_integers() -> None:
+    gelu = counts(fused(quantized(f"{Q} {W} p = MatMul(d, wf)  t = Add(p, g)  {GELU}"), "onnxfuse"))
+    assert gelu["MatMul"] == 1
+    assert gelu["Gelu"] + gelu["BiasGelu"] == 1
+    norm = counts(fused(quantized(f"{Q} {W} p = MatMul(d, wf)  c = Add(p, g)  t = Add(c, x)  {NORM}"), "onnxfuse"))
+    assert norm["SkipLayerNormalization"] == 1
+
+
+def test_the_report_says_why() -> None:
+    told = report(quantized(f"{Q} {W} t = MatMul(d, wf)  y = Relu(t)"))
+    (near,) = [near for near in told.near_misses if near.rule == "FusedMatMul"]
+    assert near.reason == "t runs on integers, in onnxruntime's MatMulIntegerToFloat"

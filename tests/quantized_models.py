@@ -1,0 +1,61 @@
+"""Small quantized models in ONNX's textual syntax, and the integer kernels that onnxruntime builds of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+from onnx import numpy_helper
+
+from onnxfuse.runtime.quiet import onnxruntime
+
+ON_INTEGERS = ("QLinear", "QGemm", "MatMulInteger", "ConvInteger", "DynamicQuantizeMatMul", "MatMulNBits")
+"""How the ops begin that compute on integers."""
+
+
+def quantized(
+    nodes: str, *, inputs: str = "float[b,t,8] x", output: str = "y", opset: int = 20, constants: str = ""
+) -> onnx.ModelProto:
+    """A graph whose one output is `output`.
+
+    Its constants: s, s2, s3 and z, z2 are scales and zero points of a tensor, ss scales of 8 columns; w (8×8), v (8), k
+    (4×2×3×3) are bytes, m a matrix of 8×8 numbers, g and h vectors of 8."""
+    own = "float s = {0.03}, float s2 = {0.05}, float s3 = {0.01}, uint8 z = {120}, uint8 z2 = {128}"
+    text = f"""<ir_version: 9, opset_import: ["" : {opset}, "com.microsoft" : 1]>
+        g ({inputs}) => () <{own}{", " if constants else ""}{constants}> {{ {nodes} }}"""
+    made = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    read = {name for node in made.graph.node for name in node.input}
+    read -= {name for node in made.graph.node for name in node.output}
+    drawn = {name: rng.integers(60, 200, shape, np.uint8) for name, shape in _BYTES.items()}
+    drawn |= {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in _NUMBERS.items()}
+    drawn["ss"] = rng.uniform(0.01, 0.05, 8).astype(np.float32)
+    made.graph.initializer.extend(numpy_helper.from_array(drawn[name], name) for name in sorted(read & drawn.keys()))
+    made.graph.output.append(onnx.ValueInfoProto(name=output))
+    return onnx.shape_inference.infer_shapes(made)
+
+
+_BYTES = {"w": (8, 8), "v": (8,), "k": (4, 2, 3, 3)}
+_NUMBERS = {"m": (8, 8), "g": (8,), "h": (8,)}
+
+
+def kernels(model: onnx.ModelProto) -> Counter[str]:
+    """The ops on integers that onnxruntime runs for a model."""
+    ort = onnxruntime()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ort.SessionOptions()
+        options.optimized_model_filepath = str(Path(folder, "optimized.onnx"))
+        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        optimized = onnx.load(options.optimized_model_filepath)
+    return Counter(node.op_type for node in optimized.graph.node if node.op_type.startswith(ON_INTEGERS))
+
+
+def counts(model: onnx.ModelProto) -> Counter[str]:
+    """The ops of a model's nodes; fused ops by their family."""
+    from onnxfuse.model.graph import family_of
+
+    return Counter(family_of(node) for node in model.graph.node)

@@ -1,0 +1,81 @@
+"""Which nodes run on integers: as onnxruntime's optimizer says itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from onnx import TensorProto
+
+from benchmarks import integer_kernels as asked
+from onnxfuse.model.graph import roots
+from onnxfuse.targets.integer_kernels import integer_nodes, table
+from tests.quantized_models import kernels, quantized
+
+Q = "q = QuantizeLinear(x, s, z)   d = DequantizeLinear(q, s, z)"
+W = "wf = DequantizeLinear(w, s2, z2)"
+CASES = {
+    "a sum": (f"{Q} t = Add(d, d) y = QuantizeLinear(t, s2, z2)", {"t"}),
+    "a sum that is read as it is": (f"{Q} t = Add(d, d) r = QuantizeLinear(t, s2, z2) y = Cast<to = 1>(t)", set()),
+    "a sum with what is no integer": (f"{Q} t = Add(d, x) y = QuantizeLinear(t, s2, z2)", set()),
+    "a product, rounded": (f"{Q} {W} t = MatMul(d, wf) y = QuantizeLinear(t, s2, z2)", {"t"}),
+    "a product, not rounded": (f"{Q} {W} t = MatMul(d, wf) y = Add(t, g)", {"t"}),
+    "a product of weights alone": (f"{W} y = MatMul(x, wf)", {"y"}),
+    "of weights that are transposed": (f"{W} u = Transpose<perm = [1, 0]>(wf) y = MatMul(x, u)", {"y"}),
+    "of transposed weights with a scale for each row": (
+        "wf = DequantizeLinear<axis = 0>(w, ss) u = Transpose<perm = [1, 0]>(wf) y = MatMul(x, u)",
+        {"y"},
+    ),
+    "of weights that are computed": (f"{W} u = Add(wf, m) y = MatMul(x, u)", set()),
+    "behind views": (f"{Q} u = Transpose<perm = [0, 2, 1]>(d) y = MatMul(d, u)", {"y"}),
+    "before a view": (f"{Q} t = Add(d, d) u = Transpose<perm = [0, 2, 1]>(t) y = QuantizeLinear(u, s2, z2)", {"t"}),
+    "of weights with a scale for each column": ("wf = DequantizeLinear<axis = 1>(w, ss) y = MatMul(x, wf)", {"y"}),
+    "of weights with a scale for each row": ("wf = DequantizeLinear<axis = 0>(w, ss) y = MatMul(x, wf)", set()),
+    "a softmax": (f"{Q} t = Softmax<axis = -1>(d) y = QuantizeLinear(t, s3, z)", {"t"}),
+    "a root": (f"{Q} t = Sqrt(d) y = QuantizeLinear(t, s3, z)", set()),
+    "a quotient": (f"{Q} t = Div(d, d) y = QuantizeLinear(t, s3, z)", set()),
+    "dynamic": (
+        """q, a, c = DynamicQuantizeLinear(x)  t = MatMulInteger(q, w, c, z2)  f = Cast<to = 1>(t)  u = Mul(a, s2)
+        r = Mul(f, u)  y = Add(r, g)""",
+        {"f", "r"},
+    ),
+}
+IMAGES = {
+    "a convolution": ("c = Conv(d, kf) y = QuantizeLinear(c, s2, z2)", {"c"}),
+    "a convolution with an activation": ("c = Conv(d, kf) r = Relu(c) y = QuantizeLinear(r, s2, zero)", {"c"}),
+    "a convolution with floats behind it": ("c = Conv(d, kf) y = Relu(c)", set()),
+}
+
+
+@pytest.mark.parametrize("name", [*CASES, *IMAGES])
+def test_nodes_on_integers_are_those_of_which_onnxruntime_makes_such_kernels(name: str) -> None:
+    if name in CASES:
+        nodes, wanted = CASES[name]
+        model = quantized(nodes)
+    else:
+        nodes, wanted = IMAGES[name]
+        ahead = f"{Q} kf = DequantizeLinear(k, s2, z2)"
+        model = quantized(f"{ahead} {nodes}", inputs="float[b,2,8,8] x", constants="uint8 zero = {0}")
+    graph = next(roots(model))
+    found = {graph.nodes[index].output[0]: kernel for index, kernel in integer_nodes(graph).items()}
+    assert found.keys() == wanted
+    run = kernels(model)
+    assert bool(run) == bool(wanted), "as onnxruntime has it"
+    if wanted and name != "dynamic":
+        assert set(run) == set(found.values())
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Gemm"])
+@pytest.mark.parametrize("scaled", asked.SCALED)
+def test_weights_of_few_bits_are_multiplied_as_they_are(op: str, scaled: str) -> None:
+    for kind in (TensorProto.INT4, TensorProto.UINT8, TensorProto.INT16):
+        model = asked.packed(op, kind, scaled)
+        assert Counter(integer_nodes(next(roots(model))).values()) == kernels(model)
+
+
+def test_the_table_is_what_onnxruntime_says_of_these() -> None:
+    known = table()["ops"]
+    for probe in (probe for probe in asked.PROBES if probe.op in {"Add", "Softmax", "MatMul", "Sqrt", "Where"}):
+        for rounded, word in ((True, "rounded"), (False, "floats")):
+            found = asked.kernel(probe.op, asked.model(probe, TensorProto.UINT8, rounded, False))
+            assert [found] == (known.get(probe.op, {}).get(word) or [""])
