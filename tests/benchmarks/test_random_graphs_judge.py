@@ -1,0 +1,241 @@
+"""What the judge of random graphs takes for right, and what it finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from benchmarks.random_graphs.feeds import Feed, feeds
+from benchmarks.random_graphs.judge import Original
+from benchmarks.random_graphs.shrink import shrunken
+
+
+def written(
+    body: str, inputs: str = "float[b,s,4] x", outputs: str = "float[?,?,?] y", opset: int = 18
+) -> onnx.ModelProto:
+    """A model of these equations."""
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> g ({inputs}) => ({outputs}) {{ {body} }}')
+
+
+ZERO = "z = Constant<value = float {0.0}>()\n one = Constant<value = float {1.0}>()\n"
+LAYER_NORM = """axes = Constant<value = int64[1] {2}>()
+    mean = ReduceMean(x, axes)  d = Sub(x, mean)  q = Mul(d, d)  v = ReduceMean(q, axes)
+    e = Constant<value = float {EPSILON}>()  w = Add(v, e)  r = Sqrt(w)  y = Div(d, r)"""
+PLANTED = {
+    "0 times anything is 0": (f"{ZERO} y = Mul(x, z)", f"{ZERO} a = Sign(x) y = Mul(a, z)"),
+    "a difference with itself is 0": ("y = Sub(x, x)", f"{ZERO} a = Sign(x) y = Mul(a, z)"),
+    "a quotient with itself is 1": ("y = Div(x, x)", f"{ZERO} a = Sigmoid(x) y = Div(a, a)"),
+    "NaN is 0": ("y = Identity(x)", f"{ZERO} n = IsNaN(x) y = Where(n, z, x)"),
+    "what is not above 0 is 0": (f"{ZERO} p = Greater(x, z) y = Where(p, x, z)", "y = Relu(x)"),
+    "an epsilon is ten times too large": (LAYER_NORM.replace("EPSILON", "1e-2"), LAYER_NORM.replace("EPSILON", "1e-1")),
+    "a factor is off by 1e-4": (
+        "c = Constant<value = float {0.5}>() y = Mul(x, c)",
+        "c = Constant<value = float {0.50005}>() y = Mul(x, c)",
+    ),
+    "a dimension is lost": ("a = Constant<value = int64[1] {2}>() y = ReduceMax(x, a)", "y = Identity(x)"),
+}
+"""What is wrong → an original, and what it must not become."""
+RIGHT = {
+    "softplus overflows by its spelling": (f"{ZERO} e = Exp(x) s = Add(e, one) y = Log(s)", "y = Softplus(x)"),
+    "a sum in another order": (
+        "a = Exp(x) b = Sin(x) t = Add(x, a) y = Add(t, b)",
+        "a = Exp(x) b = Sin(x) t = Add(a, b) y = Add(x, t)",
+    ),
+    "what cancels is left to rounding": ("a = Cos(x) s = Add(x, a) y = Sub(s, x)", "y = Cos(x)"),
+}
+HEADS = "float[2,2,3,4] q, float[2,2,3,4] k, float[2,2,3,4] v, float[3,3] m, bool[3,3] c"
+
+
+def test_axes_are_counted_from_the_first_behind_a_shape_that_is_computed() -> None:
+    """onnxruntime gives what is reduced of nothing the wrong shape along axes that count from the end."""
+    model = written(
+        """n = Shape(x)  i = Constant<value = int64[1] {0}>()  b = Gather(n, i)
+        r = Constant<value = int64[3] {1, 2, 4}>()  d = Concat<axis = 0>(b, r)  t = Reshape(x, d)
+        y = ReduceMean<axes = [-4], keepdims = 1>(t)""",
+        "float[b,1,8] x",
+        "float[1,1,2,4] y",
+        13,
+    )
+    empty = next(feed for feed in feeds(model) if feed.empty)
+    assert [y.shape for _, (y,) in Original(model, [empty]).expected] == [(1, 1, 2, 4)]
+
+
+LAST = "i = Constant<value = int64[1] {3}>()  j = Constant<value = int64[1] {2}>() "
+FLAT = "r = Constant<value = int64[2] {-1, 8}>() "
+COPIED = f"{LAST} {FLAT} n = Shape(x)  s = Gather(n, i)  t = Concat<axis = 0>(r, s)  a = Reshape(x, t) "
+SUMMED_FIRST = f"{LAST} {FLAT} a = ReduceSum<keepdims = 0>(x, i) "
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "right"),
+    [
+        (f"{COPIED} y = ReduceSum<keepdims = 0>(a, j)", f"{SUMMED_FIRST} y = Reshape(a, r)", True),
+        (f"{COPIED} y = ReduceSum<keepdims = 0>(a, j)", f"{SUMMED_FIRST} b = Reshape(a, r)  y = Cos(b)", False),
+        (f"{COPIED} y = ReduceSum<keepdims = 0>(a, j)", f"{SUMMED_FIRST} b = Reshape(a, r)  y = Transpose(b)", False),
+        (f"{COPIED} y = ReduceSum<keepdims = 0>(x, i)", f"{LAST} b = ReduceSum<keepdims = 0>(x, i)  y = Cos(b)", False),
+        (
+            f"{COPIED.replace('(r, s)', '(r, z)')} y = ReduceSum<keepdims = 0>(a, j)".replace(
+                "n =", "z = Constant<value = int64[1] {0}>()  n ="
+            ),
+            f"{SUMMED_FIRST} y = Reshape(a, r)",
+            False,
+        ),
+    ],
+    ids=["what was meant", "other numbers", "another shape", "an output without it", "a 0 that is written"],
+)
+def test_a_size_of_0_is_no_dimension_to_copy(before: str, after: str, right: bool) -> None:
+    """Reshape makes [0, 8, 8] of [2, 2, 8, 0] by the shape [-1, 8, 0]."""
+    models = [written(body, "float[b,b,8,s] x", "float y") for body in (before, after)]
+    for model in models:
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    empty = [feed for feed in feeds(models[0]) if feed.name == "empty sequence"]
+    original = Original(models[0], empty)
+    assert original.expected
+    assert (original.wrong(models[1]) is None) == right
+
+
+def test_a_result_that_is_always_empty_has_the_shape_that_the_standard_says() -> None:
+    """onnxruntime reduces nothing along an axis that counts from the end to the wrong shape, whatever it is fed."""
+    hollow = "o = Constant<value = int64[1] {1}>() e = Slice(x, o, o, o) a = Constant<value = int64[1] {-1}>()"
+    types = "float[2,2,4] x", "float[2,0,1] y"
+    model, other = written(f"{hollow} y = ReduceMax(e, a)", *types), written(f"{hollow} y = Identity(e)", *types)
+    original = Original(model, [Feed("ordinary", {"x": np.ones((2, 2, 4), np.float32)})])
+    assert [y.shape for _, (y,) in original.expected] == [(2, 0, 1)]
+    assert original.wrong(model) is None
+    assert original.wrong(other) is not None
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_mistake_is_found(name: str) -> None:
+    before, after = (written(body) for body in PLANTED[name])
+    assert Original(before, feeds(before)).wrong(before) is None
+    assert Original(before, feeds(before)).wrong(after) is not None
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_in_another_way_is_no_mistake(name: str) -> None:
+    before, after = (written(body) for body in RIGHT[name])
+    assert Original(before, feeds(before)).wrong(after) is None
+
+
+def test_a_wrong_model_is_made_as_small_as_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = written(
+        f"{ZERO} a = Sin(x) b = Mul(a, z) c = Add(b, one) d = Cos(c) u = Exp(a) y = Tanh(d)",
+        outputs="float[?,?,?] y, float[?,?,?] u",
+    )
+
+    def engine(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
+        """One that takes 0 * b for 0."""
+        made = onnx.ModelProto()
+        made.CopyFrom(model)
+        for node in made.graph.node:
+            if node.op_type == "Mul":
+                node.input[0] = node.input[1]
+        return made
+
+    monkeypatch.setattr("benchmarks.random_graphs.shrink.fused", engine)
+    found = Original(model, feeds(model)).wrong(engine(model, "ort"))
+    assert found is not None
+    small, numbers = shrunken(model, "ort", found)
+    assert [node.op_type for node in small.graph.node if node.op_type != "Constant"] == ["Mul"]
+    assert set(numbers.inputs) == {value.name for value in small.graph.input}
+
+
+def test_a_row_without_any_key_is_0_in_attention_alone() -> None:
+    """The erratum of ai.onnx Attention-24, where a written softmax has NaN."""
+    scores = f"{ZERO} t = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(q, t) a = Add(s, m) w = Softmax<axis = -1>(a)"
+    before = written(f"{scores} y = MatMul(w, v)", HEADS, "float[2,2,3,4] y", 23)
+    after = written("y = Attention<scale = 1.0>(q, k, v, m)", HEADS, "float[2,2,3,4] y", 23)
+    guarded = f"{scores} bad = IsNaN(w) g = Where(bad, z, w) y = MatMul(g, v)"
+    numbers = {**feeds(before)[0].inputs, "m": np.array([[0, 0, 0], [-np.inf] * 3, [0, -np.inf, 0]], np.float32)}
+    original = Original(before, [Feed("a row without keys", numbers)])
+    assert original.wrong(after) is None
+    assert original.wrong(written(guarded, HEADS, "float[2,2,3,4] y", 23)) is not None
+
+
+def test_a_difference_beyond_the_range_is_as_right_as_float64_is_steady() -> None:
+    """The sum of squares overflows, and what a bias then cancels keeps few digits."""
+    before = written(
+        """a = Constant<value = int64[1] {-1}>() m = ReduceMean(x, a) q = Mul(x, x) s = ReduceMean(q, a) n = Mul(m, m)
+        v = Sub(s, n) e = Constant<value = float {1e-12}>() w = Add(v, e) r = Sqrt(w) d = Sub(x, m) u = Div(d, r)
+        k = Constant<value = float {1e4}>() p = Add(u, k) y = Sub(p, k)""",
+        "float[1,4] x",
+        "float[1,4] y",
+    )
+    after = written(
+        """o = Constant<value = float[4] {1.0, 1.0, 1.0, 1.0}>() u = LayerNormalization<epsilon = 1e-12>(x, o)
+        k = Constant<value = float {1e4}>() p = Add(u, k) y = Sub(p, k)""",
+        "float[1,4] x",
+        "float[1,4] y",
+    )
+    numbers = {"x": np.array([[1.5e19, 1.51e19, 1.52e19, 1.54e19]], np.float32)}
+    original = Original(before, [Feed("large", numbers)])
+    assert not original.expected[0][1][0].any()
+    wrong = written("k = Constant<value = float {1e-19}>() y = Mul(x, k)", "float[1,4] x", "float[1,4] y")
+    assert original.wrong(after) is None
+    assert original.wrong(wrong) is not None
+
+
+def test_half_precision_may_be_stored_between_nodes() -> None:
+    """onnxruntime's CPU provider casts to float32 once for several nodes: exp(12) is finite among them."""
+    types = "float16[1,4] x", "float16[1,4] y"
+    original = Original(
+        written("e = Exp(x) y = Div(e, e)", *types),
+        [Feed("ordinary", {"x": np.array([[1, 2, 12, 13]], np.float16)})],
+    )
+    assert np.isfinite(original.expected[0][1][0]).all()
+    moved = "t = Transpose<perm = [1, 0]>(e) u = Transpose<perm = [1, 0]>(t)"
+    assert original.wrong(written(f"e = Exp(x) {moved} y = Div(u, u)", *types)) is None
+    assert original.wrong(written("e = Sub(x, x) y = Div(e, e)", *types)) is not None
+
+
+def test_a_product_in_another_order_may_leave_the_range() -> None:
+    before = written("e = Exp(x) r = Reciprocal(e) a = Mul(x, r) y = Mul(a, e)", "float[1,4] x", "float[1,4] y")
+    after = written("e = Exp(x) r = Reciprocal(e) a = Mul(x, e) y = Mul(a, r)", "float[1,4] x", "float[1,4] y")
+    near, far = np.full((1, 4), 20, np.float32), np.full((1, 4), 87, np.float32)
+    wrong = written(
+        "c = Constant<value = float {inf}>() y = Mul(x, c)".replace("inf", "1e38"), "float[1,4] x", "float[1,4] y"
+    )
+    assert Original(before, [Feed("far", {"x": far})]).wrong(after) is None
+    assert Original(before, [Feed("near", {"x": near})]).wrong(wrong) is not None
+
+
+def test_what_overflows_by_an_ulp_is_on_the_brink() -> None:
+    """The mean of 25 times 1e30 is that in one order, and in another an ulp away, whose square is out of range."""
+    mean = "a = Constant<value = int64[1] {1}>() m = ReduceMean(x, a) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, a)"
+    before = written(f"{mean} y = Mul(v, v)", "float[1,25] x", "float[1,1] y")
+    nan = written(
+        "a = Constant<value = int64[1] {1}>() m = ReduceMean(x, a) n = Sub(m, m) y = Div(n, n)",
+        "float[1,25] x",
+        "float[1,1] y",
+    )
+    for size, right in ((1e30, True), (1.0, False)):
+        feed = Feed("constant", {"x": np.full((1, 25), size, np.float32)})
+        assert (Original(before, [feed]).wrong(nan) is None) == right
+
+
+def test_a_branch_that_overflow_takes_is_no_more_right_than_the_other() -> None:
+    branches = (
+        "then_branch = t () => (float[1,4] a) { a = Exp(x) }, else_branch = f () => (float[1,4] b) { b = Neg(x) }"
+    )
+    body = (
+        f"{ZERO} q = Mul(x, x) r = Reciprocal(q) s = ReduceMax<keepdims = 0>(r) c = Greater(s, z) y = If<{branches}>(c)"
+    )
+    before = written(body, "float[1,4] x", "float[1,4] y")
+    swapped = written(body.replace("Greater(s, z)", "Equal(z, z)"), "float[1,4] x", "float[1,4] y")
+    huge, plain = np.full((1, 4), 1e30, np.float32), np.full((1, 4), -2, np.float32)
+    assert Original(before, [Feed("huge", {"x": -huge})]).wrong(swapped) is None
+    never = written(body.replace("Greater(s, z)", "Less(z, z)"), "float[1,4] x", "float[1,4] y")
+    assert Original(before, [Feed("plain", {"x": plain})]).wrong(never) is not None
+
+
+def test_a_model_that_contradicts_itself_judges_nobody() -> None:
+    """onnxruntime gives the norm of an empty axis a size of 0, where the model, and the standard, say 1."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 16]> g (float16[2, s, 4] x) => (float16[2, 1, 4] y)
+        <int64[1] two = {2}, int64[1] one = {1}> {
+            e = Slice (x, two, two, one)  y = ReduceL2 <axes = [-2], keepdims = 1> (e) }""")
+    feed = Feed("ordinary", {"x": np.ones((2, 3, 4), np.float16)})
+    kept = Original(model, [feed]).expected
+    assert all(outputs[0].shape == (2, 1, 4) for _, outputs in kept)

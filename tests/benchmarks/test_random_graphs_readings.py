@@ -1,0 +1,194 @@
+"""Other readings of a model: what a fused op may make of strange numbers, and what it may not."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.random_graphs.feeds import feeds
+from benchmarks.random_graphs.judge import Original
+from tests.benchmarks.test_random_graphs_judge import HEADS, LAYER_NORM, ZERO, written
+
+WEIGHTS = f"""{ZERO} low = Constant<value = float {{-1e9}}>() t = Transpose<perm = [0, 1, 3, 2]>(k)
+    s = MatMul(q, t) n = Where(c, z, low) a = Add(s, n) w = Softmax<axis = -1>(a)"""
+BOOLEAN = WEIGHTS.replace("a = Add(s, n)", "a = Where(c, s, low)")
+GUARDED = f"{WEIGHTS} bad = IsNaN(w) g = Where(bad, z, w) y = MatMul(g, v)"
+EXPONENTIALS = "e = Exp(x) i = Constant<value = int64[1] {-1}>() total = ReduceSum(e, i) y = Div(e, total)"
+LENGTH = """b = Mul(x, x) q = Mul(b, b) axes = Constant<value = int64[1] {2}>() v = ReduceMean(q, axes)
+    r = Sqrt(v)"""
+SUMMED = "i = Constant<value = int64[1] {-1}>() e = Exp(x) t = ReduceSum(e, i)"
+VARIANCE = "b = Mul(x, x) " + LAYER_NORM.replace("EPSILON", "1e-5").replace("(x, ", "(b, ").replace("y = Div(d, r)", "")
+READ = {
+    "a mask hides what it is added to": (
+        f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
+        f"""{BOOLEAN.replace("-1e9", "-inf")} y = MatMul(w, v)""",
+        HEADS,
+    ),
+    "a fill that replaces is added": (
+        f"{BOOLEAN} y = MatMul(w, v)",
+        f"{WEIGHTS} y = MatMul(w, v)",
+        HEADS,
+    ),
+    "a fill hides beside any score": (
+        f"{WEIGHTS} y = MatMul(w, v)",
+        f"""{WEIGHTS.replace("-1e9", "-1e30")} y = MatMul(w, v)""",
+        HEADS,
+    ),
+    "a guard is for rows that are masked": (GUARDED, f"{WEIGHTS} y = MatMul(w, v)", HEADS),
+    "a row with an infinity is NaN throughout": (EXPONENTIALS, "y = Softmax<axis = -1>(x)", "float[b,s,4] x"),
+    "the hyperbolic tangent of an infinity": (
+        "n = Neg(x) u = Exp(x) d = Exp(n) a = Sub(u, d) c = Add(u, d) y = Div(a, c)",
+        "y = Tanh(x)",
+        "float[b,s,4] x",
+    ),
+    "weights beyond float64": (
+        f"w = Mul(x, x) {EXPONENTIALS.replace('(x)', '(w)')}",
+        "w = Mul(x, x) y = Softmax<axis = -1>(w)",
+        "float[b,s,4] x",
+    ),
+    "their logarithm": (
+        "w = Mul(x, x) e = Exp(w) i = Constant<value = int64[1] {-1}>() t = ReduceSum(e, i) l = Log(t) y = Sub(w, l)",
+        "w = Mul(x, x) y = LogSoftmax<axis = -1>(w)",
+        "float[b,s,4] x",
+    ),
+    "what is computed of them, and rounded": (
+        f"w = Mul(x, x) {EXPONENTIALS.replace('(x)', '(w)').replace('y =', 'p =')} "
+        "n = Neg(p) u = Exp(p) d = Exp(n) y = Sub(u, d)",
+        "w = Mul(x, x) p = Softmax<axis = -1>(w) h = Sinh(p) y = Add(h, h)",
+        "float[b,s,4] x",
+    ),
+    "values that are mixed before they are divided": (
+        "w = Mul(x, x) e = Exp(w) i = Constant<value = int64[1] {-1}>() t = ReduceSum(e, i) p = MatMul(e, v) "
+        "y = Div(p, t)",
+        "w = Mul(x, x) e = Softmax<axis = -1>(w) y = MatMul(e, v)",
+        "float[b,s,4] x, float[4,4] v",
+    ),
+    "a variance out of range beside its own infinity": (
+        f"{VARIANCE} g = Div(d, r) y = Mul(g, q)",
+        f"{VARIANCE} o = Constant<value = float[4] {{1.0, 1.0, 1.0, 1.0}}>() "
+        "g = LayerNormalization<epsilon = 1e-5>(b, o) y = Mul(g, q)",
+        "float[b,s,4] x",
+    ),
+    "a logarithm beyond float64": (
+        f"{ZERO} e = Exp(x) a = Add(e, one) b = Log(a) c = Mul(b, b) f = Exp(c) g = Add(f, one) y = Log(g)",
+        "a = Softplus(x) b = Mul(a, a) y = Softplus(b)",
+        "float[b,s,4] x",
+    ),
+    "a logarithm of a sum that loses NaN": (
+        "n = Reciprocal(x) s = Log(n) i = Constant<value = int64[1] {-1}>() e = Exp(s) t = ReduceSum(e, i) y = Log(t)",
+        "n = Reciprocal(x) s = Log(n) i = Constant<value = int64[1] {-1}>() y = ReduceLogSumExp(s, i)",
+        "float[b,s,4] x",
+    ),
+    "the sign of a 0": (f"{ZERO} y = Reciprocal(x)", f"{ZERO} a = Add(x, z) y = Reciprocal(a)", "float[b,s,4] x"),
+}
+"""What a fused op may make of strange numbers → an original, what is right as well, and inputs."""
+MISREAD = {
+    "a mask hides no more than it says": (
+        f"{WEIGHTS} y = MatMul(w, v)",
+        f"""{BOOLEAN.replace("Where(c, s, low)", "Where(c, s, z)")} y = MatMul(w, v)""",
+        HEADS,
+    ),
+    "what no mask hides is not hidden": (
+        f"{ZERO} s = MatMul(q, k) w = Softmax<axis = -1>(s) y = MatMul(w, v)",
+        f"{ZERO} s = MatMul(q, k) i = IsNaN(s) f = Where(i, z, s) w = Softmax<axis = -1>(f) y = MatMul(w, v)",
+        "float[2,3,3] q, float[2,3,3] k, float[2,3,3] v",
+    ),
+    "a small mask hides nothing": (
+        f"""{WEIGHTS.replace("-1e9", "-5.0")} y = MatMul(w, v)""",
+        f"{WEIGHTS} y = MatMul(w, v)",
+        HEADS,
+    ),
+    "a mask is missing": (
+        f"{WEIGHTS} y = MatMul(w, v)",
+        f"{ZERO} {WEIGHTS[WEIGHTS.index('t = ') :]}".replace("n = Where(c, z, low) a = Add(s, n)", "a = Identity(s)")
+        + " y = MatMul(w, v)",
+        HEADS,
+    ),
+    "a row that is masked throughout is no mean": (
+        GUARDED.replace("-1e9", "-inf"),
+        GUARDED,
+        HEADS,
+    ),
+    "a guard that lets NaN of masked rows pass": (
+        GUARDED.replace("-1e9", "-inf"),
+        f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
+        HEADS,
+    ),
+    "finite exponentials are not NaN": (
+        EXPONENTIALS,
+        f"{EXPONENTIALS.replace('y =', 'p =')} l = Constant<value = float {{2.0}}>() g = Greater(x, l) "
+        "nan = Constant<value = float {nan}>() y = Where(g, nan, p)",
+        "float[b,s,4] x",
+    ),
+    "enormous exponentials are not equal": (
+        f"{ZERO} c = Sub(x, one) u = Exp(x) d = Exp(c) t = Add(u, d) y = Div(u, t)",
+        f"{ZERO} c = Sub(x, one) u = Exp(x) d = Exp(c) t = Add(u, d) q = Div(u, t) n = IsNaN(q) "
+        "h = Constant<value = float {0.5}>() y = Where(n, h, q)",
+        "float[b,s,4] x",
+    ),
+    "the square of infinity is no enormous number": (
+        f"{LENGTH} y = Div(b, r)",
+        f"{ZERO} {LENGTH} g = Div(b, r) n = IsNaN(g) y = Where(n, z, g)",
+        "float[b,s,4] x",
+    ),
+    "a length out of range is not 1": (
+        f"{LENGTH} y = Div(b, r)",
+        f"{LENGTH} f = IsInf(v) g = Where(f, b, r) y = Div(b, g)",
+        "float[b,s,4] x",
+    ),
+    "weights beyond float64 are no mean": (
+        f"w = Mul(x, x) {EXPONENTIALS.replace('(x)', '(w)')}",
+        f"w = Mul(x, x) {EXPONENTIALS.replace('(x)', '(w)').replace('y =', 'q =')} n = IsNaN(q) "
+        "h = Constant<value = float {0.25}>() y = Where(n, h, q)",
+        "float[b,s,4] x",
+    ),
+    "a difference of infinities is no number": (
+        "u = Exp(x) d = Exp(x) y = Sub(u, d)",
+        f"{ZERO} u = Exp(x) d = Exp(x) q = Sub(u, d) n = IsInf(x) y = Where(n, z, q)",
+        "float[b,s,4] x",
+    ),
+    "a row of which all is hidden has no weights": (
+        f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
+        f"""{WEIGHTS.replace("-1e9", "-3.4028234e38")} y = MatMul(w, v)""",
+        HEADS,
+    ),
+    "NaN is no infinity without an op that makes it one": (
+        f"{SUMMED} y = Log(t)",
+        f"{ZERO} {SUMMED} l = Log(t) n = IsNaN(l) o = Constant<value = float {{inf}}>() y = Where(n, o, l)",
+        "float[b,s,4] x",
+    ),
+    "NaN beside numbers is not lost": (
+        f"{SUMMED} y = Log(t)",
+        f"{ZERO} {SUMMED} l = ReduceLogSumExp(x, i) n = IsNaN(l) y = Where(n, z, l)",
+        "float[b,s,4] x",
+    ),
+    "an infinity whose sign is wrong": (f"{ZERO} y = Identity(x)", f"{ZERO} y = Abs(x)", "float[b,s,4] x"),
+    "an overflow that was none": (
+        "y = Exp(x)",
+        f"{ZERO} m = Constant<value = float {{80.0}}>() n = Min(x, m) y = Exp(n)",
+        "float[b,s,4] x",
+    ),
+    "what is empty loses a dimension": (
+        "a = Constant<value = int64[1] {2}>() y = ReduceMax(x, a)",
+        "y = Identity(x)",
+        "float[b,0,4] x",
+    ),
+}
+"""What is wrong for all that → an original, and what it must not become."""
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_read_in_another_way_is_right(name: str) -> None:
+    before, after, inputs = READ[name]
+    models = [written(body, inputs, "float y") for body in (before, after)]
+    for model in models:
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert Original(models[0], [feed for seed in range(5) for feed in feeds(models[0], seed)]).wrong(models[1]) is None
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_what_is_wrong_is_wrong_in_every_reading(name: str) -> None:
+    before, after, inputs = MISREAD[name]
+    models = [written(body, inputs, "float y") for body in (before, after)]
+    for model in models:
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert Original(models[0], [f for seed in range(5) for f in feeds(models[0], seed)]).wrong(models[1]) is not None
