@@ -120,10 +120,12 @@ def _declare(draft: Draft, proto: GraphProto) -> None:
         if info is None:
             info = proto.value_info.add(name=name)
             info.type.tensor_type.elem_type = dtype
+        if term.shape is None:
+            continue  # an If gives it, whose branches differ in rank
         dims = info.type.tensor_type.shape.dim
-        while len(dims) < len(term.shape or ()):
+        while len(dims) < len(term.shape):
             dims.add()
-        for dim, size in zip(dims, term.shape or (), strict=True):
+        for dim, size in zip(dims, term.shape, strict=True):
             if isinstance(size, int) and not dim.HasField("dim_value"):
                 dim.dim_value = size
 

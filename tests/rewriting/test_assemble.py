@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import helper, parser
 
+import onnxfuse
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language.catalogue import load
 from onnxfuse.model.graph import family_of
@@ -68,3 +69,15 @@ def test_domains_are_imported_once_and_those_that_are_stay(domains: list[str]) -
     found = [(entry.domain, entry.version) for entry in made.opset_import]
     new = sorted(set(domains) - {"", "ai.onnx.ml"})
     assert found == [("", 18), ("ai.onnx.ml", 3), *((domain, 1) for domain in new)]
+
+
+def test_an_output_of_unknown_shape_is_declared_as_the_model_declares_it() -> None:
+    """The branches of the If have other ranks, so that the fused op behind it has none."""
+    branches = (
+        "then_branch = t () => (float[n, 8] a) { a = Exp (x) }, else_branch = f () => (float[8] b) { b = Neg (r) }"
+    )
+    body = f"r = ReduceMax <keepdims = 0> (x, zero)  v = If <{branches}> (c)  s = Sigmoid (v)  y = Mul (v, s)"
+    made = model(f"zero = Constant <value = int64[1] {{0}}> ()  {body}", "float[n, 8] x, bool c", "float[?, 8] y")
+    result = onnxfuse.optimize(made, target="ort", validate="off").model
+    assert "QuickGelu" in [node.op_type for node in result.graph.node]
+    assert len(result.graph.output[0].type.tensor_type.shape.dim) == 2
