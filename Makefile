@@ -13,9 +13,15 @@ unexport PYTHONDONTWRITEBYTECODE
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev]'
+	touch $(VENV)/usable $@
+
+# Whoever only looks waits for no tools of development.
+$(VENV)/usable: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[cpu]'
 	touch $@
 
-demo: $(VENV)/installed
+demo: $(VENV)/usable
 	@for model in $(DEMO); do printf '\n$$ onnxfuse report %s\n' $$model; $(BIN)/onnxfuse report $$model || exit; done
 	@printf '\n$$ onnxfuse optimize %s -o demo\n' '$(DEMO)'
 	@$(BIN)/onnxfuse optimize $(DEMO) -o demo

@@ -112,7 +112,7 @@ def optimize(
         converted, validation = _converted(claim, precision, experiment, progress)
         fused = replace(fused, model=converted.model, lifted=None)
         build = replace(build, base_dir=spool.path.parent) if spool is not None else build
-    report = _report(given, source, fused, build, at, converted, nodes_on=_card(nodes, card))
+    report = _report(given, source, fused, build, at, converted, card or CARDS[DEFAULT], nodes=nodes)
     report.left_out, report.validation = left_out, validation
     if card is not None:
         _add_estimates(report, fused, card, at, build)
@@ -192,12 +192,14 @@ def report(
     shapes: Mapping[str, Sequence[int]] | None = None,
     why: str | None = None,
     card: Card | None = None,
+    shares_on: Card | None = None,
     nodes: bool = False,
     precision: Precision | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """What can be fused, what it saves, and what almost can; on a `card`, how long it takes.  Nothing is run.
 
+    Shares of time, and times of `nodes`, are those of `shares_on`, else of `card`, else of a usual one.
     Near misses of the rule `why` are told even where its pattern is so small that they say little.  Nothing is
     converted to the build's opset; what a conversion to a `precision` would do is told, as far as constants say.  With
     `nodes` the report has each node, too.
@@ -213,16 +215,11 @@ def report(
         options: dict[str, Any] = {"rules": build.rules, "base_dir": build.base_dir, "target": build.target}
         converted = convert(fused.model, precision, weights=False, **options)
         fused = replace(fused, model=converted.model, lifted=None)
-    result = _report(given, source, fused, build, at, converted, nodes_on=_card(nodes, card))
+    result = _report(given, source, fused, build, at, converted, shares_on or card or CARDS[DEFAULT], nodes=nodes)
     if card is not None:
         _add_estimates(result, fused, card, at, build)
     result.seconds = time.perf_counter() - started
     return result
-
-
-def _card(nodes: bool, card: Card | None) -> Card | None:
-    """The card that nodes are weighed on, where they are asked for."""
-    return (card or CARDS[DEFAULT]) if nodes else None
 
 
 def _report(
@@ -232,8 +229,9 @@ def _report(
     build: Build,
     at: Sizes,
     converted: Converted | None,
+    card: Card,
     *,
-    nodes_on: Card | None,
+    nodes: bool,
 ) -> Report:
     served, target = examine(fused.model, build.rules), build.target
     before = model if target.functions else expand(model)
@@ -246,10 +244,10 @@ def _report(
     read = fused.lifted or Lifted.of(fused.model, build.base_dir)
     # Terms have the element types of before a conversion.
     original, output = Side(source, asked(source, at)), Side(read, asked(read, at, None if converted else terms))
-    nodes = None
-    if nodes_on is not None:
+    each_node = None
+    if nodes:
         reasons = {id(e.node): reason for e, reason in alone(output.launches, names, fused.near_misses, known_ops)}
-        nodes = before_and_after(original, output, fused.sites, reasons, nodes_on)
+        each_node = before_and_after(original, output, fused.sites, reasons, card)
     return Report(
         model="",
         target=target.name,
@@ -260,8 +258,9 @@ def _report(
         nodes_after=count_nodes(fused.model),
         before=totals(original.launches),
         after=totals(output.launches),
-        remaining=remaining(output.launches, names, fused.near_misses, known_ops, CARDS[DEFAULT]),
-        nodes=nodes,
+        remaining=remaining(output.launches, names, fused.near_misses, known_ops, card),
+        shares_on=card.name,
+        nodes=each_node,
         fusions=[fusion(site, at.known) for site in sites],
         near_misses=fused.near_misses,
         unread=sorted(fused.unread),

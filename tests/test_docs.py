@@ -50,9 +50,11 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     """A folder with what the pages speak of: models/, an export called bert.onnx, a few in exports/, and the README's
-    rule in my_rules/; for docs/ci.md its settings and the baseline, too."""
-    if request.node.callspec.params["page"] == "docs/ci.md":
+    rule in my_rules/; the baseline where a page has one made, and for docs/ci.md its settings."""
+    page = request.node.callspec.params["page"]
+    if page in ("README.md", "docs/ci.md"):
         shutil.copy(request.getfixturevalue("baseline"), tmp_path)
+    if page == "docs/ci.md":
         (settings,) = [block for block in blocks("docs/ci.md") if block.startswith("[tool.onnxfuse]")]
         (tmp_path / "pyproject.toml").write_text(settings)
     (tmp_path / "models").symlink_to(ROOT / "models")

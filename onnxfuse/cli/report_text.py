@@ -40,13 +40,15 @@ def print_optimized(
     if report.conversion is not None:
         print_conversion(out, report.conversion, verbose=verbose)
     _print_verdict(out, report.validation)
-    _print_runs(out, report)
-    if written:
-        out.print(Text(f"  {phrases.advice(report)}", style="dim"))
+    if not written:
+        _print_runs(out, report)
     for extra in written[1:]:
         out.print(Text(f"  with its external data in {extra}", style="dim"))
     print_page(out, page)
-    out.print(Text(f"  {'written' if written else 'nothing written'}, {report.seconds:.1f} s\n", style="dim"))
+    out.print(Text(f"  {'written' if written else 'nothing written'}, {report.seconds:.1f} s", style="dim"))
+    if written:
+        out.print(Padding.indent(Text(phrases.closing(report), style="dim"), 2))
+    out.print()
 
 
 def print_report(out: Console, report: Report, *, verbose: bool) -> None:
@@ -54,7 +56,7 @@ def print_report(out: Console, report: Report, *, verbose: bool) -> None:
     out.print(Text(report.model, style="bold"))
     _print_sum(out, report)
     print_fusions(out, report.fusions, scopes=True, sites=verbose)
-    print_remaining(out, report.remaining, verbose=verbose)
+    print_remaining(out, report.remaining, report.shares_on, verbose=verbose)
     _print_placement(out, report)
     if report.conversion is not None:
         print_conversion(out, report.conversion, verbose=verbose)
@@ -259,5 +261,5 @@ def _print_verdict(out: Console, validation: Validation) -> None:
     out.print(Padding.indent(Text.assemble(_MARKS[validation.verdict], phrases.verdict(validation)), 2))
     if validation.verdict == "equal" and validation.note:
         out.print(Padding.indent(Text(validation.note, style="dim"), 4))
-    if validation.reference_error is not None:
-        out.print(Text(f"    {phrases.against_float64(*validation.reference_error)}", style="dim"))
+    if told := phrases.against_float64(validation):
+        out.print(Text(f"    {told}", style="dim"))

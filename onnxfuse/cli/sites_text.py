@@ -83,15 +83,15 @@ def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool
     out.print(Padding.indent(table, 2))
 
 
-def print_remaining(out: Console, remaining: Sequence[Remaining], *, verbose: bool) -> None:
-    """The ops that are launched one by one still, with their share of the predicted time."""
+def print_remaining(out: Console, remaining: Sequence[Remaining], card: str, *, verbose: bool) -> None:
+    """The ops that are launched one by one still, with their share of the time that is predicted on a card."""
     shown = [each for each in remaining if verbose or each.share >= _SMALL]
     if not remaining:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("not fused", no_wrap=True)
     table.add_column("nodes", justify="right", no_wrap=True)
-    table.add_column("of the time", justify="right", no_wrap=True)
+    table.add_column(f"of {card} time", justify="right", no_wrap=True)
     table.add_column("why", overflow="fold")
     for each in shown:
         table.add_row(Text(each.op, style="bold"), str(each.nodes), f"{each.share:.0%}", Text(each.reason, style="dim"))

@@ -161,7 +161,7 @@ class _Builder(Backend):
                 self.names[name] = Pattern("constant", name=name)
 
     def _parameter(self, p: Parameter) -> Pattern:
-        return Pattern("constant" if p.constant else "variable", name=p.name, op=p.kind or "")
+        return Pattern("constant" if p.constant else "variable", name=p.name, op=p.kind or "", line=p.line)
 
     def build(self, block: int) -> Pattern:
         root = number(0)

@@ -58,7 +58,8 @@ class Binder:
         known = self.failures.get(key)
         if known is None or matched / self.variant.size > known.matched / known.size:
             covered = frozenset(term.id for term in self.cover)
-            self.failures[key] = Failure(self.rule, self.root, t, p.line, matched, self.variant.size, covered, reason)
+            line = p.line or self.rule.blocks[self.variant.block][0].lineno  # numbers have none of their own
+            self.failures[key] = Failure(self.rule, self.root, t, line, matched, self.variant.size, covered, reason)
 
     def _scalar(self, p: Pattern, value: float, t: Term) -> Iterator[None]:
         """Solve a scalar pattern with at most one unbound name for a number."""

@@ -314,6 +314,8 @@ class Report:
     runs: Runs | None = None
     card: str | None = None
     """Name of the card that the estimates are for."""
+    shares_on: str = ""
+    """Name of the card that shares of the predicted time are for."""
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Shapes of the inputs that bytes and times are for; empty where the inputs are of kinds that none fit."""
     assumed: str = ""

@@ -37,6 +37,14 @@ def test_every_command_has_help_with_an_example(command: list[str], capsys: Capt
     assert max(map(len, out.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("group", [[], ["rules"]], ids=str)
+def test_a_list_of_commands_says_of_each_what_it_does_in_full(group: list[str], capsys: Capture) -> None:
+    assert main([*group, "--help"]) == 0
+    commands = capsys.readouterr().out.partition("Commands:\n")[2]
+    assert commands
+    assert "..." not in commands
+
+
 def test_help_imports_nothing_heavy() -> None:
     """What makes it quick; benchmarks/scale.py measures how quick."""
     heavy = "{'onnx', 'numpy', 'rich', 'onnxruntime', 'onnx_graphsurgeon'}"

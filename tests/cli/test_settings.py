@@ -118,6 +118,8 @@ def test_check_without_arguments_checks_what_is_settled(
     engine.fusions = [fusion()]
     assert main(["check", "--update-baseline"]) == 0
     assert (project / "b.jsonl").exists()
+    written = "onnxfuse: ../b.jsonl is written; without --update-baseline it is compared with\n"
+    assert capsys.readouterr().err == written
     assert main(["check"]) == 0
     assert capsys.readouterr().err == ""
     assert [(call["target"].name, call["ignore"], call["shapes"]) for call in engine.calls] == [

@@ -30,10 +30,10 @@ def test_what_hardly_takes_time_is_told_together(capsys: Capture) -> None:
         Remaining("Resize", 1, 0.004, "no rule has this op"),
         Remaining("Pad", 3, 0.002, "no rule has this op"),
     ]
-    sites_text.print_remaining(console.console(), remaining, verbose=False)
+    sites_text.print_remaining(console.console(), remaining, "h200", verbose=False)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[1:3] == [["Conv", "2", "50%", "a", "product", "by", "itself"], ["others", "4", "1%"]]
-    sites_text.print_remaining(console.console(), remaining, verbose=True)
+    sites_text.print_remaining(console.console(), remaining, "h200", verbose=True)
     assert "Resize" in capsys.readouterr().out
 
 

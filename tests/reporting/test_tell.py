@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue as language
 from onnxfuse.reporting.tell import fusion, worth_telling
@@ -23,6 +25,18 @@ def test_a_near_miss_names_the_step_and_what_stands_there() -> None:
     }"""
     misses = fuse(model(text), language.load()).near_misses
     assert [(miss.rule, miss.reason) for miss in misses] == [("LayerNormalization", "Pow exponent wants 2, saw 3")]
+
+
+def test_a_name_that_binds_nothing_stands_at_its_line() -> None:
+    text = """g (float[1,2,8,8] x, float[2,1,1] f) => (float[1,3,6,6] y) <float[3,2,3,3] w> {
+        t = Mul (x, f)
+        y = Conv (t, w)
+    }"""
+    (miss,) = fuse(model(text), language.load()).near_misses
+    assert (miss.rule, miss.reason) == ("ScaleConv", "factor wants a constant, saw an input")
+    file, _, line = miss.source.rpartition(":")
+    rules = Path(__file__).parents[2] / "rules"
+    assert "factor: const" in (rules / file).read_text().splitlines()[int(line) - 1]
 
 
 def test_a_place_that_a_fusion_covers_is_no_near_miss_of_another_rule() -> None:

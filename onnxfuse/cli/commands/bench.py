@@ -11,7 +11,7 @@ from .options import PATH, begin, format_, given_inputs, limited, print_json, pr
 from .options import seconds as allowed
 
 
-@click.command()
+@click.command(short_help="Measure MODEL against what becomes of it.")
 @click.argument("model", type=PATH, metavar="MODEL")
 @click.argument("fused", type=PATH, metavar="[FUSED]", required=False)
 @given_inputs

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from onnxfuse.system.isolation import Tell
 
 
-@click.command()
+@click.command(short_help="Fail if a MODEL lacks fusions: a step for CI.")
 @some_models
 @click.option("--expect", multiple=True, metavar="COUNT", help="Such as 'Attention>=12' (also <= == > <; repeatable).")
 @click.option("--baseline", type=PATH, metavar="FILE", help="Fail where a fusion that this file counts is gone.")
@@ -66,7 +66,7 @@ def check(
     Example:
       onnxfuse check bert.onnx --expect 'Attention>=12' --expect 'LayerNormalization==25'
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --update-baseline
-      onnxfuse check exports/*.onnx --baseline fusions.jsonl --format text --format sarif=fusions.sarif
+      onnxfuse check exports/*.onnx --format text --format sarif=fusions.sarif
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --runtime onnxruntime==1.23
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --fleet auto
     """
@@ -235,6 +235,8 @@ class _Kept:
             kept = {name: found for name, found in self.before.models.items() if not self.prune or name in given}
             models = kept | {name: baseline.sites(report) for name, report in reports.items()}
             atomic_write.replace(self.file, [baseline.text(models, __version__).encode("utf-8", "surrogateescape")])
+            if not quiet:
+                click.echo(f"onnxfuse: {self.file} is written; without --update-baseline it is compared with", err=True)
             return
         known = self.before.models
         new = sum(requirements.gained(report, known.get(name)) for name, report in reports.items())

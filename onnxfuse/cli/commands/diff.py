@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from onnxfuse.system.isolation import Tell
 
 
-@click.command()
+@click.command(short_help="Say what one export gains and loses against another.")
 @click.argument("before", type=PATH, metavar="BEFORE")
 @click.argument("after", type=PATH, metavar="AFTER")
 @selection

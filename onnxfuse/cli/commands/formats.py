@@ -32,26 +32,28 @@ class Format:
     file: Path | None = None
 
 
-class _FormatType(click.ParamType):
-    name = "format"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Format:
-        """Of ``sarif`` or ``sarif=FILE``."""
-        style, equals, file = str(value).partition("=")
+def _parsed(_: click.Context, __: click.Parameter, values: Iterable[str]) -> list[Format]:
+    """Of ``sarif`` or ``sarif=FILE``, each."""
+    formats = []
+    for value in values:
+        style, equals, file = value.partition("=")
         if style not in FORMATS:
-            self.fail(f"{style!r} is not one of {', '.join(map(repr, FORMATS))}", param, ctx)
+            raise click.BadParameter(f"{style!r} is not one of {', '.join(map(repr, FORMATS))}", param_hint="--format")
         if equals and not file:
-            self.fail(f"{value!r}: name a file, such as {style}=fusions.{style}", param, ctx)
-        return Format(style, Path(file) if file and file != STDOUT else None)
+            raise click.BadParameter(f"{value!r}: name a file, such as {style}=fusions.{style}", param_hint="--format")
+        formats.append(Format(style, Path(file) if file and file != STDOUT else None))
+    return formats
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(style) for style in FORMATS if style.startswith(incomplete)]
+
+def _completed(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    return [CompletionItem(style) for style in FORMATS if style.startswith(begun)]
 
 
 option = click.option(
     "--format",
     "formats",
-    type=_FormatType(),
+    callback=_parsed,
+    shell_complete=_completed,
     multiple=True,
     metavar="NAME[=FILE]",
     help=f"{', '.join(FORMATS)}; may be repeated, such as text and sarif=FILE.  [default: text]",

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     Judge: TypeAlias = Literal["onnxruntime", "reference", "kernels"]
 
 
-@click.command()
+@click.command(short_help="Fuse each MODEL, prove that it computes the same, and write it.")
 @models
 @click.option("-o", "--output", metavar="OUT", help="File or folder to write to.  [default: NAME.fused.onnx]")
 @selection
@@ -107,7 +107,7 @@ def optimize(
     Example:
       onnxfuse optimize bert.onnx                       write bert.fused.onnx
       onnxfuse optimize exports/*.onnx -o fused/        write fused/NAME.onnx for each
-      onnxfuse optimize exports/*.onnx -o fused/ --jobs 4     four at a time
+      onnxfuse optimize exports/*.onnx -o fused/ --jobs 4
       onnxfuse optimize - < bert.onnx > fused.onnx      from stdin to stdout
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --ignore Gelu --report fusions.json
       onnxfuse optimize bert.onnx --shape input_ids:1,128 --card h100

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxfuse.errors import UsageError
-
 from .many import choose_workers, shown, workers
 from .options import (
     card,
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from onnxfuse.system.isolation import Tell
 
 
-@click.command()
+@click.command(short_help="Say what can be fused, what that saves, and why the rest cannot.")
 @models
 @selection
 @shape
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
 @precision
 @click.option("--why", metavar="RULE", help="Every place where this rule fuses or nearly does.")
 @click.option("--estimate", is_flag=True, help="Predict the time of each fused node on a GPU, and what bounds it.")
-@card("The GPU: a100, h100, h200, or a .json file with figures.  [default: h200]")
+@card("The GPU that times and their shares are of: a100, h100, h200, or a .json file.  [default: h200]")
 @click.option("--explain", metavar="NODE", help="What becomes of this node, and why.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every site; in JSON, every node.")
 def report(
@@ -89,17 +87,16 @@ def report(
     from onnxfuse.language import lookup
     from onnxfuse.performance import gpus
 
-    if card and not estimate:
-        raise UsageError("--card is for --estimate")
     wanted, crew = choose_precision(options), choose_workers(options)
     choose_target(options)
     build = Build(**options)
-    known = gpus.given(card or gpus.DEFAULT if estimate else None, build.target)
+    weighed = gpus.card(card or gpus.DEFAULT)
+    estimated = gpus.given(card or gpus.DEFAULT if estimate else None, build.target)
     lookup.check_rules((*build.select, *build.ignore, *filter(None, [why])), build.rules)
     out, sources = console.console(), paths.expand(models)
     places, nodes = page_places(html, sources), html is not None or (verbose and style == "json")
 
-    one = _Reporter(build, shapes, settled(), why, explain, known, wanted, nodes, places)
+    one = _Reporter(build, shapes, settled(), why, explain, weighed, estimated, wanted, nodes, places)
 
     def show(told: tuple[Report, NodeProto | None]) -> Report:
         found, node = told
@@ -129,7 +126,9 @@ class _Reporter:
     settings: Settings
     why: str | None
     explain: str | None
+    shares_on: Card
     card: Card | None
+    """To estimate on."""
     precision: Precision | None
     nodes: bool
     places: Mapping[Path, Path]
@@ -149,6 +148,7 @@ class _Reporter:
             shapes=sizes(self.shapes, self.settings, path),
             why=self.why,
             card=self.card,
+            shares_on=self.shares_on,
             nodes=self.nodes,
             precision=self.precision,
             progress=progress,

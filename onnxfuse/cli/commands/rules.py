@@ -37,7 +37,7 @@ def rules() -> None:
     """
 
 
-@rules.command(name="list")
+@rules.command(name="list", short_help="List the rules in the order in which they run.")
 @more_rules
 def list_rules(rules: tuple[Path, ...]) -> None:
     """List the rules in the order in which they run: folder, name (and op, where another is emitted), what is fused.
@@ -89,7 +89,7 @@ def show_rule(name: str, rules: tuple[Path, ...]) -> None:
         click.echo(rule.text.rstrip())
 
 
-@rules.command(name="test")
+@rules.command(name="test", short_help="Prove what a rule claims of itself, or all rules.")
 @click.argument("name", required=False)
 @more_rules
 def test_rules(name: str | None, rules: tuple[Path, ...]) -> int:

@@ -10,7 +10,7 @@ import click
 from .options import PATH, begin, given_inputs, limited, provider, rules, seconds, seed, shape, timeout
 
 
-@click.command()
+@click.command(short_help="Run MODEL once, and say what comes out.")
 @click.argument("model", type=PATH, metavar="MODEL")
 @given_inputs
 @click.option("--outputs", type=PATH, metavar="FILE.npz", help="Write the outputs there.")

@@ -94,8 +94,8 @@ def _head(report: Report, nodes: Nodes) -> dict[str, Any]:
             f"{report.placement.onnxruntime})" + "".join(f"; {n} × {op}" for op, n in report.placement.after.items())
         )
     notes = [validation.note] if validation.verdict == "equal" and validation.note else []
-    if validation.reference_error is not None:
-        notes.append(phrases.against_float64(*validation.reference_error))
+    if told := phrases.against_float64(validation):
+        notes.append(told)
     asked = validation.verdict != "not validated" or validation.note
     unproved = "not proved yet: report runs nothing; onnxfuse optimize proves the numbers before it writes a file"
     return {

@@ -13,7 +13,7 @@ from onnxfuse.errors import UsageError
 
 @click.command()
 @option
-def command(formats: tuple[Format, ...]) -> tuple[Format, ...]:
+def command(formats: list[Format]) -> list[Format]:
     return formats
 
 
@@ -72,5 +72,5 @@ def test_what_is_no_format(word: str, message: str) -> None:
 
 def test_a_shell_completes_them() -> None:
     (parameter,) = command.params
-    found = parameter.type.shell_complete(click.Context(command), parameter, "j")
+    found = parameter.shell_complete(click.Context(command), "j")
     assert [item.value for item in found] == ["json", "junit"]
