@@ -47,7 +47,7 @@ def print_optimized(
     print_page(out, page)
     out.print(Text(f"  {'written' if written else 'nothing written'}, {report.seconds:.1f} s", style="dim"))
     if written:
-        out.print(Padding.indent(Text(phrases.closing(report), style="dim"), 2))
+        _print_line(out, phrases.closing(report), style="dim")
     out.print()
 
 
@@ -56,6 +56,8 @@ def print_report(out: Console, report: Report, *, verbose: bool) -> None:
     out.print(Text(report.model, style="bold"))
     _print_sum(out, report)
     print_fusions(out, report.fusions, scopes=True, sites=verbose)
+    if not report.fusions:
+        out.print()
     print_remaining(out, report.remaining, report.shares_on, verbose=verbose)
     _print_placement(out, report)
     if report.conversion is not None:
@@ -71,6 +73,11 @@ def print_page(out: Console, page: Path | None) -> None:
     """Where the page was written, if one was."""
     if page is not None:
         out.print(Text(f"  page in {page}", style="dim"))
+
+
+def _print_line(out: Console, text: str, style: str = "") -> None:
+    """A line that stays indented where a terminal breaks it."""
+    out.print(Padding.indent(Text(text, style=style), 2))
 
 
 def _print_placement(out: Console, report: Report) -> None:
@@ -92,7 +99,7 @@ def _print_runs(out: Console, report: Report) -> None:
     """What runs the fused model, in one line."""
     if report.runs is None:
         return
-    out.print(Text(f"  {phrases.runs(report.runs)}", style="dim"))
+    _print_line(out, phrases.runs(report.runs), style="dim")
 
 
 def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:
@@ -222,21 +229,23 @@ def _print_sum(out: Console, report: Report) -> None:
     if before.bytes and after.bytes:
         traffic = f"{human_bytes(after.bytes)} of traffic"
         figures.append(_change(human_bytes(before.bytes), traffic, before.bytes, after.bytes))
-    out.print(f"  {'' if report.fusions else 'nothing to fuse; '}{', '.join(figures)}")
+    _print_line(out, f"{'' if report.fusions else 'nothing to fuse; '}{', '.join(figures)}")
     _print_sizes(out, report)
     if before.unsized or after.unsized:
         unsized = f"{before.unsized:,} → {human_launches(after.unsized)}"
-        out.print(Text(f"  traffic is without {unsized} whose sizes depend on the data", style="dim"))
+        _print_line(out, f"traffic is without {unsized} whose sizes depend on the data", style="dim")
 
 
 def _print_sizes(out: Console, report: Report) -> None:
     """The sizes that nobody gave, and how to."""
     if report.assumed:
-        out.print(Text(f"  {phrases.sizes(report)}", style="dim"))
+        _print_line(out, phrases.sizes(report), style="dim")
 
 
 def _change(before: str, after: str, then: int, now: int) -> str:
-    """``310 → 40 nodes (-87%)``"""
+    """``310 → 40 nodes (-87%)``, or ``40 nodes`` where nothing changes."""
+    if then == now:
+        return after
     return f"{before} → {after}" + (f" ({now / then - 1:+.0%})" if then else "")
 
 
