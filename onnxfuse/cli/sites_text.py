@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +19,8 @@ from .quantities import human_launches, human_traffic
 _EXAMPLES = 3
 _SMALL = 0.01
 """Of the time: ops that remain and take less are counted together."""
+_NARROW, _NARROW_WITH_CODE = 80, 110
+"""Columns: below, headings are broken, for names to have more."""
 _TOP = "(top)"
 """The module path of what stands in none."""
 
@@ -29,9 +31,10 @@ def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, site
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("fusion", overflow="fold")
-    for heading in ("sites", "launches saved", "traffic saved"):
-        table.add_column(heading, justify="right", no_wrap=True)
     told = (scopes or sites) and any(fusion.code for fusion in fusions)
+    broken = out.width < (_NARROW_WITH_CODE if told else _NARROW)
+    for heading in ("sites", "launches saved", "traffic saved"):
+        table.add_column(heading.replace(" ", "\n") if broken else heading, justify="right", no_wrap=True)
     if told:
         table.add_column("code", overflow="fold")
     groups: dict[str, list[Fusion]] = defaultdict(list)
@@ -43,21 +46,26 @@ def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, site
         if sites:
             for fusion in group:
                 node = fusion.node.removeprefix(f"{fusion.scope}/")
-                where = f"  {fusion.scope or _TOP}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
+                where = f"{fusion.scope or _TOP}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
                 saved = f"{fusion.launches_saved:,}"
-                row: list[Text | str] = [Text(where, style="dim"), "", saved, human_traffic([fusion])]
+                row: list[RenderableType] = [_inside(where), "", saved, human_traffic([fusion])]
                 table.add_row(*row, *([Text(fusion.code, style="dim")] if told else []))
         elif scopes:
             places = (f"{fusion.scope or _TOP}{_with(fusion)}\n{short(fusion.code)}" for fusion in group)
             for place, count in collapsed(places):
                 scope, code = place.split("\n")
-                row = [Text(f"  {scope}", style="dim"), Text(str(count), style="dim"), "", ""]
+                row = [_inside(scope), Text(str(count), style="dim"), "", ""]
                 table.add_row(*row, *([Text(code, style="dim")] if told else []))
     out.print()
     out.print(Padding.indent(table, 2))
     if not known_bytes(fusions)[1]:
         out.print(Text("  ? and >: a size depends on the data", style="dim"))
     out.print()
+
+
+def _inside(text: str) -> RenderableType:
+    """What stands below a rule, indented also where it is folded."""
+    return Padding.indent(Text(text, style="dim"), 2)
 
 
 def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from onnxfuse.cli import console, sites_text
 from onnxfuse.reporting.records import Remaining
@@ -22,6 +24,20 @@ def test_near_misses_that_would_save_most_come_first(capsys: Capture) -> None:
         "  1 × Attention at /enc/layer.3/Div: Pow exponent wants 2, saw 3 (9 launches)",
         "  3 × Gelu at /enc/layer.0-2/Div: Pow exponent wants 2, saw 3",
     ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+@pytest.mark.parametrize("code", ["", "modeling_bert.py:202"])
+def test_what_is_folded_stays_indented(width: int, code: str) -> None:
+    scope = "/bert/encoder/layer.0/attention/output/LayerNorm/and/further/down/where/names/are/long"
+    out = io.StringIO()
+    sites_text.print_fusions(Console(file=out, width=width), [fusion(scope=scope, code=code)], scopes=True, sites=False)
+    lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+    assert max(map(len, lines)) <= width
+    below = lines[next(i for i, line in enumerate(lines) if line.startswith("    /bert")) :]
+    assert all(line.startswith("    ") for line in below)
+    assert "".join(line.split()[0] for line in below) == scope
+    assert any("launches saved" in line for line in lines) == (width > (110 if code else 79))
 
 
 def test_what_hardly_takes_time_is_told_together(capsys: Capture) -> None:
