@@ -40,13 +40,13 @@ def small_process() -> Iterator[Isolated]:
             finally:
                 os._exit(1)
 
-        def ask(work: Callable[[Tell], Any], seconds: float) -> Any:
+        def ask(work: Callable[[Tell], Any], seconds: float, *, silent: bool = False) -> Any:
             try:
                 with Client(listener.address) as connection:
                     connection.send((work, seconds, os.getcwd()))
                     returned, result = connection.recv()
             except (EOFError, ConnectionError):
-                return isolated(work, seconds)
+                return isolated(work, seconds, silent=silent)
             if returned:
                 return result
             raise result

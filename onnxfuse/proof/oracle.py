@@ -218,7 +218,8 @@ class Oracle:
         """The outputs on tensors without elements, in a process of its own: several kernels of onnxruntime crash on
         these.  Raises SessionError."""
         try:
-            return isolated(partial(_run_once, emulated(model), folder, case.inputs, options), EMPTY_SECONDS)
+            run = partial(_run_once, emulated(model), folder, case.inputs, options)
+            return isolated(run, EMPTY_SECONDS, silent=True)
         except (ModelError, TookTooLongError) as error:
             raise CrashError(str(error)) from None
 

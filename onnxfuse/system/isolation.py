@@ -37,11 +37,14 @@ class TookTooLongError(Exception):
         super().__init__(f"took longer than {seconds:g} s" + (f" to {steps[-1]}" if steps else ""))
 
 
-def isolated(work: Callable[[Tell], _Result], seconds: float, tell: Tell | None = None) -> _Result:
+def isolated(
+    work: Callable[[Tell], _Result], seconds: float, tell: Tell | None = None, *, silent: bool = False
+) -> _Result:
     """What `work` returns, done in a child process, in which each step may take `seconds`; 0 is no limit.
 
     `work` tells its steps; they are told here as well, to `tell`.  What it returns or raises is pickled.  A system that
-    cannot fork has it done here, without a limit.
+    cannot fork has it done here, without a limit.  What a `silent` one writes to stderr is not seen, such as the last
+    words of native code that crashes.
 
     Raises:
         TookTooLongError: a step took longer; the process is gone.
@@ -49,7 +52,7 @@ def isolated(work: Callable[[Tell], _Result], seconds: float, tell: Tell | None 
     """
     if not hasattr(os, "fork"):
         return work(tell or (lambda step, done, total: None))
-    child = _Child(work)
+    child = _Child(work, silent=silent)
     try:
         result = _listen(child, seconds, tell)
     finally:
@@ -115,7 +118,7 @@ def _tried(work: Callable[[Tell], _Result]) -> _Result | Exception:
 class _Child:
     """A process that does some work, and tells of it."""
 
-    def __init__(self, work: Callable[[Tell], Any], others: Iterable[_Child] = ()) -> None:
+    def __init__(self, work: Callable[[Tell], Any], others: Iterable[_Child] = (), *, silent: bool = False) -> None:
         """Begin; what `others` tell is not for this one to hear."""
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # or the child would print it once more
@@ -127,6 +130,8 @@ class _Child:
         if not self._pid:
             for reader in (self.reader, *(other.reader for other in others)):
                 os.close(reader)
+            if silent:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             _work(work, writer, parent)
         os.close(writer)
 

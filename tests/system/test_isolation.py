@@ -187,3 +187,14 @@ def test_together_without_fork_they_are_done_here(monkeypatch: pytest.MonkeyPatc
     pid, error = together([lambda tell: (tell("step", 0, 1), os.getpid())[1], lambda tell: 1 / 0], 2)
     assert pid == os.getpid()
     assert isinstance(error, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(("silent", "seen"), [(False, "last words"), (True, "")])
+def test_what_a_silent_child_says_is_not_seen(silent: bool, seen: str, capfd: pytest.CaptureFixture[str]) -> None:
+    def work(tell: Tell) -> None:
+        os.write(2, b"last words")
+        os.kill(os.getpid(), signal.SIGABRT)
+
+    with pytest.raises(ModelError, match="crashed with SIGABRT"):
+        isolated(work, LONG, silent=silent)
+    assert capfd.readouterr().err == seen
