@@ -14,7 +14,7 @@ from benchmarks.random_graphs.feeds import Feed
 from benchmarks.random_graphs.noise import NOISE, noisy, parity, shaken
 from onnxfuse.errors import ModelError
 from onnxfuse.runtime.quiet import Session, SessionError
-from tests.benchmarks.test_random_graphs import written
+from tests.benchmarks.test_random_graphs_judge import written
 
 FEEDS = [Feed(f"{n} rows", {"x": np.ones((n, 2, 4), np.float32)}) for n in (0, 3, 1)]
 
