@@ -51,6 +51,7 @@ def optimize(
     target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
     provider: Literal["cpu", "cuda"] = "cpu",
     runtime: str | None = None,
+    keep_products: Literal["all", "weighted"] | None = None,
     opset: int | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -81,6 +82,9 @@ def optimize(
         provider: Where it runs them: "cpu" or "cuda", the latter with "ort" only.
         runtime: "onnxruntime==1.23" writes what that version runs and computes rightly, its opset, IR version, ops and
             element types; "onnxruntime" is the version that is installed.  None: any, with what the newest can.
+        keep_products: Fuse around products, so that a quantizer finds each MatMul, Gemm and Conv that it would find in
+            `model`: "all" of them, or only those that are "weighted" by a constant, which lets attention be fused.
+            docs/quantization.md says which is for which quantizer.
         opset: Convert to this opset of ai.onnx first.  If it is not given, "onnx" and "ort" raise the opset to the
             lowest that has the standard ops they find.
         select, ignore: Names of the rules to use, and not to use.
@@ -126,7 +130,7 @@ def optimize(
     from onnxfuse.targets import runtimes
     from onnxfuse.targets.target import Target
 
-    meant = Target(target, provider, runtimes.given(runtime))
+    meant = Target(target, provider, runtimes.given(runtime), keep_products)
     source = sources.opened(model, weights=validate != "off")
     place = Path(output) if output is not None else None
     with spool.beside(place if precision is not None else None, source.proto) as weights:
@@ -154,6 +158,7 @@ def report(
     target: Literal["onnxfuse", "onnx", "ort"] = "onnxfuse",
     provider: Literal["cpu", "cuda"] = "cpu",
     runtime: str | None = None,
+    keep_products: Literal["all", "weighted"] | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     rules: Sequence[Path] = (),
@@ -175,7 +180,7 @@ def report(
     from onnxfuse.targets import runtimes
     from onnxfuse.targets.target import Target
 
-    meant = Target(target, provider, runtimes.given(runtime))
+    meant = Target(target, provider, runtimes.given(runtime), keep_products)
     source = sources.opened(model, weights=False)
     found = pipeline.report(
         source.proto,

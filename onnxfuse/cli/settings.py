@@ -31,7 +31,7 @@ from onnxfuse.reporting import requirements
 
 FILE, TABLE = "pyproject.toml", "[tool.onnxfuse]"
 _PATHS = {"models", "rules", "baseline"}
-_FLAGS = ("rules", "select", "ignore", "target", "provider", "runtime")
+_FLAGS = ("rules", "select", "ignore", "target", "provider", "runtime", "keep_products")
 """Settings that are options of several commands, by the same name."""
 _COMMANDS = {
     "report": (*_FLAGS, "jobs"),
@@ -202,6 +202,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "target": _one_of("onnxfuse", "onnx", "ort"),
     "provider": _one_of("cpu", "cuda"),
     "runtime": ('a string, such as "onnxruntime==1.23"', _string),
+    "keep_products": _one_of("all", "weighted"),
     "baseline": ('a file, such as "fusions.jsonl"', _string),
     "jobs": ("a number, 0 for one for each CPU", _count),
 }

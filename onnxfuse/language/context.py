@@ -25,6 +25,10 @@ class Context:
     """Is the scope the body of a local function?"""
     reused: Set[int] = frozenset()
     """Terms that several terms use, or that must exist as values."""
+    alive: Set[int] = frozenset()
+    """Terms that outputs depend on."""
+    inside_gemms: Set[int] = frozenset()
+    """Products that are part of a Gemm; known only where products are kept."""
     named: Set[int] = frozenset()
     """Terms that values of the model are."""
     written_out: Callable[[Term], Sequence[Term] | None] = lambda term: None

@@ -26,6 +26,7 @@ from onnxfuse.terms.term import REAL, Term, Terms, is_number
 from .binding import Binder, Failure
 from .compare import KIND_TEXT, close, kind_fits
 from .instantiate import RefusedError, conclude
+from .kept_products import hidden
 from .near_miss import describe, listed, surplus
 from .prefilter import OPENINGS, Glance, may_lack, may_open
 
@@ -75,6 +76,8 @@ class Matcher(Binder):
         self.glance = Glance()
         self.passed: list[tuple[Term, list[Variant]]] = []
         """Variants that a glance ruled out at a term."""
+        self.hiding: list[tuple[Match, str]] = []
+        """What fits, but would hide a product that the target keeps; and the op of that."""
 
     def match(self, variant: Variant, root: Term) -> Match | None:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
@@ -348,10 +351,14 @@ class Matcher(Binder):
             return None
         if found.emitted is self.root:
             return None
-        cover = tuple(self.cover)
-        return Match(
-            self.rule, self.variant.block, self.root, found.bindings, cover, found.emitted, found.exposed, matched
-        )
+        block, cover = self.variant.block, tuple(self.cover)
+        match = Match(self.rule, block, self.root, found.bindings, cover, found.emitted, found.exposed, matched)
+        if (kept := self.catalogue.target.keep_products) is not None:
+            results = [found.emitted, *found.exposed.values()]
+            if op := hidden(cover, results, self.context, weighted=kept == "weighted"):
+                self.hiding.append((match, op))
+                return None
+        return match
 
 
 def whole_of(term: Term) -> Term:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -23,6 +23,7 @@ from onnxfuse.terms.term import REAL, Term
 from .binding import Failure
 from .cost import nodes
 from .index import Index
+from .kept_products import inside_gemms, sums_product
 from .match import Match, Matcher, whole_of
 from .on_integers import kept_apart, on_integers
 from .select import Candidate, choose, weigh
@@ -58,6 +59,8 @@ class Found:
     unprofitable: list[Candidate] = field(default_factory=list)
     slower: dict[Match, int] = field(default_factory=dict)
     """Matches that would take a node from its kernel on integers, and the position of that node."""
+    hiding: list[tuple[Match, str]] = field(default_factory=list)
+    """Matches that were not made for a quantizer to find a product, and the op of that."""
 
 
 def search(
@@ -72,7 +75,7 @@ def search(
     still be converted to a higher opset."""
     found = Found(dict(view.terms_of))
     scope = replace(view.context, raisable=raising, written_out=partial(outputs_of, view))
-    matcher = Matcher(view.terms, catalogue, scope)
+    matcher, kept = Matcher(view.terms, catalogue, scope), catalogue.target.keep_products is not None
     order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
     state = State.of(view, found)
     for rules in strata:
@@ -82,7 +85,7 @@ def search(
         barren: set[int] = set()
         room = GROWTH * len(state.alive) + ROOM
         for _ in range(ROUNDS):
-            matcher.context = state.within(scope)
+            matcher.context = state.within(scope, inside_gemms(view, found.current) if kept else frozenset())
             if not _round(view, found, state, matcher, index, order, barren, banned):
                 break
             state, last = State.of(view, found), state
@@ -119,14 +122,15 @@ class State:
                 users.setdefault(arg.id, []).append(term)
         return State(alive, needed, names, users)
 
-    def within(self, scope: Context) -> Context:
-        """What rules may ask about the scope in this state."""
+    def within(self, scope: Context, inside: Set[int] = frozenset()) -> Context:
+        """What rules may ask about the scope in this state; `inside` are products that are part of a Gemm."""
         reused = self.needed | {i for i, above in self.users.items() if any(u is not above[0] for u in above)}
         outputs: dict[int, dict[int, Term]] = {}
         for term in self.alive:
             if term.op == "Output":
                 outputs.setdefault(term.args[0].id, {})[term.attr("index")] = term
-        return replace(scope, reused=reused, named=self.names.keys(), outputs=outputs)
+        alive, named = {term.id for term in self.alive}, self.names.keys()
+        return replace(scope, reused=reused, alive=alive, inside_gemms=inside, named=named, outputs=outputs)
 
 
 def _round(
@@ -153,9 +157,13 @@ def _round(
             continue
         matches = _matches(matcher, index, term)
         if banned:
-            matches = [m for m in matches if not _forbidden(m, banned, names, users)]
+            matches = [m for m in matches if not any((m.rule.name, v) in banned for v in _values(m, names, users))]
         if integer:
             matches = kept_apart(matches, integer, found.slower)
+        for match, op in matcher.hiding:
+            match.values = _values_above(match.root.id, names, users)
+            found.hiding += [(match, op)] if all(m.rule is not match.rule for m in matches) else []
+        matcher.hiding.clear()
         if not matches:
             barren.add(term.id)
         for match in matches:
@@ -260,11 +268,12 @@ def _substitute(
         found.touched |= match.values
         found.covered[match] = tuple(name for term in match.cover for name in names.get(term.id, ()))
         _trace(found, match, users)
+    kept = view.catalogue is not None and view.catalogue.target.keep_products is not None
     done: dict[int, Term] = {}
     for name, term in found.current.items():
         if term.id in done:
             found.current[name] = done[term.id]
-        elif name in found.stale or not (_current(term, alive) or name in found.touched):
+        elif name in found.stale or not (_current(term, alive, kept) or name in found.touched):
             found.stale.add(name)
         else:
             if term.id not in alive and is_reshape(term) and term.args[0].id in replacement:
@@ -295,9 +304,11 @@ def wanted(old: Term, candidate: Candidate, state: State) -> bool:
     return old.id in state.needed or any(user.id not in inside for user in state.users.get(old.id, ()))
 
 
-def _current(term: Term, alive: Container[int]) -> bool:
-    """Is a term worth keeping up to date: do outputs depend on it, or on what it holds in another shape?"""
-    return term.id in alive or (is_reshape(term) and term.args[0].id in alive)
+def _current(term: Term, alive: Container[int], kept: bool) -> bool:
+    """Is a term worth keeping up to date: do outputs depend on it, or on what it holds in another shape?  Where
+    products are `kept`, what a Gemm gives is, too: in a longer sum its product is an operand."""
+    whole = term.args[0] if is_reshape(term) else term
+    return term.id in alive or whole.id in alive or (kept and sums_product(whole, alive))
 
 
 def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:
@@ -315,15 +326,6 @@ def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int,
         else:
             stack.extend(user.id for user in users.get(i, ()))
     return above
-
-
-def _forbidden(
-    match: Match,
-    banned: Collection[tuple[str, str]],
-    names: Mapping[int, list[str]],
-    users: Mapping[int, list[Term]],
-) -> bool:
-    return any((match.rule.name, value) in banned for value in _values(match, names, users))
 
 
 def _values(match: Match, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:

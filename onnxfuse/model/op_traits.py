@@ -40,8 +40,8 @@ _ROWS = """
     Concat                           removable cheap foldable
     Constant                         cheap free declares_dtype
     ConstantOfShape                  foldable growing declares_dtype
-    Conv                             product moderate
-    ConvTranspose                    product
+    Conv                             product quantizable moderate
+    ConvTranspose                    product quantizable
     Cos                              unary moderate foldable
     Cosh                             unary
     CumSum                           like_first foldable
@@ -62,7 +62,7 @@ _ROWS = """
     GatherElements                   movement foldable
     GatherND                         movement removable cheap foldable
     Gelu                             unary moderate
-    Gemm                             product moderate
+    Gemm                             product quantizable moderate
     Greater                          comparison foldable
     GreaterOrEqual                   comparison foldable
     GroupNormalization               like_first
@@ -83,7 +83,7 @@ _ROWS = """
     Log                              unary foldable continuous
     LogSoftmax                       like_first row_by_row coerced moderate
     LpNormalization                  like_first
-    MatMul                           row_by_row product moderate foldable common
+    MatMul                           row_by_row product quantizable moderate foldable common
     Max                              broadcast commutative foldable continuous
     Mean                             broadcast foldable
     MeanVarianceNormalization        like_first
@@ -217,6 +217,8 @@ SHAPE_QUERIES = _ops("shape_query")
 """Ops that look at the shape of their input alone."""
 PRODUCTS = _ops("product")
 """Products of matrices, bound by arithmetic: to compute one twice costs more than any launch saves."""
+QUANTIZABLE = _ops("quantizable")
+"""Products of the second input with the first that quantizers know by what they are called."""
 SOFTMAX = _ops("softmax")
 """Ops that make the weights of attention."""
 COERCED = _ops("coerced")

@@ -93,11 +93,11 @@ def _not_made(
     """Matches that would have cost something; `names` are the values of terms."""
     graph = view.graph
 
-    def told(match: Match, reason: str, kept: str) -> NearMiss:
-        node = graph.nodes[graph.producer[names[match.root.id]]]
+    def told(match: Match, reason: str, kept: str, saved: int = 0) -> NearMiss:
+        node = graph.nodes[graph.producer[names.get(match.root.id, kept)]]
         scope, code = f"{graph.path}{modules.of([node])}", place(frames(node))
         source = f"{match.rule.path}:{match.rule.emit[0].lineno}"
-        return NearMiss(match.rule.name, source, scope, node.name or kept, reason, code=code)
+        return NearMiss(match.rule.name, source, scope, node.name or kept, reason, saved, code)
 
     for match, index in found.slower.items():
         node = graph.nodes[index]
@@ -109,6 +109,11 @@ def _not_made(
         if root.id in names and root.id not in covered and candidate.survivors:
             kept = next((names[t.id] for t in candidate.survivors if t.id in names), "an intermediate")
             yield told(candidate.match, f"fusing saves nothing: {kept} is needed elsewhere as well", kept)
+    for match, op in found.hiding:
+        value = min(match.values & graph.producer.keys(), default="")
+        if value and not match.rule.lowers:
+            saved = max(sum(min(launches(term), 1) for term in match.cover) - 1, 0)
+            yield told(match, f"left for a quantizer to find the {op}, as --keep-products wants it", value, saved)
 
 
 def _covered(sites: Sequence[FusedNode]) -> set[int]:

@@ -92,6 +92,7 @@ def _splice(draft: Draft, nodes: list[NodeProto], used: set[str]) -> None:
         protobuf.remove(proto.initializer, lambda t: t.name not in read or t.name in draft.constants)
         proto.initializer.extend(constants)
         kept |= inputs | {t.name for t in proto.initializer}
+        kept -= _turned(draft, nodes)
         protobuf.remove(proto.value_info, lambda info: info.name not in kept or _mistaken(draft, info))
         _declare(draft, proto)
     else:
@@ -102,6 +103,14 @@ def _splice(draft: Draft, nodes: list[NodeProto], used: set[str]) -> None:
         del proto.node[:]
         proto.node.extend([*heads, *nodes])
         import_domains(proto, nodes)
+
+
+def _turned(draft: Draft, nodes: Iterable[NodeProto]) -> set[str]:
+    """Initializers whose declared shape would become wrong where a quantizer is to come: onnxruntime's quantize_dynamic
+    makes a MatMul of each Gemm, transposes its weight in place, and refuses the model for what it says of that."""
+    if draft.functions.catalogue.target.keep_products is None:
+        return set()
+    return {node.input[1] for node in nodes if node.op_type == "Gemm"} & draft.graph.initializers.keys()
 
 
 def _mistaken(draft: Draft, info: ValueInfoProto) -> bool:

@@ -16,14 +16,14 @@ from onnxfuse.language.bodies import UNKNOWN, Use, asks_for_ranks, asks_for_shap
 from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, number_of
 from onnxfuse.model.schema import is_standard
-from onnxfuse.model.standard import STANDARD
+from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, Term, is_number
 
 from . import view_nodes
 from .operators import complete, counted, op_node
-from .plan import Draft, Plan, UnrealisableError
+from .plan import Draft, NewNode, Plan, UnrealisableError
 from .shape_vectors import shape_vector
 from .view_nodes import as_reshape, reshape
 
@@ -199,8 +199,7 @@ class _Realizer:
         if as_it_is or (not catalogue.target.functions and is_standard(term.op, attrs, self.draft.opset)):
             output = op_node(self.plan, term.op, inputs, attrs, dtype, limit, name)
             node = self.plan.nodes[-1]
-            if node.domain not in STANDARD:  # onnx infers nothing behind it, and quantizers want to know the type
-                self.plan.declared[output] = (term, dtype)
+            self._declare(node, output, term, dtype)
         else:
             kinds = real_dtype([dtype, *(a.dtype for a in term.args)])
             shapes: tuple[tuple[int | str, ...] | None, ...] = ()
@@ -257,10 +256,18 @@ class _Realizer:
         for i, name in enumerate(names):
             if name:
                 part = self.terms.raw("Output", [whole], (("index", i),), shape=None, dtype=dtype)
-                self.plan.register(part, limit - 0.5, name, output_dtype(whole.op, i, dtype))
+                kind = output_dtype(whole.op, i, dtype)
+                self.plan.register(part, limit - 0.5, name, kind)
+                if not i or i in wanted:
+                    self._declare(node, name, current.get(name, part), kind)
         if output_dtype(whole.op, index, dtype) != asked:
             return self.plan.node("Cast", [names[index]], {"to": asked}, limit)
         return str(names[index])
+
+    def _declare(self, node: NewNode, output: str, term: Term, dtype: int) -> None:
+        """Say the type of a node's output where onnx infers nothing: quantizers want to know it."""
+        if node.domain != DOMAIN and schema_of(node.op, self.draft.opset, node.domain) is None:
+            self.plan.declared[output] = (term, dtype)
 
     def _chain(self, term: Term, dtype: int, limit: float, name: str) -> str:
         """A flat sum or product as binary nodes; differences and quotients as Sub and Div."""

@@ -149,6 +149,9 @@ class Writer:
             first.setdefault(term.id, name)
             if is_reshape(term):
                 reshaped.setdefault(term.args[0].id, name)
+        # What a Gemm that is kept gives is needed for what is the same in another shape.
+        kept = self.draft.functions.catalogue.target.keep_products is not None
+        gemms = {node.output[0] for node in graph.nodes if kept and node.op_type == "Gemm"}
         wanted: set[int] = set()
         looked: set[int] = set()
         stack = [name for name in graph.outputs if name in graph.producer]
@@ -167,6 +170,7 @@ class Writer:
                 stack += _read_by(graph, index)
                 continue
             made = [current[name] for name in node.output if name]
+            stack += [name for term in made if (name := reshaped.get(term.id, "")) in gemms]
             terms = [a for term in made for a in term.args or (term,)]  # what an opaque node computes has no arguments
             while terms:
                 term = terms.pop()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from onnx import defs
 
@@ -26,6 +26,9 @@ NEWEST = runtimes.known()[-1].opset
 
 EXPANDED = frozenset({"GroupNormalization"})
 """Standard ops that onnxruntime has no kernel for on a CPU.  It expands their function; the equations are faster."""
+
+QUANTIZED = frozenset(("Attention", "EmbedLayerNormalization"))
+"""What onnxruntime's quantizers take for the ops of com.microsoft with these names, whatever domain they are of."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ class Target:
     """Of onnxruntime."""
     runtime: Runtime | None = None
     """The onnxruntime that must run its files; None if any may."""
+    keep_products: Literal["all", "weighted"] | None = None
+    """Whether the products, or those with a weight, stay nodes of their own, for a quantizer to find."""
 
     def __post_init__(self) -> None:
         if (self.name, self.provider) in KINDS:
@@ -142,7 +147,7 @@ class Target:
         """Can the standard op stand in its files, or in function bodies, at this opset?"""
         if not (is_standard(op, attrs, opset) and allows(op, opset, dtype)):
             return False
-        return op not in self.kind.expanded and self.has_kernel(op, dtype, opset, features)
+        return op not in self.kind.expanded and not self._mistaken(op) and self.has_kernel(op, dtype, opset, features)
 
     def may_have(self, op: str, opset: int, dtype: int, features: Collection[str] = (), *, raising: bool) -> bool:
         """The same at this opset or, when `raising`, at one that is worth raising the model to."""
@@ -166,7 +171,7 @@ class Target:
         features = runtimes.features(op, attrs, inputs, type_name(dtype))
         if defined:
             return self.has(op, attrs, opset, dtype, features)
-        return op not in self.kind.expanded and self.has_kernel(op, dtype, opset, features)
+        return op not in self.kind.expanded and not self._mistaken(op) and self.has_kernel(op, dtype, opset, features)
 
     def wanted_opset(self, op: str, attrs: Mapping[str, Any]) -> int:
         """The opset that its files have to have for this op; 0 if it is not worth raising one for it."""
@@ -175,7 +180,11 @@ class Target:
     def _raised(self, op: str, opset: int = 0) -> range:
         """The opsets above one to which a model is raised for this op."""
         highest = self.runtime.opset if self.runtime else defs.onnx_opset_version()
-        return range(opset + 1, highest + 1) if op in self.kind.worth_raising else range(0)
+        return range(opset + 1, highest + 1) if op in self.kind.worth_raising and not self._mistaken(op) else range(0)
+
+    def _mistaken(self, op: str) -> bool:
+        """Would a quantizer take the op for another one?  Fused ops have names of their own."""
+        return self.keep_products is not None and not self.functions and op.rpartition(".")[2] in QUANTIZED
 
 
 DEFAULT = Target()

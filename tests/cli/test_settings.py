@@ -22,6 +22,7 @@ models = ["exports/*.onnx", "one.onnx"]
 rules = ["my_rules"]
 ignore = ["Gelu"]
 target = "onnx"
+keep_products = "weighted"
 baseline = "b.jsonl"
 jobs = 0
 
@@ -57,6 +58,7 @@ def test_what_is_settled(project: Path) -> None:
         "rules": ("my_rules",),
         "ignore": ("Gelu",),
         "target": "onnx",
+        "keep_products": "weighted",
         "jobs": 0,
         "baseline": "b.jsonl",
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from onnx import TensorProto
 
@@ -78,3 +80,16 @@ def test_the_opset_is_raised_for_what_is_worth_it() -> None:
     assert STANDARD.may_have("Gelu", 17, FLOAT, raising=True)
     assert not STANDARD.may_have("Gelu", 17, FLOAT, raising=False)
     assert Target("ort", runtime=runtimes.of("1.20")).wanted_opset("Attention", {}) == 0
+
+
+@pytest.mark.parametrize("keep", ["all", "weighted"])
+def test_quantizers_take_ops_for_those_of_com_microsoft_by_their_name(keep: Any) -> None:
+    plain, kept = (Target("ort", keep_products=each) for each in (None, keep))
+    assert plain.has("Attention", {}, 23, FLOAT)
+    assert not kept.has("Attention", {}, 23, FLOAT)
+    assert plain.wanted_opset("Attention", {}) == 23
+    assert kept.wanted_opset("Attention", {}) == 0
+    cuda = Target("ort", "cuda", keep_products=keep)
+    assert not cuda.can_say("com.microsoft.EmbedLayerNormalization", {}, 17, FLOAT, defined=False)
+    assert cuda.can_say("com.microsoft.MultiHeadAttention", {}, 17, FLOAT, defined=False)
+    assert Target(keep_products=keep).has("Attention", {}, 23, FLOAT), "in a function body, whose name is another"

@@ -369,3 +369,21 @@ def test_an_op_that_a_view_behind_it_moves_into_is_still_the_one_that_was_fused(
     after = fuse(before, CATALOGUE).model
     assert [family_of(node) for node in after.graph.node if node.domain == "onnxfuse"] == ["FusedMatMul", "SafeSoftmax"]
     assert_same_numbers(before, after)
+
+
+@pytest.mark.parametrize("target", [Target("ort"), Target("ort", "cuda")], ids=lambda t: t.provider)
+def test_types_are_known_behind_ops_that_onnx_does_not_have(target: Target) -> None:
+    """onnxruntime's quantizers ask for the type of each value, and onnx infers none behind these ops."""
+    rms = "{0}q = Mul ({1}, {1}) {0}m = ReduceMean <axes = [-1]> ({0}q) {0}e = Add ({0}m, eps) {0}s = Sqrt ({0}e)"
+    rms += " {0}u = Div ({1}, {0}s) {0} = Mul ({0}u, g)"
+    before = model(
+        f"""g (float[N, 3, 4] x, float[4, 4] w) => (float[N, 3, 4] y)
+            <float eps = {{0.00001}}, float[4] g = {{1, 2, 3, 4}}> {{
+            {rms.format("a", "x")} p = MatMul (a, w) s = Add (p, x) {rms.format("b", "s")}
+            o = MatMul (b, w) y = Add (o, s) }}"""
+    )
+    after = fuse(before, CATALOGUE.serving(target)).model
+    assert {"SimplifiedLayerNormalization", "com.microsoft.SkipSimplifiedLayerNormalization"} & set(ops(after.graph))
+    inferred = onnx.shape_inference.infer_shapes(after).graph
+    typed = {info.name for info in [*inferred.value_info, *inferred.output] if info.type.tensor_type.elem_type}
+    assert {name for node in after.graph.node for name in node.output if name} <= typed

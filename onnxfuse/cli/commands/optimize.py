@@ -114,6 +114,7 @@ def optimize(
       onnxfuse optimize bert.onnx --html bert.html      and a page that shows what was done
       onnxfuse optimize bert.onnx --precision fp16
       onnxfuse optimize bert.onnx --target ort --runtime onnxruntime==1.23
+      onnxfuse optimize bert.onnx --keep-products       for a quantizer to come
     """
     from onnxfuse.cli import console, paths, report_text
     from onnxfuse.fusing.build import Build

@@ -103,6 +103,17 @@ selection = options(
         metavar="onnxruntime==X.Y",
         help="Write what this version runs, or the one that is installed: onnxruntime.  [default: any]",
     ),
+    click.option(
+        "--keep-products",
+        flag_value="all",
+        help="Fuse around MatMul, Gemm and Conv, for a quantizer to find them (docs/quantization.md).",
+    ),
+    click.option(
+        "--keep-weighted-products",
+        "keep_products",
+        flag_value="weighted",
+        help="Around those with a weight only: attention is fused.",
+    ),
 )
 
 
@@ -112,7 +123,8 @@ def choose_target(options: dict[str, Any]) -> None:
     from onnxfuse.targets.target import Target
 
     named = options.pop("runtime")
-    options["target"] = Target(options["target"], options.pop("provider"), runtimes.given(named))
+    kind = options["target"], options.pop("provider")
+    options["target"] = Target(*kind, runtimes.given(named), options.pop("keep_products"))
     if note := runtimes.newer(named):
         click.echo(f"onnxfuse: {note}", err=True)
 

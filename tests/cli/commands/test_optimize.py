@@ -87,6 +87,15 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("options", "keep"),
+    [([], None), (["--keep-products"], "all"), (["--keep-weighted-products", "--target", "ort"], "weighted")],
+)
+def test_products_are_kept_for_quantizers(options: list[str], keep: str | None, model: Path, engine: Engine) -> None:
+    assert main(["optimize", *options, str(model)]) == 0
+    assert engine.calls[0]["target"].keep_products == keep
+
+
 @pytest.mark.parametrize(("options", "seconds"), [("--validate kernels", 0), ("--validate kernels --timeout 5", 5)])
 def test_kernels_on_the_cpu_take_as_long_as_they_take(
     options: str, seconds: float, model: Path, engine: Engine
