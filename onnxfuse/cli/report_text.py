@@ -217,8 +217,9 @@ def census(report: Report) -> str:
 def _print_sum(out: Console, report: Report) -> None:
     """Nodes, launches and traffic of the whole model, before and after, and the sizes that these are for."""
     nodes = report.nodes_before, report.nodes_after
+    nothing = "nothing fused" if report.left_out else "nothing to fuse"
     if not report.fusions and nodes[0] == nodes[1]:
-        out.print(f"  nothing to fuse: {nodes[0]:,} nodes, unchanged")
+        out.print(f"  {nothing}: {nodes[0]:,} nodes, unchanged")
         if report.card is not None:
             _print_sizes(out, report)
         return
@@ -229,7 +230,7 @@ def _print_sum(out: Console, report: Report) -> None:
     if before.bytes and after.bytes:
         traffic = f"{human_bytes(after.bytes)} of traffic"
         figures.append(_change(human_bytes(before.bytes), traffic, before.bytes, after.bytes))
-    _print_line(out, f"{'' if report.fusions else 'nothing to fuse; '}{', '.join(figures)}")
+    _print_line(out, f"{'' if report.fusions else f'{nothing}; '}{', '.join(figures)}")
     _print_sizes(out, report)
     if before.unsized or after.unsized:
         unsized = f"{before.unsized:,} → {human_launches(after.unsized)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.cli import console, report_text
-from onnxfuse.reporting.records import NearMiss, Report, Validation
+from onnxfuse.reporting.records import Fusion, LeftOut, NearMiss, Report, Validation
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,10 @@ def test_one_reason_in_many_layers_is_told_once(capsys: pytest.CaptureFixture[st
 def test_superfluous_nodes_are_not_called_fused(capsys: pytest.CaptureFixture[str]) -> None:
     report_text.print_report(console.console(), Report("m.onnx", nodes_before=5, nodes_after=3), verbose=False)
     assert "nothing to fuse; 5 → 3 nodes (-40%)" in capsys.readouterr().out
+
+
+def test_what_was_left_out_was_there_to_fuse(capsys: pytest.CaptureFixture[str]) -> None:
+    gelu = Fusion("Gelu", "onnxfuse.Gelu", "/enc", "/enc/Mul", ("/enc/Mul",), (), 0, 0)
+    left = LeftOut(gelu, 1e-2, "differs by 1.0e-02")
+    report_text.print_report(console.console(), Report("m.onnx", 5, 5, left_out=[left]), verbose=False)
+    assert "nothing fused: 5 nodes, unchanged" in capsys.readouterr().out
