@@ -47,5 +47,7 @@ def test_superfluous_nodes_are_not_called_fused(capsys: pytest.CaptureFixture[st
 def test_what_was_left_out_was_there_to_fuse(capsys: pytest.CaptureFixture[str]) -> None:
     gelu = Fusion("Gelu", "onnxfuse.Gelu", "/enc", "/enc/Mul", ("/enc/Mul",), (), 0, 0)
     left = LeftOut(gelu, 1e-2, "differs by 1.0e-02")
-    report_text.print_report(console.console(), Report("m.onnx", 5, 5, left_out=[left]), verbose=False)
+    report_text.print_report(
+        console.console(), Report("m.onnx", nodes_before=5, nodes_after=5, left_out=[left]), verbose=False
+    )
     assert "nothing fused: 5 nodes, unchanged" in capsys.readouterr().out
