@@ -36,7 +36,6 @@ def fail(tell: Tell) -> None:
 
 
 def dawdle(tell: Tell) -> None:
-    tell("first", 0, 1)
     time.sleep(60)
 
 
@@ -61,9 +60,8 @@ def test_a_crash_is_told_and_the_next_is_answered(isolated: Isolated) -> None:
 
 
 def test_it_has_only_so_much_time(isolated: Isolated) -> None:
-    with pytest.raises(TookTooLongError, match=r"took longer than 1 s to first") as told:
+    with pytest.raises(TookTooLongError, match="took longer than 1 s"):
         isolated(dawdle, 1)
-    assert told.value.steps == ["first"]
 
 
 def test_several_processes_may_ask_at_a_time(isolated: Isolated) -> None:

@@ -53,6 +53,7 @@ def guarded(work: Callable[[], int]) -> int:
     asked = _passed_on(child)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, processes.STOPS)
     _, status = os.waitpid(child, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)  # nobody is to be killed any more
     return _exit_code(status, asked, Path(os.fsdecode(place[:].rstrip(b"\0"))))
 
 

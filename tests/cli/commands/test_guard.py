@@ -63,6 +63,16 @@ def test_memory_that_is_gone_is_told_too() -> None:
     assert done.stderr == "onnxfuse: m.onnx: killed, as a system does that has no memory left\n"
 
 
+def test_when_the_work_has_ended_nothing_waits_to_kill_it() -> None:
+    """Its number may be another process's, and at the end of Python an alarm ends whoever set it."""
+    script = script_of("os.kill(os.getppid(), signal.SIGINT); rest()").replace(
+        "sys.exit(guarded(work))", "code = guarded(work); print(signal.getitimer(signal.ITIMER_REAL)); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + signal.SIGINT
+    assert set(done.stdout.splitlines()) == {"(0.0, 0.0)"}
+
+
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_the_exit_code_is_that_of_the_work(code: int) -> None:
     done = run(f"print('done'); return {code}")
