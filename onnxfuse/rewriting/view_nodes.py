@@ -24,11 +24,15 @@ def reshape(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], li
     ]
     # A 0 copies the dimension of the input, which is no 0 where only another one is.
     open_dims = [i for i, d in enumerate(dims) if isinstance(d, Sym) or (target[i] == 0 and source[i : i + 1] != (0,))]
-    means_zero = plan.draft.opset >= 14 or all(_copies_zero(d, source[i : i + 1]) for i, d in enumerate(target))
+    symbols = {i for i, d in enumerate(target) if isinstance(d, Sym)}
+    copying = {i for i in symbols if _copies_zero(target[i], source[i : i + 1])}
+    decided = False
     # The rest of the elements; beside other symbols only what nothing else tells.
     for i in open_dims:
         rest = product(d for j, d in enumerate(target) if j != i)
-        alone = len(open_dims) == 1 or not means_zero
+        # Before opset 14 a 0 copies another dimension, which leaves the rest decided if that is none.
+        decided = plan.draft.opset < 14 and bool(symbols - {i}) and not copying - {i}
+        alone = len(open_dims) == 1 or decided
         if viewed(product(source), rest) == target[i] and (alone or not told(plan, target[i], limit)):
             dims[i], target = -1, (*target[:i], -1, *target[i + 1 :])
             open_dims.remove(i)
@@ -47,7 +51,7 @@ def reshape(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], li
         if without_ones(source) == without_ones(attrs["shape"]):
             bare = op_node(plan, "Squeeze", inputs, {"axes": tuple(gone)}, term.dtype, limit, "")
             return op_node(plan, "Unsqueeze", [bare], {"axes": tuple(come)}, term.dtype, limit, name)
-    if undecided and means_zero and all(told(plan, d, limit) for d in attrs["shape"]):
+    if undecided and not decided and all(told(plan, d, limit) for d in attrs["shape"]):
         target, computed = attrs["shape"], True
     if not computed:
         shape = plan.integers([d for d in dims if not isinstance(d, Sym)])
