@@ -31,7 +31,7 @@ from onnxfuse.targets.integer_kernels import TABLE
 INT8_ALLOWED = "session.qdqisint8allowed"
 BLOCK = 16
 PACKED = ("UINT4", "INT4", "UINT8", "INT8", "UINT16", "INT16")
-SCALED: Mapping[str, tuple[tuple[int, ...], dict[str, int]]] = {
+SCALED: Mapping[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "blocks": ((2, 8), {"axis": 0, "block_size": BLOCK}),
     "columns": ((8,), {"axis": 1}),
     "rows": ((2 * BLOCK,), {"axis": 0}),
@@ -76,7 +76,7 @@ def model(probe: Probe, kind: int, rounded: bool, constant: bool) -> onnx.ModelP
     """The op on `kind`, its result rounded again or not, its operands behind the first constants or not."""
     element = helper.tensor_dtype_to_np_dtype(kind)
     constants = [
-        numpy_helper.from_array(np.float32(0.02), "scale"),
+        numpy_helper.from_array(np.array(0.02, np.float32), "scale"),
         numpy_helper.from_array(np.zeros((), element), "zero"),
     ]
     inputs, nodes = [], []

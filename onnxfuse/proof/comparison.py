@@ -65,9 +65,9 @@ class Comparison:
         original."""
         runnable = self.runnable(fused)
         verdict = self._verdict(runnable)
-        if verdict.verdict == "mismatch":
+        if verdict.verdict == "mismatch" or (self.optimized and self.oracle.stepped):
             self.progress(SEARCH, 1, STEPS)
-            if self.optimized and self._verdict(self._original).verdict == "mismatch":
+            if self.optimized and (self._verdict(self._original).verdict == "mismatch" or self.oracle.stepped):
                 self.optimized = False
                 verdict = self._verdict(runnable)
         if not self.optimized and verdict.verdict == "equal":

@@ -24,6 +24,7 @@ from .cuts import Cut
 from .input_values import Case
 from .last_digits import moved
 from .precision import dtype_of, precisions
+from .quantizers import QUANTIZERS
 
 _SITES = 250
 """Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
@@ -140,7 +141,8 @@ def _explained(site: Cut, wrong: Mapping[Cut, str], fused: onnx.ModelProto) -> b
 
 
 def _parts(models: _Models, found: Sequence[Cut], real: Mapping[str, Any]) -> Iterator[list[Cut]]:
-    """Sites that run in one session: alike in who runs them in float64, and not too many or too large."""
+    """Sites that run in one session: alike in who runs them in float64 and in whether they round to steps, and not too
+    many or too large."""
     sizes = {tensor.name: tensor.ByteSize() for tensor in models.original.graph.initializer}
     groups: dict[tuple[bool, ...], list[Cut]] = {}
     for site in found:
@@ -150,7 +152,7 @@ def _parts(models: _Models, found: Sequence[Cut], real: Mapping[str, Any]) -> It
         )
         runs = [bool(float64.lacks_double(ops)) for ops in (before, after)]
         known = [bool(float64.lacks_double(ops) and float64.lacks_reference(ops)) for ops in (before, after)]
-        groups.setdefault((*runs, *known), []).append(site)
+        groups.setdefault((*runs, *known, bool(before & QUANTIZERS)), []).append(site)
     for group in groups.values():
         part: list[Cut] = []
         weight = fed = 0
@@ -182,7 +184,9 @@ def _compare_part(
     del feeds
     # Sites are small: threads would wait for each other.
     original = Session(emulated(before), models.base_dir, optimize=False, threads=1)
-    fused = Session(emulated(after), models.base_dir, optimize=True, threads=1, **models.kernels)
+    # Between quantizers the optimizer takes other kernels, and with their last digits other steps.
+    optimize = not any(node.op_type in QUANTIZERS for node in before.graph.node)
+    fused = Session(emulated(after), models.base_dir, optimize=optimize, threads=1, **models.kernels)
     worth = precisions(before, [output.name for output in before.graph.output])
     exact, again = _evaluator(before, models.base_dir), _evaluator(after, models.base_dir)
     wrong: dict[Cut, str] = {}

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from onnxfuse.model.op_traits import RANDOM, SHAPE_QUERIES
+from onnxfuse.model.op_traits import MOVEMENT, RANDOM, SHAPE_QUERIES
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.proof import numerics
 
@@ -108,6 +108,16 @@ class _Graph:
         cone.measured = cone.stops - asked
         return cone
 
+    def stepped(self) -> set[str]:
+        """Values that a quantizer has left few: a number in between, such as noise is, it would round again."""
+        found: set[str] = set()
+        for node in self.nodes:
+            source = node.input[0] if node.input else ""
+            dequantized = node.op_type == "DequantizeLinear" and source not in self.constants
+            if dequantized or (source in found and node.op_type in MOVEMENT):
+                found.update(node.output)
+        return found
+
 
 def find(original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Cut]:
     """Every value of both graphs that they compute differently from common values, in the order of `fused`.
@@ -118,6 +128,7 @@ def find(original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Cut]:
         return []
     before, after = _Graph(original.graph), _Graph(fused.graph)
     shared = (before.inputs | before.producers.keys()) & (after.inputs | after.producers.keys()) - before.fixed
+    shared -= before.stepped() | after.stepped()
     sites = []
     for node in after.nodes:
         for output in node.output:

@@ -63,6 +63,8 @@ class Oracle:
     """What the original ran on; empty where it cannot run."""
     swallowing = False
     """Whether the models that are compared add masks in half precision, though the original does not."""
+    stepped = False
+    """Did the last model that was compared need what values between two steps of a quantizer are allowed?"""
     reason: str
     """Why there are no cases, or none that could prove anything; "" where there are."""
 
@@ -90,7 +92,7 @@ class Oracle:
         self._precisions = precisions(original, self._outputs)
         self._least = precision
         self._truths: dict[str, list[Any] | None] = {}
-        self._boundaries, self._stepped = Boundaries(original, base_dir), False
+        self._boundaries = Boundaries(original, base_dir)
         self.cases, self.reason = self._run(original, seed, shapes, given)
         if reference and self.cases and not self.reason:
             self._measure_exactly(original)
@@ -187,10 +189,10 @@ class Oracle:
         if len(actual[0]) != len(self._outputs):
             note = f"the fused model has {len(actual[0])} outputs instead of {len(self._outputs)}"
             return Validation("mismatch", note=note, cases=len(self.cases))
-        self._stepped = False
+        self.stepped = False
         differences = list(self._differences(actual, rtol, atol))
         judged = self._judge(differences, rtol, atol)
-        if self._stepped and judged.verdict == "equal":
+        if self.stepped and judged.verdict == "equal":
             judged = replace(judged, note="; ".join(filter(None, (judged.note, self._boundaries.note))))
         if self._sensitive and all(d.error is not None for *_, d in differences):
             judged = replace(judged, verdict="equal", note=self._sensitive)  # unless float64 says otherwise
@@ -254,7 +256,7 @@ class Oracle:
                 if difference.reason and rtol is None and atol is None and difference.error is not None:
                     stepped = self._boundaries.explain(case, wanted, index, a)
                     difference = replace(difference, reason="" if stepped else difference.reason)
-                    self._stepped |= stepped
+                    self.stepped |= stepped
                 yield name, case, b, difference
 
     def _forgiven(self, case: Case, index: int, got: Any, wanted: Any, difference: numerics.Difference) -> bool:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from onnx import NodeProto
 
 from onnxfuse.lifting.view import View
+from onnxfuse.matching.on_integers import on_integers
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import Graph, captured_names
 from onnxfuse.model.op_traits import CHEAP, CONTINUOUS, RESHAPES, ROUNDING
@@ -86,16 +87,16 @@ def simpler(
             rest.register(found.current[name], live.place(name), name, view.dtypes[name])
     for index in live.nodes:
         live.uses.update(_inputs(graph, index))
-    cut = _cut(view)
+    cut, integer = _cut(view), on_integers(view, found.current)
     renewed: set[str] = set()
     for index in sorted(live.nodes, reverse=True):
         node = graph.nodes[index]
         if index not in live.nodes or node.op_type == "Constant" or not _renewable(view, index):
             continue
         name = node.output[0]
-        if _as_it_is(rest, index):
+        if index in view.integer or _as_it_is(rest, index):
             continue
-        allowed = _Allowed(found)
+        allowed = _Allowed(found, integer)
         try:
             plan = realize(rest, found.current[name], view.dtypes[name], index, name, builds=allowed)
         except UnrealisableError:
@@ -209,12 +210,14 @@ class _Allowed:
     """Says which terms may be computed anew for one value, and how many sums there are among them."""
 
     found: Found
+    integer: Mapping[int, int]
+    """What runs on integers stays the node that it is."""
     terms: int = 0
     sums: int = 0
 
     def __call__(self, term: Term) -> bool:
         self.terms += 1
-        if term.op in LEAVES or term.id in self.found.origins or self.terms > LIMIT // VIEW:
+        if term.op in LEAVES or term.id in self.found.origins or term.id in self.integer or self.terms > LIMIT // VIEW:
             return False
         if term.op not in ("Add", "Mul") or term.dtype not in REAL:
             return True

@@ -197,3 +197,21 @@ def test_an_operand_that_is_missing_is_seen_however_long_its_way_from_the_others
     graph = f"g (float[n, 8] x) => (float[n, 8] y, float[n, 8] t600) {{ a = Neg(x) t0 = Sin(a) {steps} LAST }}"
     original, fused = parse(graph.replace("LAST", "y = Add(t600, a)")), parse(graph.replace("LAST", "y = Identity(a)"))
     assert compare(original, fused)[1].keys() == {"y"}
+
+
+STEPS = """g (float[n, 8] x) => (float[n, 8] y) <float s = {0.03}, float other = {0.05}, uint8 z = {120}> {
+    q = QuantizeLinear(x, s, z)
+    d = DequantizeLinear(q, s, z)
+    r = QuantizeLinear(d, s, z)
+    e = DequantizeLinear(r, s, z)
+    y = Mul(e, e)
+}"""
+
+
+def test_what_a_quantizer_has_left_is_fed_as_it_leaves_it() -> None:
+    """Noise in place of whole steps would be rounded where a pair of ops is still there."""
+    original = parse(STEPS)
+    once = parse(STEPS.replace("y = Mul(e, e)", "y = Mul(d, d)"))
+    assert compare(original, once) == (1, {})
+    wrong = parse(STEPS.replace("e = DequantizeLinear(r, s, z)", "e = DequantizeLinear(r, other, z)"))
+    assert compare(original, wrong)[1]

@@ -1,16 +1,24 @@
-"""Laws of what quantizers write: the same steps are taken once, and views go between the two ops."""
+"""Laws of what quantizers write: views move outside of both ops, and steps that were taken are not taken again.
+
+Q and DQ stand side by side then, and beside what is computed: so onnxruntime finds its kernels on integers.  Bytes with
+a sign stay as they are: on x86 it has most kernels for those without, and makes such of them only where it finds a Q
+and a DQ, and no view around that it would have to move first (core/optimizer/qdq_transformer/qdq_s8_to_u8.cc).
+"""
 
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.term import Term, UnknownValueError
 
-from .inside import BYTES
 from .table import Applied, law, make
 from .views import reshape, transpose
 
+BYTES = frozenset({TensorProto.INT8, TensorProto.UINT8})
+"""Types of at most 256 steps, whose arithmetic float32 has exactly."""
 _LEAST, _MOST = 1e-30, 1e30
 """Scales by which no number of steps overflows float32, or loses its last digits."""
 
@@ -37,11 +45,25 @@ def _ordinary(scale: Term) -> bool:
 
 
 @law("QuantizeLinear", "QuantizeLinear(T(x), c) = T(QuantizeLinear(x, c))")
-def _of_view(a: Applied) -> Term | None:
-    """One scale for all elements: bytes are moved in place of numbers."""
+def _quantized_view(a: Applied) -> Term | None:
+    return _view_of(a) if a.dtype == TensorProto.UINT8 else None
+
+
+@law("DequantizeLinear", "DequantizeLinear(T(q), c) = T(DequantizeLinear(q, c))")
+def _dequantized_view(a: Applied) -> Term | None:
+    return _view_of(a) if a.args[0].dtype == TensorProto.UINT8 else None
+
+
+def _view_of(a: Applied) -> Term | None:
+    """With one scale for all elements, any view that only reorders them moves outside; with one for each index of an
+    axis a Transpose does, with which the axis moves."""
     x = a.args[0]
-    plain = a.dtype in BYTES and all(arg.op == "Absent" or arg.shape in ((), (1,)) for arg in a.args[1:])
-    if not plain or x.op not in ("Reshape", "Transpose") or len(x.args) != 1 or x.shape is None:
+    if x.op not in ("Reshape", "Transpose") or len(x.args) != 1 or x.shape is None:
         return None
-    inner = make(a.terms, a.op, [x.args[0], *a.args[1:]], a.attrs, x.args[0].shape, a.dtype)
+    attrs = dict(a.attrs)
+    if any(arg.op != "Absent" and arg.shape not in ((), (1,)) for arg in a.args[1:]):
+        if x.op == "Reshape" or attrs.get("block_size") or any(arg.rank != 1 for arg in a.args[1:]):
+            return None
+        attrs["axis"] = x.attr("perm")[normal_axis(attrs.get("axis", 1), len(x.shape))]
+    inner = make(a.terms, a.op, [x.args[0], *a.args[1:]], attrs, x.args[0].shape, a.dtype)
     return reshape(a.terms, inner, x.shape) if x.op == "Reshape" else transpose(a.terms, inner, x.attr("perm"))

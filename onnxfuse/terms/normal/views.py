@@ -30,7 +30,6 @@ from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
 from onnxfuse.terms.term import SMALL, Term, Terms, is_number, numpy_dtype, same_shape, static
 
 from .axes import Block, blocks_of, merged_axes, refinement
-from .inside import around, takes_views
 from .table import Applied, fold, hoisted, law, make, scaled
 
 # ------------------------------------------------------------------------------------------------ constructors
@@ -45,8 +44,8 @@ def reshape(terms: Terms, x: Term, shape: Shape) -> Term:
     x, factor = hoisted(x)
     if factor != 1:
         return scaled(terms, reshape(terms, x, shape), factor)
-    if takes_views(x):
-        return around(terms, x, reshape(terms, x.args[0], shape))
+    if x.op == "Not":
+        return make(terms, "Not", [reshape(terms, x.args[0], shape)], {})
     if x.op == "Expand":
         repeated = _merge_expand(terms, x, shape)
         if repeated is not None:
@@ -114,8 +113,8 @@ def transpose(terms: Terms, x: Term, perm: Sequence[int]) -> Term:
     x, factor = hoisted(x)
     if factor != 1:
         return scaled(terms, transpose(terms, x, perm), factor)
-    if takes_views(x, perm):
-        return around(terms, x, transpose(terms, x.args[0], perm), perm)
+    if x.op == "Not":
+        return make(terms, "Not", [transpose(terms, x.args[0], perm)], {})
     shape = None if x.shape is None else tuple(x.shape[i] for i in perm)
     if x.shape is not None and shape is not None:
         moved = _transpose_view(terms, x, x.shape, perm, shape) or _untransposed(terms, x, perm, {})
@@ -235,8 +234,8 @@ def slice_axis(terms: Terms, x: Term, axis: int, start: Dim, stop: Dim, step: in
     x, factor = hoisted(x)
     if factor != 1:
         return scaled(terms, slice_axis(terms, x, axis, start, stop, step), factor)
-    if takes_views(x):
-        return around(terms, x, slice_axis(terms, x.args[0], axis, start, stop, step))
+    if x.op == "Not":
+        return make(terms, "Not", [slice_axis(terms, x.args[0], axis, start, stop, step)], {})
     assert x.shape is not None
     dim = x.shape[axis]
     length = slice_length(terms, dim, start, stop, step)
@@ -388,3 +387,14 @@ def _full(a: Applied) -> Term | None:
     if dims is not None and int(np.prod(dims)) <= SMALL:
         return terms.constant(np.full(dims, filler, numpy_dtype(dtype)), dtype)
     return expand(terms, terms.constant(np.full((1,) * len(shape), filler, numpy_dtype(dtype)), dtype), shape)
+
+
+@law("Identity", "Identity(x) = x")
+def _identity(a: Applied) -> Term | None:
+    return a.args[0]
+
+
+@law("Dropout", "Dropout(x) = x")
+def _dropout(a: Applied) -> Term | None:
+    training = a.args[2] if len(a.args) > 2 else None
+    return a.args[0] if training is None or training.op == "Absent" or training.scalar == 0 else None

@@ -33,6 +33,40 @@ def t() -> Bytes:
     return Bytes()
 
 
+def test_views_move_outside(t: Bytes) -> None:
+    x, scale, zero = t.input("x", 2, 3, 4), t.number(0.5), t.zero(7)
+    q = t.op("QuantizeLinear", x, scale, zero)
+    d = t.op("DequantizeLinear", q, scale, zero)
+    assert t.op("QuantizeLinear", t.transpose(x, 0, 2, 1), scale, zero) is t.transpose(q, 0, 2, 1)
+    assert t.op("DequantizeLinear", t.reshape(q, 6, 4), scale, zero) is t.reshape(d, 6, 4)
+    moved = t.op("DequantizeLinear", t.op("QuantizeLinear", t.reshape(x, 6, 4), scale, zero), scale, zero)
+    assert t.reshape(moved, 2, 3, 4) is d
+
+
+def test_a_scale_for_each_index_moves_with_its_axis(t: Bytes) -> None:
+    q, scales = t.input("q", 2, 3, 4, dtype=UINT8), t.scales(0.1, 0.2, 0.3)
+    d = t.op("DequantizeLinear", q, scales, axis=1)
+    turned = t.transpose(q, 1, 2, 0)
+    assert t.op("DequantizeLinear", turned, scales, axis=0) is t.transpose(d, 1, 2, 0)
+    assert t.op("DequantizeLinear", turned, scales, axis=-3) is t.transpose(d, 1, 2, 0)
+    wrong = t.op("DequantizeLinear", t.transpose(t.input("p", 3, 3, dtype=UINT8), 1, 0), scales, axis=0)
+    assert wrong is t.transpose(t.op("DequantizeLinear", t.input("p", 3, 3, dtype=UINT8), scales, axis=1), 1, 0)
+    assert wrong is not t.transpose(t.op("DequantizeLinear", t.input("p", 3, 3, dtype=UINT8), scales, axis=0), 1, 0)
+    merged = t.reshape(t.input("r", 2, 3, 4, dtype=UINT8), 6, 4)
+    assert t.op("DequantizeLinear", merged, t.scales(*[0.1] * 6), axis=0).op == "DequantizeLinear"
+
+
+@pytest.mark.parametrize("dtype", [INT8, INT16, int(TensorProto.INT4)])
+def test_signed_bytes_and_others_stay_where_they_are(t: Bytes, dtype: int) -> None:
+    q = t.transpose(t.input("q", 2, 3, dtype=dtype), 1, 0)
+    assert t.op("DequantizeLinear", q, t.number(0.5)).op == "DequantizeLinear"
+
+
+def test_blocks_stay_where_they_are(t: Bytes) -> None:
+    q, scales = t.transpose(t.input("q", 8, 4, dtype=UINT8), 1, 0), t.input("scales", 2, 8)
+    assert t.op("DequantizeLinear", q, scales, axis=0, block_size=2).op == "DequantizeLinear"
+
+
 def test_steps_that_were_taken_are_not_taken_again(t: Bytes) -> None:
     q, scale, zero = t.input("q", 2, 3, dtype=UINT8), t.number(0.5), t.zero(7)
     d = t.op("DequantizeLinear", q, scale, zero)

@@ -1,0 +1,136 @@
+"""Quantize, then fuse: what becomes of a model's fusions and of its kernels on integers?
+
+    python -m benchmarks.quantized_models models/vit.ts.onnx models/bert.ts.onnx --how dynamic qdq
+
+Each model is quantized by onnxruntime in each of the ways, calibrated on inputs as the proof generates them, and fused;
+so is the model itself.  One line a file: the verdict of the proof, the largest error, the ops on integers that
+onnxruntime runs of the file before and after, nodes, and which fused ops of the model the quantized file has not, an
+activation inside of a product counted as such.  Exits with 1 where a file is refused or has fewer ops on integers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import ModelProto
+
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fusing.build import Build
+from onnxfuse.model import files
+from onnxfuse.model.graph import DOMAIN, count_nodes, family_of
+from onnxfuse.model.walk import nodes
+from onnxfuse.pipeline import optimize
+from onnxfuse.proof.oracle import Oracle
+from onnxfuse.runtime.quiet import onnxruntime
+from onnxfuse.targets.contrib import DOMAIN as CONTRIB
+from onnxfuse.targets.target import Target
+
+ON_INTEGERS = ("QLinear", "QGemm", "QAttention", "MatMulInteger", "ConvInteger", "DynamicQuantizeMatMul", "MatMulNBits")
+"""How the ops begin that compute on integers."""
+PRODUCTS = ("FusedMatMul", "FusedConv", "FusedGemm", "Gemm")
+"""Fused ops that are a product with what follows it: a quantized product is another op."""
+
+
+def _dynamic(source: Path, made: Path) -> None:
+    from onnxruntime.quantization import quantize_dynamic
+
+    quantize_dynamic(source, made)
+
+
+def _static(form: str, kind: str) -> Callable[[Path, Path], None]:
+    def run(source: Path, made: Path) -> None:
+        from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+        class Reader(CalibrationDataReader):  # type: ignore[misc]
+            def __init__(self) -> None:
+                self.left = [Oracle(onnx.load(source)).cases[0].inputs]
+
+            def get_next(self) -> Mapping[str, Any] | None:
+                return self.left.pop() if self.left else None
+
+        quantize_static(source, made, Reader(), quant_format=QuantFormat[form], activation_type=QuantType[kind])
+
+    return run
+
+
+HOW: Mapping[str, Callable[[Path, Path], None]] = {
+    "dynamic": _dynamic,
+    "qdq": _static("QDQ", "QInt8"),
+    "qdq-unsigned": _static("QDQ", "QUInt8"),
+    "qoperator": _static("QOperator", "QInt8"),
+}
+
+
+def on_integers(model: ModelProto) -> int:
+    """How many ops on integers onnxruntime runs of a model."""
+    ort = onnxruntime()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ort.SessionOptions()
+        options.optimized_model_filepath = str(Path(folder, "optimized.onnx"))
+        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        optimized = onnx.load(options.optimized_model_filepath)
+    return sum(node.op_type.startswith(ON_INTEGERS) for node in nodes(optimized.graph, *optimized.functions))
+
+
+def census(model: ModelProto) -> Counter[str]:
+    """Fused ops by family; of a product, the activation that is in it."""
+    found: Counter[str] = Counter()
+    owners = (model.graph, *(function for function in model.functions if function.domain != DOMAIN))
+    standard = ("LayerNormalization", "RMSNormalization", "Gelu", "Swish", "Attention")
+    for node in nodes(*owners):
+        family = family_of(node)
+        if family in PRODUCTS:
+            family = next((a.s.decode() for a in node.attribute if a.name == "activation"), "")
+        elif node.domain not in (DOMAIN, CONTRIB) and family not in standard:
+            continue
+        found[family] += bool(family)
+    return found
+
+
+def line(path: Path, how: str, plain: ModelProto, build: Build, folder: Path) -> tuple[str, bool]:
+    """What there is to say of a model that is quantized in one way; and whether it is right."""
+    made = folder / f"{path.stem}.{how}.onnx"
+    name = f"{path.stem:24} {how:12}"
+    try:
+        HOW[how](path, made)
+        model = files.read(made, weights=True)
+        before = on_integers(model)
+        done = optimize(model, build)
+    except OnnxfuseError as error:
+        return f"{name} {' '.join(str(error).split())}", False
+    after, verdict = on_integers(done.model), done.report.validation
+    lacking = census(plain) - census(done.model)
+    told = ", ".join(f"{count} {op}" for op, count in sorted(lacking.items())) or "nothing"
+    largest = f"{verdict.max_error or 0:.1e}"
+    sizes = f"{count_nodes(model)} -> {count_nodes(done.model)} nodes"
+    text = f"{name} {verdict.verdict} {largest}; {before} -> {after} on integers; {sizes}; not fused: {told}"
+    return text, verdict.verdict == "equal" and after >= before and not done.report.left_out
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=Path, nargs="+")
+    parser.add_argument("--how", nargs="+", choices=sorted(HOW), default=sorted(HOW))
+    parser.add_argument("--target", choices=("onnxfuse", "onnx", "ort"), default="onnxfuse")
+    given = parser.parse_args(arguments)
+    build, right = Build(Target(given.target)), []
+    with tempfile.TemporaryDirectory() as folder:
+        for path in given.model:
+            plain = optimize(files.read(path, weights=True), build).model
+            for how in given.how:
+                text, good = line(path, how, plain, build, Path(folder))
+                print(text, flush=True)
+                right.append(good)
+    print(f"\n{sum(right)} of {len(right)} right")
+    return 0 if all(right) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
