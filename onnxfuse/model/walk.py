@@ -9,13 +9,13 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 Owner: TypeAlias = GraphProto | FunctionProto
 """What has nodes."""
-BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+BODIES = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})
 """Types of the attributes that hold bodies of control-flow nodes."""
 
 
 def has_bodies(node: NodeProto) -> bool:
     """Is it a control-flow node?"""
-    return bool(node.attribute) and any(attribute.type in BODIES for attribute in node.attribute)
+    return not BODIES.isdisjoint([attribute.type for attribute in node.attribute])
 
 
 def attribute_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:

@@ -16,6 +16,7 @@ from .options import (
     PATH,
     choose_target,
     complain,
+    one_thread,
     read_model,
     selection,
     settled,
@@ -61,6 +62,7 @@ def diff(
       onnxfuse diff old/bert.onnx new/bert.onnx
       onnxfuse diff old/bert.onnx new/bert.onnx --format markdown -o comment.md
     """
+    one_thread()
     from onnxfuse import pipeline
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
