@@ -40,9 +40,13 @@ def owners(*roots: Owner) -> Iterator[Owner]:
 
 
 def nodes(*roots: Owner) -> Iterator[NodeProto]:
-    """All nodes of these graphs and functions, those of bodies too."""
-    for owner in owners(*roots):
-        yield from owner.node
+    """All nodes of these graphs and functions, those of bodies too, in the order of `owners`."""
+    stack = list(roots)
+    while stack:
+        for node in stack.pop().node:
+            yield node
+            if has_bodies(node):
+                stack.extend(body for _, body in attribute_graphs(node))
 
 
 def nodes_of(model: ModelProto) -> Iterator[NodeProto]:

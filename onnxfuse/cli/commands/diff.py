@@ -141,5 +141,5 @@ def _show(found: Difference, style: str, output: Path | None) -> None:
         diff_text.print_difference(console.console(), found)
     else:
         text = io.StringIO()
-        diff_text.print_difference(Console(file=text, width=10_000, highlight=False, markup=False), found)
+        diff_text.print_difference(Console(file=text, width=10_000, highlight=False, markup=False, emoji=False), found)
         write_text("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()), output)
