@@ -3,6 +3,7 @@
 python -m benchmarks.synthetic blocks blocks.onnx    58,800 nodes, small shared weights
 python -m benchmarks.synthetic huge huge.onnx        6.4 GB of external weights, which take no room on disk
 python -m benchmarks.synthetic bert bert.onnx        BERT-base: 109 million parameters in one file
+python -m benchmarks.synthetic unlike unlike.onnx    100,000 nodes of which no stretch is like another
 """
 
 from __future__ import annotations
@@ -147,6 +148,31 @@ def huge(path: Path, layers: int = 24, hidden: int = 8192) -> None:
     writer.save(path, [_float("x", dims)], _float("y", dims))
 
 
+def unlike(path: Path, count: int = 100_000, weights: int = 1) -> None:
+    """`count` nodes in which nothing repeats: each op is drawn, and reads the value before it, now and then one of the
+    twenty before that, and, every second one, `weights` vectors of its own.
+
+    Input and output are float32 ["batch", 8].
+    """
+    writer, rng = _Writer(), np.random.default_rng(0)
+    values = ["x"]
+    for index in range(count):
+        before, other = values[-1], values[-1 - int(rng.integers(min(len(values), 20)))]
+        if index % 2:
+            own = [writer.weight(f"weight_{index}_{i}", _random(rng, 8)) for i in range(weights)]
+            op = ("Add", "Mul", "Sub")[rng.integers(3)] if weights == 1 else ("Max", "Min", "Sum")[rng.integers(3)]
+            values.append(writer.node(op, before, *own))
+        elif rng.random() < 0.5:
+            values.append(writer.node(("Add", "Mul", "Max", "Min")[rng.integers(4)], before, other))
+        elif rng.random() < 0.8:
+            values.append(writer.node(("Tanh", "Sigmoid", "Relu", "Abs", "Neg", "Erf", "Sin")[rng.integers(7)], before))
+        else:
+            values.append(writer.node("Softmax", before, axis=-1))
+        values = values[-20:]
+    _name_output(writer, "y")
+    writer.save(path, [_float("x", ["batch", 8])], _float("y", ["batch", 8]))
+
+
 def _constants(writer: _Writer, shape: _Shape) -> None:
     head = shape.hidden // shape.heads
     for name, value in (("one", 1.0), ("two", 2.0), ("half", 0.5), ("epsilon", 1e-5), ("sqrt_two", math.sqrt(2))):
@@ -208,7 +234,7 @@ def _float(name: str, dims: list[Any]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
 
 
-MODELS: dict[str, Callable[[Path], None]] = {"blocks": blocks, "huge": huge, "bert": bert_base}
+MODELS: dict[str, Callable[[Path], None]] = {"blocks": blocks, "huge": huge, "bert": bert_base, "unlike": unlike}
 
 
 def main() -> None:

@@ -186,3 +186,23 @@ def test_the_command_line_is_loaded_without_onnx_and_numpy() -> None:
     loaded = set(result.stdout.split())
     assert "click" in loaded
     assert not loaded & {"onnx", "numpy", "onnxruntime", "google", "rich", "ml_dtypes"}
+
+
+UNASKED = {
+    *("onnxruntime", "onnx.reference", "cupy", "tomllib", "multiprocessing", "rich.progress"),
+    *("onnxfuse.proof.prove", "onnxfuse.proof.timed", "onnxfuse.performance.estimate", "onnxfuse.kernels.emulator"),
+    *("onnxfuse.precision.convert", "onnxfuse.reporting.html", "onnxfuse.cli.commands.check", "onnxfuse.cli.tables"),
+}
+"""What a report has no use for."""
+
+
+def test_a_report_loads_what_it_needs(tmp_path: Path) -> None:
+    code = (
+        "import sys; from onnxfuse.cli.main import main\n"
+        f"assert main(['report', {str(PACKAGE.parent / 'models' / 'llama.ts.onnx')!r}]) == 0\n"
+        "print('loaded', *sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    loaded = set(result.stdout.rpartition("loaded ")[2].split())
+    assert loaded >= {"onnx", "rich.console", "onnxfuse.cli.commands.report"}
+    assert not loaded & UNASKED

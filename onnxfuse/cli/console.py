@@ -17,8 +17,8 @@ def console(*, stderr: bool = False) -> Console:
     """Where to print: a terminal at its own width, or anything else without colours and line breaks of ours."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
-        return Console(file=stream, highlight=False, markup=False)
-    return Console(file=cast(TextIO, _Trimmed(stream)), highlight=False, markup=False, width=_UNWRAPPED)
+        return Console(file=stream, highlight=False, markup=False, emoji=False)
+    return Console(file=cast(TextIO, _Trimmed(stream)), highlight=False, markup=False, emoji=False, width=_UNWRAPPED)
 
 
 class _Trimmed:

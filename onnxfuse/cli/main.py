@@ -5,23 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
 
 from onnxfuse import __version__
-from onnxfuse.cli.commands.bench import bench
-from onnxfuse.cli.commands.check import check
-from onnxfuse.cli.commands.diff import diff
 from onnxfuse.cli.commands.guard import guarded
-from onnxfuse.cli.commands.optimize import optimize
 from onnxfuse.cli.commands.options import complain, mistake
-from onnxfuse.cli.commands.report import report
-from onnxfuse.cli.commands.rules import rules
-from onnxfuse.cli.commands.run import run
 from onnxfuse.errors import OnnxfuseError, UsageError
 
 INTERRUPTED = 130
 UNREAD = 141
+COMMANDS = ("bench", "check", "diff", "optimize", "report", "rules", "run")
+"""Each is the command of its name in the module of its name in `commands`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +55,21 @@ def guarded_main() -> int:
     return guarded(main)
 
 
-@click.group(name="onnxfuse", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Group(click.Group):
+    """Commands that are imported when they are asked for: their options take a while to make."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:  # all, to find what is called nearly so
+            self.commands[name] = getattr(import_module(f"onnxfuse.cli.commands.{name}"), name)
+        return self.commands.get(cmd_name)
+
+
+@click.group(
+    name="onnxfuse", cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def onnxfuse(context: click.Context) -> None:
@@ -76,7 +86,3 @@ def onnxfuse(context: click.Context) -> None:
     if context.invoked_subcommand in settings.READERS:
         context.obj = settings.nearest()
         context.default_map = context.obj.defaults()
-
-
-for command in (optimize, report, check, diff, run, bench, rules):
-    onnxfuse.add_command(command)

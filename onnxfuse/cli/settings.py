@@ -17,9 +17,7 @@ The file is the nearest one upward from the working directory that has the table
 
 from __future__ import annotations
 
-import difflib
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -27,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.errors import UsageError
-from onnxfuse.reporting import requirements
 
 FILE, TABLE = "pyproject.toml", "[tool.onnxfuse]"
 _PATHS = {"models", "rules", "baseline"}
@@ -96,6 +93,8 @@ def nearest(start: Path | None = None) -> Settings:
             continue
         if "tool.onnxfuse" not in text:
             continue
+        import tomllib  # most folders have no settings
+
         try:
             table = tomllib.loads(text).get("tool", {}).get("onnxfuse")
         except tomllib.TOMLDecodeError as error:
@@ -109,6 +108,8 @@ def _read(file: Path, table: Mapping[str, Any]) -> Settings:
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in _KEYS:
+            import difflib
+
             nearest = difflib.get_close_matches(key, _KEYS, n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else f"it has {', '.join(_KEYS)}"
             raise UsageError(f"{file}: {TABLE} has no key {key}: {hint}")
@@ -167,6 +168,8 @@ def _expectations(value: object) -> dict[str, tuple[str, ...]]:
     found = {
         pattern: _strings(texts) for pattern, texts in (value if isinstance(value, dict) else {"*": value}).items()
     }
+    from onnxfuse.reporting import requirements
+
     for texts in found.values():
         for text in texts:
             if not requirements.is_expectation(text):

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from onnxfuse.model.dims import Shape, Sym, product
 from onnxfuse.model.schema import defaults
-from onnxfuse.model.standard import integer_attributes, newest
+from onnxfuse.model.standard import has_op, integer_attributes, newest
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.normal.normal import expand, make, repeat, reshape, slice_axis, transpose
@@ -22,7 +22,6 @@ from .builtins import UndecidedError, Value
 from .catalogue import Catalogue
 from .context import Context
 from .expressions import EVERYTHING, Backend, Call, compiled
-from .parse import standard_ops
 from .rule import Rule, literal
 
 Bindings: TypeAlias = dict[str, Value]
@@ -171,7 +170,7 @@ class Scope(Backend):
         attrs = {k: float(v) if k in reals and isinstance(v, int) else v for k, v in attrs.items()}
         standard = attribute_defaults(op, self.ops)
         attrs = {k: v for k, v in attrs.items() if k not in standard or standard[k] != v}
-        if op in standard_ops() and op not in self.ops.definitions:
+        if has_op(op, "") and op not in self.ops.definitions:
             return make(self.terms, op, operands, attrs)
         return make(self.terms, op, operands, attrs, *self.shape_of(op, operands, attrs))
 

@@ -11,7 +11,7 @@ from onnxfuse.language.outline import Outline
 from onnxfuse.language.rule import Rule
 from onnxfuse.language.variants import Variant, variants_of
 from onnxfuse.model.op_traits import NEUTRAL
-from onnxfuse.terms.term import LEVELS, Term, Terms
+from onnxfuse.terms.term import LEVELS, WIDTH, Term, Terms
 
 from .prefilter import OPENINGS, Glance
 
@@ -37,18 +37,17 @@ class Index:
     def __init__(self, terms: Terms, rules: Sequence[Rule]) -> None:
         self.by_op = _grouped(tuple(rules))
         self._terms = terms
-        self._bits: dict[str, list[tuple[int, int, Group]]] = {}
+        self._bits: dict[str, list[tuple[int, Group]]] = {}
 
     def candidates(self, term: Term, glance: Glance) -> list[Variant]:
         """The variants whose ops all occur below the term, the operands of a chain near its root, in their order."""
         if term.op not in self.by_op:
             return []
-        absent = ~term.ops_within(LEVELS - 1)
         nested = term.op in NEUTRAL and any(a.op == term.op for a in term.args)
-        far = ~term.ops_within(1 + OPENINGS if nested else 1)
+        absent = ~_both(term.ops_within(LEVELS - 1), term.ops_within(1 + OPENINGS if nested else 1))
         found: list[tuple[int, Variant]] = []
-        for below, beside, group in self._groups(term.op):
-            if below & absent or beside & far or not group.fits(term):
+        for wanted, group in self._groups(term.op):
+            if wanted & absent or not group.fits(term):
                 continue
             # Only of a chain there is more to see, and only then the pattern itself has to be read.
             if group.outline.operands is None or glance.near(group.variants[0][1].root, term):
@@ -56,12 +55,17 @@ class Index:
         found.sort(key=lambda entry: entry[0])
         return [variant for _, variant in found]
 
-    def _groups(self, op: str) -> list[tuple[int, int, Group]]:
+    def _groups(self, op: str) -> list[tuple[int, Group]]:
         """The groups of an op, each behind the bits of its ops below and beside the root."""
         if op not in self._bits:
             bits = self._terms.bits
-            self._bits[op] = [(bits(g.outline.below), bits(g.outline.beside), g) for g in self.by_op[op]]
+            self._bits[op] = [(_both(bits(g.outline.below), bits(g.outline.beside)), g) for g in self.by_op[op]]
         return self._bits[op]
+
+
+def _both(below: int, beside: int) -> int:
+    """Two sets of bits as one number, so that one look tells whether something is missing in either."""
+    return below << WIDTH | beside
 
 
 @lru_cache(maxsize=64)

@@ -44,8 +44,9 @@ def read(path: Path, *, weights: bool = True, content: bytes | None = None) -> o
         # protobuf accepts an empty file, and many a file of another kind, as a message with nothing known in it.
         raise ModelError(f"{path} {diagnosis.unreadable(data)}")
     del data
-    validity.check_names(path, bodies(model))
-    validity.check_types(path, bodies(model))
+    owners = list(bodies(model))
+    validity.check_names(path, owners)
+    validity.check_types(path, owners)
     _check_versions(model, path)
     external = external_data.check(model, path, weights=weights)
     for tensor in tensors(model):

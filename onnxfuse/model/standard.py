@@ -16,9 +16,10 @@ def schema_of(op: str, opset: int, domain: str = "") -> defs.OpSchema | None:
     return defs.get_schema(op, opset, domain) if defs.has(op, opset, domain) else None
 
 
+@cache
 def in_onnx(op: str, opset: int) -> bool:
     """Has ai.onnx this op at this opset?"""
-    return schema_of(op, opset) is not None
+    return bool(defs.has(op, opset, ""))
 
 
 @cache

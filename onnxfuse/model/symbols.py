@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import gcd, prod
+from math import gcd
 
 from .dims import (
     Bounded,
@@ -194,11 +194,15 @@ def evaluate(dim: Dim, known: Mapping[str, int]) -> int | None:
     """The size of a dimension if symbols with these labels have these sizes; None if one of them is unknown."""
     if isinstance(dim, int):
         return dim
-    found = {name: _size(name, known) for name in dim.symbols}
-    sizes = {name: size for name, size in found.items() if size is not None}
-    if len(sizes) < len(found):
-        return None
-    return sum(coefficient * prod(sizes[name] for name in monomial) for monomial, coefficient in dim.terms)
+    total = 0
+    for monomial, part in dim.terms:
+        for name in monomial:
+            size = _size(name, known)
+            if size is None:
+                return None
+            part *= size
+        total += part
+    return total
 
 
 def _size(name: str, known: Mapping[str, int]) -> int | None:

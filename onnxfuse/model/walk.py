@@ -9,13 +9,13 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 Owner: TypeAlias = GraphProto | FunctionProto
 """What has nodes."""
-BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+BODIES = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})
 """Types of the attributes that hold bodies of control-flow nodes."""
 
 
 def has_bodies(node: NodeProto) -> bool:
     """Is it a control-flow node?"""
-    return bool(node.attribute) and any(attribute.type in BODIES for attribute in node.attribute)
+    return not BODIES.isdisjoint([attribute.type for attribute in node.attribute])
 
 
 def attribute_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
@@ -40,9 +40,13 @@ def owners(*roots: Owner) -> Iterator[Owner]:
 
 
 def nodes(*roots: Owner) -> Iterator[NodeProto]:
-    """All nodes of these graphs and functions, those of bodies too."""
-    for owner in owners(*roots):
-        yield from owner.node
+    """All nodes of these graphs and functions, those of bodies too, in the order of `owners`."""
+    stack = list(roots)
+    while stack:
+        for node in stack.pop().node:
+            yield node
+            if has_bodies(node):
+                stack.extend(body for _, body in attribute_graphs(node))
 
 
 def nodes_of(model: ModelProto) -> Iterator[NodeProto]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from onnx import ModelProto, helper
 
-from onnxfuse.model.dims import Shape
-from onnxfuse.model.graph import Graph, roots
+from onnxfuse.model.graph import declared
 from onnxfuse.model.symbols import Apart
 from onnxfuse.proof.inputs import assumed
 
@@ -32,11 +31,11 @@ class Sizes:
         """Inputs have the shapes that are given, and where none are, those that the proof feeds first.
 
         Raises UsageError for shapes that the model's inputs cannot have."""
-        graph = next(roots(model))
         shapes, named = assumed(model, given)
+        types = {info.name: info.type for info in model.graph.input}
         known: dict[str, int] = {}
         for name, sizes in shapes.items():
-            for axis, (dim, size) in enumerate(zip(_shape(graph, name), sizes, strict=False)):
+            for axis, (dim, size) in enumerate(zip(declared(types[name], name)[1] or (), sizes, strict=False)):
                 if not isinstance(dim, int):
                     # Where one name was given to two sizes, a mask's of past and new positions beside that of the new
                     # ones, the first input says what it means.
@@ -63,7 +62,3 @@ def sized(
             dim.dim_value = size
     copy.graph.value_info.extend(told.values())
     return copy
-
-
-def _shape(graph: Graph, name: str) -> Shape:
-    return graph.type_of(name)[1] or ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
@@ -88,6 +89,7 @@ class Comparison:
             inside="" if self.branch is None else self.branch.name(""),
             base_dir=self.claim.base_dir,
             seed=self.experiment.seed,
+            tell=partial(self.progress, CUTS),
             **self.experiment.tolerances,
             **self._kernels,
         )

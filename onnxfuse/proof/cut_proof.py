@@ -7,10 +7,10 @@ models' own precision is rounding, of which the fused model may do a few times a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -25,6 +25,8 @@ from .input_values import Case
 from .last_digits import moved
 from .precision import dtype_of, precisions
 from .quantizers import QUANTIZERS
+
+Tell: TypeAlias = Callable[[int, int], None]
 
 _SITES = 250
 """Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
@@ -77,13 +79,14 @@ def compare_sites(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
+    tell: Tell = lambda done, total: None,
     **kernels: Any,
 ) -> Compared:
     """Compares the values that the two models compute differently, one by one, on numbers of several sizes (`sites`).
     Only those whose names begin with `inside`.
 
     Of `cases`, which are the oracle's, the first gives shapes, and the last unusual one masks as well.  Nothing is
-    compared where nothing can be cut out, or no cutting runs.
+    compared where nothing can be cut out, or no cutting runs.  `tell` is told how many are done, and of how many.
     """
     found = [site for site in cuts.find(original, fused) if site.output.startswith(inside)]
     try:
@@ -91,7 +94,7 @@ def compare_sites(
     except SessionError:
         return Compared()
     return compare_found(
-        original, fused, found, real, base_dir=base_dir, seed=seed, rtol=rtol, atol=atol, kernels=kernels
+        original, fused, found, real, base_dir=base_dir, seed=seed, rtol=rtol, atol=atol, tell=tell, kernels=kernels
     )
 
 
@@ -105,6 +108,7 @@ def compare_found(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
+    tell: Tell = lambda done, total: None,
     kernels: Mapping[str, Any] | None = None,
 ) -> Compared:
     """`compare_sites` of some sites alone, with the values that `observe` has given for them."""
@@ -116,6 +120,7 @@ def compare_found(
     pending = list(_parts(models, found, real[0] if real else {}))
     while pending:
         part = pending.pop()
+        tell(result.count, len(found))
         try:
             differences = _compare_part(models, part, real, seed, (rtol, atol), result)
         except SessionError:

@@ -19,7 +19,7 @@ from onnx import numpy_helper
 
 from onnxfuse.model.graph import skeleton
 from onnxfuse.model.op_traits import COMPARISONS, MOVEMENT
-from onnxfuse.model.walk import attribute_graphs
+from onnxfuse.model.walk import attribute_graphs, has_bodies
 
 Value = tuple[str, str]
 """A scope and a name in it; the scope is "" for the graph and the bodies nested in it, else the function's."""
@@ -129,14 +129,14 @@ class _Index:
         for node in nodes:
             for position, name in enumerate(node.input):
                 self.consumers[scope, name].append((node, position))
-            for attribute in node.attribute:
-                if node.op_type == "Constant" and attribute.HasField("t"):
+            for attribute in node.attribute if node.op_type == "Constant" else ():
+                if attribute.HasField("t"):
                     self.constants[scope, node.output[0]] = attribute.t
                     self.dims[scope, node.output[0]] = tuple(attribute.t.dims)
-                elif node.op_type == "Constant" and attribute.type in (1, 2):
+                elif attribute.type in (1, 2):
                     number = attribute.f if attribute.type == 1 else attribute.i
                     self.constants[scope, node.output[0]] = numpy_helper.from_array(np.asarray(number))
-            for _, body in attribute_graphs(node):
+            for _, body in attribute_graphs(node) if has_bodies(node) else ():
                 self._graph(body, scope)
                 self._flow(node, body, scope)
             if function := self.functions.get((node.domain, node.op_type)):

@@ -33,6 +33,8 @@ class Room:
     @staticmethod
     def of(model: ModelProto, original: ModelProto, growth: int) -> Room:
         """What is left of the growth that is allowed to an original when the file is what it is now."""
+        if model is original:
+            return Room(growth)
         return Room(growth - max(_bytes(tensors(model)) - _bytes(tensors(original)), 0))
 
 

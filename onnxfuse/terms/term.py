@@ -15,6 +15,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -238,6 +239,7 @@ def _fixed(attrs: Attrs) -> bool:
     return not any(isinstance(v, Sym) for _, value in attrs for v in (value if isinstance(value, tuple) else (value,)))
 
 
+@cache
 def numpy_dtype(dtype: int) -> np.dtype[Any]:
     from onnx.helper import tensor_dtype_to_np_dtype
 

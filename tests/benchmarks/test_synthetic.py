@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from benchmarks.synthetic import NODES_PER_BLOCK, blocks, huge
+from benchmarks.synthetic import NODES_PER_BLOCK, blocks, huge, unlike
 
 
 def test_a_block_has_49_nodes_and_keeps_its_shape_at_any_size(tmp_path: Path) -> None:
@@ -41,3 +41,16 @@ def test_huge_is_long_but_empty(tmp_path: Path) -> None:
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (y,) = session.run(None, {"x": np.ones((2, 2048), np.float32)})
     assert np.array_equal(y, np.zeros((2, 2048)))
+
+
+def test_nothing_repeats(tmp_path: Path) -> None:
+    path = tmp_path / "unlike.onnx"
+    unlike(path, count=200, weights=3)
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    assert (len(model.graph.node), len(model.graph.initializer)) == (200, 300)
+    ops = [node.op_type for node in model.graph.node]
+    stretches = {tuple(ops[start : start + 8]) for start in range(193)}
+    assert len(stretches) == 193
+    read = {name for node in model.graph.node for name in node.input}
+    assert {node.output[0] for node in model.graph.node} - read == {"y"}, "all nodes are needed"

@@ -37,6 +37,11 @@ def report() -> Report:
     )
 
 
+def test_names_with_colons_are_no_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    console.console().print("block:heart:x has 2 :x: 3")
+    assert capsys.readouterr().out == "block:heart:x has 2 :x: 3\n"
+
+
 def test_nothing_is_cut_or_wider_than_the_terminal(terminal: io.StringIO) -> None:
     out = console.console()
     report_text.print_optimized(out, report(), written=[Path("a"), Path("b")], verbose=True)

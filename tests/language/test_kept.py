@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -128,6 +131,19 @@ def test_a_folder_that_cannot_be_written_is_done_without(made: catalogue.Catalog
     (tmp_path / "file").write_text("")
     kept.write(tmp_path / "file" / "rules-1.jsonl", made.rules, made.definitions)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_several_processes_may_keep_rules_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from onnxfuse.language.catalogue import load; print(*load().names)"]
+    started = [
+        subprocess.Popen(command, env=os.environ | {"ONNXFUSE_CACHE": str(tmp_path)}, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    said = {process.communicate()[0] for process in started}
+    assert said == {" ".join(catalogue.load().names) + "\n"}
+    (file,) = tmp_path.rglob("*.jsonl")
+    assert kept.read(file) is not None
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file], "nothing half-written is left"
 
 
 def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

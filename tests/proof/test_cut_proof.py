@@ -7,7 +7,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from onnxfuse.proof import numerics
+from onnxfuse.proof import cut_proof, numerics
 from onnxfuse.proof.cut_proof import Compared, compare_sites
 from onnxfuse.proof.oracle import Oracle
 
@@ -160,6 +160,17 @@ def test_one_that_contains_a_wrong_one_is_not_blamed() -> None:
     compared = compare(original, fused)
     assert [site.output for site in compared.wrong] == ["a"]
     assert compared.right == {"y"}
+
+
+def test_how_many_sites_are_done_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut_proof, "_SITES", 1)
+    sums = parse("g (float[n] x) => (float[n] y, float[n] z) { a = Neg(x) y = Neg(a) b = Abs(x) z = Abs(b) }")
+    own = "g (float[n] x) => (float[n] y, float[n] z) { y = own.Same(x) z = own.Size(x) }"
+    bodies = [body("Same (x) => (y) { a = Neg(x) y = Neg(a) }"), body("Size (x) => (y) { a = Abs(x) y = Abs(a) }")]
+    told: list[tuple[int, int]] = []
+    fused = parse(own, "\n".join(bodies))
+    found = compare_sites(sums, fused, Oracle(sums).cases, tell=lambda done, total: told.append((done, total)))
+    assert (found.count, told) == (2, [(0, 2), (1, 2)])
 
 
 def test_masks_of_the_last_unusual_case_are_fed() -> None:

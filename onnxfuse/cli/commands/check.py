@@ -18,6 +18,7 @@ from .options import (
     PATH,
     choose_target,
     complain,
+    one_thread,
     read_model,
     selection,
     settled,
@@ -70,6 +71,7 @@ def check(
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --runtime onnxruntime==1.23
       onnxfuse check exports/*.onnx --baseline fusions.jsonl --fleet auto
     """
+    one_thread()
     from onnxfuse.cli import paths
     from onnxfuse.reporting import requirements
     from onnxfuse.reporting.checked import Check

@@ -16,6 +16,7 @@ from .options import (
     PATH,
     choose_target,
     complain,
+    one_thread,
     read_model,
     selection,
     settled,
@@ -61,6 +62,7 @@ def diff(
       onnxfuse diff old/bert.onnx new/bert.onnx
       onnxfuse diff old/bert.onnx new/bert.onnx --format markdown -o comment.md
     """
+    one_thread()
     from onnxfuse import pipeline
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
@@ -139,5 +141,5 @@ def _show(found: Difference, style: str, output: Path | None) -> None:
         diff_text.print_difference(console.console(), found)
     else:
         text = io.StringIO()
-        diff_text.print_difference(Console(file=text, width=10_000, highlight=False, markup=False), found)
+        diff_text.print_difference(Console(file=text, width=10_000, highlight=False, markup=False, emoji=False), found)
         write_text("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()), output)

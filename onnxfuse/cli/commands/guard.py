@@ -7,6 +7,7 @@ it ended if not by itself, and ends it if it does not heed an interrupt.
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import signal
@@ -32,7 +33,7 @@ def guarded(work: Callable[[], int]) -> int:
     gives it: 128 and the signal's number.
     """
     if not hasattr(os, "fork"):
-        return work()
+        return _uncollected(work)
     place = mmap.mmap(-1, LONGEST)
     parent = os.getpid()
     # A signal that comes now waits until both know what to do with it.
@@ -44,7 +45,7 @@ def guarded(work: Callable[[], int]) -> int:
         working_on.append(lambda path: _write(place, path))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, processes.STOPS)
         try:
-            return work()
+            return _uncollected(work)
         except processes.Stopped as stopped:
             return 128 + stopped.number
         finally:
@@ -55,6 +56,18 @@ def guarded(work: Callable[[], int]) -> int:
     _, status = os.waitpid(child, 0)
     signal.setitimer(signal.ITIMER_REAL, 0)  # nobody is to be killed any more
     return _exit_code(status, asked, Path(os.fsdecode(place[:].rstrip(b"\0"))))
+
+
+def _uncollected(work: Callable[[], int]) -> int:
+    """`work`, without Python's cycle collector until this process ends.
+
+    Modules, rules and terms live as long as the process: to look for cycles among them, again and again and once more
+    at exit, takes a third of a short command.  Who goes through many models collects between them."""
+    gc.disable()
+    try:
+        return work()
+    finally:
+        gc.freeze()  # the last collection, which none can do without, has nothing to look at
 
 
 def _passed_on(child: int) -> list[int]:

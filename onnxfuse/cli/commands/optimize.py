@@ -23,6 +23,7 @@ from .options import (
     loudness,
     models,
     one_or_many,
+    one_thread,
     page_places,
     precision,
     read_model,
@@ -116,6 +117,8 @@ def optimize(
       onnxfuse optimize bert.onnx --target ort --runtime onnxruntime==1.23
       onnxfuse optimize bert.onnx --keep-products       for a quantizer to come
     """
+    if no_validate:
+        one_thread()
     from onnxfuse.cli import console, paths, report_text
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup

@@ -216,6 +216,12 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def one_thread() -> None:
+    """numpy's OpenBLAS starts a thread for each CPU as it is imported: not for a command that multiplies nothing."""
+    if "numpy" not in sys.modules:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def settled() -> Settings:
     """What pyproject.toml says, in a command that looks there."""
     from onnxfuse.cli.settings import Settings

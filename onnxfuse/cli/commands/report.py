@@ -19,6 +19,7 @@ from .options import (
     html,
     models,
     one_or_many,
+    one_thread,
     page_places,
     precision,
     print_json,
@@ -82,6 +83,7 @@ def report(
       onnxfuse report bert.onnx --format json | jq .census
       onnxfuse report bert.onnx --runtime onnxruntime==1.23 --format json | jq .runs
     """
+    one_thread()
     from onnxfuse.cli import console, paths, report_text
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -109,6 +110,7 @@ def test_rules(name: str | None, rules: tuple[Path, ...]) -> int:
     chosen = [rule for rule in (lookup.rules_named(name, rules) if name else known) if rule.blocks]
     shown = failed = 0
     for number, rule in enumerate(chosen):
+        gc.collect(1)  # what the rule before it made
         with console.progress("testing") as progress:
             if progress:
                 progress(rule.path, number, len(chosen))

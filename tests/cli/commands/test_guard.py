@@ -79,6 +79,11 @@ def test_the_exit_code_is_that_of_the_work(code: int) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (code, "done\n", "")
 
 
+def test_no_cycles_are_looked_for_before_the_work_ends_or_after_it() -> None:
+    done = run("import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0)); print(gc.isenabled())")
+    assert done.stdout.split() == ["False", "True"], "what is left was frozen"
+
+
 def test_who_ends_the_parent_ends_the_work() -> None:
     script = script_of("print(os.getpid(), flush=True); time.sleep(60)")
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:

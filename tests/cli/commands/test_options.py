@@ -21,7 +21,7 @@ from tests.fake_engine import Engine, fusion
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["optimise"], "No such command 'optimise'"),
+        (["optimise"], "No such command 'optimise'. Did you mean 'optimize'?"),
         (["optimize"], "Missing argument 'MODEL...' (see onnxfuse optimize --help)"),
         (["report", "m.onnx", "--format", "xml"], "'xml' is not one of 'text', 'json' (see onnxfuse report --help)"),
         (["optimize", "m.onnx", "--shape", "x=1"], "'x=1': write NAME:DIMS, such as input_ids:1,128"),
