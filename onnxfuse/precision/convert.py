@@ -8,21 +8,23 @@ guarantees   inputs and outputs keep names and types, unless the latter are aske
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, inliner, numpy_helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, inliner, numpy_helper
 
 from onnxfuse.errors import ModelError
 from onnxfuse.model import protobuf
-from onnxfuse.model.element_flow import Flow, Kind
+from onnxfuse.model.element_flow import UNKNOWN, Flow, Kind
 from onnxfuse.model.external_data import is_external
-from onnxfuse.model.graph import DOMAIN, Names, opset_of, roots
+from onnxfuse.model.graph import DOMAIN, Names, captured_in, captured_names, label, opset_of, roots
 from onnxfuse.model.spool import Spool
 from onnxfuse.model.tensors import tensors
+from onnxfuse.model.walk import attribute_graphs
 from onnxfuse.reporting.records import Conversion, KeptCast
 from onnxfuse.targets.target import Target
 
@@ -71,6 +73,7 @@ def convert(
     weights: bool = True,
     spool: Spool | None = None,
     target: Target | None = None,
+    branches: bool = True,
 ) -> Converted:
     """A copy of a fused model that computes in half precision what it may (`islands`).
 
@@ -81,7 +84,7 @@ def convert(
     float32. Raises ModelError where that data cannot be read, or functions of the model's own cannot be written
     out.
     """
-    conversion = _Conversion(written_out(model), precision, rules, base_dir, weights, spool, target)
+    conversion = _Conversion(written_out(model), precision, rules, base_dir, weights, spool, target, branches)
     return conversion.run(ranges or {}, kept)
 
 
@@ -105,8 +108,12 @@ class _Conversion:
     weights: bool
     spool: Spool | None
     target: Target | None
+    branches: bool
     flow: Flow = field(init=False)
     functions: dict[str, FunctionProto] = field(init=False)
+    kept: range = range(0)
+    inside: list[Conversion] = field(default_factory=list)
+    """What there is to say of branches."""
     copies: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], FunctionProto] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -131,10 +138,11 @@ class _Conversion:
         found = islands(scope, self.precision, ranges, opset, kept)
         decided = decide(scope, found.reasons)
         names = Names.of(graph for root in roots(self.source) for graph in root.scopes())
-        writer = Writer(decided, self.precision, names.unique, self._call, spool=self.spool)
+        self.kept = kept
+        writer = Writer(decided, self.precision, names.unique, self._call, within=self._branches, spool=self.spool)
         writer.write()
         model = self._assembled(decided, writer)
-        told = _told(decided, writer.made, self.precision)
+        told = together([_told(decided, writer.made, self.precision), *self.inside])
         return Converted(
             model, told, found.overflows, found.opset, writer.cut_off, decided.mostly_half, boundaries(scope)
         )
@@ -192,13 +200,54 @@ class _Conversion:
         del body.node[:], body.value_info[:]
         body.node.extend(writer.nodes)
 
+    def _branches(self, outer: Writer, index: int, made: NodeProto) -> None:
+        """Convert the branches of an If in its copy.  What they read of the graph around them, and give to it, is
+        float32; a Loop or Scan stays as it is, since what it carries would be rounded as often as it runs."""
+        scope = outer.decided.scope
+        if made.op_type != "If" or not self.branches or (outer.outer is None and index in self.kept):
+            return
+        given = self.flow.bodies(scope.nodes[index], scope.kinds)
+        for (_, graph), (_, kinds) in zip(attribute_graphs(made), given, strict=True):
+            self._branch(graph, kinds, outer, label(made))
+
+    def _branch(self, graph: GraphProto, kinds: Mapping[str, Kind], outer: Writer, node: str) -> None:
+        """Convert the branch of an If in place."""
+        own = {tensor.name: tensor for tensor in graph.initializer}
+        read = sorted(name for name in captured_in(graph) if kinds.get(name, UNKNOWN).dtype == FLOAT)
+        around = {name: tensor for name, tensor in outer.decided.scope.constants.items() if name in read}
+        results = [info.name for info in graph.output if kinds.get(info.name, UNKNOWN).dtype == FLOAT]
+        nodes, opset = [NodeProto.FromString(each.SerializeToString()) for each in graph.node], opset_of(self.source)
+        scope = Scope(
+            nodes,
+            kinds,
+            self._ports(nodes, opset),
+            own | around,
+            dict.fromkeys((name for name in read if name not in around), False),
+            dict.fromkeys(results, False),
+            self._numbers,
+        )
+        decided = decide(scope, islands(scope, self.precision, {}, opset).reasons)
+        shared: dict[str, Any] = {"outer": outer, "tensors": outer.tensors, "spool": self.spool}
+        writer = Writer(decided, self.precision, outer.unique, self._call, within=self._branches, **shared)
+        writer.write()
+        outer.cut_off |= writer.cut_off
+        del graph.node[:], graph.value_info[:]
+        graph.node.extend(writer.nodes)
+        needed = {name for each in writer.nodes for name in (*each.input, *captured_names(each))} | set(results)
+        protobuf.remove(graph.initializer, lambda tensor: tensor.data_type == FLOAT and tensor.name not in needed)
+        told = _told(decided, writer.made, self.precision)
+        given = {info.name for info in self.source.graph.input}
+        reason = f"what goes into the bodies of {node} and comes out of them"
+        casts = [c if c.node or c.value in given else replace(c, node=node, reason=reason) for c in told.casts]
+        self.inside.append(replace(told, casts=casts))
+
     def _assembled(self, decided: Decided, writer: Writer) -> ModelProto:
         source, dtype = self.source, self.precision.dtype
         model = protobuf.part(source, lambda number: number != protobuf.GRAPH)
         graph = protobuf.part(source.graph, lambda number: number != protobuf.INITIALIZER, into=model.graph)
         del graph.node[:]
         graph.node.extend(writer.nodes)
-        read = {name for node in graph.node for name in node.input} | decided.scope.captured
+        read = {name for node in graph.node for name in (*node.input, *captured_names(node))}
         read |= {info.name for info in (*graph.input, *graph.output)}
         for tensor in source.graph.initializer:
             if tensor.name in writer.tensors:
@@ -240,6 +289,12 @@ class _Conversion:
 
 def _is_tensor(info: object) -> bool:
     return bool(info.type.HasField("tensor_type"))  # type: ignore[attr-defined]
+
+
+def together(parts: Sequence[Conversion]) -> Conversion:
+    """What there is to say of scopes, told of them as one."""
+    half, single = sum(part.half for part in parts), sum(part.float32 for part in parts)
+    return replace(parts[0], half=half, float32=single, casts=[cast for part in parts for cast in part.casts])
 
 
 def _told(decided: Decided, made: Sequence[Made], precision: Precision) -> Conversion:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from onnxfuse.model.graph import label
 from onnxfuse.model.op_traits import PRODUCTS, RANDOM
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
@@ -67,7 +68,7 @@ def _reasons(
     node, ports, kind = scope.nodes[index], scope.ports[index], precision.type_name
     op = node.op_type
     if has_bodies(node):
-        yield f"the bodies of {op} are not converted"
+        yield f"what goes into the bodies of {label(node)} and comes out of them"
     elif op in RANDOM:
         yield "random numbers are drawn as they were"
     if scope.body:
