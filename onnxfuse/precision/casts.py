@@ -63,9 +63,13 @@ class Writer:
             if name not in scope.producer:
                 self._constant(name)
         for name in scope.inputs:
-            if scope.real(name):
+            if scope.real(name) and self.outer is None:
                 self.forms[name, scope.inputs[name]] = name
                 self._meet(name)
+            elif scope.real(name):
+                self.forms |= {key: form for key, form in self.outer.forms.items() if key[0] == name}
+                if (name, not scope.inputs[name]) not in self.forms:
+                    self._meet(name)
         for node in scope.nodes:
             if node.op_type == "Constant" and node.output[0] in scope.constants:
                 self._constant(node.output[0])

@@ -8,7 +8,7 @@ guarantees   inputs and outputs keep names and types, unless the latter are aske
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from onnxfuse.model.element_flow import UNKNOWN, Flow, Kind
 from onnxfuse.model.external_data import is_external
 from onnxfuse.model.graph import DOMAIN, Names, captured_in, captured_names, label, opset_of, roots
 from onnxfuse.model.spool import Spool
+from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.tensors import tensors
 from onnxfuse.model.walk import attribute_graphs
 from onnxfuse.reporting.records import Conversion, KeptCast
@@ -32,7 +33,7 @@ from .boundaries import boundaries
 from .casts import Made, Writer
 from .decide import Decided, decide
 from .islands import islands
-from .ports import Ports, ports
+from .ports import ANY, SHARED, Ports, ports
 from .scope import FLOAT, Scope
 from .wanted import CASTS, Overflow, Precision, Ranges
 
@@ -111,7 +112,6 @@ class _Conversion:
     branches: bool
     flow: Flow = field(init=False)
     functions: dict[str, FunctionProto] = field(init=False)
-    kept: range = range(0)
     inside: list[Conversion] = field(default_factory=list)
     """What there is to say of branches."""
     copies: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], FunctionProto] = field(default_factory=dict)
@@ -138,7 +138,6 @@ class _Conversion:
         found = islands(scope, self.precision, ranges, opset, kept)
         decided = decide(scope, found.reasons)
         names = Names.of(graph for root in roots(self.source) for graph in root.scopes())
-        self.kept = kept
         writer = Writer(decided, self.precision, names.unique, self._call, within=self._branches, spool=self.spool)
         writer.write()
         model = self._assembled(decided, writer)
@@ -147,9 +146,14 @@ class _Conversion:
             model, told, found.overflows, found.opset, writer.cut_off, decided.mostly_half, boundaries(scope)
         )
 
-    def _ports(self, nodes: Iterable[NodeProto], opset: int) -> list[Ports]:
+    def _ports(self, nodes: Sequence[NodeProto], opset: int) -> list[Ports]:
+        """Of nodes in a graph or a function; an If is in the type that its branches give."""
         dtype = self.precision.dtype
-        return [ports(node, opset, dtype, self.functions, self.rules, self.target) for node in nodes]
+        found = [ports(node, opset, dtype, self.functions, self.rules, self.target) for node in nodes]
+        for index, node in enumerate(nodes):
+            if node.op_type == "If" and node.domain in STANDARD and self.branches:
+                found[index] = Ports((ANY,) * len(node.input), (SHARED,) * len(node.output))
+        return found
 
     def _real(self, name: str) -> bool:
         return name in self.flow.main and self.flow.main[name].dtype == FLOAT
@@ -201,29 +205,35 @@ class _Conversion:
         body.node.extend(writer.nodes)
 
     def _branches(self, outer: Writer, index: int, made: NodeProto) -> None:
-        """Convert the branches of an If in its copy.  What they read of the graph around them, and give to it, is
-        float32; a Loop or Scan stays as it is, since what it carries would be rounded as often as it runs."""
-        scope = outer.decided.scope
-        if made.op_type != "If" or not self.branches or (outer.outer is None and index in self.kept):
+        """Convert the branches of an If in its copy.  They read values of the graph around them in the type that is
+        there, and give it what the If is in.  A Loop or Scan stays as it is: what it carries would be rounded as often
+        as it runs."""
+        scope, node = outer.decided.scope, outer.decided.scope.nodes[index]
+        if not scope.ports[index].half:
             return
-        given = self.flow.bodies(scope.nodes[index], scope.kinds)
+        made.name = made.name or label(node)  # its outputs may have other names, and it goes by the first of them
+        given = self.flow.bodies(node, scope.kinds)
+        wanted = [bool(name) and outer.decided.is_half(name) for name in node.output]
         for (_, graph), (_, kinds) in zip(attribute_graphs(made), given, strict=True):
-            self._branch(graph, kinds, outer, label(made))
+            self._branch(graph, kinds, outer, label(made), wanted)
 
-    def _branch(self, graph: GraphProto, kinds: Mapping[str, Kind], outer: Writer, node: str) -> None:
-        """Convert the branch of an If in place."""
+    def _branch(
+        self, graph: GraphProto, kinds: Mapping[str, Kind], outer: Writer, node: str, wanted: Sequence[bool]
+    ) -> None:
+        """Convert the branch of an If in place; which of its results are `wanted` in half precision."""
         own = {tensor.name: tensor for tensor in graph.initializer}
         read = sorted(name for name in captured_in(graph) if kinds.get(name, UNKNOWN).dtype == FLOAT)
         around = {name: tensor for name, tensor in outer.decided.scope.constants.items() if name in read}
-        results = [info.name for info in graph.output if kinds.get(info.name, UNKNOWN).dtype == FLOAT]
+        pairs = zip(graph.output, wanted, strict=True)
+        results = {info.name: half for info, half in pairs if kinds.get(info.name, UNKNOWN).dtype == FLOAT}
         nodes, opset = [NodeProto.FromString(each.SerializeToString()) for each in graph.node], opset_of(self.source)
         scope = Scope(
             nodes,
             kinds,
             self._ports(nodes, opset),
             own | around,
-            dict.fromkeys((name for name in read if name not in around), False),
-            dict.fromkeys(results, False),
+            {name: outer.decided.is_half(name) for name in read if name not in around},
+            results,
             self._numbers,
         )
         decided = decide(scope, islands(scope, self.precision, {}, opset).reasons)
@@ -236,6 +246,9 @@ class _Conversion:
         needed = {name for each in writer.nodes for name in (*each.input, *captured_names(each))} | set(results)
         protobuf.remove(graph.initializer, lambda tensor: tensor.data_type == FLOAT and tensor.name not in needed)
         told = _told(decided, writer.made, self.precision)
+        for info in graph.output:
+            if results.get(info.name):
+                info.type.tensor_type.elem_type = self.precision.dtype
         given = {info.name for info in self.source.graph.input}
         reason = f"what goes into the bodies of {node} and comes out of them"
         casts = [c if c.node or c.value in given else replace(c, node=node, reason=reason) for c in told.casts]

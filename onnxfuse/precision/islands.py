@@ -67,7 +67,7 @@ def _reasons(
 ) -> Iterator[str]:
     node, ports, kind = scope.nodes[index], scope.ports[index], precision.type_name
     op = node.op_type
-    if has_bodies(node):
+    if has_bodies(node) and not ports.half:
         yield f"what goes into the bodies of {label(node)} and comes out of them"
     elif op in RANDOM:
         yield "random numbers are drawn as they were"
