@@ -63,11 +63,9 @@ class Writer:
             if name not in scope.producer:
                 self._constant(name)
         for name in scope.inputs:
-            if scope.real(name) and self.outer is None:
-                self.forms[name, scope.inputs[name]] = name
-                self._meet(name)
-            elif scope.real(name):
-                self.forms |= {key: form for key, form in self.outer.forms.items() if key[0] == name}
+            if scope.real(name):
+                around = self.outer.forms if self.outer is not None else {(name, scope.inputs[name]): name}
+                self.forms |= {(name, half): around[name, half] for half in (False, True) if (name, half) in around}
                 if (name, not scope.inputs[name]) not in self.forms:
                     self._meet(name)
         for node in scope.nodes:

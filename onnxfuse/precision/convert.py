@@ -272,8 +272,8 @@ class _Conversion:
             if writer.forms.get((info.name, True)) == info.name and info.type.tensor_type.elem_type == FLOAT:
                 info.type.tensor_type.elem_type = dtype
         self._replace_functions(model)
-        for tensor in tensors(model) if self.spool is not None else ():
-            if is_external(tensor):
+        if self.spool is not None:
+            for tensor in filter(is_external, tensors(model)):
                 self.spool.keep(tensor, self.base_dir or Path.cwd())
         return model
 

@@ -169,7 +169,7 @@ def _parts(models: _Models, found: Sequence[Cut], real: Mapping[str, Any]) -> It
 
 def _bytes(tensor: onnx.TensorProto) -> int:
     """The size of a tensor, wherever its numbers are."""
-    return math.prod(tensor.dims) * ITEM_BYTES.get(tensor.data_type, 1)
+    return int(math.prod(tensor.dims)) * ITEM_BYTES.get(tensor.data_type, 1)
 
 
 def _compare_part(
