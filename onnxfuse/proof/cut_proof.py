@@ -29,8 +29,8 @@ from .precision import dtype_of, precisions
 
 _SITES = 250
 """Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
-_BYTES = 1 << 28
-"""Initializers of the sites of one session, which float64 doubles."""
+_BYTES = 1 << 26
+"""Initializers of the sites of one session, which float64 doubles, and of which onnxruntime makes copies for both."""
 _FED = 1 << 25
 """Bytes that these sites are fed.  Around ten times as much is held at a time: both models' results in two precisions,
 what is allowed to differ, and what moves."""
