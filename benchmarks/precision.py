@@ -125,18 +125,22 @@ def main(arguments: list[str] | None = None) -> int:
     few = sum(one.inner <= 2 for one in right)
     print(f"{sum(one.lacking for one in right)} fusions lost; {few} with at most two Casts")
     if given.record:
-        given.record.write_text(json.dumps(recorded(given.precision, given.target, rows), indent=1) + "\n")
+        given.record.write_text(json.dumps(recorded(given.precision, given.target, paths, rows), indent=1) + "\n")
     return 0 if len(right) == len(rows) else 1
 
 
-def recorded(precision: str, target: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """What is kept of a run."""
+def recorded(precision: str, target: str, paths: Sequence[Path], rows: Sequence[Row]) -> dict[str, Any]:
+    """What is kept of a run, by folder and model."""
+    folders: dict[str, dict[str, Any]] = {}
+    for path, row in zip(paths, rows, strict=True):
+        found = {key: value for key, value in asdict(row).items() if key != "name"}
+        folders.setdefault(path.resolve().parent.name, {})[row.name] = found
     return {
         "date": date.today().isoformat(),
         "onnxruntime": onnxruntime().__version__,
         "precision": precision,
         "target": target,
-        "models": {row.name: {key: value for key, value in asdict(row).items() if key != "name"} for row in rows},
+        "folders": folders,
     }
 
 

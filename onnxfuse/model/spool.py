@@ -42,16 +42,16 @@ class Spool:
 
         Raises OutputError where the file cannot be written, and what `make` raises."""
         said = entries(tensor)
-        key = (*(said.get(name, "") for name in ("location", "offset", "length")), tensor.data_type, dtype)
+        place, offset, length = (said.get(name, "") for name in ("location", "offset", "length"))
+        key = place, offset, length, tensor.data_type, dtype
         if key not in self.stored:
             content = make()
             with explained(self.path, writing=True), open(self.path, "ab") as file:
                 file.write(bytes(-file.tell() % PAGE))
                 self.stored[key] = file.tell(), file.write(content)
-        offset, length = self.stored[key]
         made = TensorProto(name=tensor.name, dims=tensor.dims, data_type=dtype, data_location=TensorProto.EXTERNAL)
-        place = {"location": self.path.name, "offset": str(offset), "length": str(length)}
-        made.external_data.extend(StringStringEntryProto(key=name, value=value) for name, value in place.items())
+        there = zip(("location", "offset", "length"), (self.path.name, *map(str, self.stored[key])), strict=True)
+        made.external_data.extend(StringStringEntryProto(key=name, value=value) for name, value in there)
         return made
 
     def placed(self, path: Path) -> Path:

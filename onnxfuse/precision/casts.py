@@ -12,6 +12,7 @@ from onnxfuse.model.element_flow import UNKNOWN, Kind
 from onnxfuse.model.external_data import is_external
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.spool import Spool
+from onnxfuse.model.walk import has_bodies
 
 from .decide import Decided
 from .ports import ANY, MASK
@@ -41,6 +42,10 @@ class Writer:
     unique: Callable[[str], str]
     call: Callable[[str, Sequence[Kind], Sequence[bool], Sequence[bool]], str]
     """What a fused op becomes: its arguments so far, and which inputs and outputs are in half precision."""
+    outer: Writer | None = None
+    """Of the graph around it, if the scope is the body of an If."""
+    within: Callable[[Writer, int, NodeProto], None] | None = None
+    """Converts the bodies of a node of this number in its copy."""
     nodes: list[NodeProto] = field(default_factory=list)
     tensors: dict[str, TensorProto] = field(default_factory=dict)
     """Constants of the scope that are new or no longer what they were."""
@@ -59,8 +64,10 @@ class Writer:
                 self._constant(name)
         for name in scope.inputs:
             if scope.real(name):
-                self.forms[name, scope.inputs[name]] = name
-                self._meet(name)
+                around = self.outer.forms if self.outer is not None else {(name, scope.inputs[name]): name}
+                self.forms |= {(name, half): around[name, half] for half in (False, True) if (name, half) in around}
+                if (name, not scope.inputs[name]) not in self.forms:
+                    self._meet(name)
         for node in scope.nodes:
             if node.op_type == "Constant" and node.output[0] in scope.constants:
                 self._constant(node.output[0])
@@ -78,16 +85,30 @@ class Writer:
         if stays:
             self.forms[name, False] = name
             self._store(name, scope.constants[name], scope.constants[name].data_type)
-        if True in wanted:
-            self.forms[name, True] = self.unique(f"{name}_{self.precision.type_name}") if stays else name
+        if True in wanted and (stays or self.outer is not None):
+            self.constant(name)
+        elif True in wanted:
+            self.forms[name, True] = name
             tensor = self._converted(scope.constants[name], lambda: scope.array(name))
             self._store(self.forms[name, True], tensor, tensor.data_type)
+
+    def constant(self, name: str) -> str:
+        """The name of a constant in half precision, here or in the graph around; it is converted once."""
+        if (name, True) not in self.forms:
+            scope = self.decided.scope
+            if self.outer is not None and name in self.outer.decided.scope.constants:
+                self.forms[name, True] = self.outer.constant(name)
+            else:
+                self.forms[name, True] = self.unique(f"{name}_{self.precision.type_name}")
+                tensor = self._converted(scope.constants[name], lambda: scope.array(name))
+                self._store(self.forms[name, True], tensor, tensor.data_type)
+        return self.forms[name, True]
 
     def _store(self, name: str, tensor: TensorProto, dtype: int) -> None:
         scope = self.decided.scope
         if name in scope.weights and dtype == FLOAT:
             return  # it is there
-        if not scope.body:
+        if not (scope.body or (self.outer is not None and name in scope.constants)):
             self.tensors[name] = TensorProto.FromString(tensor.SerializeToString())
             self.tensors[name].name = name
         else:
@@ -136,6 +157,8 @@ class Writer:
             outputs = [name in results and decided.is_half(name) for name in node.output]
             kinds = [scope.kinds.get(name, UNKNOWN) for name in node.input]
             made.op_type = self.call(node.op_type, kinds, halves, outputs)
+        if self.within is not None and has_bodies(node):
+            self.within(self, index, made)
         self.nodes.append(made)
         for name in results:
             self._meet(name)

@@ -8,21 +8,24 @@ guarantees   inputs and outputs keep names and types, unless the latter are aske
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, inliner, numpy_helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, inliner, numpy_helper
 
 from onnxfuse.errors import ModelError
 from onnxfuse.model import protobuf
-from onnxfuse.model.element_flow import Flow, Kind
+from onnxfuse.model.element_flow import UNKNOWN, Flow, Kind
 from onnxfuse.model.external_data import is_external
-from onnxfuse.model.graph import DOMAIN, Names, opset_of, roots
+from onnxfuse.model.graph import DOMAIN, Names, captured_in, captured_names, label, opset_of, roots
 from onnxfuse.model.spool import Spool
+from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.tensors import tensors
+from onnxfuse.model.walk import attribute_graphs
 from onnxfuse.reporting.records import Conversion, KeptCast
 from onnxfuse.targets.target import Target
 
@@ -30,7 +33,7 @@ from .boundaries import boundaries
 from .casts import Made, Writer
 from .decide import Decided, decide
 from .islands import islands
-from .ports import Ports, ports
+from .ports import ANY, SHARED, Ports, ports
 from .scope import FLOAT, Scope
 from .wanted import CASTS, Overflow, Precision, Ranges
 
@@ -71,6 +74,7 @@ def convert(
     weights: bool = True,
     spool: Spool | None = None,
     target: Target | None = None,
+    branches: bool = True,
 ) -> Converted:
     """A copy of a fused model that computes in half precision what it may (`islands`).
 
@@ -81,7 +85,7 @@ def convert(
     float32. Raises ModelError where that data cannot be read, or functions of the model's own cannot be written
     out.
     """
-    conversion = _Conversion(written_out(model), precision, rules, base_dir, weights, spool, target)
+    conversion = _Conversion(written_out(model), precision, rules, base_dir, weights, spool, target, branches)
     return conversion.run(ranges or {}, kept)
 
 
@@ -105,8 +109,11 @@ class _Conversion:
     weights: bool
     spool: Spool | None
     target: Target | None
+    branches: bool
     flow: Flow = field(init=False)
     functions: dict[str, FunctionProto] = field(init=False)
+    inside: list[Conversion] = field(default_factory=list)
+    """What there is to say of branches."""
     copies: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], FunctionProto] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -131,17 +138,22 @@ class _Conversion:
         found = islands(scope, self.precision, ranges, opset, kept)
         decided = decide(scope, found.reasons)
         names = Names.of(graph for root in roots(self.source) for graph in root.scopes())
-        writer = Writer(decided, self.precision, names.unique, self._call, spool=self.spool)
+        writer = Writer(decided, self.precision, names.unique, self._call, within=self._branches, spool=self.spool)
         writer.write()
         model = self._assembled(decided, writer)
-        told = _told(decided, writer.made, self.precision)
+        told = together([_told(decided, writer.made, self.precision), *self.inside])
         return Converted(
             model, told, found.overflows, found.opset, writer.cut_off, decided.mostly_half, boundaries(scope)
         )
 
-    def _ports(self, nodes: Iterable[NodeProto], opset: int) -> list[Ports]:
+    def _ports(self, nodes: Sequence[NodeProto], opset: int) -> list[Ports]:
+        """Of nodes in a graph or a function; an If is in the type that its branches give."""
         dtype = self.precision.dtype
-        return [ports(node, opset, dtype, self.functions, self.rules, self.target) for node in nodes]
+        found = [ports(node, opset, dtype, self.functions, self.rules, self.target) for node in nodes]
+        for index, node in enumerate(nodes):
+            if node.op_type == "If" and node.domain in STANDARD and self.branches:
+                found[index] = Ports((ANY,) * len(node.input), (SHARED,) * len(node.output))
+        return found
 
     def _real(self, name: str) -> bool:
         return name in self.flow.main and self.flow.main[name].dtype == FLOAT
@@ -192,13 +204,63 @@ class _Conversion:
         del body.node[:], body.value_info[:]
         body.node.extend(writer.nodes)
 
+    def _branches(self, outer: Writer, index: int, made: NodeProto) -> None:
+        """Convert the branches of an If in its copy.  They read values of the graph around them in the type that is
+        there, and give it what the If is in.  A Loop or Scan stays as it is: what it carries would be rounded as often
+        as it runs."""
+        scope, node = outer.decided.scope, outer.decided.scope.nodes[index]
+        if not scope.ports[index].half:
+            return
+        made.name = made.name or label(node)  # its outputs may have other names, and it goes by the first of them
+        given = self.flow.bodies(node, scope.kinds)
+        wanted = [bool(name) and outer.decided.is_half(name) for name in node.output]
+        for (_, graph), (_, kinds) in zip(attribute_graphs(made), given, strict=True):
+            self._branch(graph, kinds, outer, label(made), wanted)
+
+    def _branch(
+        self, graph: GraphProto, kinds: Mapping[str, Kind], outer: Writer, node: str, wanted: Sequence[bool]
+    ) -> None:
+        """Convert the branch of an If in place; which of its results are `wanted` in half precision."""
+        own = {tensor.name: tensor for tensor in graph.initializer}
+        read = sorted(name for name in captured_in(graph) if kinds.get(name, UNKNOWN).dtype == FLOAT)
+        around = {name: tensor for name, tensor in outer.decided.scope.constants.items() if name in read}
+        pairs = zip(graph.output, wanted, strict=True)
+        results = {info.name: half for info, half in pairs if kinds.get(info.name, UNKNOWN).dtype == FLOAT}
+        nodes, opset = [NodeProto.FromString(each.SerializeToString()) for each in graph.node], opset_of(self.source)
+        scope = Scope(
+            nodes,
+            kinds,
+            self._ports(nodes, opset),
+            own | around,
+            {name: outer.decided.is_half(name) for name in read if name not in around},
+            results,
+            self._numbers,
+        )
+        decided = decide(scope, islands(scope, self.precision, {}, opset).reasons)
+        shared: dict[str, Any] = {"outer": outer, "tensors": outer.tensors, "spool": self.spool}
+        writer = Writer(decided, self.precision, outer.unique, self._call, within=self._branches, **shared)
+        writer.write()
+        outer.cut_off |= writer.cut_off
+        del graph.node[:], graph.value_info[:]
+        graph.node.extend(writer.nodes)
+        needed = {name for each in writer.nodes for name in (*each.input, *captured_names(each))} | set(results)
+        protobuf.remove(graph.initializer, lambda tensor: tensor.data_type == FLOAT and tensor.name not in needed)
+        told = _told(decided, writer.made, self.precision)
+        for info in graph.output:
+            if results.get(info.name):
+                info.type.tensor_type.elem_type = self.precision.dtype
+        given = {info.name for info in self.source.graph.input}
+        reason = f"what goes into the bodies of {node} and comes out of them"
+        casts = [c if c.node or c.value in given else replace(c, node=node, reason=reason) for c in told.casts]
+        self.inside.append(replace(told, casts=casts))
+
     def _assembled(self, decided: Decided, writer: Writer) -> ModelProto:
         source, dtype = self.source, self.precision.dtype
         model = protobuf.part(source, lambda number: number != protobuf.GRAPH)
         graph = protobuf.part(source.graph, lambda number: number != protobuf.INITIALIZER, into=model.graph)
         del graph.node[:]
         graph.node.extend(writer.nodes)
-        read = {name for node in graph.node for name in node.input} | decided.scope.captured
+        read = {name for node in graph.node for name in (*node.input, *captured_names(node))}
         read |= {info.name for info in (*graph.input, *graph.output)}
         for tensor in source.graph.initializer:
             if tensor.name in writer.tensors:
@@ -210,8 +272,8 @@ class _Conversion:
             if writer.forms.get((info.name, True)) == info.name and info.type.tensor_type.elem_type == FLOAT:
                 info.type.tensor_type.elem_type = dtype
         self._replace_functions(model)
-        for tensor in tensors(model) if self.spool is not None else ():
-            if is_external(tensor):
+        if self.spool is not None:
+            for tensor in filter(is_external, tensors(model)):
                 self.spool.keep(tensor, self.base_dir or Path.cwd())
         return model
 
@@ -240,6 +302,12 @@ class _Conversion:
 
 def _is_tensor(info: object) -> bool:
     return bool(info.type.HasField("tensor_type"))  # type: ignore[attr-defined]
+
+
+def together(parts: Sequence[Conversion]) -> Conversion:
+    """What there is to say of scopes, told of them as one."""
+    half, single = sum(part.half for part in parts), sum(part.float32 for part in parts)
+    return replace(parts[0], half=half, float32=single, casts=[cast for part in parts for cast in part.casts])
 
 
 def _told(decided: Decided, made: Sequence[Made], precision: Precision) -> Conversion:

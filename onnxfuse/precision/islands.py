@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from onnxfuse.model.graph import label
 from onnxfuse.model.op_traits import PRODUCTS, RANDOM
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
@@ -66,8 +67,8 @@ def _reasons(
 ) -> Iterator[str]:
     node, ports, kind = scope.nodes[index], scope.ports[index], precision.type_name
     op = node.op_type
-    if has_bodies(node):
-        yield f"the bodies of {op} are not converted"
+    if has_bodies(node) and not ports.half:
+        yield f"what goes into the bodies of {label(node)} and comes out of them"
     elif op in RANDOM:
         yield "random numbers are drawn as they were"
     if scope.body:
@@ -92,12 +93,14 @@ def _counts(scope: Scope, index: int) -> Iterator[str]:
 
 
 def _constants(scope: Scope, index: int, names: list[str], precision: Precision, ranges: Ranges) -> Iterator[str]:
-    """Too small a constant matters where what is made with it is not as small."""
-    made = [ranges.get(name, math.inf) for name in scope.nodes[index].output]
+    """Too small a constant matters where it is a factor, and what is made with it is not as small."""
+    node, biases = scope.nodes[index], scope.ports[index].biases
+    made = [ranges.get(name, math.inf) for name in node.output]
+    factors = {name for at, name in enumerate(node.input) if at not in biases}
     for name in names:
         array = scope.array(name)
         unfit = 0.0 if array is None else precision.unfit(array)
-        if abs(unfit) > 1 or (unfit and max(made, default=0.0) >= precision.smallest):
+        if abs(unfit) > 1 or (unfit and name in factors and max(made, default=0.0) >= precision.smallest):
             yield f"its constant {unfit:.3g} is beyond {precision.type_name}"
 
 

@@ -28,6 +28,11 @@ _ANY = {"Attention": (3,), "Cast": (0,), "CastLike": (0, 1), "IsNaN": (0,), "IsI
 """Inputs of ai.onnx that may have another type than the others: masks, and what is converted."""
 _MASKS = {"MultiHeadAttention": 5, "Attention": 5, "GroupQueryAttention": 10}
 """Ops of com.microsoft → the input that is added to scores."""
+_BIASES = {"Conv": (2,), "ConvTranspose": (2,), "Gemm": (2,), "LayerNormalization": (2,)}
+"""Inputs of ai.onnx that products and norms add in the end.  Not those of Add: an epsilon is one, and may be all that
+keeps a sum from 0."""
+_BIAS_NAMES = frozenset(("bias", "beta"))
+"""What such inputs of fused ops are called."""
 _SINGLE_OUTPUTS = {"SkipLayerNormalization": (1, 2), "SkipSimplifiedLayerNormalization": (1, 2)}
 """Outputs of com.microsoft's ops that are float32."""
 
@@ -40,6 +45,9 @@ class Ports:
     outputs: tuple[str, ...]
     half: bool = True
     """Whether the op has the half precision that is asked for."""
+    biases: frozenset[int] = frozenset()
+    """Inputs that are added in the end: where one is too small for the type, its error is no larger than what rounding
+    the sum takes, unless that is as small."""
     lacks: str = ""
     """Who does not run it in that, though the op has it."""
 
@@ -110,7 +118,7 @@ def _of_standard(node: NodeProto, schema: defs.OpSchema, wanted: str) -> Ports:
             else:
                 found[-1].append(SHARED)
                 half = half and (not name or "tensor(float)" not in formal.types or wanted in formal.types)
-    return Ports(tuple(found[0]), tuple(found[1]), half)
+    return Ports(tuple(found[0]), tuple(found[1]), half, frozenset(_BIASES.get(node.op_type, ())))
 
 
 def _of_fused(node: NodeProto, body: FunctionProto | None, rules: Sequence[Path]) -> Ports:
@@ -128,7 +136,8 @@ def _of_fused(node: NodeProto, body: FunctionProto | None, rules: Sequence[Path]
             inputs[position] = of(signature.inputs[index].type) or SHARED
     for position, index in enumerate(given[: len(outputs)]):
         outputs[position] = of(signature.outputs[index].type) or SHARED
-    return Ports(tuple(inputs), tuple(outputs))
+    known = ((at, signature.inputs[index].name) for at, index in enumerate(taken) if index is not None)
+    return Ports(tuple(inputs), tuple(outputs), biases=frozenset(at for at, name in known if name in _BIAS_NAMES))
 
 
 def _all(node: NodeProto, what: str, *, half: bool = True) -> Ports:

@@ -13,9 +13,9 @@ from onnxfuse.model.element_flow import UNKNOWN, Kind
 from onnxfuse.model.graph import captured_names
 from onnxfuse.model.op_traits import MOVEMENT, PRODUCTS, SOFTMAX
 from onnxfuse.model.types import CONSTANTS
-from onnxfuse.model.walk import has_bodies
+from onnxfuse.model.walk import attribute_graphs, has_bodies
 
-from .ports import SINGLE, Ports
+from .ports import ANY, SINGLE, Ports
 
 FLOAT = int(TensorProto.FLOAT)
 MOVES = (MOVEMENT | {"Concat", "Identity", "Squeeze", "Unsqueeze", "Flatten"}) - {"Cast", "CastLike"}
@@ -45,7 +45,7 @@ class Scope:
     constants: dict[str, TensorProto] = field(default_factory=dict)
     """Constants of float32, those of Constant nodes among them."""
     captured: set[str] = field(default_factory=set)
-    """Values that bodies of control flow read."""
+    """Values that bodies of control flow read as they are; branches that are converted read either type."""
 
     def __post_init__(self) -> None:
         own = {name: tensor for name, tensor in self.weights.items() if name not in self.inputs}
@@ -56,9 +56,9 @@ class Scope:
             self.producer |= dict.fromkeys(filter(None, node.output), index)
             wanted = list(zip(node.input, self.ports[index].inputs, strict=False))
             if has_bodies(node):
-                captured = captured_names(node)
-                self.captured |= captured
-                wanted += [(name, SINGLE) for name in sorted(captured)]
+                pinned = _pinned(node) if self.ports[index].half else captured_names(node)
+                self.captured |= pinned
+                wanted += [(name, SINGLE if name in pinned else ANY) for name in sorted(captured_names(node))]
             for name, port in wanted:
                 if self.real(name):
                     self.readers.setdefault(name, []).append((index, port))
@@ -109,6 +109,13 @@ class Scope:
             if made and alone and not has_bodies(node):
                 found |= set(made) - self.constants.keys()
         return found
+
+
+def _pinned(node: NodeProto) -> set[str]:
+    """What bodies that are not converted read within the branches of an If that are."""
+    inside = [inner for _, body in attribute_graphs(node) for inner in body.node if has_bodies(inner)]
+    read = captured_names(node)
+    return {name for inner in inside for name in (_pinned if inner.op_type == "If" else captured_names)(inner)} & read
 
 
 def _constant(node: NodeProto) -> TensorProto | None:

@@ -76,7 +76,8 @@ class Comparison:
         return verdict
 
     def _verdict(self, model: ModelProto) -> Validation:
-        return self.oracle.compare(model, optimize=self.optimized, **self.experiment.tolerances)
+        rtol, atol = self.experiment.rtol, self.experiment.atol
+        return self.oracle.compare(model, optimize=self.optimized, rtol=rtol, atol=atol)
 
     def cuts(self, fused: Fused) -> tuple[ModelProto, Compared]:
         """What was compared of a fused model value by value, each cut out of both models, and what came of it."""

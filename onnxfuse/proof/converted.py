@@ -7,7 +7,7 @@ become half precision are not fed what that cannot say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from onnxfuse.runtime.quiet import Session, SessionError
 from onnxfuse.system.isolation import TookTooLongError, isolated
 
 from . import interval
+from .branches import Branch, branches, taken
 from .claim import Claim, Experiment
 from .input_values import Case
 from .oracle import Oracle
@@ -51,13 +52,14 @@ def convert_proved(
         found = _Found(Validation("not validated", note=str(error)))
     if claim.spool is not None:
         claim.spool.stored |= found.stored
-    return as_claimed(claim, precision, found.ranges, found.kept), found.validation
+    made = as_claimed(claim, precision, found.ranges, kept=found.kept, branches=found.branches)
+    return made, found.validation
 
 
-def as_claimed(claim: Claim, precision: Precision, ranges: Ranges | None = None, kept: range = range(0)) -> Converted:
-    """The fused model of a claim in half precision (`convert`)."""
+def as_claimed(claim: Claim, precision: Precision, ranges: Ranges | None = None, **chosen: Any) -> Converted:
+    """The fused model of a claim in half precision, with what else is `chosen` (`convert`)."""
     folders: dict[str, Any] = {"rules": claim.rules, "base_dir": claim.base_dir, "spool": claim.spool}
-    return convert(claim.fused.model, precision, ranges, kept=kept, target=claim.target, **folders)
+    return convert(claim.fused.model, precision, ranges, target=claim.target, **folders, **chosen)
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class _Found:
     """Of the fused model's values."""
     kept: range = range(0)
     """Nodes that stay in float32 for what half precision would round there."""
+    branches: bool = False
+    """Are branches of If converted?"""
     few_casts: bool = True
     stored: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
     """Weights that another process has converted already."""
@@ -83,22 +87,16 @@ class _Judge:
 
     def verdict(self) -> _Found:
         """Where the outputs are off by too much, a stretch of nodes stays in float32, as short as brings them within
-        the tolerance, or longer if that takes fewer Casts."""
-        claim, experiment = self.claim, self.experiment
-        oracle = Oracle(
-            claim.original,
-            seed=experiment.seed,
-            shapes=experiment.shapes,
-            given=experiment.inputs,
-            base_dir=claim.base_dir,
-            reference=experiment.validate == "reference",
-            emulate=experiment.validate == "kernels",
-            rules=claim.rules,
-            precision=self.precision.dtype,
-        )
+        the tolerance, or longer if that takes fewer Casts.  Branches of If are in half precision if all are right."""
+        claim = self.claim
+        oracle = self._oracle(claim.original, self.experiment)
         if not oracle.cases:
             return _Found(Validation("not validated", note=oracle.reason))
         seen = ranges(claim.runnable(claim.fused.model), oracle.cases, claim.base_dir)
+        if known := branches(claim.original):
+            found = self._found(oracle, seen, range(0), branches=True)
+            if found.validation.verdict != "mismatch" and self._all_right(known.values(), seen):
+                return found
         plain = self._found(oracle, seen, range(0))
         if plain.validation.verdict != "mismatch":
             return plain
@@ -111,29 +109,65 @@ class _Judge:
         shortest = interval.fewest(len(claim.fused.model.graph.node), good)
         if shortest is None:
             return plain
-        costs = as_claimed(claim, self.precision, seen, shortest).boundaries
+        costs = as_claimed(claim, self.precision, seen, kept=shortest, branches=False).boundaries
         for kept in interval.wider(shortest, costs, CASTS):
             if good(kept) and tried[kept].few_casts:
                 return tried[kept]
         found = tried[shortest]
         return found if found.few_casts or self.precision.name == "mixed" else plain
 
-    def _found(self, oracle: Oracle, seen: Mapping[str, float], kept: range) -> _Found:
+    def _oracle(self, original: ModelProto, experiment: Experiment) -> Oracle:
+        return Oracle(
+            original,
+            seed=experiment.seed,
+            shapes=experiment.shapes,
+            given=experiment.inputs,
+            base_dir=self.claim.base_dir,
+            reference=experiment.validate == "reference",
+            emulate=experiment.validate == "kernels",
+            rules=self.claim.rules,
+            precision=self.precision.dtype,
+        )
+
+    def _found(self, oracle: Oracle, seen: Mapping[str, float], kept: range, *, branches: bool = False) -> _Found:
         """What there is to say of the model with these nodes in float32."""
         self.tell(CONVERTED, 0, 1)
+        claim = self.claim
+        converted = as_claimed(claim, self.precision, seen, kept=kept, branches=branches)
+        compared = self._compared(oracle, converted, claim.original, claim.runnable(converted.model))
+        stored = claim.spool.stored if claim.spool is not None else {}
+        return _Found(compared, seen, kept, branches, converted.few_casts, stored)
+
+    def _all_right(self, known: Iterable[Branch], seen: Mapping[str, float]) -> bool:
+        """Is each branch of an If what it was, as if it were always taken?  Not if that cannot be run."""
+        claim = self.claim
+        converted = as_claimed(claim, self.precision, seen, branches=True)
+        model = claim.runnable(converted.model)
+        for branch in known:
+            original, made = taken(claim.original, branch), taken(model, branch)
+            assert original is not None, "it was found there"
+            self.tell(CONVERTED, 0, 1)
+            given = self.experiment
+            oracles = (self._oracle(original, e) for e in (given, replace(given, inputs=None, shapes=None)))
+            oracle = next((oracle for oracle in oracles if oracle.cases), None)
+            if made is None or oracle is None:
+                return False
+            if self._compared(oracle, converted, original, made).verdict == "mismatch":
+                return False
+        return True
+
+    def _compared(self, oracle: Oracle, converted: Converted, original: ModelProto, made: ModelProto) -> Validation:
+        """What there is to say of a model, or a branch of it, beside the original or the same branch."""
         claim, experiment = self.claim, self.experiment
-        converted = as_claimed(claim, self.precision, seen, kept)
         cast = {cast.value for cast in converted.told.casts if not cast.node}
         oracle.drop(lambda case: case.unusual and any(self._beyond(case.inputs[n]) for n in cast & case.inputs.keys()))
         oracle.swallowing = converted.cut_off
-        made = claim.runnable(converted.model)
         if self.precision.io:
-            made = with_types_of(claim.original, made)
+            made = with_types_of(original, made)
         rtol = self.precision.rtol if experiment.rtol is None else experiment.rtol
         folder = claim.spool.path.parent if claim.spool is not None else None
         compared = oracle.compare(made, optimize=False, rtol=rtol, atol=experiment.atol, base_dir=folder)
-        stored = claim.spool.stored if claim.spool is not None else {}
-        return _Found(replace(compared, rtol=rtol), seen, kept, converted.few_casts, stored)
+        return replace(compared, rtol=rtol)
 
     def _beyond(self, value: object) -> bool:
         """Does an input hold numbers that half precision cannot say, such as what fills a float32 mask?"""

@@ -7,6 +7,7 @@ models' own precision is rounding, of which the fused model may do a few times a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
+from onnxfuse.model.validity import ITEM_BYTES
 from onnxfuse.runtime.quiet import Session, SessionError
 
 from . import cuts, float64, numerics
@@ -30,8 +32,8 @@ Tell: TypeAlias = Callable[[int, int], None]
 
 _SITES = 250
 """Sites that are compared in one session: onnxruntime's time to load grows faster than its nodes."""
-_BYTES = 1 << 28
-"""Initializers of the sites of one session, which float64 doubles."""
+_BYTES = 1 << 26
+"""Initializers of the sites of one session, which float64 doubles, and of which onnxruntime makes copies for both."""
 _FED = 1 << 25
 """Bytes that these sites are fed.  Around ten times as much is held at a time: both models' results in two precisions,
 what is allowed to differ, and what moves."""
@@ -148,7 +150,7 @@ def _explained(site: Cut, wrong: Mapping[Cut, str], fused: onnx.ModelProto) -> b
 def _parts(models: _Models, found: Sequence[Cut], real: Mapping[str, Any]) -> Iterator[list[Cut]]:
     """Sites that run in one session: alike in who runs them in float64 and in whether they round to steps, and not too
     many or too large."""
-    sizes = {tensor.name: tensor.ByteSize() for tensor in models.original.graph.initializer}
+    sizes = {tensor.name: _bytes(tensor) for tensor in models.original.graph.initializer}
     groups: dict[tuple[bool, ...], list[Cut]] = {}
     for site in found:
         before, after = (
@@ -170,6 +172,11 @@ def _parts(models: _Models, found: Sequence[Cut], real: Mapping[str, Any]) -> It
             part.append(site)
             weight, fed = weight + size, fed + own
         yield part
+
+
+def _bytes(tensor: onnx.TensorProto) -> int:
+    """The size of a tensor, wherever its numbers are."""
+    return int(math.prod(tensor.dims)) * ITEM_BYTES.get(tensor.data_type, 1)
 
 
 def _compare_part(

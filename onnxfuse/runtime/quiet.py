@@ -14,6 +14,7 @@ import onnx
 from onnx import helper
 
 from onnxfuse.errors import DependencyError
+from onnxfuse.model import external_data
 from onnxfuse.model.types import type_of
 
 from . import installed
@@ -88,6 +89,9 @@ class Session:
             if isinstance(model, onnx.ModelProto):
                 folder = str((base_dir or Path.cwd()).resolve())
                 options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+                if external_data.places(model) and not spinning:
+                    # Else onnxruntime (1.31) makes a copy of what it would map: as much memory as there are weights.
+                    options.add_session_config_entry("session.disable_prepacking", "1")
                 source = model.SerializeToString()
             self._session = ort.InferenceSession(source, options, providers=providers)
         except Exception as error:  # onnxruntime's exceptions share no base class; protobuf's limit is 2 GiB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,11 @@ from tests.exports import MODELS
 
 def test_a_line_a_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"\x08")
-    assert precision.main([str(MODELS / "softmax.onnx"), str(tmp_path), "--precision", "fp16"]) == 1
+    given = [str(MODELS / "softmax.onnx"), str(tmp_path), "--precision", "fp16", "--record", str(tmp_path / "r.json")]
+    assert precision.main(given) == 1
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["folders"]["models"]["softmax"]["verdict"] == "equal"
+    assert list(found["folders"][tmp_path.name]) == ["broken"]
     head, right, wrong, _, _, last = capsys.readouterr().out.splitlines()[:6]
     assert head.split() == ["error", "lost", "half", "float32", "edges", "inside"]
     name, error, *figures = right.split()

@@ -144,11 +144,60 @@ BRANCH = """g (float[n, 4] x, bool c) => (float[n, 4] y) { a = MatMul(x, w) d = 
     y = MatMul(d, w) }"""
 
 
-def test_bodies_of_control_flow_read_what_they_read() -> None:
+def test_branches_read_and_give_what_is_there() -> None:
     original = given(parse(BRANCH), w=W)
     done = convert(original, Precision("fp16"))
     same(original, done.model)
-    assert {cast.reason for cast in done.told.inner} == {"the bodies of If are not converted"}
+    assert not done.told.inner
+    kept = convert(original, Precision("fp16"), branches=False)
+    same(original, kept.model)
+    assert (done.told.half, kept.told.half) == (5, 2)
+    reasons = {cast.reason for cast in kept.told.inner}
+    assert reasons == {"what goes into the bodies of If_d and comes out of them"}
+
+
+WITHIN = """g (float[n, 4] x, bool c, bool d) => (float[n, 4] y) { y = If(c) <
+    then_branch = t () => (float[n, 4] p) <float[4, 4] own = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}> {
+        k = Constant<value = float {0.5}>() a = MatMul(x, w) b = Mul(a, k) e = MatMul(b, own) p = MatMul(e, w) },
+    else_branch = s () => (float[n, 4] q) <float[4, 4] own = {6, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}> {
+        k = Constant<value = float {2.0}>() a = MatMul(x, own) b = Mul(a, k)
+        q = If(d) <then_branch = u () => (float[n, 4] r) { f = MatMul(b, w) r = Mul(f, k) },
+                   else_branch = v () => (float[n, 4] z) { z = Exp(b) }> }> }"""
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_weights_of_several_branches_are_converted_once(name: Name) -> None:
+    original = given(parse(WITHIN), w=W * 0.1)
+    done = convert(original, Precision(name))
+    same(original, done.model, name)
+    weights = {tensor.name: tensor.data_type for tensor in done.model.graph.initializer}
+    half = [key for key, dtype in weights.items() if dtype == Precision(name).dtype and key.startswith("w")]
+    assert len(half) == 1
+    assert "w" not in weights, "nobody reads it any more"
+    branches = [attribute.g for attribute in done.model.graph.node[0].attribute]
+    assert [len(branch.initializer) for branch in branches] == [0, 0]
+    assert {cast.value for cast in done.told.casts if not cast.node} >= {"x"}
+    assert done.told.half >= 8
+
+
+LOOP = """b = Loop(k, c, a) <body = s (int64 i, bool go, float[n, 4] v) => (bool more, float[n, 4] z) {
+    more = Identity(go) u = MatMul(v, w) z = Add(u, a) }>"""
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_a_loop_stays_in_float32(branch: bool) -> None:
+    """In a branch, too, where it reads a value of the main graph by its name."""
+    nodes = (
+        f"""d = If(c) <then_branch = t () => (float[n, 4] p) {{ {LOOP} p = MatMul(b, w) }},
+        else_branch = e () => (float[n, 4] q) {{ q = MatMul(a, w) }}>"""
+        if branch
+        else f"{LOOP} d = Identity(b)"
+    )
+    graph = f"g (float[n, 4] x, int64 k, bool c) => (float[n, 4] y) {{ a = MatMul(x, w) {nodes} y = MatMul(d, w) }}"
+    original = given(parse(graph), w=W * 0.1)
+    done = convert(original, Precision("fp16"))
+    same(original, done.model)
+    assert sorted((t.name, t.data_type) for t in done.model.graph.initializer) == [("w", 1), ("w_float16", HALF)]
 
 
 def test_external_data_is_read_from_its_folder(tmp_path: Path) -> None:

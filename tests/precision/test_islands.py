@@ -58,6 +58,11 @@ def test_what_is_made_of_a_small_constant_may_be_as_small() -> None:
     assert list(reasons(model, {"p": 3e-3, "y": 3.0})) == ["p"]
 
 
+def test_a_bias_may_be_too_small_and_an_epsilon_not() -> None:
+    model = parse(HEAD.replace("NODES", "p = Gemm(x, w, tiny) q = Gemm(p, tiny) y = Add(q, tiny)"))
+    assert list(reasons(model, {"p": 3.0, "q": 3e-3, "y": 3.0})) == ["q", "y"]
+
+
 def test_positions_masks_and_sizes_are_counted() -> None:
     nodes = """p = Cast<to = 1>(ids) q = Unsqueeze(p, shape) m = Where(seen, zero, low) s = Add(p, m) e = Gather(w, ids)
         t = Mul(s, x) y = Identity(t)"""

@@ -76,3 +76,9 @@ def test_control_flow_and_strangers_stay_in_float32() -> None:
 def test_a_provider_or_a_runtime_may_lack_the_type(op: str, opset: int, dtype: int, target: Target, who: str) -> None:
     found = ports(helper.make_node(op, ["x"], ["y"]), opset, dtype, {}, (), target)
     assert (found.lacks, found.half) == (who, not who)
+
+
+def test_biases() -> None:
+    assert ports(helper.make_node("Conv", ["x", "w", "b"], ["y"]), 17, HALF, {}).biases == {2}
+    node = helper.make_node("SkipLayerNormalization_12", ["x", "s", "g", "b", "c"], ["y"], domain="onnxfuse")
+    assert ports(node, 17, HALF, {}).biases == {3, 4}

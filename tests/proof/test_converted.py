@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from onnxfuse import pipeline
 from onnxfuse.errors import NumericsError, UsageError
@@ -211,3 +211,21 @@ def test_what_stands_in_functions_is_fused_before_it_is_converted() -> None:
     assert done.nodes_before == plain.nodes_before
     assert done.conversion is not None
     assert not done.conversion.inner
+
+
+BRANCHES = """<ir_version: 9, opset_import: ["": 17]> g (float[n, 4] x, bool c) => (float[n, 4] y) { y = If(c) <
+    then_branch = t () => (float[n, 4] p) { a = MatMul(x, w) b = Mul(a, big) d = Sin(b) p = MatMul(d, w) },
+    else_branch = e () => (float[n, 4] q) { a = MatMul(x, w) q = MatMul(a, w) }> }"""
+
+
+@pytest.mark.parametrize(("big", "right"), [(0.01, True), (1e3, False)])
+def test_branches_are_converted_where_each_is_right_by_itself(big: float, right: bool) -> None:
+    """The condition is false in some of the cases, or in all: each branch is run as if it were always taken."""
+    model = onnx.parser.parse_model(BRANCHES)
+    weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    for name, value in (("w", weight), ("big", np.float32(big))):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    oracle = Oracle(model, precision=TensorProto.FLOAT16)
+    oracle.drop(lambda case: bool(case.inputs["c"]))
+    assert oracle.compare(convert(model, Precision("fp16")).model, rtol=3e-3).verdict == "equal", "one alone"
+    assert (told(model, "fp16").half > 0) == right
