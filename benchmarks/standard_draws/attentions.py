@@ -38,6 +38,8 @@ def attention(d: Drawing) -> None:
     operand(kv_heads, keys, v_size)
     if masked:
         rows, columns = (queries, total)
+        if d.opset >= 24 and total.name:
+            d.lacks("onnxruntime refuses a mask that is shorter than the keys, and no name says that it is not")
         shape: list[Size] = [rows, columns]
         if d.chance(2):
             shape = [fixed(1) if d.chance(2) else fixed(heads), *shape]
@@ -49,10 +51,6 @@ def attention(d: Drawing) -> None:
             d.give(dtype, shape)
     else:
         d.leave()
-        if d.opset >= 24 and total.name and not cached:
-            d.lacks("onnxruntime refuses a mask that is shorter than the keys, and no name says that it is not")
-    if cached and d.attributes.get("is_causal") and min(queries.first, queries.then) == 1:
-        d.lacks("onnxruntime takes one query behind a past for the last key, also where it brings several")
     if cached:
         d.give(dtype, (batch, fixed(kv_heads), past, fixed(size)))
         d.give(dtype, (batch, fixed(kv_heads), past, fixed(v_size)))
@@ -63,6 +61,9 @@ def attention(d: Drawing) -> None:
     if d.opset >= 25 and d.chance(4):
         d.set(left_window_size=d.integer(-1, 3), right_window_size=d.integer(-1, 3))
         d.lacking["onnx"] = "onnxruntime has no Attention of opset 25: for it a window stays a mask"
+    ordered = d.attributes.get("is_causal") or d.attributes.get("right_window_size") == 0
+    if cached and ordered and (queries.name or queries.first == 1) and (keys.name or keys.first > 1):
+        d.lacks("onnxruntime takes one query behind a past for the last key, also where it brings several")
     d.output(dtype, rank=3 if flat else 4)
     present = cached or (d.chance(4) and len(d.inputs) < 7)
     d.output(dtype, given=present, rank=4)

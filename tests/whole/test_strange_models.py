@@ -171,3 +171,43 @@ def test_weights_of_attention_on_both_sides_of_a_product_find_a_place(body: str)
     graph = f'<ir_version: 9, opset_import: ["": 18]> g (float[b,s,8] x) => (float[b,c,d] y) {{ {body} }}'
     for target in ("onnxfuse", "onnx", "ort"):
         assert optimize(onnx.parser.parse_model(graph), target=target).report.validation.verdict == "equal"
+
+
+@pytest.mark.parametrize(("opset", "folded"), [(13, False), (14, True)])
+def test_a_rectifier_of_integers_is_one_where_the_opset_has_it(opset: int, folded: bool) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 7, opset_import: ["": {opset}]> g (int32[3] x) => (int32[3] y) <int32 zero = {{0}}> {{
+            below = Less (x, zero)
+            y = Where (below, zero, x)
+        }}"""
+    )
+    fused = fuse(model, CATALOGUE).model
+    onnx.checker.check_model(fused, full_check=True)
+    assert ({node.op_type for node in fused.graph.node} == {"Relu"}) == folded
+
+
+def test_a_norm_of_channels_of_unknown_positions_is_written_out_in_a_type_that_the_op_lacks() -> None:
+    """ai.onnx has InstanceNormalization in bfloat16 from opset 22 on."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 21]>
+        g (bfloat16[n, 4, 6, h] x, bfloat16[4] s, bfloat16[4] b) => (bfloat16[n, 4, 6, h] y) {
+            number = Constant <value = float {0.0001}> ()
+            small = Cast <to = 16> (number)
+            axes = Constant <value_ints = [2, 3]> ()
+            outer = Constant <value_ints = [1, 2]> ()
+            mean = ReduceMean (x, axes)
+            d = Sub (x, mean)
+            dd = Mul (d, d)
+            var = ReduceMean (dd, axes)
+            v = Add (var, small)
+            r = Sqrt (v)
+            e = Div (d, r)
+            scale = Unsqueeze (s, outer)
+            bias = Unsqueeze (b, outer)
+            scaled = Mul (e, scale)
+            y = Add (scaled, bias)
+        }"""
+    )
+    fused = fuse(model, CATALOGUE).model
+    onnx.checker.check_model(fused)
+    assert "InstanceNormalization" in {family_of(node) for node in fused.graph.node}

@@ -131,8 +131,9 @@ def _compared(term: Term) -> Diagonals | None:
     )
     *others, row, column = (p - q for p, q in zip(a, b, strict=True))
     offset = sides[0].offset - sides[1].offset if sides[0] is not None and sides[1] is not None else 0
-    row = -column if term.shape[-2] == 1 else row  # where i is always 0, any multiple of it is added
-    if any(others) or row != -column or term.shape[-1] == 1:
+    # Where i or j is always 0, any multiple of it may be added.
+    row, column = -column if term.shape[-2] == 1 else row, -row if term.shape[-1] == 1 else column
+    if any(others) or row != -column or term.shape[-2:] == (1, 1):
         return None
     strict = term.op == "Greater"
     if column == 1:  # j + offset > i: what is later

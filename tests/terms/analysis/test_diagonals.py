@@ -84,6 +84,8 @@ def test_a_single_row_is_diagonal_by_its_columns_alone(t: Space) -> None:
     assert keys.shape == (1, n)
     assert diagonals(t.op("Greater", t.terms.number(3, INT64), keys)) == Diagonals((2,), (True, False))
     assert diagonals(t.op("Greater", keys, t.terms.number(3, INT64))) == Diagonals((3,), (False, True))
+    queries = positions(t, n, 0)
+    assert diagonals(t.op("Greater", t.terms.number(3, INT64), queries)) == Diagonals((-3,), (False, True))
 
 
 def test_sizes_at_equal_distances_are_positions(t: Space) -> None:
