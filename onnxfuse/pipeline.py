@@ -16,18 +16,19 @@ from .errors import ModelError, NumericsError, UsageError
 from .fusing.build import Build
 from .fusing.fuse import fuse, lower, uncollected
 from .fusing.fused import Banned, Fused, Progress
+from .fusing.source import Source
 from .language.catalogue import Catalogue
 from .lifting.lifted import Lifted
 from .model.graph import count_nodes, opset_of
 from .performance.gpus import CARDS, DEFAULT, Card
 from .performance.nodes import Side, before_and_after
 from .performance.sizes import Sizes
-from .performance.totals import alone, asked, remaining, totals
+from .performance.totals import alone, asked, remaining, spread, totals
 from .precision.wanted import Precision
 from .proof.claim import Claim, Experiment
 from .reporting.placement import placement
 from .reporting.records import LeftOut, Report, Runs, Validation
-from .reporting.tell import fusion, worth_telling
+from .reporting.tell import fusion, fusions, worth_telling
 from .rewriting.inline import expand
 from .runtime.served import examine
 from .targets.compatibility import compatibility
@@ -77,9 +78,10 @@ def optimize(
 
         compiler()  # a missing one is no fault of the model
     catalogue = build.catalogue
-    at = Sizes.of(model, experiment.shapes)
+    at = Sizes.of(model, experiment.shapes) if experiment.shapes else None
     given, model = model, _written_out(model, precision)
     source, fused = _lowered(model, build, catalogue, precision, progress)
+    at = at or _assumed(given, source, fused)
     if fused.unread:
         raise ModelError(
             f"the values of {min(fused.unread)!r} are needed, and its external data is missing: put it beside the model"
@@ -141,7 +143,7 @@ def _written_out(model: ModelProto, precision: Precision | None) -> ModelProto:
 
 def _lowered(
     model: ModelProto, build: Build, catalogue: Catalogue, precision: Precision | None, progress: Progress
-) -> tuple[Lifted, Fused]:
+) -> tuple[Source, Fused]:
     """The model fused, at an opset whose ops have the `precision` if that can be had and no other is asked for."""
     if precision is not None:
         _refuse_unserved(precision, build.target)
@@ -205,9 +207,10 @@ def report(
     `nodes` the report has each node, too.
     """
     started = time.perf_counter()
-    at = Sizes.of(model, shapes)
+    at = Sizes.of(model, shapes) if shapes else None
     given, model = model, _written_out(model, precision)
     source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
+    at = at or _assumed(given, source, fused)
     converted = None
     if precision is not None:
         from .precision.convert import convert
@@ -222,9 +225,15 @@ def report(
     return result
 
 
+def _assumed(model: ModelProto, source: Source, fused: Fused) -> Sizes:
+    """The sizes to measure at where none are given: of repeated blocks, a few tell what inputs are for."""
+    few = model if fused.blocks is None or source.model is not model else fused.blocks.source.model
+    return Sizes.of(few if len(few.graph.input) == len(model.graph.input) else model)
+
+
 def _report(
     model: ModelProto,
-    source: Lifted,
+    source: Source,
     fused: Fused,
     build: Build,
     at: Sizes,
@@ -233,17 +242,13 @@ def _report(
     *,
     nodes: bool,
 ) -> Report:
-    served, target = examine(fused.model, build.rules), build.target
+    few = fused.model if fused.blocks is None or converted else fused.blocks.fused.model
+    served, target = examine(few, build.rules), build.target  # other blocks have no other ops
     before = model if target.functions else expand(model)
     sites = [site for site in fused.sites if worth_telling(site)]
     names = {site.node.name for site in fused.sites}
-    terms = {view.graph.path: dict(view.terms_of) for view in source.views}
-    for site in fused.sites:
-        terms.setdefault(site.scope, {})[site.value] = site.term
     known_ops = build.catalogue.matched_ops
-    read = fused.lifted or Lifted.of(fused.model, build.base_dir)
-    # Terms have the element types of before a conversion.
-    original, output = Side(source, asked(source, at)), Side(read, asked(read, at, None if converted else terms))
+    original, output = _sides(source, fused, build, at, nodes=nodes, typed=converted is None)
     each_node = None
     if nodes:
         reasons = {id(e.node): reason for e, reason in alone(output.launches, names, fused.near_misses, known_ops)}
@@ -261,7 +266,7 @@ def _report(
         remaining=remaining(output.launches, names, fused.near_misses, known_ops, card),
         shares_on=card.name,
         nodes=each_node,
-        fusions=[fusion(site, at.known) for site in sites],
+        fusions=fusions(sites, at.known),
         near_misses=fused.near_misses,
         unread=sorted(fused.unread),
         kernels=served.sources,
@@ -271,6 +276,22 @@ def _report(
         assumed=at.assumed,
         conversion=converted.told if converted else None,
     )
+
+
+def _sides(source: Source, fused: Fused, build: Build, at: Sizes, *, nodes: bool, typed: bool) -> tuple[Side, Side]:
+    """The original and what became of it, with what they launch; all of their `nodes` are read if they are wanted.
+
+    The element types of values are those of their terms, if these were `typed` for what is written."""
+    blocks = None if nodes or not typed else fused.blocks
+    before, made = (source.lifted, fused) if blocks is None else (blocks.source, blocks.fused)
+    terms = {view.graph.path: dict(view.terms_of) for view in before.views}
+    for site in made.sites:
+        terms.setdefault(site.scope, {})[site.value] = site.term
+    read = made.lifted or Lifted.of(made.model, build.base_dir)
+    original, output = asked(before, at), asked(read, at, terms if typed else None)
+    if blocks is not None:
+        original, output = spread(original, before, blocks.before), spread(output, read, blocks.after)
+    return Side(before, original), Side(read, output)
 
 
 def _runs(model: ModelProto, target: Target) -> Runs | None:

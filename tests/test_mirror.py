@@ -20,6 +20,11 @@ BESIDE = {"benchmarks", "spellings", "transforms", "whole"}
 MOST_LINES = 400
 
 WITH_OTHERS = {
+    # Steps on one way, from a model to a few blocks of it and back, each of which takes what the one before has found.
+    "fusing/repeats/test_once.py": (
+        "fusing.repeats.alike fusing.repeats.codes fusing.repeats.few fusing.repeats.moves fusing.repeats.told "
+        "fusing.repeats.whole fusing.source"
+    ),
     # Three lines that call the command line.
     "cli/test_main.py": "__main__",
     # Text of kernels, which says little unless it is compiled and run on arrays.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -36,7 +36,10 @@ from onnxfuse.targets.target import Target
 from onnxfuse.terms.term import Term
 
 from .fused import EVERY, SIMPLIFY, Banned, Fused, Progress
+from .naming import Naming
+from .repeats.once import once as by_blocks
 from .settle import settle
+from .source import Source
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -76,7 +79,7 @@ def lower(
     base_dir: Path | None = None,
     why: str | None = None,
     progress: Progress | None = None,
-) -> tuple[Lifted, Fused]:
+) -> tuple[Source, Fused]:
     """Fuse at `opset`; if none is given, at the model's own, or at the lowest that has the standard ops found.
 
     Returns the model at that opset, to be fused again with other bans, and what became of it.  Raises UsageError if it
@@ -87,24 +90,24 @@ def lower(
     runtime = catalogue.target.runtime
     if runtime is not None:
         model = loadable(model, runtime, opset)
-    source, raising = convert(model, opset), opset is None and not catalogue.target.functions and raisable(model)
+    at, raising = convert(model, opset), opset is None and not catalogue.target.functions and raisable(model)
     while True:
         try:
-            lifted = Lifted.of(source, base_dir, catalogue)
-            fused = fuse(lifted, catalogue, why=why, progress=progress, raising=raising)
+            source = Source(at, base_dir, catalogue)
+            fused = fuse(source, catalogue, why=why, progress=progress, raising=raising)
             if runtime is not None:
                 compatibility(fused.model, runtime)
-            return lifted, fused
+            return source, fused
         except OpsetError as higher:
             try:
-                source = convert(model, higher.opset)
+                at = convert(model, higher.opset)
             except UsageError:
-                source, raising = model, False
+                at, raising = model, False
 
 
 @uncollected
 def fuse(
-    source: ModelProto | Lifted,
+    source: ModelProto | Source,
     catalogue: Catalogue,
     *,
     base_dir: Path | None = None,
@@ -115,23 +118,32 @@ def fuse(
 ) -> Fused:
     """Apply the catalogue to every scope of a copy of the model, and to what comes of it, until that stays as it is.
 
-    Where one is fused more than once, with other bans, it is read before (`Lifted`), and with its folder, else with
-    `base_dir`.  Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
-    first = last = source if isinstance(source, Lifted) else Lifted.of(source, base_dir, catalogue)
+    Where one is fused more than once, with other bans, it is given with its folder (`Source`), else with `base_dir`.
+    Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
+    if not isinstance(source, Source):
+        source = Source(source, base_dir, catalogue)
 
-    def once(model: ModelProto) -> Fused:
-        nonlocal last
-        last = lifted = first if model is first.model else Lifted.of(model, first.base_dir, catalogue)
-        room = partial(Room.of, model, first.model, catalogue.growth)
-        try:
-            return _fuse(lifted, catalogue, banned, why, progress, raising, room())
-        except UnrealisableError:
-            # Only a fused op with several outputs can make nodes wait for each other: do without those.
-            single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
-            return _fuse(lifted, single, banned, why, progress, raising, room())
+    def passes(first: Lifted) -> tuple[Fused, bool]:
+        """All passes over a model, and whether there was room for all constants."""
+        last, rooms = first, list[Room]()
 
-    fused = settle(first.model, once)
-    return replace(fused, lifted=last) if last.model is fused.model else fused
+        def once(model: ModelProto) -> Fused:
+            nonlocal last
+            last = lifted = first if model is first.model else first.again(model)
+            try:
+                rooms.append(Room.of(model, first.model, catalogue.growth))
+                return _fuse(lifted, catalogue, banned, why, progress, raising, rooms[-1], source.naming)
+            except UnrealisableError:
+                # Only a fused op with several outputs can make nodes wait for each other: do without those.
+                single = replace(catalogue, rules=[r for r in catalogue.rules if not r.labels])
+                rooms.append(Room.of(model, first.model, catalogue.growth))
+                return _fuse(lifted, single, banned, why, progress, raising, rooms[-1], source.naming)
+
+        fused = settle(first.model, once, source.naming)
+        fused = replace(fused, lifted=last) if last.model is fused.model else fused
+        return fused, not any(room.short for room in rooms)
+
+    return by_blocks(source, banned, passes) or passes(source.lifted)[0]
 
 
 def _fuse(
@@ -142,6 +154,7 @@ def _fuse(
     progress: Progress | None,
     raising: bool,
     room: Room,
+    naming: Naming,
 ) -> Fused:
     """One pass: every scope of a copy searched, and then written."""
     model, views = lifted.copy()
@@ -160,6 +173,7 @@ def _fuse(
         results.append((view, found))
     present = {f.name: f for f in model.functions if f.domain == DOMAIN}
     functions, names = Functions(catalogue, present), Names.of(view.graph for view in views)
+    names.taken |= naming.taken
     sites: list[FusedNode] = []
     near: list[NearMiss] = []
     gone: list[Vanished] = []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.reporting.records import NearMiss
@@ -20,6 +20,20 @@ SIMPLIFY = "simplify"
 """Stands for a rule where a value is computed anew without one."""
 EVERY = "*"
 """Stands for all rules: in this scope, at whatever value, nothing is fused."""
+
+
+@dataclass
+class Blocks:
+    """How a model was fused by a few blocks of each of its runs (`onnxfuse.fusing.repeats`)."""
+
+    source: Lifted
+    """The original with those blocks alone."""
+    fused: Fused
+    """That, fused."""
+    before: Sequence[Sequence[NodeProto]]
+    """The nodes of the whole original that each node of `source` stands for."""
+    after: Sequence[Sequence[NodeProto]]
+    """The nodes of the whole fused model that each node of `fused` stands for."""
 
 
 @dataclass
@@ -40,3 +54,5 @@ class Fused:
     """Matches that left no node of their own, and may change numbers all the same."""
     lifted: Lifted | None = None
     """The model as the last pass has read it, which wrote it again just as it was; None where it was not read."""
+    blocks: Blocks | None = None
+    """How it came about; None where all of it was worked on."""

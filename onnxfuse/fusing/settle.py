@@ -25,6 +25,7 @@ from onnxfuse.rewriting.provenance import REPLACED_KEY, merged
 from onnxfuse.rewriting.simplify import weight
 
 from .fused import Fused
+from .naming import Naming, named
 
 PASSES = 8
 """No file known needs more than four; rules that go on for ever end here, with the lightest model so far."""
@@ -32,8 +33,8 @@ LARGE = 1 << 12
 """Bytes of an initializer that is told by its name: those that a pass makes are of the same values every time."""
 
 
-def settle(model: ModelProto, once: Callable[[ModelProto], Fused]) -> Fused:
-    """What passes (`once`) over a model lead to.
+def settle(model: ModelProto, once: Callable[[ModelProto], Fused], naming: Naming) -> Fused:
+    """What passes (`once`) over a model lead to; `naming` are the names that are not to be given.
 
     A pass that spells the same nodes in another order, or with other names, is not taken."""
     original = frozenset(node.name or node.output[0] for node in _nodes(model) if node.name or node.output)
@@ -48,8 +49,9 @@ def settle(model: ModelProto, once: Callable[[ModelProto], Fused]) -> Fused:
             return passed[-1] if len(passed) > 1 else after
         if words == known[-1] and (after.sites or after.simplified):
             return _own(passed[-1], model, version)
-        passed.append(_joined(passed[-1], after, model, original) if len(passed) > 1 else after)
-        states.append(_state(after.model) if len(passed) > 2 else state)
+        whole = _joined(passed[-1], after, model, original) if len(passed) > 1 else after
+        passed.append(named(whole, naming))
+        states.append(_state(passed[-1].model))
         if words in known[:-1]:
             return _own(min(passed[known.index(words) :], key=_weight), model, version)
         known.append(words)

@@ -50,8 +50,13 @@ def constant_term(view: View, name: str, tensor: TensorProto) -> Term:
             view.unread.add(name)
             return view.terms.input(name, dims, tensor.data_type)
         load = partial(_unread, view, name, dims)
-    if small and tensor.data_location != TensorProto.EXTERNAL:
+    apart = view.asked is not None and name in view.asked.apart
+    if small and tensor.data_location != TensorProto.EXTERNAL and not apart:
         return view.terms.constant(load(), tensor.data_type)
+    if view.asked is not None:
+        load = view.asked.telling(name, load)
+    if apart:
+        return view.terms.apart(name, np.arange(math.prod(dims)).reshape(dims), tensor.data_type, load)
     return view.terms.stored(name, dims, tensor.data_type, load)
 
 

@@ -18,6 +18,7 @@ from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.model.graph import roots, scopes_of_copy
 from onnxfuse.terms.term import Term
 
+from .asked import Asked
 from .effects import Effects
 from .lift import lift
 from .view import View
@@ -35,15 +36,25 @@ class Lifted:
     """Constant terms whose elements nobody has asked for: some may turn out to have none."""
 
     @staticmethod
-    def of(model: ModelProto, base_dir: Path | None = None, catalogue: Catalogue | None = None) -> Lifted:
-        """Lift every scope of a model (`lift`)."""
+    def of(
+        model: ModelProto,
+        base_dir: Path | None = None,
+        catalogue: Catalogue | None = None,
+        asked: Asked | None = None,
+    ) -> Lifted:
+        """Lift every scope of a model (`lift`); `asked` takes note of constants that are read."""
         effects = Effects.of(model)
         views: dict[int, View] = {}
         for graph in (graph for root in roots(model) for graph in root.scopes()):
             parent = views[id(graph.parent)] if graph.parent is not None else None
-            views[id(graph)] = lift(graph, base_dir, parent, effects, catalogue)
+            views[id(graph)] = lift(graph, base_dir, parent, effects, catalogue, asked=asked)
         unfolded = [term for view in views.values() for term in view.terms if term.constant and term.load is None]
         return Lifted(model, base_dir, tuple(views.values()), unfolded)
+
+    def again(self, model: ModelProto) -> Lifted:
+        """Another model, read in the same way."""
+        main = self.views[0]
+        return Lifted.of(model, self.base_dir, main.catalogue, main.asked)
 
     def copy(self) -> tuple[ModelProto, list[View]]:
         """A copy of the model, and views of its scopes, to be searched and written.

@@ -17,6 +17,7 @@ from onnxfuse.model.symbols import renamed
 from onnxfuse.terms.normal.normal import closed
 from onnxfuse.terms.term import Term, Terms
 
+from .asked import Asked
 from .effects import Effect
 
 
@@ -50,6 +51,9 @@ class View:
     """The nodes that onnxruntime runs on integers, and by which kernel (`targets.integer_kernels`)."""
     learned: Mapping[str, Dim] = field(default_factory=dict)
     """Symbols of the scopes around this one → what they are wherever this one runs."""
+
+    asked: Asked | None = None
+    """Notes of which constants the elements are wanted."""
 
     within: bool = False
     """Is it a body that is looked into from outside (`bodies`)?"""

@@ -57,6 +57,12 @@ def asked(lifted: Lifted, at: Sizes, terms: Mapping[str, Mapping[str, Term]] | N
     ]
 
 
+def spread(launches: Sequence[Asked], lifted: Lifted, nodes: Sequence[Sequence[NodeProto]]) -> list[Asked]:
+    """The launches of a model of which a few blocks were read: `nodes` are those that each node of these stands for."""
+    own = {id(node): of for node, of in zip(lifted.views[0].graph.nodes, nodes, strict=True)}
+    return [replace(each, node=node) for each in launches for node in own[id(each.node)]]
+
+
 def totals(launches: Sequence[Asked]) -> Totals:
     """All of them together."""
     moved = [each.demand.bytes for each in launches if each.demand is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.binding import Failure
@@ -30,8 +30,30 @@ def worth_telling(site: FusedNode) -> bool:
     return len(site.replaced) > 1 or any(not match.rule.lowers for match in site.matches)
 
 
+def fusions(sites: Iterable[FusedNode], known: Mapping[str, int] | None = None) -> list[Fusion]:
+    """Sites as plain data, see `fusion`; those of repeated blocks save the same, which is counted once."""
+    saved: dict[tuple[int, int], tuple[int, int | None]] = {}
+    result = []
+    for site in sites:
+        key = id(site.dead), id(site.gone)
+        if key not in saved:
+            saved[key] = _saved(site, known)
+        result.append(_told(site, *saved[key]))
+    return result
+
+
 def fusion(site: FusedNode, known: Mapping[str, int] | None = None) -> Fusion:
     """A site as plain data; `known` are sizes of symbolic dimensions."""
+    return _told(site, *_saved(site, known))
+
+
+def _saved(site: FusedNode, known: Mapping[str, int] | None) -> tuple[int, int | None]:
+    """The launches and the bytes that a site saves."""
+    # A node is one launch, however many steps its term has.
+    return max(sum(min(launches(term), 1) for term in site.dead) - 1, 0), traffic(site.gone, known)
+
+
+def _told(site: FusedNode, launches_saved: int, bytes_saved: int | None) -> Fusion:
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
     fused = [match.rule.name for match in site.matches if not match.rule.lowers]
     inner = dict.fromkeys((match.rule.name, i) for match in site.matches for i in match.inner)
@@ -44,9 +66,8 @@ def fusion(site: FusedNode, known: Mapping[str, int] | None = None) -> Fusion:
         node=site.node.name,
         replaced=site.replaced,
         absorbed=tuple(name for name in dict.fromkeys(fused) if name != rule for _ in range(often[name] or 1)),
-        # A node is one launch, however many steps its term has.
-        launches_saved=max(sum(min(launches(term), 1) for term in site.dead) - 1, 0),
-        bytes_saved=traffic(site.gone, known),
+        launches_saved=launches_saved,
+        bytes_saved=bytes_saved,
         code=site.code,
         sources=tuple(dict.fromkeys(i.rule.path for match in site.matches for i in (*reversed(match.inner), match))),
     )

@@ -39,7 +39,7 @@ class ModulePaths:
         Modules count, not nodes, so that another spelling of the same mathematics leads to the same path; what only
         moves data counts where nothing else does, since exporters share it among layers.  The empty string if no node
         says where it comes from."""
-        paths = [(node.op_type in _MOVING, path) for node in reversed(nodes) if (path := self._path(node))]
+        paths = [(node.op_type in _MOVING, path) for node in reversed(nodes) if (path := self.path(node))]
         computing = [path for moving, path in paths if not moving]
         modules = set(computing or [path for _, path in paths])
         # The last node decides between equals even where it moves data.
@@ -48,7 +48,7 @@ class ModulePaths:
         held = [prefix for prefix, count in inside.items() if 2 * count >= len(order)]
         return "".join(f"/{part}" for part in max(held, key=len, default=()))
 
-    def _path(self, node: NodeProto) -> _Path:
+    def path(self, node: NodeProto) -> tuple[str, ...]:
         """The path of a node, whichever call of a module it is: the second one of `key` is named `key_1`."""
         path = _told(node)
         if path is not None:

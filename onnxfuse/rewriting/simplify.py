@@ -82,7 +82,7 @@ def simpler(
     graph = view.graph
     live = _Live(view, set(nodes), frozenset(fused), Counter(reads))
     rest = Draft(view, found, draft.names, draft.functions, live.there)
-    for name in sorted(found.current, key=lambda name: (live.place(name), name)):
+    for name in sorted(found.current, key=live.place):
         if name not in found.stale:
             rest.register(found.current[name], live.place(name), name, view.dtypes[name])
     for index in live.nodes:

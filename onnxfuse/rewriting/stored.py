@@ -29,6 +29,8 @@ class Room:
     """Bytes that constants may still add to a file."""
 
     left: int
+    short: bool = False
+    """Was there a constant for which there was none?"""
 
     @staticmethod
     def of(model: ModelProto, original: ModelProto, growth: int) -> Room:
@@ -53,6 +55,7 @@ def stored(
         node = graph.nodes[index]
         for name in wanted.intersection(node.output):
             growth = _size(found.current[name], view.dtypes[name]) - _freed(view, node, wanted, claimed)
+            room.short = room.short or growth > room.left
             if growth <= room.left and _known(found.current[name]):
                 room.left -= max(growth, 0)
                 made.add(name)

@@ -41,6 +41,8 @@ _LEVEL = (1 << WIDTH) - 1
 _ALL = (1 << LEVELS * WIDTH) - 1
 _EVERY = sum(1 << level * WIDTH for level in range(LEVELS))
 
+APART = "apart"
+"""What the key of a small constant begins with that is known by name."""
 CLOSED = ("closed",)
 """The key of a sum or product that is one operand of a longer one, and not taken apart: several nodes use its value."""
 Attributes: TypeAlias = Mapping[str, Any]
@@ -87,6 +89,19 @@ class Term:
     def closed(self) -> bool:
         """Is it a sum or product that a longer one does not take apart?"""
         return self.key is CLOSED
+
+    @property
+    def order(self) -> Array | None:
+        """Of a small constant that is known to equal no other (`Terms.apart`), which of its elements stands where."""
+        if not isinstance(self.key, tuple) or self.key[:1] != (APART,):
+            return None
+        _, _, shape, order = self.key
+        return np.frombuffer(order, np.float64).reshape(shape)
+
+    @property
+    def known_as(self) -> str:
+        """The name of such a constant."""
+        return str(self.key[1]) if isinstance(self.key, tuple) else ""
 
     @property
     def real(self) -> bool:
@@ -210,6 +225,12 @@ class Terms:
     def stored(self, name: object, shape: Shape, dtype: int, load: Callable[[], Array]) -> Term:
         """A constant known by name, whose elements are read only when somebody asks for them."""
         return self.raw("Constant", shape=shape, dtype=dtype, key=("stored", name), load=load)
+
+    def apart(self, name: str, order: Array, dtype: int, load: Callable[[], Array]) -> Term:
+        """A small constant that is known to equal no other, read only when somebody asks for its elements; `order` says
+        which of them stands where."""
+        key = (APART, name, order.shape, order.astype(np.float64).tobytes())
+        return self.raw("Constant", shape=order.shape, dtype=dtype, key=key, load=load)
 
     def number(self, value: float, dtype: int, rank: int = 0) -> Term:
         """A constant of one element and the given rank."""

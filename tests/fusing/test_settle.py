@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from onnxfuse.fusing.fuse import fuse, lower
 from onnxfuse.fusing.fused import Fused
+from onnxfuse.fusing.naming import Naming
 from onnxfuse.fusing.settle import settle
 from onnxfuse.language.catalogue import load
 from onnxfuse.model.graph import roots
@@ -98,8 +99,8 @@ def test_passes_that_go_around_in_a_circle_end_with_the_lightest_model() -> None
         copy.CopyFrom(after)
         return Fused(copy, [], [], frozenset())
 
-    assert settle(light, once).model == light
-    assert settle(heavy, once).model == light
+    assert settle(light, once, Naming.of(light)).model == light
+    assert settle(heavy, once, Naming.of(heavy)).model == light
 
 
 def test_passes_without_an_end_end() -> None:
@@ -110,4 +111,5 @@ def test_passes_without_an_end_end() -> None:
         copy.graph.node.add(op_type="Neg", input=[last], output=[f"{last}n"], name=f"{last}n")
         return Fused(copy, [], [], frozenset())
 
-    assert len(settle(small(ADD, RELU), once).model.graph.node) == 3
+    start = small(ADD, RELU)
+    assert len(settle(start, once, Naming.of(start)).model.graph.node) == 3

@@ -116,9 +116,9 @@ def test_the_original_is_read_once_however_often_it_is_fused(tmp_path: Path, mon
     read, tries = list[onnx.ModelProto](), list[onnx.ModelProto]()
     lift, copy = lifted.lift, Lifted.copy
 
-    def lifting(graph: Graph, *rest: Any) -> View:
+    def lifting(graph: Graph, *rest: Any, **options: Any) -> View:
         read.append(graph.model)
-        return lift(graph, *rest)
+        return lift(graph, *rest, **options)
 
     def copying(source: Lifted) -> tuple[onnx.ModelProto, list[View]]:
         tries.append(source.model)

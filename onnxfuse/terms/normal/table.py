@@ -8,6 +8,7 @@ the table with `@law`, the equation beside it, and calls `make` where it needs o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from onnxfuse.model.dims import Shape, product
 from onnxfuse.model.op_traits import FOLDABLE
 from onnxfuse.model.schema import freeze
-from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.fold import evaluate, value_of
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.term import (
     REAL,
@@ -118,16 +119,36 @@ def make(
     return terms.raw(op, arguments, freeze(dict(attrs)), shape=shape, dtype=dtype)
 
 
+SEEN_OTHERWISE = frozenset("Flatten Gather Identity Reshape Slice Squeeze Transpose Unsqueeze".split())
+"""Ops that give elements of their first operand, whatever these are."""
+
+
 def fold(terms: Terms, op: str, args: list[Term], attrs: Attributes, shape: Shape | None, dtype: int) -> Term | None:
     """The constant that an op over constants computes, or None where it is large (folded when it is written)."""
     size = product(shape) if shape is not None else None
     if not isinstance(size, int) or size > SMALL or any(_large(a) for a in args):
         return None
     term = terms.raw(op, args, freeze(dict(attrs)), shape=shape, dtype=dtype)
+    seen = _seen(terms, op, args, term) if op in SEEN_OTHERWISE else None
     try:
-        return terms.constant(value_of(term), dtype)
+        return seen or terms.constant(value_of(term), dtype)
     except UnknownValueError:
         return None
+
+
+def _seen(terms: Terms, op: str, args: list[Term], term: Term) -> Term | None:
+    """Some elements of a constant that is known by name (`Terms.apart`), in their new places."""
+    order = args[0].order
+    if order is None:
+        return None
+    try:
+        others = [None if a.op == "Absent" else value_of(a) for a in args[1:]]
+        moved = evaluate(op, [order, *others], dict(term.attrs), term)
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # there is no such constant
+        return None
+    if moved.size <= 1:
+        return None  # a number is known by what it is
+    return terms.apart(args[0].known_as, moved, term.dtype, partial(value_of, term))
 
 
 def _large(term: Term) -> bool:

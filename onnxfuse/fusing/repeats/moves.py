@@ -1,0 +1,102 @@
+"""Which node and value of the whole model one is that was read or written with few blocks.
+
+With `blocks` 0 what is before the gap is meant, with as many as are left out what is behind it, and with fewer the
+block so many after the last one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx import NodeProto
+
+from .alike import DifferentError, Template
+from .few import Few
+from .runs import HEAD, Run
+
+
+class Moves:
+    """The nodes and values of a model of which blocks were left out."""
+
+    def __init__(self, few: Few, templates: Sequence[Template], given: Mapping[str, tuple[str, str]]) -> None:
+        """`given` are the names of values that passes have made, see `Naming`."""
+        self.few, self.codes, self.templates, self._given = few, few.codes, templates, given
+        self._of_run = {template.run: template for template in templates}
+        self._by_name: dict[str, int | None] = {}
+
+    def node_at(self, node: int, at: int) -> int:
+        """The node of the whole that node `node` of it is meant to be where the node written `at` speaks of it."""
+        run = self.few.run_of(node)
+        if run is None:
+            return node
+        return self._moved(node, run, at >= self._of_run[run].stop)
+
+    def _moved(self, node: int, run: Run, behind: bool) -> int:
+        block = run.block(node)
+        if behind:
+            return node + run.gap * run.period if 1 <= block < HEAD else node
+        return node - run.gap * run.period if block >= HEAD else node
+
+    def value_at(self, name: str, at: int) -> str:
+        """The same of a value of the original."""
+        place = self.codes.place.get(name)
+        run = None if place is None else self.few.run_of(place[0])
+        if place is None or run is None:
+            return name
+        template = self._of_run[run]
+        if name in template.same or place[0] in run.left_out:
+            return name
+        node = self._moved(place[0], run, at >= template.stop)
+        return self.codes.shifted((node, place[1]), run, 0)
+
+    def node_in(self, node: int, run: Run, blocks: int) -> int:
+        """The counterpart of a node, so many blocks on.  Raises DifferentError where it has none."""
+        if node not in run:
+            raise DifferentError("a block stands for what is outside it", run)
+        block = run.block(node) + blocks
+        if not 0 <= block < run.count:
+            raise DifferentError("a block stands for what is far from it", run)
+        return run.start + block * run.period + (node - run.start) % run.period
+
+    def value_in(self, name: str, run: Run, blocks: int) -> str:
+        """The same of a value."""
+        place = self.codes.place.get(name)
+        if place is None:
+            raise DifferentError(f"{name} is none of the original's values", run)
+        return self.codes.shifted((self.node_in(place[0], run, blocks), place[1]), run, 0)
+
+    def told(self, name: str) -> tuple[str, str]:
+        """The value of the original that a value is, or that it is called after, and what is added.
+
+        Raises DifferentError for one that is called after none."""
+        value, added = (name, "") if name in self.codes.place else self._given.get(name, (name, ""))
+        if value not in self.codes.place:
+            raise DifferentError(f"{name} is none of the original's values")
+        return value, added
+
+    def index(self, name: str) -> int:
+        """The node of a name, or of a first output where it has none.  Raises DifferentError if there are several."""
+        if not self._by_name:
+            known: dict[str, int | None] = {}
+            for index, node in enumerate(self.codes.nodes):
+                own = called(node)
+                known[own] = None if own in known else index
+            self._by_name = known
+        found = self._by_name.get(name)
+        if found is None:
+            raise DifferentError(f"several nodes are called {name}")
+        return found
+
+    def names(self, nodes: Sequence[int]) -> tuple[str, ...]:
+        """What nodes are called."""
+        return tuple(called(self.codes.nodes[node]) for node in nodes)
+
+
+def called(node: NodeProto) -> str:
+    """The name of a node, or of its first output."""
+    return str(node.name or (node.output[0] if node.output else ""))
+
+
+def entries(node: NodeProto) -> Mapping[str, str]:
+    """What exporters noted of a node."""
+    return {entry.key: entry.value for entry in node.metadata_props}

@@ -1,0 +1,356 @@
+"""What is said of few blocks, said of all: fused nodes with what they stand for, near misses, what vanished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from itertools import groupby, pairwise
+
+from onnx import ModelProto, NodeProto
+
+from onnxfuse.fusing.fused import SIMPLIFY, Fused
+from onnxfuse.matching.match import Match
+from onnxfuse.model.graph import RULE_KEY
+from onnxfuse.reporting.records import NearMiss
+from onnxfuse.rewriting.module_paths import ModulePaths
+from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, Vanished
+from onnxfuse.rewriting.stack_traces import frames, place
+from onnxfuse.terms.term import Term
+
+from .alike import DifferentError, Template
+from .few import Few
+from .moves import Moves, called, entries
+from .runs import HEAD, Run
+
+_KEPT, _NEEDED = "fusing saves nothing: ", " is needed elsewhere as well"
+
+
+class Telling:
+    """Says of a whole model what was found in few blocks of it.  Raises DifferentError where that says too little."""
+
+    def __init__(
+        self,
+        fused: Fused,
+        few: Few,
+        moves: Moves,
+        templates: Sequence[Template],
+        at: Mapping[str, int],
+        terms: Mapping[str, Term],
+    ) -> None:
+        """`at` says where each node was written, `terms` are what the values of few blocks compute."""
+        self.terms = terms
+        self._made = {name for node in fused.model.graph.node for name in node.output}
+        self.fused, self.few, self.moves, self.templates = fused, few, moves, templates
+        self.nodes = few.codes.nodes
+        self.sites = {at[site.node.name]: site for site in fused.sites}
+        self._paths = ModulePaths(self.nodes)
+        self._indices = {at: [moves.index(name) for name in site.replaced] for at, site in self.sites.items()}
+        self._depths: dict[tuple[int, str], int | None] = {}
+        self._targets: dict[tuple[int, int], tuple[list[int], list[int], FusedNode]] = {}
+        for template in templates:
+            self._check(template)
+
+    def _check(self, template: Template) -> None:
+        """Is the block's every site that of the block before, and of the one behind?"""
+        run, length = template.run, template.stop - template.first
+        for at in range(template.first, template.stop):
+            row = [self.sites.get(n) for n in (at - length, at, at + length)]
+            sites = [site for site in row if site is not None]
+            if not sites:
+                continue
+            rules = {tuple(match.rule.name for match in site.matches) for site in sites}
+            if len(sites) < len(row) or len(rules) > 1:
+                raise DifferentError(f"{sites[0].node.name} was made by other rules than others", run)
+            for site, number, other, behind in zip(
+                sites, (at - length, at), sites[1:], (at, at + length), strict=False
+            ):
+                if [self._small(i, run) for i in self._indices[number]] != self._indices[behind]:
+                    raise DifferentError(f"{site.node.name} and {other.node.name} stand for other nodes", run)
+            before = self._indices[at - length]
+            for site, behind, blocks in ((sites[1], at, 1), (sites[2], at + length, run.gap + 2)):
+                after = [self.moves.node_in(node, run, blocks) for node in before]
+                # What stands for nodes on both sides of the gap is in no module, and looks like the others elsewhere.
+                if after == self._indices[behind] and self._said(sites[0], before, after) != _said(site):
+                    raise DifferentError(f"other things are noted of {site.node.name} than of others", run)
+
+    def _small(self, node: int, run: Run) -> int:
+        """The counterpart of a node in the next block that is not left out."""
+        if node not in run:
+            raise DifferentError("a block stands for what is outside it", run)
+        return node + run.period * (1 + run.gap * (run.block(node) == HEAD - 1))
+
+    def _said(self, site: FusedNode, before: Sequence[int], after: Sequence[int]) -> tuple[object, ...]:
+        """What is noted of a site if it stands for the nodes `after` instead of those `before`."""
+        pairs = self._pairs(before, after)
+        return self._module(site.module, before, after), _code(site.code, pairs), self._metadata(site.node, pairs)
+
+    def _pairs(self, before: Sequence[int], after: Sequence[int]) -> list[tuple[NodeProto, NodeProto]]:
+        return [(self.nodes[a], self.nodes[b]) for a, b in zip(before, after, strict=True)]
+
+    def _metadata(self, node: NodeProto, pairs: Sequence[tuple[NodeProto, NodeProto]]) -> list[tuple[str, str]]:
+        result = []
+        for entry in node.metadata_props:
+            key, value = entry.key, entry.value
+            if key == REPLACED_KEY:
+                value = " ".join(called(after) for _, after in pairs)
+            elif key not in (RULE_KEY, VERSION_KEY):
+                value = _noted(key, value, pairs)
+            result.append((key, value))
+        return result
+
+    def _module(self, module: str, before: Sequence[int], after: Sequence[int]) -> str:
+        """The module of some nodes, given that of their counterparts."""
+        for one, other in zip(reversed(before), reversed(after), strict=True) if module else ():
+            depth = self._depth(one, module)
+            if depth is not None:
+                return _joined(self._paths.path(self.nodes[other])[:depth])
+        return module
+
+    def _depth(self, node: int, module: str) -> int | None:
+        """How many steps of a node's path lead to a module; None if it lies outside."""
+        if (node, module) not in self._depths:
+            path = self._paths.path(self.nodes[node])
+            found = (depth for depth in range(len(path) + 1) if _joined(path[:depth]) == module)
+            self._depths[node, module] = next(found, None)
+        return self._depths[node, module]
+
+    def annotate(self, lines: Iterable[tuple[NodeProto, int, int]]) -> None:
+        """Note on each fused node, written `at` and so many blocks on, what it stands for."""
+        for node, at, blocks in lines:
+            site = self.sites.get(at)
+            if site is None:
+                continue
+            before, after, like = self._nodes_of(at, blocks)
+            self._targets[at, blocks] = before, after, like
+            if like is not site or before != after:
+                more = len(before) < len(after)
+                noted = [] if more else self._metadata(like.node, self._pairs(before, after))
+                if more:
+                    _replaces(node, self.moves.names(after))
+                else:
+                    del node.metadata_props[:]
+                for key, value in noted:
+                    node.metadata_props.add(key=key, value=value)
+
+    def _nodes_of(self, at: int, blocks: int) -> tuple[list[int], list[int], FusedNode]:
+        """What a site stands for: nodes of a site that is like it, their counterparts, and that site."""
+        for template in self.templates:
+            length, run = template.stop - template.first, template.run
+            if template.first <= at < template.stop + length:
+                behind = at >= template.stop
+                like = at - length * (1 + behind)  # there is no gap in the block that this one is in
+                before, shift = self._indices[like], run.gap + 2 if behind else blocks + 1
+                return before, [self.moves.node_in(node, run, shift) for node in before], self.sites[like]
+        before = self._indices[at]
+        return before, self._everywhere(before, at), self.sites[at]
+
+    def told(self, model: ModelProto, made: Mapping[tuple[int, int], NodeProto]) -> Fused:
+        """What became of the whole model, each fused node `made` where it was written, and so many blocks on."""
+        runs = {at: t.run for t in self.templates for at in range(t.first, t.stop)}
+        sites = []
+        slots = {at: list(site.node.output).index(site.value) for at, site in self.sites.items()}
+        for (at, blocks), (before, after, like) in self._targets.items():
+            site = self.sites[at]
+            module, replaced, code = site.module, site.replaced, site.code
+            if len(before) < len(after):
+                site, replaced = self._with_more(site, before, after), self.moves.names(after)
+            elif like is not site or before != after:
+                module, replaced = self._module(like.module, before, after), self.moves.names(after)
+                code = _code(like.code, self._pairs(before, after))
+            mover = self._mover(runs.get(at), at, blocks)
+            matches = tuple([_moved(match, mover) for match in site.matches])
+            node = made[at, blocks]
+            value = node.output[slots[at]]
+            sites.append(
+                FusedNode(matches, node, value, site.scope, module, code, replaced, site.term, site.dead, site.gone)
+            )
+        return replace(
+            self.fused,
+            model=model,
+            sites=sites,
+            near_misses=sorted(self._misses(), key=lambda m: (m.rule, m.scope, m.node, m.reason)),
+            simplified=frozenset(self._simplified()),
+            vanished=list(self._vanished()),
+            lifted=None,
+        )
+
+    def _everywhere(self, before: Sequence[int], at: int) -> list[int]:
+        """The nodes that a site stands for which is there once for all blocks: what some of these compute, it does."""
+        groups: list[tuple[Run | None, int, list[int]]] = []
+        for (run, block), some in groupby(before, self._block):
+            groups.append((run, block, list(some)))
+        again = {
+            number: run
+            for number, ((run, block, nodes), (_, _, behind)) in enumerate(pairwise(groups))
+            if run is not None and block == HEAD - 1 and self._offsets(behind, run, HEAD) == _offsets(nodes, run)
+        }
+        result: list[int] = []
+        for number, (run, _, nodes) in enumerate(groups):
+            result += nodes if run in again.values() else [self.moves.node_at(node, at) for node in nodes]
+            for blocks in range(1, again[number].gap + 1 if number in again else 1):
+                result += [node + blocks * again[number].period for node in nodes]
+        return result
+
+    def _block(self, node: int) -> tuple[Run | None, int]:
+        run = self.few.run_of(node)
+        return run, -1 if run is None else run.block(node)
+
+    def _offsets(self, nodes: Sequence[int], run: Run, block: int) -> list[int]:
+        """Where in their block nodes stand, if they are of this one."""
+        return _offsets([node for node in nodes if self._block(node) == (run, block)], run)
+
+    def _with_more(self, site: FusedNode, before: Sequence[int], after: Sequence[int]) -> FusedNode:
+        """A site that stands for nodes of all blocks, with what those left out compute."""
+        new = [node for node in after if node not in before]
+        values = []
+        for node in new:
+            run = self.few.run_of(node)
+            if run is not None and self.nodes[node].output and self.nodes[node].output[0]:
+                block = (node - run.start) // run.period
+                values.append(self.few.codes.shifted((node, 0), run, HEAD - 1 - block))
+        terms = [self.terms[value] for value in values]
+        gone = [term for value, term in zip(values, terms, strict=True) if value not in self._made]
+        return replace(site, dead=(*site.dead, *terms), gone=(*site.gone, *gone))
+
+    def _mover(self, run: Run | None, at: int, blocks: int) -> Callable[[str], str]:
+        """How values of a site are called: so many blocks on, or where it stands."""
+        if blocks and run is not None:
+            return lambda name: self._copied(name, run, blocks)
+        return lambda name: self._in_place(name, at)
+
+    def _copied(self, name: str, run: Run, blocks: int) -> str:
+        value, added = self.moves.told(name)
+        if self.few.codes.place[value][0] in run:
+            value = self.moves.value_in(value, run, blocks)
+        return value + added
+
+    def _in_place(self, name: str, at: int) -> str:
+        value, added = self.moves.told(name)
+        return self.moves.value_at(value, at) + added
+
+    # ------------------------------------------------------------------------------------- what left no node
+
+    def _spread(self, values: Iterable[tuple[Hashable, int]], run: Run) -> set[tuple[Hashable, int, int]]:
+        """What is told of the middle blocks (what, offset in the block, block)."""
+        found = {(what, (node - run.start) % run.period, run.block(node)) for what, node in values if node in run}
+        rows = [{(what, offset) for what, offset, block in found if block == n} for n in (HEAD - 2, HEAD - 1, HEAD)]
+        if rows[0] != rows[1] or rows[1] != rows[2]:
+            raise DifferentError("other things are told of one block than of the next", run)
+        return found
+
+    def _misses(self) -> Iterator[NearMiss]:
+        known = [(miss, self.moves.index(miss.node)) for miss in self.fused.near_misses]
+        for run in self.few.runs:
+            self._spread((((m.rule, m.source, m.launches_saved, self._reason(m, n, run)), n) for m, n in known), run)
+        for miss, node in known:
+            own = self.few.run_of(node)
+            yield self._miss(miss, node, own, None)
+            if own is not None and own.block(node) == HEAD - 1:
+                for blocks in range(1, own.gap + 1):
+                    yield self._miss(miss, self.moves.node_in(node, own, blocks), own, blocks)
+
+    def _miss(self, miss: NearMiss, node: int, run: Run | None, blocks: int | None) -> NearMiss:
+        """A near miss at another node; at its own, what its reason names is called as in the whole."""
+        kept, source = _kept(miss), self.nodes[node]
+        if kept and run is not None:
+            if blocks is None:
+                behind = run.block(node) >= HEAD
+                template = next(t for t in self.templates if t.run == run)
+                name = self.moves.value_at(kept, template.stop if behind else template.first)
+            else:
+                name = self._copied(kept, run, blocks)
+            miss = replace(miss, reason=f"{_KEPT}{name}{_NEEDED}")
+        if blocks is None:
+            return miss
+        return replace(
+            miss,
+            node=called(source),
+            scope=self._paths.of([source]),
+            code=place(frames(source)),
+        )
+
+    def _reason(self, miss: NearMiss, node: int, run: Run) -> object:
+        """A reason, with no names of values."""
+        kept = self.few.codes.place.get(_kept(miss))
+        if kept is None:
+            return miss.reason
+        return (kept[0] - run.start) % run.period, kept[1], run.block(kept[0]) - run.block(node)
+
+    def _simplified(self) -> Iterator[tuple[str, str, str]]:
+        places = [(value, self._node_of(value)) for _, _, value in self.fused.simplified]
+        for run in self.few.runs:
+            self._spread((("", node) for _, node in places), run)
+        for value, node in places:
+            yield "", SIMPLIFY, value
+            run_of = self.few.run_of(node)
+            if run_of is not None and run_of.block(node) == HEAD - 1:
+                for blocks in range(1, run_of.gap + 1):
+                    yield "", SIMPLIFY, self._copied(value, run_of, blocks)
+
+    def _vanished(self) -> Iterator[Vanished]:
+        placed = [(one, max((self._node_of(v) for v in one.match.values), default=-1)) for one in self.fused.vanished]
+        for run in self.few.runs:
+            self._spread(((one.match.rule.name, node) for one, node in placed), run)
+        for one, node in placed:
+            run_of = self.few.run_of(node)
+            yield one
+            if run_of is not None and run_of.block(node) == HEAD - 1:
+                for blocks in range(1, run_of.gap + 1):
+                    mover = self._mover(run_of, 0, blocks)
+                    yield replace(one, match=_moved(one.match, mover))
+
+    def _node_of(self, value: str) -> int:
+        return self.few.codes.place[self.moves.told(value)[0]][0]
+
+
+def _said(site: FusedNode) -> tuple[object, ...]:
+    return site.module, site.code, [(entry.key, entry.value) for entry in site.node.metadata_props]
+
+
+def _offsets(nodes: Sequence[int], run: Run) -> list[int]:
+    return [(node - run.start) % run.period for node in nodes]
+
+
+def _replaces(node: NodeProto, names: Sequence[str]) -> None:
+    """Note which nodes a fused one stands for."""
+    for entry in node.metadata_props:
+        if entry.key == REPLACED_KEY:
+            entry.value = " ".join(names)
+
+
+def _code(code: str, pairs: Sequence[tuple[NodeProto, NodeProto]]) -> str:
+    """The line of the program for other nodes."""
+    for before, after in reversed(pairs) if code else ():
+        if place(frames(before)) == code:
+            return place(frames(after))
+    return code
+
+
+def _noted(key: str, value: str, pairs: Sequence[tuple[NodeProto, NodeProto]]) -> str:
+    """What is noted of nodes, given what is of their counterparts."""
+    noted = [(entries(before), entries(after)) for before, after in pairs]
+    news = [after.get(key, "") for before, after in noted if before.get(key) == value]
+    if len(news) == len(noted) and len(set(news)) > 1:
+        raise DifferentError(f"{key} of {called(pairs[0][1])} is that of no other node")
+    return news[-1] if news else value
+
+
+def _kept(miss: NearMiss) -> str:
+    """The value that is needed elsewhere, if that is the reason of a near miss."""
+    text = miss.reason
+    return text[len(_KEPT) : -len(_NEEDED)] if text.startswith(_KEPT) and text.endswith(_NEEDED) else ""
+
+
+def _moved(match: Match, mover: Callable[[str], str]) -> Match:
+    """A match of other values."""
+    values = {mover(name) for name in match.values}
+    if values == match.values:
+        return match
+    other = copy(match)
+    other.values = values
+    return other
+
+
+def _joined(path: Sequence[str]) -> str:
+    return "".join(f"/{part}" for part in path)

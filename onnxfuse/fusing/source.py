@@ -1,0 +1,46 @@
+"""A model that is to be fused, perhaps more than once, with other bans each time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from onnx import ModelProto
+
+from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.lifting.lifted import Lifted
+
+from .naming import Naming
+from .repeats.runs import Run
+
+
+def repeats_wanted() -> bool:
+    """Are repeated blocks to be fused once?  ONNXFUSE_REPEATS=0 in the environment says that all are to be worked on:
+    what is written is the same, and this is how that is tested."""
+    return os.environ.get("ONNXFUSE_REPEATS") != "0"
+
+
+@dataclass
+class Source:
+    """A model, and what is known of it whatever is banned."""
+
+    model: ModelProto
+    base_dir: Path | None = None
+    """Where its external data lies."""
+    catalogue: Catalogue | None = None
+    repeats: bool = field(default_factory=repeats_wanted)
+    """Are repeated blocks to be fused once?"""
+    uneven: list[Run] = field(default_factory=list)
+    """Runs whose blocks turned out to be treated differently."""
+
+    @cached_property
+    def lifted(self) -> Lifted:
+        """All of it, as terms."""
+        return Lifted.of(self.model, self.base_dir, self.catalogue)
+
+    @cached_property
+    def naming(self) -> Naming:
+        """Its names."""
+        return Naming.of(self.model)

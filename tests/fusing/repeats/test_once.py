@@ -1,0 +1,227 @@
+"""What is fused by a few blocks of each run is what fusing all of them gives: the file, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+
+from onnxfuse.fusing.build import Build as Wanted
+from onnxfuse.fusing.fuse import fuse
+from onnxfuse.fusing.fused import Banned, Fused
+from onnxfuse.fusing.source import Source
+from onnxfuse.language.catalogue import load
+from onnxfuse.pipeline import report
+from onnxfuse.reporting.tell import fusions
+from onnxfuse.rewriting.provenance import keys
+from onnxfuse.targets.target import Target
+from tests import exports
+from tests.exports import MODELS
+
+from .blocks import WIDTH, Block, Build, chain, mlp
+from .stretched import stretched
+
+CATALOGUE = load()
+
+
+def told(fused: Fused) -> tuple[object, ...]:
+    """All that is said of a fused model."""
+    misses = [replace(miss) for miss in fused.near_misses]
+    bans = [sorted(key for key in keys(site, site.matches)) for site in fused.sites]
+    gone = sorted(sorted(one.keys) for one in fused.vanished)
+    return fusions(fused.sites), [site.value for site in fused.sites], bans, misses, gone, fused.simplified
+
+
+def both(model: ModelProto, target: str = "onnxfuse", banned: Banned = frozenset()) -> Fused:
+    """The model fused by few blocks, if it can be; what it gives must not depend on that."""
+    catalogue = CATALOGUE.serving(Target(target))
+    few, all_ = (fuse(Source(model, MODELS, catalogue, repeats), catalogue, banned=banned) for repeats in (True, False))
+    assert all_.blocks is None
+    assert told(few) == told(all_)
+    assert few.model.SerializeToString(deterministic=True) == all_.model.SerializeToString(deterministic=True)
+    return few
+
+
+def runs(fused: Fused) -> int:
+    """How many nodes were not worked on."""
+    blocks = fused.blocks
+    return 0 if blocks is None else sum(len(copies) - 1 for copies in blocks.before)
+
+
+def attending(build: Build, x: str, number: int) -> str:
+    scope = f"/layer.{number}/attention"
+    return build.node("Add", build.attention(build.norm(x, scope), scope), x, scope=scope)
+
+
+def cached(build: Build, x: str, number: int) -> str:
+    scope = f"/layer.{number}/attention"
+    return build.node("Add", build.attention(build.norm(x, scope), scope, cache=str(number)), x, scope=scope)
+
+
+def alternating(build: Build, x: str, number: int) -> str:
+    return mlp(build, x, number) if number % 2 else attending(build, x, number)
+
+
+def mixture(build: Build, x: str, number: int) -> str:
+    scope = f"/layer.{number}/experts"
+    return build.node("Add", build.experts(build.norm(x, scope), scope), x, scope=scope)
+
+
+def six(build: Build, x: str, number: int) -> str:
+    return mlp(build, x, number) if number % 6 == 5 else attending(build, x, number)
+
+
+BLOCKS = [(mlp, 9), (attending, 9), (cached, 9), (alternating, 18), (mixture, 9), (six, 54)]
+
+
+@pytest.mark.parametrize(("block", "count"), BLOCKS)
+def test_blocks(block: Block, count: int) -> None:
+    assert runs(both(chain(count, block)))
+
+
+@pytest.mark.parametrize(("block", "count"), BLOCKS[:-1])
+def test_blocks_for_another_target(block: Block, count: int) -> None:
+    assert runs(both(chain(count, block), "ort")) or block is not mixture  # there others' weights are put together
+
+
+def test_nodes_without_names() -> None:
+    assert runs(both(chain(10, build=Build(named=False))))
+
+
+def test_five_blocks_are_worked_on_and_the_others_are_not() -> None:
+    model = chain(20)
+    count = len(model.graph.node) // 20
+    assert runs(both(model)) >= 14 * count
+    assert runs(both(chain(5))) == 0
+
+
+def masked() -> ModelProto:
+    """Blocks that all read a mask, which each of them computes anew."""
+    build = Build()
+    mask = build.input("mask", ["batch", 1, "seq"])
+
+    def block(build: Build, x: str, number: int) -> str:
+        scope = f"/layer.{number}/attention"
+        hidden = build.node(
+            "Mul", build.node("Sub", build.number(1), mask, scope=scope), build.number(-1e4), scope=scope
+        )
+        return build.node("Add", build.attention(build.norm(x, scope), scope, mask=hidden), x, scope=scope)
+
+    return chain(10, block, build=build)
+
+
+def test_what_each_block_computes_of_the_start_belongs_to_the_first() -> None:
+    fused = both(masked())
+    assert runs(fused)
+    assert [node.op_type for node in fused.model.graph.node].count("Sub") <= 1
+
+
+def two_runs() -> ModelProto:
+    """An encoder and a decoder that reads what it gives."""
+    build = Build()
+    x, y = build.input("source", ["batch", "from", WIDTH]), build.input("target", ["batch", "seq", WIDTH])
+    for number in range(8):
+        x = mlp(build, x, number)
+    for number in range(11):
+        scope = f"/decoder.{number}"
+        y = build.node("Add", build.attention(build.norm(y, scope), scope, keys=x), y, scope=scope)
+    build.output(y)
+    return build.model()
+
+
+def test_two_runs() -> None:
+    fused = both(two_runs())
+    assert fused.blocks is not None
+    assert len({len(copies) for copies in fused.blocks.before}) == 3
+
+
+def odd(at: int, count: int = 20) -> ModelProto:
+    return chain(count, lambda build, x, n: mlp(build, x, n, 1e-6 if n == at else 1e-5))
+
+
+def test_a_run_ends_at_a_block_that_is_not_like_the_others() -> None:
+    even, uneven = runs(both(chain(20))), runs(both(odd(10)))
+    assert 0 < uneven < even
+    assert runs(both(odd(0))) > uneven
+    assert runs(both(odd(19))) > uneven
+
+
+def test_a_hidden_state_that_is_an_output_ends_a_run() -> None:
+    def block(build: Build, x: str, number: int) -> str:
+        return build.output(mlp(build, x, number)) if number == 10 else mlp(build, x, number)
+
+    assert 0 < runs(both(chain(20, block))) < runs(both(chain(20)))
+
+
+def test_a_value_that_is_read_behind_a_run_ends_it() -> None:
+    seen: list[str] = []
+
+    def block(build: Build, x: str, number: int) -> str:
+        seen.append(mlp(build, x, number))
+        return build.node("Add", seen[-1], seen[8]) if number == 19 else seen[-1]
+
+    assert 0 < runs(both(chain(20, block))) < runs(both(chain(20)))
+
+
+def test_a_ban_ends_a_run_where_it_applies() -> None:
+    model = chain(20)
+    plain = both(model)
+    site = plain.sites[len(plain.sites) // 2]
+    left = both(model, banned=frozenset(keys(site, site.matches)))
+    assert 0 < runs(left) < runs(plain)
+    assert len(left.model.graph.node) > len(plain.model.graph.node)
+    everywhere = frozenset(key for each in plain.sites for key in keys(each, each.matches))
+    assert runs(both(model, banned=everywhere)) > runs(left)
+
+
+def test_weights_in_another_order_end_a_run() -> None:
+    model = chain(20)
+    tensors = model.graph.initializer
+    own = [n for n, tensor in enumerate(tensors) if tensor.name.startswith("/layer.10/")]
+    copies = [numpy_helper.from_array(numpy_helper.to_array(tensors[n]), tensors[n].name) for n in reversed(own)]
+    for place, tensor in zip(own, copies, strict=True):
+        tensors[place].CopyFrom(tensor)
+    assert 0 < runs(both(model)) < runs(both(chain(20)))
+
+
+def scaled(values: list[float]) -> ModelProto:
+    """Blocks with a scale that is 1 in some of them, as a vector."""
+
+    def block(build: Build, x: str, number: int) -> str:
+        scale = build.constant(f"scale {number}", np.linspace(1, values[number], WIDTH, dtype=np.float32))
+        return build.node("Mul", mlp(build, x, number), scale)
+
+    return chain(len(values), block)
+
+
+def test_what_small_constants_hold_counts() -> None:
+    assert runs(both(scaled([1.0] * 20)))
+    assert runs(both(scaled([1.0] * 10 + [2.0] + [1.0] * 9))) < runs(both(scaled([1.0] * 20)))
+    assert runs(both(scaled([float(n + 2) for n in range(20)])))
+
+
+@pytest.mark.parametrize("stem", ["llama.ts", "bert.dynamo", "t5_encoder.dynamo", "vit.ts"])
+def test_exports_of_more_layers(stem: str) -> None:
+    model = stretched(exports.load(MODELS / f"{stem}.onnx"), 8)
+    assert model is not None
+    assert runs(both(model))
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_the_report_is_the_same(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = two_runs()
+    few = report(model, Wanted(Target(target))).to_json()
+    monkeypatch.setenv("ONNXFUSE_REPEATS", "0")
+    whole = report(model, Wanted(Target(target))).to_json()
+    assert few | {"seconds": 0} == whole | {"seconds": 0}
+
+
+def test_control_flow_is_left_alone() -> None:
+    model = chain(10)
+    body = onnx.parser.parse_graph("g () => (float[1] y) { y = Constant<value = float[1] {1.0}>() }")
+    model.graph.node.insert(0, onnx.helper.make_node("If", ["flag"], ["unused"], then_branch=body, else_branch=body))
+    model.graph.input.insert(0, onnx.helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, []))
+    assert runs(both(model)) == 0
