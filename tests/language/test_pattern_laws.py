@@ -46,6 +46,7 @@ FOR_TERMS_ALONE = {
     "Sqrt(x * x) = Abs(x)": "rules write Abs",
     "Sqrt(Max(x, 4)) = Max(Sqrt(x), 2) if x > 0": "no pattern says that a variable is above 0",
     "Min(Reciprocal(x), 4) = Reciprocal(Max(x, 0.25)) if x > 0": "no pattern says that a variable is above 0",
+    "QuantizeLinear(DequantizeLinear(q, c), c) = q": "it holds of bytes alone, and a pattern knows no types",
     "Softmax(x - ReduceMax(x, axes=(-1,))) = Softmax(x)": "rules write Softmax without what it takes off",
 }
 """Equations that patterns need not obey, and why."""

@@ -270,7 +270,6 @@ def test_the_command_writes_estimates_as_json(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--card", "h100"], "--card is for --estimate"),
         (["--estimate", "--card", "h1000"], "--card h1000: it is a100, h100, h200, or a .json file"),
         (["--estimate", "--target", "onnx"], "estimates are for --target onnxfuse"),
     ],

@@ -9,7 +9,8 @@ from benchmarks.random_graphs.feeds import feeds
 from benchmarks.random_graphs.judge import Original
 from benchmarks.random_graphs.shrink import fused
 from onnxfuse.terms.normal.ranges import in_range, moderate, nonnegative
-from tests.benchmarks.test_random_graphs import TARGETS, written
+from tests.benchmarks.test_random_graphs import TARGETS
+from tests.benchmarks.test_random_graphs_judge import written
 from tests.terms.normal.space import FLOAT, Space, b, d, h, s
 
 SCORES = """
