@@ -350,7 +350,8 @@ def readings(model: onnx.ModelProto) -> Iterator[tuple[tuple[str, ...], onnx.Mod
         for chosen in itertools.combinations(applying, number):
             names = tuple(name for name, _ in chosen)
             kinds = Counter(name.partition(":")[0].replace("negative ", "") for name in names)
-            if max(kinds.values()) == 1:  # of the ends of a product, and of the signs of a 0, one
+            # Of the ends of a product, and of the signs of a 0, one; such an end with no more than one other reading.
+            if max(kinds.values()) == 1 and not (kinds["order"] and number > 2):
                 made = _read(model, [apply for _, apply in chosen])
                 if made is not None:
                     yield names, made
