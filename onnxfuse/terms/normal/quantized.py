@@ -25,12 +25,16 @@ _LEAST, _MOST = 1e-30, 1e30
 
 @law("QuantizeLinear", "QuantizeLinear(DequantizeLinear(q, c), c) = q")
 def _again(a: Applied) -> Term | None:
-    """Of q steps of a scale, float32 gives q of them again: two roundings of a number below 2^8 are off by 2^-15."""
+    """Of q steps of a scale, float32 gives q of them again: two roundings of a number below 2^8 are off by 2^-15.  In
+    bfloat16 they may be off by one, and in float16 a few steps of a large scale overflow."""
     x = a.args[0]
     if x.op != "DequantizeLinear" or x.args[1:] != tuple(a.args[1:]) or a.attrs.get("block_size"):
         return None
     q, scale = x.args[:2]
     several = scale.shape not in ((), (1,))
+    computed = {x.dtype, scale.dtype, a.attrs.get("precision") or TensorProto.FLOAT}
+    if computed != {TensorProto.FLOAT}:
+        return None
     if q.dtype != a.dtype or q.dtype not in BYTES or (several and x.attr("axis", 1) != a.attrs.get("axis", 1)):
         return None
     return q if scale.constant and _ordinary(scale) else None

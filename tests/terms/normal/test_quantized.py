@@ -74,6 +74,22 @@ def test_steps_that_were_taken_are_not_taken_again(t: Bytes) -> None:
     assert t.op("QuantizeLinear", t.transpose(d, 1, 0), scale, zero) is t.transpose(q, 1, 0)
 
 
+@pytest.mark.parametrize("dtype", [int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16)])
+def test_in_half_precision_steps_are_taken_again(t: Bytes, dtype: int) -> None:
+    """100 steps of 1,000 are infinite in float16; in bfloat16 other whole numbers of steps may come out."""
+    q, scale, zero = t.input("q", 2, 3, dtype=UINT8), t.terms.number(1000, dtype), t.zero(7)
+    d = t.op("DequantizeLinear", q, scale, zero)
+    assert d.dtype == dtype
+    assert t.op("QuantizeLinear", d, scale, zero).op == "QuantizeLinear"
+
+
+def test_steps_are_taken_again_where_the_division_is_in_half_precision(t: Bytes) -> None:
+    q, scale, zero = t.input("q", 2, 3, dtype=UINT8), t.number(0.5), t.zero(7)
+    d = t.op("DequantizeLinear", q, scale, zero)
+    assert t.op("QuantizeLinear", d, scale, zero, precision=int(TensorProto.FLOAT)) is q
+    assert t.op("QuantizeLinear", d, scale, zero, precision=int(TensorProto.FLOAT16)).op == "QuantizeLinear"
+
+
 @pytest.mark.parametrize("other", ["scale", "zero point", "type", "axis", "unknown", "huge"])
 def test_other_steps_are(t: Bytes, other: str) -> None:
     q, scale, zero = t.input("q", 3, 3, dtype=UINT8), t.number(0.5), t.zero(7)
