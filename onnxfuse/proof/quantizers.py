@@ -7,9 +7,11 @@ far: the model itself does.
 
 The original is run again with every number that a quantizer reads moved by as much as rounding may move it,
 
-    x' = x + ROUNDINGS e max|x| n(x)        e: the distance from 1 to the next number, n(x) between -1 and 1
+    x' = x + ROUNDINGS e min(max|x|, STEPS s) n(x)        e: the distance from 1 to the next number of float32,
+                                                          s: the largest scale, n(x) between -1 and 1
 
-with n of DRAWS kinds, each of which looks random (the sine of a large multiple).  Nothing but the values at a boundary
+with n of DRAWS kinds, each of which looks random (the sine of a large multiple).  Numbers beyond all steps, such as what
+fills a mask, or an infinity, say nothing of how the others are rounded.  Nothing but the values at a boundary
 changes by that, and what comes of it, as far as it goes beyond the tolerance, is what rounding may do: to the farthest
 element, and to all of them together.  Where no value lies at a boundary, no output moves, and nothing is allowed
 beyond the tolerance.
@@ -38,6 +40,8 @@ ROUNDINGS = 8.0
 """Units in the last place of the largest number, by which what a quantizer reads may be off: sums in another order."""
 DRAWS = 8
 """An element that rounding puts on the other side is there in one of so many draws, but for one in a hundred."""
+STEPS = 2.0**16
+"""A quantizer has no more steps."""
 BEYOND = 2.0
 """Other rounding may do so many times what the worst draw shows."""
 _SPREAD = 1e6
@@ -140,15 +144,26 @@ def _moved(node: NodeProto) -> list[NodeProto]:
     """Nodes that move what a quantizer reads, and make it read that."""
     read, own = node.input[0], f"onnxfuse/quantizers/{node.output[0]}"
     unit = ROUNDINGS * numerics.epsilon(np.dtype(np.float32))
-    node.input[0] = f"{own}/moved"
+    node.input[0], largest = f"{own}/moved", f"{own}/largest"
+    within: list[NodeProto] = []
+    if node.op_type == "QuantizeLinear":  # the steps of a dynamic one are as large as its largest number asks for
+        within = [
+            _number(f"{own}/steps", STEPS),
+            helper.make_node("Abs", [node.input[1]], [f"{own}/scales"]),
+            helper.make_node("ReduceMax", [f"{own}/scales"], [f"{own}/scale"], keepdims=0),
+            helper.make_node("Mul", [f"{own}/scale", f"{own}/steps"], [f"{own}/range"]),
+            helper.make_node("Min", [largest, f"{own}/range"], [f"{own}/within"]),
+        ]
+    reach = within[-1].output[0] if within else largest
     return [
         *(_number(f"{own}/{name}", value) for name, value in (("spread", _SPREAD), ("unit", unit))),
         helper.make_node("Mul", [read, f"{own}/spread"], [f"{own}/far"]),
         helper.make_node("Add", [f"{own}/far", _SEED], [f"{own}/drawn"]),
         helper.make_node("Sin", [f"{own}/drawn"], [f"{own}/noise"]),
         helper.make_node("Abs", [read], [f"{own}/size"]),
-        helper.make_node("ReduceMax", [f"{own}/size"], [f"{own}/largest"], keepdims=0),
-        helper.make_node("Mul", [f"{own}/largest", f"{own}/unit"], [f"{own}/most"]),
+        helper.make_node("ReduceMax", [f"{own}/size"], [largest], keepdims=0),
+        *within,
+        helper.make_node("Mul", [reach, f"{own}/unit"], [f"{own}/most"]),
         helper.make_node("Mul", [f"{own}/noise", f"{own}/most"], [f"{own}/by"]),
         helper.make_node("Add", [read, f"{own}/by"], [node.input[0]]),
     ]

@@ -100,6 +100,18 @@ def test_only_what_quantizers_read_is_moved() -> None:
     assert len(shaken(quantized("y = MatMul(x, m)")).graph.node) == 1
 
 
+@pytest.mark.parametrize("fill", [-1e38, -np.inf])
+def test_what_is_beyond_all_steps_moves_no_other_number(fill: float) -> None:
+    x = between(0)
+    x[0, 0, 0] = fill
+    moved = shaken(original())
+    moved.graph.output.append(onnx.ValueInfoProto(name="onnxfuse/quantizers/q/moved"))
+    _, read = Session(moved, optimize=False).run({"x": x, "onnxfuse/quantizers/seed": np.array(2, np.float32)})
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(2 * x)
+        assert np.abs(read - 2 * x)[finite].max() < 0.5 / 8
+
+
 def test_bodies_are_moved_as_well() -> None:
     model = quantized(
         f"""y = If(c) <
