@@ -112,8 +112,8 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None, spo
     beside, copies = path.parent, dict[str, str]()
     with explained(path, writing=True), removed_on_failure() as made:
         if spool is not None and spool.path.name in places:
-            target = spool.placed(path)
-            copies = {spool.path.name: target.name}
+            made.append(spool.placed(path))
+            copies = {spool.path.name: made[-1].name}
         elif source is not None and _same_folder(path, source):
             beside = source.parent
         elif source is not None:

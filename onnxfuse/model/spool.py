@@ -57,7 +57,7 @@ class Spool:
     def placed(self, path: Path) -> Path:
         """Where its file is, once it is renamed to stand beside the model `path`.  What was read stays as it was."""
         target = external_data.beside(path, {source for source, *_ in self.stored})
-        with open(self.path, "rb") as file:
+        with open(self.path, "rb+") as file:  # what is open for reading alone, Windows does not flush
             os.fsync(file.fileno())
         os.replace(self.path, target)
         return target

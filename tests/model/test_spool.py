@@ -69,6 +69,23 @@ def test_what_was_read_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "m.data").read_bytes() == before
 
 
+def test_nothing_is_left_where_the_model_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, output = stored(tmp_path), tmp_path / "out.onnx"
+    before = sorted(tmp_path.iterdir())
+
+    def full(path: Path, pieces: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "replace", full)
+    with spool.beside(output, model) as data:
+        assert data is not None
+        for tensor in model.graph.initializer:
+            data.keep(tensor, tmp_path)
+        with pytest.raises(OutputError, match="no space left"):
+            files.write(model, output, source=tmp_path / "m.onnx", spool=data)
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_nothing_is_made_for_a_model_in_one_file_or_for_none(tmp_path: Path) -> None:
     model = stored(tmp_path)
     with spool.beside(None, model) as data:
