@@ -26,7 +26,8 @@ def _alike(op: str, terms: Terms, args: list[Term], attrs: Attributes, dtype: in
 def _quantize(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     """ai.onnx QuantizeLinear-21: the type is that of the zero point, else `output_dtype`, else uint8."""
     named = int(attrs.get("output_dtype", 0)) or UINT8
-    return [(args[0].shape, args[2].dtype if len(args) > 2 else named)]
+    given = len(args) > 2 and args[2].op != "Absent"
+    return [(args[0].shape, args[2].dtype if given else named)]
 
 
 @rule("DequantizeLinear", "com.microsoft.DequantizeLinear")
@@ -81,7 +82,7 @@ def _scaled_product(terms: Terms, args: list[Term], attrs: Attributes, outputs: 
 @rule("com.microsoft.QGemm")
 def _linear_gemm(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     """A, a_scale, a_zero_point, B, b_scale, b_zero_point, C, y_scale, y_zero_point; floats without these."""
-    dtype = args[8].dtype if len(args) > 8 else args[1].dtype
+    dtype = args[8].dtype if len(args) > 8 and args[8].op != "Absent" else args[1].dtype
     return _alike("Gemm", terms, [args[0], args[3]], attrs, dtype)
 
 

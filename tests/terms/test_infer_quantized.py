@@ -84,6 +84,7 @@ def test_quantized_values_have_the_type_that_says_so() -> None:
     zero = terms.input("zero", (), TensorProto.INT8)
     assert infer(terms, "QuantizeLinear", [x, scale, zero], {}) == [((2, 3), TensorProto.INT8)]
     assert infer(terms, "QuantizeLinear", [x, scale], {}) == [((2, 3), TensorProto.UINT8)]
+    assert infer(terms, "QuantizeLinear", [x, scale, terms.absent], {}) == [((2, 3), TensorProto.UINT8)]
     assert infer(terms, "QuantizeLinear", [x, scale], {"output_dtype": TensorProto.INT16})[0][1] == TensorProto.INT16
     half = terms.input("half", (), TensorProto.FLOAT16)
     q = terms.input("q", (2, 3), TensorProto.INT8)

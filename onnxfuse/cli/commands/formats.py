@@ -67,7 +67,7 @@ def chosen(asked: Sequence[Format], output: Path | None) -> list[Format]:
     Raises:
         UsageError: two would go to one place, or text to a file.
     """
-    formats = list(asked) or [Format(TEXT)]
+    formats = list(dict.fromkeys(asked)) or [Format(TEXT)]
     if output is not None:
         open_ones = [number for number, each in enumerate(formats) if each.file is None and each.style != TEXT]
         if len(open_ones) != 1:

@@ -38,6 +38,7 @@ TEXT = Format("text")
         (("text", "sarif"), "a.sarif", [TEXT, Format("sarif", Path("a.sarif"))]),
         (("github", "junit=a.xml"), "", [Format("github"), Format("junit", Path("a.xml"))]),
         (("github", "text"), "", [Format("github"), TEXT]),
+        (("json", "json"), "", [Format("json")]),
         (("json=a", "json=b"), "", [TEXT, Format("json", Path("a")), Format("json", Path("b"))]),
     ],
 )
