@@ -10,11 +10,11 @@ The original is run again with every number that a quantizer reads moved by as m
     x' = x + ROUNDINGS e min(max|x|, STEPS s) n(x)        e: the distance from 1 to the next number of float32,
                                                           s: the largest scale, n(x) between -1 and 1
 
-with n of DRAWS kinds, each of which looks random (the sine of a large multiple).  Numbers beyond all steps, such as what
-fills a mask, or an infinity, say nothing of how the others are rounded.  Nothing but the values at a boundary
-changes by that, and what comes of it, as far as it goes beyond the tolerance, is what rounding may do: to the farthest
-element, and to all of them together.  Where no value lies at a boundary, no output moves, and nothing is allowed
-beyond the tolerance.
+with n of DRAWS kinds, each of which looks random (the sine of a large multiple).  A number beyond all steps, such as an
+infinity or what fills a mask, says nothing of how the others are rounded.  Nothing but the values at a boundary changes
+by that, and what comes of it, as far as it goes beyond the tolerance, is what rounding may do: to the farthest element,
+and to all of them together.  Where no value lies at a boundary, no output moves, and nothing is allowed beyond the
+tolerance.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STEPS = 2.0**16
 """A quantizer has no more steps."""
 BEYOND = 2.0
 """Other rounding may do so many times what the worst draw shows."""
-_SPREAD = 1e6
+_SPREAD, _HIGHEST = 1e6, 1e30
 _SEED = "onnxfuse/quantizers/seed"
 
 
@@ -143,7 +143,8 @@ def _shake(graph: GraphProto) -> None:
 def _moved(node: NodeProto) -> list[NodeProto]:
     """Nodes that move what a quantizer reads, and make it read that."""
     read, own = node.input[0], f"onnxfuse/quantizers/{node.output[0]}"
-    unit = ROUNDINGS * numerics.epsilon(np.dtype(np.float32))
+    numbers = {"spread": _SPREAD, "highest": _HIGHEST, "lowest": -_HIGHEST}
+    numbers["unit"] = ROUNDINGS * numerics.epsilon(np.dtype(np.float32))
     node.input[0], largest = f"{own}/moved", f"{own}/largest"
     within: list[NodeProto] = []
     if node.op_type == "QuantizeLinear":  # the steps of a dynamic one are as large as its largest number asks for
@@ -156,9 +157,12 @@ def _moved(node: NodeProto) -> list[NodeProto]:
         ]
     reach = within[-1].output[0] if within else largest
     return [
-        *(_number(f"{own}/{name}", value) for name, value in (("spread", _SPREAD), ("unit", unit))),
+        *(_number(f"{own}/{name}", value) for name, value in numbers.items()),
         helper.make_node("Mul", [read, f"{own}/spread"], [f"{own}/far"]),
-        helper.make_node("Add", [f"{own}/far", _SEED], [f"{own}/drawn"]),
+        # The sine of infinity is NaN, which a quantizer makes some other step of.
+        helper.make_node("Min", [f"{own}/far", f"{own}/highest"], [f"{own}/below"]),
+        helper.make_node("Max", [f"{own}/below", f"{own}/lowest"], [f"{own}/finite"]),
+        helper.make_node("Add", [f"{own}/finite", _SEED], [f"{own}/drawn"]),
         helper.make_node("Sin", [f"{own}/drawn"], [f"{own}/noise"]),
         helper.make_node("Abs", [read], [f"{own}/size"]),
         helper.make_node("ReduceMax", [f"{own}/size"], [largest], keepdims=0),
