@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from onnxfuse.model.element_flow import Flow
 from onnxfuse.model.spool import Key
-from onnxfuse.precision.convert import Converted, convert
+from onnxfuse.precision.convert import Converted, convert, written_out
 from onnxfuse.precision.wanted import CASTS, Precision, Ranges
 from onnxfuse.reporting.records import Validation
 from onnxfuse.runtime.quiet import Session, SessionError
@@ -93,9 +93,10 @@ class _Judge:
         if not oracle.cases:
             return _Found(Validation("not validated", note=oracle.reason))
         seen = ranges(claim.runnable(claim.fused.model), oracle.cases, claim.base_dir)
-        if known := branches(claim.original):
+        original = written_out(claim.original)  # as what was fused is: branches in functions are converted, too
+        if known := [branch for branch in branches(original).values() if not branch.repeats]:
             found = self._found(oracle, seen, range(0), branches=True)
-            if found.validation.verdict != "mismatch" and self._all_right(known.values(), seen):
+            if found.validation.verdict != "mismatch" and self._all_right(original, known, seen):
                 return found
         plain = self._found(oracle, seen, range(0))
         if plain.validation.verdict != "mismatch":
@@ -138,13 +139,14 @@ class _Judge:
         stored = claim.spool.stored if claim.spool is not None else {}
         return _Found(compared, seen, kept, branches, converted.few_casts, stored)
 
-    def _all_right(self, known: Iterable[Branch], seen: Mapping[str, float]) -> bool:
-        """Is each branch of an If what it was, as if it were always taken?  Not if that cannot be run."""
+    def _all_right(self, whole: ModelProto, known: Iterable[Branch], seen: Mapping[str, float]) -> bool:
+        """Is each of these branches of Ifs of the original what it was, as if it were always taken?  Not if that cannot
+        be run."""
         claim = self.claim
         converted = as_claimed(claim, self.precision, seen, branches=True)
         model = claim.runnable(converted.model)
         for branch in known:
-            original, made = taken(claim.original, branch), taken(model, branch)
+            original, made = taken(whole, branch), taken(model, branch)
             assert original is not None, "it was found there"
             self.tell(CONVERTED, 0, 1)
             given = self.experiment

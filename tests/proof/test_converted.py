@@ -229,3 +229,38 @@ def test_branches_are_converted_where_each_is_right_by_itself(big: float, right:
     oracle.drop(lambda case: bool(case.inputs["c"]))
     assert oracle.compare(convert(model, Precision("fp16")).model, rtol=3e-3).verdict == "equal", "one alone"
     assert (told(model, "fp16").half > 0) == right
+
+
+FINE = """y = If(c) < then_branch = t () => (float[n, 4] p) { a = MatMul(x, w) p = MatMul(a, w) },
+    else_branch = e () => (float[n, 4] q) { q = MatMul(x, w) }>"""
+
+
+def test_a_loop_whose_first_step_cannot_be_run_alone_keeps_no_branch_from_being_converted() -> None:
+    """Loops stay as they are: there is nothing to prove of them."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17]> g (float[n, 4] x, bool c) => (float[n, 4] y, float[n, 4] z) {{
+        {FINE} z = Loop(none, , x) < body = b (int64 i, bool go, float[n, 4] s) => (bool on, float[n, 4] r) {{
+            on = Identity(go) r = Gather(s, far) }}> }}"""
+    )
+    given = {"w": np.eye(4, dtype=np.float32), "none": np.int64(0), "far": np.array([10**9])}
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in given.items())
+    assert told(model, "fp16").half >= 3
+
+
+def test_branches_inside_of_functions_are_proved_by_themselves_as_well() -> None:
+    """Nothing that is fed takes the one whose product float16 cannot say."""
+    nodes = """s = Abs(x) l = ReduceMax<keepdims = 0>(s) huge = Constant<value = float {1e30}>() d = Greater(l, huge)
+        z = If(d) < then_branch = t () => (float[n, 4] p) {
+            a = MatMul(x, w) b = Mul(a, big) k = Sin(b) p = MatMul(k, w) },
+        else_branch = e () => (float[n, 4] q) { q = MatMul(x, w) }>"""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17, "own": 1]>
+        g (float[n, 4] x, bool c) => (float[n, 4] y, float[n, 4] z) {{ {FINE} z = own.f(x, w, big) }}
+        <domain: "own", opset_import: ["": 17]> f (x, w, big) => (z) {{ {nodes} }}"""
+    )
+    weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    for name, value in (("w", weight), ("big", np.float32(1e3))):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    casts = pipeline.optimize(model, precision=Precision("fp16")).report.conversion
+    assert casts is not None
+    assert casts.half == 0
