@@ -105,7 +105,8 @@ def optimize(
         nodes: Tell of every node, too, before and after: what it takes, what it reads, what stands for it.  A page
             (onnxfuse.reporting.html.page) is made of such a report.
         precision: Convert what was fused to float16 or bfloat16, and compare it with the original; "mixed" is float16
-            and leaves in float32 what overflows that.  docs/precision.md says what else stays in float32.
+            and leaves in float32 as much as overflows that or is rounded too much.  docs/precision.md says what else
+            stays in float32.
         io_precision: Whether inputs and outputs keep their types then.
         progress: Called with (step, done, total).
 

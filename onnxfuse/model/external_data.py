@@ -159,15 +159,21 @@ def _extents(file: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-@contextmanager
-def relocated(model: onnx.ModelProto, names: Mapping[str, str]) -> Iterator[None]:
-    """`model` refers to its external data by new names inside the block, by the old ones after it."""
+def relocate(model: onnx.ModelProto, names: Mapping[str, str]) -> list[tuple[onnx.StringStringEntryProto, str]]:
+    """Let `model` refer to its external data by new names; returns what says so now, and the old name of each."""
     changed = []
     for tensor in tensors(model) if any(old != new for old, new in names.items()) else ():
         for entry in tensor.external_data if is_external(tensor) else ():
             if entry.key == "location" and names.get(entry.value, entry.value) != entry.value:
                 changed.append((entry, entry.value))
                 entry.value = names[entry.value]
+    return changed
+
+
+@contextmanager
+def relocated(model: onnx.ModelProto, names: Mapping[str, str]) -> Iterator[None]:
+    """`model` refers to its external data by new names inside the block, by the old ones after it."""
+    changed = relocate(model, names)
     try:
         yield
     finally:

@@ -95,7 +95,8 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None, spo
     folder.  Otherwise each file that the model still refers to is copied beside `path`, without passing through this
     process's memory, under a name that is free there; one that a former run copied is used again.
 
-    External data that a `spool` holds becomes ``<path>.data``: it is renamed, not copied.
+    External data that a `spool` holds becomes ``<path>.data``: it is renamed, not copied, and `model` itself refers to
+    it there afterwards.
 
     A model of more than 2 GiB cannot be one file.  Its weights of 1 kB and more go to ``<path>.data``, and `model`
     itself refers to them there afterwards: a second copy in memory would be as large as the first.
@@ -113,7 +114,8 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None, spo
     with explained(path, writing=True), removed_on_failure() as made:
         if spool is not None and spool.path.name in places:
             made.append(spool.placed(path))
-            copies = {spool.path.name: made[-1].name}
+            external_data.relocate(model, {spool.path.name: made[-1].name})
+            places = external_data.places(model)
         elif source is not None and _same_folder(path, source):
             beside = source.parent
         elif source is not None:

@@ -77,7 +77,7 @@ FUSING = frozenset(folder for kind in KINDS.values() if kind.functions for folde
 
 @dataclass(frozen=True)
 class Target:
-    """For whom a file is written.  Raises UsageError where there is no such target."""
+    """For whom a file is written.  Raises UsageError where there is no such target, or nothing such to keep."""
 
     name: str = "onnxfuse"
     """"onnxfuse" for fused ops with function bodies, "onnx" for standard ops, "ort" for what onnxruntime runs best."""
@@ -89,6 +89,8 @@ class Target:
     """Whether the products, or those with a weight, stay nodes of their own, for a quantizer to find."""
 
     def __post_init__(self) -> None:
+        if self.keep_products not in (None, "all", "weighted"):
+            raise UsageError(f"keep_products={self.keep_products!r}: it is 'all', 'weighted' or None")
         if (self.name, self.provider) in KINDS:
             if self.runtime is not None and self.provider != "cpu":
                 raise UsageError(f"--runtime holds what runs on a CPU: leave --provider {self.provider} away")

@@ -49,6 +49,7 @@ def test_what_was_converted_is_there_once_and_renamed_into_place(tmp_path: Path)
         written = files.write(model, output, source=tmp_path / "m.onnx", spool=data)
         temporary = data.path.parent
     assert written == [output, tmp_path / "out.onnx.data"]
+    assert {entry.value for t in model.graph.initializer for entry in t.external_data[:1]} == {"out.onnx.data"}
     assert not temporary.exists()
     a, b, c = (numpy_helper.to_array(t) for t in onnx.load(output).graph.initializer)
     np.testing.assert_array_equal(a, W + 1)

@@ -93,3 +93,8 @@ def test_quantizers_take_ops_for_those_of_com_microsoft_by_their_name(keep: Any)
     assert not cuda.can_say("com.microsoft.EmbedLayerNormalization", {}, 17, FLOAT, defined=False)
     assert cuda.can_say("com.microsoft.MultiHeadAttention", {}, 17, FLOAT, defined=False)
     assert Target(keep_products=keep).has("Attention", {}, 23, FLOAT), "in a function body, whose name is another"
+
+
+def test_products_are_kept_or_those_with_a_weight() -> None:
+    with pytest.raises(UsageError, match="keep_products='weights': it is 'all', 'weighted' or None"):
+        Target(keep_products="weights")  # type: ignore[arg-type]
