@@ -23,7 +23,8 @@ from onnx import ModelProto, StringStringEntryProto, TensorProto
 from onnxfuse.system.atomic_write import explained
 
 from . import external_data
-from .external_data import PAGE, entries
+from .external_data import PAGE, entries, is_external
+from .tensors import tensors
 
 Key: TypeAlias = tuple[str, str, str, int, int]
 """Where the numbers came from: file, offset and length; their element type, and the one that they are stored in."""
@@ -53,6 +54,18 @@ class Spool:
         there = zip(("location", "offset", "length"), (self.path.name, *map(str, self.stored[key])), strict=True)
         made.external_data.extend(StringStringEntryProto(key=name, value=value) for name, value in there)
         return made
+
+    def wastes(self, model: ModelProto) -> bool:
+        """Is there more in the file than a model reads, such as what attempts have left that were given up?"""
+        told = [entries(tensor) for tensor in tensors(model) if is_external(tensor)]
+        read = {(said["offset"], int(said["length"])) for said in told if said.get("location") == self.path.name}
+        pages = sum(-(-length // PAGE) for _, length in read)  # each begins a page
+        return self.path.exists() and self.path.stat().st_size > pages * PAGE
+
+    def clear(self) -> None:
+        """As if nothing had been stored."""
+        self.path.unlink(missing_ok=True)
+        self.stored.clear()
 
     def placed(self, path: Path) -> Path:
         """Where its file is, once it is renamed to stand beside the model `path`.  What was read stays as it was."""

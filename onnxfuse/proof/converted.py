@@ -52,7 +52,11 @@ def convert_proved(
         found = _Found(Validation("not validated", note=str(error)))
     if claim.spool is not None:
         claim.spool.stored |= found.stored
-    made = as_claimed(claim, precision, found.ranges, kept=found.kept, branches=found.branches)
+    chosen: dict[str, Any] = {"kept": found.kept, "branches": found.branches}
+    made = as_claimed(claim, precision, found.ranges, **chosen)
+    if claim.spool is not None and claim.spool.wastes(made.model):
+        claim.spool.clear()
+        made = as_claimed(claim, precision, found.ranges, **chosen)
     return made, found.validation
 
 

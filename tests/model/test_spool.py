@@ -99,3 +99,19 @@ def test_nothing_is_made_for_a_model_in_one_file_or_for_none(tmp_path: Path) -> 
         spool.beside(tmp_path / "no" / "x.onnx", stored(tmp_path)),
     ):
         pass
+
+
+def test_what_attempts_have_left_is_noticed_and_can_be_dropped(tmp_path: Path) -> None:
+    model = stored(tmp_path)
+    with spool.beside(tmp_path / "out.onnx", model) as data:
+        assert data is not None
+        assert not data.wastes(model)
+        for tensor in model.graph.initializer:
+            data.store(tensor, TensorProto.FLOAT16, W.astype(np.float16).tobytes)
+            data.keep(tensor, tmp_path)
+        assert data.wastes(model)
+        data.clear()
+        model = stored(tmp_path)
+        for tensor in model.graph.initializer:
+            data.keep(tensor, tmp_path)
+        assert not data.wastes(model)

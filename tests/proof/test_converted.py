@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 from onnx import TensorProto, numpy_helper
 
+import onnxfuse
 from onnxfuse import pipeline
 from onnxfuse.errors import NumericsError, UsageError
 from onnxfuse.fusing.build import Build
@@ -264,3 +267,16 @@ def test_branches_inside_of_functions_are_proved_by_themselves_as_well() -> None
     casts = pipeline.optimize(model, precision=Precision("fp16")).report.conversion
     assert casts is not None
     assert casts.half == 0
+
+
+def test_weights_of_attempts_that_were_given_up_are_not_written(tmp_path: Path) -> None:
+    """The whole model in float32 is one of them."""
+    model = layers("w Sin " * 20 + "v", w=1, v=1)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
+    done = onnxfuse.optimize(tmp_path / "m.onnx", tmp_path / "half.onnx", precision="fp16")
+    assert done.report.validation.verdict == "equal"
+    read = {tuple(entry.value for entry in t.external_data) for t in done.model.graph.initializer if t.external_data}
+    last = max(int(offset) for _, offset, _ in read)
+    assert (tmp_path / "half.onnx.data").stat().st_size <= last + 4096
+    assert last == 4096 * (len(read) - 1)
+    assert Oracle(model, base_dir=tmp_path).compare(onnx.load(tmp_path / "half.onnx"), rtol=3e-3).verdict == "equal"
