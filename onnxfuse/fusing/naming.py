@@ -78,7 +78,9 @@ def named(fused: Fused, naming: Naming) -> Fused:
     if not fused.sites:
         return fused
     places = {node.name: (at, node) for at, node in enumerate(node for owner in found for node in owner.node)}
-    told = sorted(((*places[new.get(name, name)], site) for site, name in sites), key=lambda entry: entry[0])
+    # One in a body may be gone with it: nobody reads what the If gives.
+    stand = [(places[now], site) for site, name in sites if (now := new.get(name, name)) in places]
+    told = sorted(((at, node, site) for (at, node), site in stand), key=lambda entry: entry[0])
     return replace(
         fused, sites=[replace(site, node=node, value=new.get(site.value, site.value)) for _, node, site in told]
     )

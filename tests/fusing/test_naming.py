@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from onnx import ModelProto, parser
 
+from onnxfuse.fusing.fuse import fuse
 from onnxfuse.fusing.fused import Fused
 from onnxfuse.fusing.naming import Naming, named
+from onnxfuse.language.catalogue import load
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "onnxfuse" : 1]>'
 
@@ -62,3 +64,13 @@ def test_what_the_original_had_stays() -> None:
     copy.CopyFrom(BEFORE)
     named(Fused(copy, [], [], frozenset()), Naming.of(BEFORE))
     assert copy == BEFORE
+
+
+def test_what_was_fused_in_a_body_that_is_gone_is_no_site() -> None:
+    branch = "s = Sigmoid (x)  r = Mul (x, s)"
+    branches = (
+        f"then_branch = t () => (float[n] r) {{ {branch} }}, else_branch = e () => (float[n] q) {{ q = Neg (x) }}"
+    )
+    dead = model(f"c = ReduceMax <keepdims = 0> (x)  k = Cast <to = 9> (c)  d = If <{branches}> (k)  y = Relu (x)")
+    assert [node.op_type for node in fuse(dead, load()).model.graph.node] == ["Relu"]
+    assert fuse(dead, load()).sites == []
