@@ -171,6 +171,9 @@ class Writer:
                 continue
             made = [current[name] for name in node.output if name]
             stack += [name for term in made if (name := reshaped.get(term.id, "")) in gemms]
+            # What control flow gives is only where that stands, under whatever name its result goes on.
+            standing = [name for term in made if (name := first.get(term.id, "")) and name not in node.output]
+            stack += [name for name in standing if graph.producer.get(name) in graph.captures]
             terms = [a for term in made for a in term.args or (term,)]  # what an opaque node computes has no arguments
             while terms:
                 term = terms.pop()

@@ -189,3 +189,18 @@ def test_dims_that_something_else_wants_are_kept() -> None:
     inputs = feeds(before)
     for got, want in zip(run(after, inputs), run(before, inputs), strict=True):
         assert np.allclose(got, want, rtol=1e-5)
+
+
+def test_a_branch_reads_what_an_if_is_kept_for_under_another_name() -> None:
+    """The Expand widens nothing, so that y is what the If gives; the Transpose moves nothing, so that t is f."""
+    before = model(
+        """g (float[b, s, 4, 6] x) => (float[?, ?] y) <float zero = {0}, int64[2] ones = {1, 1}> {
+            f = Flatten <axis = 1> (x)  t = Transpose <perm = [0, 1]> (f)  l = LogSoftmax <axis = 1> (f)
+            r = ReduceSum <keepdims = 0> (t)  c = Greater (r, zero)
+            v = If (c) <then_branch = p () => (float[?, ?] u) { s = Sigmoid (l)  u = Mul (l, s) },
+                        else_branch = q () => (float[?, ?] w) { w = Identity (t) }>
+            y = Expand (v, ones)
+        }"""
+    )
+    onnx.checker.check_model(before, full_check=True)
+    onnx.checker.check_model(fuse(before, CATALOGUE).model, full_check=True)
