@@ -12,6 +12,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, inliner, numpy_helper
 
+from onnxfuse.model.walk import attribute_graphs
+
 from .feeds import Feed, exponentials
 
 Array = NDArray[Any]
@@ -59,26 +61,31 @@ def noisy(model: onnx.ModelProto, odd: int) -> onnx.ModelProto:
 
     A session of it takes a while to make: it serves all those seeds."""
     inferred = onnx.shape_inference.infer_shapes(inliner.inline_local_functions(model))
-    known = {v.name: v.type.tensor_type for v in (*inferred.graph.value_info, *inferred.graph.output)}
-    types = {name: kind.elem_type for name, kind in known.items() if not _is_empty(kind)}
-    nodes, count, written = list[onnx.NodeProto](), 0, exponentials(model)
     numbers: dict[str, Any] = {f"{SHARED}/{name}": value for name, value in NUMBERS.items()}
     inferred.graph.input.append(helper.make_tensor_value_info(PHASE, TensorProto.FLOAT, []))
-    for node in inferred.graph.node:
+    _shake_nodes(inferred.graph, numbers, (-TAIL if odd else TAIL) * exponentials(model))
+    inferred.graph.initializer.extend(numpy_helper.from_array(np.array(x), name) for name, x in numbers.items())
+    return inferred
+
+
+def _shake_nodes(graph: onnx.GraphProto, numbers: dict[str, Any], tail: float) -> None:
+    """The same of one graph, and of the bodies in it; `numbers` are constants that the main graph is to have."""
+    known = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
+    types = {name: kind.elem_type for name, kind in known.items() if not _is_empty(kind)}
+    nodes = list[onnx.NodeProto]()
+    for node in graph.node:
         maker = onnx.NodeProto.FromString(node.SerializeToString())
         nodes.append(maker)
+        for _, body in attribute_graphs(maker):
+            _shake_nodes(body, numbers, tail)
         for i, name in enumerate(node.output):
-            if types.get(name) in REAL and node.op_type not in ("Constant", "Identity"):
-                count += 1
+            if types.get(name) in REAL and node.op_type not in ("Constant", "Identity", "If"):
                 maker.output[i] = f"{name}/exact"
-                tail = (-TAIL if odd else TAIL) * (written and node.op_type in ("Div", "Reciprocal"))
-                nodes += _factor(name, types[name], tail)
-                numbers[f"{name}/own"] = np.float32(17.0 * count)
-    del inferred.graph.node[:]
-    inferred.graph.node.extend(nodes)
-    inferred.graph.initializer.extend(numpy_helper.from_array(np.array(x), name) for name, x in numbers.items())
-    del inferred.graph.value_info[:]
-    return inferred
+                nodes += _factor(name, types[name], tail * (node.op_type in ("Div", "Reciprocal")))
+                numbers[f"{name}/own"] = np.float32(17.0 * (len(numbers) - len(NUMBERS) + 1))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    del graph.value_info[:]
 
 
 def _is_empty(kind: onnx.TypeProto.Tensor) -> bool:
