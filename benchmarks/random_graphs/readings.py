@@ -16,6 +16,7 @@ enormous  an exponential that is out of range is only enormous, as are squares o
 poison    a row of exponentials over their sum that holds infinity is NaN throughout, as Softmax has it
 lost      the logarithm of a sum of exponentials that holds NaN and infinity is infinite, in onnxruntime's own
           ReduceLogSumExp: such as [-inf, NaN] and [inf, NaN]
+mean      the mean of a row that holds an infinity is NaN, where LayerNormalization gives it
 order     a product of several factors is multiplied in any order, and may leave the range of its type on the way
 zero      the sign of a 0 may be lost, or gained where one is subtracted
 
@@ -293,7 +294,7 @@ def _poison(edit: Edit) -> None:
 def _lost(edit: Edit) -> None:
     for index, node in enumerate(edit.nodes):
         way = edit.climb(node.input[0], frozenset(), "ReduceSum") if node.op_type == "Log" else None
-        total = edit.nodes[way[0][0]] if way is not None else None
+        total = edit.nodes[way[0][0]] if way is not None else node if node.op_type == "ReduceLogSum" else None
         axes = edit.axes(total) if total is not None else None
         exponential = edit.climb(total.input[0], frozenset(), "Exp") if total is not None else None
         if total is None or axes is None or exponential is None:
@@ -304,6 +305,17 @@ def _lost(edit: Edit) -> None:
         plain = edit.kept(index)
         infinite = edit.node("Equal", edit.node("Abs", whole), edit.number(np.inf, whole))
         edit.instead(index, edit.node("Where", edit.node("And", edit.node("IsNaN", plain), infinite), whole, plain))
+
+
+def _mean(edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        axes = edit.axes(node) if node.op_type == "ReduceMean" else None
+        if axes is not None:
+            keepdims = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
+            infinite = edit.node("Equal", edit.node("Abs", node.input[0]), edit.number(np.inf, node.input[0]))
+            some = edit.reduced("ReduceMax", edit.node("Cast", infinite, to=TensorProto.FLOAT), axes, keepdims)
+            some = edit.node("Cast", some, to=TensorProto.BOOL)
+            edit.instead(index, edit.node("Where", some, edit.number(np.nan, node.output[0]), edit.kept(index)))
 
 
 def _zero(sign: float, edit: Edit) -> None:
@@ -332,6 +344,7 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("enormous", enormous),
     ("poison", _poison),
     ("lost", _lost),
+    ("mean", _mean),
     ("order: infinity", partial(ordered, "infinity")),
     ("order: 0", partial(ordered, "nothing")),
     ("order: NaN", partial(ordered, "NaN")),
@@ -339,7 +352,8 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("negative zero", partial(_zero, -1.0)),
 )
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention"})
-OF_OPS = {"lowest": _ATTENTION, "dead": _ATTENTION, "lost": frozenset({"ReduceLogSumExp"})}
+_MEANS = frozenset({"LayerNormalization"})
+OF_OPS = {"lowest": _ATTENTION, "dead": _ATTENTION, "lost": frozenset({"ReduceLogSumExp"}), "mean": _MEANS}
 """What holds only where a model has come to have one of these ops, of onnxruntime's own."""
 
 

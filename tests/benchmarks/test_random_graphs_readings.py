@@ -78,6 +78,16 @@ READ = {
         "n = Reciprocal(x) s = Log(n) i = Constant<value = int64[1] {-1}>() y = ReduceLogSumExp(s, i)",
         "float[b,s,4] x",
     ),
+    "a logarithm of a sum that is one op": (
+        "i = Constant<value = int64[1] {2}>() n = Reciprocal(x) s = Log(n) e = Exp(s) y = ReduceLogSum(e, i)",
+        "n = Reciprocal(x) s = Log(n) i = Constant<value = int64[1] {2}>() y = ReduceLogSumExp(s, i)",
+        "float[b,s,4] x",
+    ),
+    "the mean of an infinity": (
+        "i = Constant<value = int64[1] {2}>() y = ReduceMean(x, i)",
+        "o = Constant<value = float[4] {1.0, 1.0, 1.0, 1.0}>() g, y = LayerNormalization<axis = 2>(x, o)",
+        "float[b,s,4] x",
+    ),
     "the sign of a 0": (f"{ZERO} y = Reciprocal(x)", f"{ZERO} a = Add(x, z) y = Reciprocal(a)", "float[b,s,4] x"),
 }
 """What a fused op may make of strange numbers → an original, what is right as well, and inputs."""
