@@ -19,7 +19,7 @@ from onnxfuse.model.schema import is_standard
 from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION
 from onnxfuse.terms.normal.views import is_reshape
-from onnxfuse.terms.term import REAL, Term, is_number
+from onnxfuse.terms.term import REAL, Term, is_number, numpy_dtype
 
 from . import view_nodes
 from .operators import complete, counted, op_node
@@ -235,6 +235,9 @@ class _Realizer:
         index, asked = term.attr("index"), dtype
         if index:
             dtype = next((self.view.dtypes[name] for i, name in bound if not i), dtype)
+        # What is read in float32 is not computed in half because another output is cast to that.
+        others = {self.view.dtypes[name] for i, name in bound if i and output_dtype(whole.op, i, dtype) == dtype}
+        dtype = max((dtype, *sorted(others & REAL)), key=lambda kind: numpy_dtype(kind).itemsize)
         wanted: dict[int, str] = {}
         for i, name in bound:
             if (

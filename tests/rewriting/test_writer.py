@@ -204,3 +204,17 @@ def test_a_branch_reads_what_an_if_is_kept_for_under_another_name() -> None:
     )
     onnx.checker.check_model(before, full_check=True)
     onnx.checker.check_model(fuse(before, CATALOGUE).model, full_check=True)
+
+
+def test_what_is_read_in_float32_is_not_computed_in_half() -> None:
+    """The result of attention is cast to half, its scores are not."""
+    before = model(
+        """g (float[1, 2, 4, 8] x) => (float16[1, 2, 4, 8] y, float[1, 2, 4, 4] z) {
+            t = Transpose <perm = [0, 1, 3, 2]> (x)  s = MatMul (x, t)  w = Softmax <axis = -1> (s)
+            m = MatMul (w, x)  y = Cast <to = 10> (m)  z = Sin (s)
+        }"""
+    )
+    after = fuse(before, CATALOGUE).model
+    inputs = feeds(before)
+    for got, want, most in zip(run(after, inputs), run(before, inputs), (4e-3, 1e-5), strict=True):
+        assert abs(got.astype(float) - want.astype(float)).max() <= most * abs(want.astype(float)).max()
