@@ -235,9 +235,14 @@ class _Realizer:
         index, asked = term.attr("index"), dtype
         if index:
             dtype = next((self.view.dtypes[name] for i, name in bound if not i), dtype)
-        # What is read in float32 is not computed in half because another output is cast to that.
-        others = {self.view.dtypes[name] for i, name in bound if i and output_dtype(whole.op, i, dtype) == dtype}
-        dtype = max((dtype, *sorted(others & REAL)), key=lambda kind: numpy_dtype(kind).itemsize)
+        # What was computed in float32 is not computed in half because another output is cast to that.
+        maker = self.draft.graph.producer
+        own = [
+            self.view.dtypes[name]
+            for i, name in bound
+            if i and output_dtype(whole.op, i, dtype) == dtype and self.draft.graph.nodes[maker[name]].op_type != "Cast"
+        ]
+        dtype = max((dtype, *own), key=lambda kind: numpy_dtype(kind).itemsize)
         wanted: dict[int, str] = {}
         for i, name in bound:
             if (
