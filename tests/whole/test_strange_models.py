@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -211,3 +211,18 @@ def test_a_norm_of_channels_of_unknown_positions_is_written_out_in_a_type_that_t
     fused = fuse(model, CATALOGUE).model
     onnx.checker.check_model(fused)
     assert "InstanceNormalization" in {family_of(node) for node in fused.graph.node}
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+@pytest.mark.parametrize("mask", ["float m", "float[1] m", "float[6] m"])
+def test_a_mask_of_fewer_dimensions_than_the_scores_is_given_rows_and_columns(mask: str, target: Any) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]>
+        g (float[2, 3, 4, 8] q, float[2, 3, 8, 6] k, float[2, 3, 6, 8] v, {mask}) => (float[2, 3, 4, 8] y)
+            <float zero = {{0}}> {{
+            s = MatMul (q, k)  a = Add (s, m)  w = Softmax <axis = -1> (a)
+            n = IsNaN (w)  g = Where (n, zero, w)  y = MatMul (g, v)
+        }}"""
+    )
+    report = optimize(model, target=target).report
+    assert (report.census["Attention"], report.validation.verdict) == (1, "equal")

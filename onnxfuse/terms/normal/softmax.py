@@ -60,11 +60,11 @@ law("Softmax", "Softmax(x, axis=3) = Softmax(x)")(axis_from_the_end)
 
 @law("Attention", "Attention(x, y, a, ones) = Attention(x, y, a, Reshape(ones, (1, 4)))")
 def _mask_of_a_row(a: Applied) -> Term | None:
-    """A mask has rows and columns; a sum may have left a vector of a constant."""
+    """A mask has rows and columns; a sum may have left a vector of a constant, or one number for all scores."""
     mask = a.args[3] if len(a.args) > 3 else None
-    if mask is None or mask.rank != 1 or mask.shape is None:
+    if mask is None or mask.op == "Absent" or mask.shape is None or len(mask.shape) > 1:
         return None
-    args = [*a.args[:3], reshape(a.terms, mask, (1, *mask.shape)), *a.args[4:]]
+    args = [*a.args[:3], reshape(a.terms, mask, (*(1,) * (2 - len(mask.shape)), *mask.shape)), *a.args[4:]]
     return make(a.terms, a.op, args, a.attrs, a.shape, a.dtype)
 
 
