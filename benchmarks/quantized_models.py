@@ -68,15 +68,16 @@ HOW: Mapping[str, Callable[[Path, Path], None]] = {
 }
 
 
-def on_integers(model: ModelProto) -> int:
-    """How many ops on integers onnxruntime runs of a model."""
+def kernels(model: ModelProto) -> Counter[str]:
+    """The ops on integers that onnxruntime runs for a model."""
     ort = onnxruntime()
     with tempfile.TemporaryDirectory() as folder:
         options = ort.SessionOptions()
         options.optimized_model_filepath = str(Path(folder, "optimized.onnx"))
         ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         optimized = onnx.load(options.optimized_model_filepath)
-    return sum(node.op_type.startswith(ON_INTEGERS) for node in nodes(optimized.graph, *optimized.functions))
+    ops = (node.op_type for node in nodes(optimized.graph, *optimized.functions))
+    return Counter(op for op in ops if op.startswith(ON_INTEGERS))
 
 
 def census(model: ModelProto) -> Counter[str]:
@@ -101,11 +102,11 @@ def line(path: Path, how: str, plain: ModelProto, build: Build, folder: Path) ->
     try:
         HOW[how](path, made)
         model = files.read(made, weights=True)
-        before = on_integers(model)
+        before = kernels(model).total()
         done = optimize(model, build)
     except OnnxfuseError as error:
         return f"{name} {' '.join(str(error).split())}", False
-    after, verdict = on_integers(done.model), done.report.validation
+    after, verdict = kernels(done.model).total(), done.report.validation
     lacking = census(plain) - census(done.model)
     told = ", ".join(f"{count} {op}" for op, count in sorted(lacking.items())) or "nothing"
     largest = f"{verdict.max_error or 0:.1e}"

@@ -1,20 +1,13 @@
-"""Small quantized models in ONNX's textual syntax, and the integer kernels that onnxruntime builds of them."""
+"""Small quantized models in ONNX's textual syntax."""
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 from onnx import numpy_helper
-
-from onnxfuse.runtime.quiet import onnxruntime
-
-ON_INTEGERS = ("QLinear", "QGemm", "MatMulInteger", "ConvInteger", "DynamicQuantizeMatMul", "MatMulNBits")
-"""How the ops begin that compute on integers."""
 
 
 def quantized(
@@ -41,17 +34,6 @@ def quantized(
 
 _BYTES = {"w": (8, 8), "v": (8,), "k": (4, 2, 3, 3)}
 _NUMBERS = {"m": (8, 8), "g": (8,), "h": (8,)}
-
-
-def kernels(model: onnx.ModelProto) -> Counter[str]:
-    """The ops on integers that onnxruntime runs for a model."""
-    ort = onnxruntime()
-    with tempfile.TemporaryDirectory() as folder:
-        options = ort.SessionOptions()
-        options.optimized_model_filepath = str(Path(folder, "optimized.onnx"))
-        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        optimized = onnx.load(options.optimized_model_filepath)
-    return Counter(node.op_type for node in optimized.graph.node if node.op_type.startswith(ON_INTEGERS))
 
 
 def counts(model: onnx.ModelProto) -> Counter[str]:

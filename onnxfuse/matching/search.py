@@ -75,7 +75,7 @@ def search(
     still be converted to a higher opset."""
     found = Found(dict(view.terms_of))
     scope = replace(view.context, raisable=raising, written_out=partial(outputs_of, view))
-    matcher, kept = Matcher(view.terms, catalogue, scope), catalogue.target.keep_products is not None
+    matcher, kept = Matcher(view.terms, catalogue, scope), catalogue.target.keeps_products
     order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
     state = State.of(view, found)
     for rules in strata:
@@ -268,7 +268,7 @@ def _substitute(
         found.touched |= match.values
         found.covered[match] = tuple(name for term in match.cover for name in names.get(term.id, ()))
         _trace(found, match, users)
-    kept = view.catalogue is not None and view.catalogue.target.keep_products is not None
+    kept = view.catalogue is not None and view.catalogue.target.keeps_products
     done: dict[int, Term] = {}
     for name, term in found.current.items():
         if term.id in done:

@@ -108,7 +108,7 @@ def _splice(draft: Draft, nodes: list[NodeProto], used: set[str]) -> None:
 def _turned(draft: Draft, nodes: Iterable[NodeProto]) -> set[str]:
     """Initializers whose declared shape would become wrong where a quantizer is to come: onnxruntime's quantize_dynamic
     makes a MatMul of each Gemm, transposes its weight in place, and refuses the model for what it says of that."""
-    if draft.functions.catalogue.target.keep_products is None:
+    if not draft.functions.catalogue.target.keeps_products:
         return set()
     return {node.input[1] for node in nodes if node.op_type == "Gemm"} & draft.graph.initializers.keys()
 

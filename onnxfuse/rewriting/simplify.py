@@ -179,7 +179,7 @@ def _renewable(view: View, index: int) -> bool:
         return False
     if node.op_type in ("Constant", "Dropout"):
         return node.op_type == "Constant"
-    if node.op_type == "Gemm" and view.catalogue is not None and view.catalogue.target.keep_products is not None:
+    if node.op_type == "Gemm" and view.catalogue is not None and view.catalogue.target.keeps_products:
         return False  # it would become a MatMul and a sum
     if node.op_type in ("Cast", "CastLike"):
         before, after = view.dtypes.get(node.input[0], 0), view.dtypes[node.output[0]]

@@ -150,7 +150,7 @@ class Writer:
             if is_reshape(term):
                 reshaped.setdefault(term.args[0].id, name)
         # What a Gemm that is kept gives is needed for what is the same in another shape.
-        kept = self.draft.functions.catalogue.target.keep_products is not None
+        kept = self.draft.functions.catalogue.target.keeps_products
         gemms = {node.output[0] for node in graph.nodes if kept and node.op_type == "Gemm"}
         wanted: set[int] = set()
         looked: set[int] = set()

@@ -175,6 +175,11 @@ class Target:
             return self.has(op, attrs, opset, dtype, features)
         return op not in self.kind.expanded and not self._mistaken(op) and self.has_kernel(op, dtype, opset, features)
 
+    @property
+    def keeps_products(self) -> bool:
+        """Do products stay nodes of their own, all of them or those with a weight?"""
+        return self.keep_products is not None
+
     def wanted_opset(self, op: str, attrs: Mapping[str, Any]) -> int:
         """The opset that its files have to have for this op; 0 if it is not worth raising one for it."""
         return next((opset for opset in self._raised(op) if is_standard(op, attrs, opset)), 0)
@@ -186,7 +191,7 @@ class Target:
 
     def _mistaken(self, op: str) -> bool:
         """Would a quantizer take the op for another one?  Fused ops have names of their own."""
-        return self.keep_products is not None and not self.functions and op.rpartition(".")[2] in QUANTIZED
+        return self.keeps_products and not self.functions and op.rpartition(".")[2] in QUANTIZED
 
 
 DEFAULT = Target()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,8 +44,10 @@ def test_a_file_with_its_products_kept_is_quantized_like_the_original(
     assert plain["dynamic"].wrong == plain["static"].wrong == "fewer products"
 
 
-@pytest.mark.skipif(find_spec("onnx_ir") is not None, reason="onnx_ir is installed: its quantizer is tried above")
-def test_without_a_package_its_quantizer_refuses(tmp_path: Path) -> None:
+def test_without_a_package_its_quantizer_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("onnxruntime.quantization.matmul_nbits")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnx_ir", None)
     path = tmp_path / "m.onnx"
     onnx.save(MODELS["block"], path)
     row = quantization.examined(Row("m", "nbits", "", ORIGINAL), path, [], [], tmp_path)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from benchmarks.quantized_models import kernels
 from onnxfuse.fusing.build import Build
 from onnxfuse.pipeline import optimize, report
 from onnxfuse.targets.target import Target
-from tests.quantized_models import counts, kernels, quantized
+from tests.quantized_models import counts, quantized
 
 TARGETS = ["onnxfuse", "onnx", "ort"]
 Q = "q = QuantizeLinear(x, s, z)   d = DequantizeLinear(q, s, z)"

@@ -8,9 +8,10 @@ import pytest
 from onnx import TensorProto
 
 from benchmarks import integer_kernels as asked
+from benchmarks.quantized_models import kernels
 from onnxfuse.model.graph import roots
 from onnxfuse.targets.integer_kernels import integer_nodes, table
-from tests.quantized_models import kernels, quantized
+from tests.quantized_models import quantized
 
 Q = "q = QuantizeLinear(x, s, z)   d = DequantizeLinear(q, s, z)"
 W = "wf = DequantizeLinear(w, s2, z2)"

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from benchmarks.quantized_models import kernels
 from onnxfuse.fusing.build import Build
 from onnxfuse.pipeline import optimize
 from onnxfuse.runtime.quiet import Session
 from onnxfuse.targets.target import Target
 from onnxfuse.terms.term import Term
-from tests.quantized_models import counts, kernels, quantized
+from tests.quantized_models import counts, quantized
 from tests.terms.normal.space import FLOAT, Space
 
 UINT8, INT8, INT16 = int(TensorProto.UINT8), int(TensorProto.INT8), int(TensorProto.INT16)
