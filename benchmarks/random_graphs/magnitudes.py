@@ -2,7 +2,7 @@
 
 The equations are those of the original, for real numbers:
 
-    exp(x)                          = 1 * exp(x)
+    exp(x)                          = 1 * exp(x); Softmax(x) = exp(LogSoftmax(x)) where its logarithm is taken
     (r exp(m))^2                    = (r exp(-n))^2 * exp(2 m + 2 n), n = log|r| where r^2 is out of range, else 0
     r exp(m) + s exp(n)             = (r exp(m - k) + s exp(n - k)) exp(k), k the larger of m and n; sums of rows alike
     r exp(m) * s exp(n), / s exp(n) = r s exp(m + n), r / s exp(m - n)
@@ -64,6 +64,13 @@ class Magnitudes:
         x = node.input[0]
         nothing = self.edit.node("Equal", x, self.number(-np.inf))
         return Magnitude(self.edit.node("Where", nothing, self.number(0.0), self.number(1.0)), x)
+
+    def weights(self, node: onnx.NodeProto) -> Magnitude:
+        """Softmax(x) = exp(LogSoftmax(x)), along the axes that both have at this opset."""
+        x, attributes = node.input[0], {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        nothing = self.edit.node("Equal", x, self.number(-np.inf))
+        exponent = self.edit.node("LogSoftmax", x, **attributes)
+        return Magnitude(self.edit.node("Where", nothing, self.number(0.0), self.number(1.0)), exponent)
 
     def square(self, node: onnx.NodeProto) -> Magnitude:
         """That of infinity is infinity, and no enormous number."""
@@ -187,7 +194,7 @@ def enormous(edit: Edit) -> None:
             continue
         if result.exponent:
             values.held[node.output[0]] = result
-        if node.op_type == "Exp" or not held:
+        if node.op_type in ("Exp", "Softmax") or not held:
             edit.instead(index, edit.kept(index))
             left.append(index)
         else:
@@ -199,6 +206,8 @@ def enormous(edit: Edit) -> None:
 def _equation(edit: Edit, node: onnx.NodeProto, held: bool) -> Equation | None:
     if node.op_type == "Exp":
         return Magnitudes.exponential
+    if node.op_type == "Softmax" and any(n.op_type == "Log" and node.output[0] in n.input for n in edit.nodes):
+        return Magnitudes.weights
     return Magnitudes.square if _is_square(edit, node) else OPS.get(node.op_type) if held else None
 
 

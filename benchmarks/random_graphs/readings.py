@@ -16,6 +16,8 @@ enormous  an exponential that is out of range is only enormous, as are squares o
 poison    a row of exponentials over their sum that holds infinity is NaN throughout, as Softmax has it
 lost      the logarithm of a sum of exponentials that holds NaN and infinity is infinite, in onnxruntime's own
           ReduceLogSumExp: such as [-inf, NaN] and [inf, NaN]
+variance  the mean of squares less the square of the mean is the mean of the squares of what differs from the mean
+product   what differs from the mean is multiplied before it is subtracted, as onnxruntime's InstanceNormalization does
 mean      the mean of a row that holds an infinity is NaN, where LayerNormalization gives it
 order     a product of several factors is multiplied in any order, and may leave the range of its type on the way
 zero      the sign of a 0 may be lost, or gained where one is subtracted
@@ -37,6 +39,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, inliner, numpy_helper
 
+from . import rows
 from .magnitudes import enormous
 from .orders import ordered
 
@@ -87,7 +90,9 @@ class Edit:
         return self.reduced("ReduceMax", x, axes)
 
     def reduced(self, op: str, x: str, axes: Sequence[int], keepdims: int = 1) -> str:
-        """Along these axes, whose length stays 1."""
+        """Along these axes, all of them if none are named, whose length stays 1."""
+        if not axes:
+            return self.node(op, x, keepdims=keepdims)
         if self.opset >= 18:
             constant = self.node("Constant", value=numpy_helper.from_array(np.array(axes, np.int64)))
             return self.node(op, x, constant, keepdims=keepdims)
@@ -282,42 +287,6 @@ def _guard(edit: Edit) -> None:
         edit.instead(index, edit.node("Where", own, *node.input[1:]))
 
 
-def _poison(edit: Edit) -> None:
-    summed = {name for node in edit.nodes if node.op_type in ("ReduceSum", "MatMul") for name in node.input}
-    for index, node in enumerate(edit.nodes):
-        if (node.op_type == "Exp" and node.output[0] in summed) or node.op_type == "ReduceLogSumExp":
-            x = node.input[0]
-            infinite = edit.node("Equal", x, edit.number(np.inf, x))
-            edit.instead(index, edit.kept(index, edit.node("Where", infinite, edit.number(np.nan, x), x)))
-
-
-def _lost(edit: Edit) -> None:
-    for index, node in enumerate(edit.nodes):
-        way = edit.climb(node.input[0], frozenset(), "ReduceSum") if node.op_type == "Log" else None
-        total = edit.nodes[way[0][0]] if way is not None else node if node.op_type == "ReduceLogSum" else None
-        axes = edit.axes(total) if total is not None else None
-        exponential = edit.climb(total.input[0], frozenset(), "Exp") if total is not None else None
-        if total is None or axes is None or exponential is None:
-            continue
-        keepdims = next((a.i for a in total.attribute if a.name == "keepdims"), 1)
-        whole = edit.reduced("ReduceLogSumExp", edit.nodes[exponential[0][0]].input[0], axes, keepdims)
-        edit.kinds[whole] = edit.kinds[node.output[0]]
-        plain = edit.kept(index)
-        infinite = edit.node("Equal", edit.node("Abs", whole), edit.number(np.inf, whole))
-        edit.instead(index, edit.node("Where", edit.node("And", edit.node("IsNaN", plain), infinite), whole, plain))
-
-
-def _mean(edit: Edit) -> None:
-    for index, node in enumerate(edit.nodes):
-        axes = edit.axes(node) if node.op_type == "ReduceMean" else None
-        if axes is not None:
-            keepdims = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
-            infinite = edit.node("Equal", edit.node("Abs", node.input[0]), edit.number(np.inf, node.input[0]))
-            some = edit.reduced("ReduceMax", edit.node("Cast", infinite, to=TensorProto.FLOAT), axes, keepdims)
-            some = edit.node("Cast", some, to=TensorProto.BOOL)
-            edit.instead(index, edit.node("Where", some, edit.number(np.nan, node.output[0]), edit.kept(index)))
-
-
 def _zero(sign: float, edit: Edit) -> None:
     given = {info.name for info in edit.model.graph.input}
 
@@ -342,9 +311,11 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("dead", _dead),
     ("guard", _guard),
     ("enormous", enormous),
-    ("poison", _poison),
-    ("lost", _lost),
-    ("mean", _mean),
+    ("poison", rows.poison),
+    ("lost", rows.lost),
+    ("variance", rows.variance),
+    ("product", rows.distributed),
+    ("mean", rows.mean),
     ("order: infinity", partial(ordered, "infinity")),
     ("order: 0", partial(ordered, "nothing")),
     ("order: NaN", partial(ordered, "NaN")),
@@ -353,7 +324,13 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
 )
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention"})
 _MEANS = frozenset({"LayerNormalization"})
-OF_OPS = {"lowest": _ATTENTION, "dead": _ATTENTION, "lost": frozenset({"ReduceLogSumExp"}), "mean": _MEANS}
+OF_OPS = {
+    "lowest": _ATTENTION,
+    "dead": _ATTENTION,
+    "lost": frozenset({"ReduceLogSumExp"}),
+    "product": frozenset({"InstanceNormalization"}),
+    "mean": _MEANS,
+}
 """What holds only where a model has come to have one of these ops, of onnxruntime's own."""
 
 

@@ -104,6 +104,13 @@ class HardSwish(OpRun):
         return (np.asarray(x * np.clip(x / 6 + 0.5, 0, 1), x.dtype),)
 
 
+class Softsign(OpRun):
+    """In place of the evaluator's own (onnx 1.23), which takes no scalars."""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (np.asarray(x / (1 + np.abs(x)), x.dtype),)
+
+
 class StandardAttention(Attention_23):
     """In place of the evaluator's own, which takes the root of a scale that is given in float32."""
 
@@ -345,6 +352,7 @@ OPS: tuple[type[OpRun], ...] = (
     Erf,
     Gelu,
     HardSwish,
+    Softsign,
     StandardAttention,
     ContribGelu,
     BiasGelu,

@@ -51,6 +51,8 @@ def reshape(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], li
         if without_ones(source) == without_ones(attrs["shape"]):
             bare = op_node(plan, "Squeeze", inputs, {"axes": tuple(gone)}, term.dtype, limit, "")
             return op_node(plan, "Unsqueeze", [bare], {"axes": tuple(come)}, term.dtype, limit, name)
+        if (axis := _flattened(source, attrs["shape"])) is not None:
+            return plan.node("Flatten", inputs, {"axis": axis}, limit, name)
     if undecided and not decided and all(told(plan, d, limit) for d in attrs["shape"]):
         target, computed = attrs["shape"], True
     if not computed:
@@ -59,6 +61,14 @@ def reshape(plan: Plan, term: Term, inputs: list[str], attrs: dict[str, Any], li
     # A dimension that is computed may be 0 in a run, and means it.
     meant = {"allowzero": 1} if plan.draft.opset >= 14 and -1 not in target else {}
     return plan.node("Reshape", [inputs[0], dims_of(plan, target, limit)], meant, limit, name)
+
+
+def _flattened(source: Shape, target: Shape) -> int | None:
+    """The axis before and after which Flatten makes one dimension of all; None if the Reshape is no such."""
+    if len(target) != 2:
+        return None
+    axes = range(len(source) + 1)
+    return next((i for i in axes if (product(source[:i]), product(source[i:])) == tuple(target)), None)
 
 
 def _copies_zero(dim: Dim, copied: Shape) -> bool:

@@ -239,3 +239,62 @@ def test_a_model_that_contradicts_itself_judges_nobody() -> None:
     feed = Feed("ordinary", {"x": np.ones((2, 3, 4), np.float16)})
     kept = Original(model, [feed]).expected
     assert all(outputs[0].shape == (2, 1, 4) for _, outputs in kept)
+
+
+def test_a_constant_row_is_its_mean_or_an_ulp_away() -> None:
+    """6 * c / 6 is c in one order of a sum, and not in another: then a number over its own deviation, or 0 over 0."""
+    body = LAYER_NORM.replace("EPSILON", "0")
+    row = "float[1,1,6] x", "float[1,1,6] y"
+    rows = [np.full((1, 1, 6), value, np.float32) for value in np.random.default_rng(0).normal(size=60)]
+    fed = [Feed("constant row", {"x": x}) for x in rows]
+    exact = written(f"{ZERO} t = Mul(x, z) y = Div(t, t)", *row)
+    original = Original(written(body, *row), fed)
+    assert any(np.isfinite(outputs[0]).all() for _, outputs in original.expected)  # of some the mean is rounded
+    assert original.wrong(exact) is None
+    ordinary = Feed("ordinary", {"x": np.arange(6, dtype=np.float32).reshape(1, 1, 6)})
+    assert Original(written(body, *row), [ordinary]).wrong(exact) is not None
+
+
+def test_the_sign_of_nan_is_any() -> None:
+    types = "float[1,4] x", "float[1,4] y"
+    original = Original(
+        written("y = Sign(x)", *types), [Feed("NaN", {"x": np.array([[np.nan, 1, -2, 0]], np.float32)})]
+    )
+    nan = "n = IsNaN(x) s = Sign(x)"
+    assert original.wrong(written(f"{ZERO} {nan} y = Where(n, one, s)", *types)) is None
+    assert original.wrong(written(f"{ZERO} {nan} y = Where(n, s, one)", *types)) is not None
+
+
+def test_what_is_rounded_to_a_denormal_number_lost_digits() -> None:
+    types = "float[1,4] x", "float[1,4] y"
+    numbers = (
+        "a = Constant<value = float {1e-30}>() b = Constant<value = float {3e38}>() c = Constant<value = float {F}>()"
+    )
+    original = Original(
+        written(f"{numbers.replace('F', '1')} t = Mul(x, a) y = Mul(t, b)", *types),
+        [Feed("tiny", {"x": np.array([[2.0123e-12, 3e-12, 1e-9, 1.0]], np.float32)})],
+    )
+    for factor, right in (("3e8", True), ("3.001e8", False)):
+        assert (original.wrong(written(f"{numbers.replace('F', factor)} y = Mul(x, c)", *types)) is None) == right
+
+
+def test_an_axis_is_empty_at_some_sizes_alone() -> None:
+    """A slice of all but the first of a symbolic axis, which onnxruntime does not normalize where that is 1 long."""
+    slice_ = (
+        "o = Constant<value = int64[1] {1}>() e = Constant<value = int64[1] {9}>() a = Constant<value = int64[1] {2}>()"
+    )
+    types = "float[1,2,s] x, float[1] g", "float[1,2,?] y"
+    rest = f"{slice_} r = Slice(x, o, e, a)"
+    before = written(
+        f"{rest} m = ReduceMean(r, a) d = Sub(r, m) q = Mul(d, d) v = ReduceMean(q, a) "
+        "c = Constant<value = float {1e-5}>() w = Add(v, c) t = Sqrt(w) n = Div(d, t) y = Mul(n, g)",
+        *types,
+    )
+    after = written(f"{rest} y = LayerNormalization<epsilon = 1e-5>(r, g)", *types)
+    scale = np.ones(1, np.float32)
+    fed = [Feed("sizes of 1", {"x": np.ones((1, 2, 1), np.float32), "g": scale})]
+    assert Original(before, fed).wrong(after) is None
+    wrong = written(
+        f"{rest} d = Shape(r) k = Constant<value = int64[1] {{-7}}>() u = Reshape(r, k) y = Add(u, r)", *types
+    )
+    assert Original(before, fed).wrong(wrong) is not None

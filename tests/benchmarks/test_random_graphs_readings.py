@@ -17,6 +17,8 @@ LENGTH = """b = Mul(x, x) q = Mul(b, b) axes = Constant<value = int64[1] {2}>() 
     r = Sqrt(v)"""
 SUMMED = "i = Constant<value = int64[1] {-1}>() e = Exp(x) t = ReduceSum(e, i)"
 VARIANCE = "b = Mul(x, x) " + LAYER_NORM.replace("EPSILON", "1e-5").replace("(x, ", "(b, ").replace("y = Div(d, r)", "")
+MOMENTS = """i = Constant<value = int64[1] {-1}>() m = ReduceMean(x, i) d = Sub(x, m)
+    q = Mul(x, x) s = ReduceMean(q, i)"""
 READ = {
     "a mask hides what it is added to": (
         f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
@@ -73,6 +75,21 @@ READ = {
         "a = Softplus(x) b = Mul(a, a) y = Softplus(b)",
         "float[b,s,4] x",
     ),
+    "the logarithm of weights that underflow": (
+        "n = Mul(x, x) w = Softmax<axis = -1>(n) l = Log(w) y = Reciprocal(l)",
+        "n = Mul(x, x) l = LogSoftmax<axis = -1>(n) y = Reciprocal(l)",
+        "float[b,s,4] x",
+    ),
+    "a variance as the mean of squares less the square of the mean": (
+        f"{MOMENTS} t = Mul(m, m) v = Sub(s, t) y = Div(d, v)",
+        f"{MOMENTS} t = Mul(d, d) v = ReduceMean(t, i) y = Div(d, v)",
+        "float[b,s,4] x",
+    ),
+    "a logarithm of a sum of everything that loses NaN": (
+        "n = Reciprocal(x) s = Log(n) e = Exp(s) t = ReduceSum(e) y = Log(t)",
+        "n = Reciprocal(x) s = Log(n) y = ReduceLogSumExp(s)",
+        "float[b,s,4] x",
+    ),
     "a logarithm of a sum that loses NaN": (
         "n = Reciprocal(x) s = Log(n) i = Constant<value = int64[1] {-1}>() e = Exp(s) t = ReduceSum(e, i) y = Log(t)",
         "n = Reciprocal(x) s = Log(n) i = Constant<value = int64[1] {-1}>() y = ReduceLogSumExp(s, i)",
@@ -122,6 +139,16 @@ MISREAD = {
         GUARDED.replace("-1e9", "-inf"),
         f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
         HEADS,
+    ),
+    "weights that underflow have no other logarithm": (
+        "w = Softmax<axis = -1>(x) l = Log(w) y = Reciprocal(l)",
+        "w = Softmax<axis = -1>(x) l = LogSoftmax<axis = -1>(x) r = Reciprocal(l) y = Add(r, r)",
+        "float[b,s,4] x",
+    ),
+    "the mean of squares is no variance": (
+        f"{MOMENTS} t = Mul(m, m) v = Add(s, t) y = Div(d, v)",
+        f"{MOMENTS} t = Mul(d, d) v = ReduceMean(t, i) y = Div(d, v)",
+        "float[b,s,4] x",
     ),
     "finite exponentials are not NaN": (
         EXPONENTIALS,

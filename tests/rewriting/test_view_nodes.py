@@ -35,7 +35,7 @@ def test_unknown_sizes_are_copied_or_the_rest(shape: tuple[Dim, ...], target: li
     assert reshaped(shape) == (["Reshape"], [target])
 
 
-@pytest.mark.parametrize("shape", [(4, B, S, 3), (B, S * 12), (B, 3, S, 4)])
+@pytest.mark.parametrize("shape", [(4, B, S, 3), (B, S * 4, 3), (B, 3, S, 4)])
 def test_a_shape_is_put_together_where_a_rest_would_be_undecided(shape: tuple[Dim, ...]) -> None:
     """Of no elements, since B is 0 in a run, -1 is any number."""
     ops, _ = reshaped(shape)
@@ -47,7 +47,7 @@ def test_a_shape_is_put_together_where_a_rest_would_be_undecided(shape: tuple[Di
     ("shape", "source", "exact"),
     [
         ((A * B, S, 8), "A, B, S, 8", False),  # of S = 0 Reshape-13 makes B: better the rest, which is nothing
-        ((B, S * 12), "B, S, 12", True),
+        ((B, S * 4, 3), "B, S, 12", True),
         ((B, 3, S, 4), "B, S, 12", True),
     ],
 )
@@ -57,6 +57,17 @@ def test_before_opset_14_a_size_of_0_is_written_where_what_it_copies_is_0(
     _, vectors = reshaped(shape, source, opset=13)
     assert "Shape" in reshaped(shape, source)[0]
     assert any(-1 in vector for vector in vectors) != exact
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((B, S * 12), 1), ((B * S, 12), 2), ((B * S * 12, 1), 3)])
+@pytest.mark.parametrize("opset", [13, 17])
+def test_two_dimensions_of_all_are_a_flatten_where_a_shape_would_be_computed(
+    shape: tuple[Dim, ...], axis: int, opset: int
+) -> None:
+    """Of no elements as well, where a Reshape before opset 14 cannot say 0."""
+    ops, vectors = reshaped(shape, opset=opset)
+    assert (ops, vectors) == (["Flatten"], []) or vectors == [[-1, 12]] or vectors == [[-1, 1]]
+    assert (ops == ["Flatten"]) == (axis == 1)
 
 
 def test_dims_of_one_that_come_or_go_need_no_shape() -> None:

@@ -1,0 +1,87 @@
+"""Other readings of what reduces rows: sums of exponentials, means, variances (`readings` says what each is)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import TensorProto
+
+if TYPE_CHECKING:
+    from .readings import Edit
+
+
+def poison(edit: Edit) -> None:
+    summed = {name for node in edit.nodes if node.op_type in ("ReduceSum", "MatMul") for name in node.input}
+    for index, node in enumerate(edit.nodes):
+        if (node.op_type == "Exp" and node.output[0] in summed) or node.op_type == "ReduceLogSumExp":
+            x = node.input[0]
+            infinite = edit.node("Equal", x, edit.number(np.inf, x))
+            edit.instead(index, edit.kept(index, edit.node("Where", infinite, edit.number(np.nan, x), x)))
+
+
+def lost(edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        way = edit.climb(node.input[0], frozenset(), "ReduceSum") if node.op_type == "Log" else None
+        total = edit.nodes[way[0][0]] if way is not None else node if node.op_type == "ReduceLogSum" else None
+        axes = (edit.axes(total) or []) if total is not None else None
+        exponential = edit.climb(total.input[0], frozenset(), "Exp") if total is not None else None
+        if total is None or axes is None or exponential is None:
+            continue
+        keepdims = next((a.i for a in total.attribute if a.name == "keepdims"), 1)
+        whole = edit.reduced("ReduceLogSumExp", edit.nodes[exponential[0][0]].input[0], axes, keepdims)
+        edit.kinds[whole] = edit.kinds[node.output[0]]
+        plain = edit.kept(index)
+        infinite = edit.node("Equal", edit.node("Abs", whole), edit.number(np.inf, whole))
+        edit.instead(index, edit.node("Where", edit.node("And", edit.node("IsNaN", plain), infinite), whole, plain))
+
+
+def mean(edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        axes = edit.axes(node) if node.op_type == "ReduceMean" else None
+        if axes is not None:
+            keepdims = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
+            infinite = edit.node("Equal", edit.node("Abs", node.input[0]), edit.number(np.inf, node.input[0]))
+            some = edit.reduced("ReduceMax", edit.node("Cast", infinite, to=TensorProto.FLOAT), axes, keepdims)
+            some = edit.node("Cast", some, to=TensorProto.BOOL)
+            edit.instead(index, edit.node("Where", some, edit.number(np.nan, node.output[0]), edit.kept(index)))
+
+
+def variance(edit: Edit) -> None:
+    def squared(name: str) -> str:
+        """What the value is the square of, "" if it is none."""
+        node = edit.nodes[edit.maker[name]] if name in edit.maker else None
+        two = edit.constant(node.input[1]) if node is not None and node.op_type == "Pow" else None
+        is_square = node is not None and node.op_type == "Mul" and node.input[0] == node.input[1]
+        return node.input[0] if node is not None and (is_square or (two is not None and (two == 2).all())) else ""
+
+    def averaged(name: str) -> tuple[str, list[int] | None]:
+        """What the value is the mean of, and along which axes; "" if it is none that keeps them."""
+        node = edit.nodes[edit.maker[name]] if name in edit.maker else None
+        if (
+            node is None
+            or node.op_type != "ReduceMean"
+            or any(a.name == "keepdims" and not a.i for a in node.attribute)
+        ):
+            return "", None
+        return node.input[0], edit.axes(node)
+
+    for index, node in enumerate(edit.nodes):
+        if node.op_type != "Sub" or not squared(node.input[1]):
+            continue
+        middle = squared(node.input[1])
+        (squares, axes), (x, same) = averaged(node.input[0]), averaged(middle)
+        if x and axes and axes == same and squares and squared(squares) == x:
+            rest = edit.node("Sub", x, middle)
+            edit.instead(index, edit.reduced("ReduceMean", edit.node("Mul", rest, rest), axes))
+
+
+def distributed(edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        rest = edit.maker.get(node.input[0]) if node.op_type in ("Div", "Mul") else None
+        if rest is None or edit.nodes[rest].op_type != "Sub":
+            continue
+        x, middle = edit.nodes[rest].input
+        if edit.climb(middle, frozenset(), "ReduceMean") is not None:
+            factor = edit.node("Reciprocal", node.input[1]) if node.op_type == "Div" else node.input[1]
+            edit.instead(index, edit.node("Sub", edit.node("Mul", x, factor), edit.node("Mul", middle, factor)))
