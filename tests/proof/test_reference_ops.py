@@ -18,3 +18,14 @@ def test_the_evaluator_gathers_elements_as_onnxruntime_does(axis: int) -> None:
     feed = {"x": np.arange(12.0).reshape(3, 4), "i": np.array([[2, 0], [-1, 1]])}
     (expected,) = Session(model, None, optimize=False).run(feed)
     np.testing.assert_array_equal(evaluate(model, [feed])[0][0], expected)
+
+
+@pytest.mark.parametrize(
+    "op", "Abs Elu Erf Gelu HardSigmoid HardSwish LeakyRelu Mish Relu Selu Sign Softplus Softsign".split()
+)
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_the_evaluator_takes_scalars_and_nothing(op: str, shape: tuple[int, ...]) -> None:
+    sizes = ", ".join(map(str, shape))
+    model = parse(f"g (double[{sizes}] x) => (double[{sizes}] y) {{ y = {op}(x) }}".replace("[]", ""))
+    (y,) = evaluate(model, [{"x": np.full(shape, 0.5)}])[0]
+    assert (y.shape, y.dtype) == (shape, np.float64)
