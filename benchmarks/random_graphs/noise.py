@@ -21,21 +21,16 @@ NOISE = {"float16": 2.0**-10, "float32": 2.0**-22}
 """How far the result of a node may be off, relatively."""
 TAIL = 1e-7
 """How far a quotient may be off where exponentials are written out: onnxruntime's Sigmoid is 0 from -18 on or so."""
-EVEN = 3
-"""One of so many seeds shakes the inputs evenly, and nothing else."""
 REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
 SHARED = "noise"
 """What names of values begin with that all noise of a model has."""
 PHASE = f"{SHARED}/phase"
 """The input of a noisy model that makes one noise of another."""
-AMOUNT = f"{SHARED}/amount"
-"""The input of a noisy model that is 0 where its nodes are to round as they do by themselves, else 1."""
-STEP = f"{SHARED}/step"
-"""The input of a noisy model that is 0 where all elements of a result are to be off by the same, else any number."""
 NUMBERS = {
     "zero": 0,
     "one": 1,
     "whole": np.float32(1),
+    "often": np.float32(78.233),
     "half": np.float32(NOISE["float16"]),
     "float": np.float32(NOISE["float32"]),
     "tail": np.float32(TAIL),
@@ -44,23 +39,16 @@ NUMBERS = {
 
 
 def shaken(feed: Feed, seed: int) -> dict[str, Array]:
-    """Inputs that are off by some ulps, so that what cancels inside a product of matrices shows, and what else makes
-    a seed's.
-
-    Of EVEN seeds one is even: an input is off by one factor throughout, as a result is if it is not as it rounds by
-    itself.  What is constant along a row stays so, and its difference from its mean is 0, or is not.
-    """
-    rng, even = np.random.default_rng(seed), seed % EVEN == EVEN - 1
-    inputs = {name: _shake(rng, a, even) if a.dtype.kind == "f" else a for name, a in feed.inputs.items()}
-    own = {PHASE: 1000.0 * seed, AMOUNT: not even or seed % 2, STEP: 0 if even else 78.233}
-    return inputs | {name: np.array(value, np.float32) for name, value in own.items()}
+    """Inputs that are off by some ulps, so that what cancels inside a product of matrices shows, and the phase."""
+    rng = np.random.default_rng(seed)
+    inputs = {name: _shake(rng, a) if a.dtype.kind == "f" else a for name, a in feed.inputs.items()}
+    return inputs | {PHASE: np.array(1000.0 * seed, np.float32)}
 
 
-def _shake(rng: np.random.Generator, array: Array, even: bool) -> Array:
+def _shake(rng: np.random.Generator, array: Array) -> Array:
     noise = NOISE[array.dtype.name]
     with np.errstate(all="ignore"):
-        factors = 1 + rng.uniform(-noise, noise, () if even else array.shape)
-        return np.asarray(array * factors).astype(array.dtype)
+        return np.asarray(array * (1 + rng.uniform(-noise, noise, array.shape))).astype(array.dtype)
 
 
 def parity(model: onnx.ModelProto, seed: int) -> int:
@@ -74,8 +62,7 @@ def noisy(model: onnx.ModelProto, odd: int) -> onnx.ModelProto:
     A session of it takes a while to make: it serves all those seeds."""
     inferred = onnx.shape_inference.infer_shapes(inliner.inline_local_functions(model))
     numbers: dict[str, Any] = {f"{SHARED}/{name}": value for name, value in NUMBERS.items()}
-    own = (PHASE, AMOUNT, STEP)
-    inferred.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in own)
+    inferred.graph.input.append(helper.make_tensor_value_info(PHASE, TensorProto.FLOAT, []))
     _shake_nodes(inferred.graph, numbers, (-TAIL if odd else TAIL) * exponentials(model))
     inferred.graph.initializer.extend(numpy_helper.from_array(np.array(x), name) for name, x in numbers.items())
     return inferred
@@ -108,9 +95,9 @@ def _is_empty(kind: onnx.TypeProto.Tensor) -> bool:
 
 
 def _factor(name: str, dtype: int, op: str, tail: float) -> list[onnx.NodeProto]:
-    """name = name/exact * (1 + noise * wave) + tail * wave, wave = amount * sin(phase + own + step * place):
-    onnxruntime lacks random numbers in some opsets.  A negative tail makes 0 of what is smaller, instead.  The sign of
-    NaN is any: onnxruntime (1.31) gives one or another, by the place of the number in its tensor."""
+    """name = name/exact * (1 + noise * wave) + tail * wave, wave = sin(phase + own + 78 * place): onnxruntime lacks
+    random numbers in some opsets.  A negative tail makes 0 of what is smaller, instead.  The sign of NaN is any:
+    onnxruntime (1.31) gives one or another, by the place of the number in its tensor."""
 
     def node(op: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
         read = [f"{SHARED}/{i[1:]}" if i[0] == "_" else f"{name}/{i}" for i in inputs.split()]
@@ -123,11 +110,10 @@ def _factor(name: str, dtype: int, op: str, tail: float) -> list[onnx.NodeProto]
         node("ReduceProd", "room", "size", keepdims=0),
         node("Range", "_zero size _one", "place"),
         node("Cast", "place", "real", to=TensorProto.FLOAT),
-        node("Mul", "real _step", "angle"),
+        node("Mul", "real _often", "angle"),
         node("Add", "_phase own", "phase"),
         node("Add", "angle phase", "turned"),
-        node("Sin", "turned", "whole"),
-        node("Mul", "whole _amount", "wave"),
+        node("Sin", "turned", "wave"),
         node("Mul", f"wave _{'half' if dtype == TensorProto.FLOAT16 else 'float'}", "small"),
         node("Add", "small _whole", "near"),
         node("Reshape", "near room", "shaped"),

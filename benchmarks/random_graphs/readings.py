@@ -18,6 +18,9 @@ lost      the logarithm of a sum of exponentials that holds NaN and infinity is 
           ReduceLogSumExp: such as [-inf, NaN] and [inf, NaN]
 variance  the mean of squares less the square of the mean is the mean of the squares of what differs from the mean
 product   what differs from the mean is multiplied before it is subtracted, as onnxruntime's InstanceNormalization does
+ulps      the variance of a row whose numbers differ by an ulp is 0, as onnxruntime's LayerNormalization has it of short
+          rows
+constant  the mean of equal numbers is that number, and not an ulp beside it
 mean      the mean of a row that holds an infinity is NaN, where LayerNormalization gives it
 order     a product of several factors is multiplied in any order, and may leave the range of its type on the way
 zero      the sign of a 0 may be lost, or gained where one is subtracted
@@ -315,6 +318,8 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("lost", rows.lost),
     ("variance", rows.variance),
     ("product", rows.distributed),
+    ("ulps", rows.ulps),
+    ("constant", rows.constant),
     ("mean", rows.mean),
     ("order: infinity", partial(ordered, "infinity")),
     ("order: 0", partial(ordered, "nothing")),
@@ -329,6 +334,7 @@ OF_OPS = {
     "dead": _ATTENTION,
     "lost": frozenset({"ReduceLogSumExp"}),
     "product": frozenset({"InstanceNormalization"}),
+    "ulps": _MEANS,
     "mean": _MEANS,
 }
 """What holds only where a model has come to have one of these ops, of onnxruntime's own."""

@@ -10,6 +10,9 @@ from onnx import TensorProto
 if TYPE_CHECKING:
     from .readings import Edit
 
+FEW_ULPS = 2.0**-21
+"""Four of float32, of a number."""
+
 
 def poison(edit: Edit) -> None:
     summed = {name for node in edit.nodes if node.op_type in ("ReduceSum", "MatMul") for name in node.input}
@@ -36,6 +39,56 @@ def lost(edit: Edit) -> None:
         edit.instead(index, edit.node("Where", edit.node("And", edit.node("IsNaN", plain), infinite), whole, plain))
 
 
+def variance(edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        if node.op_type != "Sub" or not _squared(edit, node.input[1]):
+            continue
+        middle = _squared(edit, node.input[1])
+        (squares, axes), (x, same) = _averaged(edit, node.input[0]), _averaged(edit, middle)
+        if x and axes and axes == same and squares and _squared(edit, squares) == x:
+            rest = edit.node("Sub", x, middle)
+            edit.instead(index, edit.reduced("ReduceMean", edit.node("Mul", rest, rest), axes))
+
+
+def ulps(edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        squares, axes = _averaged(edit, node.output[0])
+        rest = _squared(edit, squares) if squares and axes else ""
+        made = edit.nodes[edit.maker[rest]] if rest in edit.maker else None
+        if made is None or axes is None or made.op_type != "Sub" or not _averaged(edit, made.input[1])[0]:
+            continue
+        most = edit.reduced("ReduceMax", edit.node("Abs", rest), axes)
+        size = edit.node("Abs", edit.reduced("ReduceMax", made.input[1], axes))
+        ulp = edit.node("Mul", size, edit.number(FEW_ULPS, node.output[0]))
+        near = edit.node("Not", edit.node("Greater", most, ulp))
+        edit.instead(index, edit.node("Where", near, edit.number(0.0, node.output[0]), edit.kept(index)))
+
+
+def _squared(edit: Edit, name: str) -> str:
+    """What the value is the square of, "" if it is none."""
+    node = edit.nodes[edit.maker[name]] if name in edit.maker else None
+    two = edit.constant(node.input[1]) if node is not None and node.op_type == "Pow" else None
+    is_square = node is not None and node.op_type == "Mul" and node.input[0] == node.input[1]
+    return node.input[0] if node is not None and (is_square or (two is not None and (two == 2).all())) else ""
+
+
+def _averaged(edit: Edit, name: str) -> tuple[str, list[int] | None]:
+    """What the value is the mean of, and along which axes; "" if it is none that keeps them."""
+    node = edit.nodes[edit.maker[name]] if name in edit.maker else None
+    if node is None or node.op_type != "ReduceMean" or any(a.name == "keepdims" and not a.i for a in node.attribute):
+        return "", None
+    return node.input[0], edit.axes(node)
+
+
+def constant(edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        axes = edit.axes(node) if node.op_type == "ReduceMean" else None
+        if axes is not None:
+            keepdims = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
+            most, least = (edit.reduced(op, node.input[0], axes, keepdims) for op in ("ReduceMax", "ReduceMin"))
+            edit.instead(index, edit.node("Where", edit.node("Equal", most, least), most, edit.kept(index)))
+
+
 def mean(edit: Edit) -> None:
     for index, node in enumerate(edit.nodes):
         axes = edit.axes(node) if node.op_type == "ReduceMean" else None
@@ -45,35 +98,6 @@ def mean(edit: Edit) -> None:
             some = edit.reduced("ReduceMax", edit.node("Cast", infinite, to=TensorProto.FLOAT), axes, keepdims)
             some = edit.node("Cast", some, to=TensorProto.BOOL)
             edit.instead(index, edit.node("Where", some, edit.number(np.nan, node.output[0]), edit.kept(index)))
-
-
-def variance(edit: Edit) -> None:
-    def squared(name: str) -> str:
-        """What the value is the square of, "" if it is none."""
-        node = edit.nodes[edit.maker[name]] if name in edit.maker else None
-        two = edit.constant(node.input[1]) if node is not None and node.op_type == "Pow" else None
-        is_square = node is not None and node.op_type == "Mul" and node.input[0] == node.input[1]
-        return node.input[0] if node is not None and (is_square or (two is not None and (two == 2).all())) else ""
-
-    def averaged(name: str) -> tuple[str, list[int] | None]:
-        """What the value is the mean of, and along which axes; "" if it is none that keeps them."""
-        node = edit.nodes[edit.maker[name]] if name in edit.maker else None
-        if (
-            node is None
-            or node.op_type != "ReduceMean"
-            or any(a.name == "keepdims" and not a.i for a in node.attribute)
-        ):
-            return "", None
-        return node.input[0], edit.axes(node)
-
-    for index, node in enumerate(edit.nodes):
-        if node.op_type != "Sub" or not squared(node.input[1]):
-            continue
-        middle = squared(node.input[1])
-        (squares, axes), (x, same) = averaged(node.input[0]), averaged(middle)
-        if x and axes and axes == same and squares and squared(squares) == x:
-            rest = edit.node("Sub", x, middle)
-            edit.instead(index, edit.reduced("ReduceMean", edit.node("Mul", rest, rest), axes))
 
 
 def distributed(edit: Edit) -> None:
