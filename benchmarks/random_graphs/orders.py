@@ -6,7 +6,8 @@ number of the type,
     sum_i max(log |f_i|, 0) > log M    some order has infinity on its way, and ends there or, times 0, at NaN
     sum_i min(log |f_i|, 0) < log m    some order has 0 on its way
 
-and nothing else can.
+and nothing else can.  A product of matrices of which one is multiplied by a number less than 1 before may be so
+afterwards: it leaves the range on its way where |A| |B| does.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def _factors(edit: Edit, name: str) -> list[tuple[str, bool]]:
 
 def ordered(end: str, edit: Edit) -> None:
     """Each product of three factors and more gives `end`, "infinity", "nothing" or "NaN", where some order may."""
+    if end != "nothing":
+        _scaled_afterwards(end, edit)
     read = {name: node.op_type for node in edit.nodes for name in node.input}
     for index, node in enumerate(edit.nodes):
         result = node.output[0]
@@ -54,7 +57,7 @@ def ordered(end: str, edit: Edit) -> None:
         kind = RANGE[edit.kinds[result]]
         low = end == "nothing"
         zero = edit.number(0.0, result)
-        parts = []
+        parts = list[str]()
         for value, divides in factors:
             size = edit.node("Log", edit.node("Abs", value))
             size = edit.node("Neg", size) if divides else size
@@ -64,8 +67,31 @@ def ordered(end: str, edit: Edit) -> None:
             total = edit.node("Add", total, part)
         bound = edit.number(float(np.log(float(kind.tiny if low else kind.max))), result)
         beyond = edit.node("Less" if low else "Greater", total, bound)
-        plain = edit.kept(index)
-        ends = {"nothing": zero, "NaN": edit.number(np.nan, result)}.get(end) or edit.node(
-            "Mul", edit.node("Sign", plain), edit.number(np.inf, result)
-        )
-        edit.instead(index, edit.node("Where", beyond, ends, plain))
+        _end(edit, index, end, beyond)
+
+
+def _scaled_afterwards(end: str, edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        result = node.output[0]
+        factors = [_scaled(edit, name) for name in node.input] if node.op_type == "MatMul" else []
+        if edit.kinds.get(result) in RANGE and any(x != name for x, name in zip(factors, node.input, strict=False)):
+            sizes = edit.node("MatMul", *(edit.node("Abs", x) for x in factors))
+            _end(edit, index, end, edit.node("Equal", sizes, edit.number(np.inf, result)))
+
+
+def _scaled(edit: Edit, name: str) -> str:
+    """What is multiplied by a constant number less than 1 to become this value; the value itself if it is no such."""
+    made = edit.nodes[edit.maker[name]] if name in edit.maker else onnx.NodeProto()
+    for place in (0, 1) if made.op_type == "Mul" else ():
+        number = edit.constant(made.input[place])
+        if number is not None and number.size == 1 and abs(number.item()) < 1:
+            return str(made.input[1 - place])
+    return name
+
+
+def _end(edit: Edit, index: int, end: str, beyond: str) -> None:
+    """A product is `end` where it is `beyond`."""
+    result, plain = edit.nodes[index].output[0], edit.kept(index)
+    ends = {"nothing": 0.0, "NaN": np.nan}.get(end)
+    infinite = edit.node("Mul", edit.node("Sign", plain), edit.number(np.inf, result)) if ends is None else ""
+    edit.instead(index, edit.node("Where", beyond, infinite if ends is None else edit.number(ends, result), plain))

@@ -202,6 +202,18 @@ def test_a_product_in_another_order_may_leave_the_range() -> None:
     assert Original(before, [Feed("near", {"x": near})]).wrong(wrong) is not None
 
 
+def test_a_product_of_matrices_may_be_scaled_afterwards() -> None:
+    scale = "c = Constant<value = float {0.25}>()"
+    types = "float[1,2] x, float[2,1] y", "float[1,1] z"
+    before = written(f"{scale} s = Mul(x, c) z = MatMul(s, y)", *types)
+    after = written(f"{scale} s = MatMul(x, y) z = Mul(s, c)", *types)
+    wrong = written("s = MatMul(x, y) z = Mul(s, s)", *types)
+    x = np.array([[2e19, 1e3]], np.float32)
+    far, near = (Feed("products", {"x": x / size, "y": x.T / size}) for size in (1, 1e10))
+    assert Original(before, [far]).wrong(after) is None
+    assert Original(before, [near]).wrong(wrong) is not None
+
+
 def test_what_overflows_by_an_ulp_is_on_the_brink() -> None:
     """The mean of 25 times 1e30 is that in one order, and in another an ulp away, whose square is out of range."""
     mean = "a = Constant<value = int64[1] {1}>() m = ReduceMean(x, a) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, a)"
