@@ -4,6 +4,7 @@ python -m benchmarks.synthetic blocks blocks.onnx    58,800 nodes, small shared 
 python -m benchmarks.synthetic huge huge.onnx        6.4 GB of external weights, which take no room on disk
 python -m benchmarks.synthetic bert bert.onnx        BERT-base: 109 million parameters in one file
 python -m benchmarks.synthetic unlike unlike.onnx    100,000 nodes of which no stretch is like another
+python -m benchmarks.synthetic decoder decoder.onnx  8 layers of a decoder: 2.2 GB of external weights
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
+_PAGE = 4096
 NODES_PER_BLOCK = 49
 
 
@@ -50,6 +52,18 @@ class _Writer:
         variance = self.node("ReduceMean", self.node("Pow", centred, "two"), axes=[-1])
         normal = self.node("Div", centred, self.node("Sqrt", self.node("Add", variance, "epsilon")))
         return self.node("Add", self.node("Mul", normal, scale), bias)
+
+    def rms_norm(self, x: str, scale: str) -> str:
+        """Six nodes."""
+        variance = self.node("ReduceMean", self.node("Pow", x, "two"), axes=[-1])
+        size = self.node("Sqrt", self.node("Add", variance, "epsilon"))
+        return self.node("Mul", self.node("Div", x, size), scale)
+
+    def split(self, x: str, sizes: str) -> list[str]:
+        """Two parts along the last axis."""
+        first = self.node("Split", x, sizes, axis=-1)
+        self.nodes[-1].output.append(f"{first}_2")
+        return list(self.nodes[-1].output)
 
     def gelu(self, x: str) -> str:
         """Five nodes."""
@@ -173,6 +187,88 @@ def unlike(path: Path, count: int = 100_000, weights: int = 1) -> None:
     writer.save(path, [_float("x", ["batch", 8])], _float("y", ["batch", 8]))
 
 
+def decoder(path: Path, layers: int = 8, hidden: int = 2048, vocabulary: int = 32000, length: int = 64) -> None:
+    """A decoder as Llama has it: RMSNorm, rotary positions, a causal mask and SwiGLU, all decomposed; 2.2 GB.
+
+    Input: int64 `input_ids` ["batch", `length`].  Output: float32 `logits` ["batch", `length`, `vocabulary`].  The
+    weights, random ones, are `path` + ".data", written one after the other.
+    """
+    shape, rng = _Shape(hidden, hidden // 64, 11 * hidden // 4), np.random.default_rng(0)
+    data = path.with_name(path.name + ".data")
+    with data.open("wb") as file:
+        writer = _ExternalWriter(file=file, location=data.name)
+        _constants(writer, shape)
+        _rotary_constants(writer, length)
+        x = writer.node("Gather", writer.weight("embed_tokens", _random(rng, vocabulary, hidden)), "input_ids")
+        for layer in range(layers):
+            writer.scope = f"/layers.{layer}"
+            x = _decoder_block(writer, x, shape, f"layers.{layer}", rng)
+        writer.scope = ""
+        x = writer.rms_norm(x, writer.weight("norm", np.ones(hidden, np.float32)))
+        writer.node("MatMul", x, writer.weight("lm_head", _random(rng, hidden, vocabulary)))
+    _name_output(writer, "logits")
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", length])
+    writer.save(path, [ids], _float("logits", ["batch", length, vocabulary]))
+
+
+@dataclass(slots=True, kw_only=True)
+class _ExternalWriter(_Writer):
+    """One whose large weights go to a file, at page boundaries."""
+
+    file: BinaryIO
+    location: str
+
+    def weight(self, name: str, value: NDArray[Any]) -> str:
+        if value.nbytes < _PAGE:
+            return _Writer.weight(self, name, value)
+        self.file.write(bytes(-self.file.tell() % _PAGE))
+        tensor = TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(value.dtype), dims=value.shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, said in (("location", self.location), ("offset", self.file.tell()), ("length", value.nbytes)):
+            tensor.external_data.add(key=key, value=str(said))
+        self.file.write(value.data)
+        self.initializers.append(tensor)
+        return name
+
+
+def _rotary_constants(writer: _Writer, length: int, head: int = 64) -> None:
+    angles = np.outer(np.arange(length), 1e4 ** (-np.arange(0, head, 2) / head))
+    both = np.concatenate([angles, angles], axis=-1)
+    writer.weight("cos", np.cos(both).astype(np.float32))
+    writer.weight("sin", np.sin(both).astype(np.float32))
+    writer.weight("causal", np.triu(np.full((length, length), np.finfo(np.float32).min, np.float32), 1))
+    writer.weight("halves", np.array([head // 2, head // 2], np.int64))
+
+
+def _decoder_block(writer: _Writer, x: str, shape: _Shape, prefix: str, rng: np.random.Generator) -> str:
+    """A pre-norm block."""
+
+    def linear(value: str, part: str, rows: int, columns: int) -> str:
+        return writer.node("MatMul", value, writer.weight(f"{prefix}.{part}", _random(rng, rows, columns)))
+
+    def heads(value: str, part: str) -> str:
+        split = writer.node("Reshape", linear(value, part, shape.hidden, shape.hidden), "split_heads")
+        return writer.node("Transpose", split, perm=[0, 2, 1, 3])
+
+    def rotary(value: str) -> str:
+        first, second = writer.split(value, "halves")
+        turned = writer.node("Concat", writer.node("Neg", second), first, axis=-1)
+        return writer.node("Add", writer.node("Mul", value, "cos"), writer.node("Mul", turned, "sin"))
+
+    normal = writer.rms_norm(x, writer.weight(f"{prefix}.input_norm", np.ones(shape.hidden, np.float32)))
+    query, key, value = rotary(heads(normal, "q")), rotary(heads(normal, "k")), heads(normal, "v")
+    scores = writer.node("MatMul", query, writer.node("Transpose", key, perm=[0, 1, 3, 2]))
+    scores = writer.node("Add", writer.node("Div", scores, "sqrt_head"), "causal")
+    context = writer.node("MatMul", writer.node("Softmax", scores, axis=-1), value)
+    merged = writer.node("Reshape", writer.node("Transpose", context, perm=[0, 2, 1, 3]), "merge_heads")
+    x = writer.node("Add", x, linear(merged, "o", shape.hidden, shape.hidden))
+    normal = writer.rms_norm(x, writer.weight(f"{prefix}.post_norm", np.ones(shape.hidden, np.float32)))
+    gate = linear(normal, "gate", shape.hidden, shape.inner)
+    gated = writer.node("Mul", gate, writer.node("Sigmoid", gate))
+    inner = writer.node("Mul", gated, linear(normal, "up", shape.hidden, shape.inner))
+    return writer.node("Add", x, linear(inner, "down", shape.inner, shape.hidden))
+
+
 def _constants(writer: _Writer, shape: _Shape) -> None:
     head = shape.hidden // shape.heads
     for name, value in (("one", 1.0), ("two", 2.0), ("half", 0.5), ("epsilon", 1e-5), ("sqrt_two", math.sqrt(2))):
@@ -234,7 +330,13 @@ def _float(name: str, dims: list[Any]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
 
 
-MODELS: dict[str, Callable[[Path], None]] = {"blocks": blocks, "huge": huge, "bert": bert_base, "unlike": unlike}
+MODELS: dict[str, Callable[[Path], None]] = {
+    "blocks": blocks,
+    "huge": huge,
+    "bert": bert_base,
+    "unlike": unlike,
+    "decoder": decoder,
+}
 
 
 def main() -> None:

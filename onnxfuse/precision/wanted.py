@@ -13,6 +13,8 @@ from onnx import TensorProto, helper
 Name: TypeAlias = Literal["fp16", "bf16", "mixed"]
 CASTS = 2
 """Beyond those of inputs and outputs, there may be so many in a model where numbers or errors ask for float32."""
+_AT_ONCE = 1 << 20
+"""Numbers of a weight that are looked at at a time, in float64."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,12 @@ class Precision:
     def unfit(self, array: np.ndarray) -> float:
         """A number of a constant that the type cannot say, 0 if it can say them: one that is too large, or the largest
         of all where all are too small.  Infinities are what they are."""
-        sizes = np.abs(array[np.isfinite(array)].astype(np.float64))
-        most = float(sizes.max(initial=0))
-        if most > self.largest or 0 < most < self.smallest:
-            return float(array[np.isfinite(array)].flat[sizes.argmax()])
-        return 0.0
+        flat, found = array.reshape(-1), 0.0
+        for start in range(0, flat.size, _AT_ONCE):
+            wide = flat[start : start + _AT_ONCE].astype(np.float64)
+            wide = wide[np.isfinite(wide)]
+            found = max(found, float(wide[np.abs(wide).argmax()]) if wide.size else 0.0, key=abs)
+        return found if abs(found) > self.largest or 0 < abs(found) < self.smallest else 0.0
 
 
 Ranges: TypeAlias = Mapping[str, float]

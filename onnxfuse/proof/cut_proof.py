@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from onnxfuse.model.validity import ITEM_BYTES
 from onnxfuse.runtime.quiet import Session, SessionError
@@ -256,6 +257,7 @@ def _moved(
     own = {f"{i}/{name}": feeds[f"{n}/{name}"] for i, n in enumerate(numbers) for name in _fed(part[n])}
     fed = {f"{number}/{name}" for number, site in enumerate(part) for name in _fed(site)}
     own |= {name: widen(value) for name, value in feeds.items() if name not in fed}
+    own = _weights(models, chosen, widen) | own
     outputs = []
     for model, cones, observed in (
         (models.original, [site.original for site in chosen], True),
@@ -271,6 +273,16 @@ def _moved(
     return {number: (truth[i], same and same[i]) for i, number in enumerate(numbers)}
 
 
+def _weights(models: _Models, sites: Sequence[Cut], widen: float64.Widen) -> dict[str, np.ndarray]:
+    """The large weights that sites of both models read, in float64: fed, they are there once."""
+    cones = ((models.original, [site.original for site in sites]), (models.fused, [site.fused for site in sites]))
+    read = {name for model, own in cones for cone in own for i in cone for name in model.graph.node[i].input}
+    others = {tensor.name: tensor for tensor in models.fused.graph.initializer if tensor.name in read}
+    large = (tensor for tensor in float64.large_weights(models.original.graph) if tensor.name in read)
+    folder = str(models.base_dir or Path.cwd())
+    return {t.name: widen(numpy_helper.to_array(t, folder)) for t in large if others.get(t.name, t) == t}
+
+
 def _fed(site: Cut) -> tuple[str, ...]:
     return (*site.stops, *site.observed)
 
@@ -279,7 +291,7 @@ def _evaluator(
     model: onnx.ModelProto, base_dir: Path | None, widen: float64.Widen = float64.widened
 ) -> float64.Evaluator | None:
     try:
-        return float64.Evaluator(float64.to_float64(model, base_dir, widen), threads=1)
+        return float64.Evaluator(float64.to_float64(model, base_dir, widen), base_dir, threads=1)
     except Exception:  # the reference evaluator raises whatever its operators raise
         return None
 

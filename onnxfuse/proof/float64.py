@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,7 +12,9 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
+from onnxfuse.model.external_data import is_external
 from onnxfuse.model.standard import STANDARD
+from onnxfuse.model.tensors import tensors
 from onnxfuse.model.walk import attribute_graphs, nodes
 from onnxfuse.runtime.quiet import THREADS, Session, SessionError
 
@@ -39,6 +42,11 @@ _CONTRIB = frozenset(
 )
 """Those of com.microsoft's that `reference_ops` has."""
 
+NARROWED = "/in its own precision"
+"""What the name of a large weight ends with in the float64 model."""
+_LARGE = 1 << 18
+"""Elements."""
+
 Widen: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """What float64 numbers the constants are, of those in their own precision."""
 
@@ -51,21 +59,51 @@ def widened(array: np.ndarray) -> np.ndarray:
 def to_float64(model: onnx.ModelProto, base_dir: Path | None = None, widen: Widen = widened) -> onnx.ModelProto:
     """A copy of `model` in which every float32, float16 and bfloat16 is a float64.
 
-    Casts among floats become casts to float64; integer arithmetic stays what it was.  External data is loaded from
-    `base_dir`; raises what onnx raises where it cannot be read.  `widen` makes of each constant what it is to be, of an
-    attribute such as float32 holds.
+    Casts among floats become casts to float64; integer arithmetic stays what it was.  Large weights stay what and where
+    they are: a Cast makes them float64, which need not be there before somebody reads it.  Other external data is
+    loaded from `base_dir`; raises what onnx raises where it cannot be read.  `widen` makes of each constant what it is
+    to be, of an attribute such as float32 holds; with another than the usual one large ones are no exception.
     """
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
-    onnx.load_external_data_for_model(wide, str(base_dir or Path.cwd()))
-    _graph(wide.graph, widen)
+    large = [_renamed(tensor) for tensor in large_weights(wide.graph)] if widen is widened else []
+    for tensor in tensors(wide):
+        if is_external(tensor) and tensor.name not in large:
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(base_dir or Path.cwd()))
+    _graph(wide.graph, widen, large)
     for function in wide.functions:
         _nodes(function, widen)
         del function.value_info[:]
     for root, imports in ((wide.graph, wide.opset_import), *((f, f.opset_import) for f in wide.functions)):
         if any(imported.domain in STANDARD and imported.version >= STASHES for imported in imports):
             _stash(nodes(root))
+    _cast_first(wide.graph, large)
     return wide
+
+
+def large_weights(graph: onnx.GraphProto) -> list[TensorProto]:
+    """The weights of which no float64 copy is to be held."""
+    given = {info.name for info in graph.input}
+    return [
+        tensor
+        for tensor in graph.initializer
+        if tensor.data_type in NARROW and math.prod(tensor.dims) >= _LARGE and tensor.name not in given
+    ]
+
+
+def _renamed(tensor: TensorProto) -> str:
+    tensor.name += NARROWED
+    return tensor.name
+
+
+def _cast_first(graph: onnx.GraphProto, names: Sequence[str]) -> None:
+    """Nodes before all others, of which onnxruntime runs each when its result is wanted."""
+    if not names:
+        return
+    casts = [helper.make_node("Cast", [name], [name.removesuffix(NARROWED)], to=TensorProto.DOUBLE) for name in names]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in (*casts, *graph.node)]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def _stash(found: Iterable[onnx.NodeProto]) -> None:
@@ -77,9 +115,10 @@ def _stash(found: Iterable[onnx.NodeProto]) -> None:
             node.attribute.extend([*kept, helper.make_attribute("stash_type", TensorProto.DOUBLE)])
 
 
-def _graph(graph: onnx.GraphProto, widen: Widen) -> None:
+def _graph(graph: onnx.GraphProto, widen: Widen, kept: Collection[str] = ()) -> None:
     for tensor in graph.initializer:
-        _tensor(tensor, widen)
+        if tensor.name not in kept:
+            _tensor(tensor, widen)
     for sparse in graph.sparse_initializer:
         _tensor(sparse.values, widen)
     for info in (*graph.input, *graph.output):
@@ -138,19 +177,20 @@ def _attribute(node: onnx.NodeProto, attribute: AttributeProto, widen: Widen) ->
 class Evaluator:
     """Runs a float64 model (`to_float64`): onnxruntime where it has the kernels, else the ONNX reference evaluator.
 
-    It is fed in any precision.  Raises whatever the reference evaluator raises where neither has them."""
+    It is fed in any precision; large weights that stay in files are in `base_dir`.  Raises whatever the reference
+    evaluator raises where neither has them."""
 
-    def __init__(self, model: onnx.ModelProto, threads: int = THREADS) -> None:
+    def __init__(self, model: onnx.ModelProto, base_dir: Path | None = None, threads: int = THREADS) -> None:
         self.run: Callable[[Mapping[str, Any]], list[Any]]
         """The outputs for these inputs."""
         lacking = lacks_double(operators(model.graph.node, model.functions))
         try:
             if lacking:
                 raise SessionError("no kernel")
-            session = Session(model, None, optimize=False, threads=threads)
+            session = Session(model, base_dir, optimize=False, threads=threads)
             self.run = lambda feeds: session.run({name: numerics.widen(value) for name, value in feeds.items()})
         except SessionError:
-            self.run = partial(_evaluated, _reference(model))
+            self.run = partial(_evaluated, _reference(model, base_dir))
 
 
 def operators(nodes: Iterable[onnx.NodeProto], functions: Iterable[onnx.FunctionProto]) -> set[str]:
@@ -196,10 +236,10 @@ def _evaluated(evaluator: Any, feed: Mapping[str, Any]) -> list[Any]:
         return list(evaluator.run(None, dict(feed)))
 
 
-def _reference(model: onnx.ModelProto) -> Any:
+def _reference(model: onnx.ModelProto, base_dir: Path | None = None) -> Any:
     from .reference import Evaluator
 
-    return Evaluator(_readable(model), numerics.widen)
+    return Evaluator(_readable(model), numerics.widen, base_dir=base_dir)
 
 
 def _readable(model: onnx.ModelProto) -> onnx.ModelProto:

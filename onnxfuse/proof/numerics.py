@@ -158,7 +158,7 @@ def widen(value: Any) -> Any:
     """A value, or a list of them, with real floats in float64."""
     if isinstance(value, list):
         return [widen(item) for item in value]
-    return value.astype(np.float64) if is_float(value.dtype) and value.dtype.kind != "c" else value
+    return value.astype(np.float64, copy=False) if is_float(value.dtype) and value.dtype.kind != "c" else value
 
 
 def is_rounding(

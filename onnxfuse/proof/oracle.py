@@ -136,7 +136,7 @@ class Oracle:
 
     def _measure_exactly(self, original: onnx.ModelProto) -> None:
         try:
-            evaluator = float64.Evaluator(float64.to_float64(original, self._base_dir))
+            evaluator = float64.Evaluator(float64.to_float64(original, self._base_dir), self._base_dir)
             self._exact = [self._exactly(evaluator, *case) for case in zip(self.cases, self._expected, strict=True)]
         except Exception as error:  # the reference evaluator raises whatever its operators raise
             self._exact_note = f"no float64 reference: {first_line(error)}"
@@ -180,7 +180,12 @@ class Oracle:
         try:
             folder = base_dir or self._base_dir
             session = Session(emulated(fused), folder, optimize=optimize, **self._kernels)
-            ran = [self._ran(session, fused, case, folder, optimize) for case in self.cases]
+            usual = {n: session.run(case.inputs) for n, case in enumerate(self.cases) if not case.empty}
+            served = session.served
+            del session  # and the weights that it holds, before another process has them
+            ran = [
+                usual[n] if n in usual else self._emptied(fused, c, folder, optimize) for n, c in enumerate(self.cases)
+            ]
         except SessionError as error:
             return Validation("mismatch", note=f"{NOT_RUN}: {error}")
         refused = [case.name for case, outputs in zip(self.cases, ran, strict=True) if outputs is None]
@@ -201,14 +206,10 @@ class Oracle:
             judged = replace(
                 judged, cases=judged.cases - len(refused), note="; ".join(filter(None, (judged.note, told)))
             )
-        return self._precision(replace(judged, kernels=tuple(sorted(session.served.sources))), actual)
+        return self._precision(replace(judged, kernels=tuple(sorted(served.sources))), actual)
 
-    def _ran(
-        self, session: Session, fused: onnx.ModelProto, case: Case, folder: Path | None, optimize: bool
-    ) -> list[Any] | None:
+    def _emptied(self, fused: onnx.ModelProto, case: Case, folder: Path | None, optimize: bool) -> list[Any] | None:
         """The outputs of the fused model; None where it refuses tensors without elements."""
-        if not case.empty:
-            return session.run(case.inputs)
         try:
             return self._alone(fused, case, folder, optimize=optimize, **self._kernels)
         except CrashError:
@@ -267,7 +268,7 @@ class Oracle:
             return difference.error is not None
         if case.name not in self._truths:
             try:
-                evaluator = float64.Evaluator(float64.to_float64(self._original, self._base_dir))
+                evaluator = float64.Evaluator(float64.to_float64(self._original, self._base_dir), self._base_dir)
                 self._truths[case.name] = evaluator.run(case.inputs)
             except Exception:  # the reference evaluator raises whatever its operators raise
                 self._truths[case.name] = None

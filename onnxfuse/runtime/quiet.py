@@ -92,6 +92,7 @@ class Session:
                 if external_data.places(model) and not spinning:
                     # Else onnxruntime (1.31) makes a copy of what it would map: as much memory as there are weights.
                     options.add_session_config_entry("session.disable_prepacking", "1")
+                    options.enable_cpu_mem_arena = False  # which keeps what it has once had, up to twice what is wanted
                 source = model.SerializeToString()
             self._session = ort.InferenceSession(source, options, providers=providers)
         except Exception as error:  # onnxruntime's exceptions share no base class; protobuf's limit is 2 GiB

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from benchmarks.synthetic import NODES_PER_BLOCK, blocks, huge, unlike
+from benchmarks.synthetic import NODES_PER_BLOCK, blocks, decoder, huge, unlike
 
 
 def test_a_block_has_49_nodes_and_keeps_its_shape_at_any_size(tmp_path: Path) -> None:
@@ -54,3 +54,19 @@ def test_nothing_repeats(tmp_path: Path) -> None:
     assert len(stretches) == 193
     read = {name for node in model.graph.node for name in node.input}
     assert {node.output[0] for node in model.graph.node} - read == {"y"}, "all nodes are needed"
+
+
+def test_the_decoder_has_its_weights_in_a_file_and_runs(tmp_path: Path) -> None:
+    path = tmp_path / "decoder.onnx"
+    decoder(path, layers=2, hidden=128, vocabulary=50, length=8)
+    onnx.checker.check_model(str(path), full_check=True)
+    assert path.stat().st_size < 60_000 < (tmp_path / "decoder.onnx.data").stat().st_size
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    ids = np.arange(16).reshape(2, 8)
+    other = ids.copy()
+    other[:, -1] = 49
+    (y,), (z,) = (session.run(None, {"input_ids": each}) for each in (ids, other))
+    assert y.shape == (2, 8, 50)
+    assert np.isfinite(y).all()
+    np.testing.assert_allclose(y[:, :-1], z[:, :-1], atol=1e-6, err_msg="what comes later is not seen")
+    assert np.abs(y[:, -1] - z[:, -1]).max() > 1e-3

@@ -41,3 +41,14 @@ def test_a_refusal_names_the_node_the_number_and_what_to_do(count: int, more: st
     text = Precision("fp16").refusal([Overflow("/mlp/Mul", "Mul", 71234.0)] * count)
     assert text.startswith("Mul '/mlp/Mul' reaches 7.12e+04" + more)
     assert "ends at 65504: --precision mixed" in text
+
+
+def test_a_number_is_found_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxfuse.precision.wanted._AT_ONCE", 4)
+    for at in (0, 5, 9):
+        array = np.zeros((2, 5), np.float32)
+        array.flat[at] = -1e5
+        assert Precision("fp16").unfit(array) == -1e5
+        array.flat[at] = 1e-6
+        array.flat[9 - at] = 1e-7
+        assert Precision("fp16").unfit(array) == pytest.approx(1e-6)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx.parser
-from onnx import TensorProto
+import pytest
+from onnx import TensorProto, helper, numpy_helper
 
-from onnxfuse.proof.float64 import NARROW, evaluate, to_float64
+from onnxfuse.proof import reference
+from onnxfuse.proof.float64 import NARROW, NARROWED, Evaluator, evaluate, to_float64
 from onnxfuse.runtime.quiet import Session
 
 
@@ -72,3 +76,56 @@ def test_typed_containers_are_widened() -> None:
     )
     kinds = [wide.graph.input[0].type.sequence_type.elem_type, wide.graph.input[1].type.optional_type.elem_type]
     assert not NARROW & {kind.tensor_type.elem_type for kind in kinds}
+
+
+def large(folder: Path, *, external: bool) -> onnx.ModelProto:
+    """A product with a weight that is worth not to be held in float64; its body is read by an If, too."""
+    model = parse("""g (float[2, 512] x, bool c) => (float[2, 512] y) <float[2] small = {0.1, 3.0}> {
+        a = MatMul(x, w)
+        y = If(c) <then_branch = t () => (float[2, 512] p) { p = MatMul(a, w) },
+                   else_branch = e () => (float[2, 512] q) { q = Identity(a) }>
+    }""")
+    weight = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    if external:
+        onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=1000)
+        model = onnx.load(folder / "m.onnx", load_external_data=False)
+        assert model.graph.initializer[1].data_location == TensorProto.EXTERNAL
+    return model
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_large_weight_stays_what_and_where_it_is_until_it_is_read(tmp_path: Path, external: bool) -> None:
+    model = large(tmp_path, external=external)
+    wide = to_float64(model, tmp_path)
+    kinds = {tensor.name: tensor.data_type for tensor in wide.graph.initializer}
+    assert kinds == {"small": TensorProto.DOUBLE, "w" + NARROWED: TensorProto.FLOAT}
+    assert wide.ByteSize() < 10_000 or not external
+    x, weight = (
+        np.random.default_rng(1).standard_normal((2, 512)),
+        numpy_helper.to_array(large(tmp_path, external=False).graph.initializer[1]),
+    )
+    for taken in (True, False):
+        want = x @ weight.astype(np.float64)
+        want = want @ weight.astype(np.float64) if taken else want
+        feeds = {"x": x, "c": np.array(taken)}
+        found = [
+            Evaluator(wide, tmp_path).run(feeds)[0],
+            reference.Evaluator(wide, base_dir=tmp_path).run(None, feeds)[0],
+        ]
+        for y in found:
+            np.testing.assert_allclose(y, want, rtol=1e-12, atol=1e-10)
+
+
+def test_large_weights_that_are_to_be_moved_are_moved(tmp_path: Path) -> None:
+    wide = to_float64(large(tmp_path, external=True), tmp_path, lambda array: 2.0 * array.astype(np.float64))
+    weight = numpy_helper.to_array(large(tmp_path, external=False).graph.initializer[1]).astype(np.float64)
+    np.testing.assert_array_equal(numpy_helper.to_array(wide.graph.initializer[1]), 2 * weight)
+
+
+def test_a_weight_that_is_an_input_is_as_wide_as_its_type_says(tmp_path: Path) -> None:
+    model = large(tmp_path, external=False)
+    model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [512, 512]))
+    wide = to_float64(model)
+    assert wide.graph.initializer[1].data_type == TensorProto.DOUBLE
+    onnx.checker.check_model(wide)

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfuse.proof import numerics
+from onnxfuse.proof import last_digits, numerics
 from onnxfuse.proof.last_digits import moved
 
 
@@ -35,3 +35,11 @@ def test_seeds_move_numbers_differently() -> None:
     assert len(made) == 4
     ups = (moved(numbers, 0) > numbers).mean()
     assert 0.2 < ups < 0.8
+
+
+def test_numbers_are_moved_alike_however_many_there_are_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)[:, ::2]
+    whole = moved(numbers, 3)
+    monkeypatch.setattr(last_digits, "_AT_ONCE", 4)
+    np.testing.assert_array_equal(moved(numbers, 3), whole)
+    assert moved(numbers[0, 0], 3).shape == ()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxfuse.proof import numerics
+from onnxfuse.proof.float64 import to_float64
 from onnxfuse.proof.reference import Evaluator
 from tests.proof.test_float64 import parse
 
@@ -53,3 +57,25 @@ def test_what_nobody_reads_any_more_is_gone() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * 8 * size
+
+
+def test_a_large_weight_is_wide_only_while_it_is_read(tmp_path: Path) -> None:
+    count, size = 8, 512 * 512
+    nodes = "".join(f"v{n + 1} = MatMul(v{n}, w{n}) " for n in range(count))
+    model = parse(f"g (float[2, 512] v0) => (float[2, 512] v{count}) {{ {nodes} }}")
+    weights = np.random.default_rng(0).standard_normal((count, 512, 512)).astype(np.float32) / 22
+    model.graph.initializer.extend(numpy_helper.from_array(w, f"w{n}") for n, w in enumerate(weights))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data")
+    outside = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    evaluator = Evaluator(to_float64(outside, tmp_path), numerics.widen, tmp_path)
+    x = np.random.default_rng(1).standard_normal((2, 512)).astype(np.float32)
+    want = x.astype(np.float64)
+    for weight in weights:
+        want = want @ weight.astype(np.float64)
+    evaluator.run(None, {"v0": x})
+    tracemalloc.start()
+    (y,) = evaluator.run(None, {"v0": x})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_allclose(y, want, rtol=1e-10)
+    assert peak < 3 * 8 * size, "not all of them, and none in two forms"

@@ -1,0 +1,131 @@
+"""How much memory `onnxfuse optimize` takes, with its proof, for a model whose weights are most of its size.
+
+    python -m benchmarks.memory                                 a decoder of 0.5 GB, plain and in float16
+    python -m benchmarks.memory --layers 8 --hidden 2048        the same of 2.2 GB
+
+The model (`benchmarks.synthetic`) is written to a temporary folder, `--folder` says in which.  What counts is what all
+processes of a run hold together, as Linux tells it in /proc: every page that a process has in memory, those of files
+that it has mapped included, and a page that two processes share twice.  One line a run: the most that was held, how
+many times the size of the model that is, how much of it was no file, and what `optimize` said.  Exits with 1 where a
+run fails or holds more than `--most` times the model's size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .synthetic import decoder
+
+_PAUSE = 0.02
+"""Seconds between two looks."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes that processes hold in memory."""
+
+    all: int = 0
+    anonymous: int = 0
+    """What is in no file."""
+
+    def __add__(self, other: Held) -> Held:
+        return Held(self.all + other.all, self.anonymous + other.anonymous)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one run."""
+
+    most: Held
+    """When the most was held."""
+    seconds: float
+    code: int
+    said: str
+
+
+def held_by_tree(root: int) -> Held:
+    """What a process and all that it has made hold now."""
+    children = defaultdict(list)
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                stat = (folder / "stat").read_text()
+            except OSError:  # it has ended since
+                continue
+            children[int(stat.rpartition(")")[2].split()[1])].append(int(folder.name))
+    total, pending = Held(), [root]
+    while pending:
+        process = pending.pop()
+        total += _held(process)
+        pending += children[process]
+    return total
+
+
+def _held(process: int) -> Held:
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return Held()
+    said = {name: int(number) * 1024 for name, number in re.findall(r"(\w+):\s+(\d+) kB", status)}
+    return Held(said.get("VmRSS", 0), said.get("RssAnon", 0))
+
+
+def watched(command: Sequence[str]) -> Run:
+    """Run a command and look how much its processes hold."""
+    start, most = time.perf_counter(), Held()
+    with tempfile.TemporaryFile("w+") as told:
+        process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT)
+        while process.poll() is None:
+            most = max(most, held_by_tree(process.pid), key=lambda held: held.all)
+            time.sleep(_PAUSE)
+        told.seek(0)
+        return Run(most, time.perf_counter() - start, process.returncode, told.read())
+
+
+def _size(model: Path) -> int:
+    return sum(file.stat().st_size for file in model.parent.glob(f"{model.name}*"))
+
+
+def main() -> int:
+    """Make the model, and optimize it in each precision."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--vocabulary", type=int, default=16000)
+    parser.add_argument("--precision", nargs="*", default=["fp32", "fp16"], help="fp32 is none")
+    parser.add_argument("--most", type=float, default=2.5, help="times the model's size that may be held")
+    parser.add_argument("--folder", type=Path)
+    arguments = parser.parse_args()
+    good = True
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        model = Path(folder) / "decoder.onnx"
+        decoder(model, arguments.layers, arguments.hidden, arguments.vocabulary)
+        size = _size(model)
+        print(f"{size / 1e9:.2f} GB, {arguments.layers} layers of width {arguments.hidden}")
+        for precision in arguments.precision:
+            asked = [] if precision == "fp32" else ["--precision", precision]
+            output = Path(folder) / "out" / "decoder.onnx"
+            output.parent.mkdir(exist_ok=True)
+            run = watched([sys.executable, "-m", "onnxfuse", "optimize", str(model), "-o", str(output), *asked])
+            for file in output.parent.iterdir():
+                file.unlink()
+            good = good and not run.code and run.most.all <= arguments.most * size
+            print(
+                f"{precision}: {run.most.all / 1e9:.2f} GB, {run.most.all / size:.2f} times the model "
+                f"({run.most.anonymous / size:.2f} in no file), {run.seconds:.0f} s, exit {run.code}"
+            )
+            print("".join(f"    {line}\n" for line in run.said.splitlines()), end="", flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
