@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,7 +43,9 @@ class Writer:
     call: Callable[[str, Sequence[Kind], Sequence[bool], Sequence[bool]], str]
     """What a fused op becomes: its arguments so far, and which inputs and outputs are in half precision."""
     outer: Writer | None = None
-    """Of the graph around it, if the scope is the body of an If."""
+    """Of the graph around it, if the scope is a body of control flow."""
+    given: Collection[str] = ()
+    """Inputs that are the body's own, not values of the graph around."""
     within: Callable[[Writer, int, NodeProto], None] | None = None
     """Converts the bodies of a node of this number in its copy."""
     nodes: list[NodeProto] = field(default_factory=list)
@@ -64,7 +66,8 @@ class Writer:
                 self._constant(name)
         for name in scope.inputs:
             if scope.real(name):
-                around = self.outer.forms if self.outer is not None else {(name, scope.inputs[name]): name}
+                outside = self.outer is not None and name not in self.given
+                around = self.outer.forms if self.outer and outside else {(name, scope.inputs[name]): name}
                 self.forms |= {(name, half): around[name, half] for half in (False, True) if (name, half) in around}
                 if (name, not scope.inputs[name]) not in self.forms:
                     self._meet(name)

@@ -8,7 +8,7 @@ guarantees   inputs and outputs keep names and types, unless the latter are aske
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,18 @@ from onnxfuse.model.element_flow import UNKNOWN, Flow, Kind
 from onnxfuse.model.external_data import is_external
 from onnxfuse.model.graph import DOMAIN, Names, captured_in, captured_names, label, opset_of, roots
 from onnxfuse.model.spool import Spool
-from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.tensors import tensors
 from onnxfuse.model.walk import attribute_graphs
 from onnxfuse.reporting.records import Conversion, KeptCast
 from onnxfuse.targets.target import Target
 
+from . import bodies
+from .bodies import EVERY
 from .boundaries import boundaries
 from .casts import Made, Writer
 from .decide import Decided, decide
 from .islands import islands
-from .ports import ANY, SHARED, Ports, ports
+from .ports import Ports, ports
 from .scope import FLOAT, Scope
 from .wanted import CASTS, Overflow, Precision, Ranges
 
@@ -74,7 +75,7 @@ def convert(
     weights: bool = True,
     spool: Spool | None = None,
     target: Target | None = None,
-    branches: bool = True,
+    bodies: Collection[str] = EVERY,
 ) -> Converted:
     """A copy of a fused model that computes in half precision what it may (`islands`).
 
@@ -85,7 +86,7 @@ def convert(
     float32. Raises ModelError where that data cannot be read, or functions of the model's own cannot be written
     out.
     """
-    conversion = _Conversion(written_out(model), precision, rules, base_dir, weights, spool, target, branches)
+    conversion = _Conversion(written_out(model), precision, rules, base_dir, weights, spool, target, bodies)
     return conversion.run(ranges or {}, kept)
 
 
@@ -109,11 +110,11 @@ class _Conversion:
     weights: bool
     spool: Spool | None
     target: Target | None
-    branches: bool
+    bodies: Collection[str]
     flow: Flow = field(init=False)
     functions: dict[str, FunctionProto] = field(init=False)
     inside: list[Conversion] = field(default_factory=list)
-    """What there is to say of branches."""
+    """What there is to say of bodies of control flow."""
     copies: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], FunctionProto] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -134,11 +135,12 @@ class _Conversion:
             inputs,
             outputs,
             self._numbers,
+            converts=self._converts,
         )
         found = islands(scope, self.precision, ranges, opset, kept)
         decided = decide(scope, found.reasons)
         names = Names.of(graph for root in roots(self.source) for graph in root.scopes())
-        writer = Writer(decided, self.precision, names.unique, self._call, within=self._branches, spool=self.spool)
+        writer = Writer(decided, self.precision, names.unique, self._call, within=self._bodies, spool=self.spool)
         writer.write()
         model = self._assembled(decided, writer)
         told = together([_told(decided, writer.made, self.precision), *self.inside])
@@ -147,13 +149,17 @@ class _Conversion:
         )
 
     def _ports(self, nodes: Sequence[NodeProto], opset: int) -> list[Ports]:
-        """Of nodes in a graph or a function; an If is in the type that its branches give."""
+        """Of nodes in a graph or a function."""
         dtype = self.precision.dtype
-        found = [ports(node, opset, dtype, self.functions, self.rules, self.target) for node in nodes]
-        for index, node in enumerate(nodes):
-            if node.op_type == "If" and node.domain in STANDARD and self.branches:
-                found[index] = Ports((ANY,) * len(node.input), (SHARED,) * len(node.output))
-        return found
+        return [
+            bodies.ports(node)
+            if self._converts(node)
+            else ports(node, opset, dtype, self.functions, self.rules, self.target)
+            for node in nodes
+        ]
+
+    def _converts(self, node: NodeProto) -> bool:
+        return bodies.converts(node, opset_of(self.source), self.bodies)
 
     def _real(self, name: str) -> bool:
         return name in self.flow.main and self.flow.main[name].dtype == FLOAT
@@ -204,41 +210,47 @@ class _Conversion:
         del body.node[:], body.value_info[:]
         body.node.extend(writer.nodes)
 
-    def _branches(self, outer: Writer, index: int, made: NodeProto) -> None:
-        """Convert the branches of an If in its copy.  They read values of the graph around them in the type that is
-        there, and give it what the If is in.  A Loop or Scan stays as it is: what it carries would be rounded as often
-        as it runs."""
+    def _bodies(self, outer: Writer, index: int, made: NodeProto) -> None:
+        """Convert the bodies of a node in its copy.  They read values of the graph around them in the type that is
+        there, and give it what the node is in."""
         scope, node = outer.decided.scope, outer.decided.scope.nodes[index]
-        if not scope.ports[index].half:
+        if not self._converts(node):
             return
         made.name = made.name or label(node)  # its outputs may have other names, and it goes by the first of them
-        given = self.flow.bodies(node, scope.kinds)
+        given, half = self.flow.bodies(node, scope.kinds), index not in outer.decided.single
         wanted = [bool(name) and outer.decided.is_half(name) for name in node.output]
         for (_, graph), (_, kinds) in zip(attribute_graphs(made), given, strict=True):
-            self._branch(graph, kinds, outer, label(made), wanted)
+            results = bodies.results(node, graph, wanted, half=half)
+            self._body(graph, kinds, outer, label(made), half, results)
 
-    def _branch(
-        self, graph: GraphProto, kinds: Mapping[str, Kind], outer: Writer, node: str, wanted: Sequence[bool]
+    def _body(
+        self, graph: GraphProto, kinds: dict[str, Kind], outer: Writer, node: str, half: bool, wanted: Sequence[bool]
     ) -> None:
-        """Convert the branch of an If in place; which of its results are `wanted` in half precision."""
+        """Convert a body in place; whether it is given half precision, and which of its results are `wanted` in it."""
+
+        def real(name: str) -> bool:
+            return kinds.get(name, UNKNOWN).dtype == FLOAT
+
+        given = {info.name: half for info in graph.input if real(info.name)}
+        kinds |= {name: kinds.get(value, UNKNOWN) for name, value in bodies.apart(graph, given).items()}
         own = {tensor.name: tensor for tensor in graph.initializer}
-        read = sorted(name for name in captured_in(graph) if kinds.get(name, UNKNOWN).dtype == FLOAT)
+        read = sorted(name for name in captured_in(graph) if real(name))
         around = {name: tensor for name, tensor in outer.decided.scope.constants.items() if name in read}
-        pairs = zip(graph.output, wanted, strict=True)
-        results = {info.name: half for info, half in pairs if kinds.get(info.name, UNKNOWN).dtype == FLOAT}
+        results = {info.name: half for info, half in zip(graph.output, wanted, strict=True) if real(info.name)}
         nodes, opset = [NodeProto.FromString(each.SerializeToString()) for each in graph.node], opset_of(self.source)
         scope = Scope(
             nodes,
             kinds,
             self._ports(nodes, opset),
             own | around,
-            {name: outer.decided.is_half(name) for name in read if name not in around},
+            given | {name: outer.decided.is_half(name) for name in read if name not in around},
             results,
             self._numbers,
+            converts=self._converts,
         )
         decided = decide(scope, islands(scope, self.precision, {}, opset).reasons)
-        shared: dict[str, Any] = {"outer": outer, "tensors": outer.tensors, "spool": self.spool}
-        writer = Writer(decided, self.precision, outer.unique, self._call, within=self._branches, **shared)
+        shared: dict[str, Any] = {"outer": outer, "given": given, "tensors": outer.tensors, "spool": self.spool}
+        writer = Writer(decided, self.precision, outer.unique, self._call, within=self._bodies, **shared)
         writer.write()
         outer.cut_off |= writer.cut_off
         del graph.node[:], graph.value_info[:]
@@ -246,12 +258,12 @@ class _Conversion:
         needed = {name for each in writer.nodes for name in (*each.input, *captured_names(each))} | set(results)
         protobuf.remove(graph.initializer, lambda tensor: tensor.data_type == FLOAT and tensor.name not in needed)
         told = _told(decided, writer.made, self.precision)
-        for info in graph.output:
-            if results.get(info.name):
+        for info in (*graph.input, *graph.output):
+            if (given | results).get(info.name) and info.type.HasField("tensor_type"):
                 info.type.tensor_type.elem_type = self.precision.dtype
-        given = {info.name for info in self.source.graph.input}
+        inputs = {info.name for info in self.source.graph.input}
         reason = f"what goes into the bodies of {node} and comes out of them"
-        casts = [c if c.node or c.value in given else replace(c, node=node, reason=reason) for c in told.casts]
+        casts = [c if c.node or c.value in inputs else replace(c, node=node, reason=reason) for c in told.casts]
         self.inside.append(replace(told, casts=casts))
 
     def _assembled(self, decided: Decided, writer: Writer) -> ModelProto:

@@ -39,13 +39,15 @@ class Scope:
     """Of a constant, wherever they are; None where they are not to be read."""
     body: bool = False
     """Whether it is the body of a fused op."""
+    converts: Callable[[NodeProto], bool] = lambda node: False
+    """Are the bodies of a node of control flow converted?"""
     producer: dict[str, int] = field(default_factory=dict)
     readers: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     """Value → nodes that read it, each with the type that it wants (`ports`)."""
     constants: dict[str, TensorProto] = field(default_factory=dict)
     """Constants of float32, those of Constant nodes among them."""
     captured: set[str] = field(default_factory=set)
-    """Values that bodies of control flow read as they are; branches that are converted read either type."""
+    """Values that bodies of control flow read as they are; bodies that are converted read either type."""
 
     def __post_init__(self) -> None:
         own = {name: tensor for name, tensor in self.weights.items() if name not in self.inputs}
@@ -56,12 +58,20 @@ class Scope:
             self.producer |= dict.fromkeys(filter(None, node.output), index)
             wanted = list(zip(node.input, self.ports[index].inputs, strict=False))
             if has_bodies(node):
-                pinned = _pinned(node) if self.ports[index].half else captured_names(node)
+                pinned = self._pinned(node)
                 self.captured |= pinned
                 wanted += [(name, SINGLE if name in pinned else ANY) for name in sorted(captured_names(node))]
             for name, port in wanted:
                 if self.real(name):
                     self.readers.setdefault(name, []).append((index, port))
+
+    def _pinned(self, node: NodeProto) -> set[str]:
+        """What bodies read that are not converted: those of the node, or some in those."""
+        read = captured_names(node)
+        if not self.converts(node):
+            return read
+        inside = [inner for _, body in attribute_graphs(node) for inner in body.node if has_bodies(inner)]
+        return {name for inner in inside for name in self._pinned(inner)} & read
 
     def real(self, name: str) -> bool:
         """Is a value of float32, before the conversion?"""
@@ -109,13 +119,6 @@ class Scope:
             if made and alone and not has_bodies(node):
                 found |= set(made) - self.constants.keys()
         return found
-
-
-def _pinned(node: NodeProto) -> set[str]:
-    """What bodies that are not converted read within the branches of an If that are."""
-    inside = [inner for _, body in attribute_graphs(node) for inner in body.node if has_bodies(inner)]
-    read = captured_names(node)
-    return {name for inner in inside for name in (_pinned if inner.op_type == "If" else captured_names)(inner)} & read
 
 
 def _constant(node: NodeProto) -> TensorProto | None:

@@ -1,14 +1,15 @@
 """Bodies of control flow by themselves: the model with the nodes of one body in place of the If, Loop or Scan.
 
-A branch of an If stands there whatever the condition says; the body of a Loop or a Scan once, as its first step, and
-what follows the node is gone.  So what is fused in a body is proved as what is fused in the main graph is: on inputs of
-sizes that the body takes, and value by value.
+A branch of an If stands there whatever the condition says; the body of a Loop or a Scan once, as one of its first
+steps, and what follows the node is gone.  What is carried is then what was given at first, also where the step is not
+the first one: an equation holds for any.  So what is fused in a body is proved as what is fused in the main graph is:
+on inputs of sizes that the body takes, and value by value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -20,6 +21,8 @@ from onnxfuse.model.schema import attributes_of
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import attribute_graphs
 
+STEPS = 2
+"""Of a Loop or a Scan, steps that are proved, if it has so many."""
 INSIDE = "//"
 """Between the path of a body and the name of a value in it, which no exporter writes."""
 
@@ -32,8 +35,20 @@ class Branch:
     """Its path, as `Graph.path` has it."""
     steps: tuple[tuple[str, str], ...]
     """Each node on the way, as `label` has it, and which body of it."""
-    repeats: bool = False
-    """Is one of these nodes a Loop or a Scan, so that a single step is all that stands for it?"""
+    ops: tuple[str, ...] = ()
+    """The op types of these nodes."""
+
+    step: int = 0
+    """Which of the steps of each Loop and Scan."""
+
+    @property
+    def repeats(self) -> bool:
+        """Is one of these nodes a Loop or a Scan, so that a single step is all that stands for it?"""
+        return not {"If"}.issuperset(self.ops)
+
+    def each_step(self) -> list[Branch]:
+        """The branch at the steps that are proved: a number that is 0 hides a factor, and what is added to it."""
+        return [replace(self, step=step) for step in range(STEPS if self.repeats else 1)]
 
     def name(self, value: str) -> str:
         """What a value of the branch is called in `taken`."""
@@ -49,8 +64,8 @@ def branches(model: ModelProto) -> dict[str, Branch]:
         graph, outer = pending.pop()
         for node in graph.node:
             for name, body in attribute_graphs(node) if _stands(node, opset) else ():
-                scope, repeats = f"{outer.scope}/{label(node)}.{name}", outer.repeats or node.op_type != "If"
-                found[scope] = Branch(scope, (*outer.steps, (label(node), name)), repeats)
+                scope = f"{outer.scope}/{label(node)}.{name}"
+                found[scope] = Branch(scope, (*outer.steps, (label(node), name)), (*outer.ops, node.op_type))
                 pending.append((body, found[scope]))
     return found
 
@@ -68,7 +83,7 @@ def taken(model: ModelProto, branch: Branch) -> ModelProto | None:
         if index is None or body is None:
             return None
         scope = f"{scope}/{called}.{name}"
-        _replace(made.graph, index, body, f"{scope}{INSIDE}", opset)
+        _replace(made.graph, index, body, f"{scope}{INSIDE}", opset, branch.step)
     return made
 
 
@@ -77,14 +92,14 @@ def _stands(node: NodeProto, opset: int = SINCE) -> bool:
     return node.op_type in _AROUND and node.domain in STANDARD and (opset >= SINCE or node.op_type != "Scan")
 
 
-def _replace(graph: GraphProto, index: int, body: GraphProto, prefix: str, opset: int) -> None:
+def _replace(graph: GraphProto, index: int, body: GraphProto, prefix: str, opset: int, step: int) -> None:
     """Let the nodes of a body stand where the node stands that has it, their values under names of their own."""
     before, node, after = list(graph.node[:index]), graph.node[index], list(graph.node[index + 1 :])
     own = _defined(body)
     names = {name: prefix + name for name in own}
     given = [names[info.name] for info in body.input]
     results = [names.get(info.name, info.name) for info in body.output]
-    into, out_of = _AROUND[node.op_type](node, given, results, opset)
+    into, out_of = _AROUND[node.op_type](node, given, results, opset, step)
     inside = [*into, *(_renamed(inner, names, prefix) for inner in body.node)]
     copies = [each for each in out_of if each.output[0]]
     if node.op_type != "If":  # what follows may want other sizes than those of one step
@@ -106,22 +121,22 @@ Around: TypeAlias = tuple[Iterable[NodeProto], Iterable[NodeProto]]
 """What gives a body its inputs, and what makes the outputs of its node of the body's."""
 
 
-def _branch(node: NodeProto, given: list[str], results: list[str], opset: int) -> Around:
+def _branch(node: NodeProto, given: list[str], results: list[str], opset: int, step: int) -> Around:
     return (), (_copy(result, outer) for result, outer in zip(results, node.output, strict=True))
 
 
-def _iteration(node: NodeProto, given: list[str], results: list[str], opset: int) -> Around:
-    """The first iteration of a Loop."""
+def _iteration(node: NodeProto, given: list[str], results: list[str], opset: int, step: int) -> Around:
+    """An iteration of a Loop."""
     count, going, *carried = given
-    into = [_constant(count, np.int64(0)), _constant(going, np.bool_(True))]
+    into = [_constant(count, np.int64(step)), _constant(going, np.bool_(True))]
     into += [_copy(outer, inner) for outer, inner in zip(node.input[2:], carried, strict=True)]
     kept = zip(results[1 : len(carried) + 1], node.output, strict=False)
     stacked = zip(results[len(carried) + 1 :], node.output[len(carried) :], strict=True)
     return into, [*(_copy(*pair) for pair in kept), *(n for pair in stacked for n in _row(*pair, 0, opset))]
 
 
-def _scanned(node: NodeProto, given: list[str], results: list[str], opset: int) -> Around:
-    """The first step of a Scan."""
+def _scanned(node: NodeProto, given: list[str], results: list[str], opset: int, step: int) -> Around:
+    """A step of a Scan."""
     attrs = attributes_of(node, opset)
     count = len(node.input) - attrs["num_scan_inputs"]
 
@@ -131,7 +146,7 @@ def _scanned(node: NodeProto, given: list[str], results: list[str], opset: int) 
     into = [_copy(*pair) for pair in zip(node.input[:count], given, strict=False)]
     for i, (outer, inner) in enumerate(zip(node.input[count:], given[count:], strict=True)):
         index, axis = f"{inner}{INSIDE}index", of("scan_input_axes", i)
-        into.append(_constant(index, np.int64(-of("scan_input_directions", i))))
+        into.append(_constant(index, np.int64(~step if of("scan_input_directions", i) else step)))
         into.append(helper.make_node("Gather", [outer, index], [inner], axis=axis))
     out_of = [_copy(*pair) for pair in zip(results[:count], node.output, strict=False)]
     for i, pair in enumerate(zip(results[count:], node.output[count:], strict=True)):
@@ -139,7 +154,7 @@ def _scanned(node: NodeProto, given: list[str], results: list[str], opset: int) 
     return into, out_of
 
 
-_AROUND: Mapping[str, Callable[[NodeProto, list[str], list[str], int], Around]] = {
+_AROUND: Mapping[str, Callable[[NodeProto, list[str], list[str], int, int], Around]] = {
     "If": _branch,
     "Loop": _iteration,
     "Scan": _scanned,

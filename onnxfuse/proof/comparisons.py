@@ -2,7 +2,7 @@
 
 Inputs are generated for each by itself: a branch that reads a cache wants other sizes than the one that has none.  What
 is fused in a branch of an If that cannot be run is not proved, and left out.  A step of a Loop or a Scan that cannot be
-run alone is compared with the whole model.
+run alone, or is not there, is compared with the whole model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from onnxfuse.reporting.records import Validation
 
 from .blame import Suspects, suspects
-from .branches import branches
+from .branches import Branch, branches
 from .claim import Claim, Experiment
 from .comparison import Comparison
 
@@ -29,24 +29,25 @@ class Comparisons:
         self.claim, self.experiment, self.progress = claim, experiment, progress
         self.whole = Comparison(claim, experiment, progress)
         self._branches = branches(claim.original)
-        self._made: dict[str, Comparison] = {}
+        self._made: dict[Branch, Comparison] = {}
 
     def _parts(self, fused: Fused) -> Iterator[Comparison]:
         """The bodies in which a fused model has fused nodes."""
         for scope in dict.fromkeys(site.scope for site in fused.sites):
             if scope not in self._branches:
                 continue
-            part = self._made.get(scope) or self._of(scope)
-            if part.oracle.cases or not self._branches[scope].repeats:
-                yield part
+            for branch in self._branches[scope].each_step():
+                part = self._made.get(branch) or self._of(branch)
+                if part.oracle.cases or not branch.repeats:
+                    yield part
 
-    def _of(self, scope: str) -> Comparison:
+    def _of(self, branch: Branch) -> Comparison:
         """A branch on the inputs or the sizes that were given, if it runs on those, else on others."""
         for experiment in (self.experiment, replace(self.experiment, inputs=None, shapes=None)):
-            self._made[scope] = Comparison(self.claim, experiment, self.progress, self._branches[scope])
-            if self._made[scope].oracle.cases:
+            self._made[branch] = Comparison(self.claim, experiment, self.progress, branch)
+            if self._made[branch].oracle.cases:
                 break
-        return self._made[scope]
+        return self._made[branch]
 
     def outputs(self, fused: Fused) -> Validation:
         """The verdict on a fused model by its outputs: those of a branch are to be the same, too."""

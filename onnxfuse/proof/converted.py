@@ -52,7 +52,7 @@ def convert_proved(
         found = _Found(Validation("not validated", note=str(error)))
     if claim.spool is not None:
         claim.spool.stored |= found.stored
-    chosen: dict[str, Any] = {"kept": found.kept, "branches": found.branches}
+    chosen: dict[str, Any] = {"kept": found.kept, "bodies": found.bodies}
     made = as_claimed(claim, precision, found.ranges, **chosen)
     if claim.spool is not None and claim.spool.wastes(made.model):
         claim.spool.clear()
@@ -75,8 +75,8 @@ class _Found:
     """Of the fused model's values."""
     kept: range = range(0)
     """Nodes that stay in float32 for what half precision would round there."""
-    branches: bool = False
-    """Are branches of If converted?"""
+    bodies: frozenset[str] = frozenset()
+    """Ops whose bodies are converted."""
     few_casts: bool = True
     stored: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
     """Weights that another process has converted already."""
@@ -91,16 +91,20 @@ class _Judge:
 
     def verdict(self) -> _Found:
         """Where the outputs are off by too much, a stretch of nodes stays in float32, as short as brings them within
-        the tolerance, or longer if that takes fewer Casts.  Branches of If are in half precision if all are right."""
+        the tolerance, or longer if that takes fewer Casts.  Bodies of control flow are in half precision if all are
+        right: all of them, or else the branches of If."""
         claim = self.claim
         oracle = self._oracle(claim.original, self.experiment)
         if not oracle.cases:
             return _Found(Validation("not validated", note=oracle.reason))
         seen = ranges(claim.runnable(claim.fused.model), oracle.cases, claim.base_dir)
-        original = written_out(claim.original)  # as what was fused is: branches in functions are converted, too
-        if known := [branch for branch in branches(original).values() if not branch.repeats]:
-            found = self._found(oracle, seen, range(0), branches=True)
-            if found.validation.verdict != "mismatch" and self._all_right(original, known, seen):
+        original = written_out(claim.original)  # as what was fused is: bodies in functions are converted, too
+        known = branches(original).values()
+        there = frozenset(op for branch in known for op in branch.ops)
+        for bodies in dict.fromkeys((there, there & {"If"})) if there else ():
+            found = self._found(oracle, seen, range(0), bodies)
+            own = [step for branch in known if bodies.issuperset(branch.ops) for step in branch.each_step()]
+            if bodies and found.validation.verdict != "mismatch" and self._all_right(original, own, seen, bodies):
                 return found
         plain = self._found(oracle, seen, range(0))
         if plain.validation.verdict != "mismatch":
@@ -114,7 +118,7 @@ class _Judge:
         shortest = interval.fewest(len(claim.fused.model.graph.node), good)
         if shortest is None:
             return plain
-        costs = as_claimed(claim, self.precision, seen, kept=shortest, branches=False).boundaries
+        costs = as_claimed(claim, self.precision, seen, kept=shortest, bodies=()).boundaries
         for kept in interval.wider(shortest, costs, CASTS):
             if good(kept) and tried[kept].few_casts:
                 return tried[kept]
@@ -134,20 +138,24 @@ class _Judge:
             precision=self.precision.dtype,
         )
 
-    def _found(self, oracle: Oracle, seen: Mapping[str, float], kept: range, *, branches: bool = False) -> _Found:
-        """What there is to say of the model with these nodes in float32."""
+    def _found(
+        self, oracle: Oracle, seen: Mapping[str, float], kept: range, bodies: frozenset[str] = frozenset()
+    ) -> _Found:
+        """What there is to say of the model with these nodes in float32, and these ops' bodies in half precision."""
         self.tell(CONVERTED, 0, 1)
         claim = self.claim
-        converted = as_claimed(claim, self.precision, seen, kept=kept, branches=branches)
+        converted = as_claimed(claim, self.precision, seen, kept=kept, bodies=bodies)
         compared = self._compared(oracle, converted, claim.original, claim.runnable(converted.model))
         stored = claim.spool.stored if claim.spool is not None else {}
-        return _Found(compared, seen, kept, branches, converted.few_casts, stored)
+        return _Found(compared, seen, kept, bodies, converted.few_casts, stored)
 
-    def _all_right(self, whole: ModelProto, known: Iterable[Branch], seen: Mapping[str, float]) -> bool:
-        """Is each of these branches of Ifs of the original what it was, as if it were always taken?  Not if that cannot
-        be run."""
+    def _all_right(
+        self, whole: ModelProto, known: Iterable[Branch], seen: Mapping[str, float], bodies: frozenset[str]
+    ) -> bool:
+        """Is each of these bodies of the original what it was, as if its branch were always taken, or a step of
+        it all?  Not if the first cannot be run."""
         claim = self.claim
-        converted = as_claimed(claim, self.precision, seen, branches=True)
+        converted = as_claimed(claim, self.precision, seen, bodies=bodies)
         model = claim.runnable(converted.model)
         for branch in known:
             original, made = taken(whole, branch), taken(model, branch)
@@ -156,8 +164,12 @@ class _Judge:
             given = self.experiment
             oracles = (self._oracle(original, e) for e in (given, replace(given, inputs=None, shapes=None)))
             oracle = next((oracle for oracle in oracles if oracle.cases), None)
+            if oracle is None and branch.step:
+                continue  # there is none, or it needs what others give
             if made is None or oracle is None:
                 return False
+            if branch.repeats:
+                made = with_types_of(declared(original), declared(made))
             if self._compared(oracle, converted, original, made).verdict == "mismatch":
                 return False
         return True
@@ -206,6 +218,16 @@ def ranges(model: ModelProto, cases: Sequence[Case], base_dir: Path | None = Non
 
 def _size(array: np.ndarray) -> float:
     return float(np.abs(array[np.isfinite(array)]).max(initial=0))
+
+
+def declared(model: ModelProto) -> ModelProto:
+    """A copy of a model whose outputs have the element types that flow to them; shapes are not said."""
+    made, kinds = ModelProto(), Flow(model).main
+    made.CopyFrom(model)
+    for info in made.graph.output:
+        if info.type.WhichOneof("value") is None and kinds[info.name].dtype:
+            info.type.tensor_type.elem_type = kinds[info.name].dtype
+    return made
 
 
 def with_types_of(original: ModelProto, model: ModelProto) -> ModelProto:

@@ -198,14 +198,13 @@ class Oracle:
         differences = list(self._differences(actual, rtol, atol))
         judged = self._judge(differences, rtol, atol)
         if self.stepped and judged.verdict == "equal":
-            judged = replace(judged, note="; ".join(filter(None, (judged.note, self._boundaries.note))))
+            judged = _noted(judged, self._boundaries.note)
+        judged = _noted(judged, self._boundaries.unknown)
         if self._sensitive and all(d.error is not None for *_, d in differences):
             judged = replace(judged, verdict="equal", note=self._sensitive)  # unless float64 says otherwise
         if refused:
             told = f"{', '.join(refused)}: onnxruntime refuses the fused model, and runs the original"
-            judged = replace(
-                judged, cases=judged.cases - len(refused), note="; ".join(filter(None, (judged.note, told)))
-            )
+            judged = _noted(replace(judged, cases=judged.cases - len(refused)), told)
         return self._precision(replace(judged, kernels=tuple(sorted(served.sources))), actual)
 
     def _emptied(self, fused: onnx.ModelProto, case: Case, folder: Path | None, optimize: bool) -> list[Any] | None:
@@ -320,7 +319,7 @@ class Oracle:
     def _precision(self, result: Validation, actual: list[list[Any]]) -> Validation:
         """Adds the distances from float64 to `result`, and a mismatch where the fused model's is much the larger."""
         if self._exact_note:
-            return replace(result, note="; ".join(filter(None, (result.note, self._exact_note))))
+            return _noted(result, self._exact_note)
         if not self._exact or result.verdict != "equal":
             return result
         worst, lost = (0.0, 0.0), ""
@@ -380,6 +379,11 @@ def _run_once(
     model: onnx.ModelProto, base_dir: Path | None, feeds: Mapping[str, Any], options: dict[str, Any], tell: Tell
 ) -> list[Any]:
     return Session(model, base_dir, threads=1, **options).run(feeds)
+
+
+def _noted(result: Validation, note: str) -> Validation:
+    """A verdict with a note more, if there is one."""
+    return replace(result, note="; ".join(filter(None, (result.note, note))))
 
 
 def _dtype(value: Any) -> np.dtype[Any]:

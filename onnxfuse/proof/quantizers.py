@@ -58,6 +58,9 @@ class Boundaries:
         self._known: dict[str, list[_Move]] = {}
         self._none = not any(node.op_type in QUANTIZERS for node in nodes(model.graph))
 
+    unknown = ""
+    """Why nothing is allowed though there are quantizers; "" where that is not so."""
+
     @property
     def note(self) -> str:
         """What there is to say where outputs are off that far."""
@@ -90,8 +93,8 @@ class Boundaries:
                 for index, (value, own) in enumerate(zip(given, expected, strict=True)):
                     if isinstance(own, np.ndarray) and numerics.is_float(own.dtype) and value.shape == own.shape:
                         moves[index] = moves[index] | _Move.of(value, own)
-        except SessionError:  # what a quantizer reads is in a type that onnxruntime does not compute a sine in
-            self._none = True
+        except SessionError as error:  # a quantizer reads a type that onnxruntime does not compute a sine in, or so
+            self._none, self.unknown = True, f"what rounding does before its quantizers is not known: {error}"
         return moves
 
 

@@ -149,7 +149,7 @@ def test_branches_read_and_give_what_is_there() -> None:
     done = convert(original, Precision("fp16"))
     same(original, done.model)
     assert not done.told.inner
-    kept = convert(original, Precision("fp16"), branches=False)
+    kept = convert(original, Precision("fp16"), bodies=())
     same(original, kept.model)
     assert (done.told.half, kept.told.half) == (5, 2)
     reasons = {cast.reason for cast in kept.told.inner}
@@ -185,7 +185,7 @@ LOOP = """b = Loop(k, c, a) <body = s (int64 i, bool go, float[n, 4] v) => (bool
 
 
 @pytest.mark.parametrize("branch", [False, True])
-def test_a_loop_stays_in_float32(branch: bool) -> None:
+def test_a_loop_stays_in_float32_unless_it_is_asked_for(branch: bool) -> None:
     """In a branch, too, where it reads a value of the main graph by its name."""
     nodes = (
         f"""d = If(c) <then_branch = t () => (float[n, 4] p) {{ {LOOP} p = MatMul(b, w) }},
@@ -195,7 +195,7 @@ def test_a_loop_stays_in_float32(branch: bool) -> None:
     )
     graph = f"g (float[n, 4] x, int64 k, bool c) => (float[n, 4] y) {{ a = MatMul(x, w) {nodes} y = MatMul(d, w) }}"
     original = given(parse(graph), w=W * 0.1)
-    done = convert(original, Precision("fp16"))
+    done = convert(original, Precision("fp16"), bodies={"If"})
     same(original, done.model)
     assert sorted((t.name, t.data_type) for t in done.model.graph.initializer) == [("w", 1), ("w_float16", HALF)]
 

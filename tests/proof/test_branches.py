@@ -124,9 +124,9 @@ def scan(opset: int, attributes: str = "") -> onnx.ModelProto:
 ROWS = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
 
 
-def stepped(given: onnx.ModelProto, scope: str, **feeds: Array) -> list[list[float]]:
-    """What the first step of a body gives."""
-    part = branches(given)[scope]
+def stepped(given: onnx.ModelProto, scope: str, step: int = 0, **feeds: Array) -> list[list[float]]:
+    """What a step of a body gives."""
+    part = branches(given)[scope].each_step()[step]
     assert part.repeats
     alone = taken(given, part)
     assert alone is not None
@@ -137,6 +137,20 @@ def test_a_loop_is_its_first_iteration() -> None:
     """Whose number is 0 and whose condition holds, whatever the loop is given."""
     feeds = {"n": np.array(0), "c": np.array(False), "x": X}
     assert stepped(LOOP, "/Loop_y.body", **feeds) == [[4, 1], [[4, 1]]]
+
+
+def test_a_later_iteration_has_its_number_and_a_later_step_its_row() -> None:
+    feeds = {"n": np.array(0), "c": np.array(False), "x": X}
+    assert stepped(LOOP, "/Loop_y.body", 1, **feeds) == [[5, 2], [[4, 1]]]
+    assert stepped(scan(17), "/Scan_y.body", 1, x=X, rows=ROWS) == [[4, 2], [[16, 4]]]
+    backwards = scan(17, ", scan_input_directions = [1]")
+    assert stepped(backwards, "/Scan_y.body", 1, x=X, rows=ROWS) == [[4, 2], [[16, 4]]]
+
+
+def test_a_branch_of_an_if_has_one_step() -> None:
+    (branch, *others) = branches(ONE)["/If_y.then_branch"].each_step()
+    assert branch.step == 0
+    assert others == []
 
 
 @pytest.mark.parametrize("opset", [11, 17])

@@ -155,6 +155,19 @@ def test_a_wrong_fusion_in_a_loop_is_found_by_its_value(count: str, rules: list[
     assert "Sloppy" not in bodies(done.model)
 
 
+def test_what_is_wrong_in_later_iterations_alone_is_found(tmp_path: Path) -> None:
+    """The number of the first one is 0, and no loop is fed that has another."""
+    (tmp_path / "late.rule").write_text(
+        WRONG.replace("Cos(X)", "Sin(Z)").replace("Sin(X)", "Sin(2 * Z)").replace("(X)", "(X, Z)")
+    )
+    given = loop(
+        "t = Cast <to = 1> (i)  s = Sin (t)  a = Mul (x, s)  small = Mul (a, tiny)  next = Add (x, small)", "zero"
+    )
+    given.graph.initializer.append(numpy_helper.from_array(np.array(0, np.int64), "zero"))
+    done = optimize(given, rules=[tmp_path])
+    assert [(left.fusion.rule, left.fusion.scope) for left in done.report.left_out] == [("Sloppy", "/Loop_y.body")]
+
+
 def test_a_right_fusion_in_a_loop_stays() -> None:
     given = loop(GATE.format("next"))
     done = optimize(given)

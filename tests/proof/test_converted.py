@@ -14,6 +14,7 @@ import onnxfuse
 from onnxfuse import pipeline
 from onnxfuse.errors import NumericsError, UsageError
 from onnxfuse.fusing.build import Build
+from onnxfuse.model.walk import attribute_graphs
 from onnxfuse.precision.convert import convert
 from onnxfuse.precision.wanted import Name, Precision
 from onnxfuse.proof.converted import ranges, with_types_of
@@ -239,7 +240,7 @@ FINE = """y = If(c) < then_branch = t () => (float[n, 4] p) { a = MatMul(x, w) p
 
 
 def test_a_loop_whose_first_step_cannot_be_run_alone_keeps_no_branch_from_being_converted() -> None:
-    """Loops stay as they are: there is nothing to prove of them."""
+    """The loop stays as it is: it is not proved."""
     model = onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["": 17]> g (float[n, 4] x, bool c) => (float[n, 4] y, float[n, 4] z) {{
         {FINE} z = Loop(none, , x) < body = b (int64 i, bool go, float[n, 4] s) => (bool on, float[n, 4] r) {{
@@ -248,6 +249,49 @@ def test_a_loop_whose_first_step_cannot_be_run_alone_keeps_no_branch_from_being_
     given = {"w": np.eye(4, dtype=np.float32), "none": np.int64(0), "far": np.array([10**9])}
     model.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in given.items())
     assert told(model, "fp16").half >= 3
+
+
+LOOP = """l, z = Loop(k, c, x) <body = b (int64 i, bool go, float[n, 4] s) => (bool on, float[n, 4] r, float[n, 4] t) {
+    on = Identity(go) p = MatMul(s, w) q = Mul(p, big) r = Sin(q) t = MatMul(r, w) }>"""
+SCAN = """l, z = Scan(x, x3) <num_scan_inputs = 1, body = b (float[n, 4] s, float[n, 4] e) =>
+    (float[n, 4] r, float[n, 4] t) { m = MatMul(s, w) p = Add(m, e) q = Mul(p, big) r = Sin(q) t = MatMul(r, w) }>"""
+
+
+def repeated(nodes: str, big: float) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17]> g (float[n, 4] x, float[t, n, 4] x3, bool c, int64 k)
+        => (float[n, 4] y, float[n, 4] l, float[steps, n, 4] z) {{ {FINE} {nodes} }}"""
+    )
+    weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32) * np.float32(0.5)
+    for name, value in (("w", weight), ("big", np.float32(big))):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    return model
+
+
+@pytest.mark.parametrize("nodes", [LOOP, SCAN])
+@pytest.mark.parametrize(("big", "halved"), [(0.01, {"If", "Loop", "Scan"}), (2e3, {"If"})])
+def test_what_repeats_is_converted_where_its_steps_are_right(nodes: str, big: float, halved: set[str]) -> None:
+    """Where a step is not, the branches of an If beside it are converted all the same."""
+    done = pipeline.optimize(repeated(nodes, big), precision=Precision("fp16"))
+    assert done.report.validation.verdict == "equal"
+    seen = set()
+    for node in done.model.graph.node:
+        kinds = {info.type.tensor_type.elem_type for _, body in attribute_graphs(node) for info in body.output}
+        seen |= {node.op_type} if TensorProto.FLOAT16 in kinds else set()
+    assert seen == halved & {node.op_type for node in done.model.graph.node}
+
+
+def test_a_loop_that_is_never_run_is_proved_by_its_steps() -> None:
+    """The whole model shows nothing of it."""
+    for big, right in ((0.01, True), (2e3, False)):
+        model = repeated(LOOP.replace("Loop(k", "Loop(none"), big)
+        model.graph.initializer.append(numpy_helper.from_array(np.int64(0), "none"))
+        oracle = Oracle(model, precision=TensorProto.FLOAT16)
+        assert oracle.compare(convert(model, Precision("fp16")).model, rtol=3e-3).verdict == "equal", "as a whole"
+        done = pipeline.optimize(model, precision=Precision("fp16"))
+        (loop,) = (node for node in done.model.graph.node if node.op_type == "Loop")
+        carried = dict(attribute_graphs(loop))["body"].input[2].type.tensor_type.elem_type
+        assert carried == (TensorProto.FLOAT16 if right else TensorProto.FLOAT)
 
 
 def test_branches_inside_of_functions_are_proved_by_themselves_as_well() -> None:

@@ -10,7 +10,7 @@ from onnxfuse.pipeline import optimize
 from onnxfuse.proof.claim import Experiment
 from onnxfuse.proof.oracle import Oracle
 from onnxfuse.proof.quantizers import Boundaries, shaken
-from onnxfuse.runtime.quiet import Session
+from onnxfuse.runtime.quiet import Session, SessionError
 from tests.quantized_models import counts, quantized
 
 NODES = """t = Mul(x, two)  q = QuantizeLinear(t, half, z2)  d = DequantizeLinear(q, half, z2)  y = MatMul(d, m)"""
@@ -161,3 +161,14 @@ def deep(layers: int, width: int) -> onnx.ModelProto:
     )
     model.graph.initializer.extend(constants)
     return model
+
+
+def test_where_the_quantizers_cannot_be_tried_the_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SessionError("no kernel for Sin")
+
+    oracle = Oracle(original(), given={"x": between(0.02)})
+    monkeypatch.setattr("onnxfuse.proof.quantizers.Session", refuse)
+    verdict = oracle.compare(rounded(), optimize=False)
+    assert verdict.verdict == "mismatch", "nothing is allowed then"
+    assert verdict.note.endswith("what rounding does before its quantizers is not known: no kernel for Sin")
