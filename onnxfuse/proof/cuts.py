@@ -6,6 +6,7 @@ sees a wrong scale.  Cut out and fed with unit normals, the same error is plain,
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ _HUGE = 1e4
 """A float of this size fills a mask."""
 _FACTORS = {"rows": (1.0, 1e-6, 16.0, 1e-3, 1.0, 3e-3, 0.1), "samples": (1e-6, 16.0, 1e-3, 1.0, 0.1, 1.0, 3e-3)}
 """Sizes of rows or samples: a variance is to meet any epsilon, and an exponential a large number."""
+_LARGE_HALF = 4.0
+"""The largest of them in half precision, of whose range a product of two rows of 16 would be out."""
 _SMALL = 1e-5
 """What loose tables are multiplied by; loose shifts are 0."""
 _LOOSE = 1 << 22
@@ -301,7 +304,8 @@ def _noise(value: np.ndarray, rng: np.random.Generator, style: str) -> np.ndarra
         return _dead_rows(value, value.max(), value.min()) if style == "rows" else value  # a mask
     if np.isin(wide, (0.0, 1.0)).all():
         return value
-    noise = _unusual(rng.standard_normal(value.shape), style)
+    largest = _LARGE_HALF if value.dtype == np.float16 else math.inf
+    noise = _unusual(rng.standard_normal(value.shape), style, largest)
     # What never is negative may be a variance, or a probability.
     return np.asarray(np.abs(noise) if wide.min() >= 0 else noise).astype(value.dtype)
 
@@ -317,13 +321,13 @@ def _dead_rows(mask: np.ndarray, seen: Any, hidden: Any) -> np.ndarray:
     return made
 
 
-def _unusual(noise: np.ndarray, style: str) -> np.ndarray:
+def _unusual(noise: np.ndarray, style: str, largest: float) -> np.ndarray:
     """Rows, or samples, of several sizes, one constant and one zero; all tensors have them at the same places."""
     if style == "plain" or noise.ndim < 2:
         return noise
     kept = noise.shape[:-1] if style == "rows" else noise.shape[:1]
     rows = noise.reshape(*kept, -1).reshape(int(np.prod(kept)), -1)
-    factors = _FACTORS[style]
+    factors = [min(factor, largest) for factor in _FACTORS[style]]
     scale = np.array([factors[i % len(factors)] for i in range(len(rows))])
     rows = rows * scale[:, None]
     constant = np.arange(len(rows)) % _PERIOD == 4

@@ -14,11 +14,16 @@ _AT_ONCE = 1 << 18
 """Numbers that are moved at a time: on the way there are a dozen copies of them."""
 
 
-def moved(array: np.ndarray, seed: int) -> np.ndarray:
+def moved(array: np.ndarray, seed: int, coarse: np.dtype[Any] | None = None) -> np.ndarray:
     """A float array of any precision as float64, each number one unit in the last place up or down, as `seed` and the
-    number itself decide.
+    number itself decide; in the last place of `coarse` where all are numbers of that coarser type, which a model that
+    computes in it was given by a Cast.
 
     Those whose digits end half-way, such as 0.5, 1 or 1000, were never rounded, and stay; so do 0 and enormous ones."""
+    if coarse is not None and array.dtype.itemsize > coarse.itemsize:
+        with np.errstate(over="ignore"):
+            narrow = array.astype(coarse)
+        array = narrow if np.array_equal(narrow.astype(array.dtype), array) else array
     made = np.empty(array.shape, np.float64)
     flat, source = made.reshape(-1), np.ascontiguousarray(array).reshape(-1)
     for start in range(0, source.size, _AT_ONCE):

@@ -196,3 +196,27 @@ def test_rounding_is_told_from_error() -> None:
     assert not numerics.is_rounding(np.array([1, np.nan, np.inf, np.nan, 3], np.float32), rounded, exact)
     assert not numerics.is_rounding(np.array([1, 2, np.inf, 0, 3], np.float32), rounded, exact)
     assert numerics.is_rounding(np.array([1, 2, np.inf, 0, 3], np.float32), rounded, exact, known=True)
+
+
+HALF_SCORES = """g (float16[b, 2, 4, 8] q, float16[b, 2, 4, 8] k, float16[b, 2, 4, 8] v, bool[b, 1, 4, 4] seen)
+    => (float16[b, 2, 4, 8] y) <float16 scale = {0}, float16 zero = {0}, float16 fill = {0}> {
+    t = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(q, t) z = Mul(s, scale) m = Where(seen, zero, fill)
+    a = Add(z, m) w = Softmax<axis = -1>(a) y = MatMul(w, v) }"""
+
+
+@pytest.mark.parametrize("scale", [0.125, 0.1251])
+def test_rows_that_a_half_fill_masks_throughout_may_be_as_half_has_them(scale: float) -> None:
+    """-65504 + 3 is -65504 in float16, which the CPU provider's Softmax never sees: it reads the float32 sum."""
+    original = parse(HALF_SCORES)
+    for tensor, value in zip(original.graph.initializer, (0.125, 0, -65504), strict=True):
+        numbers = np.full(tensor.dims, value, np.float16)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(numbers, tensor.name))
+    fused = onnx.ModelProto.FromString(original.SerializeToString())
+    fused.opset_import[0].version = 23
+    mask, *_ = [node for node in fused.graph.node if node.op_type == "Where"]
+    attention = onnx.helper.make_node("Attention", ["q", "k", "v", "m"], ["y"], scale=scale)
+    del fused.graph.node[:]
+    fused.graph.node.extend([mask, attention])
+    compared = compare(original, fused)
+    assert compared.count == 1
+    assert bool(compared.wrong) == (scale != 0.125)

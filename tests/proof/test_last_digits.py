@@ -43,3 +43,12 @@ def test_numbers_are_moved_alike_however_many_there_are_at_a_time(monkeypatch: p
     monkeypatch.setattr(last_digits, "_AT_ONCE", 4)
     np.testing.assert_array_equal(moved(numbers, 3), whole)
     assert moved(numbers[0, 0], 3).shape == ()
+
+
+def test_numbers_of_a_coarser_type_have_its_last_digits() -> None:
+    half = np.array([0.3, 1.7, -0.3, 1.0], np.float16)
+    for seed in range(4):
+        wide = half.astype(np.float32)
+        np.testing.assert_array_equal(moved(wide, seed, np.dtype(np.float16)), moved(half, seed))
+        exact = np.append(wide, np.float32(0.1))
+        np.testing.assert_array_equal(moved(exact, seed, np.dtype(np.float16)), moved(exact, seed))

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfuse.proof.numerics import compare, is_float, relative_error, tolerance
+from onnxfuse.proof.numerics import compare, is_float, nearer, relative_error, tolerance
 
 NAN, INF = float("nan"), float("inf")
 
@@ -103,3 +103,12 @@ def test_which_dtypes_are_floats() -> None:
 def test_relative_error_skips_what_is_not_finite() -> None:
     assert relative_error(floats(NAN, 1.5, INF), floats(1.0, 1.0, 1.0, dtype=np.float64)) == 0.5
     assert relative_error(floats(NAN), floats(1.0, dtype=np.float64)) == 0.0
+
+
+def test_of_several_numbers_the_nearest_is_expected() -> None:
+    nan = np.nan
+    actual, one, other = (
+        np.array(x, np.float16) for x in ([1, 2, nan, nan, 3], [1, 7, 1, nan, nan], [9, 2, nan, 4, 3])
+    )
+    np.testing.assert_array_equal(nearer(actual, one, other), np.array([1, 2, nan, nan, 3], np.float16))
+    assert nearer(actual, one, other[:2]) is one
