@@ -237,7 +237,7 @@ def _compare_part(
 
 
 def _stored(model: onnx.ModelProto, base_dir: Path | None) -> Callable[[Mapping[str, Any]], list[Any]]:
-    """Runs the original with each result rounded to float16: what a row weighs that is masked throughout hangs on it."""
+    """Runs the original with each result rounded to float16: weights of rows that are masked throughout hang on it."""
     return Session(emulated(model, onnx.TensorProto.FLOAT16), base_dir, optimize=False, threads=1).run
 
 

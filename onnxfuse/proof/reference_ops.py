@@ -104,6 +104,13 @@ class HardSwish(OpRun):
         return (np.asarray(x * np.clip(x / 6 + 0.5, 0, 1), x.dtype),)
 
 
+class Mean(OpRun):
+    """In place of the evaluator's own (onnx 1.23), whose first operand has to be as large as the result."""
+
+    def _run(self, *operands: Array) -> tuple[Array]:
+        return (np.asarray(sum(operands) / np.asarray(len(operands), operands[0].dtype)),)
+
+
 class Softsign(OpRun):
     """In place of the evaluator's own (onnx 1.23), which takes no scalars."""
 
@@ -352,6 +359,7 @@ OPS: tuple[type[OpRun], ...] = (
     Erf,
     Gelu,
     HardSwish,
+    Mean,
     Softsign,
     StandardAttention,
     ContribGelu,

@@ -29,3 +29,19 @@ def test_the_evaluator_takes_scalars_and_nothing(op: str, shape: tuple[int, ...]
     model = parse(f"g (double[{sizes}] x) => (double[{sizes}] y) {{ y = {op}(x) }}".replace("[]", ""))
     (y,) = evaluate(model, [{"x": np.full(shape, 0.5)}])[0]
     assert (y.shape, y.dtype) == (shape, np.float64)
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("Max", [[3, 5, 9], [7, 7, 9]]),
+        ("Mean", [[2, 10 / 3, 14 / 3], [11 / 3, 5, 19 / 3]]),
+        ("Min", [[1, 2, 2], [1, 3, 3]]),
+        ("Sum", [[6, 10, 14], [11, 15, 19]]),
+    ],
+)
+def test_operands_are_broadcast_to_each_other(op: str, expected: list[list[float]]) -> None:
+    model = parse(f"g (double[1, 3] x, double[2, 1] y, double z) => (double[2, 3] r) {{ r = {op}(x, y, z) }}")
+    (actual,) = evaluate(model, [{"x": np.array([[1.0, 5, 9]]), "y": np.array([[2.0], [7]]), "z": np.array(3.0)}])[0]
+    assert actual.dtype == np.float64
+    np.testing.assert_allclose(actual, expected)
