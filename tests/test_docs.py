@@ -87,3 +87,17 @@ def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []
+
+
+def anchors(page: str) -> set[str]:
+    """What a link may name in a page, as GitHub makes it of headings."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_into_pages_lead_to_a_heading(page: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", (ROOT / page).read_text())
+    there = {target: ((ROOT / page).parent / target if target else ROOT / page).resolve() for target, _ in links}
+    assert [f"{target}#{to}" for target, to in links if to not in anchors(str(there[target]))] == []
