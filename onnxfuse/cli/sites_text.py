@@ -99,7 +99,7 @@ def print_remaining(out: Console, remaining: Sequence[Remaining], card: str, *, 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("not fused", no_wrap=True)
     table.add_column("nodes", justify="right", no_wrap=True)
-    table.add_column(f"of {card} time", justify="right", no_wrap=True)
+    table.add_column(f"time on {card}", justify="right", no_wrap=True)
     table.add_column("why", overflow="fold")
     for each in shown:
         table.add_row(Text(each.op, style="bold"), str(each.nodes), f"{each.share:.0%}", Text(each.reason, style="dim"))
