@@ -55,8 +55,8 @@ def list_rules(rules: tuple[Path, ...]) -> None:
     # The op of some is one of several, and what stands for them says nothing.
     one = [rule.name == rule.op or (rule.op.isidentifier() and rule.op[0].islower()) for rule in known]
     titles = [rule.name if same else f"{rule.name} → {rule.op}" for rule, same in zip(known, one, strict=True)]
-    width = min(max(map(len, titles), default=0), _TITLE)
     most = shutil.get_terminal_size().columns if sys.stdout.isatty() else _LINE
+    width = min(max(map(len, titles), default=0), _TITLE, most // 2 - 4)
     stratum = None
     for rule, title in zip(known, titles, strict=True):
         if rule.stratum != stratum:
