@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
@@ -150,14 +150,20 @@ def _lowered(
     source, fused = lower(model, catalogue, opset=build.opset, base_dir=build.base_dir, progress=progress)
     if precision is None or build.opset is not None or fused.unread:
         return source, fused
-    from .precision.convert import convert
-
-    options: dict[str, Any] = {"rules": build.rules, "base_dir": build.base_dir, "target": build.target}
-    opset = convert(fused.model, precision, weights=False, **options).opset
+    opset = _without_weights(fused, precision, build).opset
     if opset_of(fused.model) < opset <= NEWEST:
         with suppress(UsageError):
             return lower(model, catalogue, opset=opset, base_dir=build.base_dir, progress=progress)
     return source, fused
+
+
+def _without_weights(fused: Fused, precision: Precision, build: Build) -> Converted:
+    """What a conversion would make of a fused model, as far as that can be told without converting weights."""
+    from .precision.convert import convert
+
+    return convert(
+        fused.model, precision, weights=False, rules=build.rules, base_dir=build.base_dir, target=build.target
+    )
 
 
 def _runnable(build: Build, model: ModelProto) -> ModelProto:
@@ -213,10 +219,7 @@ def report(
     at = at or _assumed(given, source, fused)
     converted = None
     if precision is not None:
-        from .precision.convert import convert
-
-        options: dict[str, Any] = {"rules": build.rules, "base_dir": build.base_dir, "target": build.target}
-        converted = convert(fused.model, precision, weights=False, **options)
+        converted = _without_weights(fused, precision, build)
         fused = replace(fused, model=converted.model, lifted=None)
     result = _report(given, source, fused, build, at, converted, shares_on or card or CARDS[DEFAULT], nodes=nodes)
     if card is not None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.cli.main import main
+from onnxfuse.cli.main import COMMANDS, INTERRUPTED, UNREAD, main
+from onnxfuse.errors import InternalError, NumericsError, OnnxfuseError
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -52,7 +53,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.F
     """A folder with what the pages speak of: models/, an export called bert.onnx, a few in exports/, and the README's
     rule in my_rules/; the baseline where a page has one made, and for docs/ci.md its settings."""
     page = request.node.callspec.params["page"]
-    if page in ("README.md", "docs/ci.md"):
+    if page in ("README.md", "docs/ci.md", "docs/session.md"):
         shutil.copy(request.getfixturevalue("baseline"), tmp_path)
     if page == "docs/ci.md":
         (settings,) = [block for block in blocks("docs/ci.md") if block.startswith("[tool.onnxfuse]")]
@@ -87,3 +88,25 @@ def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []
+
+
+def anchors(page: str) -> set[str]:
+    """What a link may name in a page, as GitHub makes it of headings."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_into_pages_lead_to_a_heading(page: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", (ROOT / page).read_text())
+    there = {target: ((ROOT / page).parent / target if target else ROOT / page).resolve() for target, _ in links}
+    assert [f"{target}#{to}" for target, to in links if to not in anchors(str(there[target]))] == []
+
+
+def test_the_page_of_commands_has_all_of_them_and_their_exit_codes() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    errors = {error.exit_code for error in (OnnxfuseError, NumericsError, InternalError)}
+    assert codes == {0, 1, *errors, INTERRUPTED, UNREAD}
+    assert sorted(COMMANDS) == sorted(re.findall(r"^\| `([a-z]+)` \| [a-z`]", page, re.MULTILINE))

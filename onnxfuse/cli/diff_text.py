@@ -17,12 +17,14 @@ from .quantities import human_bytes
 _STYLES = {"same": "bold", "better": "bold green", "worse": "bold red"}
 _MARKS = {"same": "➖", "better": "✅", "worse": "❌"}
 _TOP = "the top of the graph"
+_ONCE_FUSED = ", once both are fused"
+"""What a verdict is about: a model and what onnxfuse made of it are the same."""
 
 
 def print_difference(out: Console, found: Difference) -> None:
     """Figures of both models side by side, then what was gained and lost, and what nearly fuses now or did."""
     verdict = Text.assemble(
-        (found.verdict, _STYLES[found.verdict]), f": {', '.join(found.worse)}" if found.worse else ""
+        (found.verdict, _STYLES[found.verdict]), f": {', '.join(found.worse)}" if found.worse else _ONCE_FUSED
     )
     out.print(Text.assemble((found.before, "bold"), " → ", (found.after, "bold"), ": ", verdict))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)

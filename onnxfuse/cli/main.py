@@ -23,8 +23,8 @@ COMMANDS = ("bench", "check", "diff", "optimize", "report", "rules", "run")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; what goes wrong becomes one line on stderr.
 
-    0 done, 1 findings, 2 bad usage or an unreadable model, 3 the numbers changed, 4 a mistake in onnxfuse, 130
-    interrupted.
+    0 done, 1 findings, 2 bad usage or an unreadable model, 3 the numbers differ, 4 a mistake in onnxfuse, 130
+    interrupted, 141 the output is read no more; docs/commands.md has them.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -80,6 +80,16 @@ def onnxfuse(context: click.Context) -> None:
       onnxfuse report model.onnx          what can be fused, and what nearly can
       onnxfuse optimize model.onnx        write model.fused.onnx
       onnxfuse check model.onnx --expect 'Attention>=12'
+      onnxfuse report - < model.onnx      a MODEL called - comes from stdin
+
+    \b
+    Exit codes:
+      0  done
+      1  findings: check, diff, rules test
+      2  bad usage, or a model that cannot be read
+      3  the numbers differ: nothing is written
+      4  a mistake in onnxfuse itself
+      130 interrupted, 141 nobody reads the output any more
     """
     from onnxfuse.cli import settings
 

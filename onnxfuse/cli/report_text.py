@@ -15,6 +15,7 @@ from rich.text import Text
 from onnxfuse.reporting import phrases
 from onnxfuse.reporting.layers import short
 from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation
+from onnxfuse.reporting.requirements import ADVICE
 
 from .quantities import human_bytes, human_flops, human_launches, human_seconds, human_traffic
 from .sites_text import fusion_at, listed, print_conversion, print_fusions, print_near_misses, print_remaining
@@ -40,14 +41,13 @@ def print_optimized(
     if report.conversion is not None:
         print_conversion(out, report.conversion, verbose=verbose)
     _print_verdict(out, report.validation)
-    if not written:
-        _print_runs(out, report)
     for extra in written[1:]:
         out.print(Text(f"  with its external data in {extra}", style="dim"))
     print_page(out, page)
     out.print(Text(f"  {'written' if written else 'nothing written'}, {report.seconds:.1f} s", style="dim"))
+    _print_runs(out, report)
     if written:
-        _print_line(out, phrases.closing(report), style="dim")
+        _print_line(out, phrases.advice(report), style="dim")
     out.print()
 
 
@@ -199,14 +199,22 @@ def concerns(found: Fusion | NearMiss, names: frozenset[str]) -> bool:
 
 
 def print_findings(out: Console, findings: Iterable[Finding]) -> None:
-    """Why a build fails, one line each, with the near misses that explain it."""
+    """Why a build fails, one line each, with the near misses that explain it; models that were not given together."""
+    findings = list(findings)
+    absent = [finding for finding in findings if finding.kind == "not given"]
+    if len(absent) > 1:
+        places = {call.rpartition(":")[0] for finding in absent for call in finding.calls}
+        names = listed([finding.model for finding in absent])
+        told = f"{len(absent)} models of {', '.join(sorted(places))} were not checked: {names}: {ADVICE}"
+        out.print(Text.assemble(("not given: ", "bold red"), told))
+        findings = [finding for finding in findings if finding.kind != "not given"]
     for finding in findings:
         out.print(Text.assemble((f"{finding.model}: ", "bold"), (f"{finding.kind}: ", "bold red"), finding.message))
         if finding.near_misses:
             print_near_misses(out, finding.near_misses, verbose=False)
         elif finding.kind == "lost":
             code = f" ({short(finding.code)})" if finding.code else ""
-            out.print(Text(f"  and nothing there comes near it any more{code}: --explain a node of it", style="dim"))
+            out.print(Text(f"  and nothing comes near it there{code}: {_ASK.format(finding.model)}", style="dim"))
 
 
 def census(report: Report) -> str:
@@ -233,7 +241,7 @@ def _print_sum(out: Console, report: Report) -> None:
     _print_line(out, f"{'' if report.fusions else f'{nothing}; '}{', '.join(figures)}")
     _print_sizes(out, report)
     if before.unsized or after.unsized:
-        unsized = f"{before.unsized:,} → {human_launches(after.unsized)}"
+        unsized = _change(f"{before.unsized:,}", human_launches(after.unsized), before.unsized, after.unsized)
         _print_line(out, f"traffic is without {unsized} whose sizes depend on the data", style="dim")
 
 
@@ -264,6 +272,7 @@ def _print_sources(out: Console, report: Report, *, verbose: bool) -> None:
         out.print()
 
 
+_ASK = "onnxfuse report {} --explain NODE says what became of a node"
 _MARKS = {"equal": ("✓ ", "bold green"), "mismatch": ("✗ ", "bold red"), "not validated": ("! ", "bold yellow")}
 
 

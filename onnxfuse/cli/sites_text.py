@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +20,7 @@ _EXAMPLES = 3
 _SMALL = 0.01
 """Of the time: ops that remain and take less are counted together."""
 _NARROW, _NARROW_WITH_CODE = 80, 110
-"""Columns: below, headings are broken, for names to have more."""
+"""Columns: below, headings are broken and lines of code stand below their places, for names to have more."""
 _TOP = "(top)"
 """The module path of what stands in none."""
 
@@ -32,10 +32,11 @@ def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, site
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("fusion", overflow="fold")
     told = (scopes or sites) and any(fusion.code for fusion in fusions)
+    beside = told and out.width >= _NARROW_WITH_CODE
     broken = out.width < (_NARROW_WITH_CODE if told else _NARROW)
     for heading in ("sites", "launches saved", "traffic saved"):
         table.add_column(heading.replace(" ", "\n") if broken else heading, justify="right", no_wrap=True)
-    if told:
+    if beside:
         table.add_column("code", overflow="fold")
     groups: dict[str, list[Fusion]] = defaultdict(list)
     for fusion in fusions:
@@ -48,19 +49,26 @@ def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, site
                 node = fusion.node.removeprefix(f"{fusion.scope}/")
                 where = f"{fusion.scope or _TOP}{_with(fusion)}: {node}, {len(fusion.replaced)} nodes"
                 saved = f"{fusion.launches_saved:,}"
-                row: list[RenderableType] = [_inside(where), "", saved, human_traffic([fusion])]
-                table.add_row(*row, *([Text(fusion.code, style="dim")] if told else []))
+                row: list[RenderableType] = ["", saved, human_traffic([fusion])]
+                table.add_row(*_placed(where, row, fusion.code, beside=beside))
         elif scopes:
             places = (f"{fusion.scope or _TOP}{_with(fusion)}\n{short(fusion.code)}" for fusion in group)
             for place, count in collapsed(places):
                 scope, code = place.split("\n")
-                row = [_inside(scope), Text(str(count), style="dim"), "", ""]
-                table.add_row(*row, *([Text(code, style="dim")] if told else []))
+                row = [Text(str(count), style="dim"), "", ""]
+                table.add_row(*_placed(scope, row, code, beside=beside))
     out.print()
     out.print(Padding.indent(table, 2))
     if not known_bytes(fusions)[1]:
         out.print(Text("  ? and >: a size depends on the data", style="dim"))
     out.print()
+
+
+def _placed(place: str, figures: Sequence[RenderableType], code: str, *, beside: bool) -> list[RenderableType]:
+    """The row of a place, with the line of the program in a column of its own, or below it where there is no room."""
+    if beside:
+        return [_inside(place), *figures, Text(code, style="dim")]
+    return [Group(_inside(place), Padding.indent(Text(code, style="dim"), 4)) if code else _inside(place), *figures]
 
 
 def _inside(text: str) -> RenderableType:
@@ -99,7 +107,7 @@ def print_remaining(out: Console, remaining: Sequence[Remaining], card: str, *, 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column("not fused", no_wrap=True)
     table.add_column("nodes", justify="right", no_wrap=True)
-    table.add_column(f"of {card} time", justify="right", no_wrap=True)
+    table.add_column(f"time on {card}", justify="right", no_wrap=True)
     table.add_column("why", overflow="fold")
     for each in shown:
         table.add_row(Text(each.op, style="bold"), str(each.nodes), f"{each.share:.0%}", Text(each.reason, style="dim"))

@@ -20,6 +20,7 @@ from onnxfuse.lifting.view import View
 from onnxfuse.matching.decided import undecided
 from onnxfuse.matching.search import Found, bans, made, search
 from onnxfuse.matching.taken_apart import taken_apart
+from onnxfuse.matching.written_cost import costly
 from onnxfuse.model.graph import DOMAIN, Names
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.reporting.records import NearMiss
@@ -213,7 +214,10 @@ def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], rais
             wanted = max(wanted, _standardized(view, found, target))
         if raising and wanted > opset:
             raise OpsetError(wanted)
-        excess = (bans(found, missing) | taken_apart(view, found)) - banned
+        dear = costly(view, found)
+        excess = bans(found, missing) | taken_apart(view, found)
+        excess |= {(match.rule.name, value) for match in dear for value in match.values}
+        excess -= banned
         if not excess:
             return found
         banned = banned | excess

@@ -341,7 +341,7 @@ class Matcher(Binder):
         if self.root.shape is None and any(
             a.rank for t in self.cover if t.shape is None for a in t.args if is_number(a)
         ):
-            text = "a number with axes may widen what it meets, whose rank is unknown"
+            text = "its rank is unknown, and a constant in it may have more axes: declare the shapes of its inputs"
             self._fail(Pattern("where", line=self.rule.emit[0].lineno), self.root, lambda: text)
             return None
         try:

@@ -45,7 +45,7 @@ def unmet(condition: ast.expr, bindings: Bindings) -> Reason:
 
     def text() -> str:
         names = sorted({n.id for n in ast.walk(condition) if isinstance(n, ast.Name) and n.id in bindings})
-        seen = ", ".join(f"{n} is {_shown(bindings[n])}" for n in names)
+        seen = ", ".join(_seen(n, bindings[n]) for n in names)
         return f"wants {ast.unparse(condition)}" + (f"; {seen}" if seen else "")
 
     return text
@@ -53,6 +53,14 @@ def unmet(condition: ast.expr, bindings: Bindings) -> Reason:
 
 def attribute(op: str, name: str, wanted: ast.expr, value: Any) -> Reason:
     return lambda: f"{op} wants {name}={ast.unparse(wanted)}, saw {'none' if value is MISSING else value}"
+
+
+def _seen(name: str, value: Any) -> str:
+    """What a name stands for; of a node's other attributes, which ``**name`` binds, each."""
+    if isinstance(value, tuple) and value and all(isinstance(v, tuple) and len(v) == 2 for v in value):
+        has = ", ".join(f"{key}={list(v) if isinstance(v, tuple) else v}" for key, v in value)
+        return f"{name} has {has}"
+    return f"{name} is {_shown(value)}"
 
 
 def _shown(value: Any) -> str:

@@ -16,6 +16,11 @@ END = 10**9
 Monomial: TypeAlias = tuple[str, ...]
 
 
+def declared_name(dim_param: str) -> str:
+    """The name of a dimension; empty for what names nothing, such as the ``?`` of paddle2onnx for any unknown size."""
+    return dim_param if any(c.isalnum() for c in dim_param) else ""
+
+
 class Sym:
     """A polynomial that is not a plain integer: ((monomial, coefficient), ...) in sorted order."""
 

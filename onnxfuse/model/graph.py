@@ -21,7 +21,7 @@ from onnx import (
 )
 from onnx import helper as onnx_helper
 
-from .dims import Dim, Shape, symbol
+from .dims import Dim, Shape, declared_name, symbol
 from .onnxruntime_ops import pass_on
 from .standard import STANDARD
 from .types import element_types, parameter_types
@@ -230,7 +230,7 @@ def declared(kind: TypeProto, name: str) -> tuple[int, Shape | None]:
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             dims.append(dim.dim_value)
         else:
-            dims.append(symbol(dim.dim_param or f"{name}.{axis}"))
+            dims.append(symbol(declared_name(dim.dim_param) or f"{name}.{axis}"))
     return tensor.elem_type, tuple(dims)
 
 

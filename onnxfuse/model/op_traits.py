@@ -25,7 +25,7 @@ _ROWS = """
     Add                              broadcast commutative arithmetic removable score foldable common continuous
     And                              broadcast boolean commutative cheap foldable common
     Atan                             unary
-    Attention                        product moderate
+    Attention                        product moderate kernel
     BatchNormalization               like_first
     Bernoulli                        random
     BiasGelu                         like_first elementwise row_by_row
@@ -65,23 +65,23 @@ _ROWS = """
     Gemm                             product quantizable moderate
     Greater                          comparison foldable
     GreaterOrEqual                   comparison foldable
-    GroupNormalization               like_first
+    GroupNormalization               like_first kernel
     HardSigmoid                      unary
     HardSwish                        unary
     Hardmax                          like_first coerced
     Identity                         reshape like_first elementwise foldable
     Input                            free
-    InstanceNormalization            like_first
+    InstanceNormalization            like_first kernel
     Integers                         free
     IsInf                            unary boolean
     IsNaN                            unary boolean score foldable
     LRN                              like_first
-    LayerNormalization               row_by_row moderate
+    LayerNormalization               row_by_row moderate kernel
     LeakyRelu                        unary
     Less                             comparison foldable
     LessOrEqual                      comparison foldable
     Log                              unary foldable continuous
-    LogSoftmax                       like_first row_by_row coerced moderate
+    LogSoftmax                       like_first row_by_row coerced moderate kernel
     LpNormalization                  like_first
     MatMul                           row_by_row product quantizable moderate foldable common
     Max                              broadcast commutative foldable continuous
@@ -101,7 +101,7 @@ _ROWS = """
     Pad                              movement removable foldable growing
     Pow                              broadcast arithmetic square foldable common continuous
     QuickGelu                        unary
-    RMSNormalization                 like_first row_by_row moderate
+    RMSNormalization                 like_first row_by_row moderate kernel
     RandomNormal                     random
     RandomNormalLike                 declares_dtype random
     RandomUniform                    random
@@ -119,9 +119,9 @@ _ROWS = """
     Relu                             unary nonnegative moderate foldable
     Repeat                           view foldable growing
     Reshape                          reshape score foldable common
-    RotaryEmbedding                  like_first moderate
+    RotaryEmbedding                  like_first moderate kernel
     Round                            unary foldable rounding
-    SafeSoftmax                      like_first row_by_row softmax score moderate
+    SafeSoftmax                      like_first row_by_row softmax score moderate kernel
     ScatterElements                  like_first
     ScatterND                        like_first foldable
     Selu                             unary
@@ -132,10 +132,10 @@ _ROWS = """
     Sin                              unary moderate foldable
     Sinh                             unary
     Size                             shape_query moderate foldable
-    SkipLayerNormalization           like_first row_by_row moderate
-    SkipSimplifiedLayerNormalization like_first row_by_row moderate
+    SkipLayerNormalization           like_first row_by_row moderate kernel
+    SkipSimplifiedLayerNormalization like_first row_by_row moderate kernel
     Slice                            view foldable
-    Softmax                          like_first row_by_row softmax coerced score nonnegative moderate
+    Softmax                          like_first row_by_row softmax coerced score nonnegative moderate kernel
     Softplus                         unary nonnegative moderate
     Softsign                         unary
     Split                            movement removable cheap
@@ -217,6 +217,8 @@ SHAPE_QUERIES = _ops("shape_query")
 """Ops that look at the shape of their input alone."""
 PRODUCTS = _ops("product")
 """Products of matrices, bound by arithmetic: to compute one twice costs more than any launch saves."""
+KERNELS = _ops("kernel")
+"""What fusions of several steps make: where an exporter wrote one, it is one kernel already."""
 QUANTIZABLE = _ops("quantizable")
 """Products of the second input with the first that quantizers know by what they are called."""
 SOFTMAX = _ops("softmax")

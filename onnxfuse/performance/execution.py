@@ -39,12 +39,14 @@ def run(
     seed: int = 0,
     emulate: bool = False,
     rules: Sequence[Path] = (),
+    in_memory: bool = False,
 ) -> Run:
-    """Run `model`, which lies at `path`, on what is `given`, or on generated inputs.
+    """Run `model`, which lies at `path`, or is only called so if it is `in_memory`, on what is `given`, or on generated
+    inputs.
 
     Raises ModelError where onnxruntime loads or runs it on no inputs, UsageError where inputs or shapes do not fit.
     """
-    session = opened(path, str(path), provider=provider, emulate=emulate, rules=rules)
+    session = opened(model if in_memory else path, str(path), provider=provider, emulate=emulate, rules=rules)
     case, outputs = first_case(model, str(path), session, given=given, shapes=shapes, seed=seed)
     named, served = dict(zip(session.outputs, outputs, strict=True)), session.served
     return Run(case.name, case.inputs, named, tuple(sorted(served.sources)), served.bodies)

@@ -18,7 +18,7 @@ from onnx import NodeProto, TensorProto
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.cost import BYTES
 from onnxfuse.model.graph import family
-from onnxfuse.model.op_traits import FREE, PRODUCTS
+from onnxfuse.model.op_traits import FREE, PRODUCTS, RESHAPES
 from onnxfuse.model.symbols import evaluate
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.reporting.records import Bound
@@ -86,7 +86,7 @@ class Demand:
 def launched(view: View) -> Iterator[NodeProto]:
     """The nodes of a scope that a runtime launches something for; those of bodies stand in scopes of their own."""
     for node in view.graph.nodes:
-        if node.op_type not in FREE and not has_bodies(node) and any(map(_computed, _terms(view, node.output))):
+        if node.op_type not in FREE and not has_bodies(node) and _computes(view, node):
             yield node
 
 
@@ -150,5 +150,20 @@ def _terms(view: View, names: Iterable[str]) -> Iterator[Term]:
         yield term.args[0] if term.op == "Output" else term
 
 
-def _computed(term: Term) -> bool:
-    return term.op not in FREE and not term.constant
+def _computes(view: View, node: NodeProto) -> bool:
+    """Does a node more than to relabel what it reads?  The normal form has a Reshape outside of what is computed row by
+    row: a Gemm between two of them is the Reshape of a product, which is no view of what the Gemm reads."""
+    for term in _terms(view, node.output):
+        inner = _relabelled(term)
+        if inner.op in FREE or term.constant:
+            continue
+        if inner is term or all(inner is not _relabelled(read) for read in _terms(view, node.input)):
+            return True
+    return False
+
+
+def _relabelled(term: Term) -> Term:
+    """The term whose elements this one has, in the same order."""
+    while term.op in RESHAPES and term.args:
+        term = term.args[0]
+    return term

@@ -11,7 +11,7 @@ from onnx import NodeProto
 
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.model.graph import DOMAIN, family_of
-from onnxfuse.model.op_traits import MOVEMENT, PRODUCTS, TRAITS
+from onnxfuse.model.op_traits import KERNELS, MOVEMENT, PRODUCTS, TRAITS
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.reporting.records import NearMiss, Remaining, Totals
 from onnxfuse.terms.term import Term
@@ -121,8 +121,10 @@ def _reason(node: NodeProto, nearly: str | None, known_ops: Collection[str]) -> 
         return f"nearly {nearly}"
     if op not in known_ops and op not in TRAITS:
         return "no rule has this op"
+    if op in KERNELS:
+        return "one kernel already, and nothing beside it to take in"
     if op in PRODUCTS:
         return "a product by itself"
     if op in MOVEMENT:
         return "moves data that no neighbour reads in place"
-    return "no rule fits it and its neighbours"
+    return "no rule takes it with a neighbour"

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from onnxfuse.model.dims import declared_name
 from onnxfuse.model.graph import skeleton
 from onnxfuse.model.op_traits import COMPARISONS, MOVEMENT
 from onnxfuse.model.walk import attribute_graphs, has_bodies
@@ -123,7 +124,8 @@ class _Index:
         if info.type.tensor_type.HasField("shape"):
             dims = info.type.tensor_type.shape.dim
             # 0 and -1 are unknown here; an axis that really has no elements cannot be indexed at all.
-            self.dims.setdefault((scope, info.name), tuple(dim.dim_param or max(dim.dim_value, 0) for dim in dims))
+            sizes = tuple(declared_name(dim.dim_param) or max(dim.dim_value, 0) for dim in dims)
+            self.dims.setdefault((scope, info.name), sizes)
 
     def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: str) -> None:
         for node in nodes:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from onnxfuse.errors import UsageError
+from onnxfuse.model.dims import declared_name
 from onnxfuse.proof import input_roles as usage
 
 Sizes = dict[str, int]
@@ -79,7 +80,7 @@ def read(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> list[In
         dims: tuple[int | str, ...] = tuple(
             dim.dim_value
             if dim.HasField("dim_value") and dim.dim_value >= 0
-            else dim.dim_param or f"{info.name}.{axis}"
+            else declared_name(dim.dim_param) or f"{info.name}.{axis}"
             for axis, dim in enumerate(tensor.shape.dim)
         )
         if not tensor.HasField("shape"):

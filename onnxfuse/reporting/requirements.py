@@ -145,9 +145,15 @@ def not_given(path: Path, lines: Mapping[str, int], given: Iterable[str]) -> lis
     """A finding for each model that the baseline `path` knows, and that was not given: its fusions are unguarded.
 
     `lines` say where a model stands in the file."""
-    message = f"is in {path}, and was not given: give it, say --partial if that is meant, or drop it with --prune"
+    message = f"is in {path}, and was not checked: {ADVICE}"
     missing = sorted(set(lines) - set(given))
     return [Finding("not given", name, "", None, message, calls=(f"{path}:{lines[name]}",)) for name in missing]
+
+
+ADVICE = (
+    "check all models of the baseline, or say --partial if that is meant; --update-baseline --prune drops what is gone"
+)
+"""What to do about a model that is not given."""
 
 
 def refuse_namesakes(models: Sequence[Path]) -> None:

@@ -79,7 +79,7 @@ def test_markdown() -> None:
 
 def test_what_is_the_same_is_short() -> None:
     same = Difference("a.onnx", "b.onnx", "", ())
-    assert shown(same) == ["a.onnx → b.onnx: same", "    before  after  change"]
+    assert shown(same) == ["a.onnx → b.onnx: same, once both are fused", "    before  after  change"]
     assert markdown(same).startswith("### ➖ onnxfuse: same\n")
     assert markdown(Difference("a", "b", "", (Figure("launches, fused", 5, 4),))).startswith(
         "### ✅ onnxfuse: better\n"

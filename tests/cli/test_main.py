@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from onnxfuse import __version__
-from onnxfuse.cli.main import INTERRUPTED, main
+from onnxfuse.cli.main import COMMANDS as NAMES
+from onnxfuse.cli.main import INTERRUPTED, main, onnxfuse
 from tests.fake_engine import Engine, fusion, near_miss
 
-COMMANDS = [
-    [],
-    ["optimize"],
-    ["report"],
-    ["check"],
-    ["rules"],
-    *(["rules", name] for name in ("list", "show", "test", "new")),
-]
+COMMANDS = [[], *([name] for name in NAMES), *(["rules", name] for name in ("list", "show", "test", "new"))]
 
 Capture = pytest.CaptureFixture[str]
 
@@ -35,6 +32,19 @@ def test_every_command_has_help_with_an_example(command: list[str], capsys: Capt
     out = capsys.readouterr().out
     assert "Example:\n    onnxfuse " in out
     assert max(map(len, out.splitlines())) <= 100
+    for line in re.findall(r"^    onnxfuse (.*)$", out, re.MULTILINE):
+        for example in re.split(r"\s[<>|]\s|\s{2,}", line)[0].split(" && onnxfuse "):
+            parsed(shlex.split(example))
+
+
+def parsed(words: list[str]) -> None:
+    """The command that these words are for takes them."""
+    command: click.Command | None = onnxfuse
+    while isinstance(command, click.Group):
+        name, *words = words
+        command = command.get_command(click.Context(command), name)
+    assert command is not None
+    command.make_context("onnxfuse", words)
 
 
 @pytest.mark.parametrize("group", [[], ["rules"]], ids=str)

@@ -6,6 +6,7 @@ import pytest
 
 from onnxfuse.cli import console, report_text
 from onnxfuse.reporting.records import Fusion, LeftOut, NearMiss, Report, Validation
+from onnxfuse.reporting.requirements import Finding
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,13 @@ def test_what_was_left_out_was_there_to_fuse(capsys: pytest.CaptureFixture[str])
         console.console(), Report("m.onnx", nodes_before=5, nodes_after=5, left_out=[left]), verbose=False
     )
     assert "nothing fused: 5 nodes, unchanged" in capsys.readouterr().out
+
+
+def test_models_that_were_not_checked_are_told_together(capsys: pytest.CaptureFixture[str]) -> None:
+    gone = [Finding("not given", f"{name}.onnx", "", None, "why", calls=("b.jsonl:4",)) for name in "abcd"]
+    report_text.print_findings(console.console(), [Finding("error", "e.onnx", "", None, "unreadable"), *gone])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("not given: 4 models of b.jsonl were not checked: a.onnx, b.onnx, c.onnx and 1 more: ")
+    assert lines[1:] == ["e.onnx: error: unreadable"]
+    report_text.print_findings(console.console(), gone[:1])
+    assert capsys.readouterr().out == "a.onnx: not given: why\n"

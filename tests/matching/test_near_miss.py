@@ -35,6 +35,8 @@ def test_a_condition_is_shown_with_what_its_names_stand_for(t: Space) -> None:
     assert unmet(condition("rank(w) > 2"), bindings)() == "wants rank(w) > 2; w is a constant of shape [4, 4]"
     assert unmet(condition("rank(u) > 2"), bindings)() == "wants rank(u) > 2; u is an input of shape unknown"
     assert unmet(condition("1 > 2"), bindings)() == "wants 1 > 2"
+    others = {"conv": (("group", 2), ("pads", (1, 1)))}
+    assert unmet(condition("unpadded(conv)"), others)() == "wants unpadded(conv); conv has group=2, pads=[1, 1]"
 
 
 def test_an_attribute_that_a_node_has_otherwise_or_not() -> None:

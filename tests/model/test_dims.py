@@ -17,6 +17,7 @@ from onnxfuse.model.dims import (
     at_least,
     broadcast,
     broadcast_dim,
+    declared_name,
     equal,
     exact,
     floor_divide,
@@ -217,3 +218,8 @@ def test_a_dimension_that_is_not_empty_holds_one() -> None:
     assert not at_least(full, 2)
     assert minimum(1, full) == 1
     assert minimum(1, a) != 1
+
+
+@pytest.mark.parametrize(("dim_param", "name"), [("batch", "batch"), ("9", "9"), ("?", ""), ("", ""), ("-", "")])
+def test_what_names_a_dimension(dim_param: str, name: str) -> None:
+    assert declared_name(dim_param) == name

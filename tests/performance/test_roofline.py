@@ -48,6 +48,14 @@ def test_views_constants_and_shape_arithmetic_are_not_launched() -> None:
     assert asked("float[6] a", body).keys() == {"Relu"}
 
 
+def test_what_is_computed_between_two_reshapes_is_launched() -> None:
+    body = """
+        rows = Constant<value_ints = [-1, 4]>()  r = Reshape(a, rows)  g = Gemm(r, w)  h = Relu(g)
+        one = Constant<value_ints = [0, 1, 4]>()  o = Reshape(h, one)  y = Transpose<perm = [1, 0, 2]>(o)
+    """
+    assert asked("float[batch, 2, 4] a, float[4, 4] w", body).keys() == {"Gemm", "Relu"}, "the Transpose moves nothing"
+
+
 def test_symbols_have_the_sizes_given() -> None:
     found = asked("float[batch, 4] a", "y = Relu(a)", {"batch": 3})["Relu"]
     assert found == Demand(2 * 4 * 12, 12, matrix=False)

@@ -51,16 +51,18 @@ def test_what_reading_a_body_does_not_say_terms_of_its_values_do() -> None:
 
 
 def test_what_remains_says_why() -> None:
-    given = model("a = MatMul(x, w)  b = Relu(a)  c = Transpose(b)  d = Det(v)  e = Mul(c, d)  y = Exp(e)")
+    text = "a = MatMul(x, w)  b = Relu(a)  s = Softmax(b)  c = Transpose(s)  d = Det(v)  e = Mul(c, d)  y = Exp(e)"
+    given = model(text)
     given.graph.input.append(helper.make_tensor_value_info("w", 1, [8, 4096]))
     given.graph.input.append(helper.make_tensor_value_info("v", 1, [4, 4]))
     for node in given.graph.node:
         node.name = node.op_type
     launches = asked(Lifted.of(given), Sizes.of(given))
-    found = remaining(launches, {"Exp"}, [replace(near_miss("Swish"), node="Mul")], {"Relu"}, H200)
+    found = remaining(launches, {"Exp"}, [replace(near_miss("Swish"), node="Mul")], {"Relu", "Softmax"}, H200)
     assert {each.op: each.reason for each in found} == {
         "MatMul": "a product by itself",
-        "Relu": "no rule fits it and its neighbours",
+        "Relu": "no rule takes it with a neighbour",
+        "Softmax": "one kernel already, and nothing beside it to take in",
         "Transpose": "moves data that no neighbour reads in place",
         "Det": "no rule has this op",
         "Mul": "nearly Swish",

@@ -125,6 +125,14 @@ def test_what_cannot_be_one_stays_apart_and_right(branches: list[Branch], left: 
     assert done.report.validation.verdict == "equal"
 
 
+@pytest.mark.parametrize(("size", "pads"), [([1, 1], [2, 2, 2, 2]), ([1], [2, 2]), ([1, 1], [1, 1, 3, 3])])
+def test_an_input_of_one_position_beside_more_is_no_kernel_of_size_1(size: list[int], pads: list[int]) -> None:
+    done = onnxfuse.optimize(model([{"kernel": 3, "pads": pads}, {"kernel": 0}], size))
+    assert "BatchNormalization" in ops(done.model), "it is added at each position, not at its own"
+    assert done.report.left_out == []
+    assert done.report.validation.verdict == "equal"
+
+
 @pytest.mark.parametrize("concat", [True, False], ids=["Concat", "Add"])
 def test_batch_normalization_behind_two_convolutions_goes(concat: bool) -> None:
     branches: list[Branch] = [{"kernel": 3, "norm": False}, {"kernel": 1, "norm": False, "group": 2}]

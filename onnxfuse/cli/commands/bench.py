@@ -7,13 +7,28 @@ from pathlib import Path
 
 import click
 
-from .options import PATH, begin, format_, given_inputs, limited, print_json, provider, rules, seed, shape, timeout
+from .options import (
+    PATH,
+    begin,
+    files_like,
+    format_,
+    given_inputs,
+    limited,
+    print_json,
+    provider,
+    read_model,
+    rules,
+    seed,
+    shape,
+    timeout,
+)
+from .options import model as model_argument
 from .options import seconds as allowed
 
 
 @click.command(short_help="Measure MODEL against what becomes of it.")
-@click.argument("model", type=PATH, metavar="MODEL")
-@click.argument("fused", type=PATH, metavar="[FUSED]", required=False)
+@model_argument
+@click.argument("fused", type=PATH, metavar="[FUSED]", required=False, shell_complete=files_like)
 @given_inputs
 @provider
 @click.option(
@@ -68,12 +83,12 @@ def bench(
 
     given = files.read_inputs(inputs) if inputs else None
     begin(model)
-    source = files.read(model)
+    source = read_model(model)
     original = benchmark.Side(source, model.parent, str(model))
     limit = allowed(timeout)
     with console.progress(model.name) as progress:
         if fused is not None:
-            other = benchmark.Side(files.read(fused), fused.parent, str(fused))
+            other = benchmark.Side(read_model(fused), fused.parent, str(fused))
         else:
             aimed = Target(target, provider if target == "ort" else "cpu")
             build = Build(aimed, rules=rules, base_dir=model.parent)

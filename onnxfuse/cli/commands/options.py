@@ -66,13 +66,25 @@ def _parsed_size(_: click.Context, __: click.Parameter, value: str) -> int:
 PATH = click.Path(path_type=Path)
 
 
-def _files(_: click.Context, __: click.Parameter, text: str) -> list[CompletionItem]:
+def files_like(_: click.Context, __: click.Parameter, text: str) -> list[CompletionItem]:
     """What a shell completes a model with: the files that begin like it."""
     return [CompletionItem(text, type="file")]
 
 
-models = click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=_files)
-some_models = click.argument("models", metavar="[MODEL...]", nargs=-1, shell_complete=_files)
+def rule_names(context: click.Context, _: click.Parameter, text: str) -> list[str]:
+    """What a shell completes a rule with: the catalogue's names, and those of the folders that --rules has named."""
+    from onnxfuse.language import lookup
+
+    try:
+        known = lookup.catalogue(context.params.get("rules") or ())
+    except OnnxfuseError:  # of a rule that is being written
+        known = lookup.catalogue(())
+    return [name for name in known.names if name.startswith(text)]
+
+
+model = click.argument("model", type=PATH, metavar="MODEL", shell_complete=files_like)
+models = click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=files_like)
+some_models = click.argument("models", metavar="[MODEL...]", nargs=-1, shell_complete=files_like)
 """Or those that the settings name."""
 rules = click.option("--rules", type=PATH, multiple=True, metavar="DIR", help="More rules, beside the catalogue.")
 shape = click.option(
@@ -85,8 +97,20 @@ shape = click.option(
 )
 format_ = click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
 selection = options(
-    click.option("--select", multiple=True, metavar="RULE", help="Use this rule and no other (may be repeated)."),
-    click.option("--ignore", multiple=True, metavar="RULE", help="Do not use this rule (may be repeated)."),
+    click.option(
+        "--select",
+        multiple=True,
+        metavar="RULE",
+        shell_complete=rule_names,
+        help="Use this rule and no other (may be repeated).",
+    ),
+    click.option(
+        "--ignore",
+        multiple=True,
+        metavar="RULE",
+        shell_complete=rule_names,
+        help="Do not use this rule (may be repeated).",
+    ),
     rules,
     click.option(
         "--target",

@@ -24,6 +24,7 @@ from .options import (
     precision,
     print_json,
     read_model,
+    rule_names,
     selection,
     settled,
     shape,
@@ -52,7 +53,9 @@ if TYPE_CHECKING:
 @format_
 @html
 @precision
-@click.option("--why", metavar="RULE", help="Every place where this rule fuses or nearly does.")
+@click.option(
+    "--why", metavar="RULE", shell_complete=rule_names, help="Every place where this rule fuses or nearly does."
+)
 @click.option("--estimate", is_flag=True, help="Predict the time of each fused node on a GPU, and what bounds it.")
 @card("The GPU that times and their shares are of: a100, h100, h200, or a .json file.  [default: h200]")
 @click.option("--explain", metavar="NODE", help="What becomes of this node, and why.")

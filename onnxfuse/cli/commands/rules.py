@@ -14,7 +14,7 @@ import click
 
 from onnxfuse.errors import OnnxfuseError, OutputError, UsageError
 
-from .options import PATH
+from .options import PATH, rule_names
 from .options import rules as more_rules
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def list_rules(rules: tuple[Path, ...]) -> None:
     # The op of some is one of several, and what stands for them says nothing.
     one = [rule.name == rule.op or (rule.op.isidentifier() and rule.op[0].islower()) for rule in known]
     titles = [rule.name if same else f"{rule.name} → {rule.op}" for rule, same in zip(known, one, strict=True)]
-    width = min(max(map(len, titles), default=0), _TITLE)
     most = shutil.get_terminal_size().columns if sys.stdout.isatty() else _LINE
+    width = min(max(map(len, titles), default=0), _TITLE, most // 2 - 4)
     stratum = None
     for rule, title in zip(known, titles, strict=True):
         if rule.stratum != stratum:
@@ -72,7 +72,7 @@ def _first_sentence(text: str) -> str:
 
 
 @rules.command(name="show")
-@click.argument("name")
+@click.argument("name", shell_complete=rule_names)
 @more_rules
 def show_rule(name: str, rules: tuple[Path, ...]) -> None:
     """Print the rule NAME as it stands in its file.
@@ -91,7 +91,7 @@ def show_rule(name: str, rules: tuple[Path, ...]) -> None:
 
 
 @rules.command(name="test", short_help="Prove what a rule claims of itself, or all rules.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=rule_names)
 @more_rules
 def test_rules(name: str | None, rules: tuple[Path, ...]) -> int:
     """Prove the rule NAME, or all: that every spelling is matched, and computes what the fused op computes.

@@ -7,11 +7,24 @@ from typing import Any
 
 import click
 
-from .options import PATH, begin, given_inputs, limited, provider, rules, seconds, seed, shape, timeout
+from .options import (
+    PATH,
+    begin,
+    given_inputs,
+    limited,
+    provider,
+    read_model,
+    rules,
+    seconds,
+    seed,
+    shape,
+    timeout,
+)
+from .options import model as model_argument
 
 
 @click.command(short_help="Run MODEL once, and say what comes out.")
-@click.argument("model", type=PATH, metavar="MODEL")
+@model_argument
 @given_inputs
 @click.option("--outputs", type=PATH, metavar="FILE.npz", help="Write the outputs there.")
 @provider
@@ -42,6 +55,7 @@ def run(
       onnxfuse run bert.fused.onnx --inputs x.npz --outputs y.npz --provider cuda
     """
     from onnxfuse.cli import console, tables
+    from onnxfuse.cli.paths import STREAM
     from onnxfuse.model import files
     from onnxfuse.performance import execution
     from onnxfuse.system import atomic_write
@@ -50,7 +64,7 @@ def run(
         atomic_write.refuse(outputs, filter(None, [model, inputs]))
     out = console.console()
     begin(model)
-    source, given = files.read(model), files.read_inputs(inputs) if inputs else None
+    source, given = read_model(model), files.read_inputs(inputs) if inputs else None
     options: dict[str, Any] = {
         "given": given,
         "provider": provider,
@@ -58,6 +72,7 @@ def run(
         "seed": seed,
         "emulate": emulate,
         "rules": rules,
+        "in_memory": str(model) == STREAM,
     }
     result = limited(lambda tell: execution.run(source, model, **options), model, seconds(timeout, emulate=emulate))
     out.print(f"{model}: {result.case}")

@@ -52,10 +52,11 @@ def window_of(mask: Term, queries: Dim, keys: Dim, lengths: Term) -> tuple[int, 
     """(left, right) such that the mask lets query i of sequence b, at p = i + lengths[b] - queries, see exactly the
     keys j >= p - left and j <= p + right; -1 for a side without a bound.  None if there are none."""
     if mask.op == "And":
-        sides = [window_of(part, queries, keys, lengths) for part in mask.args if part.shape == mask.shape]
-        known = [side for side in sides if side is not None]
-        bounds = [[size for size in side if size >= 0] for side in zip(*known, strict=True)]
-        return (bounds[0][0], bounds[1][0]) if len(known) == 2 and [len(b) for b in bounds] == [1, 1] else None
+        parts = [window_of(part, queries, keys, lengths) for part in mask.args if part.shape == mask.shape]
+        sides = [part for part in parts if part is not None]
+        left, right = ([side[i] for side in sides if side[i] >= 0] for i in (0, 1))
+        whole = len(sides) == len(mask.args)  # what is no window hides as well
+        return (left[0], right[0]) if whole and len(left) == len(right) == 1 else None
     if mask.op == "Where" and mask.args[0].op == "And" and mask.args[0].shape == mask.shape and _zero_or_inf(mask):
         return window_of(mask.args[0], queries, keys, lengths)
     seen = _by_lengths(mask, lengths.shape[0] if lengths.shape else 0, keys)

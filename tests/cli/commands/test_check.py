@@ -87,8 +87,8 @@ def test_a_model_of_the_baseline_that_is_not_given(models: list[str], engine: En
     capsys.readouterr()
     assert main(["check", first, *keep, "-q"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "third.onnx: not given: is in b.jsonl, and was not given: give it, say --partial if that is meant, or drop it "
-        "with --prune"
+        "third.onnx: not given: is in b.jsonl, and was not checked: check all models of the baseline, or say --partial "
+        "if that is meant; --update-baseline --prune drops what is gone"
     ]
     assert main(["check", first, *keep, "--partial"]) == 0
     assert main(["check", first, *keep, "--update-baseline"]) == 0

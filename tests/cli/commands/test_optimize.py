@@ -37,9 +37,9 @@ def test_optimize_writes_beside_the_model_and_says_what_it_did(model: Path, engi
         "  ? and >: a size depends on the data",
         "",
         "  ✓ same numbers in onnxruntime: largest error 1.0e-07 in 2 runs (rtol 0.0001, atol 1e-05)",
-        "  fast with onnxfuse.InferenceSession on an NVIDIA GPU; elsewhere: --target ort (in onnxruntime on a CPU), "
-        "--target ort --provider cuda (in onnxruntime on an NVIDIA GPU), --target onnx (in any runtime of standard "
-        "ONNX)",
+        "  fast with onnxfuse.InferenceSession on an NVIDIA GPU; elsewhere ask for --target ort (in onnxruntime on a "
+        "CPU), --target ort --provider cuda (in onnxruntime on an NVIDIA GPU), --target onnx (in any runtime of "
+        "standard ONNX)",
         "",
     ]
     assert out.splitlines()[-3].startswith("  written, ")

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import onnx
 import pytest
 
+from onnxfuse.cli.commands.report import report
 from onnxfuse.cli.main import main
 from onnxfuse.errors import NumericsError
 from tests.cli.test_main import Capture
@@ -128,3 +130,14 @@ def test_a_shell_completes_files_options_and_commands() -> None:
 
     assert completed("onnxfuse che") == "plain,check\n"
     assert completed("onnxfuse check exp") == "file,exp\n"
+
+
+def test_a_shell_completes_rules(tmp_path: Path) -> None:
+    (tmp_path / "mine.rule").write_text("# x\nGeluOfMine(X)\n\nmatch:  Y = Abs(Abs(X))\nemit:   Y = GeluOfMine(X)\n")
+    context = click.Context(report)
+    parameter = next(each for each in report.params if each.name == "why")
+    assert [item.value for item in parameter.shell_complete(context, "Gelu")] == ["Gelu"]
+    context.params["rules"] = (tmp_path,)
+    assert [item.value for item in parameter.shell_complete(context, "Gelu")] == ["Gelu", "GeluOfMine"]
+    (tmp_path / "mine.rule").write_text("half a rule")
+    assert [item.value for item in parameter.shell_complete(context, "Gelu")] == ["Gelu"]

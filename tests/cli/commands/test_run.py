@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import ml_dtypes
@@ -144,3 +145,12 @@ def test_arrays_that_every_numpy_reads(tmp_path: Path) -> None:
     }
     with pytest.raises(OutputError):
         files.write_arrays(tmp_path, values)
+
+
+@pytest.mark.parametrize("arguments", [["run", "-", "--shape", "x:2,4"], ["bench", "-", "--rounds", "1"]])
+def test_a_model_from_stdin(
+    arguments: list[str], model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(model.read_bytes())))
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.startswith("-: batch=2" if arguments[0] == "run" else "- against ")

@@ -39,7 +39,10 @@ def test_a_report_that_ran_nothing_says_how_to_prove() -> None:
     judged = data(report([], [], validation=Validation("equal", note="y is zero", reference_error=(1e-6, 2e-6))))[
         "head"
     ]
-    assert judged["proofNotes"] == ["y is zero", "against float64: original 1.0e-06, fused 2.0e-06"]
+    assert judged["proofNotes"] == [
+        "y is zero",
+        "largest error against float64: 1.0e-06 of the original, 2.0e-06 of the fused model",
+    ]
 
 
 def test_nodes_stand_in_columns() -> None:

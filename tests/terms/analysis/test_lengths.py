@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from onnxfuse.model.dims import Dim, symbol
 from onnxfuse.terms.analysis.lengths import lengths_of, window_of
@@ -103,3 +104,6 @@ def test_a_window_of_two_sides_is_both_bounds(t: Space) -> None:
     wider = t.op("GreaterOrEqual", t.terms.number(5, INT64), apart)
     assert window_of(t.op("And", near, wider), q, k, given) is None, "one side twice"
     assert window_of(t.op("Or", near, ahead), q, k, given) is None
+    assert both.shape is not None
+    hidden = t.input("hidden", *both.shape, dtype=TensorProto.BOOL)
+    assert window_of(t.op("And", both, hidden), q, k, given) is None, "what hides besides"
