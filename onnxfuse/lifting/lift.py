@@ -54,7 +54,8 @@ def lift(
     known, effects = _Known(), effects or Effects.of(graph.model)
     unread = set[str]() if parent is None else parent.unread
     of_nodes = [effects(node, graph.opset) for node in graph.nodes]
-    shared, integer = shared_values(graph, of_nodes), integer_nodes(graph)
+    provider = "cpu" if catalogue is None else catalogue.target.provider
+    shared, integer = shared_values(graph, of_nodes), integer_nodes(graph, provider)
     while True:
         view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)
         view.catalogue, view.decides, view.integer, view.asked = catalogue, decides, integer, asked

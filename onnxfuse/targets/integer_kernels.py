@@ -1,9 +1,10 @@
 """Which nodes of a quantized model onnxruntime runs on integers: fusing across them would lose a kernel.
 
 onnxruntime looks for a DequantizeLinear on each operand of an op and, for most ops, a QuantizeLinear on its result, and
-nothing else there; a Relu before that QuantizeLinear goes into it.  integer_kernels.json says for which ops it then has
-a kernel on integers; benchmarks/integer_kernels.py asked it.  Constant weights of few bits it multiplies as they are,
-by numbers of any kind, and what MatMulInteger gives is converted and scaled in the same kernel.
+nothing else there; a Relu before that QuantizeLinear goes into it.  integer_kernels.json says for which ops an
+execution provider then has a kernel on integers, and of which version; benchmarks/integer_kernels.py asked it.
+Constant weights of few bits it multiplies as they are, by numbers of any kind, which is all that its CUDA provider does
+on integers; what MatMulInteger gives is converted and scaled in the same kernel.
 """
 
 from __future__ import annotations
@@ -29,23 +30,26 @@ _CLIPS = ("Relu", "Clip")
 
 
 @cache
-def table() -> Mapping[str, Any]:
-    """The version of onnxruntime, the ops, and those of weights alone."""
-    found: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+def table(provider: str) -> Mapping[str, Any]:
+    """Of an execution provider of onnxruntime the ops, those of weights alone, and the kernel of a MatMulInteger with
+    what converts and scales its result, if it has one."""
+    found: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))["providers"][provider]
     return found
 
 
-def integer_nodes(graph: Graph) -> dict[int, str]:
-    """The positions of nodes of a scope that run on integers, and what becomes of each, such as QLinearConv."""
+def integer_nodes(graph: Graph, provider: str = "cpu") -> dict[int, str]:
+    """The positions of nodes of a scope that an execution provider runs on integers, and what becomes of each, such as
+    QLinearConv."""
     if not any("Linear" in node.op_type or node.op_type.endswith("Integer") for node in graph.nodes):
         return {}
-    readers = _readers(graph)
+    readers, known = _readers(graph), table(provider)
     found: dict[int, str] = {}
     for index, node in enumerate(graph.nodes):
-        if node.domain in STANDARD and (kernel := _kernel(graph, node, readers) or _of_weights(graph, node)):
+        kernel = _kernel(graph, node, readers, known["ops"]) or _of_weights(graph, node, known["weights"])
+        if node.domain in STANDARD and kernel:
             found[index] = kernel
-        if node.op_type == "MatMulInteger":
-            found.update(dict.fromkeys(_scaled(graph, index, readers), "MatMulIntegerToFloat"))
+        if node.op_type == "MatMulInteger" and known["scaled"]:
+            found.update(dict.fromkeys(_scaled(graph, index, readers), known["scaled"]))
     return found
 
 
@@ -58,9 +62,9 @@ def _readers(graph: Graph) -> dict[str, list[int]]:
     return readers
 
 
-def _kernel(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]]) -> str:
+def _kernel(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]], ops: Mapping[str, Any]) -> str:
     """The kernel on integers that an op of ai.onnx gets; "" where it has none there."""
-    entry = table()["ops"].get(node.op_type)
+    entry = ops.get(node.op_type)
     if entry is None:
         return ""
     positions = range(len(node.input)) if entry["operands"] is None else entry["operands"]
@@ -72,9 +76,9 @@ def _kernel(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]])
     return ""
 
 
-def _of_weights(graph: Graph, node: NodeProto) -> str:
+def _of_weights(graph: Graph, node: NodeProto, ops: Mapping[str, Any]) -> str:
     """The kernel of a product whose weights alone are integers: constants, scaled as it takes them; "" if none does."""
-    entry = table()["weights"].get(node.op_type)
+    entry = ops.get(node.op_type)
     source = _source(graph, node.input[1]) if entry is not None and len(node.input) > 1 else None
     if source is None or any(a.name == "transB" and a.i for a in node.attribute):
         return ""

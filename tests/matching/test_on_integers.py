@@ -22,8 +22,8 @@ NORM = "y = LayerNormalization<axis = -1, epsilon = 0.00001>(t, g, h)"
 IMAGE = {"inputs": "float[b,2,8,8] x", "constants": "uint8 zero = {0}"}
 
 
-def fused(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
-    done = optimize(model, Build(Target(target)))
+def fused(model: onnx.ModelProto, target: str | Target) -> onnx.ModelProto:
+    done = optimize(model, Build(target if isinstance(target, Target) else Target(target)))
     assert done.report.validation.verdict == "equal"
     assert not done.report.left_out
     return done.model
@@ -87,3 +87,11 @@ def test_the_report_says_why() -> None:
     told = report(quantized(f"{Q} {W} t = MatMul(d, wf)  y = Relu(t)"))
     (near,) = [near for near in told.near_misses if near.rule == "FusedMatMul"]
     assert near.reason == "t runs on integers, in onnxruntime's MatMulIntegerToFloat"
+
+
+def test_what_the_cuda_provider_runs_on_floats_is_fused_for_it() -> None:
+    """Between a QuantizeLinear and a DequantizeLinear it has no kernels on integers."""
+    rest = "c = Conv(d, kf)  r = Relu(c)  i = QuantizeLinear(r, s2, zero)  y = DequantizeLinear(i, s2, zero)"
+    model = quantized(f"{Q} kf = DequantizeLinear(k, s2, z2) {rest}", **IMAGE)
+    assert counts(fused(model, Target("ort", "cuda")))["FusedConv"] == 1
+    assert counts(fused(model, Target("ort")))["Conv"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -10,7 +11,8 @@ from onnx import TensorProto
 from benchmarks import integer_kernels as asked
 from benchmarks.quantized_models import kernels
 from onnxfuse.model.graph import roots
-from onnxfuse.targets.integer_kernels import integer_nodes, table
+from onnxfuse.targets.integer_kernels import TABLE, integer_nodes, table
+from onnxfuse.targets.target import KINDS
 from tests.quantized_models import quantized
 
 Q = "q = QuantizeLinear(x, s, z)   d = DequantizeLinear(q, s, z)"
@@ -75,8 +77,34 @@ def test_weights_of_few_bits_are_multiplied_as_they_are(op: str, scaled: str) ->
 
 
 def test_the_table_is_what_onnxruntime_says_of_these() -> None:
-    known = table()["ops"]
+    known = table("cpu")["ops"]
     for probe in (probe for probe in asked.PROBES if probe.op in {"Add", "Softmax", "MatMul", "Sqrt", "Where"}):
         for rounded, word in ((True, "rounded"), (False, "floats")):
-            found = asked.kernel(probe.op, asked.model(probe, TensorProto.UINT8, rounded, False))
+            found = asked.kernel(probe.op, asked.left(asked.model(probe, TensorProto.UINT8, rounded, False)))
             assert [found] == (known.get(probe.op, {}).get(word) or [""])
+
+
+def test_the_table_is_made_of_what_is_left_of_each_question() -> None:
+    answers = {question: [question[1]] for question in asked.questions()}
+    assert asked.table(answers) == {"ops": {}, "weights": {}, "scaled": ""}
+    answers["rounded", "Add", "UINT8", "computed"] = ["QLinearAdd"]
+    answers["scaled", "MatMulInteger", "", ""] = ["DynamicQuantizeLinear", "MatMulIntegerToFloat"]
+    known = asked.table(answers)
+    assert known["ops"] == {"Add": {"operands": [0, 1], "rounded": ["QLinearAdd"], "floats": []}}
+    assert known["scaled"] == "MatMulIntegerToFloat"
+
+
+def test_the_cuda_provider_has_kernels_of_weights_alone() -> None:
+    assert not table("cuda")["ops"]
+    assert table("cuda")["weights"].keys() == {"MatMul", "Gemm"}
+    between = quantized(CASES["a sum"][0])
+    alone = quantized(f"{W} y = MatMul(x, wf)")
+    assert integer_nodes(next(roots(between)), "cpu")
+    assert not integer_nodes(next(roots(between)), "cuda")
+    assert list(integer_nodes(next(roots(alone)), "cuda").values()) == ["MatMulNBits"]
+
+
+def test_releases_are_named_that_were_asked() -> None:
+    told = json.loads(TABLE.read_text())
+    assert told["onnxruntime"] in told["source"]
+    assert told["providers"].keys() == {provider for _, provider in KINDS}
