@@ -6,9 +6,9 @@
 Each model (twelve of models/ where none is named) is quantized by onnxruntime in each of the ways, calibrated on
 inputs as the proof generates them, and fused for each target; so is the model itself.  One line a file: the verdict of
 the proof, the largest error, the ops on integers that onnxruntime runs of the file before and after, nodes, and which
-fused ops of the model the quantized file has not.  An activation in a product counted as such.  Exits with 1 where a
-file is refused, differs, has fewer ops on integers, or, quantized by `dynamic` or `nbits`, which leave everything
-between products in floats, lacks a fused op.
+fused ops of the model the quantized file has not, and why that is right.  An activation in a product counted as such.
+Exits with 1 where a file is refused, differs, has fewer ops on integers, or, quantized by `dynamic` or `nbits`, which
+leave everything between products in floats, lacks a fused op for no reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from onnxfuse.targets.target import Target
 
 ON_INTEGERS = ("QLinear", "QGemm", "QAttention", "MatMulInteger", "ConvInteger", "DynamicQuantizeMatMul", "MatMulNBits")
 """How the ops begin that compute on integers."""
-PRODUCTS = ("FusedMatMul", "FusedConv", "FusedGemm", "Gemm")
+ACTIVATIONS = ("Clip", "Relu", "Sigmoid", "Swish", "HardSwish", "Gelu")
+PRODUCTS = ("FusedMatMul", "FusedConv", "FusedGemm", "Gemm", "MatMulIntegerToFloat", "MatMulNBits")
 """Fused ops that are a product with what follows it: a quantized product is another op."""
 
 
@@ -113,13 +114,26 @@ def census(model: ModelProto) -> Counter[str]:
     return found
 
 
+def reason(op: str, count: int, quantized: ModelProto) -> str:
+    """Why so many fused ops of the model in floats cannot be in the quantized one; "" where nothing says so."""
+    every = list(nodes(quantized.graph, *quantized.functions))
+    made = {name: node for node in every for name in node.output}
+    read = (made.get(node.input[0]) for node in every if node.op_type == "DequantizeLinear")
+    tables = sum(node is not None and node.op_type == "Gather" for node in read)
+    if op.startswith("Embed") and tables >= count:
+        return "its table is bytes"
+    if op in ACTIVATIONS and sum(node.op_type == "ConvInteger" for node in every) >= count:
+        return "behind ConvInteger, whose sums no kernel converts, scales and activates"
+    return ""
+
+
 def line(path: Path, how: str, plain: ModelProto, build: Build, folder: Path) -> tuple[str, bool]:
     """What there is to say of a model that is quantized in one way; and whether it is right."""
     made = folder / f"{path.stem}.{how}.onnx"
     name = f"{path.stem:24} {how:12} {build.target.name:8}"
     try:
         if not made.exists():
-            HOW[how](_undeclared(path, folder), made)
+            _quantized(path, how, made)
         model = files.read(made, weights=True)
         before = kernels(model).total()
         done = optimize(model, build)
@@ -127,22 +141,25 @@ def line(path: Path, how: str, plain: ModelProto, build: Build, folder: Path) ->
         return f"{name} {' '.join(str(error).split())}", False
     after, verdict = kernels(done.model).total(), done.report.validation
     lacking = census(plain) - census(done.model)
-    told = ", ".join(f"{count} {op}" for op, count in sorted(lacking.items())) or "nothing"
+    why = {op: reason(op, count, model) for op, count in sorted(lacking.items())}
+    told = ", ".join(f"{lacking[op]} {op}" + f" ({text})" * bool(text) for op, text in why.items()) or "nothing"
     largest = f"{verdict.max_error or 0:.1e}"
     sizes = f"{count_nodes(model)} -> {count_nodes(done.model)} nodes"
     text = f"{name} {verdict.verdict} {largest}; {before} -> {after} on integers; {sizes}; not fused: {told}"
-    whole = how not in BETWEEN or not lacking
+    whole = how not in BETWEEN or all(why.values())
     return text, verdict.verdict == "equal" and after >= before and not done.report.left_out and whole
 
 
-def _undeclared(path: Path, folder: Path) -> Path:
-    """The model without declarations of values: quantizers refuse those of weights that they transpose."""
-    bare = folder / f"{path.stem}.onnx"
-    if not bare.exists():
+def _quantized(path: Path, how: str, made: Path) -> None:
+    """Quantize a model; where a quantizer refuses it for what it declares of values, without these declarations."""
+    try:
+        HOW[how](path, made)
+    except Exception:  # quantizers raise what they like
+        bare = made.with_suffix(".bare.onnx")
         model = onnx.load(path)
         del model.graph.value_info[:]
         onnx.save(model, bare)
-    return bare
+        HOW[how](bare, made)
 
 
 def main(arguments: list[str] | None = None) -> int:
