@@ -64,7 +64,7 @@ def _readers(graph: Graph) -> dict[str, list[int]]:
 
 def _kernel(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]], ops: Mapping[str, Any]) -> str:
     """The kernel on integers that an op of ai.onnx gets; "" where it has none there."""
-    entry = ops.get(node.op_type)
+    entry: Any = ops.get(node.op_type)
     if entry is None:
         return ""
     positions = range(len(node.input)) if entry["operands"] is None else entry["operands"]
@@ -78,7 +78,7 @@ def _kernel(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]],
 
 def _of_weights(graph: Graph, node: NodeProto, ops: Mapping[str, Any]) -> str:
     """The kernel of a product whose weights alone are integers: constants, scaled as it takes them; "" if none does."""
-    entry = ops.get(node.op_type)
+    entry: Any = ops.get(node.op_type)
     source = _source(graph, node.input[1]) if entry is not None and len(node.input) > 1 else None
     if source is None or any(a.name == "transB" and a.i for a in node.attribute):
         return ""
