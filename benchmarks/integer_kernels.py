@@ -37,6 +37,8 @@ from onnxfuse.targets.integer_kernels import TABLE
 
 BLOCK = 16
 PACKED = ("UINT4", "INT4", "UINT8", "INT8", "UINT16", "INT16")
+OPSET = {"FLOAT": 17, "FLOAT16": 21}
+"""The types of scales, and an opset whose QuantizeLinear takes them."""
 SCALED: Mapping[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "blocks": ((2, 8), {"axis": 0, "block_size": BLOCK}),
     "columns": ((8,), {"axis": 1}),
@@ -78,11 +80,12 @@ PROBES = (
 )
 
 
-def model(probe: Probe, kind: int, rounded: bool, constant: bool) -> onnx.ModelProto:
-    """The op on `kind`, its result rounded again or not, its operands behind the first constants or not."""
+def model(probe: Probe, kind: int, rounded: bool, constant: bool, real: str = "FLOAT") -> onnx.ModelProto:
+    """The op on `kind`, its result rounded again or not, its operands behind the first constants or not, with scales of
+    a real type."""
     element = helper.tensor_dtype_to_np_dtype(kind)
     constants = [
-        numpy_helper.from_array(np.array(0.02, np.float32), "scale"),
+        numpy_helper.from_array(np.array(0.02, _dtype(real)), "scale"),
         numpy_helper.from_array(np.zeros((), element), "zero"),
     ]
     inputs, nodes = [], []
@@ -98,20 +101,24 @@ def model(probe: Probe, kind: int, rounded: bool, constant: bool) -> onnx.ModelP
     nodes.append(helper.make_node(probe.op, operands, ["y"], **probe.attrs))
     if rounded:
         nodes.append(helper.make_node("QuantizeLinear", ["y", "scale", "zero"], ["r"]))
-    return _model(nodes, inputs, "r" if rounded else "y", constants, 17)
+    return _model(nodes, inputs, "r" if rounded else "y", constants, OPSET[real])
 
 
-def packed(op: str, kind: int, scaled: str) -> onnx.ModelProto:
+def packed(op: str, kind: int, scaled: str, real: str = "FLOAT") -> onnx.ModelProto:
     """A product with weights of a type of 4 or 8 bits, with a scale for each of blocks, columns, rows or for all."""
     weights = helper.make_tensor("q", kind, (2 * BLOCK, 8), np.ones(2 * BLOCK * 8, np.uint8).tolist())
     shape, attrs = SCALED[scaled]
-    scale = numpy_helper.from_array(np.ones(shape, np.float32), "scale")
+    scale = numpy_helper.from_array(np.ones(shape, _dtype(real)), "scale")
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "scale"], ["w"], **attrs),
         helper.make_node(op, ["x", "w"], ["y"]),
     ]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 2 * BLOCK))]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.DataType.Value(real), (2, 2 * BLOCK))]
     return _model(nodes, inputs, "y", [weights, scale], 21)
+
+
+def _dtype(real: str) -> Any:
+    return helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(real))
 
 
 def scaled() -> onnx.ModelProto:
@@ -151,7 +158,7 @@ def left_on_cuda(version: str, models: Sequence[onnx.ModelProto]) -> list[list[s
 
 
 def _ops(model: bytes) -> list[str]:
-    return [node.op_type for node in onnx.load_from_string(model).graph.node]
+    return [node.op_type for node in onnx.load_from_string(model).graph.node] if model else []
 
 
 def kernel(op: str, ops: Sequence[str]) -> str:
@@ -164,15 +171,17 @@ Question: TypeAlias = tuple[str, str, str, str]
 """What is asked (rounded, floats, weights, scaled), the op, the type of its bytes, and how it is done."""
 
 
-def questions() -> dict[Question, onnx.ModelProto]:
-    """All models that onnxruntime is asked about."""
-    found: dict[Question, onnx.ModelProto] = {("scaled", "MatMulInteger", "", ""): scaled()}
+def questions(real: str) -> dict[Question, onnx.ModelProto]:
+    """All models that onnxruntime is asked about, with scales of a type."""
+    found: dict[Question, onnx.ModelProto] = {}
+    if real == "FLOAT":  # DynamicQuantizeLinear gives no others
+        found["scaled", "MatMulInteger", "", ""] = scaled()
     for probe, kind, constant in product(PROBES, ("UINT8", "INT8"), (False, True)):
         dtype, how = TensorProto.DataType.Value(kind), "constant" if constant else "computed"
-        found["rounded", probe.op, kind, how] = model(probe, dtype, True, constant)
-        found["floats", probe.op, kind, how] = model(probe, dtype, False, constant)
+        found["rounded", probe.op, kind, how] = model(probe, dtype, True, constant, real)
+        found["floats", probe.op, kind, how] = model(probe, dtype, False, constant, real)
     for op, kind, how in product(("MatMul", "Gemm"), PACKED, SCALED):
-        found["weights", op, kind, how] = packed(op, TensorProto.DataType.Value(kind), how)
+        found["weights", op, kind, how] = packed(op, TensorProto.DataType.Value(kind), how, real)
     return found
 
 
@@ -206,17 +215,16 @@ def weights(kernels: Mapping[Question, str]) -> Iterator[tuple[str, dict[str, An
 
 def tables() -> dict[str, Any]:
     """What one version of onnxruntime says of both providers."""
-    asked, version = questions(), onnxruntime().__version__
-    on_cuda = left_on_cuda(version, list(asked.values()))
+    version = onnxruntime().__version__
+    found: dict[str, dict[str, Any]] = {"cpu": {}, "cuda": {}}
+    for real in OPSET:
+        asked = questions(real)
+        found["cpu"][real] = table({question: left(model) for question, model in asked.items()})
+        on_cuda = left_on_cuda(version, list(asked.values()))
+        found["cuda"][real] = table(dict(zip(asked, on_cuda, strict=True)))
     asked_of = f"onnxruntime and of {cuda_kernels.PACKAGE} {version}"
-    return {
-        "onnxruntime": version,
-        "source": f"what sessions of {asked_of} run, by benchmarks/integer_kernels.py",
-        "providers": {
-            "cpu": table({question: left(model) for question, model in asked.items()}),
-            "cuda": table(dict(zip(asked, on_cuda, strict=True))),
-        },
-    }
+    source = f"what sessions of {asked_of} run, by benchmarks/integer_kernels.py"
+    return {"onnxruntime": version, "source": source, "providers": found}
 
 
 def main(arguments: list[str] | None = None) -> int:

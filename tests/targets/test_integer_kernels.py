@@ -60,7 +60,7 @@ def test_nodes_on_integers_are_those_of_which_onnxruntime_makes_such_kernels(nam
         ahead = f"{Q} kf = DequantizeLinear(k, s2, z2)"
         model = quantized(f"{ahead} {nodes}", inputs="float[b,2,8,8] x", constants="uint8 zero = {0}")
     graph = next(roots(model))
-    found = {graph.nodes[index].output[0]: kernel for index, kernel in integer_nodes(graph).items()}
+    found = {graph.nodes[index].output[0]: kernel for index, kernel in integer_nodes(graph, "cpu").items()}
     assert found.keys() == wanted
     run = kernels(model)
     assert bool(run) == bool(wanted), "as onnxruntime has it"
@@ -73,7 +73,7 @@ def test_nodes_on_integers_are_those_of_which_onnxruntime_makes_such_kernels(nam
 def test_weights_of_few_bits_are_multiplied_as_they_are(op: str, scaled: str) -> None:
     for kind in (TensorProto.INT4, TensorProto.UINT8, TensorProto.INT16):
         model = asked.packed(op, kind, scaled)
-        assert Counter(integer_nodes(next(roots(model))).values()) == kernels(model)
+        assert Counter(integer_nodes(next(roots(model)), "cpu").values()) == kernels(model)
 
 
 def test_the_table_is_what_onnxruntime_says_of_these() -> None:
@@ -85,7 +85,7 @@ def test_the_table_is_what_onnxruntime_says_of_these() -> None:
 
 
 def test_the_table_is_made_of_what_is_left_of_each_question() -> None:
-    answers = {question: [question[1]] for question in asked.questions()}
+    answers = {question: [question[1]] for question in asked.questions("FLOAT")}
     assert asked.table(answers) == {"ops": {}, "weights": {}, "scaled": ""}
     answers["rounded", "Add", "UINT8", "computed"] = ["QLinearAdd"]
     answers["scaled", "MatMulInteger", "", ""] = ["DynamicQuantizeLinear", "MatMulIntegerToFloat"]
@@ -104,7 +104,20 @@ def test_the_cuda_provider_has_kernels_of_weights_alone() -> None:
     assert list(integer_nodes(next(roots(alone)), "cuda").values()) == ["MatMulNBits"]
 
 
+def test_half_precision_has_kernels_of_weights_on_cuda_alone() -> None:
+    weights = next(roots(asked.packed("MatMul", TensorProto.INT4, "blocks", "FLOAT16")))
+    assert not integer_nodes(weights, "cpu")
+    assert list(integer_nodes(weights, "cuda").values()) == list(integer_nodes(weights, "cpu", "cuda").values())
+    assert list(integer_nodes(weights, "cuda").values()) == ["MatMulNBits"]
+    add = next(probe for probe in asked.PROBES if probe.op == "Add")
+    for real, found in (("FLOAT", ["QLinearAdd"]), ("FLOAT16", [])):
+        model = asked.model(add, TensorProto.UINT8, True, False, real)
+        assert list(integer_nodes(next(roots(model)), "cpu", "cuda").values()) == found
+        assert (asked.kernel("Add", asked.left(model)) == "QLinearAdd") == bool(found)
+
+
 def test_releases_are_named_that_were_asked() -> None:
     told = json.loads(TABLE.read_text())
     assert told["onnxruntime"] in told["source"]
     assert told["providers"].keys() == {provider for _, provider in KINDS}
+    assert all(known.keys() == asked.OPSET.keys() for known in told["providers"].values())
