@@ -27,13 +27,22 @@ from onnxfuse.targets.cuda_provider import TABLE
 PACKAGE, PROVIDER = "onnxruntime-gpu", "CUDAExecutionProvider"
 DOMAINS = ("", "com.microsoft")
 """Of which kernels are kept; the registry has onnxruntime's internal ones besides."""
-STAND_IN = """static void *room[512], *table[256];
+STAND_IN = """#include <stdlib.h>
+static void *room[512], *table[256];
 static void *same(void) { return room; }
 __attribute__((constructor)) static void fill(void) { for (int i = 0; i < 256; i++) table[i] = same; room[0] = table; }
 """
 """An object in C++'s eyes, each of whose methods returns it."""
 GIVES_OBJECT = re.compile(r"__cudaRegisterFatBinary|\w*(Error|Status)(Name|String)|\w+_INTERNAL")
 """Functions that return an address; all others return 0, which is CUDA's success."""
+OF_THEIR_OWN = {
+    "cudaGetDeviceCount": "int cudaGetDeviceCount(int *count) { *count = 1; return 0; }",
+    "cudaMalloc": "int cudaMalloc(void **p, size_t n) { *p = malloc(n); return 0; }",
+    "cudaMallocHost": "int cudaMallocHost(void **p, size_t n) { *p = malloc(n); return 0; }",
+    "cudaHostAlloc": "int cudaHostAlloc(void **p, size_t n, unsigned f) { *p = malloc(n); return 0; }",
+    "cudaMemGetInfo": "int cudaMemGetInfo(size_t *a, size_t *b) { *a = *b = (size_t)1 << 34; return 0; }",
+}
+"""Functions that must do more: a session wants a card and its memory, though it runs nothing."""
 
 
 # ---------------------------------------------------------------------------------------------------------- stand-ins
@@ -63,8 +72,8 @@ def stand_in(folder: Path, name: str, functions: dict[str, bool]) -> None:
     """Compile a library of this name with these functions.  Versions of symbols are called as their library is."""
     lines = [STAND_IN]
     for function in functions:
-        if function == "cudaGetDeviceCount":
-            lines.append(f"int {function}(int *count) {{ *count = 1; return 0; }}")
+        if function in OF_THEIR_OWN:
+            lines.append(OF_THEIR_OWN[function])
         elif GIVES_OBJECT.fullmatch(function):
             lines.append(f"void *{function}(void) {{ return room; }}")
         else:
@@ -81,18 +90,23 @@ def stand_in(folder: Path, name: str, functions: dict[str, bool]) -> None:
 
 def asked(environment: Environment) -> dict[str, Any]:
     """What `ort_probe` finds in an environment with onnxruntime-gpu."""
+    found: dict[str, Any] = answered(environment, PROBE, [], PROVIDER)
+    return found
+
+
+def answered(environment: Environment, script: Path, questions: Any, *arguments: str) -> Any:
+    """What a script answers to questions, both of which it finds pickled, in an environment with onnxruntime-gpu."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        questions, answers = folder / "questions", folder / "answers"
+        asked, answers = folder / "questions", folder / "answers"
         libraries = sorted((environment.folder / "onnxruntime" / "capi").glob("libonnxruntime_providers_*.so"))
         for name, functions in wanted(libraries).items():
             stand_in(folder, name, functions)
-        questions.write_bytes(pickle.dumps([]))
+        asked.write_bytes(pickle.dumps(questions))
         variables = {**environment.variables(), "LD_LIBRARY_PATH": temporary}
-        command = environment.command(PROBE, str(questions), str(answers), PROVIDER)
+        command = environment.command(script, str(asked), str(answers), *arguments)
         subprocess.run(command, check=True, env=variables, stderr=subprocess.DEVNULL)
-        found: dict[str, Any] = pickle.loads(answers.read_bytes())
-        return found
+        return pickle.loads(answers.read_bytes())
 
 
 def table(kernels: Iterable[Sequence[Any]], schemas: Iterable[Sequence[Any]]) -> dict[str, dict[str, Any]]:

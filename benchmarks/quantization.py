@@ -2,11 +2,11 @@
 compute in integers, and how far is it off?
 
     python -m benchmarks.quantization
-    python -m benchmarks.quantization my_models/ --keep weighted --targets ort --quantizers static
+    python -m benchmarks.quantization my_models/ --keep weighted --targets ort --quantizers static one-scale
 
 Each model is quantized as it is and as every target writes it, with each --keep, by quantize_dynamic, quantize_static
 (QDQ, calibrated with what the files are compared on), both with a scale for each channel, and MatMulNBitsQuantizer (4
-bits, blocks of 16).  Products are counted in what the quantizer writes, and in what a session of onnxruntime makes of
+bits, blocks of 16); `one-scale` is quantize_static with one scale for the whole of a weight.  Products are counted in what the quantizer writes, and in what a session of onnxruntime makes of
 it with all optimizations; of `--keep weighted` those with a weight.  The error is |quantized - float| / |float| of the
 whole of an output, the largest of the outputs, the mean over eight draws of inputs: one draw says little, since what is
 rounded up in one file may be rounded down in another.
@@ -84,6 +84,10 @@ def static(source: Path, result: Path, feeds: Feeds) -> None:
     quantize_static(source, result, _Reader(feeds), per_channel=True)
 
 
+def one_scale(source: Path, result: Path, feeds: Feeds) -> None:
+    quantize_static(source, result, _Reader(feeds))
+
+
 def nbits(source: Path, result: Path, feeds: Feeds) -> None:
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer  # wants onnx_ir
 
@@ -93,6 +97,8 @@ def nbits(source: Path, result: Path, feeds: Feeds) -> None:
 
 
 QUANTIZERS: Mapping[str, Callable[[Path, Path, Feeds], None]] = {"dynamic": dynamic, "static": static, "nbits": nbits}
+OTHERS: Mapping[str, Callable[[Path, Path, Feeds], None]] = {"one-scale": one_scale}
+"""Ways that are measured where they are asked for."""
 
 
 @dataclass
@@ -176,7 +182,7 @@ def examined(row: Row, source: Path, feeds: Feeds, expected: Sequence[Sequence[A
     """What the row's quantizer makes of a file."""
     result, optimized = folder / f"{source.stem}.{row.quantizer}.onnx", folder / "optimized.onnx"
     try:
-        QUANTIZERS[row.quantizer](source, result, feeds)
+        {**QUANTIZERS, **OTHERS}[row.quantizer](source, result, feeds)
         model = onnx.load(result)
         row.products, row.weighted = quantized(model), quantized(model, weighted=True)
         row.error = error_of(computed(result, feeds, optimized), expected)
@@ -227,7 +233,7 @@ def measured(path: Path, keeps: Sequence[str], targets: Sequence[str], quantizer
 def shown(row: Row) -> str:
     """A line of the table."""
     figures = row.refused or f"{row.products:5}{row.kernels:9}{row.weighted:10}{row.error:9.4f}"
-    return f"{row.model:24}{row.quantizer:9}{row.keep:9}{row.column:11}{figures:33}  {row.wrong}".rstrip()
+    return f"{row.model:24}{row.quantizer:10}{row.keep:9}{row.column:11}{figures:33}  {row.wrong}".rstrip()
 
 
 def summed(rows: Iterable[Row]) -> Iterator[str]:
@@ -238,7 +244,7 @@ def summed(rows: Iterable[Row]) -> Iterator[str]:
             groups.setdefault((row.quantizer, row.keep, row.column), []).append(row)
     for (quantizer, keep, target), group in groups.items():
         wrong = ", ".join(f"{row.model} {row.wrong}" for row in group if row.wrong)
-        yield f"{quantizer:9}{keep:9}{target:11}{sum(not r.wrong for r in group):3} of {len(group)}  {wrong}".rstrip()
+        yield f"{quantizer:10}{keep:9}{target:11}{sum(not r.wrong for r in group):3} of {len(group)}  {wrong}".rstrip()
 
 
 def recorded(rows: Iterable[Row], date: str) -> str:
@@ -253,7 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("models", type=Path, nargs="*", help="files and folders (default: twelve of models/)")
     parser.add_argument("--keep", nargs="+", choices=("none", "all", "weighted"), default=("none", "all", "weighted"))
     parser.add_argument("--targets", nargs="+", choices=list(TARGETS), default=list(TARGETS))
-    parser.add_argument("--quantizers", nargs="+", choices=list(QUANTIZERS), default=list(QUANTIZERS))
+    parser.add_argument("--quantizers", nargs="+", choices=[*QUANTIZERS, *OTHERS], default=list(QUANTIZERS))
     parser.add_argument("--record", type=Path, metavar="FILE.json", help="default: benchmarks/results/, with the date")
     given = parser.parse_args(arguments)
     logging.disable(logging.WARNING)

@@ -30,6 +30,7 @@ from onnxfuse.rewriting.convert_opset import convert, loadable, raisable
 from onnxfuse.rewriting.inline import expand
 from onnxfuse.rewriting.plan import UnrealisableError
 from onnxfuse.rewriting.provenance import FusedNode, Vanished, vanished
+from onnxfuse.rewriting.quantize_first import quantize_first
 from onnxfuse.rewriting.stored import Room
 from onnxfuse.rewriting.writer import Writer
 from onnxfuse.targets.compatibility import compatibility
@@ -95,6 +96,9 @@ def lower(
     while True:
         try:
             source = Source(at, base_dir, catalogue)
+            if any(node.op_type == "DynamicQuantizeLinear" for node in at.graph.node):
+                moved = quantize_first(source.lifted)
+                source = source if moved is at else Source(moved, base_dir, catalogue)
             fused = fuse(source, catalogue, why=why, progress=progress, raising=raising)
             if runtime is not None:
                 compatibility(fused.model, runtime)

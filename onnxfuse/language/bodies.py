@@ -33,7 +33,7 @@ from .rule import Rule, called_in, literal, targets
 
 UNKNOWN = "?"
 """The dimensions of a value in a body, of which only the rank is known."""
-LEFT = frozenset({"Conv"})
+LEFT = frozenset({"Conv", "com.microsoft.MatMulNBits"})
 """Products that are left to the runtime: in a body with one, the fused ops around it may be called, each with a kernel
 of its own, and need not be written out."""
 
@@ -123,8 +123,9 @@ class Body:
         self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any], count: int, base: str = "y"
     ) -> list[str]:
         """One node; the names of its outputs."""
+        domain, _, op = op.removeprefix("ai.onnx.").rpartition(".")
         names = [self.fresh(base or op.lower()) for _ in range(count)]
-        made = NodeProto(op_type=op, name=names[0], input=inputs, output=names)
+        made = NodeProto(op_type=op, name=names[0], input=inputs, output=names, domain=domain)
         made.attribute.extend(make_attribute(k, v) for k, v in sorted(attrs.items()))
         self.nodes.append(made)
         ranks = [0 if number_of(name) is not None else self.ranks.get(name, -1) for name in inputs]

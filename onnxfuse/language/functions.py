@@ -25,7 +25,7 @@ from onnxfuse.terms.term import HALF
 
 from .bodies import LEFT, Body, Call, Ref, Use, environment, output_dtype, output_names
 from .catalogue import Catalogue
-from .rule import Rule, targets
+from .rule import OTHER, Rule, targets
 
 CAST_LIKE = 15
 """The first opset that has CastLike."""
@@ -120,8 +120,8 @@ def function(
     read = {name for node in made.node for name in node.input}
     made.input.extend(name for name in body.numbers if number_of(name) is not None and name in read)
     made.opset_import.append(helper.make_opsetid("", opset))
-    if any(node.domain == DOMAIN for node in made.node):
-        made.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    domains = sorted({node.domain for node in made.node} - {""})
+    made.opset_import.extend(helper.make_opsetid(domain, 1) for domain in domains)
     return made
 
 
@@ -137,13 +137,13 @@ def _as_equations(
     """A body of what the op's definition says."""
     equations = definition.equations
     calls = definition.called
-    island = use.dtype in HALF and not calls & PRODUCTS
+    island = use.dtype in HALF and not {op.rpartition(".")[2] for op in calls} & PRODUCTS
     results = output_names(definition)[: len(use.outputs)]
     body = Body(catalogue, opset, use.dtype, call if calls & LEFT else None, taken=_taken(definition))
     if island:
         body.dtype = TensorProto.FLOAT
         args = [
-            replace(a, narrow=True) if a and p.kind not in ("int", "bool") else a
+            replace(a, narrow=True) if a and p.kind not in OTHER else a
             for a, p in zip(args, definition.tensors, strict=False)
         ]
     elif generic:
@@ -196,4 +196,4 @@ def _taken(definition: Rule) -> set[str]:
 def _typed(definition: Rule, args: Sequence[Ref | None]) -> str:
     """The first input that has the op's real element type; "" if none is given."""
     given = zip(definition.tensors, args, strict=False)
-    return next((a.name for p, a in given if a and not a.boolean and p.kind not in ("int", "bool")), "")
+    return next((a.name for p, a in given if a and not a.boolean and p.kind not in OTHER), "")

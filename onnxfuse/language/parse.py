@@ -35,7 +35,7 @@ FUNCTION = ("is",)
 """Sections of what begins with a small letter."""
 SECTIONS = ("match", "let", "where", "emit", "meaning", "standard", "kernel", "cost", "test")
 REPEATABLE = ("match",)
-KINDS = ("const", "bool", "sum", "real", "int")
+KINDS = ("const", "bool", "sum", "real", "int", "bytes")
 """What an annotation in a rule's head may demand of a tensor: constant, of booleans, the rest of a sum, ..."""
 
 LARGEST = 1 << 16

@@ -28,6 +28,8 @@ Statement: TypeAlias = ast.Assign
 
 ANY = "any"
 """The kind of an input that `...` stands for: it may be absent."""
+OTHER = ("int", "bool", "bytes")
+"""The kinds of inputs that are not of the op's real element type."""
 REST = "..."
 """The name of the attributes that `...` stands for."""
 

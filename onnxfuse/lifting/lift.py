@@ -54,7 +54,9 @@ def lift(
     known, effects = _Known(), effects or Effects.of(graph.model)
     unread = set[str]() if parent is None else parent.unread
     of_nodes = [effects(node, graph.opset) for node in graph.nodes]
-    shared, integer = shared_values(graph, of_nodes), integer_nodes(graph)
+    # What has function bodies runs wherever it is opened.
+    providers = ("cpu", "cuda") if catalogue is None or catalogue.target.functions else (catalogue.target.provider,)
+    shared, integer = shared_values(graph, of_nodes), integer_nodes(graph, *providers)
     while True:
         view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)
         view.catalogue, view.decides, view.integer, view.asked = catalogue, decides, integer, asked

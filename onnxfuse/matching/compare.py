@@ -12,7 +12,13 @@ from onnxfuse.model import dims
 from onnxfuse.model.dims import Sym
 from onnxfuse.terms.term import REAL, Term
 
-KIND_TEXT = {"const": "a constant", "bool": "booleans", "real": "real numbers", "int": "integers"}
+KIND_TEXT = {
+    "const": "a constant",
+    "bool": "booleans",
+    "real": "real numbers",
+    "int": "integers",
+    "bytes": "bytes",
+}
 
 
 def kind_fits(kind: str, t: Term) -> bool:
@@ -25,6 +31,8 @@ def kind_fits(kind: str, t: Term) -> bool:
         return t.dtype in REAL
     if kind == "int":
         return t.dtype in (TensorProto.INT64, TensorProto.INT32)
+    if kind == "bytes":
+        return t.dtype in (TensorProto.INT8, TensorProto.UINT8)
     return True
 
 

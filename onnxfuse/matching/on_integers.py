@@ -1,6 +1,7 @@
 """What a search leaves alone since onnxruntime runs it on integers: a fused op would run it on floats.
 
-A match may use the result of such a node, and give it its operands; it may not compute inside what the node computes.
+A match may use the result of such a node, and give it its operands; it may not compute inside what the node computes,
+but for an op that stays on integers itself.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from onnxfuse.lifting.view import View
-from onnxfuse.model.op_traits import PRODUCTS, VIEWS
+from onnxfuse.model.op_traits import ON_INTEGERS, PRODUCTS, VIEWS
 from onnxfuse.terms.normal.table import split_scalar
 from onnxfuse.terms.term import Term
 
@@ -32,7 +33,8 @@ def kept_apart(matches: Sequence[Match], integer: Mapping[int, int], taken: dict
     """The matches that compute nothing inside that runs on integers; for each of the others `taken` gets the node."""
     kept = []
     for match in matches:
-        at = next((integer[term.id] for term in match.cover if term.id in integer), None)
+        stays = _bare(match.emitted).op.rpartition(".")[2] in ON_INTEGERS
+        at = None if stays else next((integer[term.id] for term in match.cover if term.id in integer), None)
         if at is None:
             kept.append(match)
         else:

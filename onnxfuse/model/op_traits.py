@@ -84,6 +84,9 @@ _ROWS = """
     LogSoftmax                       like_first row_by_row coerced moderate kernel
     LpNormalization                  like_first
     MatMul                           row_by_row product quantizable moderate foldable common
+    MatMulInteger                    product
+    MatMulIntegerToFloat             product integer
+    MatMulNBits                      product integer
     Max                              broadcast commutative foldable continuous
     Mean                             broadcast foldable
     MeanVarianceNormalization        like_first
@@ -221,6 +224,8 @@ KERNELS = _ops("kernel")
 """What fusions of several steps make: where an exporter wrote one, it is one kernel already."""
 QUANTIZABLE = _ops("quantizable")
 """Products of the second input with the first that quantizers know by what they are called."""
+ON_INTEGERS = _ops("integer")
+"""Products that onnxruntime computes on integers, be it from their function body."""
 SOFTMAX = _ops("softmax")
 """Ops that make the weights of attention."""
 COERCED = _ops("coerced")

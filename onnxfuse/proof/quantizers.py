@@ -11,7 +11,8 @@ The original is run again with every number that a quantizer reads moved by as m
                                                           s: the largest scale, n(x) between -1 and 1
 
 with n of DRAWS kinds, each of which looks random (the sine of a large multiple).  A number beyond all steps, such as an
-infinity or what fills a mask, says nothing of how the others are rounded.  Nothing but the values at a boundary changes
+infinity or what fills a mask, says nothing of how the others are rounded.  What is read in half precision has been
+rounded to that besides, by OWN units in the last place of its own.  Nothing but the values at a boundary changes
 by that, and what comes of it, as far as it goes beyond the tolerance, is what rounding may do: to the farthest element,
 and to all of them together.  Where no value lies at a boundary, no output moves, and nothing is allowed beyond the
 tolerance.
@@ -19,16 +20,18 @@ tolerance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
 
-from onnxfuse.model.walk import attribute_graphs, nodes
+from onnxfuse.model.element_flow import UNKNOWN, Flow, Kind
+from onnxfuse.model.walk import has_bodies, nodes
 from onnxfuse.runtime.quiet import Session, SessionError
+from onnxfuse.terms.term import HALF
 
 from . import numerics
 from .bfloat16 import emulated
@@ -38,6 +41,9 @@ QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 """Ops that round their first input to few steps."""
 ROUNDINGS = 8.0
 """Units in the last place of the largest number, by which what a quantizer reads may be off: sums in another order."""
+OWN = 2.0
+"""Units in the last place of a number in half precision, by which it may be off: it is rounded from what was computed
+in float32, and an op before may have rounded what it is computed from."""
 DRAWS = 8
 """An element that rounding puts on the other side is there in one of so many draws, but for one in a hundred."""
 STEPS = 2.0**16
@@ -56,7 +62,7 @@ class Boundaries:
         self._model, self._base_dir = model, base_dir
         self._session: Session | None = None
         self._known: dict[str, list[_Move]] = {}
-        self._none = not any(node.op_type in QUANTIZERS for node in nodes(model.graph))
+        self._none = not any(node.op_type in QUANTIZERS for node in nodes(model.graph, *model.functions))
 
     unknown = ""
     """Why nothing is allowed though there are quantizers; "" where that is not so."""
@@ -122,32 +128,59 @@ class _Move:
 
 
 def shaken(model: ModelProto) -> ModelProto:
-    """A copy of the model in which what quantizers read is moved, by an input that says which draw it is."""
+    """A copy of the model in which what quantizers read is moved, by an input that says which draw it is.
+
+    Functions are written out where they are called, if there are quantizers in any."""
     made = ModelProto()
+    if any(node.op_type in QUANTIZERS for node in nodes(*model.functions)):
+        try:
+            model = inliner.inline_local_functions(model)
+        except Exception as error:  # onnx raises its own C++ errors, and ValueError above 2 GiB
+            raise SessionError(str(error)) from error
     made.CopyFrom(model)
+    flow = Flow(made)
     made.graph.input.append(helper.make_tensor_value_info(_SEED, TensorProto.FLOAT, ()))
-    _shake(made.graph)
+    _shake(made.graph, flow, flow.main)
     return made
 
 
-def _shake(graph: GraphProto) -> None:
+def _shake(graph: GraphProto, flow: Flow, known: Mapping[str, Kind]) -> None:
     kept: list[NodeProto] = []
     for node in graph.node:
-        for _, body in attribute_graphs(node):
-            _shake(body)
+        for body, inner in list(flow.bodies(node, known)) if has_bodies(node) else []:
+            _shake(body, flow, inner)
         if node.op_type in QUANTIZERS:
-            kept += _moved(node)
+            kept += _moved(node, known.get(node.input[0], UNKNOWN).dtype)
         kept.append(node)
     copies = [NodeProto.FromString(node.SerializeToString()) for node in kept]
     del graph.node[:]
     graph.node.extend(copies)
 
 
-def _moved(node: NodeProto) -> list[NodeProto]:
+def _moved(node: NodeProto, dtype: int) -> list[NodeProto]:
     """Nodes that move what a quantizer reads, and make it read that."""
+    if dtype not in HALF:
+        return _shifted(node)
+    # All of it in float32, and rounded again.
+    given, wide = node.input[0], f"onnxfuse/quantizers/{node.output[0]}/wide"
+    scale, node.input[0] = node.input[1], wide
+    if node.op_type == "QuantizeLinear":
+        node.input[1] = f"{wide}/scale"
+    made = [
+        helper.make_node("Cast", [given], [wide], to=TensorProto.FLOAT),
+        *([helper.make_node("Cast", [scale], [node.input[1]], to=TensorProto.FLOAT)] * (node.input[1] != scale)),
+        *_shifted(node, OWN * numerics.epsilon(helper.tensor_dtype_to_np_dtype(dtype))),
+        helper.make_node("Cast", [node.input[0]], [f"{wide}/rounded"], to=dtype),
+    ]
+    node.input[0], node.input[1] = f"{wide}/rounded", scale
+    return made
+
+
+def _shifted(node: NodeProto, share: float = 0.0) -> list[NodeProto]:
+    """The same in float32; by this share of each number besides."""
     read, own = node.input[0], f"onnxfuse/quantizers/{node.output[0]}"
     numbers = {"spread": _SPREAD, "highest": _HIGHEST, "lowest": -_HIGHEST}
-    numbers["unit"] = ROUNDINGS * numerics.epsilon(np.dtype(np.float32))
+    numbers |= {"unit": ROUNDINGS * numerics.epsilon(np.dtype(np.float32)), "share": share}
     node.input[0], largest = f"{own}/moved", f"{own}/largest"
     within: list[NodeProto] = []
     if node.op_type == "QuantizeLinear":  # the steps of a dynamic one are as large as its largest number asks for
@@ -170,7 +203,10 @@ def _moved(node: NodeProto) -> list[NodeProto]:
         helper.make_node("Abs", [read], [f"{own}/size"]),
         helper.make_node("ReduceMax", [f"{own}/size"], [largest], keepdims=0),
         *within,
-        helper.make_node("Mul", [reach, f"{own}/unit"], [f"{own}/most"]),
+        helper.make_node("Mul", [reach, f"{own}/unit"], [f"{own}/together"]),
+        helper.make_node("Min", [f"{own}/size", f"{own}/highest"], [f"{own}/number"]),
+        helper.make_node("Mul", [f"{own}/number", f"{own}/share"], [f"{own}/alone"]),
+        helper.make_node("Add", [f"{own}/together", f"{own}/alone"], [f"{own}/most"]),
         helper.make_node("Mul", [f"{own}/noise", f"{own}/most"], [f"{own}/by"]),
         helper.make_node("Add", [read, f"{own}/by"], [node.input[0]]),
     ]

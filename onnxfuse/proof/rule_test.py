@@ -196,9 +196,9 @@ def write(rule: Rule, variant: Variant, catalogue: Catalogue, dtype: int) -> Cas
     graph = helper.make_graph(
         body.nodes, "rule", inputs, [helper.make_tensor_value_info(result.name, dtype, None)], initializers
     )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)], ir_version=10
-    )
+    domains = sorted({DOMAIN, *(node.domain for node in body.nodes)} - {""})
+    imports = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     return Case(_name(rule, variant), repr(setting), model, feeds)
 
 
@@ -239,7 +239,7 @@ def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tup
     """A tensor of the shape that ``test:`` gives: ``[2, 7]``, or ``positive([7])`` for what must be; ``halves([7])``
     and ``pairs([7])`` are constants whose last axis repeats, as a whole or element by element, ``lower([7, 9])`` one of
     1 up to the diagonal and 0 behind it, ``upper([7, 9])`` of 0 up to it and -1e4 behind, ``hidden([7])`` of -inf,
-    ``numbers([1, 0, 2])`` one of these.  Tensors of kind `int` are indices from 0 to 3."""
+    ``numbers([1, 0, 2])`` one of these.  Tensors of kind `int` are indices from 0 to 3, those of `bytes` are uint8."""
     wanted = rule.test.get(p.name)
     if wanted is None:
         raise rule.source.error(f"`test:` gives no shape for {p.name}", 1, f"such as  {p.name}=[2, 7, 64]")
@@ -257,6 +257,8 @@ def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tup
         )
     if p.kind == "int":
         return TensorProto.INT64, rng.integers(0, 4, shape)
+    if p.kind == "bytes":
+        return TensorProto.UINT8, rng.integers(0, 256, shape, np.uint8)
     if p.kind == "bool":
         array = rng.random(shape) < 0.8
         return TensorProto.BOOL, array

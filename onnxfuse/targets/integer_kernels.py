@@ -1,9 +1,10 @@
 """Which nodes of a quantized model onnxruntime runs on integers: fusing across them would lose a kernel.
 
 onnxruntime looks for a DequantizeLinear on each operand of an op and, for most ops, a QuantizeLinear on its result, and
-nothing else there; a Relu before that QuantizeLinear goes into it.  integer_kernels.json says for which ops it then has
-a kernel on integers; benchmarks/integer_kernels.py asked it.  Constant weights of few bits it multiplies as they are,
-by numbers of any kind, and what MatMulInteger gives is converted and scaled in the same kernel.
+nothing else there; a Relu before that QuantizeLinear goes into it.  integer_kernels.json says for which ops an
+execution provider then has a kernel on integers, and of which version; benchmarks/integer_kernels.py asked it.
+Constant weights of few bits it multiplies as they are, by numbers of any kind, which is all that its CUDA provider does
+on integers; what MatMulInteger gives is converted and scaled in the same kernel.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +31,33 @@ _CLIPS = ("Relu", "Clip")
 
 
 @cache
-def table() -> Mapping[str, Any]:
-    """The version of onnxruntime, the ops, and those of weights alone."""
-    found: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
-    return found
+def table(provider: str, real: str = "FLOAT") -> Mapping[str, Any]:
+    """Of an execution provider of onnxruntime, for scales of a type, the ops, those of weights alone, and the kernel of
+    a MatMulInteger with what converts and scales its result, if it has one; nothing of types it was not asked about."""
+    known: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))["providers"][provider]
+    return known.get(real) or {"ops": {}, "weights": {}, "scaled": ""}
 
 
-def integer_nodes(graph: Graph) -> dict[int, str]:
-    """The positions of nodes of a scope that run on integers, and what becomes of each, such as QLinearConv."""
+def integer_nodes(graph: Graph, *providers: str) -> dict[int, str]:
+    """The positions of nodes of a scope that one of these execution providers runs on integers, and what becomes of
+    each, such as QLinearConv."""
     if not any("Linear" in node.op_type or node.op_type.endswith("Integer") for node in graph.nodes):
         return {}
-    readers = _readers(graph)
-    found: dict[int, str] = {}
-    for index, node in enumerate(graph.nodes):
-        if node.domain in STANDARD and (kernel := _kernel(graph, node, readers) or _of_weights(graph, node)):
-            found[index] = kernel
-        if node.op_type == "MatMulInteger":
-            found.update(dict.fromkeys(_scaled(graph, index, readers), "MatMulIntegerToFloat"))
+    readers, found = _readers(graph), dict[int, str]()
+    for (index, node), provider in product(enumerate(graph.nodes), providers):
+        kernel = _kernel(graph, node, readers, provider) or _of_weights(graph, node, provider)
+        if node.domain in STANDARD and kernel:
+            found.setdefault(index, kernel)
+        if node.op_type == "MatMulInteger" and (scaled := table(provider)["scaled"]):
+            found.update(dict.fromkeys(_scaled(graph, index, readers), scaled))
     return found
+
+
+def _real(graph: Graph, source: NodeProto) -> str:
+    """The type of the scales of a DequantizeLinear, which is that of what it gives."""
+    scale = _constant(graph, source.input[1])
+    dtype = scale.data_type if scale is not None else graph.type_of(source.input[1])[0]
+    return TensorProto.DataType.Name(dtype or TensorProto.FLOAT)
 
 
 def _readers(graph: Graph) -> dict[str, list[int]]:
@@ -58,9 +69,12 @@ def _readers(graph: Graph) -> dict[str, list[int]]:
     return readers
 
 
-def _kernel(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]]) -> str:
+def _kernel(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]], provider: str) -> str:
     """The kernel on integers that an op of ai.onnx gets; "" where it has none there."""
-    entry = table()["ops"].get(node.op_type)
+    if node.op_type not in table(provider)["ops"]:
+        return ""
+    source = next(filter(None, (_source(graph, name) for name in node.input)), None)
+    entry: Any = None if source is None else table(provider, _real(graph, source))["ops"].get(node.op_type)
     if entry is None:
         return ""
     positions = range(len(node.input)) if entry["operands"] is None else entry["operands"]
@@ -72,11 +86,12 @@ def _kernel(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]])
     return ""
 
 
-def _of_weights(graph: Graph, node: NodeProto) -> str:
+def _of_weights(graph: Graph, node: NodeProto, provider: str) -> str:
     """The kernel of a product whose weights alone are integers: constants, scaled as it takes them; "" if none does."""
-    entry = table()["weights"].get(node.op_type)
-    source = _source(graph, node.input[1]) if entry is not None and len(node.input) > 1 else None
-    if source is None or any(a.name == "transB" and a.i for a in node.attribute):
+    weighted = node.op_type in table(provider)["weights"] and len(node.input) > 1
+    source = _source(graph, node.input[1]) if weighted else None
+    entry: Any = None if source is None else table(provider, _real(graph, source))["weights"].get(node.op_type)
+    if source is None or entry is None or any(a.name == "transB" and a.i for a in node.attribute):
         return ""
     weights, scale = (_constant(graph, name) for name in source.input[:2])
     if weights is None or scale is None or len(weights.dims) != 2:

@@ -140,8 +140,10 @@ class Target:
             return True
         if held is None:  # any runtime will do, but an op that none runs cannot be proved
             return runtimes.first(op, opset) is not None
-        inputs, _ = runtimes.parameters(op, opset)
-        needed = runtimes.first(op, opset, frozenset({(inputs[0], kind)} if inputs else ()))
+        inputs, outputs = runtimes.parameters(op, opset)
+        # The type of the result, where it is an input's: a product of bytes may give numbers.
+        of = next((name for name in outputs[:1] if name in inputs), inputs[0] if inputs else "")
+        needed = runtimes.first(op, opset, frozenset({(of, kind)} if of else ()))
         right = runtimes.right_from(op, features)
         return opset <= held.opset and needed is not None and max(needed, right or needed) <= held
 

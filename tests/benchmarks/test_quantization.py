@@ -98,4 +98,4 @@ def test_a_record_has_every_row(
     assert quantization.main([*arguments, "--record", str(record)]) == 0
     rows = json.loads(record.read_text())["rows"]
     assert [(row["keep"], row["column"]) for row in rows] == [("", ORIGINAL), ("none", "onnx"), ("all", "onnx")]
-    assert "dynamic  all      onnx         1 of 1" in capsys.readouterr().out
+    assert "dynamic   all      onnx         1 of 1" in capsys.readouterr().out

@@ -21,9 +21,14 @@ SWISH = "sig = Sigmoid(t)  y = Mul(t, sig)"
 NORM = "y = LayerNormalization<axis = -1, epsilon = 0.00001>(t, g, h)"
 IMAGE = {"inputs": "float[b,2,8,8] x", "constants": "uint8 zero = {0}"}
 
+DYNAMIC = """qx, a, c = DynamicQuantizeLinear(x)  i = MatMulInteger(qx, w, c, z2)  f = Cast<to = 1>(i)  u = Mul(a, s2)
+    p = Mul(f, u)  t = Add(p, g)"""
+NBITS = "p = com.microsoft.MatMulNBits<K = 8, N = 8, bits = 4, block_size = 16>(x, packed, scales)"
+PACKED = f"uint8[8,1,8] packed = {{{str([*range(3, 195, 3)])[1:-1]}}}, float[8] scales = {{{str([0.1] * 8)[1:-1]}}}"
 
-def fused(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
-    done = optimize(model, Build(Target(target)))
+
+def fused(model: onnx.ModelProto, target: str | Target) -> onnx.ModelProto:
+    done = optimize(model, Build(target if isinstance(target, Target) else Target(target)))
     assert done.report.validation.verdict == "equal"
     assert not done.report.left_out
     return done.model
@@ -87,3 +92,64 @@ def test_the_report_says_why() -> None:
     told = report(quantized(f"{Q} {W} t = MatMul(d, wf)  y = Relu(t)"))
     (near,) = [near for near in told.near_misses if near.rule == "FusedMatMul"]
     assert near.reason == "t runs on integers, in onnxruntime's MatMulIntegerToFloat"
+
+
+def test_what_the_cuda_provider_runs_on_floats_is_fused_for_it() -> None:
+    """Between a QuantizeLinear and a DequantizeLinear it has no kernels on integers."""
+    rest = "c = Conv(d, kf)  r = Relu(c)  i = QuantizeLinear(r, s2, zero)  y = DequantizeLinear(i, s2, zero)"
+    model = quantized(f"{Q} kf = DequantizeLinear(k, s2, z2) {rest}", **IMAGE)
+    assert counts(fused(model, Target("ort", "cuda")))["FusedConv"] == 1
+    assert counts(fused(model, Target("ort")))["Conv"] == 1
+
+
+def test_a_product_of_bytes_takes_what_is_done_to_its_sums() -> None:
+    """The kernel on integers is found in the function body, and written for onnxruntime alone."""
+    model = quantized(f"{DYNAMIC} {GELU}")
+    own = fused(model, "onnxfuse")
+    assert counts(own) == {"DynamicQuantizeLinear": 1, "MatMulIntegerToFloat": 1}
+    contrib = fused(model, "ort")
+    assert counts(contrib)["MatMulIntegerToFloat"] == 1
+    assert counts(fused(model, "onnx"))["MatMulInteger"] == 1
+    assert kernels(own) == kernels(contrib) == kernels(model) == {"DynamicQuantizeMatMul": 1}
+
+
+def test_a_product_of_bytes_whose_sums_are_read_stays_apart() -> None:
+    model = quantized(f"{DYNAMIC} v = Cast<to = 1>(i)  y = Sub(t, v)")
+    assert counts(fused(model, "ort"))["MatMulInteger"] == 1
+
+
+def test_rows_of_a_product_of_bytes_are_merged_behind_it() -> None:
+    """As a Gemm is quantized: its activation sees the rows apart again."""
+    product = DYNAMIC.replace("(x)", "(r)").replace("t = ", "n = ")
+    model = quantized(
+        f"r = Reshape(x, rows)  {product}  t = Reshape(n, apart)  {GELU}",
+        inputs="float[b,5,8] x",
+        constants="int64[2] rows = {-1, 8}, int64[3] apart = {-1, 5, 8}",
+    )
+    done = fused(model, "onnxfuse")
+    assert counts(done) == {"DynamicQuantizeLinear": 1, "MatMulIntegerToFloat": 1}
+    assert kernels(done) == kernels(model)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_product_of_few_bits_takes_its_bias_where_that_is_known_to_run(target: str) -> None:
+    model = packed("y = Add(p, g)")
+    done = fused(model, target)
+    assert counts(done)["Add"] == (target != "ort")
+    assert kernels(done) == kernels(model) == {"MatMulNBits": 1}
+
+
+def test_a_product_of_few_bits_takes_its_bias_with_an_activation() -> None:
+    model = packed(f"t = Add(p, g)  {GELU}")
+    done = fused(model, "onnxfuse")
+    assert counts(done) == {"MatMulNBits": 1}
+    assert done.graph.node[0].domain == "onnxfuse"
+    assert kernels(done) == kernels(model) == {"MatMulNBits": 1}
+    assert counts(fused(packed(f"t = Identity(p)  {GELU}"), "onnxfuse"))["Gelu"] == 1, "no bias"
+
+
+def packed(nodes: str) -> onnx.ModelProto:
+    """A product `p` of the input with weights of 4 bits, and what follows it."""
+    model = quantized(f"{NBITS}  {nodes}", constants=PACKED)
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["b", "t", 8]))
+    return model

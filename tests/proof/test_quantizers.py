@@ -172,3 +172,45 @@ def test_where_the_quantizers_cannot_be_tried_the_note_says_so(monkeypatch: pyte
     verdict = oracle.compare(rounded(), optimize=False)
     assert verdict.verdict == "mismatch", "nothing is allowed then"
     assert verdict.note.endswith("what rounding does before its quantizers is not known: no kernel for Sin")
+
+
+FUNCTION = """<ir_version: 9, opset_import: ["" : 20, "own" : 1]>
+    g (float[b,t,8] x) => (float[b,t,8] y) <float half = {0.5}, uint8 z2 = {128}, float two = {2.0}>
+    { t = Mul(x, two)  d = own.Rounded(t, half, z2)  y = Neg(d) }
+    <domain: "own", opset_import: ["" : 20]>
+    Rounded (t, s, z) => (d) { q = QuantizeLinear(t, s, z)  d = DequantizeLinear(q, s, z) }"""
+
+
+def test_quantizers_in_functions_are_moved() -> None:
+    given = {"x": between(0.02)}
+    model = onnx.parser.parse_model(FUNCTION)
+    expected = Session(model, optimize=False).run(given)
+    case = next(case for case in Oracle(model, given=given).cases if not case.unusual and not case.empty)
+    assert Boundaries(model, None).allow(case, expected, 0) > 0
+    steps = {"x": between(0)}
+    case = next(case for case in Oracle(model, given=steps).cases if not case.unusual and not case.empty)
+    assert Boundaries(model, None).allow(case, Session(model, optimize=False).run(steps), 0) == 0
+
+
+# Numbers in half precision are written as their bits: 0.5 and 2.
+HALVES = """<ir_version: 9, opset_import: ["" : 20]>
+    g (float16[b,t,8] x) => (float16[b,t,8] y) <float16 half = {14336}, uint8 z2 = {128}, float16 two = {16384}>
+    { t = Mul(x, two)  q = QuantizeLinear(t, half, z2)  y = DequantizeLinear(q, half, z2) }"""
+
+
+@pytest.mark.parametrize("share", [0, 0.02])
+def test_numbers_in_half_precision_are_moved(share: float) -> None:
+    model, given = onnx.parser.parse_model(HALVES), {"x": between(share).astype(np.float16)}
+    case = next(case for case in Oracle(model, given=given).cases if not case.unusual and not case.empty)
+    allowed = Boundaries(model, None).allow(case, Session(model, optimize=False).run(given), 0)
+    assert (allowed > 0) == (share > 0)
+
+
+def test_what_half_precision_rounds_moves_by_as_much() -> None:
+    """Rounding to 11 bits moves a number that lies as near to a boundary as its own last place, and no other."""
+    model = onnx.parser.parse_model(HALVES)
+    near, far = np.full((1, 1, 8), 5.125 - 2**-8, np.float16), np.full((1, 1, 8), 5.125 - 2**-5, np.float16)
+    for x, moves in ((near, True), (far, False)):
+        case = next(c for c in Oracle(model, given={"x": x}).cases if not c.unusual and not c.empty)
+        allowed = Boundaries(model, None).allow(case, Session(model, optimize=False).run({"x": x}), 0)
+        assert (allowed > 0) == moves

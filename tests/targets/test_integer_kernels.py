@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -10,7 +11,8 @@ from onnx import TensorProto
 from benchmarks import integer_kernels as asked
 from benchmarks.quantized_models import kernels
 from onnxfuse.model.graph import roots
-from onnxfuse.targets.integer_kernels import integer_nodes, table
+from onnxfuse.targets.integer_kernels import TABLE, integer_nodes, table
+from onnxfuse.targets.target import KINDS
 from tests.quantized_models import quantized
 
 Q = "q = QuantizeLinear(x, s, z)   d = DequantizeLinear(q, s, z)"
@@ -58,7 +60,7 @@ def test_nodes_on_integers_are_those_of_which_onnxruntime_makes_such_kernels(nam
         ahead = f"{Q} kf = DequantizeLinear(k, s2, z2)"
         model = quantized(f"{ahead} {nodes}", inputs="float[b,2,8,8] x", constants="uint8 zero = {0}")
     graph = next(roots(model))
-    found = {graph.nodes[index].output[0]: kernel for index, kernel in integer_nodes(graph).items()}
+    found = {graph.nodes[index].output[0]: kernel for index, kernel in integer_nodes(graph, "cpu").items()}
     assert found.keys() == wanted
     run = kernels(model)
     assert bool(run) == bool(wanted), "as onnxruntime has it"
@@ -71,12 +73,51 @@ def test_nodes_on_integers_are_those_of_which_onnxruntime_makes_such_kernels(nam
 def test_weights_of_few_bits_are_multiplied_as_they_are(op: str, scaled: str) -> None:
     for kind in (TensorProto.INT4, TensorProto.UINT8, TensorProto.INT16):
         model = asked.packed(op, kind, scaled)
-        assert Counter(integer_nodes(next(roots(model))).values()) == kernels(model)
+        assert Counter(integer_nodes(next(roots(model)), "cpu").values()) == kernels(model)
 
 
 def test_the_table_is_what_onnxruntime_says_of_these() -> None:
-    known = table()["ops"]
+    known = table("cpu")["ops"]
     for probe in (probe for probe in asked.PROBES if probe.op in {"Add", "Softmax", "MatMul", "Sqrt", "Where"}):
         for rounded, word in ((True, "rounded"), (False, "floats")):
-            found = asked.kernel(probe.op, asked.model(probe, TensorProto.UINT8, rounded, False))
+            found = asked.kernel(probe.op, asked.left(asked.model(probe, TensorProto.UINT8, rounded, False)))
             assert [found] == (known.get(probe.op, {}).get(word) or [""])
+
+
+def test_the_table_is_made_of_what_is_left_of_each_question() -> None:
+    answers = {question: [question[1]] for question in asked.questions("FLOAT")}
+    assert asked.table(answers) == {"ops": {}, "weights": {}, "scaled": ""}
+    answers["rounded", "Add", "UINT8", "computed"] = ["QLinearAdd"]
+    answers["scaled", "MatMulInteger", "", ""] = ["DynamicQuantizeLinear", "MatMulIntegerToFloat"]
+    known = asked.table(answers)
+    assert known["ops"] == {"Add": {"operands": [0, 1], "rounded": ["QLinearAdd"], "floats": []}}
+    assert known["scaled"] == "MatMulIntegerToFloat"
+
+
+def test_the_cuda_provider_has_kernels_of_weights_alone() -> None:
+    assert not table("cuda")["ops"]
+    assert table("cuda")["weights"].keys() == {"MatMul", "Gemm"}
+    between = quantized(CASES["a sum"][0])
+    alone = quantized(f"{W} y = MatMul(x, wf)")
+    assert integer_nodes(next(roots(between)), "cpu")
+    assert not integer_nodes(next(roots(between)), "cuda")
+    assert list(integer_nodes(next(roots(alone)), "cuda").values()) == ["MatMulNBits"]
+
+
+def test_half_precision_has_kernels_of_weights_on_cuda_alone() -> None:
+    weights = next(roots(asked.packed("MatMul", TensorProto.INT4, "blocks", "FLOAT16")))
+    assert not integer_nodes(weights, "cpu")
+    assert list(integer_nodes(weights, "cuda").values()) == list(integer_nodes(weights, "cpu", "cuda").values())
+    assert list(integer_nodes(weights, "cuda").values()) == ["MatMulNBits"]
+    add = next(probe for probe in asked.PROBES if probe.op == "Add")
+    for real, found in (("FLOAT", ["QLinearAdd"]), ("FLOAT16", [])):
+        model = asked.model(add, TensorProto.UINT8, True, False, real)
+        assert list(integer_nodes(next(roots(model)), "cpu", "cuda").values()) == found
+        assert (asked.kernel("Add", asked.left(model)) == "QLinearAdd") == bool(found)
+
+
+def test_releases_are_named_that_were_asked() -> None:
+    told = json.loads(TABLE.read_text())
+    assert told["onnxruntime"] in told["source"]
+    assert told["providers"].keys() == {provider for _, provider in KINDS}
+    assert all(known.keys() == asked.OPSET.keys() for known in told["providers"].values())

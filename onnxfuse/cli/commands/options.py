@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from onnxfuse.errors import InternalError, ModelError, OnnxfuseError, OutputError, RuleError, UsageError
@@ -134,8 +135,7 @@ selection = options(
     ),
     click.option(
         "--keep-weighted-products",
-        "keep_products",
-        flag_value="weighted",
+        is_flag=True,
         help="Around those with a weight only: attention is fused.",
     ),
 )
@@ -148,9 +148,18 @@ def choose_target(options: dict[str, Any]) -> None:
 
     named = options.pop("runtime")
     kind = options["target"], options.pop("provider")
-    options["target"] = Target(*kind, runtimes.given(named), options.pop("keep_products"))
+    options["target"] = Target(*kind, runtimes.given(named), _kept(options))
     if note := runtimes.newer(named):
         click.echo(f"onnxfuse: {note}", err=True)
+
+
+def _kept(options: dict[str, Any]) -> Literal["all", "weighted"] | None:
+    """Which products are kept: one option's, or what the settings say."""
+    weighted, keep = options.pop("keep_weighted_products"), options.pop("keep_products")
+    source = click.get_current_context().get_parameter_source("keep_products")
+    if weighted and keep and source is ParameterSource.COMMANDLINE:
+        raise UsageError("--keep-products keeps those that --keep-weighted-products keeps, and more: give one of them")
+    return "weighted" if weighted else keep
 
 
 def card(text: str) -> Callable[[_Command], _Command]:

@@ -50,6 +50,23 @@ def lift_rows(terms: Terms, operands: list[Term], shape: Shape | None) -> Term |
     return reshape(terms, make(terms, "Add", [*rows, *biases], {}), shape) if len(operands) > 1 else None
 
 
+def lift_scaled(terms: Terms, operands: list[Term], shape: Shape | None) -> Term | None:
+    """Rows of a product of bytes that were merged, converted and scaled, all alike or each column, are a merge of what
+    is scaled."""
+    views = [t for t in operands if same_shape(t.shape, shape)]
+    if shape is None or len(views) != 1 or not merges_rows(views[0]) or not of_integers(views[0].args[0]):
+        return None
+    if not all(t is views[0] or (t.rank is not None and t.rank <= 1) for t in operands):
+        return None
+    scaled = [t.args[0] if t is views[0] else t for t in operands]
+    return reshape(terms, make(terms, "Mul", scaled, {}), shape)
+
+
+def of_integers(term: Term) -> bool:
+    """Is it a product of bytes, converted?"""
+    return term.op == "Cast" and term.args[0].op == "MatMulInteger"
+
+
 def merges_rows(term: Term) -> bool:
     """Is it a Reshape that merges some axes, and not the last?"""
     blocks = merged_blocks(term)

@@ -14,8 +14,9 @@ from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.term import Term, UnknownValueError
 
+from .merges import merges_rows
 from .table import Applied, law, make
-from .views import reshape, transpose
+from .views import merged_blocks, reshape, transpose
 
 BYTES = frozenset({TensorProto.INT8, TensorProto.UINT8})
 """Types of at most 256 steps, whose arithmetic float32 has exactly."""
@@ -46,6 +47,29 @@ def _ordinary(scale: Term) -> bool:
     except UnknownValueError:
         return False
     return bool(((size >= _LEAST) & (size <= _MOST)).all())
+
+
+@law("MatMulInteger", "MatMulInteger(merge(q), p) = merge(MatMulInteger(q, p))")
+def _of_merged_rows(a: Applied) -> Term | None:
+    """The product of rows is that of MatMul; they have one zero point."""
+    x, y, *zeros = a.args
+    if a.shape is None or y.rank != 2 or x.op != "Reshape" or len(x.args) != 1 or (x.rank or 0) < 2:
+        return None
+    blocks = merged_blocks(x)
+    if blocks is None or blocks[-1][1] - blocks[-1][0] != 1:
+        return None
+    if zeros and zeros[0].op != "Absent" and zeros[0].shape not in ((), (1,)):
+        return None
+    return reshape(a.terms, make(a.terms, "MatMulInteger", [x.args[0], y, *zeros], {}), a.shape)
+
+
+@law("Cast", "Cast(merge(MatMulInteger(q, p))) = merge(Cast(MatMulInteger(q, p)))")
+def _of_converted_rows(a: Applied) -> Term | None:
+    x = a.args[0]
+    if not merges_rows(x) or x.args[0].op != "MatMulInteger" or a.shape is None:
+        return None
+    inner = make(a.terms, "Cast", [x.args[0]], a.attrs, x.args[0].shape, a.dtype)
+    return reshape(a.terms, inner, a.shape)
 
 
 @law("QuantizeLinear", "QuantizeLinear(T(x), c) = T(QuantizeLinear(x, c))")

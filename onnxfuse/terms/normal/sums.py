@@ -18,7 +18,7 @@ from onnxfuse.model.op_traits import NEUTRAL
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.term import CLOSED, REAL, SMALL, Term, Terms, is_number, static
 
-from .merges import lift_merge, lift_rows
+from .merges import lift_merge, lift_rows, lift_scaled
 from .ranges import MODERATE, in_range, nonnegative
 from .table import Applied, fold, hoisted, law, make, scaled, split_scalar
 from .views import expand, reshape
@@ -57,7 +57,8 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         return operands[0]
     if any(hoisted(operand)[0].op == "Reshape" for operand in operands):
         lifted = lift_merge(terms, op, operands, shape)
-        lifted = lift_rows(terms, operands, shape) if lifted is None and op == "Add" else lifted
+        if lifted is None:
+            lifted = (lift_rows if op == "Add" else lift_scaled)(terms, operands, shape)
         if lifted is not None:
             return lifted
     operands.sort(key=lambda t: (is_number(t), t.id))

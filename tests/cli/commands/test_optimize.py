@@ -96,6 +96,23 @@ def test_products_are_kept_for_quantizers(options: list[str], keep: str | None, 
     assert engine.calls[0]["target"].keep_products == keep
 
 
+def test_products_are_kept_by_one_option(model: Path, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    both = ["--keep-weighted-products", "--keep-products"]
+    for options in (both, both[::-1]):
+        assert main(["optimize", *options, str(model)]) == 2
+        assert "give one of them" in capsys.readouterr().err
+    assert not engine.calls
+
+
+def test_an_option_on_products_goes_before_settings(
+    model: Path, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.onnxfuse]\nkeep_products = "all"\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(["optimize", str(model)]) == main(["optimize", "--keep-weighted-products", str(model)]) == 0
+    assert [call["target"].keep_products for call in engine.calls] == ["all", "weighted"]
+
+
 @pytest.mark.parametrize(("options", "seconds"), [("--validate kernels", 0), ("--validate kernels --timeout 5", 5)])
 def test_kernels_on_the_cpu_take_as_long_as_they_take(
     options: str, seconds: float, model: Path, engine: Engine

@@ -113,6 +113,7 @@ def test_both_sides_are_equal(law: Law, op: str) -> None:
     known: dict[str, Any] = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
     known |= {"true": np.ones(1, bool), "zero": np.zeros((1, 1), np.float32), "w": known["x"]}
     known["q"] = rng.integers(0, 256, SHAPES["x"], np.uint8)
+    known["p"] = rng.integers(0, 256, SHAPES["z"], np.uint8)
     if positive:
         known["x"] = np.exp(known["x"])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -162,6 +163,7 @@ def terms_of(law: Law, op: str) -> tuple[Term, Term]:
     known: dict[str, Any] = {name: t.input(name, *shape) for name, shape in SHAPES.items()}
     known |= {"true": t.terms.constant(np.ones(1, bool), BOOL), "zero": t.number(0, 2), "w": t.unknown("w")}
     known["q"] = t.input("q", *SHAPES["x"], dtype=TensorProto.UINT8)
+    known["p"] = t.input("p", *SHAPES["z"], dtype=TensorProto.UINT8)
     if positive:
         known["x"] = t.op("Exp", known["x"])
     first, second = (as_term(t, evaluate(side, known, make)) for side in (left, right))
