@@ -43,11 +43,10 @@ def lift(
     effects: Effects | None = None,
     catalogue: Catalogue | None = None,
     *,
-    decides: bool = True,
     asked: Asked | None = None,
 ) -> View:
     """The terms of every value of a scope; `effects` are those of its model, if they are known already.  With a
-    catalogue, nodes of other domains are read as what it says that they mean; `decides` and `asked` see View.
+    catalogue, nodes of other domains are read as what it says that they mean; `asked` see View.
 
     Names of dimensions lie: exporters give the same to a sequence and to its cache.  Where two inputs share one they
     are taken for different, until an op needs them to be equal.  What an op needs to be short, is."""
@@ -57,7 +56,7 @@ def lift(
     shared, integer = shared_values(graph, of_nodes), integer_nodes(graph)
     while True:
         view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)
-        view.catalogue, view.decides, view.integer, view.asked = catalogue, decides, integer, asked
+        view.catalogue, view.integer, view.asked = catalogue, integer, asked
         view.learned = {} if parent is None else known.learned
         _lift(view, known)
         found = _known(view, _symbols(view))
