@@ -31,7 +31,7 @@ def test_attention_with_a_mask_that_hides_nothing_has_none() -> None:
     """Sew-D by the TorchScript exporter: ones of the batch's size are its mask."""
     text = """<ir_version: 9, opset_import: ["" : 17]>
     g (float[b,2,7,8] q, float[b,2,7,8] k, float[b,2,7,8] v) => (float[b,2,7,8] y)
-    <int64 zero = {0}, int64[2] tail = {1, 7}, int64 one = {1}, float low = {-1e9}, float none = {0}, int64[1] at = {0}> {
+    <int64[2] tail = {1, 7}, int64 one = {1}, float low = {-1e9}, float none = {0}, int64[1] at = {0}> {
         s = Shape (q)  n = Gather (s, at)  shape = Concat <axis = 0> (n, tail)
         ones = ConstantOfShape <value = int64[1] {1}> (shape)
         axis = Constant <value_ints = [1]> ()  mask = Unsqueeze (ones, axis)
