@@ -22,7 +22,8 @@ def is_hollow(model: onnx.ModelProto) -> bool:
 
 def sized(model: onnx.ModelProto, feed: Feed) -> onnx.ModelProto:
     """The model at the sizes of a feed: a slice of all but the first of an axis is empty where that is one long."""
-    sized = onnx.ModelProto.FromString(model.SerializeToString())
+    sized = onnx.ModelProto()
+    sized.CopyFrom(model)
     for info in sized.graph.input:
         for dim, size in zip(info.type.tensor_type.shape.dim, feed.inputs[info.name].shape, strict=True):
             dim.dim_value = size

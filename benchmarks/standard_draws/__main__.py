@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.update(NEWEST_OPSETS)
     if options.show is not None:
         return _show(options.show, options.ops)
-    work = [_drawn_as(seed, options.ops) for seed in range(options.first, options.first + options.count)]
+    work = [drawn_as(seed, options.ops) for seed in range(options.first, options.first + options.count)]
     with ProcessPoolExecutor(options.jobs) as pool:
         verdicts = {seed: v for (seed, *_), v in zip(work, pool.map(one, work, chunksize=4), strict=True)}
     _print(verdicts)
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any(v.outcome == WRONG for v in verdicts.values()) else 0
 
 
-def _drawn_as(seed: int, ops: Sequence[str]) -> tuple[int, str, bool]:
+def drawn_as(seed: int, ops: Sequence[str]) -> tuple[int, str, bool]:
     """(seed, op, whether it is expanded to the last): every op in turn, and two of three of its draws."""
     return seed, ops[seed % len(ops)], bool(seed // len(ops) % 3)
 
@@ -69,7 +69,7 @@ def one(work: tuple[int, str, bool]) -> Verdict:
 
 
 def _show(seed: int, ops: Sequence[str]) -> int:
-    _, op, deep = _drawn_as(seed, ops)
+    _, op, deep = drawn_as(seed, ops)
     drawn = draw(Seeded(seed), op)
     print(onnx.printer.to_text(drawn.model))
     model = expansion(drawn, deep)

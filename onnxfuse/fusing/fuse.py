@@ -14,10 +14,8 @@ from onnx import ModelProto
 from onnxfuse.errors import UsageError
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.functions import Functions
-from onnxfuse.lifting.lift import lift
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
-from onnxfuse.matching.decided import undecided
 from onnxfuse.matching.search import Found, bans, made, search
 from onnxfuse.matching.taken_apart import taken_apart
 from onnxfuse.matching.written_cost import costly
@@ -32,6 +30,7 @@ from onnxfuse.rewriting.plan import UnrealisableError
 from onnxfuse.rewriting.provenance import FusedNode, Vanished, vanished
 from onnxfuse.rewriting.quantize_first import quantize_first
 from onnxfuse.rewriting.stored import Room
+from onnxfuse.rewriting.straight import straightened
 from onnxfuse.rewriting.writer import Writer
 from onnxfuse.targets.compatibility import compatibility
 from onnxfuse.targets.target import Target
@@ -89,6 +88,7 @@ def lower(
     model that cannot be converted to a higher one that was not asked for stays as it is."""
     if not catalogue.target.functions:
         model = expand(model)
+    model = straightened(model, base_dir)
     runtime = catalogue.target.runtime
     if runtime is not None:
         model = loadable(model, runtime, opset)
@@ -126,7 +126,7 @@ def fuse(
     Where one is fused more than once, with other bans, it is given with its folder (`Source`), else with `base_dir`.
     Raises OpsetError if `raising` and the target has what is found only at a higher opset."""
     if not isinstance(source, Source):
-        source = Source(source, base_dir, catalogue)
+        source = Source(straightened(source, base_dir), base_dir, catalogue)
 
     def passes(first: Lifted) -> tuple[Fused, bool]:
         """All passes over a model, and whether there was room for all constants."""
@@ -170,11 +170,6 @@ def _fuse(
         forbidden = {(rule, value) for path, rule, value in banned if path == view.graph.path}
         rules = replace(catalogue, rules=[]) if (EVERY, "") in forbidden else catalogue
         found = _search(view, rules, forbidden, raising)
-        if undecided(view, found):
-            plain = lift(view.graph, view.base_dir, view.parent, catalogue=view.catalogue, decides=False)
-            view.unread.update(plain.unread)
-            view = plain
-            found = _search(view, rules, forbidden, raising)
         results.append((view, found))
     present = {f.name: f for f in model.functions if f.domain == DOMAIN}
     functions, names = Functions(catalogue, present), Names.of(view.graph for view in views)

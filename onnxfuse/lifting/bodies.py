@@ -1,6 +1,6 @@
 """What the bodies of If and Scan compute, as terms of the scope around them.
 
-    If(true, a, b) is a, where that is made use of as a whole (`View.decides`)
+    If(true, a, b) is a, inside of a body (in the scope itself no such node is left, see `rewriting.straight`)
     If(c, a, b) and Scan(x, ..., body) are terms by what their bodies compute: equal terms for equal bodies
 
 No node is written from such a term: a value that has it keeps its node.  A body with anything that no term shows, such
@@ -17,6 +17,7 @@ from onnx import GraphProto, NodeProto
 
 from onnxfuse.model.dims import Shape
 from onnxfuse.model.graph import Graph, captured_in, captured_names
+from onnxfuse.model.in_place import SINCE
 from onnxfuse.model.schema import attributes_of
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import attribute_graphs, nodes
@@ -31,8 +32,6 @@ from .view import View
 Results: TypeAlias = list[tuple[Term, int]]
 """The term and the element type of each output."""
 LiftNode: TypeAlias = Callable[[View, int, NodeProto], Results]
-SINCE = 9
-"""The opset from which on Scan has no batch axis of its own."""
 LARGEST = 100
 """Nodes of the bodies of a node that is looked into."""
 
@@ -48,10 +47,8 @@ def enclosed(view: View, node: NodeProto, lift_node: LiftNode) -> Results | None
 
 def _if(view: View, node: NodeProto, bodies: Mapping[str, GraphProto], lift_node: LiftNode) -> Results | None:
     condition = view.term(node.input[0])
-    if condition.scalar is not None and view.decides:
-        taken = results(view, bodies["then_branch" if condition.scalar else "else_branch"], {}, lift_node)
-        view.decided.update(node.output if taken is not None else ())
-        return taken
+    if condition.scalar is not None and view.within:
+        return results(view, bodies["then_branch" if condition.scalar else "else_branch"], {}, lift_node)
     branches = [results(view, bodies[name], {}, lift_node) for name in ("then_branch", "else_branch")]
     then, other = branches
     if then is None or other is None:
@@ -124,7 +121,7 @@ def results(
     graph = Graph(body, view.graph.model, view.graph.opset, view.graph, view.graph.path)
     effects = [Effect.NONE] * len(graph.nodes)
     inside = View(graph, view.terms, view.base_dir, shared=shared_values(graph, effects), effects=effects)
-    inside.catalogue, inside.unread, inside.decides = view.catalogue, view.unread, view.decides
+    inside.catalogue, inside.unread = view.catalogue, view.unread
     inside.within, inside.steps = True, view.steps if steps is None else steps
     for name, (term, dtype) in given.items():
         inside.terms_of[name], inside.dtypes[name] = term, dtype

@@ -28,6 +28,7 @@ from onnxfuse.targets.integer_kernels import integer_nodes
 from onnxfuse.terms.term import Term, Terms
 
 from .asked import Asked
+from .carried import Given, given, lasting, met
 from .constants import constant_term
 from .effects import Effects
 from .node import lift_node
@@ -43,15 +44,14 @@ def lift(
     effects: Effects | None = None,
     catalogue: Catalogue | None = None,
     *,
-    decides: bool = True,
     asked: Asked | None = None,
 ) -> View:
     """The terms of every value of a scope; `effects` are those of its model, if they are known already.  With a
-    catalogue, nodes of other domains are read as what it says that they mean; `decides` and `asked` see View.
+    catalogue, nodes of other domains are read as what it says that they mean; `asked` see View.
 
     Names of dimensions lie: exporters give the same to a sequence and to its cache.  Where two inputs share one they
     are taken for different, until an op needs them to be equal.  What an op needs to be short, is."""
-    known, effects = _Known(), effects or Effects.of(graph.model)
+    known, effects, steps = _Known(), effects or Effects.of(graph.model), given(parent, graph)
     unread = set[str]() if parent is None else parent.unread
     of_nodes = [effects(node, graph.opset) for node in graph.nodes]
     # What has function bodies runs wherever it is opened.
@@ -59,9 +59,12 @@ def lift(
     shared, integer = shared_values(graph, of_nodes), integer_nodes(graph, *providers)
     while True:
         view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)
-        view.catalogue, view.decides, view.integer, view.asked = catalogue, decides, integer, asked
+        view.catalogue, view.integer, view.asked = catalogue, integer, asked
         view.learned = {} if parent is None else known.learned
-        _lift(view, known)
+        _lift(view, known, steps)
+        if (lasts := lasting(view, steps)) != steps:
+            steps = lasts
+            continue
         found = _known(view, _symbols(view))
         if known.includes(found):
             return view
@@ -196,8 +199,8 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
     return None if shape is None else tuple(dims)
 
 
-def _lift(view: View, known: _Known) -> None:
-    """The terms of every value of a scope, in one pass over its nodes."""
+def _lift(view: View, known: _Known, steps: Mapping[str, Given]) -> None:
+    """The terms of every value of a scope, in one pass over its nodes; of a body, `steps` are what it is given."""
     graph = view.graph
     taken: set[str] = set()
     # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
@@ -209,7 +212,8 @@ def _lift(view: View, known: _Known) -> None:
     for name in graph.inputs:
         if name not in view.terms_of:
             dtype, shape = graph.type_of(name)
-            view.define(name, view.terms.input(name, _tell(name, shape, taken, known), dtype), dtype)
+            shape = met(view, name, _tell(name, shape, taken, known), steps.get(name))
+            view.define(name, view.terms.input(name, shape, dtype), dtype)
     for index, node in enumerate(graph.nodes):
         for name, (term, dtype) in zip(node.output, lift_node(view, index, node), strict=False):
             if name:

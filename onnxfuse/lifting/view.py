@@ -62,13 +62,6 @@ class View:
     looked_into: list[tuple[int, int]] = field(default_factory=list)
     """The ids of terms that were made when the bodies of a node were looked into: from, to."""
 
-    decides: bool = True
-    """Is an If whose condition is known the branch that it takes?  Its node stays unless a fusion stands for it, and
-    the other branch may be no valid graph where more is known than the model says: if any such node is left, no If is
-    to be decided."""
-    decided: set[str] = field(default_factory=set)
-    """The values of those Ifs."""
-
     def of_copy(self, graph: Graph, parent: View | None) -> View:
         """The view of the same scope (`graph`) of a copy of the model; what is made there, this one does not know."""
         return replace(

@@ -79,6 +79,7 @@ _ROWS = """
     LayerNormalization               row_by_row moderate kernel
     LeakyRelu                        unary
     Less                             comparison foldable
+    LinearAttention                  single_inside
     LessOrEqual                      comparison foldable
     Log                              unary foldable continuous
     LogSoftmax                       like_first row_by_row coerced moderate kernel
@@ -246,6 +247,8 @@ GROWING = _ops("growing")
 """Ops whose result may be far larger than all that they are given."""
 DECLARES_DTYPE = _ops("declares_dtype")
 """Ops whose result has the element type of an attribute, or of another input than the first real one."""
+SINGLE_INSIDE = _ops("single_inside")
+"""Ops of several outputs that compute in float32 whatever type they have, and round what they give."""
 RANDOM = _ops("random")
 """Ops that draw numbers."""
 COMMON = _ops("common")

@@ -29,14 +29,23 @@ OTHERWISE = "onnxruntime's optimizer changes what the original computes; both ra
 
 class Comparison:
     """Runs the original once, in the constructor, and compares fused models with it; of all of them the same `branch`,
-    if one is given (`branches.taken`)."""
+    if one is given (`branches.taken`).  Values are looked for where the `straight` original has them
+    (`rewriting.straight`), and branches there."""
 
     optimized = True
     """Does onnxruntime's optimizer work on the fused model?  Not where it alone makes the original differ."""
 
-    def __init__(self, claim: Claim, experiment: Experiment, progress: Progress, branch: Branch | None = None) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        experiment: Experiment,
+        progress: Progress,
+        straight: ModelProto,
+        branch: Branch | None = None,
+    ) -> None:
         self.claim, self.experiment, self.progress, self.branch = claim, experiment, progress, branch
-        self._original = self._of(claim.original)
+        self._straight = self._of(straight)
+        self._original = claim.original if branch is None else self._straight
         self._kernels: dict[str, Any] = {"emulate": experiment.validate == "kernels", "rules": claim.rules}
         progress(ORIGINAL, 0, STEPS)
         self.oracle = Oracle(
@@ -84,7 +93,7 @@ class Comparison:
         self.progress(CUTS, 2, STEPS)
         runnable = self.runnable(fused)
         compared = compare_sites(
-            self._original,
+            self._straight,
             runnable,
             self.oracle.cases,
             inside="" if self.branch is None else self.branch.name(""),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnxfuse.reporting.records import Validation
+from onnxfuse.rewriting.straight import straightened
 
 from .blame import Suspects, suspects
 from .branches import Branch, branches
@@ -27,8 +28,10 @@ class Comparisons:
 
     def __init__(self, claim: Claim, experiment: Experiment, progress: Progress) -> None:
         self.claim, self.experiment, self.progress = claim, experiment, progress
-        self.whole = Comparison(claim, experiment, progress)
-        self._branches = branches(claim.original)
+        # Its bodies and values are where those of the fused model are.
+        self._straight = straightened(claim.original, claim.base_dir)
+        self.whole = Comparison(claim, experiment, progress, self._straight)
+        self._branches = branches(self._straight)
         self._made: dict[Branch, Comparison] = {}
 
     def _parts(self, fused: Fused) -> Iterator[Comparison]:
@@ -44,7 +47,7 @@ class Comparisons:
     def _of(self, branch: Branch) -> Comparison:
         """A branch on the inputs or the sizes that were given, if it runs on those, else on others."""
         for experiment in (self.experiment, replace(self.experiment, inputs=None, shapes=None)):
-            self._made[branch] = Comparison(self.claim, experiment, self.progress, branch)
+            self._made[branch] = Comparison(self.claim, experiment, self.progress, self._straight, branch)
             if self._made[branch].oracle.cases:
                 break
         return self._made[branch]

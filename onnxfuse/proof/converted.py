@@ -21,6 +21,7 @@ from onnxfuse.model.spool import Key
 from onnxfuse.precision.convert import Converted, convert, written_out
 from onnxfuse.precision.wanted import CASTS, Precision, Ranges
 from onnxfuse.reporting.records import Validation
+from onnxfuse.rewriting.straight import straightened
 from onnxfuse.runtime.quiet import Session, SessionError
 from onnxfuse.system.isolation import TookTooLongError, isolated
 
@@ -98,7 +99,8 @@ class _Judge:
         if not oracle.cases:
             return _Found(Validation("not validated", note=oracle.reason))
         seen = ranges(claim.runnable(claim.fused.model), oracle.cases, claim.base_dir)
-        original = written_out(claim.original)  # as what was fused is: bodies in functions are converted, too
+        # As what was fused is: bodies in functions are converted, too.
+        original = straightened(written_out(claim.original), claim.base_dir)
         known = branches(original).values()
         there = frozenset(op for branch in known for op in branch.ops)
         for bodies in dict.fromkeys((there, there & {"If"})) if there else ():

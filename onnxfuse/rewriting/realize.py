@@ -15,6 +15,7 @@ from onnx import TensorProto
 from onnxfuse.language.bodies import UNKNOWN, Use, asks_for_ranks, asks_for_shapes, output_dtype, real_dtype
 from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, number_of
+from onnxfuse.model.op_traits import SINGLE_INSIDE
 from onnxfuse.model.schema import is_standard
 from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION
@@ -236,11 +237,10 @@ class _Realizer:
         if index:
             dtype = next((self.view.dtypes[name] for i, name in bound if not i), dtype)
         # What was computed in float32 is not computed in half because another output is cast to that.
-        maker = self.draft.graph.producer
         own = [
             self.view.dtypes[name]
             for i, name in bound
-            if i and output_dtype(whole.op, i, dtype) == dtype and self.draft.graph.nodes[maker[name]].op_type != "Cast"
+            if i and output_dtype(whole.op, i, dtype) == dtype and not self._rounded(whole.op, name)
         ]
         dtype = max((dtype, *own), key=lambda kind: numpy_dtype(kind).itemsize)
         wanted: dict[int, str] = {}
@@ -271,6 +271,16 @@ class _Realizer:
         if output_dtype(whole.op, index, dtype) != asked:
             return self.plan.node("Cast", [names[index]], {"to": asked}, limit)
         return str(names[index])
+
+    def _rounded(self, op: str, name: str) -> bool:
+        """Is a value what a Cast made of an output, or one that Casts alone read, where the op rounds what it gives?"""
+        graph = self.draft.graph
+        if graph.nodes[graph.producer[name]].op_type == "Cast":
+            return True
+        readers = [
+            node.op_type in ("Cast", "CastLike") for node in graph.nodes for value in node.input if value == name
+        ]
+        return op in SINGLE_INSIDE and len(readers) == graph.uses.get(name) and all(readers)
 
     def _declare(self, node: NewNode, output: str, term: Term, dtype: int) -> None:
         """Say the type of a node's output where onnx infers nothing: quantizers want to know it."""

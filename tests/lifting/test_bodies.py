@@ -45,28 +45,17 @@ def test_a_scan_from_the_last_to_the_first_is_not_looked_into() -> None:
     assert scanned(STEP, STEP, extra="e = Identity(x)").terms_of["b"].op == "Input"
 
 
-def chosen(condition: str, decides: bool = True) -> View:
+BRANCH = "r = If ({}) <then_branch = t2 () => (p) {{ p = Neg(x) }}, else_branch = e2 () => (q) {{ q = Exp(x) }}>"
+
+
+@pytest.mark.parametrize(("condition", "op"), [("yes", "Neg"), ("no", "Exp"), ("open", "If")])
+def test_an_if_in_a_body_is_the_branch_that_it_takes(condition: str, op: str) -> None:
+    bodies = [BRANCH.format(condition), *(f"r = {each}(x)" for each in ("Neg", "Exp"))]
+    ifs = [
+        f"o{i} = If (c) <then_branch = t () => (r) {{ {body} }}, else_branch = e () => (o) {{ o = Abs(x) }}>"
+        for i, body in enumerate(bodies)
+    ]
     text = f"""<ir_version: 8, opset_import: ["" : 18]>
-    g (float[3] x, bool open) => (float[3] y) <bool yes = {{1}}, bool no = {{0}}> {{
-        r = If ({condition}) <then_branch = t () => (float[3] p) {{ p = Neg(x) }},
-                              else_branch = e () => (float[3] q) {{ q = Exp(x) }}>
-        y = Abs(r) }}"""
-    model = parser.parse_model(text)
-    if decides:
-        return Lifted.of(model).views[0]
-    from onnxfuse.lifting.lift import lift
-    from onnxfuse.model.graph import roots
-
-    return lift(next(iter(roots(model))), None, decides=False)
-
-
-@pytest.mark.parametrize(("condition", "op"), [("yes", "Mul"), ("no", "Exp"), ("open", "If")])
-def test_an_if_whose_condition_is_known_is_the_branch_that_it_takes(condition: str, op: str) -> None:
-    view = chosen(condition)
-    assert view.terms_of["r"].op == op
-    assert view.decided == (set() if condition == "open" else {"r"})
-
-
-def test_an_if_is_left_open_where_that_is_asked_for() -> None:
-    view = chosen("yes", decides=False)
-    assert (view.terms_of["r"].op, view.decided) == ("If", set())
+    g (float[3] x, bool c, bool open) => (float[3] o0) <bool yes = {{1}}, bool no = {{0}}> {{ {"  ".join(ifs)} }}"""
+    terms = Lifted.of(parser.parse_model(text)).views[0].terms_of
+    assert [terms["o0"] is terms[f"o{i}"] for i in (1, 2)] == [op == "Neg", op == "Exp"]

@@ -1,4 +1,5 @@
-"""What an op broadcasts anyway is not expanded before it, and BatchNormalization goes through views."""
+"""What an op broadcasts anyway is not expanded before it, what two operands have is done once, and BatchNormalization
+goes through views."""
 
 from __future__ import annotations
 
@@ -40,6 +41,24 @@ def test_an_expand_before_what_broadcasts_is_superfluous(steps: str) -> None:
     before = expanded(steps)
     assert not {"Expand", "Tile"} & set(ops(before))
     assert onnxfuse.optimize(before).report.validation.verdict == "equal"
+
+
+def turned(steps: str) -> onnx.ModelProto:
+    return parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2,5,4] a, float[2,5,4] b, float[2,4,5] c) => (float[2,4,5] y) {{
+        s = Transpose <perm = [0, 2, 1]> (a)  t = Transpose <perm = [0, 2, 1]> (b)  {steps} }}""")
+
+
+@pytest.mark.parametrize("steps", ["y = Add (s, t)", "u = Sub (s, t)  y = Relu (u)", "u = Mul (s, t)  y = Add (u, c)"])
+def test_what_is_transposed_alike_is_transposed_behind(steps: str) -> None:
+    before = turned(steps)
+    assert ops(before).count("Transpose") == 1
+    assert onnxfuse.optimize(before).report.validation.verdict == "equal"
+
+
+@pytest.mark.parametrize("steps", ["u = Add (s, t)  y = Mul (u, s)", "u = Add (s, t)  v = Exp (t)  y = Add (u, v)"])
+def test_what_is_read_elsewhere_is_transposed_before(steps: str) -> None:
+    assert ops(turned(steps)).count("Transpose") == 2
 
 
 @pytest.mark.parametrize(

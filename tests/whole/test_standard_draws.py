@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.standard_draws.__main__ import drawn_as, one
 from benchmarks.standard_draws.expand import body_versions
 from benchmarks.standard_draws.judge import FOLDED, IMPOSSIBLE, LEFT, REFUSED, draw, judged
 from benchmarks.standard_draws.oracle import NEWEST_OPSETS
@@ -69,3 +70,14 @@ def test_a_body_folds_back_and_computes_the_same(op: str, data: st.DataObject) -
         assert verdict.outcome in (FOLDED, LEFT, IMPOSSIBLE, REFUSED), verdict.reason
     else:
         assert verdict.outcome in (FOLDED, IMPOSSIBLE, REFUSED), verdict.reason
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        950326,  # LinearAttention in half precision, whose body computes in float32 and casts both results
+        950881,  # Attention with a window that leaves some rows nothing, so that mask and guard are constants
+    ],
+)
+def test_draws_that_did_not_fold(seed: int) -> None:
+    assert one(drawn_as(seed, sorted(DRAWERS))).outcome == FOLDED

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from onnxfuse.model.dims import Dim, smallest_of
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.normal.table import make
-from onnxfuse.terms.term import REAL, Term, Terms, static
+from onnxfuse.terms.term import REAL, Term, Terms, same_shape, static
 
 from .diagonals import LARGEST, Diagonals, diagonals
 
@@ -104,9 +104,11 @@ def blended(keep: Term, fill: Term) -> float | None:
     if keep.constant and fill.constant:
         return _blended_constants(keep, fill)
     kept, filled = diagonals(keep), diagonals(fill)
-    if keep.op == "Cast" and keep.args[0].dtype == TensorProto.BOOL:
-        condition, truth = (keep.args[0].args[0], False) if keep.args[0].op == "Not" else (keep.args[0], True)
-        values = [_substituted(fill, condition, value) for value in (truth, not truth)]
+    source, view = (keep.args[0], keep) if keep.op == "Reshape" and len(keep.args) == 1 else (keep, None)
+    choice = _choice(source)
+    if choice is not None:
+        condition, truth = choice
+        values = [_substituted(fill, condition, value, view) for value in (truth, not truth)]
     elif kept is not None and filled is not None and kept.breaks == filled.breaks and len(kept.breaks) == 1:
         if kept.values[0] not in (0, 1) or kept.values[1] != 1 - kept.values[0]:
             return None
@@ -127,18 +129,36 @@ def _blended_constants(keep: Term, fill: Term) -> float | None:
     return low if np.array_equal(filled, np.where(kept != 0, 0, low)) else None
 
 
-def _substituted(term: Term, condition: Term, truth: bool) -> float | None:
-    """The number that an elementwise expression of one condition is where that holds, or where it does not."""
-    if term is condition:
+def _choice(keep: Term) -> tuple[Term, bool] | None:
+    """(condition, t) of what is 1 where the condition is t, and 0 elsewhere."""
+    if keep.op == "Where" and (keep.args[1].scalar, keep.args[2].scalar) in ((1, 0), (0, 1)):
+        condition, truth = keep.args[0], keep.args[1].scalar == 1
+    elif keep.op == "Cast" and keep.args[0].dtype == TensorProto.BOOL:
+        condition, truth = keep.args[0], True
+    else:
+        return None
+    return (condition.args[0], not truth) if condition.op == "Not" else (condition, truth)
+
+
+def _substituted(term: Term, condition: Term, truth: bool, view: Term | None = None) -> float | None:
+    """The number that an elementwise expression of one condition is where that holds, or where it does not.  With a
+    `view`, of the condition as it is seen there."""
+    if view is not None and term.op == "Reshape" and term.attrs == view.attrs and len(term.args) == 1:
+        same = same_shape(term.args[0].shape, view.args[0].shape)
+        return _substituted(term.args[0], condition, truth) if same else None
+    if term is condition and view is None:
         return float(truth)
     if term.scalar is not None:
         return term.scalar
+    if term.op == "Where":
+        chosen = _substituted(term.args[0], condition, truth, view)
+        return None if chosen is None else _substituted(term.args[1 if chosen else 2], condition, truth, view)
     if term.op in ("Cast", "Not") and term.args[0].dtype == TensorProto.BOOL:
-        inner = _substituted(term.args[0], condition, truth)
+        inner = _substituted(term.args[0], condition, truth, view)
         return 1 - inner if inner is not None and term.op == "Not" else inner
     if term.op not in ("Add", "Mul"):
         return None
-    parts = [_substituted(a, condition, truth) for a in term.args]
+    parts = [_substituted(a, condition, truth, view) for a in term.args]
     numbers = [p for p in parts if p is not None]
     if len(numbers) < len(parts):
         return None

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 from onnxfuse.model.dims import Shape, product
 from onnxfuse.model.op_traits import ROW_BY_ROW
@@ -20,7 +22,7 @@ from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.term import REAL, SMALL, Term, Terms, same_shape
 
 from .table import Applied, law, make
-from .views import chosen, expand, reshape, slice_axis, transpose
+from .views import expand, repeat, reshape, slice_axis, transpose
 
 DEEP = 16
 """How many ops may lie between the slices and the Concat."""
@@ -72,6 +74,18 @@ def _rejoined(terms: Terms, parts: Sequence[Term], axis: int) -> Term | None:
             return None
         indices += range(start, stop)
     return chosen(terms, x, axis, indices) if x.shape is not None and len(indices) <= SMALL else None
+
+
+def chosen(terms: Terms, x: Term, axis: int, indices: Sequence[Any]) -> Term | None:
+    """The elements at these indices of an axis, if they are a run in which each comes equally often, else None."""
+    assert x.shape is not None
+    dim, often = x.shape[axis], indices.count(indices[0])
+    once = indices[::often]
+    if any(b - a != 1 for a, b in pairwise(once)) or list(indices) != [n for n in once for _ in range(often)]:
+        return None
+    if isinstance(dim, int) and not all(0 <= n < dim for n in once):
+        return None
+    return repeat(terms, slice_axis(terms, x, axis, once[0], once[-1] + 1), axis, often)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.term import INTEGER, Array, Term, Terms, static
 
 from .axes import blocks_of
+from .concat import chosen
 from .table import Applied, law
-from .views import chosen, expand, reshape, slice_axis, transpose
+from .views import expand, reshape, slice_axis, transpose
 
 LARGEST = 1 << 20
 """Elements of a constant index that is looked into."""

@@ -18,6 +18,7 @@ from onnxfuse.terms.term import REAL, Term, Terms
 from . import concat as concat  # their laws belong to the table
 from . import einsum as einsum
 from . import elementwise as elementwise
+from . import fills as fills
 from . import gather as gather
 from . import pad as pad
 from . import products as products

@@ -16,8 +16,6 @@ Every constructor returns a term equal to what it is asked for; where a rank is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -47,7 +45,7 @@ def reshape(terms: Terms, x: Term, shape: Shape) -> Term:
     if x.op == "Not":
         return make(terms, "Not", [reshape(terms, x.args[0], shape)], {})
     if x.op == "Expand":
-        repeated = _merge_expand(terms, x, shape)
+        repeated = _of_one_number(terms, x, shape) or _merge_expand(terms, x, shape)
         if repeated is not None:
             return repeated
     if x.op == "Repeat" and x.shape is not None:
@@ -67,6 +65,14 @@ def reshape(terms: Terms, x: Term, shape: Shape) -> Term:
         if folded is not None:
             return folded
     return terms.raw("Reshape", [x], freeze(attrs), shape=shape, dtype=x.dtype)
+
+
+def _of_one_number(terms: Terms, x: Term, shape: Shape) -> Term | None:
+    """What repeats one number does so in any shape."""
+    number = x.args[0]
+    if number.scalar is None or number.op != "Constant":
+        return None
+    return expand(terms, reshape(terms, number, (1,) * len(shape)), shape)
 
 
 def _merge_expand(terms: Terms, x: Term, shape: Shape) -> Term | None:
@@ -360,18 +366,6 @@ def _slice(a: Applied) -> Term | None:
             stop = -END
         x = slice_axis(terms, x, normal_axis(axis, len(args[0].shape or ())), start, stop, step)
     return x
-
-
-def chosen(terms: Terms, x: Term, axis: int, indices: Sequence[Any]) -> Term | None:
-    """The elements at these indices of an axis, if they are a run in which each comes equally often, else None."""
-    assert x.shape is not None
-    dim, often = x.shape[axis], indices.count(indices[0])
-    once = indices[::often]
-    if any(b - a != 1 for a, b in pairwise(once)) or list(indices) != [n for n in once for _ in range(often)]:
-        return None
-    if isinstance(dim, int) and not all(0 <= n < dim for n in once):
-        return None
-    return repeat(terms, slice_axis(terms, x, axis, once[0], once[-1] + 1), axis, often)
 
 
 @law("ConstantOfShape", "ConstantOfShape((64, 64)) = Expand(zero, (64, 64))")

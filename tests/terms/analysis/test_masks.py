@@ -130,3 +130,31 @@ def test_a_blend_of_a_condition_and_its_negation(t: Space) -> None:
     assert blended(drop, t.op("Mul", keep, t.number(-1e9))) == -1e9
     assert blended(drop, t.op("Mul", drop, t.number(-1e9))) is None
     assert blended(keep, t.op("Mul", t.op("Cast", t.op("Not", other), to=FLOAT), t.number(-1e9))) is None
+
+
+def test_a_mask_of_ids_is_blended_in_any_spelling() -> None:
+    """ids != 0 as SelectV2 and as casts, seen in the shape of scores before or behind the arithmetic."""
+    t = Space()
+    ids = t.input("ids", n, n, dtype=INT64)
+    padding = t.op("Equal", ids, t.terms.constant(np.array(0), INT64))
+    chosen = t.op("Where", padding, t.number(0), t.number(1))
+    cast = t.op("Cast", t.op("Not", padding), to=FLOAT)
+    low = t.number(-1e9)
+
+    def seen(x: Term) -> Term:
+        return t.reshape(x, n, 1, 1, n)
+
+    for keep in (chosen, cast):
+        for fill in (
+            t.op("Mul", t.op("Sub", t.number(1), keep), low),
+            t.op("Where", padding, low, t.number(0)),
+            t.op("Mul", t.op("Cast", padding, to=FLOAT), low),
+        ):
+            assert blended(keep, fill) == -1e9
+            assert blended(seen(keep), seen(fill)) == -1e9
+            assert blended(seen(keep), fill) is None  # each of the other's rows
+        assert blended(seen(keep), t.op("Mul", t.op("Sub", t.number(1), seen(keep)), low)) == -1e9
+        assert blended(keep, t.op("Where", padding, t.number(0), low)) is None
+        assert blended(seen(keep), t.op("Where", seen(padding), t.number(0), low)) is None
+    turned = t.reshape(t.transpose(chosen, 1, 0), n, 1, 1, n)
+    assert blended(seen(chosen), t.op("Mul", t.op("Sub", t.number(1), turned), low)) is None
