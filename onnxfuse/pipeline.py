@@ -197,9 +197,12 @@ def report(
     shares_on: Card | None = None,
     nodes: bool = False,
     precision: Precision | None = None,
+    measured: bool = True,
     progress: Progress | None = None,
 ) -> Report:
     """What can be fused, what it saves, and what almost can; on a `card`, how long it takes.  Nothing is run.
+
+    If it is not to be `measured`, fusions and near misses are all there is.
 
     Shares of time, and times of `nodes`, are those of `shares_on`, else of `card`, else of a usual one.
     Near misses of the rule `why` are told even where its pattern is so small that they say little.  Nothing is
@@ -210,6 +213,8 @@ def report(
     at = Sizes.of(model, shapes) if shapes else None
     given, model = model, _written_out(model, precision)
     source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
+    if not measured:
+        return _found(fused, build.target, at.known if at else {}, seconds=time.perf_counter() - started)
     at = at or _assumed(given, source, fused)
     converted = None
     if precision is not None:
@@ -222,6 +227,14 @@ def report(
     if card is not None:
         _add_estimates(result, fused, card, at, build)
     result.seconds = time.perf_counter() - started
+    return result
+
+
+def _found(fused: Fused, target: Target, known: Mapping[str, int], *, seconds: float) -> Report:
+    """What was fused, and nearly was."""
+    sites = [site for site in fused.sites if worth_telling(site)]
+    result = Report("", target=target.name, provider=target.provider, unread=sorted(fused.unread), seconds=seconds)
+    result.fusions, result.near_misses = fusions(sites, known), fused.near_misses
     return result
 
 

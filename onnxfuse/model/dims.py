@@ -140,10 +140,13 @@ class Derived(str):
 
 def product(dims: Iterable[Dim]) -> Dim:
     """The number of elements of a shape."""
-    result: Dim = 1
-    for dim in dims:
-        result = result * dim
-    return result
+    number, result = 1, None
+    for dim in dims:  # numbers by themselves: most are, and a polynomial is made anew with each factor
+        if isinstance(dim, Sym):
+            result = dim if result is None else result * dim
+        else:
+            number *= dim
+    return number if result is None else result * number
 
 
 def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:
