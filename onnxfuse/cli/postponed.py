@@ -46,4 +46,4 @@ class _Finder:
 
 def postpone() -> None:
     """Postpone what is imported from now on in this process."""
-    sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder)

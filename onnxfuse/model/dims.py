@@ -140,13 +140,14 @@ class Derived(str):
 
 def product(dims: Iterable[Dim]) -> Dim:
     """The number of elements of a shape."""
-    number, result = 1, None
+    number = 1
+    result: Dim = 1
     for dim in dims:  # numbers by themselves: most are, and a polynomial is made anew with each factor
         if isinstance(dim, Sym):
-            result = dim if result is None else result * dim
+            result = dim * result
         else:
             number *= dim
-    return number if result is None else result * number
+    return result * number
 
 
 def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:
