@@ -18,6 +18,9 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 def main() -> int:
     """The command line, in a process whose crash is told."""
+    from onnxfuse.cli.postponed import postpone
+
+    postpone()
     from onnxfuse.cli.main import guarded_main
 
     return guarded_main()

@@ -20,25 +20,22 @@ from .fusing.source import Source
 from .language.catalogue import Catalogue
 from .lifting.lifted import Lifted
 from .model.graph import count_nodes, opset_of
-from .performance.gpus import CARDS, DEFAULT, Card
-from .performance.nodes import Side, before_and_after
-from .performance.sizes import Sizes
-from .performance.totals import alone, asked, remaining, spread, totals
-from .precision.wanted import Precision
 from .proof.claim import Claim, Experiment
-from .reporting.placement import placement
-from .reporting.records import LeftOut, Report, Runs, Validation
+from .reporting.records import LeftOut, Placement, Report, Runs, Validation
 from .reporting.tell import fusion, fusions, worth_telling
 from .rewriting.inline import expand
-from .runtime.served import examine
 from .targets.compatibility import compatibility
 from .targets.target import NEWEST, Target
 
 if TYPE_CHECKING:
     from .model.spool import Spool
+    from .performance.gpus import Card
+    from .performance.nodes import Side
+    from .performance.sizes import Sizes
     from .precision.convert import Converted
+    from .precision.wanted import Precision
 
-# What an estimate, a proof or the emulator needs is imported where one is asked for: most commands ask for less.
+# What measures, estimates or proves, and kernels, are imported where they are asked for: most commands ask for less.
 ALL, USUAL = Build(), Experiment()
 """All rules for the default target; the proof as it is unless something else is wanted."""
 
@@ -78,7 +75,7 @@ def optimize(
 
         compiler()  # a missing one is no fault of the model
     catalogue = build.catalogue
-    at = Sizes.of(model, experiment.shapes) if experiment.shapes else None
+    at = _given(model, experiment.shapes)
     given, model = model, _written_out(model, precision)
     source, fused = _lowered(model, build, catalogue, precision, progress)
     at = at or _assumed(given, source, fused)
@@ -114,7 +111,7 @@ def optimize(
         converted, validation = _converted(claim, precision, experiment, progress)
         fused = replace(fused, model=converted.model, lifted=None)
         build = replace(build, base_dir=spool.path.parent) if spool is not None else build
-    report = _report(given, source, fused, build, at, converted, card or CARDS[DEFAULT], nodes=nodes)
+    report = _report(given, source, fused, build, at, converted, card, nodes=nodes)
     report.left_out, report.validation = left_out, validation
     if card is not None:
         _add_estimates(report, fused, card, at, build)
@@ -203,9 +200,12 @@ def report(
     shares_on: Card | None = None,
     nodes: bool = False,
     precision: Precision | None = None,
+    measured: bool = True,
     progress: Progress | None = None,
 ) -> Report:
     """What can be fused, what it saves, and what almost can; on a `card`, how long it takes.  Nothing is run.
+
+    If it is not to be `measured`, fusions and near misses are all there is.
 
     Shares of time, and times of `nodes`, are those of `shares_on`, else of `card`, else of a usual one.
     Near misses of the rule `why` are told even where its pattern is so small that they say little.  Nothing is
@@ -213,23 +213,44 @@ def report(
     `nodes` the report has each node, too.
     """
     started = time.perf_counter()
-    at = Sizes.of(model, shapes) if shapes else None
+    at = _given(model, shapes)
     given, model = model, _written_out(model, precision)
     source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
+    if not measured:
+        return _found(fused, build.target, at.known if at else {}, seconds=time.perf_counter() - started)
     at = at or _assumed(given, source, fused)
     converted = None
     if precision is not None:
         converted = _without_weights(fused, precision, build)
         fused = replace(fused, model=converted.model, lifted=None)
-    result = _report(given, source, fused, build, at, converted, shares_on or card or CARDS[DEFAULT], nodes=nodes)
+    result = _report(given, source, fused, build, at, converted, shares_on or card, nodes=nodes)
     if card is not None:
         _add_estimates(result, fused, card, at, build)
     result.seconds = time.perf_counter() - started
     return result
 
 
+def _found(fused: Fused, target: Target, known: Mapping[str, int], *, seconds: float) -> Report:
+    """What was fused, and nearly was."""
+    sites = [site for site in fused.sites if worth_telling(site)]
+    result = Report("", target=target.name, provider=target.provider, unread=sorted(fused.unread), seconds=seconds)
+    result.fusions, result.near_misses = fusions(sites, known), fused.near_misses
+    return result
+
+
+def _given(model: ModelProto, shapes: Mapping[str, Sequence[int]] | None) -> Sizes | None:
+    """The sizes to measure at, where shapes are given."""
+    if not shapes:
+        return None
+    from .performance.sizes import Sizes
+
+    return Sizes.of(model, shapes)
+
+
 def _assumed(model: ModelProto, source: Source, fused: Fused) -> Sizes:
     """The sizes to measure at where none are given: of repeated blocks, a few tell what inputs are for."""
+    from .performance.sizes import Sizes
+
     few = model if fused.blocks is None or source.model is not model else fused.blocks.source.model
     return Sizes.of(few if len(few.graph.input) == len(model.graph.input) else model)
 
@@ -241,10 +262,16 @@ def _report(
     build: Build,
     at: Sizes,
     converted: Converted | None,
-    card: Card,
+    card: Card | None,
     *,
     nodes: bool,
 ) -> Report:
+    """All there is to say; shares of time are those of a `card`, or of a usual one."""
+    from .performance.gpus import CARDS, DEFAULT
+    from .performance.totals import alone, remaining, totals
+    from .runtime.served import examine
+
+    card = card or CARDS[DEFAULT]
     few = fused.model if fused.blocks is None or converted else fused.blocks.fused.model
     served, target = examine(few, build.rules), build.target  # other blocks have no other ops
     before = model if target.functions else expand(model)
@@ -254,6 +281,8 @@ def _report(
     original, output = _sides(source, fused, build, at, nodes=nodes, typed=converted is None)
     each_node = None
     if nodes:
+        from .performance.nodes import before_and_after
+
         reasons = {id(e.node): reason for e, reason in alone(output.launches, names, fused.near_misses, known_ops)}
         each_node = before_and_after(original, output, fused.sites, reasons, card)
     return Report(
@@ -274,17 +303,26 @@ def _report(
         unread=sorted(fused.unread),
         kernels=served.sources,
         bodies=served.bodies,
-        placement=placement(before, fused.model) if target.kind.cuda else None,
+        placement=_placed(before, fused.model) if target.kind.cuda else None,
         shapes=dict(at.shapes),
         assumed=at.assumed,
         conversion=converted.told if converted else None,
     )
 
 
+def _placed(before: ModelProto, after: ModelProto) -> Placement:
+    from .reporting.placement import placement
+
+    return placement(before, after)
+
+
 def _sides(source: Source, fused: Fused, build: Build, at: Sizes, *, nodes: bool, typed: bool) -> tuple[Side, Side]:
     """The original and what became of it, with what they launch; all of their `nodes` are read if they are wanted.
 
     The element types of values are those of their terms, if these were `typed` for what is written."""
+    from .performance.nodes import Side
+    from .performance.totals import asked, spread
+
     blocks = None if nodes or not typed else fused.blocks
     before, made = (source.lifted, fused) if blocks is None else (blocks.source, blocks.fused)
     terms = {view.graph.path: dict(view.terms_of) for view in before.views}

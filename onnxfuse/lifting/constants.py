@@ -38,6 +38,16 @@ NUMERIC = frozenset(
 """Element types whose values may be read; all others (strings, float8, int4, ...) are only ever passed on."""
 
 
+_STORED = {
+    TensorProto.FLOAT: "<f4",
+    TensorProto.DOUBLE: "<f8",
+    TensorProto.INT64: "<i8",
+    TensorProto.INT32: "<i4",
+    TensorProto.FLOAT16: "<f2",
+}
+"""Element types whose bytes in raw_data are NumPy's own: most small constants are of these, and there are many."""
+
+
 def constant_term(view: View, name: str, tensor: TensorProto) -> Term:
     """The term of an initializer; elements of a large or external one are read only on demand."""
     dims = tuple(tensor.dims)
@@ -64,6 +74,9 @@ def reader(tensor: TensorProto, base_dir: Path | None) -> Callable[[], Array]:
     """Reads a tensor's elements; bfloat16 comes as float32, which holds it exactly."""
 
     def load() -> Array:
+        dtype = _STORED.get(tensor.data_type)
+        if dtype is not None and tensor.HasField("raw_data") and tensor.data_location != TensorProto.EXTERNAL:
+            return np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))
         array = numpy_helper.to_array(tensor, str(base_dir) if base_dir is not None else "")
         return array.astype(np.float32) if tensor.data_type == TensorProto.BFLOAT16 else array
 

@@ -8,7 +8,7 @@ from itertools import combinations, zip_longest
 from pathlib import Path
 
 from onnxfuse.language.catalogue import Catalogue
-from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, broadcast_dim, symbol
+from onnxfuse.model.dims import Bounded, Derived, Dim, Shape, Sym, broadcast_dim, product, symbol
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.op_traits import BROADCAST
 from onnxfuse.model.symbols import (
@@ -149,7 +149,7 @@ def _known(view: View, inputs: tuple[str, ...]) -> _Known:
     own = _own(view)
     pairs = [pair for term in own for pair in together(term, view.graph.opset)]
     fitted = [broadcast_dim(a, b) for a, b in pairs]
-    own_dims = [dim for term in own for dim in term.shape or () if isinstance(dim, Sym)]
+    own_dims = {dim for term in own for dim in term.shape or () if isinstance(dim, Sym)}
     names = set[str]().union(
         *(dim.symbols for dim in own_dims), *(dim.symbols for dim in fitted if isinstance(dim, Sym))
     )
@@ -162,6 +162,7 @@ def _known(view: View, inputs: tuple[str, ...]) -> _Known:
                 limits.update(found for a, b in combinations(dims, 2) if (found := limit(a, b)))
     views = [term for term in own if term.op == "Reshape" and len(term.args) == 1]
     shapes = [(v.args[0].shape, v.shape) for v in views if v.args[0].shape is not None and v.shape is not None]
+    shapes = [(before, after) for before, after in shapes if product(before) != product(after)]  # others tell nothing
     ones = {single(before, after) for before, after in shapes} | {last(a, b) for a, b in pairs}
     sizes = [((a,), (b,)) for a, b in pairs if any(isinstance(d, int) and d > 1 for d in (a, b))]
     there = {present(before, after) for before, after in (*shapes, *sizes)}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from onnxfuse.errors import RuleError
 from onnxfuse.language.catalogue import Catalogue
-from onnxfuse.language.context import Context
 from onnxfuse.language.rule import Rule
 from onnxfuse.language.variants import Variant
 from onnxfuse.lifting.defined import outputs_of
@@ -27,6 +26,7 @@ from .kept_products import inside_gemms, sums_product
 from .match import Match, Matcher, whole_of
 from .on_integers import kept_apart, on_integers
 from .select import Candidate, choose, weigh
+from .state import State
 
 LAYOUT = "layout"
 """The cost of rules that pay only together: a stratum of them is kept if it leaves fewer nodes."""
@@ -99,40 +99,6 @@ def search(
     return found
 
 
-@dataclass(frozen=True)
-class State:
-    """The terms of a scope between two substitutions: those that its outputs depend on, which of them must exist as
-    values, the values that each is, and the terms that use it."""
-
-    alive: list[Term]
-    needed: set[int]
-    names: dict[int, list[str]]
-    users: dict[int, list[Term]]
-
-    @staticmethod
-    def of(view: View, found: Found) -> State:
-        alive, needed = reachable(view, found.current)
-        names: dict[int, list[str]] = {}
-        for name, term in found.current.items():
-            if name not in found.stale:
-                names.setdefault(term.id, []).append(name)
-        users: dict[int, list[Term]] = {}
-        for term in alive:
-            for arg in term.args:
-                users.setdefault(arg.id, []).append(term)
-        return State(alive, needed, names, users)
-
-    def within(self, scope: Context, inside: Set[int] = frozenset()) -> Context:
-        """What rules may ask about the scope in this state; `inside` are products that are part of a Gemm."""
-        reused = self.needed | {i for i, above in self.users.items() if any(u is not above[0] for u in above)}
-        outputs: dict[int, dict[int, Term]] = {}
-        for term in self.alive:
-            if term.op == "Output":
-                outputs.setdefault(term.args[0].id, {})[term.attr("index")] = term
-        alive, named = {term.id for term in self.alive}, self.names.keys()
-        return replace(scope, reused=reused, alive=alive, inside_gemms=inside, named=named, outputs=outputs)
-
-
 def _round(
     view: View,
     found: Found,
@@ -150,8 +116,8 @@ def _round(
     candidates = []
     doomed: set[int] = set()
     built: dict[int, int] = {}
-    for term in reversed(state.alive):  # roots before what they cover
-        if term.id in barren or term.id in doomed or whole_of(term).op not in index.by_op:
+    for term in state.roots(index.by_op):  # before what they cover
+        if term.id in barren or term.id in doomed:
             continue
         if term.id in matcher.context.outputs:  # its outputs are tried
             continue
@@ -197,30 +163,6 @@ def bans(found: Found, terms: Iterable[Term]) -> set[tuple[str, str]]:
     """(rule, value) of the last match behind each of these terms: what to ban to be rid of them."""
     last = [found.origins[term.id][-1] for term in terms]
     return {(match.rule.name, value) for match in last for value in match.values}
-
-
-def reachable(view: View, current: Mapping[str, Term]) -> tuple[list[Term], set[int]]:
-    """The terms that the scope's outputs depend on, arguments first, and the ids of those that must exist as values:
-    outputs, and what opaque nodes read."""
-    seen: dict[int, Term] = {}
-    stack = [current[name] for name in view.graph.outputs if name in current]
-    needed = {term.id for term in stack}
-    for index in view.lasting:
-        node = view.graph.nodes[index]
-        made = [current[name] for name in node.output if name]
-        read = [current[name] for name in node.input if name] if not made else []
-        needed |= {term.id for term in read}
-        stack += made + read
-    while stack:
-        term = stack.pop()
-        if term.id in seen:
-            continue
-        seen[term.id] = term
-        stack.extend(term.args)
-        for name in view.hidden.get(term.id, ()):
-            needed.add(current[name].id)
-            stack.append(current[name])
-    return [seen[i] for i in sorted(seen)], needed
 
 
 def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:

@@ -13,7 +13,8 @@ from onnxfuse.model.op_traits import CHEAP, VIEWS
 from onnxfuse.terms.term import Term, is_number
 
 from .match import Match
-from .search import Found, State
+from .search import Found
+from .state import State
 
 UNCOUNTED = VIEWS | CHEAP | {"Absent", "Input", "Integers", "Output", "Repeat"}
 """What does not count as a step."""

@@ -145,10 +145,14 @@ class Derived(str):
 
 def product(dims: Iterable[Dim]) -> Dim:
     """The number of elements of a shape."""
+    number = 1
     result: Dim = 1
-    for dim in dims:
-        result = result * dim
-    return result
+    for dim in dims:  # numbers by themselves: most are, and a polynomial is made anew with each factor
+        if isinstance(dim, Sym):
+            result = dim * result
+        else:
+            number *= dim
+    return result * number
 
 
 def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:

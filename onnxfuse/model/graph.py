@@ -354,5 +354,12 @@ class Names:
         return name in self.taken or (self.under is not None and self.under._has(name))
 
     def _last(self, base: str) -> int:
+        """A number behind which names are to be tried: all up to there are taken."""
         n = self.last.get(base)
-        return n if n is not None else 1 if self.under is None else self.under._last(base)
+        if n is None:
+            n = 1 if self.under is None else self.under._last(base)
+        if base in self.taken and f"{base}_{n + 1}" in self.taken:
+            while f"{base}_{n + 1}" in self.taken:
+                n += 1
+            self.last[base] = n
+        return n

@@ -46,15 +46,10 @@ def _order(nodes: Sequence[NodeProto]) -> list[int] | None:
         for name in node.output:
             producer.setdefault(name, index)
     producer.pop("", None)
-    sources: list[set[int]] = []
-    late = False
-    for index, node in enumerate(nodes):
-        read = {producer[name] for name in node.input if name in producer}
-        if has_bodies(node):
-            read |= {producer[name] for name in captured_names(node) if name in producer}
-        late = late or any(source >= index for source in read)
-        sources.append(read)
-    return _sorted(nodes, sources) if late else None
+    reads = [[*node.input, *(captured_names(node) if has_bodies(node) else ())] for node in nodes]
+    if all(producer.get(name, -1) < index for index, names in enumerate(reads) for name in names):
+        return None
+    return _sorted(nodes, [{producer[name] for name in names if name in producer} for names in reads])
 
 
 def _sorted(nodes: Sequence[NodeProto], sources: Sequence[set[int]]) -> list[int]:

@@ -15,7 +15,10 @@ BODIES = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})
 
 def has_bodies(node: NodeProto) -> bool:
     """Is it a control-flow node?"""
-    return not BODIES.isdisjoint([attribute.type for attribute in node.attribute])
+    for attribute in node.attribute:  # noqa: SIM110 - `any` takes a third longer, and every node is asked often
+        if attribute.type in BODIES:
+            return True
+    return False
 
 
 def attribute_graphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:

@@ -20,7 +20,6 @@ from onnxfuse.matching.cost import BYTES
 from onnxfuse.model.graph import family
 from onnxfuse.model.op_traits import FREE, PRODUCTS, RESHAPES
 from onnxfuse.model.symbols import evaluate
-from onnxfuse.model.walk import has_bodies
 from onnxfuse.reporting.records import Bound
 from onnxfuse.terms.term import Term
 
@@ -85,8 +84,8 @@ class Demand:
 
 def launched(view: View) -> Iterator[NodeProto]:
     """The nodes of a scope that a runtime launches something for; those of bodies stand in scopes of their own."""
-    for node in view.graph.nodes:
-        if node.op_type not in FREE and not has_bodies(node) and _computes(view, node):
+    for index, node in enumerate(view.graph.nodes):
+        if index not in view.graph.captures and node.op_type not in FREE and _computes(view, node):
             yield node
 
 
@@ -131,9 +130,9 @@ def tensor_of(term: Term, known: Mapping[str, int], dtype: int = 0) -> Tensor | 
 def flops(node: NodeProto, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
     """Operations of a node: two for each product of numbers, else one for each number read or written."""
     written, shapes = outputs[0].elements, [tensor.shape for tensor in inputs]
-    transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
     match family(node.op_type):
         case "MatMul" | "FusedMatMul" | "Gemm" | "FusedGemm" if len(shapes) > 1 and shapes[0]:
+            transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
             return 2 * written * shapes[0][-2 if transposed and len(shapes[0]) > 1 else -1]
         case "Conv" | "FusedConv" if len(shapes) > 1:
             return 2 * written * math.prod(shapes[1][1:])

@@ -34,6 +34,8 @@ class Comparison:
 
     optimized = True
     """Does onnxruntime's optimizer work on the fused model?  Not where it alone makes the original differ."""
+    sites = kinds = 0
+    """How many values were compared one by one when that was done last, and how many of them were run for that."""
 
     def __init__(
         self,
@@ -103,6 +105,7 @@ class Comparison:
             **self.experiment.tolerances,
             **self._kernels,
         )
+        self.sites, self.kinds = compared.count, compared.judged
         if compared.wrong:
             self.progress(SEARCH, 2, STEPS)
         return runnable, compared

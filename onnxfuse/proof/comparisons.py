@@ -71,6 +71,11 @@ class Comparisons:
             found = found.joined(suspects(fused, *part.cuts(fused), part.branch))
         return found
 
+    def with_sites(self, verdict: Validation) -> Validation:
+        """A verdict that says how many values the last `suspects` compared."""
+        parts = (self.whole, *self._made.values())
+        return replace(verdict, sites=sum(part.sites for part in parts), kinds=sum(part.kinds for part in parts))
+
     def unreached(self, fused: Fused) -> dict[str, str]:
         """The branches with fused nodes that cannot be run, and why."""
         parts = [(part.branch, part.oracle) for part in self._parts(fused)]

@@ -25,6 +25,7 @@ from .bfloat16 import emulated
 from .cut_tolerance import Equation
 from .cuts import Cut
 from .input_values import Case
+from .kinds import Kinds
 from .last_digits import moved
 from .precision import dtype_of, precisions
 from .quantizers import QUANTIZERS
@@ -52,8 +53,11 @@ class Compared:
     """What became of the sites."""
 
     count: int = 0
+    """Sites of which it is known."""
+    judged: int = 0
+    """Of these, those that were run; each stands for the others of its kind (`kinds`) if it is right."""
     exactly: int = 0
-    """Of these, those whose equations were compared in float64."""
+    """Of those that were run, those whose equations were compared in float64."""
     error: float = 0.0
     """The largest error of an equation, beyond what rounding does, relative to the number that is wrong; infinite where
     that showed in the models' own precision already."""
@@ -120,13 +124,38 @@ def compare_found(
     arrays = [{name for name, value in values.items() if isinstance(value, np.ndarray)} for values in real]
     found = [s for s in found if all({*s.stops, *s.observed} <= names for names in arrays)]
     result = Compared()
+    groups = Kinds(original, fused, real).grouped(found)
+
+    def compared(sites: Sequence[Cut]) -> dict[Cut, str]:
+        return _compared(models, sites, real, seed, (rtol, atol), result, lambda done: tell(done, len(found)))
+
+    wrong = compared([group[0] for group in groups])
+    # Where the first of a kind is not right, or does not run, the others have to speak for themselves.
+    wrong |= compared([site for group in groups if group[0].output not in result.right for site in group[1:]])
+    stood_for = [site.output for group in groups if group[0].output in result.right for site in group[1:]]
+    result.right.update(stood_for)
+    result.judged, result.count = result.count, result.count + len(stood_for)
+    result.wrong = {site: wrong[site] for site in found if site in wrong and not _explained(site, wrong, fused)}
+    return result
+
+
+def _compared(
+    models: _Models,
+    sites: Sequence[Cut],
+    real: Sequence[Mapping[str, Any]],
+    seed: int,
+    tolerances: tuple[float | None, float | None],
+    result: Compared,
+    tell: Callable[[int], None],
+) -> dict[Cut, str]:
+    """Why sites differ, each run by itself; `result` is told of them."""
     wrong: dict[Cut, str] = {}
-    pending = list(_parts(models, found, real[0] if real else {}))
+    pending = list(_parts(models, sites, real[0] if real else {}))
     while pending:
         part = pending.pop()
-        tell(result.count, len(found))
+        tell(result.count)
         try:
-            differences = _compare_part(models, part, real, seed, (rtol, atol), result)
+            differences = _compare_part(models, part, real, seed, tolerances, result)
         except SessionError:
             # One that does not run alone must not silence the others.
             middle = len(part) // 2
@@ -135,8 +164,7 @@ def compare_found(
         result.count += len(part)
         wrong |= differences
         result.right |= {site.output for site in part if site not in differences}
-    result.wrong = {site: wrong[site] for site in found if site in wrong and not _explained(site, wrong, fused)}
-    return result
+    return wrong
 
 
 def _filled(case: Case) -> bool:

@@ -294,20 +294,32 @@ def feed(
     return feeds
 
 
+def stand_in(value: np.ndarray) -> str:
+    """What is fed in place of a value: noise, "signed" or "unsigned"; "" for what has a meaning and is fed as it is."""
+    if not numerics.is_float(value.dtype) or value.dtype.kind == "c" or not value.size:
+        return ""
+    wide = value.astype(np.float64)
+    if _is_mask(wide) or np.isin(wide, (0.0, 1.0)).all():
+        return ""
+    # What never is negative may be a variance, or a probability.
+    return "unsigned" if wide.min() >= 0 else "signed"
+
+
+def _is_mask(wide: np.ndarray) -> bool:
+    return bool(not np.isfinite(wide).all() or np.abs(wide).max() > _HUGE)
+
+
 def _noise(value: np.ndarray, rng: np.random.Generator, style: str) -> np.ndarray:
     if value.dtype == np.bool_:
         return _dead_rows(value, True, False) if style == "rows" else value
-    if not numerics.is_float(value.dtype) or value.dtype.kind == "c" or not value.size:
-        return value
-    wide = value.astype(np.float64)
-    if not np.isfinite(wide).all() or np.abs(wide).max() > _HUGE:
-        return _dead_rows(value, value.max(), value.min()) if style == "rows" else value  # a mask
-    if np.isin(wide, (0.0, 1.0)).all():
-        return value
-    largest = _LARGE_HALF if value.dtype == np.float16 else math.inf
-    noise = _unusual(rng.standard_normal(value.shape), style, largest)
-    # What never is negative may be a variance, or a probability.
-    return np.asarray(np.abs(noise) if wide.min() >= 0 else noise).astype(value.dtype)
+    instead = stand_in(value)
+    if instead:
+        largest = _LARGE_HALF if value.dtype == np.float16 else math.inf
+        noise = _unusual(rng.standard_normal(value.shape), style, largest)
+        return np.asarray(np.abs(noise) if instead == "unsigned" else noise).astype(value.dtype)
+    real = numerics.is_float(value.dtype) and value.dtype.kind != "c" and value.size
+    masks = real and style == "rows" and _is_mask(value.astype(np.float64))
+    return _dead_rows(value, value.max(), value.min()) if masks else value
 
 
 def _dead_rows(mask: np.ndarray, seen: Any, hidden: Any) -> np.ndarray:

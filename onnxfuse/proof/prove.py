@@ -71,6 +71,7 @@ def _by_cuts(comparison: Comparisons) -> tuple[Proved, bool]:
         verdict = comparison.outputs(fused)
         guilty = comparison.suspects(fused)
         if not guilty:
+            verdict = comparison.with_sites(verdict)
             break
         if guilty.sites and not comparison.experiment.bisecting:
             site, reason = guilty.sites[0]

@@ -40,6 +40,10 @@ def verdict(validation: Validation) -> str:
         text = f"same numbers in onnxruntime: largest error {error:.1e} in {runs}"
         if validation.rtol is not None and validation.atol is not None:
             text += f" (rtol {validation.rtol:g}, atol {validation.atol:g})"
+    if validation.sites:
+        text += f", and at {validation.sites} {'place' if validation.sites == 1 else 'places'}"
+        text += f" of {validation.kinds} kinds" if 1 < validation.kinds < validation.sites else ""
+        text += " of one kind" if validation.kinds == 1 < validation.sites else ""
     if validation.kernels:
         text += f", with the kernels of {', '.join(validation.kernels)} run on the CPU"
     return text

@@ -212,6 +212,10 @@ class Validation:
     """(original, fused) error against float64, with ``--validate reference``."""
     kernels: tuple[str, ...] = ()
     """Fused ops that ran the source of their kernel, with ``--validate kernels``."""
+    sites: int = 0
+    """Values that are computed differently, and were compared at their own places."""
+    kinds: int = 0
+    """Of these, those that were run: each stands for the others that are the same but for names and weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,10 @@ def simpler(
     graph = view.graph
     live = _Live(view, set(nodes), frozenset(fused), Counter(reads))
     rest = Draft(view, found, draft.names, draft.functions, live.there)
-    for name in sorted(found.current, key=live.place):
+    place = graph.producer.get
+    for name in sorted(found.current, key=lambda name: place(name, -1)):
         if name not in found.stale:
-            rest.register(found.current[name], live.place(name), name, view.dtypes[name])
+            rest.register(found.current[name], place(name, -1), name, view.dtypes[name])
     for index in live.nodes:
         live.uses.update(_inputs(graph, index))
     cut, integer = _cut(view), on_integers(view, found.current)

@@ -16,7 +16,8 @@ from onnx import NodeProto
 from onnxfuse.language.catalogue import GROWTH
 from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.view import View
-from onnxfuse.matching.search import Found, reachable
+from onnxfuse.matching.search import Found
+from onnxfuse.matching.state import reachable
 from onnxfuse.model.graph import Graph, Names, captured_names
 from onnxfuse.model.op_traits import REMOVABLE, VIEWS
 from onnxfuse.model.standard import STANDARD

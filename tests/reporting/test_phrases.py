@@ -21,6 +21,18 @@ from onnxfuse.reporting.records import Report, Runs, Validation
             "with the kernels of Gelu run on the CPU",
         ),
         (
+            Validation("equal", 1e-7, cases=2, sites=97, kinds=9),
+            "same numbers in onnxruntime: largest error 1.0e-07 in 2 runs, and at 97 places of 9 kinds",
+        ),
+        (
+            Validation("equal", 1e-7, cases=2, sites=2, kinds=1),
+            "same numbers in onnxruntime: largest error 1.0e-07 in 2 runs, and at 2 places of one kind",
+        ),
+        (
+            Validation("equal", 1e-7, cases=2, sites=1, kinds=1),
+            "same numbers in onnxruntime: largest error 1.0e-07 in 2 runs, and at 1 place",
+        ),
+        (
             Validation("equal", 2.7e-2, 1e-4, 1e-9, 2, reference_error=(3e-3, 4e-3)),
             "as exact as the original, judged by float64 in 2 runs: rounding alone moves what this model computes by "
             "2.7e-02",

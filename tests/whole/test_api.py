@@ -13,7 +13,9 @@ import onnxruntime
 import pytest
 
 import onnxfuse
+from onnxfuse import pipeline
 from onnxfuse.errors import ModelError, OutputError, UsageError
+from onnxfuse.model import files
 from onnxfuse.model.graph import family_of
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -139,3 +141,15 @@ def test_mistakes(tmp_path: Path) -> None:
         onnxfuse.report(GELU, select=["Gelo"])
     with pytest.raises(UsageError, match="did you mean Gelu"):
         onnxfuse.check(GELU, expect=["Gelo>=1"])
+
+
+def test_a_report_that_is_not_measured_has_the_same_fusions_and_near_misses() -> None:
+    model = files.read(MODELS / "bert.ts.onnx", weights=False)
+    whole, brief = pipeline.report(model), pipeline.report(model, measured=False)
+    assert brief.census == whole.census != {}
+    assert [(f.rule, f.scope, f.node, f.absorbed) for f in brief.fusions] == [
+        (f.rule, f.scope, f.node, f.absorbed) for f in whole.fusions
+    ]
+    assert brief.near_misses == whole.near_misses
+    assert whole.kernels
+    assert not brief.kernels

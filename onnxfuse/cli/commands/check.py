@@ -179,7 +179,7 @@ class _Judge:
 
         model = read_model(path, weights=False)
         own, shapes = replace(self.build, base_dir=path.parent), sizes(self.shapes, self.settings, path)
-        found = pipeline.report(model, own, shapes=shapes, progress=progress)
+        found = pipeline.report(model, own, shapes=shapes, measured=False, progress=progress)
         found.model = str(path)
         findings = requirements.disappointed(found, self.expected(path))
         if self.before is not None:
