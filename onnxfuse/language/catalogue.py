@@ -71,6 +71,11 @@ class Catalogue:
         """All that run, in order: the strata of the fusions, then those of the target's lowerings."""
         return tuple(map(tuple, (*self.strata(), *self.lowerings())))
 
+    @cached_property
+    def order(self) -> Mapping[int, int]:
+        """The place of each rule (by its id) among all."""
+        return {id(rule): place for place, rule in enumerate(self.rules)}
+
     def strata(self) -> list[list[Rule]]:
         """The fusions by the number that their folder begins with: folders of one number run together.
 

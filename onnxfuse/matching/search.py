@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 from onnxfuse.errors import RuleError
 from onnxfuse.language.catalogue import Catalogue
@@ -76,7 +77,6 @@ def search(
     found = Found(dict(view.terms_of))
     scope = replace(view.context, raisable=raising, written_out=partial(outputs_of, view))
     matcher, kept = Matcher(view.terms, catalogue, scope), catalogue.target.keeps_products
-    order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
     state = State.of(view, found)
     for rules in strata:
         layout = all(rule.cost == LAYOUT for rule in rules)
@@ -86,7 +86,7 @@ def search(
         room = GROWTH * len(state.alive) + ROOM
         for _ in range(ROUNDS):
             matcher.context = state.within(scope, inside_gemms(view, found.current) if kept else frozenset())
-            if not _round(view, found, state, matcher, index, order, barren, banned):
+            if not _round(view, found, state, matcher, index, catalogue.order, barren, banned):
                 break
             state, last = State.of(view, found), state
             _inherit_moved(view, found, last.alive, state.alive, ELEMENTWISE & catalogue.definitions.keys())
@@ -124,13 +124,18 @@ class State:
 
     def within(self, scope: Context, inside: Set[int] = frozenset()) -> Context:
         """What rules may ask about the scope in this state; `inside` are products that are part of a Gemm."""
+        return replace(scope, inside_gemms=inside, **self._known)
+
+    @cached_property
+    def _known(self) -> dict[str, Any]:
+        """What rules may ask of these terms, whatever the stratum: in most of them nothing is found."""
         reused = self.needed | {i for i, above in self.users.items() if any(u is not above[0] for u in above)}
         outputs: dict[int, dict[int, Term]] = {}
         for term in self.alive:
             if term.op == "Output":
                 outputs.setdefault(term.args[0].id, {})[term.attr("index")] = term
         alive, named = {term.id for term in self.alive}, self.names.keys()
-        return replace(scope, reused=reused, alive=alive, inside_gemms=inside, named=named, outputs=outputs)
+        return {"reused": reused, "alive": alive, "named": named, "outputs": outputs}
 
 
 def _round(
@@ -139,7 +144,7 @@ def _round(
     state: State,
     matcher: Matcher,
     index: Index,
-    order: dict[int, int],
+    order: Mapping[int, int],
     barren: set[int],
     banned: Collection[tuple[str, str]],
 ) -> bool:
@@ -241,12 +246,7 @@ def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
     return matches
 
 
-def _substitute(
-    view: View,
-    found: Found,
-    chosen: Sequence[Candidate],
-    state: State,
-) -> None:
+def _substitute(view: View, found: Found, chosen: Sequence[Candidate], state: State) -> None:
     """Replace the roots everywhere, and note which values can no longer keep their node.
 
     A value that no output depends on keeps the term it had, and its node, should an untouched node read it."""
