@@ -31,7 +31,8 @@ node.MALFORMED = evaluate.FAULTS = ()
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Before tests are collected, which makes a process large: the one that forks for it (`small_process`).
 
-    What there is of objects afterwards, a million, stays, and Python's cycle collector need not look at it again."""
+    What there is of objects afterwards, a million, stays, and Python's cycle collector need not look at it again.  What
+    a test makes is mostly terms, which have no cycles: it looks at them seldom."""
     if not is_xdist_controller(session):
         onnxruntime()  # or each child would load it, and read the rules
         catalogue.load()
@@ -43,6 +44,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000)
         gc.enable()
 
 

@@ -14,7 +14,7 @@ import pytest
 from onnxfuse.errors import ModelError
 from onnxfuse.proof import oracle
 from onnxfuse.system.isolation import Tell, TookTooLongError
-from tests.small_process import Isolated, small_process
+from tests.small_process import WORKS, Isolated, small_process
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,23 @@ def dawdle(tell: Tell) -> None:
     time.sleep(60)
 
 
-def test_it_is_done_in_a_new_process_where_the_caller_is(
+def test_it_is_done_in_another_process_where_the_caller_is(
     isolated: Isolated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    start = os.getcwd()
+    first = isolated(whereabouts, 60)
     monkeypatch.chdir(tmp_path)
-    first, second = isolated(whereabouts, 60), isolated(whereabouts, 60)
-    assert first[1:] == second[1:] == (first[1], str(tmp_path))
-    assert len({os.getpid(), first[0], first[1], second[0]}) == 4
+    second = isolated(whereabouts, 60)
+    assert (first[2], second[2]) == (start, str(tmp_path))
+    assert len({os.getpid(), *first[:2]}) == len({os.getpid(), *second[:2]}) == 3
+    assert first[1] == second[1]
+
+
+def test_one_process_does_many_works_and_then_another_one() -> None:
+    with small_process() as isolated:
+        ids = [isolated(whereabouts, 60)[0] for _ in range(WORKS + 1)]
+    assert len(set(ids[:-1])) == 1
+    assert ids[-1] != ids[0]
 
 
 def test_what_it_raises_is_raised_here(isolated: Isolated) -> None:
@@ -54,9 +64,11 @@ def test_what_it_raises_is_raised_here(isolated: Isolated) -> None:
 
 
 def test_a_crash_is_told_and_the_next_is_answered(isolated: Isolated) -> None:
+    before = isolated(whereabouts, 60)
     with pytest.raises(ModelError, match="crashed with SIGABRT"):
         isolated(partial(end, signal.SIGABRT), 60)
-    assert isolated(whereabouts, 60)
+    after = isolated(whereabouts, 60)
+    assert (before[0] != after[0], before[1] == after[1]) == (True, True)
 
 
 def test_it_has_only_so_much_time(isolated: Isolated) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 
+from onnx import FunctionProto
+
 from onnxfuse.errors import UsageError
 from onnxfuse.targets.target import DEFAULT, FOLDERS, FUSING, Target
 
@@ -45,6 +47,9 @@ class Catalogue:
     """For whom rules are tried; what they emit may depend on it."""
     growth: int = GROWTH
     """Bytes by which constants that are computed when a file is written may make it larger."""
+    bodies: dict[tuple[object, ...], FunctionProto] = field(default_factory=dict, compare=False, repr=False)
+    """Function bodies of its definitions that were written once (`functions`), for the next model that has such a use;
+    nobody changes them."""
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
@@ -65,6 +70,11 @@ class Catalogue:
     def phases(self) -> tuple[tuple[Rule, ...], ...]:
         """All that run, in order: the strata of the fusions, then those of the target's lowerings."""
         return tuple(map(tuple, (*self.strata(), *self.lowerings())))
+
+    @cached_property
+    def order(self) -> Mapping[int, int]:
+        """The place of each rule (by its id) among all."""
+        return {id(rule): place for place, rule in enumerate(self.rules)}
 
     def strata(self) -> list[list[Rule]]:
         """The fusions by the number that their folder begins with: folders of one number run together.

@@ -76,7 +76,6 @@ def search(
     found = Found(dict(view.terms_of))
     scope = replace(view.context, raisable=raising, written_out=partial(outputs_of, view))
     matcher, kept = Matcher(view.terms, catalogue, scope), catalogue.target.keeps_products
-    order = {id(rule): i for i, rule in enumerate(catalogue.rules)}
     state = State.of(view, found)
     for rules in strata:
         layout = all(rule.cost == LAYOUT for rule in rules)
@@ -86,7 +85,7 @@ def search(
         room = GROWTH * len(state.alive) + ROOM
         for _ in range(ROUNDS):
             matcher.context = state.within(scope, inside_gemms(view, found.current) if kept else frozenset())
-            if not _round(view, found, state, matcher, index, order, barren, banned):
+            if not _round(view, found, state, matcher, index, catalogue.order, barren, banned):
                 break
             state, last = State.of(view, found), state
             _inherit_moved(view, found, last.alive, state.alive, ELEMENTWISE & catalogue.definitions.keys())
@@ -105,7 +104,7 @@ def _round(
     state: State,
     matcher: Matcher,
     index: Index,
-    order: dict[int, int],
+    order: Mapping[int, int],
     barren: set[int],
     banned: Collection[tuple[str, str]],
 ) -> bool:
@@ -183,12 +182,7 @@ def _matches(matcher: Matcher, index: Index, term: Term) -> list[Match]:
     return matches
 
 
-def _substitute(
-    view: View,
-    found: Found,
-    chosen: Sequence[Candidate],
-    state: State,
-) -> None:
+def _substitute(view: View, found: Found, chosen: Sequence[Candidate], state: State) -> None:
     """Replace the roots everywhere, and note which values can no longer keep their node.
 
     A value that no output depends on keeps the term it had, and its node, should an untouched node read it."""

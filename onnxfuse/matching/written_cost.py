@@ -15,7 +15,8 @@ from onnxfuse.terms.term import Term
 
 from .cost import launches, nodes, traffic
 from .match import Match
-from .search import Found, State
+from .search import Found
+from .state import State
 
 
 def costly(view: View, found: Found) -> set[Match]:
