@@ -17,7 +17,7 @@ from .fusing.build import Build
 from .fusing.fuse import fuse, lower, uncollected
 from .fusing.fused import Banned, Fused, Progress
 from .fusing.source import Source
-from .language.catalogue import Catalogue
+from .language.catalogue import LEVEL, Catalogue
 from .lifting.lifted import Lifted
 from .model.graph import count_nodes, opset_of
 from .performance.gpus import CARDS, DEFAULT, Card
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from .precision.convert import Converted
 
 # What an estimate, a proof or the emulator needs is imported where one is asked for: most commands ask for less.
+MEASURED = 3
+"""The level that asks for a card."""
 ALL, USUAL = Build(), Experiment()
 """All rules for the default target; the proof as it is unless something else is wanted."""
 
@@ -73,10 +75,8 @@ def optimize(
     """
     started = time.perf_counter()
     progress = progress or (lambda step, done, total: None)
-    if experiment.validate == "kernels":
-        from .kernels.emulator.build import compiler
-
-        compiler()  # a missing one is no fault of the model
+    build = _levelled(build, card, precision)
+    _refuse_uncompiled(experiment)
     catalogue = build.catalogue
     at = Sizes.of(model, experiment.shapes) if experiment.shapes else None
     given, model = model, _written_out(model, precision)
@@ -120,6 +120,23 @@ def optimize(
         _add_estimates(report, fused, card, at, build)
     report.seconds = time.perf_counter() - started
     return Optimized(fused.model, report)
+
+
+def _refuse_uncompiled(experiment: Experiment) -> None:
+    """Raises DependencyError where kernels are to be run and there is no compiler: that is no fault of the model."""
+    if experiment.validate == "kernels":
+        from .kernels.emulator.build import compiler
+
+        compiler()
+
+
+def _levelled(build: Build, card: Card | None, precision: Precision | None) -> Build:
+    """The build at the level that it can have: bodies of regions are written for the precision of the model.
+
+    Raises UsageError for -O3 without a card."""
+    if build.level == MEASURED and card is None:
+        raise UsageError("-O3 leaves out what is predicted to be slower on a GPU: name one with --card, or take -O2")
+    return build if precision is None else replace(build, level=min(build.level, LEVEL))
 
 
 def _refuse_unserved(precision: Precision, target: Target) -> None:
@@ -207,6 +224,7 @@ def report(
     `nodes` the report has each node, too.
     """
     started = time.perf_counter()
+    build = _levelled(build, card, precision)
     at = Sizes.of(model, shapes) if shapes else None
     given, model = model, _written_out(model, precision)
     source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)

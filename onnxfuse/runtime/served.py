@@ -27,8 +27,8 @@ from onnx import (
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.kernel import EITHER, Parameter, Signature
-from onnxfuse.model.graph import DOMAIN, Graph, family, number_of, opset_of, roots
+from onnxfuse.kernels.device.kernel import EITHER, Kernel, Parameter, Signature
+from onnxfuse.model.graph import DOMAIN, REGION, Graph, family, number_of, opset_of, roots
 from onnxfuse.model.standard import STANDARD, parameters
 from onnxfuse.model.types import type_name
 
@@ -118,7 +118,7 @@ def _ops(
     name: str, body: FunctionProto | None, nodes: list[tuple[NodeProto, ElementTypes]], rules: Sequence[Path]
 ) -> list[Op]:
     """What to register for all nodes of an op.  Raises KernelError if a kernel does not take one of them."""
-    kernel = kernels.find(family(name), rules)
+    kernel = _kernel(name, body, nodes, rules)
     inputs, outputs = arguments(kernel.signature, body)
     types: dict[str, None] = {}
     asked: set[tuple[str, int]] = set()
@@ -137,6 +137,21 @@ def _ops(
             tried.add(key)
     attributes.expect(name, asked)
     return [Op(name, kernel, kind, inputs, outputs) for kind in types]
+
+
+def _kernel(
+    name: str, body: FunctionProto | None, nodes: list[tuple[NodeProto, ElementTypes]], rules: Sequence[Path]
+) -> type[Kernel]:
+    """The kernel of an op, that of a region by its function.  Raises KernelError."""
+    if family(name) != REGION or body is None:
+        return kernels.find(family(name), rules)
+    node, known = nodes[0]
+    return kernels.of_region(body, *([kind(known.of(value)) for value in side] for side in (node.input, node.output)))
+
+
+def kind(number: int) -> str:
+    """What NumPy calls an element type; empty where it is unknown."""
+    return helper.tensor_dtype_to_np_dtype(number).name if number else ""
 
 
 Numbers: TypeAlias = tuple[int | None, ...]
@@ -184,6 +199,8 @@ def _element_type(
                 f"{parameter.name} of {signature.op} is {dtype} at {node.name}, its kernel wants {wanted}"
             )
         found = dtype if real else found
+    if not any(parameter.type in ("T", EITHER) for parameter in (*signature.inputs, *signature.outputs)):
+        return signature.types[0]
     if found is None or found not in signature.types:
         raise KernelError(f"the kernel of {signature.op} has no {found}: it has {', '.join(signature.types)}")
     return found
