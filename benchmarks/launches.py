@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,10 +25,11 @@ from typing import Literal
 import numpy as np
 import onnx
 
-import onnxfuse
+from onnxfuse.fusing.build import Build
+from onnxfuse.fusing.fuse import lower
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.performance.sizes import Sizes
-from onnxfuse.performance.totals import asked
+from onnxfuse.performance.totals import Asked, asked, terms_of
 
 from .same_files import models
 from .torch_compile_launches import COMPILED
@@ -64,19 +65,22 @@ class Row:
     after: Count
 
 
-def count(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> Count:
-    """What a model launches at these shapes of its inputs."""
-    found = asked(Lifted.of(model), Sizes.of(model, shapes))
-    demands = [each.demand for each in found if each.demand is not None]
+def count(launches: Sequence[Asked]) -> Count:
+    """Launches together."""
+    demands = [each.demand for each in launches if each.demand is not None]
     moved = sum(demand.bytes for demand in demands)
-    return Count(len(found), moved - sum(demand.weights for demand in demands), moved, len(found) - len(demands))
+    weights = sum(demand.weights for demand in demands)
+    return Count(len(launches), moved - weights, moved, len(launches) - len(demands))
 
 
 def row(path: Path, level: Literal[0, 1, 2]) -> Row:
     """A model of a file, and what is written of it."""
-    model, shapes = onnx.load(path, load_external_data=False), sizes(path)
-    fused = onnxfuse.optimize(model, validate="off", level=level, base_dir=path.parent).model
-    return Row(path.name.removesuffix(".onnx"), count(model, shapes), count(fused, shapes))
+    model, build = onnx.load(path, load_external_data=False), Build(base_dir=path.parent, level=level)
+    source, fused = lower(model, build.catalogue, base_dir=path.parent)
+    at = Sizes.of(model, sizes(path))
+    read = Lifted.of(fused.model, path.parent)
+    before, after = asked(source.lifted, at), asked(read, at, terms_of(source.lifted, fused.sites))
+    return Row(path.name.removesuffix(".onnx"), count(before), count(after))
 
 
 def sizes(path: Path) -> dict[str, tuple[int, ...]] | None:

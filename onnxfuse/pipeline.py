@@ -23,7 +23,7 @@ from .model.graph import count_nodes, opset_of
 from .performance.gpus import CARDS, DEFAULT, Card
 from .performance.nodes import Side, before_and_after
 from .performance.sizes import Sizes
-from .performance.totals import alone, asked, remaining, spread, totals
+from .performance.totals import alone, asked, remaining, spread, terms_of, totals
 from .precision.wanted import Precision
 from .proof.claim import Claim, Experiment
 from .reporting.placement import placement
@@ -302,9 +302,7 @@ def _sides(source: Source, fused: Fused, build: Build, at: Sizes, *, nodes: bool
     The element types of values are those of their terms, if these were `typed` for what is written."""
     blocks = None if nodes or not typed else fused.blocks
     before, made = (source.lifted, fused) if blocks is None else (blocks.source, blocks.fused)
-    terms = {view.graph.path: dict(view.terms_of) for view in before.views}
-    for site in made.sites:
-        terms.setdefault(site.scope, {})[site.value] = site.term
+    terms = terms_of(before, made.sites)
     read = made.lifted or Lifted.of(made.model, build.base_dir)
     original, output = asked(before, at), asked(read, at, terms if typed else None)
     if blocks is not None:

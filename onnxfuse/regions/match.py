@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from onnxfuse.language.rule import Rule, Source
 from onnxfuse.matching.match import Match
@@ -35,8 +35,9 @@ def rule(words: str) -> Rule:
     )
 
 
-def match(words: str, root: Term, cover: Iterable[Term], outputs: Iterable[str], inner: Sequence[Match]) -> Match:
+def match(words: str, root: Term, cover: Iterable[Term], outputs: Mapping[str, Term], inner: Sequence[Match]) -> Match:
     """The match that a region is; `inner` are those behind fused ops that it takes in.
 
-    Its values are its outputs: to ban it at one of them bans it."""
-    return Match(rule(words), 0, root, {}, tuple(cover), root, {}, frozenset(), set(outputs), tuple(inner))
+    Its values are its outputs, in their order what it exposes: to ban it at one of them bans it."""
+    exposed = {term: term for term in outputs.values()}
+    return Match(rule(words), 0, root, {}, tuple(cover), root, exposed, frozenset(), set(outputs), tuple(inner))

@@ -122,6 +122,8 @@ class _Scoped:
             self.near.append(self._miss(group, f"{said}: {reason}", len(indices) - 1))
             return None
         written = body(self.scope, indices, outputs)
+        if not written.inputs:
+            return None  # the same in every run
         function = self._function(content(written, self.graph.opset, [self.scope.kind(n) for n in written.inputs]))
         node = NodeProto(op_type=function.name, domain=DOMAIN, name=self.names.unique(f"onnxfuse/{REGION}"))
         node.input.extend(written.inputs)
@@ -129,7 +131,8 @@ class _Scoped:
         terms = [self.scope.term(name) for launch in group.launches for name in launch.makes]
         former, fused = self.asked.former, [launch.node.name for launch in group.launches]
         inner = [former[name] for name in fused if name in former]
-        return _Region(group, node, match(said, self.scope.term(outputs[0]), terms, outputs, inner))
+        made = {name: self.scope.term(name) for name in outputs}
+        return _Region(group, node, match(said, made[outputs[0]], terms, made, inner))
 
     def _function(self, made: FunctionProto) -> FunctionProto:
         """The function, under a name that no other has."""
