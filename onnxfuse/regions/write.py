@@ -6,7 +6,7 @@ guarantees   the model computes the same; what is not part of a region stays as 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 
@@ -43,6 +43,8 @@ class Asked:
     """Scopes that have no regions."""
     former: Mapping[str, Match] = field(default_factory=dict)
     """Fused nodes by name → the last match behind each."""
+    read: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """What the nodes of each scope read, and the bodies of those."""
 
 
 @dataclass
@@ -71,12 +73,14 @@ def regions(lifted: Lifted, asked: Asked) -> Regions:
     told = {view.graph.path: view for view in written_out.views}
     known = {f.name: f for f in model.functions if f.domain == DOMAIN}
     names = Names.of(view.graph for view in views)
+    read_by = {view.graph.path: {name for node in view.graph.nodes for name in _reads(node)} for view in views}
+    asked = replace(asked, read=read_by)
     sites: list[FusedNode] = []
     near: list[NearMiss] = []
     for view in reversed(views):  # inner scopes first: the nodes around them are copied
         if view.graph.path not in asked.barred:
             own = _Scoped(view, read(view, told[view.graph.path], known), known, names, asked)
-            own.write()
+            own.write(inside=bool(sites))
             sites, near = own.sites + sites, own.near + near
     if sites:
         before = {f.name for f in model.functions if f.domain == DOMAIN}
@@ -96,15 +100,16 @@ class _Scoped:
         self.view, self.scope, self.functions, self.names, self.asked = view, scope, functions, names, asked
         self.graph = view.graph
         self.modules = ModulePaths(self.graph.nodes)
+        self.before = asked.read.get(self.graph.path, frozenset())
         self.sites: list[FusedNode] = []
         self.near: list[NearMiss] = []
 
-    def write(self) -> None:
-        """Put the regions in their places."""
+    def write(self, *, inside: bool) -> None:
+        """Put the regions in their places; `inside`: bodies of nodes may read less than they did."""
         groups = partition(self.scope)
         found = [region for group in groups if (region := self._region(groups, group)) is not None]
         self.near += self._apart(groups)
-        if found:
+        if found or inside:
             live = self._splice(found)
             self._tell(found, live)
 
@@ -160,8 +165,7 @@ class _Scoped:
         dead = [node for at, (_, node) in enumerate(entries[: len(nodes)]) if at not in live]
         kept = [node for _, node in sorted((entries[at] for at in live), key=lambda entry: entry[0])]
         read = {name for node in kept for name in _reads(node)} | {*self.graph.outputs, *self.graph.inputs}
-        read |= self.graph.named_elsewhere()
-        unread = {name for node in dead for name in _reads(node)} - read
+        unread = set(self.before) - read - self.graph.named_elsewhere()
         del proto.node[:]
         proto.node.extend(kept)
         if isinstance(proto, GraphProto):
