@@ -146,7 +146,7 @@ def fuse(
 
     done = by_blocks(source, banned, passes) or passes(source.lifted)[0]
     wanted = catalogue.level >= REGIONS and catalogue.target.functions and not done.unread
-    return regional(source, done, banned) if wanted else done
+    return regional(source, done, banned, lambda model: passes(source.lifted.again(model))[0]) if wanted else done
 
 
 def _fuse(

@@ -28,7 +28,7 @@ from onnx import (
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.kernel import EITHER, Kernel, Parameter, Signature
-from onnxfuse.model.graph import DOMAIN, REGION, Graph, family, number_of, opset_of, roots
+from onnxfuse.model.graph import DOMAIN, REGION, Graph, family, family_of, number_of, opset_of, roots
 from onnxfuse.model.standard import STANDARD, parameters
 from onnxfuse.model.types import type_name
 
@@ -238,6 +238,10 @@ class ElementTypes:
         hidden = [(i, name) for i, name in enumerate(node.output) if name and not self._declared(name)]
         if not hidden:
             return
+        if family_of(node) == REGION and node.op_type in self._functions:
+            known = self._of_region(node)
+            yield from ((name, known[i]) for i, name in hidden)
+            return
         inputs, outputs = self._variables(node)
         bound: dict[str, int] = {}
         for variable, name in zip(inputs, node.input, strict=False):
@@ -246,6 +250,15 @@ class ElementTypes:
         for i, name in hidden:
             variable = outputs[i] if i < len(outputs) else ""
             yield name, bound.get(variable) or _FIXED.get(variable) or self._graph.type_of(name)[0]
+
+    def _of_region(self, node: NodeProto) -> list[int]:
+        """The types of a region's outputs, as its body implies them."""
+        body = self._functions[node.op_type]
+        graph = Graph(body, self._graph.model, opset_of(body), None, f"/{DOMAIN}.{body.name}")
+        given = zip(body.input, node.input, strict=False)
+        graph.types.update({own: helper.make_tensor_type_proto(self.of(name), None) for own, name in given})
+        found = [graph.type_of(own)[0] for own in body.output]
+        return [kind or self._graph.type_of(name)[0] for kind, name in zip(found, node.output, strict=False)]
 
     def _variables(self, node: NodeProto) -> tuple[Sequence[str], Sequence[str]]:
         """What a node's inputs and outputs have for a type: the same text is the same type."""
