@@ -67,6 +67,7 @@ def optimize(
     card: str | None = None,
     base_dir: Path | None = None,
     fold_limit: int = 1_000_000,
+    level: Literal[0, 1, 2, 3] = 1,
     nodes: bool = False,
     precision: Literal["fp16", "bf16", "mixed"] | None = None,
     io_precision: Literal["keep", "half"] = "keep",
@@ -102,6 +103,8 @@ def optimize(
             What was measured on this machine counts for more than what is predicted.
         base_dir: Where external data lies; None is the folder of `model`, if that is a file.
         fold_limit: What is computed from constants alone is stored, as long as the file grows by no more bytes.
+        level: 0 folds alone; 1 fuses what rules name; 2 also makes regions of what no rule names, for "onnxfuse" (not
+            with a `precision`); 3 is 2 with a `card`.
         nodes: Tell of every node, too, before and after: what it takes, what it reads, what stands for it.  A page
             (onnxfuse.reporting.html.page) is made of such a report.
         precision: Convert what was fused to float16 or bfloat16, and compare it with the original; "mixed" is float16
@@ -137,7 +140,7 @@ def optimize(
     with spool.beside(place if precision is not None else None, source.proto) as weights:
         optimized = pipeline.optimize(
             source.proto,
-            Build(meant, opset, select, ignore, rules, base_dir or source.folder, fold_limit),
+            Build(meant, opset, select, ignore, rules, base_dir or source.folder, fold_limit, level),
             Experiment(shapes, inputs, seed, rtol, atol, on_mismatch, validate, timeout),
             card=gpus.given(card, meant),
             nodes=nodes,
@@ -166,6 +169,7 @@ def report(
     shapes: Mapping[str, Sequence[int]] | None = None,
     card: str | None = None,
     base_dir: Path | None = None,
+    level: Literal[0, 1, 2, 3] = 1,
     nodes: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -185,7 +189,7 @@ def report(
     source = sources.opened(model, weights=False)
     found = pipeline.report(
         source.proto,
-        Build(meant, None, select, ignore, rules, base_dir or source.folder),
+        Build(meant, None, select, ignore, rules, base_dir or source.folder, level=level),
         shapes=shapes,
         card=gpus.given(card, meant),
         nodes=nodes,

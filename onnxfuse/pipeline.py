@@ -17,7 +17,7 @@ from .fusing.build import Build
 from .fusing.fuse import fuse, lower, uncollected
 from .fusing.fused import Banned, Fused, Progress
 from .fusing.source import Source
-from .language.catalogue import Catalogue
+from .language.catalogue import LEVEL, Catalogue
 from .lifting.lifted import Lifted
 from .model.graph import count_nodes, opset_of
 from .proof.claim import Claim, Experiment
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from .precision.wanted import Precision
 
 # What measures, estimates or proves, and kernels, are imported where they are asked for: most commands ask for less.
+MEASURED = 3
+"""The level that asks for a card."""
 ALL, USUAL = Build(), Experiment()
 """All rules for the default target; the proof as it is unless something else is wanted."""
 
@@ -70,10 +72,8 @@ def optimize(
     """
     started = time.perf_counter()
     progress = progress or (lambda step, done, total: None)
-    if experiment.validate == "kernels":
-        from .kernels.emulator.build import compiler
-
-        compiler()  # a missing one is no fault of the model
+    build = _levelled(build, card, precision)
+    _refuse_uncompiled(experiment)
     catalogue = build.catalogue
     at = _given(model, experiment.shapes)
     given, model = model, _written_out(model, precision)
@@ -117,6 +117,23 @@ def optimize(
         _add_estimates(report, fused, card, at, build)
     report.seconds = time.perf_counter() - started
     return Optimized(fused.model, report)
+
+
+def _refuse_uncompiled(experiment: Experiment) -> None:
+    """Raises DependencyError where kernels are to be run and there is no compiler: that is no fault of the model."""
+    if experiment.validate == "kernels":
+        from .kernels.emulator.build import compiler
+
+        compiler()
+
+
+def _levelled(build: Build, card: Card | None, precision: Precision | None) -> Build:
+    """The build at the level that it can have: bodies of regions are written for the precision of the model.
+
+    Raises UsageError for -O3 without a card."""
+    if build.level == MEASURED and card is None:
+        raise UsageError("-O3 leaves out what is predicted to be slower on a GPU: name one with --card, or take -O2")
+    return build if precision is None else replace(build, level=min(build.level, LEVEL))
 
 
 def _refuse_unserved(precision: Precision, target: Target) -> None:
@@ -213,6 +230,7 @@ def report(
     `nodes` the report has each node, too.
     """
     started = time.perf_counter()
+    build = _levelled(build, card, precision)
     at = _given(model, shapes)
     given, model = model, _written_out(model, precision)
     source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
@@ -321,13 +339,11 @@ def _sides(source: Source, fused: Fused, build: Build, at: Sizes, *, nodes: bool
 
     The element types of values are those of their terms, if these were `typed` for what is written."""
     from .performance.nodes import Side
-    from .performance.totals import asked, spread
+    from .performance.totals import asked, spread, terms_of
 
     blocks = None if nodes or not typed else fused.blocks
     before, made = (source.lifted, fused) if blocks is None else (blocks.source, blocks.fused)
-    terms = {view.graph.path: dict(view.terms_of) for view in before.views}
-    for site in made.sites:
-        terms.setdefault(site.scope, {})[site.value] = site.term
+    terms = terms_of(before, made.sites)
     read = made.lifted or Lifted.of(made.model, build.base_dir)
     original, output = asked(before, at), asked(read, at, terms if typed else None)
     if blocks is not None:

@@ -27,8 +27,8 @@ FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 MODULES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
 
 ORDER = """
-    __main__ cli __init__ pipeline performance proof precision fusing reporting rewriting matching lifting runtime
-    kernels kernels.attention kernels.gemm kernels.rows kernels.pointwise
+    __main__ cli __init__ pipeline performance proof precision fusing regions reporting rewriting matching lifting
+    runtime kernels kernels.attention kernels.gemm kernels.rows kernels.pointwise
     kernels.inspect kernels.emulator kernels.device
     language terms.analysis terms.normal terms targets model system errors
 """.split()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxfuse.language.catalogue import GROWTH, Catalogue, load
+from onnxfuse.language.catalogue import GROWTH, LEVEL, Catalogue, load
 from onnxfuse.targets.target import DEFAULT, Target
 
 
@@ -27,8 +27,10 @@ class Build:
     """Where external data lies."""
     growth: int = GROWTH
     """Bytes by which constants may make the file larger."""
+    level: int = LEVEL
+    """-O0 folds alone, -O1 what rules name, -O2 regions too, and -O3 leaves out what a card is predicted to lose by."""
 
     @property
     def catalogue(self) -> Catalogue:
         """The rules for the target.  Raises RuleError and UsageError."""
-        return load(self.rules).choose(self.select, self.ignore).serving(self.target, self.growth)
+        return load(self.rules).choose(self.select, self.ignore).serving(self.target, self.growth, self.level)

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from onnx import ModelProto
 
 from onnxfuse.errors import UsageError
-from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.language.catalogue import REGIONS, Catalogue
 from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
@@ -38,6 +38,7 @@ from onnxfuse.terms.term import Term
 
 from .fused import EVERY, SIMPLIFY, Banned, Fused, Progress
 from .naming import Naming
+from .regional import regional
 from .repeats.once import once as by_blocks
 from .settle import settle
 from .source import Source
@@ -148,7 +149,9 @@ def fuse(
         fused = replace(fused, lifted=last) if last.model is fused.model else fused
         return fused, not any(room.short for room in rooms)
 
-    return by_blocks(source, banned, passes) or passes(source.lifted)[0]
+    done = by_blocks(source, banned, passes) or passes(source.lifted)[0]
+    wanted = catalogue.level >= REGIONS and catalogue.target.functions and not done.unread
+    return regional(source, done, banned, lambda model: passes(source.lifted.again(model))[0]) if wanted else done
 
 
 def _fuse(

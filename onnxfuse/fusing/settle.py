@@ -37,25 +37,30 @@ def settle(model: ModelProto, once: Callable[[ModelProto], Fused], naming: Namin
     """What passes (`once`) over a model lead to; `naming` are the names that are not to be given.
 
     A pass that spells the same nodes in another order, or with other names, is not taken."""
-    original = frozenset(node.name or node.output[0] for node in _nodes(model) if node.name or node.output)
+    original = names_of(model)
     passed: list[Fused] = []
-    known, states, version = [_Words(model)], [_state(model)], 0
+    known, states, version = [_Words(model)], [state(model)], 0
     for _ in range(PASSES):
         after = once(passed[-1].model if passed else model)
         version = version or after.model.ir_version
         passed = passed or [replace(after, model=model, sites=[], simplified=frozenset(), vanished=[])]
-        words, state = _Words(after.model), _state(after.model)
-        if state == states[-1]:
+        words, now = _Words(after.model), state(after.model)
+        if now == states[-1]:
             return passed[-1] if len(passed) > 1 else after
         if words == known[-1] and (after.sites or after.simplified):
             return _own(passed[-1], model, version)
-        whole = _joined(passed[-1], after, model, original) if len(passed) > 1 else after
+        whole = joined(passed[-1], after, model, original) if len(passed) > 1 else after
         passed.append(named(whole, naming))
-        states.append(_state(passed[-1].model))
+        states.append(state(passed[-1].model))
         if words in known[:-1]:
             return _own(min(passed[known.index(words) :], key=_weight), model, version)
         known.append(words)
     return min(passed[1:], key=_weight)
+
+
+def names_of(model: ModelProto) -> frozenset[str]:
+    """What its nodes are called: one without a name, after what it makes."""
+    return frozenset(node.name or node.output[0] for node in _nodes(model) if node.name or node.output)
 
 
 def _own(fused: Fused, model: ModelProto, version: int) -> Fused:
@@ -68,7 +73,7 @@ def _own(fused: Fused, model: ModelProto, version: int) -> Fused:
     return replace(fused, model=copy)
 
 
-def _joined(before: Fused, after: Fused, source: ModelProto, original: Collection[str]) -> Fused:
+def joined(before: Fused, after: Fused, source: ModelProto, original: Collection[str]) -> Fused:
     """Two passes as one: fused nodes that still stand, and later ones with what they stand for in the original."""
     nodes = {node.name: node for node in _nodes(after.model)}
     former = {site.node.name: site for site in before.sites}
@@ -146,7 +151,7 @@ class _Words:
         )
 
 
-def _state(model: ModelProto) -> bytes:
+def state(model: ModelProto) -> bytes:
     """A digest of what a pass sees of a model, without the elements of large tensors."""
     digest = blake2s()
     for node in model.graph.node:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from onnxfuse.errors import KernelError
 
 if TYPE_CHECKING:
+    from onnx import FunctionProto
+
     from onnxfuse.kernels.device.kernel import Kernel
     from onnxfuse.language.catalogue import Catalogue
 
@@ -74,6 +76,14 @@ def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
     if op in LEFT:
         raise KernelError(LEFT[op])
     return KERNELS.get(op) or _generated(op, tuple(rules))
+
+
+def of_region(function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]) -> type[Kernel]:
+    """The kernel of a region, the same class every time: `inputs` and `outputs` are the element types of the values
+    that its node reads and makes.  Raises KernelError with the reason where there is none."""
+    from onnxfuse.kernels.rows.region import kernel
+
+    return kernel(function, inputs, outputs)
 
 
 @cache

@@ -31,6 +31,11 @@ CATALOGUE = next(
 """The shipped rules: inside the wheel, or beside the package in a source tree."""
 GROWTH = 1_000_000
 """Bytes by which constants may make a file larger where nothing else is said."""
+LEVEL = 1
+"""How much is fused where nothing else is said."""
+LEVELS = range(4)
+REGIONS = 2
+"""The level from which on regions are made."""
 FOREIGN = "ops/"
 """The folder in whose folders, called by their domains, stands what ops of other domains mean."""
 
@@ -50,6 +55,8 @@ class Catalogue:
     bodies: dict[tuple[object, ...], FunctionProto] = field(default_factory=dict, compare=False, repr=False)
     """Function bodies of its definitions that were written once (`functions`), for the next model that has such a use;
     nobody changes them."""
+    level: int = LEVEL
+    """How much is fused: 0 folds alone, 1 what rules name, 2 what lies between as well (`onnxfuse.regions`)."""
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
@@ -119,9 +126,14 @@ class Catalogue:
         kept = [r for r in self.rules if (not select or r.name in select) and r.name not in ignore]
         return replace(self, rules=kept)
 
-    def serving(self, target: Target, growth: int | None = None) -> Catalogue:
-        """The same rules for a target, whose files may grow by so many bytes."""
-        return replace(self, target=target, growth=self.growth if growth is None else growth)
+    def serving(self, target: Target, growth: int | None = None, level: int = LEVEL) -> Catalogue:
+        """The same rules for a target, whose files may grow by so many bytes; at level 0 those alone that fold.
+
+        Raises UsageError for a level that there is not."""
+        if level not in LEVELS:
+            raise UsageError(f"-O{level}: it is {', '.join(map(str, LEVELS[:-1]))} or {LEVELS[-1]}")
+        rules = self.rules if level else [rule for rule in self.rules if not rule.rank]
+        return replace(self, rules=rules, target=target, growth=self.growth if growth is None else growth, level=level)
 
 
 def _strata(rules: Sequence[Rule]) -> list[list[Rule]]:

@@ -17,7 +17,7 @@ from onnxfuse.model.dims import (
     broadcast,
     product,
 )
-from onnxfuse.model.graph import RULE_KEY, captured_names
+from onnxfuse.model.graph import DOMAIN, REGION, RULE_KEY, captured_names, family_of
 from onnxfuse.model.onnxruntime_ops import added
 from onnxfuse.model.op_traits import BROADCAST, COERCED, DECLARES_DTYPE, FOLDABLE
 from onnxfuse.model.schema import AXES_INPUT, attribute_value, attributes_of, old_bounds
@@ -30,6 +30,7 @@ from onnxfuse.terms.shape_values import shape_data
 from onnxfuse.terms.term import REAL, SMALL, Array, Term, Terms, same_shape, static
 
 from .bodies import enclosed
+from .called import types_of
 from .constants import constant_node
 from .progression import progression
 from .view import View
@@ -283,6 +284,8 @@ def _foreign(view: View, index: int, node: NodeProto) -> list[tuple[Term, int]]:
     name = f"{node.domain or 'ai.onnx'}.{node.op_type}"
     key = (node.overload, index) if view.effects[index] else node.overload or None
     types = [view.graph.type_of(output) if output else (0, None) for output in node.output]
+    if node.domain == DOMAIN and family_of(node) == REGION:
+        types = types_of(view, node, lift_node) or types
     if not types:
         return []
     known = _read(view, index, node, name, args, attrs)

@@ -29,6 +29,8 @@ from .walk import BODIES, attribute_graphs, nodes
 
 DOMAIN = "onnxfuse"
 """Of fused nodes and of their functions; what is used there in several ways has an op for each."""
+REGION = "Region"
+"""The family of fused nodes that no rule names: what each computes, its function alone says."""
 RULE_KEY = "onnxfuse.rule"
 """Metadata of a fused node, also of one that became an op of another domain: the rule that made it."""
 

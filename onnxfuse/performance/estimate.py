@@ -30,9 +30,10 @@ from onnxfuse.kernels.inspect.launches import launches, occupancy
 from onnxfuse.kernels.inspect.nvrtc import ARCHITECTURES
 from onnxfuse.lifting.lift import lift
 from onnxfuse.lifting.view import View
-from onnxfuse.model.graph import DOMAIN, family, roots
+from onnxfuse.model.graph import DOMAIN, REGION, family, roots
 from onnxfuse.model.op_traits import FREE, PRODUCTS
 from onnxfuse.reporting.records import Estimate, Launched, Occupancy
+from onnxfuse.runtime import served
 from onnxfuse.runtime.served import arguments, values
 
 from .gpus import Card
@@ -76,7 +77,8 @@ def predict(
             view = views[id(graph)] = lift(graph, base_dir, views.get(id(graph.parent)))
             for node in graph.nodes:
                 if node.domain == DOMAIN:
-                    estimate = _estimate(node, _types(view, node.input), bodies, card, rules)
+                    kinds = [served.kind(view.dtypes.get(name, 0)) for name in node.output]
+                    estimate = _estimate(node, _types(view, node.input), kinds, bodies, card, rules)
                     found.fused[graph.path, node.name] = estimate
                     found.unknown += estimate.seconds is None
                 elif any(name and not view.term(name).constant for name in node.output):
@@ -105,13 +107,17 @@ NOTHING = Times(0.0, 0.0, 0.0)
 def _estimate(
     node: NodeProto,
     types: list[TensorType | None] | None,
+    kinds: Sequence[str],
     bodies: Mapping[str, FunctionProto],
     card: Card,
     rules: Sequence[Path],
 ) -> Estimate:
     body, attributes = bodies.get(node.op_type), values(node)
     try:
-        made = kernels.find(family(node.op_type), rules)
+        if family(node.op_type) == REGION and body is not None:
+            made = kernels.of_region(body, [each.dtype.name if each else "" for each in types or ()], kinds)
+        else:
+            made = kernels.find(family(node.op_type), rules)
         kernel = made(attributes)
         inputs, outputs = arguments(made.signature, body)
         source = made.name

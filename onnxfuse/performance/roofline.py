@@ -75,6 +75,8 @@ class Demand:
     """A fused multiply-add is two."""
     matrix: bool
     """Whether tensor cores compute it: products of float16 and bfloat16."""
+    weights: int = 0
+    """Bytes of what it reads that are the same in every run: the others are activations."""
 
     def on(self, card: Card) -> Times:
         """How long that takes."""
@@ -100,8 +102,9 @@ def demand(
         return None
     inputs, outputs = [t for t in read if t is not None], [t for t in written if t is not None]
     moved = sum(tensor.bytes for tensor in (*inputs, *outputs))
+    weights = sum(t.bytes for t, name in zip(read, node.input, strict=True) if t and view.term(name).constant)
     matrix = family(node.op_type) in PRODUCTS and outputs[0].dtype in HALF
-    return Demand(moved, flops(node, inputs, outputs), matrix)
+    return Demand(moved, flops(node, inputs, outputs), matrix, weights)
 
 
 def tensors(

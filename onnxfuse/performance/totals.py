@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from onnx import NodeProto
 
 from onnxfuse.lifting.lifted import Lifted
-from onnxfuse.model.graph import DOMAIN, family_of
+from onnxfuse.model.graph import DOMAIN, REGION, family_of
 from onnxfuse.model.op_traits import KERNELS, MOVEMENT, PRODUCTS, TRAITS
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.reporting.records import NearMiss, Remaining, Totals
+from onnxfuse.rewriting.provenance import FusedNode
 from onnxfuse.terms.term import Term
 
 from .gpus import Card
@@ -55,6 +56,19 @@ def asked(lifted: Lifted, at: Sizes, terms: Mapping[str, Mapping[str, Term]] | N
         each if each.demand is not None else replace(each, demand=demand(views[each.scope], each.node, at.known))
         for each in found
     ]
+
+
+def terms_of(original: Lifted, sites: Iterable[FusedNode]) -> dict[str, dict[str, Term]]:
+    """What is known of values that fusing left or made, by the path of their graph and by name: what they are in the
+    original, and what fused nodes compute."""
+    found = {view.graph.path: dict(view.terms_of) for view in original.views}
+    for site in sites:
+        own = found.setdefault(site.scope, {})
+        own[site.value] = site.term
+        if family_of(site.node) == REGION:
+            outputs = site.matches[-1].exposed.values()
+            own |= dict(zip(site.node.output, outputs, strict=False))
+    return found
 
 
 def spread(launches: Sequence[Asked], lifted: Lifted, nodes: Sequence[Sequence[NodeProto]]) -> list[Asked]:

@@ -111,7 +111,7 @@ def sites(
             fused.node.metadata_props.add(key=key, value=value)
         told = _computing(graph, core, [fused.value, *found.rooted.get(fused.matches[-1], ())])
         trace = stack_traces.common(told)
-        _inherit(fused.node, replaced, trace)
+        inherit(fused.node, replaced, trace)
         values = [n.output[0] for n in replaced if n.output and n.output[0]]
         result.append(
             FusedNode(
@@ -182,7 +182,7 @@ def _by_owner(owner: Mapping[int, int], count: int) -> list[list[int]]:
     return nodes
 
 
-def _inherit(node: NodeProto, replaced: Sequence[NodeProto], trace: Sequence[stack_traces.Frame]) -> None:
+def inherit(node: NodeProto, replaced: Sequence[NodeProto], trace: Sequence[stack_traces.Frame]) -> None:
     """What an exporter noted on the replaced nodes alike (a module path) holds for the fused one; of the calls that led
     to them, `trace` does."""
     if trace:

@@ -27,8 +27,8 @@ from onnx import (
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.kernel import EITHER, Parameter, Signature
-from onnxfuse.model.graph import DOMAIN, Graph, family, number_of, opset_of, roots
+from onnxfuse.kernels.device.kernel import EITHER, Kernel, Parameter, Signature
+from onnxfuse.model.graph import DOMAIN, REGION, Graph, family, family_of, number_of, opset_of, roots
 from onnxfuse.model.standard import STANDARD, parameters
 from onnxfuse.model.types import type_name
 
@@ -118,7 +118,7 @@ def _ops(
     name: str, body: FunctionProto | None, nodes: list[tuple[NodeProto, ElementTypes]], rules: Sequence[Path]
 ) -> list[Op]:
     """What to register for all nodes of an op.  Raises KernelError if a kernel does not take one of them."""
-    kernel = kernels.find(family(name), rules)
+    kernel = _kernel(name, body, nodes, rules)
     inputs, outputs = arguments(kernel.signature, body)
     types: dict[str, None] = {}
     asked: set[tuple[str, int]] = set()
@@ -137,6 +137,21 @@ def _ops(
             tried.add(key)
     attributes.expect(name, asked)
     return [Op(name, kernel, kind, inputs, outputs) for kind in types]
+
+
+def _kernel(
+    name: str, body: FunctionProto | None, nodes: list[tuple[NodeProto, ElementTypes]], rules: Sequence[Path]
+) -> type[Kernel]:
+    """The kernel of an op, that of a region by its function.  Raises KernelError."""
+    if family(name) != REGION or body is None:
+        return kernels.find(family(name), rules)
+    node, known = nodes[0]
+    return kernels.of_region(body, *([kind(known.of(value)) for value in side] for side in (node.input, node.output)))
+
+
+def kind(number: int) -> str:
+    """What NumPy calls an element type; empty where it is unknown."""
+    return helper.tensor_dtype_to_np_dtype(number).name if number else ""
 
 
 Numbers: TypeAlias = tuple[int | None, ...]
@@ -184,6 +199,8 @@ def _element_type(
                 f"{parameter.name} of {signature.op} is {dtype} at {node.name}, its kernel wants {wanted}"
             )
         found = dtype if real else found
+    if not any(parameter.type in ("T", EITHER) for parameter in (*signature.inputs, *signature.outputs)):
+        return signature.types[0]
     if found is None or found not in signature.types:
         raise KernelError(f"the kernel of {signature.op} has no {found}: it has {', '.join(signature.types)}")
     return found
@@ -221,6 +238,10 @@ class ElementTypes:
         hidden = [(i, name) for i, name in enumerate(node.output) if name and not self._declared(name)]
         if not hidden:
             return
+        if family_of(node) == REGION and node.op_type in self._functions:
+            known = self._of_region(node)
+            yield from ((name, known[i]) for i, name in hidden)
+            return
         inputs, outputs = self._variables(node)
         bound: dict[str, int] = {}
         for variable, name in zip(inputs, node.input, strict=False):
@@ -229,6 +250,15 @@ class ElementTypes:
         for i, name in hidden:
             variable = outputs[i] if i < len(outputs) else ""
             yield name, bound.get(variable) or _FIXED.get(variable) or self._graph.type_of(name)[0]
+
+    def _of_region(self, node: NodeProto) -> list[int]:
+        """The types of a region's outputs, as its body implies them."""
+        body = self._functions[node.op_type]
+        graph = Graph(body, self._graph.model, opset_of(body), None, f"/{DOMAIN}.{body.name}")
+        given = zip(body.input, node.input, strict=False)
+        graph.types.update({own: helper.make_tensor_type_proto(self.of(name), None) for own, name in given})
+        found = [graph.type_of(own)[0] for own in body.output]
+        return [kind or self._graph.type_of(name)[0] for kind, name in zip(found, node.output, strict=False)]
 
     def _variables(self, node: NodeProto) -> tuple[Sequence[str], Sequence[str]]:
         """What a node's inputs and outputs have for a type: the same text is the same type."""

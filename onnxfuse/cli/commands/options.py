@@ -114,6 +114,15 @@ selection = options(
     ),
     rules,
     click.option(
+        "-O",
+        "level",
+        type=click.IntRange(0, 3),
+        default=1,
+        show_default=True,
+        metavar="LEVEL",
+        help="-O0 folds alone, -O1 fuses what rules name, -O2 what lies between too, -O3 what --card lets pass.",
+    ),
+    click.option(
         "--target",
         type=click.Choice(["onnxfuse", "onnx", "ort"]),
         default="onnxfuse",

@@ -22,7 +22,7 @@ Grid: TypeAlias = tuple[int, ...]
 
 FILES = {path.name: path for path in Path(__file__).parents[1].rglob("*.cu*")}
 """Name → file of device code, whichever room of the kernels it is in."""
-INCLUDE = re.compile(r'^[ \t]*#include "([\w.]+\.cuh)"[ \t]*\n', re.MULTILINE)
+INCLUDE = re.compile(r'^[ \t]*#include "([\w.]+\.cuh?)"[ \t]*\n', re.MULTILINE)
 
 
 class Array(Protocol):

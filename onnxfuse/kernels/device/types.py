@@ -12,6 +12,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "int64": np.dtype(np.int64),
+    "int32": np.dtype(np.int32),
     "bool": np.dtype(np.bool_),
 }
 """Of the inputs and outputs of fused ops."""

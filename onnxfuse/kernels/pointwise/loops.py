@@ -1,4 +1,4 @@
-"""Elementwise nodes and views as loops over the elements of their results: one launch for each shape among them.
+"""Elementwise nodes and views as loops over the elements of their results: one launch for each size among them.
 
 A loop is specialised on the pattern (what broadcasts, what divides into vectors, element types), and sizes are its
 arguments; a new batch size is traced anew in a few milliseconds and finds the same source compiled.
@@ -58,28 +58,37 @@ def loops(
     outputs: Sequence[str],
     aligned: bool = True,
 ) -> tuple[tuple[TensorType, ...], list[Loop]]:
-    """The types of the outputs of some nodes, and the launches that compute them: one for each shape among them.
+    """The types of the outputs of some nodes, and the launches that compute them: one for each number of
+    elements among them.
 
     Nodes are in topological order; an output named "" is not wanted.  `aligned` says that all arrays begin at multiples
     of 16 bytes.  Raises KernelError for nodes that are neither elementwise nor views.
     """
-    scalars = Scalars()
-    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
-    wanted = [k for k, name in enumerate(outputs) if name]
-    values = dict(zip(wanted, trace(scalars, nodes, given, [outputs[k] for k in wanted]), strict=True))
-    groups: dict[tuple[int, ...], list[int]] = {}
+    values = traced(nodes, inputs, outputs)
+    groups: dict[int, list[int]] = {}
     for k, value in values.items():
-        groups.setdefault(value.shape, []).append(k)
+        groups.setdefault(value.size, []).append(k)
     types = tuple(TensorType(v.dtype, v.shape) for v in values.values())
     return types, [
         _loop(entry, list(inputs.values()), {k: values[k] for k in members}, aligned)
-        for members in groups.values()
-        if values[members[0]].size
+        for size, members in groups.items()
+        if size
     ]
 
 
+def traced(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> dict[int, Value]:
+    """The outputs that are wanted, by their numbers, as functions of the coordinates at which they are asked.
+
+    Raises KernelError as `loops` does."""
+    scalars = Scalars()
+    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
+    wanted = [k for k, name in enumerate(outputs) if name]
+    return dict(zip(wanted, trace(scalars, nodes, given, [outputs[k] for k in wanted]), strict=True))
+
+
 def _loop(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value], aligned: bool) -> Loop:
-    """Outputs of one shape, by their numbers: in vectors of 16 bytes, or the widest in which something is read."""
+    """Outputs of one number of elements, by their own: in vectors of 16 bytes, or the widest in which something is
+    read."""
     first = next(iter(values.values()))
     count, narrowest = first.size, min(v.dtype.itemsize for v in values.values())
     width = min(WIDEST, ACCESS // narrowest) if aligned else 1
@@ -90,8 +99,8 @@ def _loop(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value],
         if width > 1:
             position = total([(variable("j", count // width), width), (variable("v", width, LANE), 1)])
         elements = _elements(values, position)
-        reached = _reached([s for _, s in elements])
-        dtypes = {k: inputs[k].dtype.name for k in sorted({s.payload[0] for s in reached if s.kind == "load"})}
+        used = reached([s for _, s in elements])
+        dtypes = {k: inputs[k].dtype.name for k in sorted({s.payload[0] for s in used if s.kind == "load"})}
         rest = _elements(values, variable("i", count)) if count % width else ()
         text = source.kernel(entry, dtypes, elements, rest, count, width)
         if width == 1 or text.vectors or not dtypes:
@@ -104,18 +113,17 @@ def _loop(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value],
         tuple(values),
         text.parameters,
         count // width,
-        _read(reached, inputs, count),
-        count * sum(s.flops for s in reached),
+        bytes_read(used, inputs, count),
+        count * sum(s.flops for s in used),
     )
 
 
 def _elements(values: Mapping[int, Value], position: Index) -> list[tuple[str, Scalar]]:
     """The element type and the expression of each output, at a position of its contiguous memory."""
-    at = coordinates(position, next(iter(values.values())).shape)
-    return [(v.dtype.name, v.at(at)) for v in values.values()]
+    return [(v.dtype.name, v.at(coordinates(position, v.shape))) for v in values.values()]
 
 
-def _reached(results: Sequence[Scalar]) -> list[Scalar]:
+def reached(results: Sequence[Scalar]) -> list[Scalar]:
     """Everything that some elements are computed from, in the order in which it is met."""
     seen: dict[Scalar, None] = {}
     pending = list(results)
@@ -143,10 +151,10 @@ def _indices(s: Scalar) -> Iterator[Index]:
             yield condition.index
 
 
-def _read(reached: Sequence[Scalar], inputs: Sequence[TensorType], count: int) -> int:
+def bytes_read(used: Sequence[Scalar], inputs: Sequence[TensorType], count: int) -> int:
     """Bytes read: of each input what it holds, or one element for each expression and element of the result."""
     loads: dict[int, int] = {}
-    for s in reached:
+    for s in used:
         if s.kind == "load":
             loads[s.payload[0]] = loads.get(s.payload[0], 0) + count
     return sum(min(n, size(inputs[k].shape)) * inputs[k].dtype.itemsize for k, n in loads.items())

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 from onnx import helper
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.access import ACCESS
-from onnxfuse.kernels.device.device import Array, Device, TensorType, address, nbytes
+from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType, address, nbytes
 from onnxfuse.kernels.device.kernel import REAL, Kernel, Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import KNOWN, Replay
 from onnxfuse.language.bodies import Use, asks_for_shapes, output_names, real_dtype
@@ -23,27 +24,43 @@ from onnxfuse.language.functions import function
 from onnxfuse.language.rule import Rule, op_name
 
 from .expressions.trace import SERVED
-from .loops import Loop, loops
+from .loops import loops
 
 OPSET = 17
 """Bodies are asked for at this opset: old enough that what later ones have as one op is written out."""
 
 
-class Pointwise:
-    """The kernel of one node; `kernel` makes the class of an op."""
+class Planned(Protocol):
+    """A launch that was generated; `inputs` and `outputs` are the numbers of the arrays that it takes, in order."""
+
+    @property
+    def source(self) -> Source: ...
+    @property
+    def inputs(self) -> tuple[int, ...]: ...
+    @property
+    def outputs(self) -> tuple[int, ...]: ...
+    @property
+    def parameters(self) -> tuple[np.generic, ...]: ...
+    @property
+    def read(self) -> int:
+        """Bytes."""
+
+    @property
+    def flops(self) -> int: ...
+    def launch(self, multiprocessors: int) -> Launch:
+        """On a card with so many."""
+
+
+class Compiled:
+    """One node whose loops are generated for the sizes that it meets."""
 
     name: ClassVar[str] = "pointwise"
     signature: ClassVar[Signature]
-    catalogue: ClassVar[Catalogue]
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
-        definition = self.catalogue.definitions[self.signature.op]
-        for name in attributes:
-            if definition.attributes is not None and name not in definition.attributes:
-                raise KernelError(f"{self.signature.op} has no attribute {name}")
         self.attributes = tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in attributes.items()))
         self._all = (True,) * len(self.signature.outputs)
-        self._plans: dict[Any, tuple[tuple[TensorType, ...], list[Loop]]] = {}
+        self._plans: dict[Any, tuple[tuple[TensorType, ...], Sequence[Planned]]] = {}
         self._replay = Replay(self._launch)
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -67,18 +84,37 @@ class Pointwise:
 
     def _plan(
         self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], aligned: bool
-    ) -> tuple[tuple[TensorType, ...], list[Loop]]:
+    ) -> tuple[tuple[TensorType, ...], Sequence[Planned]]:
         key = (inputs, wanted, aligned)
         found = self._plans.get(key)
         if found is None:
             if len(self._plans) >= KNOWN:
                 self._plans.clear()
-            found = self._plans[key] = self._planned(inputs, wanted, aligned)
+            found = self._plans[key] = self.planned(inputs, wanted, aligned)
         return found
 
-    def _planned(
+    def planned(
         self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], aligned: bool
-    ) -> tuple[tuple[TensorType, ...], list[Loop]]:
+    ) -> tuple[tuple[TensorType, ...], Sequence[Planned]]:
+        """The types of the outputs that are wanted, and the loops that compute them.  Raises KernelError."""
+        raise NotImplementedError
+
+
+class Pointwise(Compiled):
+    """The kernel of one node of an op that a rule defines; `kernel` makes the class of the op."""
+
+    catalogue: ClassVar[Catalogue]
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        definition = self.catalogue.definitions[self.signature.op]
+        for name in attributes:
+            if definition.attributes is not None and name not in definition.attributes:
+                raise KernelError(f"{self.signature.op} has no attribute {name}")
+        super().__init__(attributes)
+
+    def planned(
+        self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], aligned: bool
+    ) -> tuple[tuple[TensorType, ...], Sequence[Planned]]:
         op, definition = self.signature.op, self.catalogue.definitions[self.signature.op]
         check(self.signature, inputs)
         given = tuple(t is not None for t in inputs)

@@ -60,7 +60,7 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
         "--target onnx --opset 23 --select Gelu --select LayerNormalization --ignore Gelu --rules mine --rules ours "
     )
     options += "--inputs inputs.npz --shape x:2,8 --shape in:0:1x3 --shape scalar: --seed 7 --rtol 0.1 --atol 0.2 "
-    options += "--on-mismatch fail --validate reference --timeout 9.5 --fold-limit 3kB"
+    options += "--on-mismatch fail --validate reference --timeout 9.5 --fold-limit 3kB -O2"
     assert main(["optimize", str(model), *options.split()]) == 0
     (call,) = engine.calls
     assert (call.pop("inputs")["x"] == 1).all()
@@ -82,6 +82,7 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
         "validate": "reference",
         "base_dir": Path("."),
         "growth": 3000,
+        "level": 2,
         "nodes": False,
         "progress": None,
     }
@@ -143,6 +144,7 @@ def test_the_defaults_are_the_engines(model: Path, engine: Engine) -> None:
             "validate": "onnxruntime",
             "base_dir": Path("."),
             "growth": 1_000_000,
+            "level": 1,
             "nodes": False,
             "progress": None,
         }

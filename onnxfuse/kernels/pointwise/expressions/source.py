@@ -277,7 +277,7 @@ def kernel(
         "",
         f"typedef {'long long' if wide else 'int'} Index;",
         "",
-        *(_table(name, *content) for content, name in writer.tables.items()),
+        *(table(name, *content) for content, name in writer.tables.items()),
         f'extern "C" __global__ void __launch_bounds__(256) {entry}(',
         ",\n".join(f"    {h}" for h in head) + ") {",
         *(f"    {line}" for line in prepared),
@@ -293,7 +293,8 @@ def kernel(
     return Text("\n".join(body), tuple(parameters), vectors)
 
 
-def _table(name: str, type: str, values: tuple[int | float | bool, ...]) -> str:
+def table(name: str, type: str, values: tuple[int | float | bool, ...]) -> str:
+    """A constant as an array of the device."""
     texts = ", ".join(real(v) if type == FLOAT else str(v).lower() for v in values)
     return f"__device__ const {type} {name}[] = {{{texts}}};"
 

@@ -15,7 +15,7 @@ from onnxfuse.errors import KernelError
 
 from .elementwise import FMOD, FOLDED, FORMULAS, GELU, IS_INF, MOD, POW, POW_INTEGER, Formula
 from .index import Coordinates, Guard
-from .moves import MOVES, Call
+from .moves import MOVES, Call, Move
 from .scalars import BOOL, FLOAT, INT, LONG, Scalar, Scalars
 from .values import Value, aligned, broadcast, computed_type, constant
 
@@ -38,9 +38,13 @@ NODES = 250
 
 
 def trace(
-    scalars: Scalars, nodes: Sequence[NodeProto], inputs: Mapping[str, Value], outputs: Sequence[str]
+    scalars: Scalars,
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, Value],
+    outputs: Sequence[str],
+    others: Mapping[str, Move] | None = None,
 ) -> list[Value]:
-    """The outputs of nodes in topological order, over given inputs.
+    """The outputs of nodes in topological order, over given inputs; `others` are ops besides, and what they make.
 
     Raises KernelError for what is neither elementwise nor a view, and for shapes that do not fit.
     """
@@ -53,7 +57,8 @@ def trace(
         except KeyError as error:
             raise KernelError(f"{node.op_type} reads {error}, which no node computes") from None
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
-        made = apply(Call(scalars, node.op_type, given, attributes, len(node.output)))
+        call = Call(scalars, node.op_type, given, attributes, len(node.output))
+        made = others[node.op_type](call) if others and node.op_type in others else apply(call)
         values.update((name, v) for name, v in zip(node.output, made, strict=True) if name)
     found = [values.get(name) for name in outputs]
     if any(v is None for v in found):

@@ -1,0 +1,67 @@
+"""The kernel of a region: generated from the function that its node calls, which is all that says what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+from onnx import FunctionProto, NodeProto
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.kernel import Kernel, Parameter, Signature
+from onnxfuse.kernels.device.types import DTYPES
+from onnxfuse.kernels.pointwise.loops import loops
+from onnxfuse.kernels.pointwise.pointwise import Compiled, Planned
+from onnxfuse.model.graph import REGION
+
+from .fused import ROWS, rows
+
+
+class Region(Compiled):
+    """One node; `kernel` makes the class of a function.  Its operands have each its own element type."""
+
+    name: ClassVar[str] = "pointwise"
+    body: ClassVar[FunctionProto]
+
+    def planned(
+        self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], aligned: bool
+    ) -> tuple[tuple[TensorType, ...], Sequence[Planned]]:
+        types: dict[str, TensorType] = {}
+        for parameter, given in zip(self.signature.inputs, inputs, strict=True):
+            if given is None or given.dtype.name != parameter.type:
+                saw = "nothing" if given is None else given.dtype.name
+                raise KernelError(f"{parameter.name} of {self.signature.op} must be {parameter.type}, not {saw}")
+            types[parameter.name] = given
+        names = [name if asked else "" for name, asked in zip(self.body.output, wanted, strict=True)]
+        return planned(list(self.body.node), types, names, aligned)
+
+
+def planned(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str], aligned: bool = True
+) -> tuple[tuple[TensorType, ...], Sequence[Planned]]:
+    """The types of the outputs of a body, and its launches.  Raises KernelError for what no kernel computes."""
+    if any(node.op_type in ROWS for node in nodes):
+        return rows(nodes, inputs, outputs)
+    return loops(REGION, nodes, inputs, outputs, aligned)
+
+
+def kernel(function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]) -> type[Kernel]:
+    """The kernel class of a region's function, the same every time, given the element types of its operands and
+    results as NumPy calls them.  Raises KernelError for one that kernels do not have."""
+    if other := next((kind for kind in (*inputs, *outputs) if kind not in DTYPES), None):
+        raise KernelError(f"no kernel takes {other or 'what has no known element type'}")
+    return _kernel(function.SerializeToString(deterministic=True), tuple(inputs), tuple(outputs))
+
+
+@cache
+def _kernel(text: bytes, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> type[Kernel]:
+    body = FunctionProto.FromString(text)
+    taken, given = (
+        tuple(Parameter(name, kind) for name, kind in zip(names, kinds, strict=True))
+        for names, kinds in ((body.input, inputs), (body.output, outputs))
+    )
+    members: dict[str, Any] = {"signature": Signature(body.name, taken, given), "body": body}
+    made: type[Kernel] = type(body.name, (Region,), members)
+    return made

@@ -1,0 +1,209 @@
+"""Sets of launches that are to run together, and what each reads and writes at every stage of a partition.
+
+A launch may be in several groups, which then compute it again; the tensors that it makes are written by one of them,
+where anything outside needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from onnxfuse.model.dims import Dim
+
+from . import measure
+from .scope import Launch, Scope
+
+
+@dataclass(eq=False)
+class Group:
+    """Launches in their order.  `number` tells groups apart: that of the first launch it began with."""
+
+    number: int
+    launches: list[Launch]
+    made: set[str] = field(default_factory=set)
+    reads: dict[str, int] = field(default_factory=dict)
+    """Tensors of other groups, and inputs of the scope → bytes."""
+
+    def __post_init__(self) -> None:
+        self.made = {name for launch in self.launches for name in launch.makes}
+        for launch in self.launches:
+            for name, size in launch.reads.items():
+                if name not in self.made:
+                    self.reads[name] = max(self.reads.get(name, 0), size)
+
+    @property
+    def fixed(self) -> bool:
+        return self.launches[0].kind == "fixed"
+
+    @property
+    def rows(self) -> bool:
+        """Does it reduce rows?"""
+        return any(launch.kind == "rows" for launch in self.launches)
+
+    @property
+    def matrix(self) -> AbstractSet[Dim]:
+        """The numbers of elements of the rows that it reduces and of the results; none where it reduces none."""
+        return frozenset(size for launch in self.launches for size in launch.sizes)
+
+    @property
+    def indices(self) -> list[int]:
+        """Those of its nodes."""
+        return [launch.index for launch in self.launches]
+
+    @property
+    def transcendental(self) -> bool:
+        return any(launch.transcendental for launch in self.launches)
+
+    @property
+    def first(self) -> int:
+        return self.launches[0].index
+
+    @property
+    def last(self) -> int:
+        return self.launches[-1].index
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What was before users of a group began to compute its results themselves."""
+
+    group: Group
+    users: list[Group]
+    writers: Mapping[str, int]
+
+
+class Groups:
+    """All groups of a scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.of: dict[int, Group] = {}
+        self.users: dict[str, set[int]] = {}
+        """Tensors → the groups that read each from memory."""
+        self.writer: dict[str, int] = {}
+        """Tensors → the group that writes each, if anything asks for it."""
+        for launch in scope.launches:
+            self._enter(Group(launch.index, [launch]))
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter([self.of[number] for number in sorted(self.of)])
+
+    def _enter(self, group: Group) -> None:
+        self.of[group.number] = group
+        for name in group.reads:
+            self.users.setdefault(name, set()).add(group.number)
+        for name in group.made:
+            if self.writer.get(name) not in self.of:
+                self.writer[name] = group.number
+
+    def _leave(self, group: Group) -> None:
+        del self.of[group.number]
+        for name in group.reads:
+            self.users[name].discard(group.number)
+
+    def readers(self, name: str) -> AbstractSet[int]:
+        """The groups that read a tensor from memory."""
+        return self.users.get(name, frozenset())
+
+    def written(self, group: Group, within: Iterable[int] = ()) -> list[str]:
+        """The tensors that a group writes, had those `within` become part of it."""
+        own = {group.number, *within}
+        made = (name for launch in group.launches for name in launch.makes if self.writer[name] in own)
+        return [name for name in made if name in self.scope.needed or self.readers(name) - own]
+
+    def joined(self, a: Group, b: Group) -> Group:
+        """Both as one, which is not entered."""
+        launches = {launch.index: launch for launch in (*a.launches, *b.launches)}
+        return Group(min(a.number, b.number), [launches[index] for index in sorted(launches)])
+
+    def join(self, a: Group, b: Group) -> Group:
+        """Make one group of two."""
+        whole, own = self.joined(a, b), (a.number, b.number)
+        self._leave(a)
+        self._leave(b)
+        for name in a.made | b.made:
+            if self.writer[name] in own:
+                self.writer[name] = whole.number
+        self._enter(whole)
+        return whole
+
+    def spread(self, group: Group, names: Collection[str]) -> Spread:
+        """Let every user of some of a group's results compute again what it needs of the group, which keeps what its
+        other results need."""
+        numbers = sorted({user for name in names for user in self.readers(name)})
+        others = [name for name in self.written(group) if name not in names]
+        done = Spread(group, [self.of[number] for number in numbers], {name: self.writer[name] for name in group.made})
+        self._leave(group)
+        for user in done.users:
+            launches = {launch.index: launch for launch in (*needed(group.launches, user.reads), *user.launches)}
+            self._leave(user)
+            self._enter(Group(user.number, [launches[index] for index in sorted(launches)]))
+        rest = needed(group.launches, others)
+        if rest:
+            self._enter(Group(group.number, rest))
+            kept = {name for launch in rest for name in launch.makes}
+            self.writer |= dict.fromkeys(kept, group.number)
+        return done
+
+    def gather(self, spread: Spread) -> None:
+        """Undo that."""
+        for number in {spread.group.number, *(user.number for user in spread.users)} & self.of.keys():
+            self._leave(self.of[number])
+        for each in (spread.group, *spread.users):
+            self._enter(each)
+        self.writer |= spread.writers
+
+    def traffic(self, group: Group) -> int:
+        """About how many bytes of activations and constants a group moves."""
+        weights = sum(launch.weights for launch in group.launches)
+        return sum(group.reads.values()) + weights + sum(map(self.scope.bytes, self.written(group)))
+
+    def sources(self, group: Group) -> set[int]:
+        """The groups whose results a group reads."""
+        found = {self.writer[name] for name in group.reads if name in self.writer}
+        return found - {group.number}
+
+    def targets(self, group: Group) -> set[int]:
+        """The groups that read what a group writes."""
+        names = (name for name in group.made if self.writer[name] == group.number)
+        return {user for name in names for user in self.readers(name)} - {group.number}
+
+    def reaches(self, a: Group, b: Group, *, direct: bool = True) -> bool:
+        """Does `b` wait for `a`?  Not `direct`: by way of others."""
+        pending = [n for n in self.targets(a) if direct or n != b.number]
+        seen = set(pending)
+        while pending:
+            number = pending.pop()
+            if number == b.number:
+                return True
+            group = self.of[number]
+            if group.first > b.last:
+                continue
+            for following in self.targets(group) - seen:
+                seen.add(following)
+                pending.append(following)
+        return False
+
+    def sizes(self, names: Iterable[str]) -> set[Dim]:
+        """The numbers of elements of tensors."""
+        shapes = (self.scope.term(name).shape for name in names)
+        return {measure.numel(shape) for shape in shapes if shape is not None}
+
+    def elements(self, group: Group) -> int:
+        """About how many elements a group computes: of rows those that it reads, else those that it writes."""
+        if group.rows:
+            return max(launch.elements for launch in group.launches if launch.kind == "rows")
+        shapes = (self.scope.term(name).shape for name in self.written(group) or sorted(group.made))
+        return max((measure.elements(shape) for shape in shapes if shape is not None), default=0)
+
+
+def needed(launches: Sequence[Launch], read: Iterable[str]) -> list[Launch]:
+    """Those of the launches that give what is read, and what they need."""
+    asked, found = set(read), list[Launch]()
+    for launch in reversed(launches):
+        if asked.intersection(launch.makes):
+            found.append(launch)
+            asked.update(launch.reads)
+    return found[::-1]

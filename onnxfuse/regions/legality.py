@@ -1,0 +1,86 @@
+"""Which groups of launches may become one, and the reason where they may not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .groups import Group, Groups, needed
+from .spelled import refusal
+
+BROADCAST = 4
+"""So many elements of a result must not each compute a transcendental of one operand again."""
+AGAIN = 2
+"""Most groups in which a transcendental is computed again."""
+LARGEST = 160
+"""Most ops of a region."""
+FIXED = "no loop over elements, and none over rows, computes both"
+CYCLE = "what lies between them would wait for both"
+SIZES = "they write numbers of elements that are not proved equal"
+TOO_MANY = f"more than {LARGEST} ops are no kernel that anybody wants"
+RECOMPUTED = "a transcendental would be computed again for each element it is broadcast to"
+
+
+def obstacle(groups: Groups, a: Group, b: Group) -> str:
+    """Why a producer may not go into its consumer; empty if it may."""
+    if _widened(groups, a, b):
+        return RECOMPUTED
+    return _separate(groups, a, b) or (CYCLE if groups.reaches(a, b, direct=False) else _refused(groups, a, b))
+
+
+def apart(groups: Groups, a: Group, b: Group) -> str:
+    """Why two groups that read the same may not be one; empty if they may."""
+    waiting = groups.reaches(a, b) or groups.reaches(b, a)
+    return _separate(groups, a, b) or (CYCLE if waiting else _refused(groups, a, b))
+
+
+def _separate(groups: Groups, a: Group, b: Group) -> str:
+    """Why two groups may not be one kernel, wherever they stand."""
+    if a.fixed or b.fixed:
+        return FIXED
+    if a.rows and b.rows:
+        return "each of them reduces rows"
+    if _ops(a) + _ops(b) > LARGEST:
+        return TOO_MANY
+    sizes = groups.sizes(groups.written(groups.joined(a, b), (a.number, b.number)))
+    matrix = a.matrix | b.matrix
+    return SIZES if (not sizes <= matrix if matrix else len(sizes) > 1) else ""
+
+
+def _refused(groups: Groups, a: Group, b: Group) -> str:
+    """Why the generator does not take both, where one reduces rows: what is beside rows must fit to them.  What one
+    loop over elements computes it has looked at launch by launch."""
+    if not (a.rows or b.rows):
+        return ""
+    whole = groups.joined(a, b)
+    return refusal(groups.scope, whole.indices, groups.written(whole, (a.number, b.number)), whole=True)
+
+
+def kept(groups: Groups, group: Group, names: Sequence[str]) -> str:
+    """Why results of a group may not be computed again in each of their users; empty if they may."""
+    users = [groups.of[number] for number in sorted({user for name in names for user in groups.readers(name)})]
+    again = Group(group.number, needed(group.launches, names))
+    if groups.scope.needed.intersection(names):
+        return "an output of the graph"
+    if any(user.fixed for user in users):
+        return "something reads it that is no loop over elements"
+    if again.rows:
+        return "rows are not reduced twice"
+    if any(_ops(again) + _ops(user) > LARGEST for user in users):
+        return TOO_MANY
+    others = [name for name in groups.written(group) if name not in names]
+    still = not {launch.index for launch in again.launches}.isdisjoint(
+        launch.index for launch in needed(group.launches, others)
+    )
+    if again.transcendental and (len(users) + still > AGAIN or any(_widened(groups, again, user) for user in users)):
+        return RECOMPUTED
+    wanted = [Group(user.number, needed(group.launches, user.reads)) for user in users if user.rows]
+    reasons = (_refused(groups, one, groups.of[one.number]) for one in wanted)
+    return next(filter(None, reasons), "")
+
+
+def _widened(groups: Groups, a: Group, b: Group) -> bool:
+    return a.transcendental and groups.elements(b) >= BROADCAST * groups.elements(a)
+
+
+def _ops(group: Group) -> int:
+    return sum(len(launch.ops) for launch in group.launches)

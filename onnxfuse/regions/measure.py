@@ -1,0 +1,69 @@
+"""Sizes and bytes of values whose dimensions may be symbols.
+
+They weigh one partition against another and decide nothing about what is right: that two numbers of elements are equal
+is a question to polynomials, not to these figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from zlib import crc32
+
+from onnxfuse.matching.cost import BYTES
+from onnxfuse.model.dims import Dim, Shape, product
+from onnxfuse.model.symbols import evaluate
+
+NOMINAL = 128
+"""What a symbol is taken for where bytes are weighed."""
+TRIED = (12, 64, 240)
+"""And where a kernel is tried, one after another: sizes that are divided by many numbers."""
+
+
+class Same(Mapping[str, int]):
+    """Every symbol is the same size."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __getitem__(self, name: str) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+_NOMINAL = Same(NOMINAL)
+
+
+def numel(shape: Shape) -> Dim:
+    """The number of elements: equal polynomials are equal numbers, whatever the sizes."""
+    return product(shape)
+
+
+def elements(shape: Shape) -> int:
+    """About how many they are."""
+    return max(evaluate(numel(shape), _NOMINAL) or 0, 0)
+
+
+def size(shape: Shape, dtype: int) -> int:
+    """About how many bytes."""
+    return elements(shape) * BYTES.get(dtype, 4)
+
+
+class Different(Same):
+    """Symbols are of sizes of their own, nearly always: what fits at these fits by more than a coincidence."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def __getitem__(self, name: str) -> int:
+        return 5 + crc32(name.encode()) % 89
+
+
+def tried(shape: Shape, symbols: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Sizes to try a kernel with; None where there are none."""
+    found = [evaluate(dim, symbols) for dim in shape]
+    sizes = tuple(dim for dim in found if dim is not None and dim >= 0)
+    return sizes if len(sizes) == len(shape) else None

@@ -1,0 +1,132 @@
+"""Which nodes of a scope are launches, what each of them reads and makes, and which may be part of a region."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from onnx import FunctionProto, NodeProto
+
+from onnxfuse.kernels.rows.fused import ROWS
+from onnxfuse.lifting.view import View
+from onnxfuse.model.graph import DOMAIN, REGION, family_of
+from onnxfuse.model.op_traits import COERCED, FREE, RANDOM, RESHAPES, SHAPE_QUERIES
+from onnxfuse.model.standard import STANDARD
+from onnxfuse.model.walk import has_bodies
+
+from . import measure
+from .scope import Kind, Launch, Scope
+from .spelled import inputs, refusal, standard
+
+
+def read(view: View, told: View, functions: Mapping[str, FunctionProto]) -> Scope:
+    """The launches of a scope; `told` is that with `functions`, those of domain onnxfuse, written out."""
+    scope = Scope(view, told, functions)
+    graph = view.graph
+    for index, node in enumerate(graph.nodes):
+        role = _role(scope, index, node)
+        if role == "view":
+            scope.root_of[node.output[0]] = node.input[0]
+        elif role == "host":
+            scope.hosted |= {name: index for name in node.output if name}
+        if role != "launch":
+            continue
+        steps = standard(scope, index)
+        reason = _fixed(scope, index, node) or refusal(scope, [index])
+        scope.launches.append(_launch(scope, index, node, reason, steps))
+    _pin(scope)
+    return scope
+
+
+def _pin(scope: Scope) -> None:
+    """Find the tensors that must exist: outputs, what bodies capture, and those whose shape something asks that stays
+    outside of regions, such as a Reshape of what a product gives."""
+    graph = scope.view.graph
+    made = {name for launch in scope.launches if launch.kind != "fixed" for name in launch.makes}
+    captured = [name for names in graph.captures.values() for name in names]
+    scope.needed |= {scope.root(name) for name in (*graph.outputs, *captured)}
+    pending = [*graph.outputs, *captured]
+    for launch in scope.launches:
+        names = launch.node.input if launch.kind == "fixed" else inputs(scope, [launch.index])
+        pending += [name for name in names if launch.kind == "fixed" or scope.root(name) not in made]
+    seen = set[str]()
+    while pending:
+        name = pending.pop()
+        if name in seen or not (name in scope.hosted or name in scope.root_of):
+            continue
+        seen.add(name)
+        for source in graph.nodes[graph.producer[name]].input:
+            if name in scope.hosted and source not in scope.hosted:
+                scope.needed.add(scope.root(source))
+            pending.append(source)
+
+
+def _role(scope: Scope, index: int, node: NodeProto) -> Literal["constant", "view", "host", "launch"]:
+    view = scope.view
+    terms = [scope.term(name) for name in node.output if name]
+    if view.effects[index] or has_bodies(node):
+        return "launch"
+    if terms and all(term.constant for term in terms):
+        return "constant"
+    if terms and all(term.op == "Integers" for term in terms):
+        return "host"
+    if node.domain in STANDARD and node.op_type in SHAPE_QUERIES:
+        return "host"
+    if node.domain in STANDARD and len(terms) == 1 and node.input:
+        relabels = terms[0].op in FREE and terms[0].args and scope.term(node.input[0]) in (*terms[0].args, terms[0])
+        if node.op_type in RESHAPES or (relabels and node.op_type != "Cast"):
+            return "view"
+    return "launch"
+
+
+def _fixed(scope: Scope, index: int, node: NodeProto) -> str:
+    """Why a node is none that a region may have, before it is asked what it computes; empty if it may."""
+    view = scope.view
+    if view.effects[index] or has_bodies(node) or node.op_type in RANDOM:
+        return "it does more than compute its outputs"
+    if family_of(node) == REGION and node.domain == DOMAIN:
+        return "it is a region"
+    if view.graph.opset < 13 and node.op_type in COERCED:
+        return "before opset 13 it works on a matrix of its input"
+    if any(attribute.ref_attr_name for attribute in node.attribute):
+        return "an attribute of the function around it is asked"
+    for name in (*node.input, *node.output):
+        if name and scope.term(name).shape is None:
+            return f"the rank of {name} is unknown"
+        if name and not scope.dtype(name):
+            return f"the element type of {name} is unknown"
+    return ""
+
+
+def _launch(scope: Scope, index: int, node: NodeProto, reason: str, steps: Sequence[NodeProto]) -> Launch:
+    graph = scope.view.graph
+    own = [name for name in node.input if name] + sorted(graph.captures.get(index, ()))
+    names = own if reason else inputs(scope, [index])
+    made = tuple(name for name in node.output if name)
+    written = sum(map(scope.bytes, made))
+    reads: dict[str, int] = {}
+    weights = 0
+    moves = not reason and _moves(steps)
+    for name in names:
+        size = scope.bytes(name) if name in own else 0
+        size = min(size, written) if moves else size
+        if scope.constant(name):
+            weights += size
+        elif name not in scope.hosted:
+            root = scope.root(name)
+            reads[root] = max(reads.get(root, 0), size)
+    ops = tuple(step.op_type for step in steps)
+    kind: Kind = "fixed" if reason else "rows" if not ROWS.isdisjoint(ops) else "pointwise"
+    shapes = [scope.term(name).shape for name in (*names, *made)]
+    elements = max((measure.elements(shape) for shape in shapes if shape is not None), default=0)
+    matrix = [scope.term(name).shape for name in (*node.input[:1], *made)] if kind == "rows" else []
+    numbers = frozenset(measure.numel(shape) for shape in matrix if shape is not None)
+    return Launch(index, node, kind, reads, weights, made, ops, reason, elements, numbers)
+
+
+MOVED = frozenset("Gather GatherElements Slice Split Transpose".split())
+"""Ops that read no more than they give."""
+
+
+def _moves(steps: Sequence[NodeProto]) -> bool:
+    return all(step.op_type in MOVED for step in steps if step.op_type != "Constant")

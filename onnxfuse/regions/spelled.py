@@ -1,0 +1,217 @@
+"""The body of a region: its nodes written out in ops of the standard, and what they read from outside.
+
+Names are those of the scope until `content` gives new ones, which are the same for all regions of one content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from onnx import FunctionProto, NodeProto, helper
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.types import DTYPES
+from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
+from onnxfuse.kernels.pointwise.loops import traced
+from onnxfuse.kernels.rows.fused import ROWS, PlaceError
+from onnxfuse.kernels.rows.region import planned
+from onnxfuse.model.graph import DOMAIN, REGION
+from onnxfuse.model.op_traits import FREE
+from onnxfuse.model.standard import STANDARD
+
+from . import measure
+from .scope import Scope
+
+WORDS = 4
+"""Most ops in the name of a function."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """Nodes in topological order, and the values of the scope that they read and are read for."""
+
+    nodes: tuple[NodeProto, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
+
+
+def standard(scope: Scope, index: int) -> list[NodeProto]:
+    """A node in ops of the standard: the body of one of our functions, else the node itself."""
+    return list(_flat(scope, scope.view.graph.nodes[index], f"{index}"))
+
+
+def _flat(scope: Scope, node: NodeProto, at: str) -> Iterator[NodeProto]:
+    function = scope.functions.get(node.op_type) if node.domain == DOMAIN else None
+    if function is None:
+        yield node
+        return
+    outer = dict(zip(function.input, node.input, strict=False)) | dict(zip(function.output, node.output, strict=False))
+    given = {attribute.name: attribute for attribute in node.attribute}
+    for number, inner in enumerate(function.node):
+        made = NodeProto(op_type=inner.op_type, domain=inner.domain)
+        made.input.extend(name and outer.get(name, f"{at}/{name}") for name in inner.input)
+        made.output.extend(name and (outer.get(name) or f"{at}/{name}") for name in inner.output)
+        for attribute in inner.attribute:
+            if not attribute.ref_attr_name:
+                made.attribute.append(attribute)
+            elif attribute.ref_attr_name in given:
+                made.attribute.add().CopyFrom(given[attribute.ref_attr_name])
+                made.attribute[-1].name = attribute.name
+        yield from _flat(scope, made, f"{at}/{number}")
+
+
+class _Writer:
+    """Puts together a body."""
+
+    def __init__(self, scope: Scope, inside: Iterable[int]) -> None:
+        self.scope, self.graph = scope, scope.view.graph
+        self.made = {name for index in inside for name in self.graph.nodes[index].output if name}
+        self.nodes: list[NodeProto] = []
+        self.inputs: dict[str, None] = {}
+        self.known: set[str] = set()
+
+    def add(self, index: int) -> None:
+        """A launch, behind what it needs that is none."""
+        for name in self.graph.nodes[index].input:
+            self.need(name)
+        steps = standard(self.scope, index)
+        self.nodes += steps
+        self.known.update(name for step in steps for name in step.output)
+
+    def need(self, name: str) -> None:
+        """See to it that a value is there; iterative, since shapes are computed from shapes."""
+        pending = [name]
+        while pending:
+            name = pending[-1]
+            if not name or name in self.known or name in self.inputs:
+                pending.pop()
+                continue
+            tensor = self.scope.embedded(name)
+            if tensor is not None:
+                self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
+                self.known.add(name)
+                continue
+            index = self._between(name)
+            if index is None:
+                self.inputs[name] = None
+                continue
+            node = self.graph.nodes[index]
+            missing = [n for n in node.input if n and n not in self.known and n not in self.inputs]
+            if missing:
+                pending += missing
+                continue
+            self.nodes.append(node)
+            self.known.update(node.output)
+
+    def _between(self, name: str) -> int | None:
+        """The node of a value that is no launch, and has to be in the body: one of shapes, or a view of what is made
+        inside."""
+        if name in self.scope.hosted:
+            return self.scope.hosted[name]
+        inside = name in self.scope.root_of and self.scope.root(name) in self.made
+        return self.graph.producer[name] if inside else None
+
+
+def body(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = ()) -> Body:
+    """The body of launches, given the indices of their nodes in order."""
+    writer = _Writer(scope, indices)
+    for index in indices:
+        writer.add(index)
+    return Body(tuple(writer.nodes), tuple(writer.inputs), tuple(outputs))
+
+
+def inputs(scope: Scope, indices: Sequence[int]) -> tuple[str, ...]:
+    """The values of the scope that launches read."""
+    return body(scope, indices).inputs
+
+
+def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *, whole: bool = False) -> str:
+    """Why no kernel computes these launches; empty if one does.  Code is written only for a `whole` region."""
+    outputs = outputs or [name for index in indices for name in scope.view.graph.nodes[index].output if name]
+    written = body(scope, indices, outputs)
+    for node in written.nodes:
+        if node.domain not in STANDARD or node.op_type not in SERVED | ROWS:
+            return f"{node.op_type} neither computes elements nor moves them, nor reduces rows"
+    for name in (*written.inputs, *written.outputs):
+        kind = scope.kind(name)
+        if kind not in DTYPES:
+            return f"{name} is {kind}, which no kernel takes"
+    if len(written.nodes) > NODES:
+        return f"{len(written.nodes)} nodes are too many for one kernel"
+    kinds = [scope.kind(name) for name in written.inputs]
+    text = content(written, 0, kinds).SerializeToString(deterministic=True)
+    shapes = [scope.term(name).shape or () for name in written.inputs]
+    reasons: list[str] = []
+    for symbols in measure.TRIED:
+        sizes = tuple(measure.tried(shape, measure.Same(symbols)) for shape in shapes)
+        reasons.append(_tried(text, tuple(kinds), sizes, whole)[0])
+        if not reasons[-1]:
+            break
+    else:
+        return reasons[0]
+    # Sizes that are equal by chance hide that rows do not lie where they are wanted.
+    apart = tuple(measure.tried(shape, measure.Different()) for shape in shapes)
+    reason, misplaced = _tried(text, tuple(kinds), apart, whole)
+    return reason if misplaced else ""
+
+
+@lru_cache(maxsize=1 << 14)
+def _tried(
+    text: bytes, kinds: tuple[str, ...], shapes: tuple[tuple[int, ...] | None, ...], whole: bool
+) -> tuple[str, bool]:
+    """Why the generator refuses a body at these sizes, and whether that is for where rows lie."""
+    function = FunctionProto.FromString(text)
+    if None in shapes:
+        return "a size is a function of nothing known", False
+    types = [TensorType(DTYPES[kind], shape) for kind, shape in zip(kinds, shapes, strict=True) if shape is not None]
+    given, nodes = dict(zip(function.input, types, strict=True)), list(function.node)
+    try:
+        if not whole and not any(node.op_type in ROWS for node in nodes):
+            traced(nodes, given, list(function.output))
+        elif len(planned(nodes, given, list(function.output))[1]) > 1:
+            return "it is more than one loop", False
+    except KernelError as error:
+        return str(error), isinstance(error, PlaceError)
+    return "", False
+
+
+def content(written: Body, opset: int, kinds: Sequence[str]) -> FunctionProto:
+    """A body as the function that all regions of its content call; `kinds` are the element types of its inputs."""
+    names: dict[str, str] = {"": ""}
+    names |= {name: f"x{number}" for number, name in enumerate(written.inputs)}
+    names |= {name: f"y{number}" for number, name in enumerate(written.outputs)}
+    made = FunctionProto(domain=DOMAIN)
+    inner = 0
+    for node in written.nodes:
+        copy = made.node.add(op_type=node.op_type, domain=node.domain)
+        for name in node.output:
+            if name not in names:
+                names[name] = f"v{inner}"
+                inner += 1
+        copy.input.extend(names[name] for name in node.input)
+        copy.output.extend(names[name] for name in node.output)
+        copy.attribute.extend(sorted(node.attribute, key=lambda attribute: attribute.name))
+    made.input.extend(names[name] for name in written.inputs)
+    made.output.extend(names[name] for name in written.outputs)
+    made.opset_import.append(helper.make_opsetid("", opset))
+    digest = hashlib.blake2s(repr((opset, tuple(kinds))).encode(), digest_size=4)
+    digest.update(made.SerializeToString(deterministic=True))
+    made.name = f"{REGION}_{''.join(dict.fromkeys(list(_launched(written))[:WORDS]))}_{digest.hexdigest()}"
+    return made
+
+
+def _launched(written: Body) -> Iterator[str]:
+    return (node.op_type for node in written.nodes if node.op_type not in FREE)
+
+
+def words(ops: Sequence[str]) -> str:
+    """The ops of a region as reports name it: ``Mul Add Transpose``, of many each once with its number."""
+    if len(ops) <= 2 * WORDS:
+        return " ".join(ops)
+    often: Mapping[str, int] = Counter(ops)
+    return " ".join(op if count == 1 else f"{op}\N{MULTIPLICATION SIGN}{count}" for op, count in often.items())

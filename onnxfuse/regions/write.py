@@ -1,0 +1,261 @@
+"""Groups → nodes: each group of several launches becomes a call of a function, and what nobody reads any more goes.
+
+guarantees   the model computes the same; what is not part of a region stays as it is, byte for byte and in its order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
+
+from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.lifting.view import View
+from onnxfuse.matching.match import Match
+from onnxfuse.model import protobuf, toposort
+from onnxfuse.model.graph import DOMAIN, REGION, RULE_KEY, Names, captured_names, family_of
+from onnxfuse.model.walk import has_bodies
+from onnxfuse.reporting.records import NearMiss
+from onnxfuse.rewriting import stack_traces
+from onnxfuse.rewriting.assemble import import_domains
+from onnxfuse.rewriting.inline import expand
+from onnxfuse.rewriting.module_paths import ModulePaths
+from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, inherit
+
+from .groups import Group, Groups
+from .match import PLACE, match
+from .partition import partition, separated
+from .reading import read
+from .scope import Launch, Scope
+from .spelled import body, content, refusal, words
+
+Bans = Collection[tuple[str, str, str]]
+"""(scope, words, value) of regions that must not be made."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is not to be made, and what was fused before."""
+
+    banned: Bans = frozenset()
+    barred: Collection[str] = frozenset()
+    """Scopes that have no regions."""
+    former: Mapping[str, Match] = field(default_factory=dict)
+    """Fused nodes by name → the last match behind each."""
+    read: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """What the nodes of each scope read, and the bodies of those."""
+
+
+@dataclass
+class Regions:
+    """A model with regions, and what became of what."""
+
+    model: ModelProto
+    sites: list[FusedNode]
+    near_misses: list[NearMiss]
+
+
+@dataclass(frozen=True)
+class _Region:
+    """A group that becomes a node."""
+
+    group: Group
+    node: NodeProto
+    match: Match
+
+
+def regions(lifted: Lifted, asked: Asked) -> Regions:
+    """A copy of a model in which regions are nodes."""
+    model, views = lifted.copy()
+    plain = expand(lifted.model)
+    written_out = lifted if plain is lifted.model else lifted.again(plain)
+    told = {view.graph.path: view for view in written_out.views}
+    known = {f.name: f for f in model.functions if f.domain == DOMAIN}
+    names = Names.of(view.graph for view in views)
+    read_by = {view.graph.path: {name for node in view.graph.nodes for name in _reads(node)} for view in views}
+    asked = replace(asked, read=read_by)
+    sites: list[FusedNode] = []
+    near: list[NearMiss] = []
+    for view in reversed(views):  # inner scopes first: the nodes around them are copied
+        if view.graph.path not in asked.barred:
+            own = _Scoped(view, read(view, told[view.graph.path], known), known, names, asked)
+            own.write(inside=bool(sites))
+            sites, near = own.sites + sites, own.near + near
+    if sites:
+        before = {f.name for f in model.functions if f.domain == DOMAIN}
+        model.functions.extend(known[name] for name in sorted(known.keys() - before))
+        import_domains(model, [site.node for site in sites])
+        model.ir_version = max(model.ir_version, 8)
+        toposort.sort(model)
+    return Regions(model, sites, near)
+
+
+class _Scoped:
+    """The regions of one scope."""
+
+    def __init__(
+        self, view: View, scope: Scope, functions: dict[str, FunctionProto], names: Names, asked: Asked
+    ) -> None:
+        self.view, self.scope, self.functions, self.names, self.asked = view, scope, functions, names, asked
+        self.graph = view.graph
+        self.modules = ModulePaths(self.graph.nodes)
+        self.before = asked.read.get(self.graph.path, frozenset())
+        self.sites: list[FusedNode] = []
+        self.near: list[NearMiss] = []
+
+    def write(self, *, inside: bool) -> None:
+        """Put the regions in their places; `inside`: bodies of nodes may read less than they did."""
+        groups = partition(self.scope)
+        found = [region for group in groups if (region := self._region(groups, group)) is not None]
+        self.near += self._apart(groups)
+        if found or inside:
+            live = self._splice(found)
+            self._tell(found, live)
+
+    def _region(self, groups: Groups, group: Group) -> _Region | None:
+        """A group of several launches as a node; None where it stays as it is."""
+        outputs = groups.written(group)
+        if len(group.launches) < 2 or not outputs:
+            return None
+        said = words([op for launch in group.launches for op in _said(launch)])
+        if any((self.graph.path, said, name) in self.asked.banned for name in outputs):
+            return None
+        indices = [launch.index for launch in group.launches]
+        reason = refusal(self.scope, indices, outputs, whole=True)
+        if reason:
+            self.near.append(self._miss(group, f"{said}: {reason}", len(indices) - 1))
+            return None
+        written = body(self.scope, indices, outputs)
+        if not written.inputs:
+            return None  # the same in every run
+        function = self._function(content(written, self.graph.opset, [self.scope.kind(n) for n in written.inputs]))
+        node = NodeProto(op_type=function.name, domain=DOMAIN, name=self.names.unique(f"onnxfuse/{REGION}"))
+        node.input.extend(written.inputs)
+        node.output.extend(outputs)
+        terms = [self.scope.term(name) for launch in group.launches for name in launch.makes]
+        former, fused = self.asked.former, [launch.node.name for launch in group.launches]
+        inner = [former[name] for name in fused if name in former]
+        made = {name: self.scope.term(name) for name in outputs}
+        return _Region(group, node, match(said, made[outputs[0]], terms, made, inner))
+
+    def _function(self, made: FunctionProto) -> FunctionProto:
+        """The function, under a name that no other has."""
+        name, number = made.name, 1
+        while made.name in self.functions and self.functions[made.name].node != made.node:
+            number += 1
+            made.name = f"{name}_{number}"
+        return self.functions.setdefault(made.name, made)
+
+    def _splice(self, found: Sequence[_Region]) -> set[int]:
+        """Replace the nodes of the scope; returns the indices of those that stay."""
+        proto, nodes = self.graph.proto, self.graph.nodes
+        entries = [(float(index), node) for index, node in enumerate(nodes)]
+        entries += [(region.group.last + 0.5, region.node) for region in found]
+        maker: dict[str, int] = {}
+        for at, (_, node) in enumerate(entries):  # what a region writes is the region's
+            maker |= {name: at for name in node.output if name}
+        pending = [maker[name] for name in self.graph.outputs if name in maker] + list(self.view.lasting)
+        live: set[int] = set()
+        while pending:
+            at = pending.pop()
+            if at not in live:
+                live.add(at)
+                pending += [maker[name] for name in _reads(entries[at][1]) if name in maker]
+        dead = [node for at, (_, node) in enumerate(entries[: len(nodes)]) if at not in live]
+        kept = [node for _, node in sorted((entries[at] for at in live), key=lambda entry: entry[0])]
+        read = {name for node in kept for name in _reads(node)} | {*self.graph.outputs, *self.graph.inputs}
+        unread = set(self.before) - read - self.graph.named_elsewhere()
+        del proto.node[:]
+        proto.node.extend(kept)
+        if isinstance(proto, GraphProto):
+            protobuf.remove(proto.initializer, lambda tensor: tensor.name in unread)
+            gone = {name for node in dead for name in node.output} - {name for node in kept for name in node.output}
+            protobuf.remove(proto.value_info, lambda info: info.name in gone | unread)
+            self._declare(proto, found)
+        else:
+            import_domains(proto, kept)
+        return {at for at in live if at < len(nodes)}
+
+    def _declare(self, proto: GraphProto, found: Sequence[_Region]) -> None:
+        """Say what outputs of regions are, where nothing did and all is known: a quantizer or a kernel asks."""
+        for name in (name for region in found for name in region.node.output):
+            shape = self.scope.term(name).shape
+            if name not in self.graph.types and shape is not None and all(isinstance(dim, int) for dim in shape):
+                sizes = [dim for dim in shape if isinstance(dim, int)]
+                proto.value_info.append(helper.make_tensor_value_info(name, self.scope.dtype(name), sizes))
+
+    def _tell(self, found: Sequence[_Region], live: set[int]) -> None:
+        """Say of each region what it stands for."""
+        nodes, proto = self.graph.nodes, self.graph.proto
+        owner: dict[int, int] = {}
+        for number, region in enumerate(found):
+            for launch in region.group.launches:
+                if launch.index not in live:
+                    owner.setdefault(launch.index, number)
+        for index, node in enumerate(nodes):
+            made = next((name for name in node.output if name in self.scope.root_of), "")
+            source = self.graph.producer.get(self.scope.root(made)) if made and index not in live else None
+            if source in owner:
+                owner.setdefault(index, owner[source])
+        written = {node.name: node for node in proto.node if node.domain == DOMAIN}
+        exists = {name for node in proto.node for name in node.output}
+        for number, region in enumerate(found):
+            replaced = [nodes[index] for index in sorted(owner) if owner[index] == number]
+            self.sites.append(self._site(region, written[region.node.name], replaced, exists))
+
+    def _site(
+        self, region: _Region, node: NodeProto, replaced: Sequence[NodeProto], exists: Collection[str]
+    ) -> FusedNode:
+        names = tuple(each.name or each.output[0] for each in replaced)
+        rule = region.match.rule
+        for key, value in ((RULE_KEY, rule.name), (VERSION_KEY, rule.version), (REPLACED_KEY, " ".join(names))):
+            node.metadata_props.add(key=key, value=value)
+        told = self._named([launch.node for launch in region.group.launches]) or self._around(region.node)
+        trace = stack_traces.common(told)
+        inherit(node, replaced, trace)
+        values = [each.output[0] for each in replaced]
+        return FusedNode(
+            (region.match,),
+            node,
+            node.output[0],
+            self.graph.path,
+            self.modules.of(told),
+            stack_traces.place(trace),
+            names,
+            region.match.root,
+            tuple(self.scope.term(value) for value in values),
+            tuple(self.scope.term(value) for value in values if value not in exists),
+        )
+
+    def _named(self, nodes: Sequence[NodeProto]) -> list[NodeProto]:
+        """Those of the nodes whose names are an exporter's: ours say nothing of a module."""
+        return [node for node in nodes if not node.name.startswith(f"{DOMAIN}/")]
+
+    def _around(self, node: NodeProto) -> list[NodeProto]:
+        """What reads the results of a region, else what makes its operands."""
+        after = [each for each in self.graph.nodes if not set(node.output).isdisjoint(each.input)]
+        before = [self.graph.nodes[i] for name in node.input if (i := self.graph.producer.get(name)) is not None]
+        return self._named(after) or self._named(before)
+
+    def _apart(self, groups: Groups) -> Iterator[NearMiss]:
+        """What kept two groups from being one."""
+        for pair in separated(groups):
+            above = words([op for launch in pair.producer.launches for op in _said(launch)])
+            yield self._miss(pair.consumer, f"not with {above} before it: {pair.reason}", 1)
+
+    def _miss(self, group: Group, reason: str, saved: int) -> NearMiss:
+        node = group.launches[0].node
+        scope = f"{self.graph.path}{self.modules.of([node])}"
+        code = stack_traces.place(stack_traces.frames(node))
+        return NearMiss(REGION, f"{PLACE}:1", scope, node.name or node.output[0], reason, saved, code)
+
+
+def _said(launch: Launch) -> Sequence[str]:
+    """What reports call a launch: a fused op by its name."""
+    return [family_of(launch.node)]
+
+
+def _reads(node: NodeProto) -> set[str]:
+    names = {name for name in node.input if name}
+    return names | captured_names(node) if has_bodies(node) else names

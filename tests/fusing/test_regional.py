@@ -1,0 +1,98 @@
+"""-O2: regions beside what rules fuse, proved, told, and found as they are by whoever fuses the file again."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxfuse
+from models import split_stack
+from onnxfuse.errors import UsageError
+from tests.exports import MODELS
+from tests.regions.written import calls, fused, model, regions
+
+GATED = """g (float[N,4,8] x, float[8,8] w) => (float[N,8,4] y)
+<float half = {0.5}, float root = {1.41421356}, float one = {1}> {
+    d = Div(x, root) e = Erf(d) f = Add(e, one) g0 = Mul(x, f) g1 = Mul(g0, half)
+    h = Transpose<perm = [0, 2, 1]>(g1) y = Mul(h, half) }"""
+
+
+def test_a_fused_op_goes_into_a_region_and_is_told_with_it() -> None:
+    done = fused(GATED)
+    assert calls(done.model) == ["Region"]
+    (fusion,) = done.report.fusions
+    assert fusion.rule == "Gelu Transpose Mul"
+    assert fusion.absorbed == ("Gelu",)
+    assert fusion.op == "onnxfuse.Region"
+    assert fusion.launches_saved == 6
+    assert {function.name for function in done.model.functions} == {regions(done.model)[0].op_type}
+    assert done.report.validation.verdict == "equal"
+
+
+@pytest.mark.parametrize("name", ["bert.ts", "gpt2.ts", "convnext.ts", "control_if", "function_layernorm"])
+def test_fusing_again_changes_nothing(name: str) -> None:
+    once = onnxfuse.optimize(MODELS / f"{name}.onnx", level=2, validate="off").model
+    for level in (1, 2):
+        again = onnxfuse.optimize(once, level=level, validate="off").model
+        assert again.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
+
+
+def test_a_wrong_region_is_found_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxfuse.regions import write
+
+    right = write.content
+
+    def wrong(*given: object) -> onnx.FunctionProto:
+        made = right(*given)  # type: ignore[arg-type]
+        for node in made.node:
+            node.op_type = "Cos" if node.op_type == "Sin" else node.op_type
+        return made
+
+    monkeypatch.setattr(write, "content", wrong)
+    text = """g (float[N,8] x, float[8,8] w) => (float[N,8] y, float[N,8] z) {
+        a = Sin(x) b = Neg(a) m = MatMul(b, w) c = Exp(m) z = Neg(c) y = MatMul(z, w) }"""
+    done = fused(text)
+    assert [left.fusion.rule for left in done.report.left_out] == ["Sin Neg"]
+    assert calls(done.model) == ["Sin", "Neg", "MatMul", "Region", "MatMul"]
+
+
+def test_levels() -> None:
+    text = "g (float[N,8] x) => (float[N,8] y) { s = Sigmoid(x) a = Mul(x, s) b = Relu(a) y = Neg(b) }"
+    kinds = [calls(onnxfuse.optimize(model(text), level=level).model) for level in (0, 1, 2)]
+    assert kinds == [["Sigmoid", "Mul", "Relu", "Neg"], ["Swish", "Relu", "Neg"], ["Region"]]
+    assert calls(onnxfuse.optimize(model(text)).model) == kinds[1]
+
+
+def test_a_level_that_asks_for_a_card_says_so() -> None:
+    with pytest.raises(UsageError, match="name one with --card"):
+        onnxfuse.optimize(model(GATED), level=3)
+    assert calls(onnxfuse.optimize(model(GATED), level=3, card="h100", shapes={"x": (64, 4, 8)}).model) == ["Region"]
+    with pytest.raises(UsageError, match="it is 0, 1, 2 or 3"):
+        onnxfuse.report(model(GATED), level=4)  # type: ignore[arg-type]
+
+
+def test_half_precision_and_other_targets_have_no_regions() -> None:
+    assert "Region" not in calls(fused(GATED, precision="fp16").model)
+    assert {node.domain for node in fused(GATED, target="onnx").model.graph.node} == {""}
+
+
+def test_its_kernels_compute_the_same() -> None:
+    done = fused(GATED, validate="kernels")
+    assert "Region" in done.report.kernels
+    session = onnxfuse.InferenceSession(
+        done.model.SerializeToString(), providers=["CPUExecutionProvider"], emulate=True
+    )
+    x = np.random.default_rng(3).standard_normal((5, 4, 8)).astype(np.float32)
+    (found,) = session.run(None, {"x": x, "w": np.zeros((8, 8), np.float32)})
+    gelu = 0.5 * x * (1 + np.vectorize(__import__("math").erf)(x / np.sqrt(2)))
+    np.testing.assert_allclose(found, gelu.transpose(0, 2, 1) * 0.5, rtol=1e-5, atol=1e-6)
+
+
+def test_split_stack_is_two_launches() -> None:
+    stack = split_stack.build(3, 4, 16)
+    assert onnxfuse.report(stack, level=2).after.launches == 2
+    done = onnxfuse.optimize(stack, level=2, validate="kernels")
+    assert done.report.validation.verdict == "equal"
+    assert {"Region", "FusedMatMul"} <= done.report.kernels.keys()
+    assert "LayerNormalization Tanh" in {fusion.rule for fusion in done.report.fusions}

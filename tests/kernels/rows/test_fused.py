@@ -1,0 +1,135 @@
+"""One reduction of rows with what is before it and behind it, beside onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import FunctionProto, helper, parser
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.rows.fused import PlaceError, rows
+from onnxfuse.kernels.rows.region import kernel
+
+LAST = "a = Constant<value = int64[1] {-1}>()"
+CASES = {
+    "the sum of exponentials": (f"(x0) => (y0) {{ {LAST} e = Exp(x0) y0 = ReduceSum<keepdims = 0>(e, a) }}", [(5, 7)]),
+    "of everything": ("(x0) => (y0) { y0 = ReduceMean(x0) }", [(5, 7)]),
+    "softmax from its parts": (
+        f"(x0) => (y0) {{ {LAST} e = Exp(x0) s = ReduceSum(e, a) y0 = Div(e, s) }}",
+        [(3, 5, 70)],
+    ),
+    "a norm and what is behind it": (
+        "(x0, x1, x2) => (y0) { n = LayerNormalization(x0, x1, x2) y0 = Tanh(n) }",
+        [(3, 5, 40), (40,), (40,)],
+    ),
+    "a residual sum before a norm, and both": (
+        "(x0, x1, x2, x3) => (y0, y1) { y0 = Add(x0, x3) n = LayerNormalization<epsilon = 0.1>(y0, x1, x2) "
+        "y1 = Transpose<perm = [0, 2, 1]>(n) }",
+        [(3, 5, 40), (40,), (40,), (3, 5, 40)],
+    ),
+    "a norm of what is turned": (
+        "(x0, x1, x2) => (y0) { t = Transpose<perm = [0, 2, 3, 1]>(x0) y0 = LayerNormalization(t, x1, x2) }",
+        [(3, 40, 2, 3), (40,), (40,)],
+    ),
+    "heads behind a norm": (
+        "(x0, x1) => (y0) { n = LayerNormalization(x0, x1) s = Constant<value = int64[4] {3, 5, 8, 5}>() "
+        "r = Reshape(n, s) y0 = Transpose<perm = [0, 2, 1, 3]>(r) }",
+        [(3, 5, 40), (40,)],
+    ),
+    "softmax of masked scores": (
+        "(x0, x1) => (y0) { t = Add(x0, x1) y0 = Softmax(t) }",
+        [(2, 3, 5, 9), (2, 1, 5, 9)],
+    ),
+    "the logarithm of softmax": ("(x0) => (y0) { t = Neg(x0) y0 = LogSoftmax(t) }", [(4, 300)]),
+    "a root mean square from its parts": (
+        f"(x0, x1) => (y0) {{ {LAST} s = Mul(x0, x0) m = ReduceMean(s, a) r = Sqrt(m) d = Div(x0, r) "
+        "y0 = Mul(d, x1) }",
+        [(2, 3, 1500), (1500,)],
+    ),
+    "a pool behind an activation": (
+        "(x0) => (y0) { a = Constant<value = int64[2] {2, 3}>() r = Relu(x0) m = ReduceMean(r, a) y0 = Sigmoid(m) }",
+        [(2, 3, 5, 9)],
+    ),
+    "a row's result beside its elements": (
+        f"(x0) => (y0, y1) {{ {LAST} e = Exp(x0) y0 = ReduceMax(e, a) y1 = Sub(e, y0) }}",
+        [(4, 33)],
+    ),
+    "rows that no block holds": (
+        f"(x0) => (y0, y1) {{ {LAST} e = Neg(x0) y0 = ReduceMin(e, a) y1 = Sub(e, y0) }}",
+        [(2, 30000)],
+    ),
+    "a virtual tensor": (
+        f"(x0, x1) => (y0) {{ {LAST} s = Constant<value = int64[2] {{6, 9}}>() e = Expand(x0, s) t = Add(e, x1) "
+        "y0 = ReduceSum<keepdims = 0>(t, a) }",
+        [(6, 1), (9,)],
+    ),
+}
+
+
+def function(text: str) -> FunctionProto:
+    return parser.parse_function(f'<opset_import: ["": 20], domain: "onnxfuse"> Region_1 {text}')
+
+
+def expected(body: FunctionProto, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    inputs = [helper.make_tensor_value_info(n, 1, x.shape) for n, x in zip(body.input, arrays, strict=True)]
+    outputs = [helper.make_tensor_value_info(name, 1, None) for name in body.output]
+    graph = helper.make_graph(list(body.node), "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(zip(body.input, arrays, strict=True))))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_computes_what_its_nodes_do(name: str) -> None:
+    text, shapes = CASES[name]
+    body, rng, device = function(text), np.random.default_rng(7), Emulated()
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    made = kernel(body, ["float32"] * len(arrays), ["float32"] * len(body.output))({})
+    results = [np.empty(t.shape, t.dtype) for t in made.outputs([TensorType(x.dtype, x.shape) for x in arrays])]
+    with device.fresh(*results):
+        made.launch(device, arrays, results)
+    for found, wanted in zip(results, expected(body, arrays), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_nan_goes_through_a_maximum() -> None:
+    body, device = function(f"(x0) => (y0) {{ {LAST} e = Abs(x0) y0 = ReduceMax<keepdims = 0>(e, a) }}"), Emulated()
+    x, y = np.array([[1, np.nan, 3], [1, 2, 3]], np.float32), np.empty(2, np.float32)
+    with device.fresh(y):
+        kernel(body, ["float32"], ["float32"])({}).launch(device, [x], [y])
+    np.testing.assert_array_equal(y, np.array([np.nan, 3], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "reason"),
+    [
+        (
+            f"(x) => (y) {{ {LAST} m = ReduceMax(x, a) d = Sub(x, m) y = Softmax(d) }}",
+            [(3, 4)],
+            "is a second reduction",
+        ),
+        ("(x) => (y) { a = Constant<value = int64[1] {0}>() y = ReduceMax(x, a) }", [(3, 4)], "not the last"),
+        ("(x) => (y) { s = Softmax<axis = 0>(x) y = Neg(s) }", [(3, 4)], "not the last"),
+    ],
+)
+def test_what_is_no_reduction_of_rows(text: str, shapes: list[tuple[int, ...]], reason: str) -> None:
+    body = function(text)
+    types = {n: TensorType(np.dtype(np.float32), s) for n, s in zip(body.input, shapes, strict=True)}
+    with pytest.raises(KernelError, match=reason):
+        rows(list(body.node), types, list(body.output))
+
+
+def test_a_neighbours_result_is_not_at_hand() -> None:
+    body = function(
+        """(x) => (y) { s = Softmax(x) b = Constant<value = int64[1] {0}>() c = Constant<value = int64[1] {2}>()
+        one = Constant<value = int64[1] {1}>() p = Slice(s, b, c, one) y = Concat<axis = 1>(p, p) }"""
+    )
+    with pytest.raises(PlaceError):
+        rows(list(body.node), {"x": TensorType(np.dtype(np.float32), (3, 4))}, ["y"])
+    turned = function("(x, z) => (y) { s = Softmax(x) t = Transpose(s) y = Add(s, t) }")
+    types = {n: TensorType(np.dtype(np.float32), (4, 4)) for n in ("x", "z")}
+    with pytest.raises(PlaceError):
+        rows(list(turned.node), types, ["y"])

@@ -1,0 +1,67 @@
+"""Groups of launches: what they read and write, and that what is undone is as it was."""
+
+from __future__ import annotations
+
+from onnxfuse.regions.groups import Groups, needed
+
+from .written import scope
+
+TEXT = """g (float[4,8] x, float[8,8] w) => (float[4,8] y, float[4,8] z) {
+    a = Neg(x) b = Abs(a) m = MatMul(b, w) y = Add(a, m) z = Sub(b, m) }"""
+
+
+def state(groups: Groups) -> list[tuple[int, list[int], dict[str, int], list[str], int]]:
+    return [
+        (g.number, [launch.index for launch in g.launches], dict(g.reads), groups.written(g), groups.traffic(g))
+        for g in groups
+    ]
+
+
+def test_each_launch_is_a_group_at_first() -> None:
+    groups = Groups(scope(TEXT))
+    assert [groups.written(group) for group in groups] == [["a"], ["b"], ["m"], ["y"], ["z"]]
+    assert groups.traffic(groups.of[0]) == 2 * 4 * 8 * 4
+    assert groups.sources(groups.of[3]) == {0, 2}
+    assert groups.targets(groups.of[1]) == {2, 4}
+
+
+def test_joined_groups_write_what_is_asked_outside() -> None:
+    groups = Groups(scope(TEXT))
+    whole = groups.join(groups.of[0], groups.of[1])
+    assert groups.written(whole) == ["a", "b"]
+    assert groups.sources(groups.of[3]) == {0, 2}
+
+
+def test_ways() -> None:
+    groups = Groups(scope(TEXT))
+    assert groups.reaches(groups.of[0], groups.of[3])
+    assert groups.reaches(groups.of[0], groups.of[3], direct=False)
+    assert not groups.reaches(groups.of[3], groups.of[0])
+    assert not groups.reaches(groups.of[1], groups.of[2], direct=False)
+
+
+def test_a_result_that_its_users_compute_again_is_not_written() -> None:
+    groups = Groups(scope(TEXT))
+    whole = groups.join(groups.of[0], groups.of[1])
+    before = state(groups)
+    done = groups.spread(whole, ["a"])
+    assert groups.written(groups.of[0]) == ["b"]
+    assert [launch.node.op_type for launch in groups.of[3].launches] == ["Neg", "Add"]
+    groups.gather(done)
+    assert state(groups) == before
+
+
+def test_a_group_whose_results_all_users_compute_is_gone() -> None:
+    groups = Groups(scope(TEXT))
+    before = state(groups)
+    done = groups.spread(groups.of[0], ["a"])
+    assert 0 not in groups.of
+    assert [launch.node.op_type for launch in groups.of[1].launches] == ["Neg", "Abs"]
+    groups.gather(done)
+    assert state(groups) == before
+
+
+def test_what_is_needed_for_a_result() -> None:
+    launches = scope(TEXT).launches
+    assert [launch.index for launch in needed(launches, ["y"])] == [0, 1, 2, 3]
+    assert [launch.index for launch in needed(launches, ["b"])] == [0, 1]

@@ -1,0 +1,60 @@
+"""Why two groups may not be one."""
+
+from __future__ import annotations
+
+from onnxfuse.regions import legality
+from onnxfuse.regions.groups import Groups
+
+from .written import scope
+
+
+def pair(text: str) -> str:
+    """The reason for the first launch not to go into the last."""
+    groups = Groups(scope(text))
+    first, *_, last = groups
+    return legality.obstacle(groups, first, last)
+
+
+def test_a_producer_and_its_consumer_are_one() -> None:
+    assert pair("g (float[N,8] x) => (float[N,8] y) { a = Exp(x) y = Neg(a) }") == ""
+
+
+def test_not_a_product() -> None:
+    text = "g (float[N,8] x, float[8,8] w) => (float[N,8] y) { a = MatMul(x, w) y = Neg(a) }"
+    assert pair(text) == legality.FIXED
+
+
+def test_not_around_another() -> None:
+    text = "g (float[N,8] x, float[8,8] w) => (float[N,8] y) { a = Neg(x) b = MatMul(a, w) y = Add(a, b) }"
+    assert pair(text) == legality.CYCLE
+
+
+def test_not_with_outputs_that_may_differ_in_size() -> None:
+    text = "g (float[N,8] x, float[M,1,8] z) => (float[N,8] a, float[M,N,8] y) { a = Neg(x) y = Add(a, z) }"
+    assert pair(text) == legality.SIZES
+
+
+def test_sizes_are_equal_as_polynomials() -> None:
+    text = """g (float[N,2,8] x) => (float[N,2,8] a, float[2,N,8] y) { a = Neg(x) y = Transpose<perm = [1,0,2]>(a) }"""
+    assert pair(text) == ""
+
+
+def test_no_transcendental_for_each_element_it_is_broadcast_to() -> None:
+    text = "g (float[1,8] x, float[{rows},8] z) => (float[{rows},8] y) {{ a = Exp(x) y = Add(a, z) }}"
+    assert pair(text.format(rows=legality.BROADCAST)) == legality.RECOMPUTED
+    assert pair(text.format(rows=legality.BROADCAST - 1)) == ""
+
+
+def test_not_without_end() -> None:
+    chain = "".join(f"a{i + 1} = Neg(a{i}) " for i in range(legality.LARGEST))
+    text = f"g (float[N,8] a0) => (float[N,8] y) {{ {chain} y = Abs(a{legality.LARGEST}) }}"
+    groups = Groups(scope(text))
+    numbers = sorted(groups.of)
+    while not (reason := legality.obstacle(groups, groups.of[0], groups.of[numbers[1]])):
+        groups.join(groups.of[0], groups.of[numbers.pop(1)])
+    assert reason == legality.TOO_MANY
+
+
+def test_an_output_is_kept() -> None:
+    groups = Groups(scope("g (float[N,8] x) => (float[N,8] a, float[N,8] y) { a = Neg(x) y = Abs(a) }"))
+    assert legality.kept(groups, groups.of[0], ["a"]) == "an output of the graph"

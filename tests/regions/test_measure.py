@@ -1,0 +1,25 @@
+"""Figures that weigh, and never decide what is right."""
+
+from __future__ import annotations
+
+from onnx import TensorProto
+
+from onnxfuse.model.dims import symbol
+from onnxfuse.regions import measure
+
+N = symbol("n")
+
+
+def test_numbers_of_elements_are_equal_as_polynomials() -> None:
+    assert measure.numel((N, 4, 8)) == measure.numel((4, N, 2, 4))
+    assert measure.numel((N, 4)) != measure.numel((symbol("m"), 4))
+
+
+def test_bytes_take_symbols_for_one_size() -> None:
+    assert measure.size((N, 4), TensorProto.FLOAT) == measure.NOMINAL * 16
+    assert measure.size((2, 3), TensorProto.FLOAT16) == 12
+
+
+def test_sizes_to_try_a_kernel_with() -> None:
+    assert measure.tried((N, 3, N * 2), measure.Same(12)) == (12, 3, 24)
+    assert measure.tried((N + -20,), measure.Same(12)) is None

@@ -1,0 +1,60 @@
+"""Which nodes are launches, and what keeps one out of regions."""
+
+from __future__ import annotations
+
+import pytest
+
+from .written import scope
+
+
+def kinds(text: str) -> dict[str, str]:
+    return {launch.node.op_type: launch.kind for launch in scope(text).launches}
+
+
+def test_views_constants_and_shapes_are_no_launches() -> None:
+    text = """g (float[N,6] x) => (float[6,N] y) {
+        s = Shape(x) one = Constant<value = int64[1] {0}>() n = Gather(s, one) six = Constant<value = int64[1] {6}>()
+        t = Concat<axis = 0>(six, n) r = Reshape(x, t) y = Exp(r) }"""
+    found = scope(text)
+    assert [launch.node.op_type for launch in found.launches] == ["Exp"]
+    assert {"s", "n", "t"} <= found.hosted.keys()
+
+
+def test_products_are_fixed_and_what_is_elementwise_is_not() -> None:
+    text = "g (float[N,6] x, float[6,6] w) => (float[N,6] y) { a = Relu(x) b = MatMul(a, w) y = Neg(b) }"
+    assert kinds(text) == {"Relu": "pointwise", "MatMul": "fixed", "Neg": "pointwise"}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("y = CumSum(x, axis)", "CumSum neither computes elements nor moves them, nor reduces rows"),
+        ("r = RandomNormalLike(x) y = Add(x, r)", "it does more than compute its outputs"),
+        ("d = Cast<to = 11>(x) y = Cast<to = 1>(d)", "d is float64, which no kernel takes"),
+    ],
+)
+def test_what_is_fixed_says_why(line: str, reason: str) -> None:
+    text = f"g (float[N,6] x) => (float[N,6] y) {{ axis = Constant<value = int64 {{1}}>() {line} }}"
+    assert reason in [launch.reason for launch in scope(text).launches]
+
+
+def test_a_bound_that_depends_on_the_data_keeps_a_slice_out() -> None:
+    text = """g (float[N,6] x, int64[1] stop) => (float[M,6] y) {
+        start = Constant<value = int64[1] {0}>() y = Slice(x, start, stop) }"""
+    (launch,) = scope(text).launches
+    assert launch.kind == "fixed"
+    assert launch.reason
+
+
+def test_what_a_slice_reads_is_what_it_gives() -> None:
+    text = """g (float[64,8] x) => (float[2,8] y) {
+        a = Constant<value = int64[1] {0}>() b = Constant<value = int64[1] {2}>() y = Slice(x, a, b) }"""
+    (launch,) = scope(text).launches
+    assert launch.reads == {"x": 64}
+
+
+def test_outputs_must_exist_and_so_must_what_is_asked_for_its_shape_outside() -> None:
+    text = """g (float[N,6] x, float[6,6] w) => (float[M] y) {
+        a = Relu(x) b = Exp(a) s = Shape(b) m = MatMul(b, w) f = Reshape(m, s) one = Constant<value = int64[1] {-1}>()
+        y = Reshape(f, one) }"""
+    assert scope(text).needed >= {"m"}

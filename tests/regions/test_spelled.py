@@ -1,0 +1,63 @@
+"""Bodies: what stands in them, what they read, and what they are called."""
+
+from __future__ import annotations
+
+import onnx
+
+from onnxfuse.regions.spelled import body, content, refusal, words
+
+from .written import scope
+
+TEXT = """g (float[N,6] x, float[N,6] z) => (float[N,3,2] y)
+<float number = {2}, float[6] vector = {1, 2, 3, 4, 5, 6}, int64[3] target = {-1, 3, 2}> {
+    a = Mul(x, number) b = Add(a, vector) r = Reshape(b, target) y = Exp(r) }"""
+
+
+def test_a_body_has_the_views_between_and_the_small_constants() -> None:
+    found = scope(TEXT)
+    made = body(found, [launch.index for launch in found.launches], ["y"])
+    assert [node.op_type for node in made.nodes] == ["Constant", "Mul", "Add", "Constant", "Reshape", "Exp"]
+    assert made.inputs == ("x", "vector")
+
+
+def test_equal_bodies_have_one_name_whatever_their_values_are_called() -> None:
+    names = set()
+    for text in (TEXT, TEXT.replace(" b ", " other ").replace("(b,", "(other,").replace("z", "given")):
+        found = scope(text)
+        made = content(body(found, [launch.index for launch in found.launches], ["y"]), 20, ["float32", "float32"])
+        names.add(made.name)
+    assert len(names) == 1
+    assert names.pop().startswith("Region_MulAddExp_")
+
+
+def test_another_number_or_element_type_is_another_name() -> None:
+    names = []
+    for text, kind in ((TEXT, "float32"), (TEXT.replace("{2}", "{3}"), "float32"), (TEXT, "float16")):
+        found = scope(text)
+        made = content(body(found, [launch.index for launch in found.launches], ["y"]), 20, [kind, kind])
+        names.append(made.name)
+    assert len(set(names)) == 3
+
+
+def test_a_body_is_a_valid_function() -> None:
+    found = scope(TEXT)
+    made = content(body(found, [launch.index for launch in found.launches], ["y"]), 20, ["float32"])
+    context = onnx.checker.DEFAULT_CONTEXT
+    context.ir_version, context.opset_imports = 8, {"": 20}
+    onnx.checker.check_function(made, context)
+
+
+def test_what_the_generator_refuses_has_a_reason() -> None:
+    found = scope("g (float[N,6] x) => (float[N,6] y, float[N] z) { y = Exp(x) z = ReduceL1<keepdims = 0>(y) }")
+    assert not refusal(found, [0], ["y"], whole=True)
+    assert refusal(found, [0, 1]) == "ReduceL1 neither computes elements nor moves them, nor reduces rows"
+
+
+def test_outputs_of_two_sizes_are_two_loops() -> None:
+    found = scope("g (float[2,6] x, float[6] z) => (float[2,6] y, float[6] w) { w = Exp(z) y = Add(x, z) }")
+    assert refusal(found, [0, 1], ["w", "y"], whole=True) == "it is more than one loop"
+
+
+def test_words() -> None:
+    assert words(["Mul", "Add", "Transpose"]) == "Mul Add Transpose"
+    assert words(["Mul", "Add"] * 9 + ["Exp"]) == "Mul×9 Add×9 Exp"

@@ -1,0 +1,93 @@
+"""Regions as nodes: what is left, what is gone, and that the numbers are the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxfuse.language.catalogue import load
+from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.regions.write import Asked, Regions, regions
+
+from .written import calls, model, run
+from .written import regions as of_model
+
+TURNED = "g (float[N,8] x) => (float[N,8] a, float[8,N] b) { a = Exp(x) b = Transpose(a) }"
+MIXED = """g (float[2,3,8] x, float[8,8] w) => (float[2,8,3] y)
+<float number = {0.5}, float[8] bias = {1, 2, 3, 4, 5, 6, 7, 8}> {
+    m = MatMul(x, w) a = Mul(m, number) b = Add(a, bias) y = Transpose<perm = [0, 2, 1]>(b) }"""
+INNER = """g (float[4] x, bool c) => (float[4] y) {
+    a = Neg(x)
+    y = If (c) <then_branch = t () => (float[4] p) { q = Exp(a) p = Abs(q) },
+                else_branch = e () => (float[4] r) { r = Identity(a) }> }"""
+
+
+def made(text: str, asked: Asked | None = None) -> tuple[onnx.ModelProto, Regions]:
+    before = model(text)
+    return before, regions(Lifted.of(before, None, load()), asked or Asked())
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "feeds"),
+    [
+        (TURNED, ["Region"], {"x": (5, 8)}),
+        (MIXED, ["MatMul", "Region"], {"x": (2, 3, 8), "w": (8, 8)}),
+    ],
+)
+def test_the_numbers_are_the_same(text: str, left: list[str], feeds: dict[str, tuple[int, ...]]) -> None:
+    before, found = made(text)
+    assert calls(found.model) == left
+    onnx.checker.check_model(found.model, full_check=True)
+    given = {n: np.random.default_rng(1).standard_normal(s).astype(np.float32) for n, s in feeds.items()}
+    for one, other in zip(run(before, given), run(found.model, given), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_nobody_reads_any_more_is_gone() -> None:
+    _, found = made(MIXED)
+    assert [tensor.name for tensor in found.model.graph.initializer] == ["bias"]
+    (node,) = of_model(found.model)
+    assert list(node.input) == ["m", "bias"]
+    assert [function.name for function in found.model.functions] == [node.op_type]
+
+
+def test_a_site_says_what_it_stands_for() -> None:
+    _, found = made(MIXED)
+    (site,) = found.sites
+    assert site.matches[-1].rule.name == "Mul Add Transpose"
+    assert site.replaced == ("a", "b", "y")
+    assert [term.op for term in site.dead] == ["Mul", "Add", "Transpose"]
+    assert len(site.gone) == 2
+
+
+def test_a_region_in_a_branch_reads_what_is_around_it() -> None:
+    before, found = made(INNER)
+    assert [site.scope for site in found.sites] == ["/If_y.then_branch"]
+    onnx.checker.check_model(found.model)
+    feeds = {"x": np.arange(4, dtype=np.float32), "c": np.array(True)}
+    np.testing.assert_array_equal(run(before, feeds)[0], run(found.model, feeds)[0])
+
+
+def test_what_is_banned_is_not_made() -> None:
+    banned = Asked(banned={("", "Mul Add Transpose", "y")})
+    assert calls(made(MIXED, banned)[1].model) == ["MatMul", "Mul", "Add", "Transpose"]
+    assert calls(made(MIXED, Asked(barred={""}))[1].model) == ["MatMul", "Mul", "Add", "Transpose"]
+
+
+def test_near_misses_say_what_kept_two_apart() -> None:
+    text = """g (float[N,8] x, float[8,8] w) => (float[N,8] y) {
+        a = Exp(x) b = MatMul(a, w) y = Add(a, b) }"""
+    _, found = made(text)
+    assert [(miss.rule, miss.node, miss.reason) for miss in found.near_misses] == [
+        ("Region", "y", "not with Exp before it: what lies between them would wait for both")
+    ]
+
+
+def test_equal_regions_call_one_function() -> None:
+    text = """g (float[N,8] x, float[8,8] w) => (float[N,8] y) {
+        a = Exp(x) b = Neg(a) m = MatMul(b, w) c = Exp(m) d = Neg(c) y = MatMul(d, w) }"""
+    _, found = made(text)
+    first, second = of_model(found.model)
+    assert first.op_type == second.op_type
+    assert len(found.model.functions) == 1
