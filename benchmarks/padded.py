@@ -87,12 +87,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--target", default="onnxfuse", choices=["onnxfuse", "onnx", "ort"])
+    parser.add_argument("--provider", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--only", default="*", help="models whose names match this pattern")
     arguments = parser.parse_args()
     models = wrong = total = 0
     for path in sorted(arguments.folder.glob(f"{arguments.only}.onnx")):
         original = onnx.load(path)
-        fused = onnxfuse.optimize(original, target=arguments.target, validate="off").model
+        fused = onnxfuse.optimize(original, target=arguments.target, provider=arguments.provider, validate="off").model
         count, found = differing(original, fused)
         models, wrong, total = models + 1, wrong + bool(found), total + count
         for line in found:
