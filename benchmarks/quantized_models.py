@@ -7,9 +7,9 @@ Each model (twelve of models/ where none is named) is quantized by onnxruntime i
 inputs as the proof generates them, and fused for each target; so is the model itself.  One line a file: the verdict of
 the proof, the largest error, the ops on integers that onnxruntime runs of the file before and after, nodes, and which
 fused ops of the model the quantized file has not, and why that is right.  An activation in a product counted as such.
-Exits with 1 where a file is refused, differs, has fewer ops on integers than the quantized model has different ones, or,
-quantized by `dynamic` or `nbits`, which leave everything between products in floats, lacks a fused op for no reason.
-What the quantizer itself refuses is left out.
+Exits with 1 where a file is refused, differs, has fewer ops on integers than the quantized model has different ones,
+or, quantized by `dynamic` or `nbits`, which leave everything between products in floats, lacks a fused op for no
+reason.  What the quantizer itself refuses is left out.
 """
 
 from __future__ import annotations
