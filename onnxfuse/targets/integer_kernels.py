@@ -58,7 +58,7 @@ def _real(graph: Graph, source: NodeProto) -> str:
     """The type of the scales of a DequantizeLinear, which is that of what it gives."""
     scale = _constant(graph, source.input[1])
     dtype = scale.data_type if scale is not None else graph.type_of(source.input[1])[0]
-    return TensorProto.DataType.Name(dtype or TensorProto.FLOAT)
+    return str(TensorProto.DataType.Name(dtype or TensorProto.FLOAT))
 
 
 def _readers(graph: Graph) -> dict[str, list[int]]:
