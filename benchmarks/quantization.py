@@ -6,8 +6,9 @@ compute in integers, and how far is it off?
 
 Each model is quantized as it is and as every target writes it, with each --keep, by quantize_dynamic, quantize_static
 (QDQ, calibrated with what the files are compared on), both with a scale for each channel, and MatMulNBitsQuantizer (4
-bits, blocks of 16); `one-scale` is quantize_static with one scale for the whole of a weight.  Products are counted in what the quantizer writes, and in what a session of onnxruntime makes of
-it with all optimizations; of `--keep weighted` those with a weight.  The error is |quantized - float| / |float| of the
+bits, blocks of 16); `one-scale` is quantize_static with one scale for the whole of a weight.  Products are counted in
+what the quantizer writes, and in what a session of onnxruntime makes of it with all optimizations; of `--keep weighted`
+those with a weight.  The error is |quantized - float| / |float| of the
 whole of an output, the largest of the outputs, the mean over eight draws of inputs: one draw says little, since what is
 rounded up in one file may be rounded down in another.
 

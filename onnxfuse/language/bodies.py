@@ -125,7 +125,9 @@ class Body:
         """One node; the names of its outputs."""
         domain, _, op = op.removeprefix("ai.onnx.").rpartition(".")
         names = [self.fresh(base or op.lower()) for _ in range(count)]
-        made = NodeProto(op_type=op, name=names[0], input=inputs, output=names, domain=domain)
+        made = NodeProto(op_type=op, name=names[0], input=inputs, output=names)
+        if domain:
+            made.domain = domain
         made.attribute.extend(make_attribute(k, v) for k, v in sorted(attrs.items()))
         self.nodes.append(made)
         ranks = [0 if number_of(name) is not None else self.ranks.get(name, -1) for name in inputs]

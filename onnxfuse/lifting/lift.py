@@ -24,7 +24,7 @@ from onnxfuse.model.symbols import (
     same_in_view,
     single,
 )
-from onnxfuse.targets.integer_kernels import integer_nodes
+from onnxfuse.targets.integer_kernels import PROVIDERS, integer_nodes
 from onnxfuse.terms.term import Term, Terms
 
 from .asked import Asked
@@ -54,8 +54,8 @@ def lift(
     known, effects, steps = _Known(), effects or Effects.of(graph.model), given(parent, graph)
     unread = set[str]() if parent is None else parent.unread
     of_nodes = [effects(node, graph.opset) for node in graph.nodes]
-    # What has function bodies runs wherever it is opened.
-    providers = ("cpu", "cuda") if catalogue is None or catalogue.target.functions else (catalogue.target.provider,)
+    # Files of other targets run wherever they are opened.
+    providers = PROVIDERS if catalogue is None or catalogue.target.name != "ort" else (catalogue.target.provider,)
     shared, integer = shared_values(graph, of_nodes), integer_nodes(graph, *providers)
     while True:
         view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)

@@ -23,6 +23,7 @@ from onnxfuse.model.graph import Graph
 from onnxfuse.model.standard import STANDARD
 
 TABLE = Path(__file__).with_name("integer_kernels.json")
+PROVIDERS = ("cpu", "cuda")
 _DOMAINS = (*STANDARD, "com.microsoft")
 _PASSED = ("Reshape", "Transpose", "Squeeze", "Unsqueeze")
 """What onnxruntime moves to the other side of both ops (core/optimizer/qdq_transformer/qdq_propagation.cc)."""
@@ -57,7 +58,7 @@ def _real(graph: Graph, source: NodeProto) -> str:
     """The type of the scales of a DequantizeLinear, which is that of what it gives."""
     scale = _constant(graph, source.input[1])
     dtype = scale.data_type if scale is not None else graph.type_of(source.input[1])[0]
-    return TensorProto.DataType.Name(dtype or TensorProto.FLOAT)
+    return str(TensorProto.DataType.Name(dtype or TensorProto.FLOAT))
 
 
 def _readers(graph: Graph) -> dict[str, list[int]]:
@@ -93,6 +94,8 @@ def _of_weights(graph: Graph, node: NodeProto, provider: str) -> str:
     entry: Any = None if source is None else table(provider, _real(graph, source))["weights"].get(node.op_type)
     if source is None or entry is None or any(a.name == "transB" and a.i for a in node.attribute):
         return ""
+    if graph.is_function and source.input[0] in graph.inputs:  # what calls it may give a constant of any kind
+        return str(entry["kernel"])
     weights, scale = (_constant(graph, name) for name in source.input[:2])
     if weights is None or scale is None or len(weights.dims) != 2:
         return ""

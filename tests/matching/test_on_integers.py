@@ -153,3 +153,18 @@ def packed(nodes: str) -> onnx.ModelProto:
     model = quantized(f"{NBITS}  {nodes}", constants=PACKED)
     model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["b", "t", 8]))
     return model
+
+
+FUNCTION = """<ir_version: 9, opset_import: ["" : 20, "own" : 1]>
+    g (float[b,t,8] x) => (float[b,t,8] y) <float s2 = {{0.05}}, uint8 z2 = {{128}}, float[8] g = {{0,1,2,3,4,5,6,7}}>
+    {{ w = Constant<value = uint8[8,8] {{{bytes}}}>()  y = own.Linear(x, w, s2, z2, g) }}
+    <domain: "own", opset_import: ["" : 20]>
+    Linear (x, w, s, z, g) => (y) {{ d = DequantizeLinear(w, s, z)  p = MatMul(x, d)  t = Add(p, g)  y = Relu(t) }}"""
+
+
+def test_weights_that_a_function_is_given_stay_on_integers() -> None:
+    model = onnx.parser.parse_model(FUNCTION.format(bytes=", ".join(map(str, range(100, 164)))))
+    done = fused(model, "onnxfuse")
+    assert kernels(done) == kernels(model) == {"MatMulNBits": 1}
+    (linear,) = [function for function in done.functions if function.name == "Linear"]
+    assert "MatMul" in [node.op_type for node in linear.node], "no kernel of ours takes it in"
