@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +38,7 @@ NUMERIC = frozenset(
 """Element types whose values may be read; all others (strings, float8, int4, ...) are only ever passed on."""
 
 
-_STORED = {
+_STORED: Mapping[int, str] = {
     TensorProto.FLOAT: "<f4",
     TensorProto.DOUBLE: "<f8",
     TensorProto.INT64: "<i8",

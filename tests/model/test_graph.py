@@ -78,6 +78,14 @@ def test_a_new_name_is_one_that_nothing_has() -> None:
     assert names.unique("fresh_2") == "fresh_2_2"
 
 
+def test_numbers_that_are_taken_are_passed_over_and_gaps_are_filled() -> None:
+    names = Names({"a", "a_2", "a_3", "a_5", "b_2"})
+    beside = names.tentative()
+    assert [beside.unique("a") for _ in range(3)] == ["a_4", "a_6", "a_7"]
+    assert [names.unique("a") for _ in range(2)] == ["a_4", "a_6"]
+    assert [names.unique("b") for _ in range(3)] == ["b", "b_3", "b_4"]
+
+
 def test_a_sparse_weight_keeps_its_name() -> None:
     scope = main("g (x) => (y) { y = d.F (x, w) }")
     assert Names.of([scope]).unique("w") == "w_2"

@@ -203,3 +203,21 @@ def test_a_mistake_of_onnxfuse_is_one_line_and_the_other_models_go_on(
     monkeypatch.setenv("ONNXFUSE_TRACEBACK", "1")
     with pytest.raises(ValueError, match="negative dimensions"):
         main(["optimize", "strange.onnx"])
+
+
+def test_work_that_is_done_leaves_at_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """What was printed arrives, what was to be done at exit is done, threads come to their end; the exit code stays."""
+    kept = tmp_path / "kept"
+    body = f"""
+    import atexit, threading
+    atexit.register(lambda: Path({str(kept)!r}).write_text("done"))
+    {{thread}}
+    print("x" * 100_000)
+    return 7"""
+    late = 'threading.Thread(target=lambda: (time.sleep(0.3), print("late"))).start()'
+    for thread, last in (("", "x"), (late, "late")):
+        kept.unlink(missing_ok=True)
+        done = run(body.format(thread=thread))
+        assert (done.returncode, kept.read_text()) == (7, "done")
+        assert done.stdout.split()[0] == "x" * 100_000
+        assert done.stdout.split()[-1].endswith(last)
