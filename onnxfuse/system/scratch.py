@@ -12,12 +12,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-try:
-    import fcntl
-except ImportError:  # a system without it has no such locks: there, a killed process leaves its folder
-    fcntl = None  # type: ignore[assignment]
 
+def _locks() -> Any:
+    """The module fcntl.  A system without it has no such locks: there, a killed process leaves its folder."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    return fcntl
+
+
+fcntl = _locks()
 SUFFIX = ".onnxfuse"
 """What the names of such folders end with; they begin with a dot."""
 
