@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import math
+import mmap
 import os
 import shutil
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 
@@ -115,7 +116,7 @@ def copy_beside(path: Path, data: Path, place: str, made: list[Path]) -> str:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Never a hard link: onnx refuses data that has one, and writing to the one file would change the other.
         with explained(target, writing=True), renamed_to(target) as temporary:
-            _copy(data, temporary)
+            copy(data, temporary)
         made.append(target)
     return target.relative_to(path.parent).as_posix()
 
@@ -126,7 +127,7 @@ def _is_copy(target: Path, data: Path) -> bool:
     return target.samefile(data) or (ours.st_size, ours.st_mtime_ns) == (theirs.st_size, theirs.st_mtime_ns)
 
 
-def _copy(data: Path, target: Path) -> None:
+def copy(data: Path, target: Path) -> None:
     """Copies inside the kernel: blocks are shared where the file system can, and holes stay holes."""
     try:
         with open(data, "rb") as source, open(target, "xb") as copy:
@@ -181,15 +182,49 @@ def relocated(model: onnx.ModelProto, names: Mapping[str, str]) -> Iterator[None
             entry.value = old
 
 
-def beside(path: Path, taken: Collection[str]) -> Path:
-    """The file for the weights of a model that is written to `path`: not one of those `taken`."""
+def beside(path: Path, taken: Collection[str]) -> tuple[Path, Path]:
+    """Where the weights of a model that is written to `path` are to be first, and in the end: not in one of the files
+    `taken`.  These differ where a model stands there that has its own weights in the latter, as long as it does."""
     names = chain((f"{path.name}.data",), (f"{path.name}.{number}.data" for number in count(2)))
-    return path.with_name(next(name for name in names if name not in taken))
+    free = (path.with_name(name) for name in names if name not in taken)
+    first = final = next(free)
+    while mentions(path, first.name):
+        first = next(free)
+    return first, final
 
 
-def spill(model: onnx.ModelProto, path: Path, taken: Collection[str]) -> Path:
-    """Moves the weights of `model` to a file beside `path`, not one of those `taken`; returns that file."""
-    target = beside(path, taken)
+def mentions(model: Path, name: str) -> bool:
+    """Does the file of a model, if there is one, name another?"""
+    try:
+        with open(model, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(name.encode()) >= 0
+    except (OSError, ValueError):  # there is none, or it is empty
+        return False
+
+
+def settle(first: Path, final: Path, write: Callable[[], None]) -> Path:
+    """Let weights that are in the file `first` be in `final`; `write` writes the model anew, with them there.
+
+    They are in both meanwhile, so that each model finds them.  Returns where they are: `first` still, if they cannot be
+    in both."""
+    try:
+        with renamed_to(final) as temporary:
+            try:
+                os.link(first, temporary)
+            except OSError:
+                copy(first, temporary)
+    except OSError:
+        with suppress(OSError):
+            if final.samefile(first):
+                final.unlink()  # onnx refuses data that has two names
+        return first
+    write()
+    first.unlink()
+    return final
+
+
+def spill(model: onnx.ModelProto, target: Path) -> None:
+    """Moves the weights of `model` to the file `target`, which is beside it."""
     with explained(target, writing=True), renamed_to(target) as temporary, open(temporary, "xb") as file:
         for tensor in tensors(model):
             if not tensor.HasField("raw_data") or len(raw := tensor.raw_data) < _SPILL_BYTES:
@@ -202,4 +237,3 @@ def spill(model: onnx.ModelProto, path: Path, taken: Collection[str]) -> Path:
             tensor.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in place.items())
         file.flush()
         os.fsync(file.fileno())
-    return target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ def one_piece(model: onnx.ModelProto) -> Iterator[bytes]:
 
 
 def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None, spool: Spool | None = None) -> list[Path]:
-    """Writes `model` to `path`: under another name first, then renamed, so that `path` is whole or absent.
+    """Writes `model` to `path`: under another name first, then renamed, so that `path` is whole or absent.  Whatever
+    stands there finds the weights that it was written with, at any time.
 
     `source` is the file that `model` was read from.  External data stays where it is if `path` lies in the same
     folder.  Otherwise each file that the model still refers to is copied beside `path`, without passing through this
@@ -110,12 +112,14 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None, spo
     """
     places = external_data.places(model)
     _refuse_overwriting(path, source, places)
-    beside, copies = path.parent, dict[str, str]()
-    with explained(path, writing=True), removed_on_failure() as made:
+    beside, copies, own = path.parent, dict[str, str](), list[tuple[Path, Path]]()
+    with explained(path, writing=True), removed_on_failure(partial(_read_by, path)) as made:
         if spool is not None and spool.path.name in places:
-            made.append(spool.placed(path))
+            own.append(external_data.beside(path, spool.sources))
+            made += own[-1][:1]
+            spool.move(made[-1])
             external_data.relocate(model, {spool.path.name: made[-1].name})
-            places = external_data.places(model)
+            places.remove(spool.path.name)
         elif source is not None and _same_folder(path, source):
             beside = source.parent
         elif source is not None:
@@ -124,12 +128,39 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None, spo
         with external_data.relocated(model, copies):
             pieces = _pieces(model)
             if pieces is None:
-                made.append(external_data.spill(model, path, taken={*places, *copies.values()}))
+                taken = {*places, *copies.values(), *(file.name for pair in own for file in pair)}
+                own.append(external_data.beside(path, taken))
+                made += own[-1][:1]
+                external_data.spill(model, made[-1])
                 pieces = _pieces(model)
             if pieces is None:
                 raise OutputError(f"{path} would have more than 2 GiB even without its weights: split the model")
             replace(path, pieces)
-        return list(dict.fromkeys((path, *(beside / copies.get(place, place) for place in places), *made)))
+            weights = [_settled(model, path, *pair, made) for pair in own]
+        return [path, *(beside / copies.get(place, place) for place in places), *weights]
+
+
+def _read_by(path: Path, file: Path) -> bool:
+    """Does what stands at `path` already read a file that was made for it?"""
+    return external_data.mentions(path, file.name)
+
+
+def _settled(model: onnx.ModelProto, path: Path, first: Path, final: Path, made: list[Path]) -> Path:
+    """Where weights of the model at `path` are in the end that are in the file `first`."""
+
+    def write() -> None:
+        changed = external_data.relocate(model, {first.name: final.name})
+        try:
+            replace(path, protobuf.pieces(model)[1])
+        except BaseException:
+            for entry, old in changed:
+                entry.value = old
+            raise
+
+    if first == final:
+        return final
+    made.append(final)
+    return external_data.settle(first, final, write)
 
 
 def read_inputs(path: Path) -> dict[str, np.ndarray]:

@@ -4,23 +4,23 @@
         tensor = spool.store(tensor, TensorProto.FLOAT16, make)
         files.write(model, Path("half.onnx"), source=source, spool=spool)
 
-The file stands under another name beside the model's until `files.write` renames it, and is gone if nothing does.
+The file stands in a folder of its own beside the model's until `files.write` renames it, and is gone if nothing does.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
-from onnxfuse.system.atomic_write import explained
+from onnxfuse.system import scratch
+from onnxfuse.system.atomic_write import explained, renamed_to
 
 from . import external_data
 from .external_data import PAGE, entries, is_external
@@ -67,13 +67,24 @@ class Spool:
         self.path.unlink(missing_ok=True)
         self.stored.clear()
 
-    def placed(self, path: Path) -> Path:
-        """Where its file is, once it is renamed to stand beside the model `path`.  What was read stays as it was."""
-        target = external_data.beside(path, {source for source, *_ in self.stored})
+    @property
+    def sources(self) -> set[str]:
+        """The files that it was read from, as the model named them."""
+        return {source for source, *_ in self.stored}
+
+    def move(self, target: Path) -> None:
+        """Let its file become `target`, or what that leads to if it is a link, in one step.
+
+        Raises OSError."""
         with open(self.path, "rb+") as file:  # what is open for reading alone, Windows does not flush
             os.fsync(file.fileno())
-        os.replace(self.path, target)
-        return target
+        with renamed_to(target) as temporary:
+            try:
+                os.replace(self.path, temporary)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                external_data.copy(self.path, temporary)
 
     def keep(self, tensor: TensorProto, folder: Path) -> None:
         """Let a tensor with external data in another `folder` have it here.
@@ -104,9 +115,7 @@ def beside(path: Path | None, model: ModelProto) -> Iterator[Spool | None]:
     if path is None or not external_data.places(model):
         yield None
         return
-    with explained(path, writing=True):
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=os.path.realpath(path.parent)))
-    try:
+    with ExitStack() as stack:
+        with explained(path, writing=True):
+            folder = stack.enter_context(scratch.folder(Path(os.path.realpath(path.parent)) / path.name))
         yield Spool(folder / folder.name[1:])  # a name that no file has that weights are read from
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from onnxfuse.errors import ModelError, OutputError
+
+from . import scratch
 
 _KINDS = {stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
@@ -55,15 +57,16 @@ def _place(path: Path) -> Path:
 
 
 @contextmanager
-def removed_on_failure() -> Iterator[list[Path]]:
-    """A list for the files that the block makes: if the block fails, they go."""
+def removed_on_failure(kept: Callable[[Path], bool] = lambda file: False) -> Iterator[list[Path]]:
+    """A list for the files that the block makes: if the block fails, they go, but for those that are to be `kept`."""
     made: list[Path] = []
     try:
         yield made
     except BaseException:
         for file in made:
-            with suppress(OSError):
-                file.unlink()
+            if not kept(file):
+                with suppress(OSError):
+                    Path(os.path.realpath(file)).unlink()
         raise
 
 
@@ -74,14 +77,9 @@ def renamed_to(path: Path) -> Iterator[Path]:
     Where `path` is a link, it stays one, and the file that it leads to is replaced.
     """
     place = _place(path)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, place)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    with scratch.folder(place) as folder:
+        yield folder / "new"
+        os.replace(folder / "new", place)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def test_data_that_was_copied_before_is_used_again(
 ) -> None:
     files.write(files.read(external), tmp_path / "fused.onnx", source=external)
     first = (tmp_path / "fused.onnx").read_bytes()
-    monkeypatch.setattr(external_data, "_copy", lambda *_: pytest.fail("copied again"))
+    monkeypatch.setattr(external_data, "copy", lambda *_: pytest.fail("copied again"))
     files.write(files.read(external), tmp_path / "fused.onnx", source=external)
     assert (tmp_path / "fused.onnx").read_bytes() == first
 
@@ -99,9 +99,12 @@ def test_weights_too_large_for_one_file_move_out(tmp_path: Path) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.arange(1024, dtype=np.float32), "large"))
     model.graph.initializer.append(numpy_helper.from_array(np.arange(512, dtype=np.float64), "larger"))
     target = tmp_path / "big.onnx"
-    data = external_data.spill(model, target, taken={"big.onnx.data"})
+    first, final = external_data.beside(target, taken={"big.onnx.data"})
+    assert first == final == tmp_path / "big.onnx.2.data"
+    external_data.spill(model, final)
     target.write_bytes(model.SerializeToString())
-    assert data == tmp_path / "big.onnx.2.data"
+    assert external_data.beside(target, ()) == (tmp_path / "big.onnx.data",) * 2
+    assert external_data.beside(target, {"big.onnx.data"}) == (tmp_path / "big.onnx.3.data", final)
     small, large, larger = onnx.load(target, load_external_data=False).graph.initializer
     assert small.HasField("raw_data")
     assert int(larger.external_data[1].value) % 4096 == 0

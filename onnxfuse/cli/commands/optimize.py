@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -147,6 +148,8 @@ def optimize(
         return report
 
     reports, code = shown(list(places), one, show, crew, quiet=quiet)
+    if code and written_to is not None:
+        _sweep(written_to.values())
     if report_file:
         atomic_write.replace(report_file, [to_json(one_or_many(reports, len(sources))).encode()])
     return code
@@ -201,6 +204,15 @@ class _Optimizer:
         report.seconds = time.perf_counter() - start
         write_page(report, self.pages.get(path), self.build.rules)
         return report, written
+
+
+def _sweep(places: Iterable[Path]) -> None:
+    """Take away what a process that was killed had begun to write."""
+    from onnxfuse.cli.paths import STREAM
+    from onnxfuse.system import scratch
+
+    for folder in {os.path.realpath(place.parent) for place in places if str(place) != STREAM}:
+        scratch.sweep(Path(folder))
 
 
 def _pages(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 
 from onnxfuse.cli.main import main
 from onnxfuse.model import files
+from onnxfuse.model.spool import Spool
 from onnxfuse.precision.wanted import Precision
 from onnxfuse.reporting.records import LeftOut, Validation
 from onnxfuse.targets.target import Target
+from tests import broken
 from tests.cli.test_main import Capture
 from tests.fake_engine import Engine, fusion
 from tests.reporting.test_records import SCHEMA, violations
@@ -246,3 +249,30 @@ def test_the_precision_of_inputs_is_for_half_precision(
     assert main(["optimize", str(model), "--io-precision", "half"]) == 2
     assert engine.calls == []
     assert "--io-precision is for --precision" in capsys.readouterr().err
+
+
+def test_what_a_killed_worker_has_left_goes_with_the_command(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A process of --jobs that the system kills, as it does for want of memory, while it writes."""
+    broken.write_weights(tmp_path / "weights.bin")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.onnx").write_bytes(broken.external().SerializeToString())
+    really = Spool.store
+
+    def killed(spool: Spool, *given: Any) -> Any:
+        made = really(spool, *given)
+        if spool.path.name.startswith("a."):
+            assert spool.path.exists()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made
+
+    monkeypatch.setattr(Spool, "store", killed)
+    (tmp_path / "out").mkdir()
+    given = [str(tmp_path / f"{name}.onnx") for name in ("a", "b")]
+    code = main(
+        ["optimize", *given, "-o", f"{tmp_path / 'out'}/", "--jobs", "2", "--precision", "fp16", "--no-validate"]
+    )
+    assert code == 2
+    assert "killed" in capsys.readouterr().err
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["b.onnx", "b.onnx.data"]
