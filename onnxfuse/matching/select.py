@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.model.op_traits import PRODUCTS
+from onnxfuse.model.op_traits import PRODUCTS, VIEWS
 from onnxfuse.terms.term import Term
 
 from .cost import launches
@@ -42,16 +42,34 @@ def weigh(
         if outside or any(u.id in kept for u in users.get(i, ()) if u.id in cover):
             kept.add(i)
     dead = [t for i, t in cover.items() if i not in kept]
+    new = match.made(users)
     made = sum(
-        launches(t)
-        for t in match.made(users)
-        if t.op != "Transpose" and built.setdefault(t.id, match.root.id) == match.root.id
+        launches(t) for t in new if t.op != "Transpose" and built.setdefault(t.id, match.root.id) == match.root.id
     )
+    if any(t.op == "Slice" for t in new):
+        made -= _cut_otherwise(dead, new, users, needed)
     saved = sum(launches(t) for t in dead) - made
     if any(cover[i].op in PRODUCTS for i in kept):
         saved = -1
     dying = frozenset(t.id for t in dead if t is not match.root and t.id not in exposed)
     return Candidate(match, saved, tuple(cover[i] for i in kept), dying)
+
+
+def _cut_otherwise(
+    dead: Sequence[Term], new: Sequence[Term], users: Mapping[int, Sequence[Term]], needed: Collection[int]
+) -> int:
+    """How many of the Slices that a match makes take the place of others, which go with what only views lie between."""
+    gone, stays = {t.id for t in dead}, {a.id for t in new for a in t.args}
+    stack, found = [a for t in dead for a in t.args], 0
+    while stack:
+        term = stack.pop()
+        if term.id in gone | stays or term.id in needed or term.op not in VIEWS:
+            continue
+        if all(u.id in gone for u in users.get(term.id, ())):
+            gone.add(term.id)
+            stack += term.args
+            found += term.op == "Slice"
+    return min(found, sum(t.op == "Slice" for t in new))
 
 
 def choose(

@@ -35,6 +35,16 @@ def blocks_of(a: Shape, b: Shape) -> list[Block] | None:
     return result
 
 
+def split_from(a: Shape | None, b: Shape, axis: int) -> tuple[int, int] | None:
+    """The axis of `a` of which `axis` of `b` counts blocks, one behind the other, and their length; None if none is."""
+    for i0, i1, j0, j1 in (blocks_of(a, b) if a is not None else None) or []:
+        if j0 <= axis < j1:
+            each = product(b[axis + 1 : j1])
+            first = i1 - i0 == 1 and all(d == 1 for d in b[j0:axis])
+            return (i0, each) if first and isinstance(each, int) else None
+    return None
+
+
 def refinement(a: Shape, b: Shape) -> Shape | None:
     """The coarsest shape of which two shapes of equal size both merge axes, or None where that is undecided."""
     rest_a, rest_b, result = [d for d in a if d != 1][::-1], [d for d in b if d != 1][::-1], list[Dim]()

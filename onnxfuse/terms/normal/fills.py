@@ -8,7 +8,7 @@ from __future__ import annotations
 from onnxfuse.terms.term import Term
 
 from .table import Applied, law, make
-from .views import expand
+from .views import expand, reshape
 
 
 @law("Add Sub Mul", "f(Expand((2,), (4000,)), (3,)) = Expand(f((2,), (3,)), (4000,))")
@@ -22,3 +22,13 @@ def _computed_once(a: Applied) -> Term | None:
     if any(x.op != "Constant" or x.scalar is None for x in numbers):
         return None
     return expand(a.terms, make(a.terms, a.op, numbers, a.attrs), a.shape)
+
+
+@law("Gather", "Gather(Expand(true, (4000,)), (3, 5)) = Expand(true, (2,))")
+def _picked(a: Applied) -> Term | None:
+    """Whichever element is taken, it is that number."""
+    x = a.args[0]
+    number = x.args[0] if x.op == "Expand" and len(x.args) == 1 else None
+    if number is None or number.op != "Constant" or number.scalar is None or a.shape is None:
+        return None
+    return expand(a.terms, reshape(a.terms, number, (1,) * len(a.shape)), a.shape)

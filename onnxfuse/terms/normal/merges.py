@@ -10,7 +10,31 @@ from onnxfuse.terms.term import Term, Terms, is_number, same_shape
 
 from .axes import Block, blocks_of
 from .table import hoisted, make
-from .views import leading_merge, merged_blocks, reshape, unmerge
+from .views import merged_blocks, reshape
+
+
+def leading_merge(term: Term) -> Shape | None:
+    """The leading dims before a Reshape that merges some of them and keeps the last two, else None."""
+    if term.op != "Reshape" or term.shape is None or len(term.shape) < 3 or len(term.args) > 1:
+        return None
+    source = term.args[0].shape
+    blocks = blocks_of(source, term.shape) if source is not None else None
+    if source is None or blocks is None:
+        return None
+    lead = [b for b in blocks if b[2] < len(term.shape) - 2]
+    if not lead or lead[-1][3] != len(term.shape) - 2 or any(j1 - j0 != 1 or i1 == i0 for i0, i1, j0, j1 in lead):
+        return None
+    if all(sum(d != 1 for d in source[i0:i1]) < 2 for i0, i1, _, _ in lead):
+        return None  # dims of 1 come and go
+    return source[: lead[-1][1]]
+
+
+def unmerge(terms: Terms, term: Term) -> Term:
+    """The term below a leading merge, with its last two dims as they are above it."""
+    lead = leading_merge(term)
+    assert lead is not None
+    assert term.shape is not None
+    return reshape(terms, term.args[0], lead + term.shape[-2:])
 
 
 def lift_merge(terms: Terms, op: str, operands: list[Term], shape: Shape | None) -> Term | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from onnxfuse.model.op_traits import SOFTMAX
 from onnxfuse.terms.term import Term
 
+from .merges import leading_merge, unmerge
 from .ranges import moderate
 from .sums import combine
 from .table import Applied, hoisted, law, make, scaled
-from .views import leading_merge, merged_blocks, reshape, swapped, transpose, unmerge
+from .views import merged_blocks, reshape, swapped, transpose
 
 
 @law("MatMul", "MatMul(c * x, y) = c * MatMul(x, y)")

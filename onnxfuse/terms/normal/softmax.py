@@ -12,11 +12,11 @@ from onnxfuse.model.op_traits import SCORES, SOFTMAX
 from onnxfuse.terms.term import Term, Terms, same_shape
 
 from .axes import blocks_of
-from .merges import is_scores
+from .merges import is_scores, leading_merge, unmerge
 from .reductions import axis_from_the_end
 from .sums import combine
 from .table import Applied, hoisted, law, make, scaled
-from .views import as_reshape, expand, leading_merge, reshape, swapped, transpose, unmerge
+from .views import as_reshape, expand, reshape, swapped, transpose
 
 DEEP = 8
 """How many ops may lie between the view of weights and that of their scores."""

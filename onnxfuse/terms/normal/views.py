@@ -27,7 +27,7 @@ from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.shape_values import position, slice_bounds, slice_length
 from onnxfuse.terms.term import SMALL, Term, Terms, is_number, numpy_dtype, same_shape, static
 
-from .axes import Block, blocks_of, merged_axes, refinement
+from .axes import Block, blocks_of, merged_axes, refinement, split_from
 from .table import Applied, fold, hoisted, law, make, scaled
 
 # ------------------------------------------------------------------------------------------------ constructors
@@ -55,6 +55,8 @@ def reshape(terms: Terms, x: Term, shape: Shape) -> Term:
             if inner is not None:
                 target = (*shape[: j1 - 1], inner, *shape[j1:])
                 return repeat(terms, reshape(terms, x.args[0], target), j1 - 1, n)
+    if x.op == "Slice" and (blocks := _of_blocks(terms, x, shape)) is not None:
+        return blocks
     if x.shape is not None and len(shape) > len(x.shape) and x.op in ELEMENTWISE:
         regained = _regained(terms, x, shape)
         if regained is not None:
@@ -73,6 +75,26 @@ def _of_one_number(terms: Terms, x: Term, shape: Shape) -> Term | None:
     if number.scalar is None or number.op != "Constant":
         return None
     return expand(terms, reshape(terms, number, (1,) * len(shape)), shape)
+
+
+def _of_blocks(terms: Terms, x: Term, shape: Shape) -> Term | None:
+    """A Slice of blocks of an axis, seen as what the axis was split from: queries, keys and values of one product.
+
+    One position of an axis may have been moved as well, if nothing else was."""
+    y, axis, start, stop = x.args[0], x.attr("axis"), x.attr("start"), x.attr("stop")
+    if len(x.args) > 1 or x.attr("step") != 1 or not all(isinstance(n, int) and n >= 0 for n in (start, stop)):
+        return None
+    if y.op == "Transpose" and x.shape is not None and x.shape[axis] == 1:
+        perm, y, dims = y.attr("perm"), y.args[0], y.args[0].shape or ()
+        axis = perm[axis]
+        kept = [i for i in perm if i != axis and dims[i] != 1]
+        if kept != sorted(kept):
+            return None
+    if y.op != "Reshape" or len(y.args) > 1 or y.shape is None:
+        return None
+    split = split_from(y.args[0].shape, y.shape, axis)
+    part = None if split is None else slice_axis(terms, y.args[0], split[0], start * split[1], stop * split[1])
+    return part if part is not None and same_shape(part.shape, shape) else None
 
 
 def _merge_expand(terms: Terms, x: Term, shape: Shape) -> Term | None:
@@ -290,30 +312,6 @@ def merged_blocks(term: Term) -> list[Block] | None:
     if blocks is None or any(j1 - j0 != 1 or i1 == i0 for i0, i1, j0, j1 in blocks):
         return None
     return blocks
-
-
-def leading_merge(term: Term) -> Shape | None:
-    """The leading dims before a Reshape that merges some of them and keeps the last two, else None."""
-    if term.op != "Reshape" or term.shape is None or len(term.shape) < 3 or len(term.args) > 1:
-        return None
-    source = term.args[0].shape
-    blocks = blocks_of(source, term.shape) if source is not None else None
-    if source is None or blocks is None:
-        return None
-    lead = [b for b in blocks if b[2] < len(term.shape) - 2]
-    if not lead or lead[-1][3] != len(term.shape) - 2 or any(j1 - j0 != 1 or i1 == i0 for i0, i1, j0, j1 in lead):
-        return None
-    if all(sum(d != 1 for d in source[i0:i1]) < 2 for i0, i1, _, _ in lead):
-        return None  # dims of 1 come and go
-    return source[: lead[-1][1]]
-
-
-def unmerge(terms: Terms, term: Term) -> Term:
-    """The term below a leading merge, with its last two dims as they are above it."""
-    lead = leading_merge(term)
-    assert lead is not None
-    assert term.shape is not None
-    return reshape(terms, term.args[0], lead + term.shape[-2:])
 
 
 # ------------------------------------------------------------------------------------------------ ops

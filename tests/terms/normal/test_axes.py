@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.model.dims import Shape, symbol
-from onnxfuse.terms.normal.axes import Block, blocks_of, merged_axes, refinement
+from onnxfuse.terms.normal.axes import Block, blocks_of, merged_axes, refinement, split_from
 
 b, s = symbol("b"), symbol("s")
 
@@ -53,3 +53,13 @@ def test_a_refinement_is_what_both_merge(one: Shape, other: Shape, finest: Shape
 def test_each_axis_merges_axes_of_the_refinement() -> None:
     assert merged_axes((s, b, 2, 4), (s, b * 2, 4)) == [range(0, 1), range(1, 3), range(3, 4)]
     assert merged_axes((2, 3), (1, 6, 1)) == [range(0, 0), range(0, 2), range(2, 2)]
+
+
+def test_an_axis_counts_blocks_of_the_one_that_it_was_split_from() -> None:
+    assert split_from((b, s, 48), (b, s, 3, 2, 8), 2) == (2, 16)
+    assert split_from((b, s, 48), (b, s, 1, 3, 16), 3) == (2, 16)
+    assert split_from((b, s), (b, s, 1), 0) == (0, 1)
+    assert split_from((b, s, 48), (b, s, 3, 2, 8), 3) is None  # of 2, 8 in each third
+    assert split_from((6, s), (2, 3 * s), 1) is None
+    assert split_from((b * s, 4), (b, s, 4), 0) is None  # nobody knows how long
+    assert split_from(None, (2, 3), 0) is None

@@ -77,3 +77,21 @@ def test_a_negation_leaves_views(t: Space) -> None:
     assert t.slice(no, 1, 1, 3) is t.op("Not", t.slice(x, 1, 1, 3))
     assert t.op("Not", t.reshape(t.transpose(no, 0, 2, 1), 6, 5)) is t.reshape(t.transpose(x, 0, 2, 1), 6, 5)
     assert expand(t.terms, t.op("Not", t.input("y", 1, 3, dtype=BOOL)), (2, 3)).op == "Expand", "it would negate more"
+
+
+def test_blocks_of_an_axis_are_a_slice_of_what_it_was_split_from(t: Space) -> None:
+    """Thirds of a product, in heads: columns of it."""
+    x = t.input("x", b, s, 48)
+    heads = t.reshape(x, b, s, 3, 2, 8)
+    assert t.reshape(t.slice(heads, 2, 1, 3), b, s, 32) is t.slice(x, 2, 16, 48)
+    third = t.slice(t.transpose(heads, 2, 0, 3, 1, 4), 0, 1, 2)
+    query = t.reshape(third, b, 2, s, 8)
+    assert t.reshape(t.transpose(query, 0, 2, 1, 3), b, s, 16) is t.slice(x, 2, 16, 32)
+
+
+def test_parts_of_blocks_are_no_blocks(t: Space) -> None:
+    x = t.input("x", b, s, 48)
+    heads = t.reshape(x, b, s, 3, 2, 8)
+    assert t.reshape(t.slice(heads, 3, 0, 1), b, s, 24).op == "Reshape"
+    two = t.slice(t.transpose(t.reshape(x, b, s, 3, 16), 2, 0, 1, 3), 0, 0, 2)
+    assert t.reshape(two, 2 * b, s, 16).args[0] is two
