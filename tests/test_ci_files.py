@@ -98,7 +98,8 @@ def test_the_action_annotates_what_is_lost(
     assert act(project, monkeypatch) == 1
     assert capfd.readouterr().out == (
         "::error file=fusions.jsonl,line=2,title=onnxfuse%3A not given::old.onnx: is in fusions.jsonl, and was not "
-        "given: give it, say --partial if that is meant, or drop it with --prune\n"
+        "checked: check all models of the baseline, or say --partial if that is meant; --update-baseline --prune drops "
+        "what is gone\n"
     )
 
 

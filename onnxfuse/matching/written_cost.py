@@ -1,8 +1,8 @@
 """Fusions that a target can only write as more than what they replace.
 
 A rule saves launches as it is written; how a target writes its op is for the lowerings, which may put Transposes around
-it, or prepare its mask.  In a model such steps are shared by its layers; where they are not, the fusion may end in more
-nodes that launch no less and move no less.
+it, or prepare its mask.  In a model such steps are shared by its layers and cancel against those of neighbours; where
+they do not, the whole may end in more nodes that launch no less and move no less.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from onnxfuse.terms.term import Term
 from .cost import launches, nodes, traffic
 from .match import Match
 from .search import Found
-from .state import State
+from .state import State, reachable
 
 
 def costly(view: View, found: Found) -> set[Match]:
     """The fusions that end in more nodes than those that are gone for them, and that neither launch less nor write less
-    between them.  Of unknown sizes that cannot be said, and of what several fusions share each is spared: they stay."""
+    between them: none, unless this is so of the scope as a whole, for steps that seem to cost may cancel.  Of unknown
+    sizes it cannot be said, and of what several fusions share each is spared: they stay."""
     chains: dict[str, list[Match]] = {}
     for match, values in found.rooted.items():
         for value in values[:1]:
@@ -30,6 +31,8 @@ def costly(view: View, found: Found) -> set[Match]:
     if not chains:
         return set()
     state = State.of(view, found)
+    if not _more(state.alive, reachable(view, view.terms_of)[0]):
+        return set()
     alive = {term.id for term in state.alive}
     made = {value: _made(found.current[value], state.names) for value in chains if value not in found.stale}
     shared = Counter(id for terms in made.values() for id in terms)
