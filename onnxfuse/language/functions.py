@@ -29,6 +29,8 @@ from .rule import Rule, targets
 
 CAST_LIKE = 15
 """The first opset that has CastLike."""
+MOST_BODIES = 2048
+"""So many functions are kept for other models; a few kilobytes each."""
 
 
 @dataclass
@@ -45,10 +47,38 @@ class Functions:
         """The function that a node for this use calls, in a graph of this opset; its name is the node's op type."""
         known = self.made.get((opset, use))
         if known is None:
-            known = function(use, self.catalogue, opset, partial(self.of, opset=opset), generic=self.generic)
-            known.name = self._free(named(use, known, self.catalogue), known)
-            self.made[opset, use] = known
+            written = self._written(use, opset)
+            known = self.made[opset, use] = self._under(self._free(written.name, written), written)
         return known
+
+    def _written(self, use: Use, opset: int) -> FunctionProto:
+        """The function under its usual name, written once for all models; nobody changes it.
+
+        Not so one that calls others, whose names are this model's."""
+        if self.catalogue.definitions[use.op].called & LEFT:
+            return self._write(use, opset)
+        # Numbers that are equal can be written differently: 1 and 1.0, 0.0 and -0.0.
+        key, bodies = (repr(use), opset, self.generic, self.catalogue.target), self.catalogue.bodies.written
+        if key not in bodies:
+            if len(bodies) >= MOST_BODIES:
+                bodies.clear()
+            bodies[key] = self._write(use, opset)
+        return bodies[key]
+
+    def _write(self, use: Use, opset: int) -> FunctionProto:
+        made = function(use, self.catalogue, opset, partial(self.of, opset=opset), generic=self.generic)
+        made.name = named(use, made, self.catalogue)
+        return made
+
+    @staticmethod
+    def _under(name: str, made: FunctionProto) -> FunctionProto:
+        """The function under this name: itself, or a copy."""
+        if name == made.name:
+            return made
+        copy = FunctionProto()
+        copy.CopyFrom(made)
+        copy.name = name
+        return copy
 
     def _free(self, name: str, made: FunctionProto) -> str:
         """The name, or one with a number where another tool has changed the function that has it."""

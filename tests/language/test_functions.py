@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -11,6 +12,7 @@ from onnx import FunctionProto, TensorProto, helper
 from onnxfuse.language.bodies import Use
 from onnxfuse.language.catalogue import load
 from onnxfuse.language.functions import Functions, function
+from onnxfuse.targets.target import Target
 
 CATALOGUE = load()
 OPSET = 17
@@ -39,6 +41,28 @@ def test_a_use_has_one_function_and_the_same_name_in_every_model() -> None:
     assert functions.of(GELU, OPSET) is made
     assert Functions(CATALOGUE).of(GELU, OPSET).name == made.name
     assert made.name.startswith("Gelu_none_")
+
+
+def test_a_body_is_written_once_for_all_models_and_anew_where_it_may_differ() -> None:
+    once = Functions(CATALOGUE).of(GELU, OPSET)
+    assert Functions(CATALOGUE).of(GELU, OPSET) is once
+    assert Functions(CATALOGUE.choose(["Gelu"])).of(GELU, OPSET) is once
+    assert Functions(CATALOGUE.serving(Target("ort"))).of(GELU, OPSET) is not once
+    assert Functions(CATALOGUE, generic=False).of(GELU, OPSET) is not once
+    assert Functions(CATALOGUE).of(GELU, 20) is not once
+    other = replace(CATALOGUE, definitions=CATALOGUE.definitions | {"Gelu": CATALOGUE.definitions["Swish"]})
+    assert other.bodies is not CATALOGUE.bodies
+    assert replace(CATALOGUE, rules=[]).bodies is CATALOGUE.bodies
+    whole, real = (use("QuickGelu", True, alpha=alpha) for alpha in (0.0, -0.0))
+    assert whole == real
+    assert Functions(CATALOGUE).of(whole, OPSET) != Functions(CATALOGUE).of(real, OPSET)
+
+
+def test_a_name_that_is_taken_is_not_that_of_the_function_that_is_kept() -> None:
+    once = Functions(CATALOGUE).of(GELU, OPSET)
+    other = Functions(CATALOGUE, {once.name: FunctionProto(name=once.name)}).of(GELU, OPSET)
+    assert (once.name, other.name) == (Functions(CATALOGUE).of(GELU, OPSET).name, f"{once.name}_2")
+    assert other.node == once.node
 
 
 @pytest.mark.parametrize(
