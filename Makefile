@@ -8,17 +8,20 @@ DEMO   := models/bert.dynamo.onnx models/llama.ts.onnx models/convnext.ts.onnx
 # Where Python is told to keep nothing it compiles, each process of the tests would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint models portability gpu-check clean
+# Modules are compiled when they are first imported: most that an installation brings never are.
+INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check --editable
+
+.PHONY: demo test lint pytest models portability gpu-check clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev]'
+	$(BIN)/python $(INSTALL) '.[cpu,dev]'
 	touch $(VENV)/usable $@
 
 # Whoever only looks waits for no tools of development.
 $(VENV)/usable: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[cpu]'
+	$(BIN)/python $(INSTALL) '.[cpu]'
 	touch $@
 
 demo: $(VENV)/usable
@@ -26,7 +29,11 @@ demo: $(VENV)/usable
 	@printf '\n$$ onnxfuse optimize %s -o demo\n' '$(DEMO)'
 	@$(BIN)/onnxfuse optimize $(DEMO) -o demo
 
-test: $(VENV)/installed lint
+# mypy is one process, and runs where tests wait.
+test: $(VENV)/installed
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going lint pytest
+
+pytest: $(VENV)/installed
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/installed
@@ -35,7 +42,7 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 
 models: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev,models]'
+	$(BIN)/python $(INSTALL) '.[cpu,dev,models]'
 	$(BIN)/python -m models.make
 
 # Other runtimes and tools are installed into ~/.cache/onnxfuse; ARGS goes to benchmarks.portability.
@@ -46,7 +53,7 @@ portability: $(VENV)/installed
 # brings PyTorch and transformers, beside which kernels and models are timed; a record says what is missing of them.
 $(GPU)/installed: pyproject.toml
 	$(PYTHON) -m venv $(GPU)
-	$(GPU)/bin/python -m pip install --quiet --editable '.[gpu,cublaslt,models]'
+	$(GPU)/bin/python $(INSTALL) '.[gpu,cublaslt,models]'
 	touch $@
 
 # ARGS goes to benchmarks.gpu: make gpu-check ARGS='--only attention products'
