@@ -1,0 +1,5 @@
+"""The tests, which are as many processes as there are cores: NumPy's threads would only wait for each other, spinning."""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is imported: it is read once
