@@ -1,4 +1,4 @@
-"""The tests, which are as many processes as there are cores: NumPy's threads would only wait for each other, spinning."""
+"""The tests, as many processes as there are cores: more threads of NumPy would only wait for each other, spinning."""
 
 import os
 
