@@ -22,7 +22,7 @@ MOST_LINES = 400
 WITH_OTHERS = {
     # Steps on one way, from a model to a few blocks of it and back, each of which takes what the one before has found.
     "fusing/repeats/test_once.py": (
-        "fusing.repeats.alike fusing.repeats.codes fusing.repeats.few fusing.repeats.moves fusing.repeats.told "
+        "fusing.repeats.alike fusing.repeats.few fusing.repeats.moves fusing.repeats.told "
         "fusing.repeats.whole fusing.source"
     ),
     # Three lines that call the command line.
@@ -34,9 +34,8 @@ WITH_OTHERS = {
     "kernels/inspect/test_nvrtc.py": (
         "kernels.attention.samples kernels.gemm.samples kernels.pointwise.samples kernels.rows.samples"
     ),
-    # What remains in float32 is decided of a scope, and Casts are what a conversion writes.
+    # Casts are what a conversion writes.
     "precision/test_convert.py": "precision.casts",
-    "precision/test_islands.py": "precision.scope",
     # What the remedies of the proof share: models that are tried, and what is known of them.
     "proof/test_prove.py": "proof.comparison",
     # What `optimize` is made of, seen from where users call it.

@@ -40,6 +40,16 @@ FOREIGN = "ops/"
 """The folder in whose folders, called by their domains, stands what ops of other domains mean."""
 
 
+@dataclass(eq=False)
+class Bodies:
+    """Function bodies that were written once (`functions`), for the next model that has such a use."""
+
+    definitions: Mapping[str, Rule]
+    """What they are bodies of."""
+    written: dict[tuple[object, ...], FunctionProto] = field(default_factory=dict)
+    """Nobody changes them."""
+
+
 @dataclass
 class Catalogue:
     """All rules, in the order in which their strata run, and the definition of each op they can emit."""
@@ -52,11 +62,14 @@ class Catalogue:
     """For whom rules are tried; what they emit may depend on it."""
     growth: int = GROWTH
     """Bytes by which constants that are computed when a file is written may make it larger."""
-    bodies: dict[tuple[object, ...], FunctionProto] = field(default_factory=dict, compare=False, repr=False)
-    """Function bodies of its definitions that were written once (`functions`), for the next model that has such a use;
-    nobody changes them."""
+    bodies: Bodies = field(default_factory=lambda: Bodies({}), compare=False, repr=False)
+    """Other rules, and other targets, share them; other definitions do not."""
     level: int = LEVEL
     """How much is fused: 0 folds alone, 1 what rules name, 2 what lies between as well (`onnxfuse.regions`)."""
+
+    def __post_init__(self) -> None:
+        if self.bodies.definitions is not self.definitions:
+            self.bodies = Bodies(self.definitions)
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)

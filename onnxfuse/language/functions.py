@@ -58,7 +58,7 @@ class Functions:
         if self.catalogue.definitions[use.op].called & LEFT:
             return self._write(use, opset)
         # Numbers that are equal can be written differently: 1 and 1.0, 0.0 and -0.0.
-        key, bodies = (repr(use), opset, self.generic, self.catalogue.target), self.catalogue.bodies
+        key, bodies = (repr(use), opset, self.generic, self.catalogue.target), self.catalogue.bodies.written
         if key not in bodies:
             if len(bodies) >= MOST_BODIES:
                 bodies.clear()

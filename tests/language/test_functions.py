@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -49,6 +50,9 @@ def test_a_body_is_written_once_for_all_models_and_anew_where_it_may_differ() ->
     assert Functions(CATALOGUE.serving(Target("ort"))).of(GELU, OPSET) is not once
     assert Functions(CATALOGUE, generic=False).of(GELU, OPSET) is not once
     assert Functions(CATALOGUE).of(GELU, 20) is not once
+    other = replace(CATALOGUE, definitions=CATALOGUE.definitions | {"Gelu": CATALOGUE.definitions["Swish"]})
+    assert other.bodies is not CATALOGUE.bodies
+    assert replace(CATALOGUE, rules=[]).bodies is CATALOGUE.bodies
     whole, real = (use("QuickGelu", True, alpha=alpha) for alpha in (0.0, -0.0))
     assert whole == real
     assert Functions(CATALOGUE).of(whole, OPSET) != Functions(CATALOGUE).of(real, OPSET)
