@@ -88,7 +88,10 @@ class Demand:
 def launched(view: View) -> Iterator[NodeProto]:
     """The nodes of a scope that a runtime launches something for; those of bodies stand in scopes of their own."""
     for node in view.graph.nodes:
-        if node.op_type not in FREE and not has_bodies(node) and any(map(_computed, _terms(view, node.output))):
+        if node.op_type in FREE or has_bodies(node):
+            continue
+        source = _bare(view.term(node.input[0])) if node.input and node.input[0] else None
+        if any(_computed(term, source) for term in _terms(view, node.output)):
             yield node
 
 
@@ -153,5 +156,20 @@ def _terms(view: View, names: Iterable[str]) -> Iterator[Term]:
         yield term.args[0] if term.op == "Output" else term
 
 
-def _computed(term: Term) -> bool:
-    return term.op not in FREE and not term.constant
+def _computed(term: Term, source: Term | None) -> bool:
+    """Does a node launch something to give a term?  Views move to the outside of what they are of: a term that is one
+    is free only where it holds what the node's first input (`source`) does."""
+    if term.constant:
+        return False
+    return _bare(term) is not source if _reshapes(term) else term.op not in FREE
+
+
+def _bare(term: Term) -> Term:
+    """A term without the reshapes around it."""
+    while _reshapes(term):
+        term = term.args[0]
+    return term
+
+
+def _reshapes(term: Term) -> bool:
+    return term.op == "Reshape" and len(term.args) == 1
