@@ -17,8 +17,8 @@ from onnx import NodeProto, TensorProto
 
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.cost import BYTES
-from onnxfuse.model.graph import family
-from onnxfuse.model.op_traits import FREE, PRODUCTS, RESHAPES
+from onnxfuse.model.graph import REGION, family, family_of
+from onnxfuse.model.op_traits import FREE, PRODUCTS, RESHAPES, SHAPE_QUERIES
 from onnxfuse.model.symbols import evaluate
 from onnxfuse.reporting.records import Bound
 from onnxfuse.terms.term import Term
@@ -97,14 +97,26 @@ def demand(
     """What a node asks for where symbols of dimensions have the sizes `known`; None if a size is still unknown.
 
     `told` are terms of values, by name, which may say what the view does not."""
-    read, written = tensors(view, node.input, known, told), tensors(view, node.output, known, told)
+    names = _read(view, node)
+    read, written = tensors(view, names, known, told), tensors(view, node.output, known, told)
     if read is None or written is None:
         return None
     inputs, outputs = [t for t in read if t is not None], [t for t in written if t is not None]
     moved = sum(tensor.bytes for tensor in (*inputs, *outputs))
-    weights = sum(t.bytes for t, name in zip(read, node.input, strict=True) if t and view.term(name).constant)
+    weights = sum(t.bytes for t, name in zip(read, names, strict=True) if t and view.term(name).constant)
     matrix = family(node.op_type) in PRODUCTS and outputs[0].dtype in HALF
     return Demand(moved, flops(node, inputs, outputs), matrix, weights)
+
+
+def _read(view: View, node: NodeProto) -> Sequence[str]:
+    """The inputs of a node whose elements it reads: of a region's some are asked for their shape alone."""
+    names = list(node.input)
+    functions = view.graph.model.functions if family_of(node) == REGION else ()
+    body = next((f for f in functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
+    if body is None:
+        return names
+    read = {name for inner in body.node if inner.op_type not in SHAPE_QUERIES for name in inner.input}
+    return [name for own, name in zip(body.input, names, strict=True) if own in read]
 
 
 def tensors(

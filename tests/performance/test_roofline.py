@@ -65,3 +65,22 @@ def test_symbols_have_the_sizes_given() -> None:
 def test_the_longer_of_moving_and_computing_counts_and_a_launch_besides() -> None:
     assert Times(3.0, 2.0, 1.0).seconds == 4.0
     assert (Times(1.0, 2.0, 0.5) + Times(1.0, 2.0, 0.5)).seconds == 5.0
+
+
+def test_what_computes_is_launched_though_a_view_moved_to_its_outside() -> None:
+    text = """<ir_version: 8, opset_import: ["": 20]>
+    g (float[2,4,8,3] x, float[4] s) => (float[2,24,4] y) <int64[3] shape = {2, 4, 24}> {
+        r = Reshape(x, shape) t = Transpose<perm = [0, 2, 1]>(r) n = Tanh(t) k = Identity(n) y = Mul(k, s) }"""
+    (view,) = Lifted.of(parser.parse_model(text)).views
+    assert [node.op_type for node in launched(view)] == ["Transpose", "Tanh", "Mul"]
+
+
+def test_what_a_region_asks_the_shape_of_is_not_read() -> None:
+    text = """<ir_version: 8, opset_import: ["": 20, "onnxfuse": 1]>
+    g (float[1,4] x, float[8,4] z) => (float[8,4] y) { y = onnxfuse.Region_Neg_1(x, z) }
+    <opset_import: ["": 20], domain: "onnxfuse">
+    Region_Neg_1 (x0, x1) => (y0) { s = Shape(x1) e = Expand(x0, s) y0 = Neg(e) }"""
+    (view,) = Lifted.of(parser.parse_model(text)).views
+    found = demand(view, view.graph.nodes[0], {})
+    assert found is not None
+    assert found.bytes == 4 * (4 + 32)

@@ -235,6 +235,9 @@ def _loop(row: _Row, inputs: Sequence[TensorType], outputs: Mapping[int, tuple[V
         stored = _Stored(k, value.dtype.name, value.at(coordinates(place, value.shape)), place)
         (once if row.reduces and value.size == row.rows and place == row.row else each).append(stored)
     used = reached([read, *(stored.element for stored in (*each, *once))])
+    if any(s.kind == "select" or (s.kind in ("load", "table") and s.payload[2]) for s in used):
+        # Where the condition fails its places are none, and what is computed of them overflows.
+        raise PlaceError("what is read under a condition is left to a loop over elements")
     numbers = sorted({s.payload[0] for s in used if s.kind == "load"})
     how = arrange(row.columns, 1, 4, row.rows > CROWDED)
     text, parameters = _source(row, {k: inputs[k].dtype.name for k in numbers}, read, each, once)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from onnx import parser
 
 from onnxfuse.kernels.device.device import Source, TensorType
 from onnxfuse.kernels.device.kernel import REAL, Kernel
@@ -15,9 +16,27 @@ from onnxfuse.kernels.inspect.launches import launches
 from .embed_norm import EmbedLayerNormalization
 from .group_norm import GroupNormalization
 from .norm import LayerNormalization, RMSNormalization, SkipLayerNormalization
+from .region import kernel as region
 from .softmax import LogSoftmax, SafeSoftmax, Softmax
 
 ROWS = 4096
+
+
+REGIONS: Sequence[tuple[str, str, Sequence[tuple[int, ...]]]] = (
+    (
+        "norm and heads",
+        "(x, s, z) => (t, y) { t = Add(x, z) n = LayerNormalization(t, s) "
+        "h = Constant<value = int64[4] {0, 0, 12, 64}>() r = Reshape(n, h) y = Transpose<perm = [0, 2, 1, 3]>(r) }",
+        ((8, 512, 768), (768,), (8, 512, 768)),
+    ),
+    ("softmax of turned", "(x) => (y) { t = Transpose<perm = [0, 2, 1]>(x) y = Softmax(t) }", ((8, 512, 768),)),
+    (
+        "mean beside its rows",
+        "(x) => (m, y) { a = Constant<value = int64[1] {-1}>() e = Exp(x) m = ReduceMean(e, a) y = Sub(e, m) }",
+        ((2, 65536),),
+    ),
+)
+"""(what it shows, body, shapes) of regions that stand for others."""
 
 
 def launched(kernel: Kernel, dtype: np.dtype[np.generic], shapes: Sequence[tuple[int, ...]]) -> Source:
@@ -61,3 +80,8 @@ def samples() -> Iterable[tuple[str, Source]]:
         yield f"LogSoftmax {dtype} 1000", launched(LogSoftmax({}), dtype, [(ROWS, 1000)])
         yield f"SafeSoftmax {dtype} 16k", launched(SafeSoftmax({}), dtype, [(ROWS, 16384)])
         yield f"Softmax {dtype} columns", launched(Softmax({"axis": 1}), dtype, [(8, 512, 64)])
+        for name, text, shapes in REGIONS:
+            body = parser.parse_function(f'<opset_import: ["": 20], domain: "onnxfuse"> Region_1 {text}')
+            made = region(body, [dtype.name] * len(shapes), [dtype.name] * len(body.output))({})
+            found = launches(made, [TensorType(dtype, shape) for shape in shapes], MULTIPROCESSORS)
+            yield f"Region {name} {dtype}", found[0].source

@@ -133,3 +133,11 @@ def test_a_neighbours_result_is_not_at_hand() -> None:
     types = {n: TensorType(np.dtype(np.float32), (4, 4)) for n in ("x", "z")}
     with pytest.raises(PlaceError):
         rows(list(turned.node), types, ["y"])
+
+
+def test_what_is_read_under_a_condition_is_no_part() -> None:
+    """Its places are none where the condition fails, and what is computed of them overflows."""
+    body = function("(x, z) => (y) { c = Concat<axis = 0>(x, z) y = Softmax(c) }")
+    types = {n: TensorType(np.dtype(np.float32), (3, 4)) for n in ("x", "z")}
+    with pytest.raises(KernelError, match="under a condition"):
+        rows(list(body.node), types, ["y"])

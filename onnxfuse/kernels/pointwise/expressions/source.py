@@ -111,7 +111,9 @@ class Writer:
             text = f"wrapped({self.scalar(atom.value)}, {self.number(atom.extent)})"
             return self.statement(atom, "r", "long long", text, atom.depends)
         if isinstance(atom, Clamped):
-            return self._grouped(self.index(atom.index))
+            text = self.index(atom.index)
+            # Where it is asked for it is not negative; elsewhere nothing that is computed of it may overflow.
+            return f"maximum<Index>({text}, 0)" if atom.index.low < 0 else self._grouped(text)
         assert isinstance(atom, Quotient | Remainder)
         text = self.index(atom.index)
         if atom.depends == LANE:
