@@ -11,7 +11,7 @@ import click
 
 from onnxfuse import __version__
 from onnxfuse.cli.commands.guard import guarded
-from onnxfuse.cli.commands.options import complain, mistake
+from onnxfuse.cli.commands.work import complain, mistake
 from onnxfuse.errors import OnnxfuseError, UsageError
 
 INTERRUPTED = 130

@@ -7,23 +7,10 @@ from pathlib import Path
 
 import click
 
-from .options import (
-    PATH,
-    begin,
-    files_like,
-    format_,
-    given_inputs,
-    limited,
-    print_json,
-    provider,
-    read_model,
-    rules,
-    seed,
-    shape,
-    timeout,
-)
+from .options import PATH, files_like, format_, given_inputs, provider, rules, seed, shape, timeout
 from .options import model as model_argument
-from .options import seconds as allowed
+from .work import begin, limited, print_json, read_model
+from .work import seconds as allowed
 
 
 @click.command(short_help="Measure MODEL against what becomes of it.")

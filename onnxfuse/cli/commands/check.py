@@ -14,19 +14,8 @@ from onnxfuse.reporting.phrases import one_line
 
 from . import formats
 from .many import Workers, choose_workers, outcomes, workers
-from .options import (
-    PATH,
-    choose_target,
-    complain,
-    one_thread,
-    read_model,
-    selection,
-    settled,
-    shape,
-    sizes,
-    some_models,
-    warn_of_unread,
-)
+from .options import PATH, choose_target, selection, shape, some_models
+from .work import complain, one_thread, read_model, settled, sizes, warn_of_unread
 
 if TYPE_CHECKING:
     from onnxfuse.cli.settings import Settings

@@ -12,20 +12,8 @@ import click
 from onnxfuse.errors import OnnxfuseError, UsageError
 
 from .many import Workers, jobs, shown
-from .options import (
-    PATH,
-    choose_target,
-    complain,
-    one_thread,
-    read_model,
-    selection,
-    settled,
-    shape,
-    sizes,
-    to_json,
-    warn_of_unread,
-    write_text,
-)
+from .options import PATH, choose_target, selection, shape
+from .work import complain, one_thread, read_model, settled, sizes, to_json, warn_of_unread, write_text
 
 if TYPE_CHECKING:
     from onnx import ModelProto

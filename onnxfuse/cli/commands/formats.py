@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from onnxfuse.errors import UsageError
 
-from .options import to_json, write_text
+from .work import to_json, write_text
 
 if TYPE_CHECKING:
     from onnxfuse.reporting.checked import Check

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from onnxfuse.system import processes
 
-from .options import complain, stopping, working_on
+from .work import complain, stopping, working_on
 
 LONGEST = 4096
 """Bytes of a path."""

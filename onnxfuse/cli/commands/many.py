@@ -15,7 +15,8 @@ import click
 
 from onnxfuse.errors import DependencyError, OnnxfuseError, UsageError
 
-from .options import begin, complain, mistake, options, uncollected
+from .options import options
+from .work import begin, complain, mistake, uncollected
 
 if TYPE_CHECKING:
     from onnxfuse.system.isolation import Tell

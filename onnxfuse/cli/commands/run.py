@@ -7,20 +7,9 @@ from typing import Any
 
 import click
 
-from .options import (
-    PATH,
-    begin,
-    given_inputs,
-    limited,
-    provider,
-    read_model,
-    rules,
-    seconds,
-    seed,
-    shape,
-    timeout,
-)
+from .options import PATH, given_inputs, provider, rules, seed, shape, timeout
 from .options import model as model_argument
+from .work import begin, limited, read_model, seconds
 
 
 @click.command(short_help="Run MODEL once, and say what comes out.")

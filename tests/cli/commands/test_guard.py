@@ -20,7 +20,7 @@ import os, signal, sys, time
 from pathlib import Path
 from onnxfuse.cli.commands import guard
 from onnxfuse.cli.commands.guard import guarded
-from onnxfuse.cli.commands.options import begin
+from onnxfuse.cli.commands.work import begin
 
 guard.GRACE = {grace}
 
