@@ -179,7 +179,7 @@ class Original:
             if other.shape == expected.shape:
                 yield _close(actual, other, 0.0)
                 yield self._spelling(number, index, actual, other, names, model)
-                yield self._rounding(number, index, actual, other, FEW, names, model) & ~np.isnan(other)
+                yield self._rounding(number, index, actual, other, FEW, names, model)
 
     def _is_meant(self, number: int, index: int, actual: Array) -> bool:
         """Is it what the original means by a size of 0, where its Reshape copies another dimension (`copied`)?"""
@@ -214,9 +214,10 @@ class Original:
         names: tuple[str, ...],
         model: onnx.ModelProto,
     ) -> Array:
-        """Where the original itself, or what it is read as, is no steadier."""
+        """Where the original itself, or what it is read as, is no steadier: of a reading that has NaN, only what it may
+        be else."""
         feed = self.expected[number][0]
-        spread, unsteady = np.zeros(expected.shape), np.zeros(expected.shape, bool)
+        spread, unsteady, met = (np.zeros(expected.shape, kind) for kind in (float, bool, bool))
         for answer in self._shaken(feed, runs, names, model):
             try:
                 other = answer()[index]
@@ -225,11 +226,13 @@ class Original:
             if other.shape != expected.shape:
                 return np.ones(expected.shape, bool)
             unsteady |= ~_same_kind(other, expected)
+            met |= _close(actual, other, 0.0)
             with np.errstate(all="ignore"):
                 apart = np.abs(other.astype(np.float64) - expected.astype(np.float64))
             spread = np.maximum(spread, np.where(np.isfinite(apart), apart, 0.0))
         if expected.dtype.kind != "f":
             return np.asarray(unsteady | (spread > 0))
+        unsteady &= met | ~np.isnan(expected) | (not names)
         return np.asarray(unsteady | _close(actual, expected, SLACK * spread))
 
     def _shaken(self, feed: Feed, runs: int, names: tuple[str, ...], model: onnx.ModelProto) -> Iterator[Answer]:

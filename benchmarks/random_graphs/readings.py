@@ -42,6 +42,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, inliner, numpy_helper
 
+from onnxfuse.model.walk import attribute_graphs
+
 from . import rows
 from .magnitudes import enormous
 from .orders import ordered
@@ -67,6 +69,8 @@ class Edit:
 
     model: onnx.ModelProto
     kinds: dict[str, int]
+    around: dict[str, TensorProto] = field(default_factory=dict)
+    """Constants of the graphs around."""
     replaced: dict[int, list[onnx.NodeProto]] = field(default_factory=dict)
     count: int = 0
 
@@ -75,6 +79,8 @@ class Edit:
         self.maker = {name: i for i, node in enumerate(self.nodes) for name in node.output}
         self.opset = next(entry.version for entry in self.model.opset_import if not entry.domain)
         self.made: list[onnx.NodeProto] = []
+        self.constants = self.around | {tensor.name: tensor for tensor in self.model.graph.initializer}
+        self.constants |= {n.output[0]: n.attribute[0].t for n in self.nodes if n.op_type == "Constant"}
 
     def node(self, op: str, *inputs: str, **attributes: Any) -> str:
         name = self.fresh()
@@ -83,7 +89,7 @@ class Edit:
 
     def fresh(self) -> str:
         self.count += 1
-        return f"reading/{len(self.nodes)}/{self.count}"
+        return f"{self.nodes[-1].output[0]}/reading/{len(self.nodes)}/{self.count}"
 
     def number(self, value: float, like: str) -> str:
         kind = helper.tensor_dtype_to_np_dtype(self.kinds[like])
@@ -109,10 +115,8 @@ class Edit:
         return axes or None
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        made = self.maker.get(name)
-        if made is not None and self.nodes[made].op_type == "Constant":
-            return numpy_helper.to_array(self.nodes[made].attribute[0].t)
-        return next((numpy_helper.to_array(t) for t in self.model.graph.initializer if t.name == name), None)
+        tensor = self.constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
 
     def high(self, x: str) -> str:
         """Is it NaN, or more than any number?"""
@@ -355,15 +359,26 @@ def readings(model: onnx.ModelProto) -> Iterator[tuple[tuple[str, ...], onnx.Mod
 
 
 def _read(model: onnx.ModelProto, applied: Sequence[Callable[[Edit], None]]) -> onnx.ModelProto | None:
-    read: onnx.ModelProto | None = model
+    read = model
     for apply in applied:
-        if read is None:
-            return None
         read = onnx.shape_inference.infer_shapes(inliner.inline_local_functions(read))
-        infos = (*read.graph.value_info, *read.graph.input, *read.graph.output)
-        kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
-        kinds |= {tensor.name: tensor.data_type for tensor in read.graph.initializer}
-        edit = Edit(read, kinds)
-        apply(edit)
-        read = edit.done()
+        if not _edited(read, None, apply):
+            return None
     return read
+
+
+def _edited(model: onnx.ModelProto, outer: Edit | None, apply: Callable[[Edit], None]) -> bool:
+    """Apply a reading to the graph of a model, and to the bodies in it; did it change anything?"""
+    infos = (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
+    kinds |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    known, constants = (outer.kinds, outer.constants) if outer is not None else ({}, {})
+    edit, changed = Edit(model, known | kinds, constants), False
+    for node in edit.nodes:
+        for _, body in attribute_graphs(node):
+            part = onnx.ModelProto(graph=body, opset_import=model.opset_import)
+            if _edited(part, edit, apply):
+                changed = True
+                body.CopyFrom(part.graph)
+    apply(edit)
+    return edit.done() is not None or changed
