@@ -19,9 +19,8 @@ SUMMED = "i = Constant<value = int64[1] {-1}>() e = Exp(x) t = ReduceSum(e, i)"
 VARIANCE = "b = Mul(x, x) " + LAYER_NORM.replace("EPSILON", "1e-5").replace("(x, ", "(b, ").replace("y = Div(d, r)", "")
 MOMENTS = """i = Constant<value = int64[1] {-1}>() m = ReduceMean(x, i) d = Sub(x, m)
     q = Mul(x, x) s = ReduceMean(q, i)"""
-BRANCH = """k = Greater(one, z) y = If<then_branch = t () => (float[b,s,6] a) {{
-    i = Constant<value = int64[1] {{-1}}>() m = ReduceMean(x, i) {} d = Sub(x, n) q = Mul(d, d) v = ReduceMean(q, i)
-    r = Sqrt(v) a = Div(d, r) }}, else_branch = f () => (float[b,s,6] e) {{ e = Neg(x) }}>(k)"""
+BRANCH = """k = Greater(one, z) y = If<then_branch = t () => (float[b,s,4] a) {{ n = Mul(x, x) {} a = Reciprocal(l) }},
+    else_branch = f () => (float[b,s,4] e) {{ e = Neg(x) }}>(k)"""
 READ = {
     "a mask hides what it is added to": (
         f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
@@ -78,14 +77,14 @@ READ = {
         "a = Softplus(x) b = Mul(a, a) y = Softplus(b)",
         "float[b,s,4] x",
     ),
-    "the mean of equal numbers, in a branch": (
-        f"{ZERO} {BRANCH.format('n = Identity(m)')}",
-        f"{ZERO} {BRANCH.format('g = ReduceMax(x, i) h = ReduceMin(x, i) c = Equal(g, h) n = Where(c, g, m)')}",
-        "float[b,s,6] x",
-    ),
     "the logarithm of weights that underflow": (
         "n = Mul(x, x) w = Softmax<axis = -1>(n) l = Log(w) y = Reciprocal(l)",
         "n = Mul(x, x) l = LogSoftmax<axis = -1>(n) y = Reciprocal(l)",
+        "float[b,s,4] x",
+    ),
+    "the same in a branch": (
+        f"{ZERO} {BRANCH.format('w = Softmax<axis = -1>(n) l = Log(w)')}",
+        f"{ZERO} {BRANCH.format('l = LogSoftmax<axis = -1>(n)')}",
         "float[b,s,4] x",
     ),
     "a variance as the mean of squares less the square of the mean": (
