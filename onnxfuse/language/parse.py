@@ -283,7 +283,7 @@ def _expressions(source: Source, body: Sequence[ast.stmt]) -> tuple[ast.expr, ..
     return tuple(s.value for s in body if isinstance(s, ast.Expr))
 
 
-DRAWN = frozenset("positive halves pairs ones zeros lower upper hidden numbers".split())
+DRAWN = frozenset("positive halves pairs ones zeros lower upper hidden numbers booleans".split())
 """What a shape in ``test:`` may be wrapped in; `rule_test` draws the elements."""
 
 

@@ -114,7 +114,7 @@ def _fused(rule: Rule, catalogue: Catalogue, case: Case, expected: list[Array], 
 
     fused = fuse(case.model, catalogue, why=rule.name)
     used = sorted({match.rule.name for site in fused.sites for match in site.matches})
-    plain = rule.call is None or op_name(rule.call) in VIEWS
+    plain = rule.call is None or (op_name(rule.call) in VIEWS and not used)
     found = rule.name in used or (plain and count_nodes(fused.model) < count_nodes(case.model))
     kind = "float32" if dtype == TensorProto.FLOAT else "float16"
     if kind == "float32":
@@ -241,12 +241,15 @@ def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tup
     """A tensor of the shape that ``test:`` gives: ``[2, 7]``, or ``positive([7])`` for what must be; ``halves([7])``
     and ``pairs([7])`` are constants whose last axis repeats, as a whole or element by element, ``lower([7, 9])`` one of
     1 up to the diagonal and 0 behind it, ``upper([7, 9])`` of 0 up to it and -1e4 behind, ``hidden([7])`` of -inf,
-    ``numbers([1, 0, 2])`` one of these.  Tensors of kind `int` are indices from 0 to 3, those of `bytes` are uint8."""
+    ``numbers([1, 0, 2])`` one of these, ``booleans([1, 0])`` one of true and false.  Tensors of kind `int` are indices
+    from 0 to 3, those of `bytes` are uint8."""
     wanted = rule.test.get(p.name)
     if wanted is None:
         raise rule.source.error(f"`test:` gives no shape for {p.name}", 1, f"such as  {p.name}=[2, 7, 64]")
     positive = op_name(wanted) == "positive"
     shape = literal(wanted.args[0] if isinstance(wanted, ast.Call) else wanted)
+    if op_name(wanted) == "booleans":
+        return TensorProto.BOOL, np.array(shape, np.bool_)
     if op_name(wanted) == "numbers":
         dtype = TensorProto.INT64 if p.kind == "int" else dtype
         return dtype, np.array(shape, helper.tensor_dtype_to_np_dtype(dtype))
