@@ -198,7 +198,12 @@ def enormous(edit: Edit) -> None:
             edit.instead(index, edit.kept(index))
             left.append(index)
         else:
-            edit.instead(index, values.value(result) if result.exponent else result.factor)
+            made = values.value(result) if result.exponent else result.factor
+            if node.op_type.startswith(
+                "Reduce"
+            ):  # the sum of an enormous number and another is one, whatever their ratio
+                made = edit.node("Where", edit.node("IsNaN", made), edit.kept(index), made)
+            edit.instead(index, made)
     if len(left) == len(edit.replaced):
         edit.replaced.clear()
 

@@ -344,10 +344,14 @@ OF_OPS = {
 """What holds only where a model has come to have one of these ops, of onnxruntime's own."""
 
 
+MOST = 4
+"""Readings that are tried at once."""
+
+
 def readings(model: onnx.ModelProto) -> Iterator[tuple[tuple[str, ...], onnx.ModelProto]]:
     """What the model may be read as, besides what is written: by one of the readings, or several at once."""
     applying = [(name, apply) for name, apply in READINGS if _read(model, [apply]) is not None]
-    for number in range(1, len(applying) + 1):
+    for number in range(1, min(len(applying), MOST) + 1):
         for chosen in itertools.combinations(applying, number):
             names = tuple(name for name, _ in chosen)
             kinds = Counter(name.partition(":")[0].replace("negative ", "") for name in names)

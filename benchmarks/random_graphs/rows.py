@@ -10,6 +10,7 @@ from onnx import TensorProto
 if TYPE_CHECKING:
     from .readings import Edit
 
+REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
 FEW_ULPS = 2.0**-21
 """Four of float32, of a number."""
 
@@ -91,12 +92,10 @@ def constant(edit: Edit) -> None:
 
 def mean(edit: Edit) -> None:
     for index, node in enumerate(edit.nodes):
-        axes = edit.axes(node) if node.op_type == "ReduceMean" else None
-        if axes is not None:
-            keepdims = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
-            infinite = edit.node("Equal", edit.node("Abs", node.input[0]), edit.number(np.inf, node.input[0]))
-            some = edit.reduced("ReduceMax", edit.node("Cast", infinite, to=TensorProto.FLOAT), axes, keepdims)
-            some = edit.node("Cast", some, to=TensorProto.BOOL)
+        if node.op_type in ("ReduceMean", "GlobalAveragePool") and edit.kinds.get(node.output[0]) in REAL:
+            infinite = edit.node("Equal", edit.node("Abs", node.input[0]), edit.number(np.inf, node.output[0]))
+            share = edit.kept(index, edit.node("Cast", infinite, to=edit.kinds[node.output[0]]))
+            some = edit.node("Greater", share, edit.number(0.0, node.output[0]))
             edit.instead(index, edit.node("Where", some, edit.number(np.nan, node.output[0]), edit.kept(index)))
 
 

@@ -124,7 +124,7 @@ class _Realizer:
             raise UnrealisableError(f"{op} is a node of the graph, whose bodies are where it stands")
         if op == "Output":
             return self._outputs(term, dtype, limit)
-        if op in ("Add", "Mul") and dtype in REAL:
+        if op in ("Add", "Mul") and (dtype in REAL or len(term.args) > 2):  # the type may not be told
             return self._chain(term, dtype, limit, name)
         if op == "Integers":
             assert term.data is not None

@@ -10,6 +10,8 @@ from onnx import parser
 
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
+from onnxfuse.model.walk import nodes_of
+from onnxfuse.targets.target import Target
 from tests.spellings.mutants import feeds, run
 from tests.whole.test_fusion import HEAD, model, ops
 
@@ -218,3 +220,17 @@ def test_what_is_read_in_float32_is_not_computed_in_half() -> None:
     inputs = feeds(before)
     for got, want, most in zip(run(after, inputs), run(before, inputs), (4e-3, 1e-5), strict=True):
         assert abs(got.astype(float) - want.astype(float)).max() <= most * abs(want.astype(float)).max()
+
+
+def test_a_product_of_several_whose_type_is_not_told_is_written_as_products_of_two() -> None:
+    """onnx knows no type of what a local function gives in which com.microsoft's Gelu stands, as on the second pass."""
+    text = """<ir_version: 8, opset_import: ["" : 13, "own" : 1]> g (float x, bool t) => (float o) {
+        v = own.F(x)
+        o = If<then_branch = a () => (float y) { s = Sin(v) q = Mul(v, v) c = Mul(v, q) y = Add(v, c) },
+               else_branch = e () => (float n) { n = Neg(x) }>(t) }
+        <domain: "own", opset_import: ["" : 13]> F (a) => (b) {
+            r = Constant<value = float {1.4142135}>() h = Constant<value = float {0.5}>()
+            u = Constant<value = float {1.0}>() d = Div(a, r) e = Erf(d) f = Add(e, u) g = Mul(a, f) b = Mul(g, h) }"""
+    fused = fuse(parser.parse_model(text), catalogue.load().serving(Target("ort"))).model
+    assert [len(node.input) for node in nodes_of(fused) if node.op_type == "Mul"] == [2, 2]
+    onnx.checker.check_model(fused)
