@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, inliner, numpy_helper
+from onnx import inliner
 from onnx.reference import ReferenceEvaluator
 
 from onnxfuse.model.walk import nodes_of
@@ -44,18 +44,19 @@ from onnxfuse.runtime.quiet import Session, SessionError
 from .alone import Answer, CrashError, alone, each_alone
 from .copied import meant
 from .decided import undecided
+from .exact import bounded, widened
 from .feeds import Feed
 from .hollow import as_declared, is_hollow, sized
 from .noise import noisy, parity, shaken
-from .readings import LARGEST, OF_OPS, readings
+from .readings import OF_OPS, readings
 
 Array = NDArray[Any]
 TOLERANCE = {"float16": (4e-3, 1e-4), "float32": (5e-5, 1e-35), "float64": (1e-9, 1e-300)}
 """Of an element, relative and absolute: rounding in another order where nothing cancels."""
 NEAR, FAR = {"float16": 4e-3, "float32": 1e-4, "float64": 1e-9}, 1e-3
 """How far from float64, relatively, what is right is at most, and what overflowed at least."""
-FEW, MANY = 4, 24
-"""Runs with noise, before and after something looks wrong."""
+FEW, MANY, MOST = 4, 24, 96
+"""Runs with noise: before something looks wrong, after it does, and where nothing else explains it."""
 _REFUSED = "Attention node", "X.shape[axis:] must be at least 1", "ReshapeHelper"
 """What onnxruntime (1.31) says where its attention, or a normalization of rows of nothing, takes no empty tensors; and
 where a Reshape, which before opset 14 copies a dimension for a 0, does not fit."""
@@ -84,6 +85,7 @@ class Original:
         self.expected: list[tuple[Feed, list[Array]]] = []
         session = Session(model, optimize=False, threads=1)
         self._hollow = is_hollow(model)
+        self._hollow_at: dict[tuple[tuple[int, ...], ...], bool] = {}
         self._copies = any(not entry.domain and entry.version < 14 for entry in model.opset_import)
         apart = each_alone(model, [feed for feed in fed if self._is_empty(feed)])
         for feed in fed:
@@ -131,7 +133,13 @@ class Original:
         return None
 
     def _is_empty(self, feed: Feed) -> bool:
-        return feed.empty or self._hollow
+        """Is something without elements, whatever is fed or at these sizes?"""
+        if feed.empty or self._hollow:
+            return True
+        sizes = tuple(array.shape for array in feed.inputs.values())
+        if sizes not in self._hollow_at:
+            self._hollow_at[sizes] = is_hollow(sized(self.model, feed))
+        return self._hollow_at[sizes]
 
     def _empty(self, fused: onnx.ModelProto, feed: Feed, answer: Answer) -> list[Array]:
         """The outputs of a feed without elements, which `answer` has.
@@ -184,6 +192,7 @@ class Original:
                 yield _close(actual, other, 0.0)
                 yield self._spelling(number, index, actual, other, names, model)
                 yield self._rounding(number, index, actual, other, FEW, names, model)
+        yield self._rounding(number, index, actual, expected, MOST, (), self.model)
 
     def _is_meant(self, number: int, index: int, actual: Array) -> bool:
         """Is it what the original means by a size of 0, where its Reshape copies another dimension (`copied`)?"""
@@ -272,9 +281,9 @@ class Original:
         """Where the result is right in float64, and what is expected is not."""
         key = number, names
         if key not in self._exact:
-            feed = {name: _widened(array) for name, array in self.expected[number][0].inputs.items()}
+            feed = {name: widened(array) for name, array in self.expected[number][0].inputs.items()}
             try:
-                self._exact[key] = float64.evaluate(float64.to_float64(_bounded(model)), [feed])[0]
+                self._exact[key] = float64.evaluate(float64.to_float64(bounded(model)), [feed])[0]
             except Exception:  # the reference evaluator raises whatever its operators raise
                 self._exact[key] = None
         exact = self._exact[key]
@@ -299,9 +308,9 @@ class Original:
         """How far what float64 has of a reading moves where each of its results is off by some ulps of its own type."""
         spread = np.zeros(exact.shape)
         for seed in range(FEW):
-            feed = {name: _widened(array) for name, array in shaken(self.expected[number][0], seed).items()}
+            feed = {name: widened(array) for name, array in shaken(self.expected[number][0], seed).items()}
             try:
-                noise = float64.to_float64(noisy(_bounded(model), parity(model, seed)))
+                noise = float64.to_float64(noisy(bounded(model), parity(model, seed)))
                 other = float64.evaluate(noise, [feed])[0][index]
             except Exception:  # the reference evaluator raises whatever its operators raise
                 continue
@@ -359,23 +368,6 @@ def _crashing(model: onnx.ModelProto) -> int:
     return sum(_ops(model)[op] for op in ("Attention", "MultiHeadAttention", "InstanceNormalization"))
 
 
-def _bounded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the bounds that Clip has where none are given: of infinity it makes the largest number."""
-    plain = onnx.shape_inference.infer_shapes(inliner.inline_local_functions(model))
-    infos = (*plain.graph.input, *plain.graph.value_info, *plain.graph.output)
-    kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
-    for node in plain.graph.node:
-        if node.op_type == "Clip" and not node.attribute and kinds.get(node.input[0]) in LARGEST:
-            kind, given = kinds[node.input[0]], [*node.input[1:], "", ""]
-            for place, sign in enumerate((-1, 1)):
-                if not given[place]:
-                    given[place] = f"{node.output[0]}/bound_{place}"
-                    bound = np.array(sign * LARGEST[kind], helper.tensor_dtype_to_np_dtype(kind))
-                    plain.graph.initializer.append(numpy_helper.from_array(bound, given[place]))
-            node.input[1:] = given[:2]
-    return plain
-
-
 def _same_kind(a: Array, b: Array) -> Array:
     """Are both finite, both NaN, or the same infinity?"""
     if a.dtype.kind != "f":
@@ -391,7 +383,3 @@ def _close(actual: Array, expected: Array, more: Any) -> Array:
     with np.errstate(all="ignore"):
         near = np.abs(a - e) <= relative * np.abs(e) + absolute + more
     return np.asarray(_same_kind(actual, expected) & (near | ~np.isfinite(e)))
-
-
-def _widened(array: Array) -> Array:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .readings import Edit
 
 REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
+ULP_OF_ONE = 2.0**-23
 
 
 class Magnitude(NamedTuple):
@@ -206,6 +207,24 @@ def enormous(edit: Edit) -> None:
             edit.instead(index, made)
     if len(left) == len(edit.replaced):
         edit.replaced.clear()
+
+
+def small(edit: Edit) -> None:
+    """log(1 + x) = x where x is less than an ulp of 1, as Softplus has it of e^x at -50."""
+    for index, node in enumerate(edit.nodes):
+        made = edit.nodes[edit.maker[node.input[0]]] if node.op_type == "Log" and node.input[0] in edit.maker else None
+        if made is None or made.op_type != "Add" or edit.kinds.get(node.output[0]) not in REAL:
+            continue
+        ones = [place for place, name in enumerate(made.input) if _is_one(edit, name)]
+        if ones:
+            x = made.input[1 - ones[0]]
+            near = edit.node("Less", edit.node("Abs", x), edit.number(ULP_OF_ONE, node.output[0]))
+            edit.instead(index, edit.node("Where", near, x, edit.kept(index)))
+
+
+def _is_one(edit: Edit, name: str) -> bool:
+    number = edit.constant(name)
+    return number is not None and number.size == 1 and number.item() == 1
 
 
 def _equation(edit: Edit, node: onnx.NodeProto, held: bool) -> Equation | None:

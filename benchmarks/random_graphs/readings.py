@@ -13,6 +13,7 @@ guard     a guard that makes 0 of weights that are NaN is for rows that are mask
 enormous  an exponential that is out of range is only enormous, as are squares of numbers and sums, products and
           quotients of such: what is computed of them in the end, weights, a hyperbolic tangent, a logarithm or what a
           variance divides, is what it is for real numbers
+small     log(1 + x) is x where x is less than an ulp of 1
 poison    a row of exponentials over their sum that holds infinity is NaN throughout, as Softmax has it
 lost      the logarithm of a sum of exponentials that holds NaN and infinity is infinite, in onnxruntime's own
           ReduceLogSumExp: such as [-inf, NaN] and [inf, NaN]
@@ -45,7 +46,7 @@ from onnx import TensorProto, helper, inliner, numpy_helper
 from onnxfuse.model.walk import attribute_graphs
 
 from . import rows
-from .magnitudes import enormous
+from .magnitudes import enormous, small
 from .orders import ordered
 
 HIDES, FILLS = -1e4, -1e9
@@ -318,6 +319,7 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("dead", _dead),
     ("guard", _guard),
     ("enormous", enormous),
+    ("small", small),
     ("poison", rows.poison),
     ("lost", rows.lost),
     ("variance", rows.variance),
