@@ -132,6 +132,12 @@ class Oracle:
             again = session.run(cases[0].inputs)
             if any(numerics.compare(a, b).reason for a, b in zip(again, self._expected[0], strict=True)):
                 return [], "the original draws random numbers and never gives the same outputs twice"
+        if given is None:
+            # Lengths of 0, drawn by chance, mask rows throughout: a softmax has NaN alone then, and so no answer.
+            known = [
+                case.unusual or numerics.unknown(*values) for case, values in zip(cases, self._expected, strict=True)
+            ]
+            cases = [replace(case, unusual=unusual) for case, unusual in zip(cases, known, strict=True)]
         return cases, ""
 
     def _measure_exactly(self, original: onnx.ModelProto) -> None:

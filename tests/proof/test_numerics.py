@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfuse.proof.numerics import compare, is_float, nearer, relative_error, tolerance
+from onnxfuse.proof.numerics import compare, is_float, nearer, relative_error, tolerance, unknown
 
 NAN, INF = float("nan"), float("inf")
 
@@ -112,3 +112,9 @@ def test_of_several_numbers_the_nearest_is_expected() -> None:
     )
     np.testing.assert_array_equal(nearer(actual, one, other), np.array([1, 2, nan, nan, 3], np.float16))
     assert nearer(actual, one, other[:2]) is one
+
+
+def test_an_output_that_is_nan_throughout_is_unknown() -> None:
+    nan, some = np.full((2, 2), np.nan, np.float32), np.array([np.nan, 1], np.float32)
+    assert unknown(some, nan)
+    assert not unknown(some, np.zeros((0, 2), np.float32), np.zeros(3, np.int64), None)

@@ -354,3 +354,16 @@ def test_tensors_without_elements_may_be_refused_and_the_note_says_so() -> None:
     assert (validation.verdict, result.report.left_out) == ("equal", [])
     assert validation.note == "batch=0: onnxruntime refuses the fused model, and runs the original"
     assert result.report.census["Attention"] == 3
+
+
+def test_a_generated_case_that_is_nan_throughout_is_no_answer() -> None:
+    """As the Softmax of a row that a length of 0 masks throughout: what was drawn by chance binds nobody."""
+    head = "g (float[b, 4] x) => (float[b, 4] y) <int64[1] one = {1}, int64[1] z = {0}, float nan = {0}>"
+    original = parse(f"{head} {{ n = Shape(x) b = Gather(n, z) c = Equal(b, one) y = Where(c, nan, x) }}")
+    original.graph.initializer[2].CopyFrom(onnx.numpy_helper.from_array(np.array(np.nan, np.float32), "nan"))
+    fused = parse("g (float[b, 4] x) => (float[b, 4] y) { y = Identity(x) }")
+    assert any(case.inputs["x"].shape[0] == 1 for case in Oracle(original).cases)
+    assert Oracle(original).compare(fused).verdict == "equal"
+    given = {"x": np.ones((1, 4), np.float32)}
+    assert Oracle(original, given=given).compare(fused).verdict == "mismatch"
+    assert Oracle(original).compare(parse("g (float[b, 4] x) => (float[b, 4] y) { y = Neg(x) }")).verdict == "mismatch"
