@@ -68,11 +68,14 @@ def _made(place: Path) -> tuple[Path, int | None]:
         if fcntl is None:
             return made, None
         try:
-            return made, _lock(made)
+            lock = _lock(made)
         except (BlockingIOError, FileNotFoundError):  # somebody who sweeps was faster
             continue
         except OSError:  # a file system without locks
             return made, None
+        if made.is_dir():
+            return made, lock
+        os.close(lock)  # swept between its opening and its lock
 
 
 def _lock(path: Path) -> int:
