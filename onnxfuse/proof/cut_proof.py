@@ -123,7 +123,7 @@ def compare_found(
     arrays = [{name for name, value in values.items() if isinstance(value, np.ndarray)} for values in real]
     found = [s for s in found if all({*s.stops, *s.observed} <= names for names in arrays)]
     result = Compared()
-    groups = Kinds(original, fused, real).grouped(found)
+    groups = Kinds(original, fused, real, base_dir).grouped(found)
 
     def compared(sites: Sequence[Cut]) -> dict[Cut, str]:
         return _compared(models, sites, real, seed, (rtol, atol), result, lambda done: tell(done, len(found)))
