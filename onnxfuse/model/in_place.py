@@ -49,8 +49,13 @@ def in_place(
     given = [names[info.name] for info in body.input]
     results = [names.get(info.name, info.name) for info in body.output]
     into, out_of = _AROUND[node.op_type](node, body, given, results, opset, step)
-    inside = [_renamed(inner, names, called) for inner in body.node]
-    return [each for each in (*into, *inside, *out_of) if each.output[0] and each.output[:1] != each.input[:1]]
+    inside = (_renamed(inner, names, called) for inner in body.node)
+    return [*_needed(into), *inside, *_needed(out_of)]
+
+
+def _needed(connecting: Iterable[NodeProto]) -> Iterable[NodeProto]:
+    """Without what gives nothing, and copies to a value's own name.  Nodes of bodies may omit their first output."""
+    return (each for each in connecting if each.output[0] and each.output[:1] != each.input[:1])
 
 
 def move_constants(body: GraphProto, owner: Owner, names: Mapping[str, str]) -> list[NodeProto]:
@@ -150,7 +155,7 @@ def _renamed(node: NodeProto, names: Mapping[str, str], called: Callable[[str], 
 def _rename_captured(body: GraphProto, names: Mapping[str, str]) -> None:
     """Give other names to the values of scopes around a body that it reads, and bodies in it."""
     own = set(defined(body))
-    outer = {name: other for name, other in names.items() if name not in own}
+    outer = {name: other for name, other in names.items() if name not in own and name != other}
     for node in body.node:
         node.input[:] = [outer.get(name, name) for name in node.input]
         for _, inner in attribute_graphs(node):

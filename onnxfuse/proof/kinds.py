@@ -18,16 +18,22 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from hashlib import blake2s
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import helper, numpy_helper
 
+from onnxfuse.model.external_data import is_external
+
+from . import numerics
 from .cuts import Cut, stand_in
 
 _READ = 1 << 22
-"""Elements of the largest constant that is looked into; larger ones, and those of other files, are weights."""
+"""Elements of the largest constant that is looked into; larger ones are weights."""
+_FAR = 1 << 18
+"""The same of float constants that are in other files.  Integers and truths have a meaning wherever they are."""
 
 _Numbers: TypeAlias = dict[str, int]
 
@@ -47,11 +53,13 @@ class Kinds:
         original: onnx.ModelProto,
         fused: onnx.ModelProto,
         observed: Sequence[Mapping[str, Any]],
+        base_dir: Path | None = None,
     ) -> None:
         self._models = original, fused
         self._nodes = tuple(list(model.graph.node) for model in self._models)
         self._tensors = tuple({tensor.name: tensor for tensor in model.graph.initializer} for model in self._models)
         self._observed = observed
+        self._base_dir = base_dir or Path.cwd()
         self._constants: dict[str, Hashable | None] = {}
         self._values: dict[tuple[str, bool], Hashable] = {}
 
@@ -104,9 +112,11 @@ class Kinds:
         kind = (tensor.data_type, *tensor.dims)
         as_it_is = first == second
         count = int(np.prod(tensor.dims, dtype=np.int64))
-        if tensor.data_location == TensorProto.EXTERNAL or count > _READ:
+        outside = is_external(tensor)
+        real = numerics.is_float(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+        if count > (_FAR if outside and real else _READ):
             return _Weight("", kind) if as_it_is else None
-        array = numpy_helper.to_array(tensor)
+        array = numpy_helper.to_array(tensor, str(self._base_dir))
         instead = stand_in(array) if array.size > 1 else ""
         if instead:
             return _Weight(instead, kind) if as_it_is else None

@@ -46,8 +46,8 @@ class _Naming:
     """Names of what moves into another scope."""
 
     names: Names
-    common: set[str]
-    """Those that more than one scope has."""
+    once: set[str]
+    """Those that one scope has, which may keep them; what has no name of its own yet is in none."""
 
     @staticmethod
     def of(graphs: Iterable[Graph]) -> _Naming:
@@ -55,11 +55,12 @@ class _Naming:
         scopes = list(graphs)
         held: Counter[str] = Counter()
         for graph in scopes:
-            held.update({*graph.producer, *graph.initializers, *graph.inputs, *(n.name for n in graph.nodes)})
-        return _Naming(Names.of(scopes), {name for name, count in held.items() if count > 1})
+            values = {*graph.producer, *graph.initializers, *graph.inputs}
+            held.update({*values, *(n.name for n in graph.nodes)})
+        return _Naming(Names.of(scopes), {name for name, count in held.items() if count == 1})
 
     def __call__(self, name: str) -> str:
-        return self.names.unique(name) if name in self.common else name
+        return name if name in self.once else self.names.unique(name)
 
 
 def _straighten(view: View, naming: _Naming) -> None:

@@ -7,6 +7,7 @@ one takes away those beside it that nobody holds.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ def _locks() -> Any:
 fcntl = _locks()
 SUFFIX = ".onnxfuse"
 """What the names of such folders end with; they begin with a dot."""
+_OURS = re.compile(rf"\..+\.[a-z0-9_]{{8}}{re.escape(SUFFIX)}")
+"""The whole of such a name, with what makes it unique: other folders that end so are somebody else's."""
 
 
 @contextmanager
@@ -51,6 +54,8 @@ def sweep(parent: Path) -> None:
     if fcntl is None:
         return
     for left in parent.glob(f".*{SUFFIX}"):
+        if not _OURS.fullmatch(left.name):
+            continue
         try:
             lock = _lock(left)
         except OSError:  # somebody has it, it is gone, it is not ours, or such locks there are none
@@ -68,11 +73,14 @@ def _made(place: Path) -> tuple[Path, int | None]:
         if fcntl is None:
             return made, None
         try:
-            return made, _lock(made)
+            lock = _lock(made)
         except (BlockingIOError, FileNotFoundError):  # somebody who sweeps was faster
             continue
         except OSError:  # a file system without locks
             return made, None
+        if made.is_dir():
+            return made, lock
+        os.close(lock)  # swept between its opening and its lock
 
 
 def _lock(path: Path) -> int:

@@ -204,9 +204,8 @@ HALF_SCORES = """g (float16[b, 2, 4, 8] q, float16[b, 2, 4, 8] k, float16[b, 2, 
     a = Add(z, m) w = Softmax<axis = -1>(a) y = MatMul(w, v) }"""
 
 
-@pytest.mark.parametrize("scale", [0.125, 0.1251])
-def test_rows_that_a_half_fill_masks_throughout_may_be_as_half_has_them(scale: float) -> None:
-    """-65504 + 3 is -65504 in float16, which the CPU provider's Softmax never sees: it reads the float32 sum."""
+def half_attention(scale: float) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The scores above, and one Attention for them."""
     original = parse(HALF_SCORES)
     for tensor, value in zip(original.graph.initializer, (0.125, 0, -65504), strict=True):
         numbers = np.full(tensor.dims, value, np.float16)
@@ -217,6 +216,21 @@ def test_rows_that_a_half_fill_masks_throughout_may_be_as_half_has_them(scale: f
     attention = onnx.helper.make_node("Attention", ["q", "k", "v", "m"], ["y"], scale=scale)
     del fused.graph.node[:]
     fused.graph.node.extend([mask, attention])
-    compared = compare(original, fused)
+    return original, fused
+
+
+@pytest.mark.parametrize("scale", [0.125, 0.1251])
+def test_rows_that_a_half_fill_masks_throughout_may_be_as_half_has_them(scale: float) -> None:
+    """-65504 + 3 is -65504 in float16, which the CPU provider's Softmax never sees: it reads the float32 sum."""
+    compared = compare(*half_attention(scale))
     assert compared.count == 1
     assert bool(compared.wrong) == (scale != 0.125)
+
+
+def test_where_it_cannot_be_run_as_half_has_it_nothing_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: onnx.ModelProto, kind: int = onnx.TensorProto.BFLOAT16) -> onnx.ModelProto:
+        return onnx.ModelProto() if kind == onnx.TensorProto.FLOAT16 else model
+
+    monkeypatch.setattr("onnxfuse.proof.cut_proof.emulated", broken)
+    compared = compare(*half_attention(0.125))
+    assert (compared.count, {site.output for site in compared.wrong}) == (1, {"y"})

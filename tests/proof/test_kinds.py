@@ -3,11 +3,14 @@ for."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 from onnx import numpy_helper
+from onnx.external_data_helper import convert_model_to_external_data
 
 from onnxfuse.proof.cut_proof import Compared, compare_sites
 from onnxfuse.proof.oracle import Oracle
@@ -107,6 +110,22 @@ def test_other_numbers_and_masks_are_other_kinds() -> None:
             tensor = next(t for t in each.graph.initializer if t.name == name)
             tensor.CopyFrom(numpy_helper.from_array(value, name))
     assert compare(plain, other).judged == 3
+
+
+def test_indices_in_another_file_are_looked_into(tmp_path: Path) -> None:
+    """Both models read them as they are, and one of them only up to the fifth."""
+    plain = model(["s{i} = Gather<axis = 1>({x}, i{i}) {y} = Tanh(s{i})"] * BLOCKS)
+    other = model(["c{i} = Min(i{i}, five) t{i} = Gather<axis = 1>({x}, c{i}) {y} = Tanh(t{i})"] * BLOCKS)
+    other.graph.initializer.append(numpy_helper.from_array(np.array(5), "five"))
+    for i in range(BLOCKS):
+        indices = np.array([0, 1, 2, 3, 4, 5, 4, 7 if i == 2 else 5 - i])
+        plain.graph.initializer.append(numpy_helper.from_array(indices, f"i{i}"))
+    convert_model_to_external_data(plain, location="weights", size_threshold=indices.nbytes)
+    onnx.save(plain, tmp_path / "m.onnx")
+    plain = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    other.graph.initializer.extend(t for t in plain.graph.initializer if t.name.startswith("i"))
+    found = compare_sites(plain, other, Oracle(plain, base_dir=tmp_path).cases, base_dir=tmp_path)
+    assert (found.count, {site.output for site in found.wrong}) == (BLOCKS, {"y2"})
 
 
 def test_values_that_are_spelled_otherwise_in_both_models_stand_for_each_other() -> None:

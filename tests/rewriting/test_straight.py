@@ -148,3 +148,30 @@ def test_what_is_fused_across_is_proved() -> None:
     assert [node.op_type.partition("_")[0] for node in made.model.graph.node] == ["Swish"]
     assert made.report.validation.verdict == "equal"
     assert made.report.fusions[0].replaced
+
+
+@pytest.mark.parametrize("called", ["", "/If"])
+def test_bodies_that_stay_have_names_of_their_own(called: str) -> None:
+    """Nodes that are called alike, or not at all, in two branches that come into one scope."""
+    inner = "If (c) <then_branch = i () => (u) { u = Exp (x) }, else_branch = j () => (v) { v = Abs (x) }>"
+    branches = f"<then_branch = t () => (p) {{ p = {inner} }}, else_branch = e () => (q) {{ q = Neg (x) }}>"
+    before = model(f"a = If (yes) {branches}  b = If (yes) {branches}  y = Add (a, b)", "float[1,3] x, bool c")
+    for node in before.graph.node[:2]:
+        node.attribute[0].g.node[0].name = called
+    after = straightened(before)
+    assert [node.op_type for node in after.graph.node] == ["If", "If", "Add"]
+    for c in (True, False):
+        given = {"x": X, "c": np.array(c)}
+        np.testing.assert_array_equal(run(before, given)[0], run(after, given)[0])
+
+
+def test_a_node_of_a_branch_may_omit_its_first_output() -> None:
+    """As a GRU does of which the last state alone is read."""
+    body = """y = If (yes) <then_branch = t () => (p) {
+            w = ConstantOfShape <value = float[1] {0.5}> (nine)  s = Unsqueeze (x, zero)
+            , h = GRU <hidden_size = 3> (s, w, w)  p = Squeeze (h, zero) },
+        else_branch = e () => (q) { q = Neg (x) }>"""
+    before = model(body, constants="bool yes = {1}, int64[1] zero = {0}, int64[3] nine = {1, 9, 3}")
+    after = straightened(before)
+    assert [node.op_type for node in after.graph.node][-2:] == ["GRU", "Squeeze"]
+    np.testing.assert_array_equal(run(before, {"x": X})[0], run(after, {"x": X})[0])

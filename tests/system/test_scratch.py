@@ -61,22 +61,32 @@ def test_what_a_killed_process_has_left_is_swept_and_what_a_living_one_has_is_no
 
 def test_other_hidden_files_and_links_stay(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    (tmp_path / f".file{scratch.SUFFIX}").write_bytes(b"a file")
+    (tmp_path / f".file.a1b2c3d4{scratch.SUFFIX}").write_bytes(b"a file")
     (tmp_path / "target").mkdir()
-    (tmp_path / f".link{scratch.SUFFIX}").symlink_to(tmp_path / "target")
+    (tmp_path / f".link.a1b2c3d4{scratch.SUFFIX}").symlink_to(tmp_path / "target")
     before = hidden(tmp_path)
     scratch.sweep(tmp_path)
     assert hidden(tmp_path) == before
     assert (tmp_path / "target").exists()
 
 
+def test_folders_of_other_names_stay(tmp_path: Path) -> None:
+    """What ends as ours do may be somebody's own."""
+    for name in (f".notes{scratch.SUFFIX}", f".m.onnx.kept{scratch.SUFFIX}"):
+        (tmp_path / name).mkdir()
+    there = hidden(tmp_path)
+    with scratch.folder(tmp_path / "m.onnx"):
+        pass
+    assert hidden(tmp_path) == there
+
+
 def test_a_system_without_locks_makes_folders_and_sweeps_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "fcntl", None)
-    (tmp_path / f".left{scratch.SUFFIX}").mkdir()
+    (tmp_path / f".left.a1b2c3d4{scratch.SUFFIX}").mkdir()
     with scratch.folder(tmp_path / "m") as folder:
         assert len(hidden(tmp_path)) == 2
         assert folder.is_dir()
-    assert [path.name for path in hidden(tmp_path)] == [f".left{scratch.SUFFIX}"]
+    assert [path.name for path in hidden(tmp_path)] == [f".left.a1b2c3d4{scratch.SUFFIX}"]
 
 
 @pytest.mark.skipif(scratch.fcntl is None, reason="this system has no locks that go with a process")
