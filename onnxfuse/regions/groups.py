@@ -48,6 +48,11 @@ class Group:
         return frozenset(size for launch in self.launches for size in launch.sizes)
 
     @property
+    def waits(self) -> AbstractSet[str]:
+        """The tensors of other groups, and inputs of the scope, that it waits for."""
+        return frozenset(name for launch in self.launches for name in launch.waits) - self.made
+
+    @property
     def indices(self) -> list[int]:
         """Those of its nodes."""
         return [launch.index for launch in self.launches]
@@ -82,6 +87,8 @@ class Groups:
         self.of: dict[int, Group] = {}
         self.users: dict[str, set[int]] = {}
         """Tensors → the groups that read each from memory."""
+        self.waiting: dict[str, set[int]] = {}
+        """Tensors → the groups that wait for each, which may ask it for its shape alone."""
         self.writer: dict[str, int] = {}
         """Tensors → the group that writes each, if anything asks for it."""
         for launch in scope.launches:
@@ -94,6 +101,8 @@ class Groups:
         self.of[group.number] = group
         for name in group.reads:
             self.users.setdefault(name, set()).add(group.number)
+        for name in group.waits:
+            self.waiting.setdefault(name, set()).add(group.number)
         for name in group.made:
             if self.writer.get(name) not in self.of:
                 self.writer[name] = group.number
@@ -102,6 +111,8 @@ class Groups:
         del self.of[group.number]
         for name in group.reads:
             self.users[name].discard(group.number)
+        for name in group.waits:
+            self.waiting[name].discard(group.number)
 
     def readers(self, name: str) -> AbstractSet[int]:
         """The groups that read a tensor from memory."""
@@ -170,9 +181,14 @@ class Groups:
         names = (name for name in group.made if self.writer[name] == group.number)
         return {user for name in names for user in self.readers(name)} - {group.number}
 
+    def following(self, group: Group) -> set[int]:
+        """The groups that wait for what a group writes."""
+        names = (name for name in group.made if self.writer[name] == group.number)
+        return {user for name in names for user in self.waiting.get(name, ())} - {group.number}
+
     def reaches(self, a: Group, b: Group, *, direct: bool = True) -> bool:
         """Does `b` wait for `a`?  Not `direct`: by way of others."""
-        pending = [n for n in self.targets(a) if direct or n != b.number]
+        pending = [n for n in self.following(a) if direct or n != b.number]
         seen = set(pending)
         while pending:
             number = pending.pop()
@@ -181,7 +197,7 @@ class Groups:
             group = self.of[number]
             if group.first > b.last:
                 continue
-            for following in self.targets(group) - seen:
+            for following in self.following(group) - seen:
                 seen.add(following)
                 pending.append(following)
         return False

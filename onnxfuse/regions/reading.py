@@ -121,7 +121,20 @@ def _launch(scope: Scope, index: int, node: NodeProto, reason: str, steps: Seque
     elements = max((measure.elements(shape) for shape in shapes if shape is not None), default=0)
     matrix = [scope.term(name).shape for name in (*node.input[:1], *made)] if kind == "rows" else []
     numbers = frozenset(measure.numel(shape) for shape in matrix if shape is not None)
-    return Launch(index, node, kind, reads, weights, made, ops, reason, elements, numbers)
+    waits = _waits(scope, [*own, *names])
+    return Launch(index, node, kind, reads, weights, made, ops, reason, elements, numbers, waits)
+
+
+def _waits(scope: Scope, names: Sequence[str]) -> frozenset[str]:
+    """The tensors behind values, by way of views and of what is computed of shapes as well."""
+    graph, pending, seen = scope.view.graph, list(names), set[str]()
+    while pending:
+        name = pending.pop()
+        if name and name not in seen:
+            seen.add(name)
+            if name in scope.hosted or name in scope.root_of:
+                pending += graph.nodes[graph.producer[name]].input
+    return frozenset(name for name in seen if name not in scope.hosted and name not in scope.root_of)
 
 
 MOVED = frozenset("Gather GatherElements Slice Split Transpose".split())

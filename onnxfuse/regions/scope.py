@@ -51,6 +51,8 @@ class Launch:
     """About how many the largest tensor has that it reads or makes."""
     sizes: frozenset[Dim] = frozenset()
     """Of what reduces rows, the numbers of elements of the matrix and of its results."""
+    waits: frozenset[str] = frozenset()
+    """The tensors that it waits for: those that it reads, and those whose shape a view on its way asks."""
 
     @property
     def transcendental(self) -> bool:

@@ -41,8 +41,9 @@ class Body:
 
 
 def standard(scope: Scope, index: int) -> list[NodeProto]:
-    """A node in ops of the standard: the body of one of our functions, else the node itself."""
-    return list(_flat(scope, scope.view.graph.nodes[index], f"{index}"))
+    """A node in ops of the standard: the body of one of our functions, else the node itself.  Its inner values have
+    names that no value of a scope has, until `content` gives them others."""
+    return list(_flat(scope, scope.view.graph.nodes[index], f"\0{index}"))
 
 
 def _flat(scope: Scope, node: NodeProto, at: str) -> Iterator[NodeProto]:

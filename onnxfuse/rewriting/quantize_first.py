@@ -3,7 +3,8 @@
     DynamicQuantizeLinear(merge(x)) = merge(q), s, z    with q, s, z = DynamicQuantizeLinear(x)
 
 The law is one of an op with several outputs, which the normal form has none of; it knows the rest: a product of bytes
-takes the merge behind itself, where another view undoes it.
+takes the merge behind itself, where another view undoes it.  Other views would only stand between a quantizer and the
+product that it is for, which onnxruntime has one kernel for (DynamicQuantizeMatMul).
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
 from onnxfuse.model.graph import Graph, Names
 from onnxfuse.model.standard import STANDARD
+from onnxfuse.terms.normal.axes import merged_rows
 
 VIEWS = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 
 
 def quantize_first(lifted: Lifted) -> ModelProto:
-    """The model with each view that keeps the last axis behind its quantizer; the model itself where there is none.
+    """The model with each view that merges rows behind its quantizer; the model itself where there is none.
 
     A view that something else reads as well stays where it is."""
     places = [_places(view) for view in lifted.views]
@@ -44,7 +46,7 @@ def _places(view: View) -> list[tuple[int, int]]:
         if place < 0 or graph.uses.get(node.input[0]) != 1 or graph.nodes[place].domain not in STANDARD:
             continue
         before, after = (view.term(graph.nodes[i].input[0]).shape for i in (place, index))
-        if graph.nodes[place].op_type in VIEWS and before and after and before[-1] == after[-1]:
+        if graph.nodes[place].op_type in VIEWS and before and after and merged_rows(before, after):
             found.append((place, index))
     return found
 

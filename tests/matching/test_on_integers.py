@@ -131,6 +131,16 @@ def test_rows_of_a_product_of_bytes_are_merged_behind_it() -> None:
     assert kernels(done) == kernels(model)
 
 
+@pytest.mark.parametrize("target", ["onnxfuse", "ort"])
+@pytest.mark.parametrize("inputs", ["float[1,5,8] x", "float[40] x", "float[10,8] x"])
+def test_a_view_that_merges_no_rows_parts_no_product_of_bytes_from_its_quantizer(inputs: str, target: str) -> None:
+    rows = "int64[3] rows = {5, -1, 8}" if inputs == "float[10,8] x" else "int64[2] rows = {5, 8}"
+    model = quantized(f"r = Reshape(x, rows)  {DYNAMIC.replace('(x)', '(r)')} {GELU}", inputs=inputs, constants=rows)
+    done = fused(model, target)
+    assert counts(done)["MatMulIntegerToFloat"] == 1
+    assert kernels(done) == kernels(model) == {"DynamicQuantizeMatMul": 1}
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_product_of_few_bits_takes_its_bias_where_that_is_known_to_run(target: str) -> None:
     model = packed("y = Add(p, g)")

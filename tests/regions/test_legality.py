@@ -29,6 +29,18 @@ def test_not_around_another() -> None:
     assert pair(text) == legality.CYCLE
 
 
+def test_not_around_another_that_waits_for_a_shape_alone() -> None:
+    text = """g (float[B,8] x, float[C,8] z, float[N] v, float[8,8] w) => (float[M,8] y) {
+        a = Concat<axis = 0>(x, z) s = Shape(a) r = Reshape(v, s) b = MatMul(r, w) y = Add(a, b) }"""
+    assert pair(text) == legality.CYCLE
+
+
+def test_not_where_a_view_inside_would_ask_the_shape_of_what_waits() -> None:
+    text = """g (float[N,8] x, float[8,8] w) => (float[M,K] y) {
+        a = Neg(x) b = MatMul(a, w) s = Shape(b) r = Reshape(a, s) y = Abs(r) }"""
+    assert pair(text) == legality.CYCLE
+
+
 def test_not_with_outputs_that_may_differ_in_size() -> None:
     text = "g (float[N,8] x, float[M,1,8] z) => (float[N,8] a, float[M,N,8] y) { a = Neg(x) y = Add(a, z) }"
     assert pair(text) == legality.SIZES

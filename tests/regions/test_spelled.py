@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import onnx
 
+from onnxfuse.language.catalogue import load
+from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.regions.reading import read
 from onnxfuse.regions.spelled import body, content, refusal, words
 
-from .written import scope
+from .written import model, scope
 
 TEXT = """g (float[N,6] x, float[N,6] z) => (float[N,3,2] y)
 <float number = {2}, float[6] vector = {1, 2, 3, 4, 5, 6}, int64[3] target = {-1, 3, 2}> {
@@ -56,6 +59,27 @@ def test_what_the_generator_refuses_has_a_reason() -> None:
 def test_outputs_of_two_sizes_are_two_loops() -> None:
     found = scope("g (float[2,6] x, float[6] z) => (float[2,6] y, float[6] w) { w = Exp(z) y = Add(x, z) }")
     assert refusal(found, [0, 1], ["w", "y"], whole=True) == "it is more than one loop"
+
+
+def test_inner_values_have_names_of_their_own() -> None:
+    """Whatever the values of a graph are called: here one is called after the other's node and inner value."""
+    function = onnx.parser.parse_function(
+        '<opset_import: ["": 20], domain: "onnxfuse"> Twice_1 (x) => (y) { inner = Neg(x) y = Add(inner, x) }'
+    )
+    before = model("g (float[N,6] x, float[N,6] z) => (float[N,6] y) { a = Neg(x) y = Mul(a, z) }")
+    before.graph.node[0].op_type, before.graph.node[0].domain = "Twice_1", "onnxfuse"
+    before.graph.node[1].input[1] = before.graph.input[1].name = "0/inner"
+    before.functions.append(function)
+    before.opset_import.add(domain="onnxfuse", version=1)
+    view = Lifted.of(before, None, load()).views[0]
+    found = read(view, view, {"Twice_1": function})
+    made = body(found, [0, 1], ["y"])
+    assert made.inputs == ("x", "0/inner")
+    assert [list(node.input) for node in content(made, 20, ["float32"] * 2).node] == [
+        ["x0"],
+        ["v0", "x0"],
+        ["v1", "x1"],
+    ]
 
 
 def test_words() -> None:

@@ -11,7 +11,7 @@ from onnxfuse.rewriting.quantize_first import quantize_first
 from onnxfuse.runtime.quiet import Session
 from tests.quantized_models import counts, quantized
 
-ROWS = "int64[2] rows = {-1, 8}, int64[3] back = {-1, 5, 8}, int64[2] long = {-1, 16}"
+ROWS = "int64[2] rows = {-1, 8}, int64[3] back = {-1, 5, 8}, int64[2] long = {-1, 16}, int64[4] one = {0, 0, 1, 8}"
 
 
 def moved(nodes: str, *, output: str = "y") -> tuple[onnx.ModelProto, onnx.ModelProto]:
@@ -36,10 +36,11 @@ def test_a_merge_of_rows_moves_behind() -> None:
     [
         "q, s1, c = DynamicQuantizeLinear(x)  y = DequantizeLinear(q, s1, c)",
         "r = Reshape(x, long)  q, s1, c = DynamicQuantizeLinear(r)  y = DequantizeLinear(q, s1, c)",
+        "r = Reshape(x, one)  q, s1, c = DynamicQuantizeLinear(r)  y = DequantizeLinear(q, s1, c)",
         "r = Transpose<perm = [0, 2, 1]>(x)  q, s1, c = DynamicQuantizeLinear(r)  y = DequantizeLinear(q, s1, c)",
         "r = Reshape(x, rows)  q, s1, c = DynamicQuantizeLinear(r)  d = DequantizeLinear(q, s1, c)  y = Add(r, d)",
     ],
-    ids=["no view", "another last axis", "a transposition", "read besides"],
+    ids=["no view", "another last axis", "an axis of 1", "a transposition", "read besides"],
 )
 def test_other_views_stay(nodes: str) -> None:
     model, made = moved(nodes)

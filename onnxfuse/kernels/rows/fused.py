@@ -31,7 +31,7 @@ from onnxfuse.kernels.pointwise.expressions.index import (
 )
 from onnxfuse.kernels.pointwise.expressions.moves import Call
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
-from onnxfuse.kernels.pointwise.expressions.source import Writer, division, table
+from onnxfuse.kernels.pointwise.expressions.source import NARROW_LIMIT, Writer, division, table
 from onnxfuse.kernels.pointwise.expressions.trace import trace
 from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, computed_type
 from onnxfuse.kernels.pointwise.expressions.values import source as array
@@ -40,8 +40,6 @@ from onnxfuse.kernels.pointwise.loops import bytes_read, reached
 from .arrangement import Arrangement, arrange
 
 ENTRY = "region_rows"
-LARGEST = 1 << 30
-"""Elements are counted in 32 bits."""
 CROWDED = 264
 """Rows that keep a card busy, each with few threads."""
 
@@ -128,7 +126,7 @@ class _Row:
 
     def _matrix(self, x: Value, axis: int) -> None:
         self.rows, self.columns = prod(x.shape[:axis]), prod(x.shape[axis:])
-        if not 0 < self.rows * self.columns < LARGEST:
+        if not 0 < self.rows * self.columns < NARROW_LIMIT:
             raise KernelError(f"{self.rows} rows of {self.columns} elements are nothing to reduce, or too many")
 
     def _reduction(self, call: Call, x: Value) -> list[Value]:
@@ -291,6 +289,8 @@ def _source(
         texts = [(s.number, s.dtype, writer.scalar(s.element), writer.index(s.place)) for s in stores]
         stored = [f"out{k}[{place}] = Rounded<{TYPES[kind]}>::of({text});" for k, kind, text, place in texts]
         lines.append([*writer.outer, *stored])
+    if max(writer.largest for writer in writers) >= NARROW_LIMIT:
+        raise KernelError("an operand has too many elements to be counted in 32 bits")
     arrays = [f"const {TYPES[kind]}* __restrict__ in{k}" for k, kind in inputs.items()]
     arrays += [f"{TYPES[stored.dtype]}* __restrict__ out{stored.number}" for stored in (*each, *once)]
     numbers = [f"int {name}" for name in first.numbers.values()]

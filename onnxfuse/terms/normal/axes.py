@@ -35,6 +35,14 @@ def blocks_of(a: Shape, b: Shape) -> list[Block] | None:
     return result
 
 
+def merged_rows(a: Shape, b: Shape) -> bool:
+    """Does a view of `a` as `b` merge some axes, and not the last?  Axes of 1 come and go."""
+    blocks = blocks_of(a, b)
+    if not blocks or any(j1 - j0 != 1 or i1 == i0 for i0, i1, j0, j1 in blocks) or blocks[-1][1] - blocks[-1][0] != 1:
+        return False
+    return any(sum(d != 1 for d in a[i0:i1]) > 1 for i0, i1, _, _ in blocks)
+
+
 def split_from(a: Shape | None, b: Shape, axis: int) -> tuple[int, int] | None:
     """The axis of `a` of which `axis` of `b` counts blocks, one behind the other, and their length; None if none is."""
     for i0, i1, j0, j1 in (blocks_of(a, b) if a is not None else None) or []:

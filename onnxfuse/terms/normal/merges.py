@@ -8,9 +8,9 @@ from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.op_traits import NEUTRAL, SCORES
 from onnxfuse.terms.term import Term, Terms, is_number, same_shape
 
-from .axes import Block, blocks_of
+from .axes import Block, blocks_of, merged_rows
 from .table import hoisted, make
-from .views import merged_blocks, reshape
+from .views import reshape
 
 
 def leading_merge(term: Term) -> Shape | None:
@@ -93,10 +93,8 @@ def of_integers(term: Term) -> bool:
 
 def merges_rows(term: Term) -> bool:
     """Is it a Reshape that merges some axes, and not the last?"""
-    blocks = merged_blocks(term)
-    if not blocks or term.args[0].shape is None or blocks[-1][1] - blocks[-1][0] != 1:
-        return False
-    return any(sum(d != 1 for d in term.args[0].shape[i0:i1]) > 1 for i0, i1, _, _ in blocks)
+    source = term.args[0].shape if term.op == "Reshape" and len(term.args) == 1 else None
+    return source is not None and term.shape is not None and merged_rows(source, term.shape)
 
 
 def is_scores(term: Term, depth: int = 6) -> bool:

@@ -16,7 +16,7 @@ from onnxfuse.terms.term import Term, UnknownValueError
 
 from .merges import merges_rows
 from .table import Applied, law, make
-from .views import merged_blocks, reshape, transpose
+from .views import reshape, transpose
 
 BYTES = frozenset({TensorProto.INT8, TensorProto.UINT8})
 """Types of at most 256 steps, whose arithmetic float32 has exactly."""
@@ -53,10 +53,7 @@ def _ordinary(scale: Term) -> bool:
 def _of_merged_rows(a: Applied) -> Term | None:
     """The product of rows is that of MatMul; they have one zero point."""
     x, y, *zeros = a.args
-    if a.shape is None or y.rank != 2 or x.op != "Reshape" or len(x.args) != 1 or (x.rank or 0) < 2:
-        return None
-    blocks = merged_blocks(x)
-    if blocks is None or blocks[-1][1] - blocks[-1][0] != 1:
+    if a.shape is None or y.rank != 2 or (x.rank or 0) < 2 or not merges_rows(x):
         return None
     if zeros and zeros[0].op != "Absent" and zeros[0].shape not in ((), (1,)):
         return None

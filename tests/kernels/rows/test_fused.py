@@ -141,3 +141,14 @@ def test_what_is_read_under_a_condition_is_no_part() -> None:
     types = {n: TensorType(np.dtype(np.float32), (3, 4)) for n in ("x", "z")}
     with pytest.raises(KernelError, match="under a condition"):
         rows(list(body.node), types, ["y"])
+
+
+def test_places_that_32_bits_do_not_count_are_no_part() -> None:
+    """Few rows are reduced, of a matrix of more elements than that."""
+    body = function(
+        """(x) => (y) { a = Constant<value = int64[1] {0}>() b = Constant<value = int64[1] {260000}>()
+        c = Constant<value = int64[1] {260008}>() p = Slice(x, b, c, a) y = Softmax(p) }"""
+    )
+    types = {"x": TensorType(np.dtype(np.float32), (262144, 16384))}
+    with pytest.raises(KernelError, match="32 bits"):
+        rows(list(body.node), types, ["y"])
