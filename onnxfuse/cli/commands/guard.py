@@ -7,13 +7,11 @@ it ended if not by itself, and ends it if it does not heed an interrupt.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import mmap
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -47,14 +45,12 @@ def guarded(work: Callable[[], int]) -> int:
         working_on.append(lambda path: _write(place, path))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, processes.STOPS)
         try:
-            code = _uncollected(work)
+            return _uncollected(work)
         except processes.Stopped as stopped:
-            code = 128 + stopped.number
+            return 128 + stopped.number
         finally:
             for number in processes.STOPS:  # what is left is to exit, which nothing need be told of
                 signal.signal(number, signal.SIG_DFL)
-        _leave(code)
-        return code
     asked = _passed_on(child)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, processes.STOPS)
     _, status = os.waitpid(child, 0)
@@ -72,20 +68,6 @@ def _uncollected(work: Callable[[], int]) -> int:
         return work()
     finally:
         gc.freeze()  # the last collection, which none can do without, has nothing to look at
-
-
-def _leave(code: int) -> None:
-    """End this process as an exit does, but for taking apart all modules, rules and terms, which takes a twentieth of a
-    short command.  Returns where something may be left to do: threads that run, or streams that nobody reads."""
-    if threading.active_count() > 1:
-        return
-    atexit._run_exitfuncs()  # what files a library still has to remove
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        return
-    os._exit(code & 0xFF)
 
 
 def _passed_on(child: int) -> list[int]:

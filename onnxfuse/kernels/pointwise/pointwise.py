@@ -6,6 +6,7 @@ No op has code of its own here: a rule whose meaning is made of such ops has a k
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -51,7 +52,7 @@ class Planned(Protocol):
         """On a card with so many."""
 
 
-class Compiled:
+class Compiled(ABC):
     """One node whose loops are generated for the sizes that it meets."""
 
     name: ClassVar[str] = "pointwise"
@@ -93,11 +94,11 @@ class Compiled:
             found = self._plans[key] = self.planned(inputs, wanted, aligned)
         return found
 
+    @abstractmethod
     def planned(
         self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], aligned: bool
     ) -> tuple[tuple[TensorType, ...], Sequence[Planned]]:
         """The types of the outputs that are wanted, and the loops that compute them.  Raises KernelError."""
-        raise NotImplementedError
 
 
 class Pointwise(Compiled):
