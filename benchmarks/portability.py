@@ -3,7 +3,8 @@
 Each opener has an environment of its own, from the package index.  A runtime's outputs are compared with those that the
 installed onnxruntime computes from the original; what a tool makes of a file is run in the installed onnxruntime first.
 A file is `right` if it is as near to these as the original is, treated in the same way, `wrong` if it is not, and
-`refused` if the opener says no, crashes or takes too long.
+`refused` if the opener says no, crashes or takes too long.  With --padded, models are fed what they seldom see in a
+laboratory: one sample that is all padding, constant rows, large numbers; where the original has NaN, it has no answer.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ import numpy as np
 import onnx
 
 import onnxfuse
+from benchmarks import padded
 from benchmarks.environments import Environment, UnavailableError, build
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model import files
 from onnxfuse.performance import execution
 from onnxfuse.proof import numerics
+from onnxfuse.proof.bfloat16 import emulated
+from onnxfuse.runtime.quiet import Session
 
 HERE = Path(__file__).resolve().parent
 WORKER = HERE / "portability_worker.py"
@@ -95,18 +99,38 @@ class Case:
     expected: list[Any]
     verdicts: dict[str, dict[str, Verdict]] = field(default_factory=dict)
     """Opener → column → verdict."""
+    in_half: list[Any] | None = None
+    """What a half precision model gives where each result is rounded to float16 (see `padded`)."""
+    padded: bool = False
 
 
-def prepare(path: Path, folder: Path) -> Case:
+def prepare(path: Path, folder: Path, pad: bool = False) -> Case:
     """Fuse a model for every target, as users do, and run it.  Raises OnnxfuseError if it cannot be run at all."""
     folder.mkdir()
-    ran = execution.run(files.read(path), path, given=_beside(path))
-    inputs, sources = folder / "inputs.npz", {ORIGINAL: path}
-    np.savez(inputs, **ran.inputs)
+    case = _padded(path, folder) if pad else None
+    if case is None:
+        ran = execution.run(files.read(path), path, given=_beside(path))
+        case = Case(path.stem, {ORIGINAL: path}, folder / "inputs.npz", list(ran.outputs.values()))
+        np.savez(case.inputs, **ran.inputs)
     for target in TARGETS:
-        sources[target] = folder / f"{target}.onnx"
-        onnxfuse.optimize(path, sources[target], target=target)  # type: ignore[arg-type]
-    return Case(path.stem, sources, inputs, list(ran.outputs.values()))
+        case.sources[target] = folder / f"{target}.onnx"
+        onnxfuse.optimize(path, case.sources[target], target=target)  # type: ignore[arg-type]
+    return case
+
+
+def _padded(path: Path, folder: Path) -> Case | None:
+    """A model fed with unusual inputs; None if it runs on none of those."""
+    model = onnx.load(path)
+    session = Session(model, path.parent, optimize=False)
+    fed = next((case for case in padded.cases(model, session) if case.unusual), None)
+    if fed is None:
+        return None
+    case = Case(path.stem, {ORIGINAL: path}, folder / "inputs.npz", session.run(fed.inputs), padded=True)
+    if padded.is_half(model):
+        half = Session(emulated(model, onnx.TensorProto.FLOAT16), path.parent, optimize=False)
+        case.in_half = half.run(fed.inputs)
+    np.savez(case.inputs, **fed.inputs)
+    return case
 
 
 def _beside(path: Path) -> dict[str, np.ndarray] | None:
@@ -171,24 +195,26 @@ def examine(case: Case, name: str, environment: Environment | None, folder: Path
         if refused[column]:
             verdicts[column] = Verdict("refused", reason=refused[column])
             continue
-        verdicts[column] = _compared(results[column], case.expected, allowed)
+        verdicts[column] = _compared(results[column], case, allowed)
         if column == ORIGINAL and verdicts[column].verdict == "right":
             allowed = max(allowed, 3 * (verdicts[column].error or 0))
     case.verdicts[name] = verdicts
 
 
-def _compared(result: Path, expected: Sequence[Any], rtol: float) -> Verdict:
+def _compared(result: Path, case: Case, rtol: float) -> Verdict:
     with np.load(result) as arrays:
         outputs = dict(arrays)
     worst = Verdict("right", 0.0)
-    for i, want in enumerate(expected):
+    for i, want in enumerate(case.expected):
         if not isinstance(want, np.ndarray):
             continue
         if str(i) not in outputs:
             return Verdict("wrong", None, f"output {i} is missing")
         got = outputs[str(i)]
+        if case.in_half is not None:
+            want = numerics.nearer(got, want, case.in_half[i])
         coarse = max(rtol, numerics.tolerance(want.dtype)[0]) if numerics.is_float(want.dtype) else rtol
-        found = numerics.compare(got, want, coarse)
+        found = numerics.compare(got, want, coarse, known=case.padded)
         if found.reason:
             return Verdict("wrong", found.error, found.reason)
         worst.error = max(worst.error or 0.0, found.error or 0.0)
@@ -220,7 +246,9 @@ def progress(text: str) -> None:
         print(f"\r{text:70}\r", end="", file=sys.stderr, flush=True)
 
 
-def measure(paths: Sequence[Path], names: Sequence[str], timeout: float) -> tuple[list[Case], dict[str, Any]]:
+def measure(
+    paths: Sequence[Path], names: Sequence[str], timeout: float, pad: bool
+) -> tuple[list[Case], dict[str, Any]]:
     """All verdicts, and what they were found with: versions, and why an environment is missing."""
     environments: dict[str, Environment | None] = {}
     missing: dict[str, str] = {}
@@ -236,7 +264,7 @@ def measure(paths: Sequence[Path], names: Sequence[str], timeout: float) -> tupl
             progress(f"{number + 1}/{len(paths)} {path.stem}")
             place = Path(folder) / str(number)
             try:
-                case = prepare(path, place)
+                case = prepare(path, place, pad)
             except OnnxfuseError as failure:
                 print(f"{path.name}: left out: {failure}", file=sys.stderr)
                 continue
@@ -270,14 +298,16 @@ def main() -> int:
     parser.add_argument("models", type=Path, nargs="*", default=[MODELS], help="files and folders (default: models/)")
     parser.add_argument("--only", nargs="+", choices=list(OPENERS), default=list(OPENERS), metavar="OPENER")
     parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds for one file in one opener")
+    parser.add_argument("--padded", action="store_true", help="unusual inputs, a sample that is all padding among them")
     parser.add_argument("--record", type=Path, metavar="FILE.json", help="default: benchmarks/results/, with the date")
     arguments = parser.parse_args()
     paths = [p for given in arguments.models for p in (sorted(given.glob("*.onnx")) if given.is_dir() else [given])]
-    cases, found = measure(paths, arguments.only, arguments.timeout)
+    cases, found = measure(paths, arguments.only, arguments.timeout, arguments.padded)
     for line in table(cases, found["missing"]):
         print(line)
     told = record(cases, found)
     folder = arguments.models[0].name if arguments.models[0].is_dir() else "files"
+    folder += ".padded" * arguments.padded
     place = arguments.record or HERE / "results" / f"portability.{folder}.{told['date']}.json"
     place.write_text(json.dumps(told, indent=1, allow_nan=False) + "\n")
     print(f"written to {place}")

@@ -20,6 +20,9 @@ from onnxfuse.model.standard import schema_of
 
 TABLE = Path(__file__).with_name("runtimes.json")
 PACKAGES = ("onnxruntime", "onnxruntime-gpu")
+WIDE = 30
+"""The softcap from which on it does not matter in what order a version caps scores and masks them: capped after it, a
+hidden key weighs exp(-30), 1e-13, of one whose score is 0."""
 
 
 @dataclass(frozen=True, order=True)
@@ -52,6 +55,11 @@ def of(version: str) -> Runtime:
 def known() -> tuple[Runtime, ...]:
     """The versions that were asked, oldest first."""
     return tuple(sorted(of(version) for version in _table()["versions"]))
+
+
+def loading(opset: int) -> Runtime | None:
+    """The first version that loads files of this opset of ai.onnx; None if none that is known does."""
+    return next((runtime for runtime in known() if runtime.opset >= opset), None)
 
 
 def given(text: str | None) -> Runtime | None:
@@ -204,7 +212,7 @@ def _attention(
         "mask of rank 3": mask is not None and len(mask) == 3,
         "is_causal": bool(attrs.get("is_causal")),
         "past_key": past is not None,
-        "softcap": bool(attrs.get("softcap")),
+        "softcap": 0 < attrs.get("softcap", 0) < WIDE,
         "nonpad_kv_seqlen": nonpad is not None,
         "window": "left_window_size" in attrs or "right_window_size" in attrs,
         "float16": dtype == "float16",

@@ -131,21 +131,29 @@ class Target:
 
     def has_kernel(self, op: str, dtype: int, opset: int = NEWEST, features: Collection[str] = ()) -> bool:
         """Does it run this op (`Gelu`, `com.microsoft.BiasGelu`) of an opset of ai.onnx in this element type, and
-        rightly with such `features` (see `runtimes.features`)?"""
+        rightly with such `features` (see `runtimes.features`)?
+
+        Where no onnxruntime is named, every one that loads a file of this opset has to compute it rightly."""
         if self.kind.cuda:
             return not cuda_provider.refusal(op, opset, cuda_provider.result_type(op, opset, dtype))
         op, kind = op.removeprefix("ai.onnx."), type_name(dtype)
+        oldest = runtimes.loading(opset)
         held, opset = self.held, 1 if "." in op else opset
         if runtimes.since(op, opset) is None:
             return True
         if held is None:  # any runtime will do, but an op that none runs cannot be proved
-            return runtimes.first(op, opset) is not None
+            return runtimes.first(op, opset) is not None and self._right(op, features, oldest)
         inputs, outputs = runtimes.parameters(op, opset)
         # The type of the result, where it is an input's: a product of bytes may give numbers.
         of = next((name for name in outputs[:1] if name in inputs), inputs[0] if inputs else "")
         needed = runtimes.first(op, opset, frozenset({(of, kind)} if of else ()))
-        right = runtimes.right_from(op, features)
-        return opset <= held.opset and needed is not None and max(needed, right or needed) <= held
+        return opset <= held.opset and needed is not None and needed <= held and self._right(op, features, oldest)
+
+    def _right(self, op: str, features: Collection[str], oldest: Runtime | None) -> bool:
+        """Does the onnxruntime that is named compute an op with these features rightly or, where none is, each from the
+        `oldest` on that loads the file?"""
+        right, asked = runtimes.right_from(op, features), self.runtime or oldest
+        return right is None or (asked is not None and right <= asked)
 
     def has(self, op: str, attrs: Mapping[str, Any], opset: int, dtype: int, features: Collection[str] = ()) -> bool:
         """Can the standard op stand in its files, or in function bodies, at this opset?"""
@@ -154,10 +162,12 @@ class Target:
         return op not in self.kind.expanded and not self._mistaken(op) and self.has_kernel(op, dtype, opset, features)
 
     def may_have(self, op: str, opset: int, dtype: int, features: Collection[str] = (), *, raising: bool) -> bool:
-        """The same at this opset or, when `raising`, at one that is worth raising the model to."""
-        return self.has(op, {}, opset, dtype, features) or (
-            raising and any(self.has(op, {}, higher, dtype, features) for higher in self._raised(op, opset))
-        )
+        """The same at this opset or, when `raising`, at one that is worth raising the model to; of com.microsoft's ops,
+        which have no opset to raise, whether there is a kernel."""
+        if not op.startswith("ai.onnx.") and "." in op:
+            return self.has_kernel(op, dtype, opset, features)
+        wanted = self.wanted_opset(op, {}) if raising else 0
+        return any(self.has(op, {}, at, dtype, features) for at in {opset, max(wanted, opset)})
 
     def can_say(
         self,

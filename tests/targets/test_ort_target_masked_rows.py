@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from onnxfuse.fusing.fuse import lower
+from onnxfuse.targets import runtimes
 from onnxfuse.targets.target import Target
 from tests.targets.test_ort_target import (
     CATALOGUE,
@@ -78,9 +79,13 @@ def test_onnxruntime_guards_such_rows_itself(rank: int, kind: str, of: str) -> N
     np.testing.assert_array_equal(rows[0][~dead], rows[1][~dead])
 
 
-@pytest.mark.parametrize(("kind", "opset"), [("float", None), ("float", 17), ("double", None)])
-def test_rows_are_guarded_where_the_op_does_not(kind: str, opset: int | None) -> None:
-    """com.microsoft's Attention, all there is below opset 23, and the standard's op for doubles have NaN."""
+@pytest.mark.parametrize(
+    ("kind", "opset", "version"),
+    [("float", None, None), ("float", None, "1.28"), ("float", 17, None), ("double", None, "1.28")],
+)
+def test_rows_are_guarded_where_the_op_does_not(kind: str, opset: int | None, version: str | None) -> None:
+    """com.microsoft's Attention, all there is below opset 23, the standard's op for doubles, and that of onnxruntime
+    before 1.28 have NaN."""
     text = attention(SELF, SAFE, MASK).replace("float[", f"{kind}[")
     if kind == "double":
         for name in ("c", "zero"):
@@ -88,20 +93,22 @@ def test_rows_are_guarded_where_the_op_does_not(kind: str, opset: int | None) ->
         text = text.replace("qk = MatMul", "c = Cast <to = 11> (cf)  qk = MatMul")
         text = text.replace("p = Where", "zero = Cast <to = 11> (zerof)  p = Where")
     before = model(text, kind=kind, **QKV)
-    after = lower(before, CATALOGUE.serving(Target("ort")), opset=opset)[1].model
+    target = Target("ort", runtime=runtimes.of(version) if version else None)
+    after = lower(before, CATALOGUE.serving(target), opset=opset)[1].model
     given = feeds(before)
     given["M"][0, 0, 2, :] = -np.inf
     expected, found = (session(m).run(None, given)[0] for m in (before, after))
     np.testing.assert_allclose(expected, found, rtol=2e-4, atol=2e-5)
     found_ops = ops(after)
     assert found_ops["Attention" if opset is None else "com.microsoft.Attention"] == 1
-    assert found_ops["ReduceMax"] == (0 if (kind, opset) == ("float", None) else 1)
+    assert found_ops["ReduceMax"] == (0 if (kind, version) == ("float", "1.28") else 1)
 
 
 @pytest.mark.parametrize("target", ["onnx", "ort"])
 @pytest.mark.parametrize("guarded", [False, True])
 @pytest.mark.parametrize("opset", [17, 23])
-def test_causal_attention(target: str, guarded: bool, opset: int) -> None:
+@pytest.mark.parametrize("version", [None, "1.31"])
+def test_causal_attention(target: str, guarded: bool, opset: int, version: str | None) -> None:
     """A triangle over the queries, and keys hidden besides so that the first queries see none."""
     nan = "n = IsNaN (w)  p = Where (n, zero, w)" if guarded else "p = Identity (w)"
     masked = attention(
@@ -114,7 +121,9 @@ def test_causal_attention(target: str, guarded: bool, opset: int) -> None:
     triangle = np.tril(np.ones((5, 5), bool))
     before.graph.initializer.append(onnx.numpy_helper.from_array(triangle, "T"))
     before.graph.initializer.append(onnx.numpy_helper.from_array(np.array(-np.inf, np.float32), "F"))
-    after = lower(before, CATALOGUE.serving(Target(target)))[1].model
+    runtime = runtimes.of(version) if version else None
+    after = lower(before, CATALOGUE.serving(Target(target, runtime=runtime)))[1].model
+    assert (ops(after)["ReduceMax"] == 1) == (guarded and version is None)
     assert sum(count for op, count in ops(after).items() if "Attention" in op) == 1
     given = feeds(before) | {"C": np.array([[[[0, 0, 1, 1, 0]]], [[[1, 1, 0, 1, 1]]]], bool)}
     expected, found = (session(m).run(None, given)[0] for m in (before, after))

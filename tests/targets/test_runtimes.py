@@ -163,7 +163,7 @@ def test_a_file_that_the_runtime_does_not_run_is_not_written() -> None:
 @pytest.mark.parametrize(
     ("version", "opset", "attention", "runs_from"),
     [
-        ("1.20", 17, set(), "1.20"),  # which computes a bias of the scores that all heads share wrongly
+        ("1.20", 17, {"com.microsoft"}, "1.20"),  # with a bias for each head: it computes one that they share wrongly
         ("1.22", 17, {"com.microsoft"}, "1.21"),
         ("1.23", 23, {""}, "1.23"),
         (str(NEWEST), 23, {""}, "1.23"),

@@ -58,6 +58,19 @@ def test_a_form_that_a_version_computes_wrongly_is_no_kernel_of_it() -> None:
     assert new.has_kernel("Attention", FLOAT, 23, {"mask", "softcap"})
 
 
+@pytest.mark.parametrize("target", [OURS, STANDARD, ORT])
+def test_where_no_version_is_named_each_that_loads_the_file_must_compute_a_form_rightly(target: Target) -> None:
+    shared = {"grouped", "float16"}
+    assert target.has_kernel("Attention", FLOAT, 23, {"grouped"})
+    assert not target.has_kernel("Attention", FLOAT, 23, shared), "onnxruntime 1.23 and 1.24 load opset 23"
+    assert not target.has_kernel("Attention", FLOAT, 25, shared), "1.24 loads opset 25"
+    assert target.has_kernel("Attention", FLOAT, 26, shared), "the first that loads opset 26 is 1.25"
+    assert not target.may_have("Attention", 17, FLOAT, shared, raising=True), "a model is raised to 23, no further"
+    if target is ORT:
+        assert not target.may_have("com.microsoft.Attention", 17, FLOAT, ("mask", "mask for all heads"), raising=True)
+        assert target.may_have("com.microsoft.Attention", 22, FLOAT, ("mask", "mask for all heads"), raising=True)
+
+
 def test_ops_of_onnxruntime_itself() -> None:
     assert ORT.has_kernel("com.microsoft.BiasGelu", FLOAT, 17)
     assert not Target("ort", runtime=runtimes.of("1.25")).has_kernel("com.microsoft.FusedMatMul", DOUBLE, 17)
