@@ -18,6 +18,7 @@ PAGES = [
     *("README.md", "CONTRIBUTING.md", "rules/README.md", "benchmarks/README.md", "examples/README.md"),
 ]
 EXPORTS = ("bert.ts.onnx", "llama.ts.onnx")
+WITH_SETTINGS = "docs/ci.md"
 WALKS = {"CONTRIBUTING.md"}
 """Pages whose commands are for rules and laws that the reader has just written."""
 
@@ -28,7 +29,8 @@ def blocks(page: str) -> list[str]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """The lines of all pages that begin with a prompt and run onnxfuse, without what is behind a pipe."""
+    """The lines of all pages that begin with a prompt and run onnxfuse, without what is behind a pipe; what several
+    pages say is run once, but for what the settings of one page change."""
     lines = (
         (page, line)
         for page in PAGES
@@ -36,7 +38,8 @@ def commands() -> list[tuple[str, str]]:
         for block in blocks(page)
         for line in re.findall(r"^\$ (onnxfuse .*)$", block, re.MULTILINE)
     )
-    return list(dict.fromkeys((page, re.split(r"\s[|#]", line)[0].strip()) for page, line in lines))
+    shown = {(page == WITH_SETTINGS, re.split(r"\s[|#]", line)[0].strip()): page for page, line in lines}
+    return [(page, line) for (_, line), page in shown.items()]
 
 
 @pytest.fixture(scope="session")
@@ -53,10 +56,10 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.F
     """A folder with what the pages speak of: models/, an export called bert.onnx, a few in exports/, and the README's
     rule in my_rules/; the baseline where a page has one made, and for docs/ci.md its settings."""
     page = request.node.callspec.params["page"]
-    if page in ("README.md", "docs/ci.md", "docs/session.md"):
+    if page in ("README.md", WITH_SETTINGS, "docs/session.md"):
         shutil.copy(request.getfixturevalue("baseline"), tmp_path)
-    if page == "docs/ci.md":
-        (settings,) = [block for block in blocks("docs/ci.md") if block.startswith("[tool.onnxfuse]")]
+    if page == WITH_SETTINGS:
+        (settings,) = [block for block in blocks(page) if block.startswith("[tool.onnxfuse]")]
         (tmp_path / "pyproject.toml").write_text(settings)
     (tmp_path / "models").symlink_to(ROOT / "models")
     (tmp_path / "exports").mkdir()

@@ -83,6 +83,12 @@ def imports(name: str, tree: ast.AST, *, everywhere: bool, typed: bool = False) 
 
 
 @cache
+def roots(name: str) -> set[str]:
+    """The packages that a module imports, be it inside a function."""
+    return {module.split(".")[0] for module in imports(name, MODULES[name], everywhere=True)}
+
+
+@cache
 def own(name: str, *, everywhere: bool = False, typed: bool = False) -> set[str]:
     """The modules of the package that a module imports, without the packages around it."""
     found = {
@@ -160,11 +166,7 @@ def test_imports_go_downward(name: str) -> None:
 
 @pytest.mark.parametrize("package", USERS)
 def test_a_package_is_used_where_it_belongs(package: str) -> None:
-    users = {
-        name
-        for name, tree in MODULES.items()
-        if any(module.split(".")[0] == package for module in imports(name, tree, everywhere=True))
-    }
+    users = {name for name in MODULES if package in roots(name)}
     assert {name for name in users if not any(fnmatch(name, allowed) for allowed in USERS[package])} == set()
 
 

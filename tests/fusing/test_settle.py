@@ -18,16 +18,19 @@ from onnxfuse.rewriting.provenance import origin
 from onnxfuse.rewriting.restore import Entry, restore
 from onnxfuse.targets.target import DEFAULT, KINDS, Target
 from tests.fused_models import FusedModel
+from tests.whole.test_whole_models import TARGETS
 
 MODELS = Path(__file__).parents[2] / "models"
+OTHERS = [Target(*kind) for kind in KINDS if kind[0] not in TARGETS]
 
 
 def fused(model: onnx.ModelProto, target: Target = DEFAULT) -> Fused:
     return lower(model, load().serving(target), base_dir=MODELS)[1]
 
 
-@pytest.mark.parametrize("target", [Target(*kind) for kind in KINDS], ids=["-".join(kind) for kind in KINDS])
+@pytest.mark.parametrize("target", OTHERS, ids=lambda target: f"{target.name}-{target.provider}")
 def test_a_fused_file_stays_as_it_is(target: Target, fused_model: FusedModel) -> None:
+    """Those of TARGETS are fused once more where they are optimized, with proof: tests/whole/test_whole_models.py."""
     changed = {}
     for path in sorted(MODELS.glob("*.onnx")):
         once = fused_model(path.name, target)

@@ -60,7 +60,7 @@ def build(source: Source, entry: str, checked: bool) -> Path:
             unit, compiled, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.o"), Path(folder, "kernel.so")
             unit.write_text(text, encoding="utf-8")
             _compile(source.name, *flags, "-I", _precompiled(flags), "-I", INCLUDE, "-c", unit, "-o", compiled)
-            _compile(source.name, "-shared", "-Wl,-Bsymbolic", compiled, *objects, "-o", library)
+            _compile(source.name, *_linker(), "-shared", "-Wl,-Bsymbolic", compiled, *objects, "-o", library)
             library.replace(target)
     return target
 
@@ -74,6 +74,13 @@ def compiler() -> str:
             "apt-get install g++), or leave the kernels out"
         )
     return path
+
+
+@cache
+def _linker() -> tuple[str, ...]:
+    """gold where there is one: the usual linker reads all names of the C++ library again for each kernel, which is a
+    third of what small ones take."""
+    return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
 
 
 def _translation_unit(source: Source, entry: str) -> str:
