@@ -250,7 +250,7 @@ def _tensors(rule: Rule, p: Parameter) -> dict[str, ast.expr]:
         raise rule.source.error(f"`test:` gives no shape for {p.name}", 1, f"such as  {p.name}=[2, 7, 64]")
     if p.name not in rule.starred:
         return {p.name: wanted}
-    if not isinstance(wanted, ast.List) or not all(isinstance(w, ast.List | ast.Constant) for w in wanted.elts):
+    if not isinstance(wanted, ast.List) or not all(isinstance(w, ast.List) or literal(w) is None for w in wanted.elts):
         text = f"{p.name} stands for a list, and its test for the shape of each"
         raise rule.source.error(text, wanted, f"such as  {p.name}=[[2, 7], [2, 9], [2, 4]]")
     return {f"{p.name}{index}": each for index, each in enumerate(wanted.elts)}
