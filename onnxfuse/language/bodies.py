@@ -26,6 +26,7 @@ from onnxfuse.terms.term import REAL
 
 from .builtins import BUILTINS, UndecidedError
 from .catalogue import Catalogue
+from .each import spread
 from .evaluate import attribute_defaults
 from .expressions import EVERYTHING, Backend, compiled
 from .expressions import Call as Step
@@ -255,18 +256,18 @@ class Equations(Backend):
     READS = EVERYTHING
 
     def __init__(self, body: Body, env: dict[str, Any]) -> None:
-        self.body, self.env = body, env
+        self.body, self.bindings = body, env
 
     def follow(self, statements: Sequence[ast.Assign]) -> Any:
         """All of them in order; the value of the last."""
         result: Any = None
         for statement in statements:
             label = targets(statement)[0]
-            result = self.env[label] = compiled(statement.value, Equations)(self, label)
+            result = self.bindings[label] = compiled(statement.value, Equations)(self, label)
         return result
 
     def name(self, node: ast.Name) -> Any:
-        return self.body.wide(self.env[node.id])
+        return self.body.wide(self.bindings[node.id])
 
     def tensor(self, value: Any) -> bool:
         return isinstance(value, Ref)
@@ -299,17 +300,17 @@ class Equations(Backend):
         return self.body.node(op, [self.body.ref(x) for x in operands], {}, label)
 
     def call(self, call: Step, label: str) -> Any:
-        op = self.env.get(call.op, call.op)  # a name may stand for an op, such as an activation
+        op = self.bindings.get(call.op, call.op)  # a name may stand for an op, such as an activation
         # What is cut from a tensor in half precision is widened, not all of it.
-        table = self.env.get(call.names[0]) if op in ("Gather", "Slice") and call.names else None
+        table = self.bindings.get(call.names[0]) if op in ("Gather", "Slice") and call.names else None
         cut = isinstance(table, Ref) and table.narrow
         args = [table if cut and not i else argument(self, "") for i, argument in enumerate(call.arguments)]
         if op == "Sqrt" and isinstance(args[0], int | float):
             return math.sqrt(args[0])
         attrs: dict[str, Any] = {}
         for key, value_of, name in call.keywords:
-            attrs.update((self.env.get(name) or {}) if key is None else {key: value_of(self, "")})
-        made = self.body.apply(op, args, {k: v for k, v in attrs.items() if v is not None}, label)
+            attrs.update((self.bindings.get(name) or {}) if key is None else {key: value_of(self, "")})
+        made = self.body.apply(op, spread(args), {k: v for k, v in attrs.items() if v is not None}, label)
         return self.body.wide(replace(made, narrow=True)) if cut else made
 
 

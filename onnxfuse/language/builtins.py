@@ -7,6 +7,7 @@ values.  One that cannot answer raises UndecidedError, which refuses the match.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -18,9 +19,11 @@ from onnxfuse.terms.analysis import fills, masks
 from onnxfuse.terms.analysis.lengths import lengths_of, window_of
 from onnxfuse.terms.analysis.slices import along, part, rows
 from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.normal.normal import slice_axis
 from onnxfuse.terms.normal.pad import lengthened
 from onnxfuse.terms.term import HALF, Term, is_number, same_shape
 
+from .each import Each
 from .registry import Builtin, Facts, registering
 
 if TYPE_CHECKING:
@@ -292,6 +295,16 @@ def _part(scope: Scope, x: Value, start: Value, stop: Value, step: int = 1) -> T
     if piece is None:
         raise UndecidedError(f"the last dimension of {x!r} is no {stop}")
     return piece
+
+
+@builtin()
+def _parts(scope: Scope, x: Value, counts: Value) -> Each:
+    """x cut along its first axis: a list of pieces, of so many each, which are all there is of it."""
+    counted = isinstance(counts, tuple) and all(isinstance(count, int) for count in counts)
+    if not isinstance(x, Term) or not x.shape or not counted or symbolic.equal(x.shape[0], sum(counts)) is not True:
+        raise UndecidedError(f"{x!r} has not as many elements as {counts}")
+    ends = list(accumulate(counts))
+    return Each(slice_axis(scope.terms, x, 0, end - count, end, 1) for count, end in zip(counts, ends, strict=True))
 
 
 # ------------------------------------------------------------------------------------- the model and the target

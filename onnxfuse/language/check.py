@@ -8,13 +8,15 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
+from onnxfuse.model.op_traits import COMMUTATIVE, NEUTRAL
+
 from .builtins import BUILTINS
-from .rule import Rule, Source, captured, form_values, names_in, op_name, targets
+from .rule import Rule, Source, captured, form_values, names_in, op_name, starred, stars, targets
 
 ALLOWED: tuple[type[ast.AST], ...] = tuple(
     getattr(ast, name)
     for name in """Name Constant BinOp UnaryOp Call keyword List Tuple Set Compare BoolOp IfExp Subscript Attribute
-    operator unaryop cmpop boolop expr_context Slice""".split()
+    Starred operator unaryop cmpop boolop expr_context Slice""".split()
 )
 """What may stand in a rule."""
 
@@ -30,6 +32,7 @@ def check_names(rule: Rule) -> None:
     parameters |= {f"{p.name}_params" for p in rule.parameters if any(p.forms)} | rule.passed
     bound_everywhere: set[str] = set(parameters)
     for block in rule.blocks:
+        _check_stars(source, block)
         known = set(parameters)
         for statement in block:
             for name in _attribute_names(statement.value):
@@ -46,7 +49,8 @@ def check_names(rule: Rule) -> None:
             raise source.error(f"{p.name} stands in the head but not in `match:`", rule.blocks[0][0])
     known = set(bound_everywhere)
     for statement in rule.let:
-        check_expression(source, statement.value, known)
+        value = statement.value.value if isinstance(statement.value, ast.Starred) else statement.value
+        check_expression(source, value, known)
         known.update(targets(statement))
     for condition in rule.where:
         check_expression(source, condition, known)
@@ -66,7 +70,7 @@ def check_names(rule: Rule) -> None:
 
 def check_expression(source: Source, expression: ast.expr, known: set[str], *, meaning: bool = False) -> None:
     """Raises RuleError; an expression of a `meaning` depends on what a function body can know."""
-    functions: set[int] = set()
+    functions, last = set[int](), set[int]()
     for node in ast.walk(expression):
         if not isinstance(node, ALLOWED):
             kind = type(node).__name__
@@ -77,11 +81,34 @@ def check_expression(source: Source, expression: ast.expr, known: set[str], *, m
             if not re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", op_name(node)):
                 raise source.error("only ops and the functions of rules can be called", node, "such as  Cos(x)")
             _check_call(source, node, meaning)
+            last.update(id(a) for a in node.args[-1:] if not meaning and op_name(node) not in BUILTINS)
             functions.update(id(n) for n in ast.walk(node.func))
         elif isinstance(node, ast.Attribute) and id(node) not in functions:
             raise source.error("a dot stands only in the name of an op's domain", node)
         elif isinstance(node, ast.Name) and id(node) not in functions and node.id not in known:
             unknown(source, "name", node.id, sorted(known), node)
+        elif isinstance(node, ast.Starred) and (id(node) not in last or stars(node.value)):
+            hint = "such as  Concat(*Relu(x), axis=1)  or, in `let:`,  n = *dim(x, 1)"
+            text = "a `*` stands before the last input of an op, or begins what a name of `let:` is"
+            raise source.error(text, node, hint)
+
+
+def _check_stars(source: Source, block: Sequence[ast.Assign]) -> None:
+    """What is a list behind a `*` is one value nowhere else in the equations."""
+    lists = starred(block)
+    for statement in block:
+        inside = bool(lists & set(targets(statement)))
+        behind = {id(n) for star in stars(statement.value) for n in ast.walk(star)}
+        for node in ast.walk(statement.value):
+            if isinstance(node, ast.Name) and node.id in lists and id(node) not in behind and not inside:
+                raise source.error(f"{node.id} stands for a list behind a `*`, and here for one value", node)
+            if (
+                isinstance(node, ast.Call)
+                and any(isinstance(a, ast.Starred) for a in node.args)
+                and op_name(node) in COMMUTATIVE | NEUTRAL.keys()
+            ):
+                text = f"{op_name(node)} has its operands in no order, and no `*`"
+                raise source.error(text, node, "a parameter of the kind `sum` takes what is left of a sum")
 
 
 def _check_call(source: Source, call: ast.Call, meaning: bool) -> None:

@@ -21,6 +21,7 @@ from onnxfuse.terms.term import Term, Terms, UnknownValueError
 from .builtins import UndecidedError, Value
 from .catalogue import Catalogue
 from .context import Context
+from .each import spread
 from .expressions import EVERYTHING, Backend, Call, compiled
 from .rule import Rule, literal
 
@@ -110,7 +111,7 @@ class Scope(Backend):
         for i, name in enumerate(call.names):
             if name in left_out and ("." in op or op in self.ops.definitions or i in _optional_inputs(op)):
                 args[i] = None
-        return self.apply(op, args, attrs)
+        return self.apply(op, spread(args), attrs)
 
     # ------------------------------------------------------------------------------------- facts
 

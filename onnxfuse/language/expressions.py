@@ -22,8 +22,9 @@ from onnxfuse.model.dims import Sym, exact
 
 from . import standard_bodies as standard_bodies  # whose functions belong to the table
 from .builtins import BUILTINS, UndecidedError, Value
+from .each import Each, one_by_one
 from .registry import Builtin
-from .rule import alternatives, op_name
+from .rule import alternatives, names_in, op_name
 
 BINARY: dict[type[ast.operator], str] = {
     ast.Add: "Add",
@@ -45,6 +46,8 @@ class Backend(ABC):
 
     READS: ClassVar[frozenset[type[ast.expr]]]
     """The expressions that have a value here; any other is refused."""
+    bindings: dict[str, Value]
+    """What names stand for."""
 
     @abstractmethod
     def name(self, node: ast.Name) -> Value:
@@ -82,6 +85,16 @@ class Backend(ABC):
     def choose(self, count: int) -> int:
         """Which of the equal spellings of an expression is read; the first is its meaning."""
         return 0
+
+    def each(self, value: Compiled, node: ast.expr) -> Value:
+        """``*expression``: its value for each operand."""
+        names, made = self.bindings, []
+        try:
+            for self.bindings in one_by_one(names, names_in(node)):
+                made.append(value(self, ""))
+        finally:
+            self.bindings = names
+        return Each(made)
 
     def refuse(self, node: ast.expr) -> NoReturn:
         raise UndecidedError(f"{ast.unparse(node)} has no value")
@@ -211,6 +224,11 @@ def _name(node: ast.Name, kind: type[Backend]) -> Compiled:
 def _sequence(node: ast.List | ast.Tuple | ast.Set, kind: type[Backend]) -> Compiled:
     items = [compiled(item, kind) for item in node.elts]
     return lambda backend, label: tuple([item(backend, "") for item in items])
+
+
+def _starred(node: ast.Starred, kind: type[Backend]) -> Compiled:
+    inner, expression = compiled(node.value, kind), node.value
+    return lambda backend, label: backend.each(inner, expression)
 
 
 def _unary(node: ast.UnaryOp, kind: type[Backend]) -> Compiled:
@@ -345,6 +363,7 @@ _BUILDERS: dict[type[ast.expr], Callable[[Any, type[Backend]], Compiled]] = {
     ast.IfExp: _choice,
     ast.Subscript: _subscript,
     ast.Call: _call,
+    ast.Starred: _starred,
 }
 EVERYTHING = frozenset(_BUILDERS)
 """All that may stand in an expression."""

@@ -155,7 +155,7 @@ class _Patterns:
         if known is None:
             args = [self.number(arg) for arg in p.args]
             attrs = to_plain(dict(p.attrs))
-            self.records.append([p.kind, p.op, args, attrs, p.star, p.name, p.value, p.label, p.line])
+            self.records.append([p.kind, p.op, args, attrs, p.star, p.name, p.value, p.label, p.line, p.lacking])
             known = self._known[id(p)] = len(self.records) - 1
         return known
 

@@ -27,7 +27,7 @@ class Outline(NamedTuple):
     rest: bool
     """Does the root's chain take what is left?"""
     given: tuple[bool | None, ...] | None
-    """Which inputs of the root are given, None for one that may be; None for a chain."""
+    """Which inputs of the root are given, None for one that may be; None for a chain, and for any number of inputs."""
     heads: tuple[str, ...]
     """Ops that the inputs of the root must be, where they must; an empty name where not."""
 
@@ -38,9 +38,10 @@ class Outline(NamedTuple):
             parts = {(part.op, tuple(sorted(part.heads))) for part in root.parts}
             beside = tuple(sorted(root.heads))
             return Outline(root.op, below, beside, tuple(sorted(parts)), root.operand_count, bool(root.rest), None, ())
-        given = tuple(None if a.op == ANY else a.kind != "absent" for a in root.args)
+        several = any(a.kind == "each" for a in root.args)
+        given = tuple(None if a.op == ANY or a.lacking else a.kind != "absent" for a in root.args)
         heads = () if root.op in COMMUTATIVE or turns(root) else tuple(map(_head, root.args))
-        return Outline(root.op, below, (), (), None, False, given, heads)
+        return Outline(root.op, below, (), (), None, False, None if several else given, heads)
 
 
 def turns(p: Pattern) -> bool:
@@ -55,7 +56,9 @@ def _head(p: Pattern) -> str:
 
 def _within(p: Pattern, levels: int) -> Iterator[str]:
     """Ops of a pattern in so many levels: what stands deeper, a term does not know to be below it."""
-    if p.kind == "op" and not p.scalar and levels:
+    if p.kind == "each":
+        yield from _within(p.args[0], levels)
+    elif p.kind == "op" and not p.scalar and levels:
         yield p.op
         for arg in p.args:
             yield from _within(arg, levels - 1)

@@ -10,6 +10,8 @@ from functools import cached_property
 
 from onnxfuse.model.op_traits import NEUTRAL
 
+from .rule import read_in
+
 SCALAR_OPS = frozenset({"Add", "Mul", "Reciprocal", "Sqrt"})
 
 SUMS = {
@@ -30,6 +32,7 @@ class Pattern:
     constant   a number, bound to the name
     number     this number
     absent     an optional input that is not given
+    each       one or more inputs, each of which the pattern in it matches
     """
 
     kind: str
@@ -41,6 +44,8 @@ class Pattern:
     value: float = 0.0
     label: str = ""
     line: int = 0
+    lacking: bool = False
+    """Whether a variable may stand for an input that is not given."""
     weight: int = field(init=False, default=1)
     """Number of nodes, one that stands in several places counted in each."""
     depth: int = field(init=False, default=1)
@@ -90,6 +95,13 @@ class Pattern:
         """Ops that must be among the operands of a matching sum or product."""
         return frozenset(a.op for a in self.parts)
 
+    @cached_property
+    def bound(self) -> tuple[str, ...]:
+        """The names that a match binds."""
+        found = {name for p in self.walk() for name in (p.name, p.label, p.star)}
+        found.update(name for p in self.walk() for value in p.attrs.values() for name in read_in(value))
+        return tuple(sorted(found - {"", "_"}))
+
     def walk(self) -> Iterator[Pattern]:
         yield self
         for arg in self.args:
@@ -106,6 +118,8 @@ class Pattern:
         return "#" if self.scalar else self._key([a.skeleton for a in self.args])
 
     def _key(self, args: list[str]) -> str:
+        if self.kind == "each":
+            return f"*{args[0]}"
         if self.kind != "op":
             return f"{self.kind} {self.name}"
         attrs = ",".join(f"{k}={ast.unparse(v)}" for k, v in sorted(self.attrs.items()))

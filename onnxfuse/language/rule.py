@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain
@@ -114,6 +114,11 @@ class Rule:
     def captured(self) -> frozenset[str]:
         """The names that stand for further attributes in the definition of its op."""
         return frozenset(captured(self.equations))
+
+    @cached_property
+    def starred(self) -> frozenset[str]:
+        """The names of `match:` that stand for lists, a value for each of the inputs behind a `*`."""
+        return frozenset(name for block in self.blocks for name in starred(block))
 
     @cached_property
     def call(self) -> ast.Call | None:
@@ -253,6 +258,12 @@ def names_in(node: ast.expr) -> frozenset[str]:
     return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
+def read_in(node: ast.expr) -> frozenset[str]:
+    """The names whose values an expression reads: all but those of what it calls."""
+    called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+    return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in called)
+
+
 def form_values(form: ast.Call | None) -> tuple[str, ...]:
     """The constants of ``Clip(low, high)`` or ``LeakyRelu(alpha=slope)``, in order."""
     given = (*form.args, *(k.value for k in form.keywords)) if form is not None else ()
@@ -268,6 +279,20 @@ def captured(statements: Iterable[Statement]) -> set[str]:
     """The names that stand for further attributes, as in ``Conv(x, w, **conv)``."""
     calls = [n for s in statements for n in ast.walk(s.value) if isinstance(n, ast.Call)]
     return {k.value.id for call in calls for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name)}
+
+
+def starred(block: Sequence[Statement]) -> frozenset[str]:
+    """The names that stand for lists, since they are behind a `*` in these equations, or in what is."""
+    found = {name for s in block for star in stars(s.value) for name in read_in(star)}
+    for statement in reversed(block):
+        if found & set(targets(statement)):
+            found |= read_in(statement.value)
+    return frozenset(found)
+
+
+def stars(expression: ast.expr) -> list[ast.Starred]:
+    """What is behind a `*` in an expression."""
+    return [node for node in ast.walk(expression) if isinstance(node, ast.Starred)]
 
 
 def alternatives(expression: ast.expr) -> list[ast.expr]:

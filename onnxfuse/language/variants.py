@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from .builtins import Value
-from .expressions import Backend, Call, compiled
+from .expressions import Backend, Call, Compiled, compiled
 from .outline import Outline
 from .pattern import Pattern, normal, number
 from .registry import Builtin
@@ -85,7 +85,7 @@ def variants(rule: Rule) -> list[Variant]:
     """All patterns of a rule, without repetition, the fullest first.  Raises RuleError where there are too many."""
     tried, found = 0, list[Variant]()
     seen, skeletons = set[str](), set[str]()
-    optional = [p for p in rule.parameters if p.optional and p.kind != ANY]
+    optional = [p for p in rule.parameters if p.optional and p.kind != ANY and p.name not in rule.starred]
     for block in range(len(rule.blocks)):
         for drops in itertools.product((False, True), repeat=len(optional)):
             dropped = {p.name: p.default for p, drop in zip(optional, drops, strict=True) if drop and p.default}
@@ -148,7 +148,7 @@ def _spellings(
 class _Builder(Backend):
     """Builds the pattern of one block for one choice of variants and spellings."""
 
-    READS = frozenset({ast.Constant, ast.Name, ast.UnaryOp, ast.BinOp, ast.Call})
+    READS = frozenset({ast.Constant, ast.Name, ast.UnaryOp, ast.BinOp, ast.Call, ast.Starred})
 
     def __init__(self, rule: Rule, dropped: Mapping[str, ast.expr], choose: Callable[[int], int]) -> None:
         self.rule, self.pick = rule, choose
@@ -161,7 +161,8 @@ class _Builder(Backend):
                 self.names[name] = Pattern("constant", name=name)
 
     def _parameter(self, p: Parameter) -> Pattern:
-        return Pattern("constant" if p.constant else "variable", name=p.name, op=p.kind or "", line=p.line)
+        kind, lacking = "constant" if p.constant else "variable", p.optional and p.name in self.rule.starred
+        return Pattern(kind, name=p.name, op=p.kind or "", line=p.line, lacking=lacking)
 
     def build(self, block: int) -> Pattern:
         root = number(0)
@@ -207,6 +208,9 @@ class _Builder(Backend):
             args += [self.value(a) for a in form.args]
             attrs |= {k.arg: k.value for k in form.keywords if k.arg}
         return self.make(op, args, call.node, attrs, star)
+
+    def each(self, value: Compiled, node: ast.expr) -> Pattern:
+        return Pattern("each", args=(value(self, ""),), line=node.lineno)
 
     def refuse(self, node: ast.expr) -> NoReturn:
         raise self.rule.source.error("this cannot be matched", node)

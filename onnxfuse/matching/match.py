@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
+from onnxfuse.language.each import Each, spread
 from onnxfuse.language.evaluate import Bindings
 from onnxfuse.language.outline import turns
 from onnxfuse.language.pattern import Pattern
@@ -156,7 +157,12 @@ class Matcher(Binder):
             else:
                 self._fail(p, t, lambda: f"{p.name} is {describe(bound)} elsewhere, saw {describe(t)}")
         elif t.op == "Absent":
-            self._fail(p, t, lambda: f"{p.name} is not given")
+            if p.lacking:
+                self.env[p.name] = None
+                yield
+                del self.env[p.name]
+            else:
+                self._fail(p, t, lambda: f"{p.name} is not given")
         elif not kind_fits(p.op, t):
             self._fail(p, t, lambda: f"{p.name} wants {KIND_TEXT[p.op]}, saw {describe(t)}")
         else:
@@ -197,6 +203,9 @@ class Matcher(Binder):
 
     def _arguments(self, p: Pattern, t: Term) -> Iterator[None]:
         wanted, found = list(p.args), list(t.args)
+        if wanted and wanted[-1].kind == "each":
+            yield from self._each(p, t, wanted.pop(), wanted, found)
+            return
         while len(found) < len(wanted) and may_lack(wanted[len(found)]):
             found.append(self.terms.absent)
         if len(wanted) != len(found):
@@ -207,6 +216,27 @@ class Matcher(Binder):
             yield from self._sequence(wanted, found[::-1])
         if turns(p) and found[0].op != "Not":  # Where(Not(m), b, a) is Where(m, a, b)
             yield from self._sequence(wanted, [make(self.terms, "Not", found[:1], {}), found[2], found[1]])
+
+    def _each(self, p: Pattern, t: Term, each: Pattern, wanted: list[Pattern], found: list[Term]) -> Iterator[None]:
+        """The first inputs as they are wanted, and one or more like the pattern of a `*`."""
+        if len(found) <= len(wanted):
+            self._fail(p, t, lambda: f"{p.op} wants more than {len(wanted)} inputs, saw {len(found)}")
+            return
+        for _ in self._sequence(wanted, found[: len(wanted)]):
+            yield from self._listed(each, found[len(wanted) :], [])
+
+    def _listed(self, each: Pattern, found: list[Term], before: list[Bindings]) -> Iterator[None]:
+        """Every operand by itself; then the names stand for lists."""
+        if not found:
+            self.env |= {name: Each(bound.get(name) for bound in before) for name in each.bound}
+            yield
+            for name in each.bound:
+                del self.env[name]
+            return
+        for _ in self._match(each.args[0], found[0]):
+            bound = {name: self.env.pop(name) for name in each.bound if name in self.env}
+            yield from self._listed(each, found[1:], [*before, bound])
+            self.env |= bound
 
     def _sequence(self, ps: Sequence[Pattern], ts: Sequence[Term]) -> Iterator[None]:
         if not ps:
@@ -337,7 +367,7 @@ class Matcher(Binder):
 
     def _finish(self, outside: list[Term]) -> Match | None:
         """The match, if its conditions hold."""
-        matched = frozenset(t.id for t in (*self.env.values(), *outside) if isinstance(t, Term))
+        matched = frozenset(t.id for t in spread([*self.env.values(), *outside]) if isinstance(t, Term))
         if self.root.shape is None and any(
             a.rank for t in self.cover if t.shape is None for a in t.args if is_number(a)
         ):

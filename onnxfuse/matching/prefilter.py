@@ -20,7 +20,7 @@ OPENINGS = 3
 
 def may_lack(p: Pattern) -> bool:
     """May the input be absent?"""
-    return p.kind == "absent" or (p.kind == "variable" and p.op == ANY)
+    return p.kind == "absent" or (p.kind == "variable" and (p.lacking or p.op == ANY))
 
 
 class Glance:
@@ -49,7 +49,7 @@ class Glance:
     def far(self, p: Pattern, t: Term, *, root: bool = False) -> bool:
         """Could all below match, as far as no chain has to be opened?  A `root` may be part of a longer chain."""
         if p.kind == "variable":
-            return p.op == ANY or (t.op != "Absent" and kind_fits(p.op, t))
+            return p.op == ANY or (p.lacking if t.op == "Absent" else kind_fits(p.op, t))
         if p.scalar:
             return t.scalar is not None and t.dtype != TensorProto.BOOL
         if p.kind == "absent":
@@ -59,6 +59,9 @@ class Glance:
         if p.op in NEUTRAL and t.dtype in REAL:
             return self._chain(p, t, root=root)
         wanted = p.args
+        if wanted and wanted[-1].kind == "each":
+            further = len(t.args) - len(wanted) + 1
+            return further > 0 and all(map(self.far, (*wanted[:-1], *wanted[-1].args * further), t.args))
         while len(wanted) > len(t.args) and may_lack(wanted[-1]):
             wanted = wanted[:-1]
         if len(wanted) != len(t.args):

@@ -18,6 +18,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from onnxfuse.language.bodies import Body, Ref
 from onnxfuse.language.catalogue import Catalogue
+from onnxfuse.language.each import Each
 from onnxfuse.language.rule import (
     ANY,
     REST,
@@ -182,18 +183,23 @@ def write(rule: Rule, variant: Variant, catalogue: Catalogue, dtype: int) -> Cas
             env[p.name] = None
         elif p.constant:
             if not p.ops:
-                env[p.name] = literal(_wanted(rule, p))
+                value = literal(_wanted(rule, p))
+                env[p.name] = Each(value) if p.name in rule.starred and isinstance(value, tuple) else value
         else:
-            kind, array = _draw(rule, p, dtype, rng)
-            env[p.name] = Ref(p.name, array.shape)
-            if p.kind == "const" or op_name(_wanted(rule, p)) in STORED:
-                initializers.append(tensor(array, p.name, kind))
-            else:
-                inputs.append(helper.make_tensor_value_info(p.name, kind, array.shape))
-                feeds[p.name] = array
+            drawn = {name: _draw(rule, p, wanted, dtype, rng) for name, wanted in _tensors(rule, p).items()}
+            refs = [None if t is None else Ref(name, t[1].shape) for name, t in drawn.items()]
+            env[p.name] = Each(refs) if p.name in rule.starred else refs[0]
+            for name, (kind, array) in ((name, t) for name, t in drawn.items() if t is not None):
+                if p.kind == "const" or op_name(_wanted(rule, p)) in STORED:
+                    initializers.append(tensor(array, name, kind))
+                else:
+                    inputs.append(helper.make_tensor_value_info(name, kind, array.shape))
+                    feeds[name] = array
     block = spelled(rule, variant)
     setting = sorted((name, repr(value)) for name, value in env.items() if not isinstance(value, Ref))
     setting += [("", side) for side in _sides(block)]
+    if len({len(value) for value in env.values() if isinstance(value, Each)}) > 1:
+        raise rule.source.error("`test:` gives lists of different lengths for what is behind a `*`", 1)
     result = body.equations(_typed(block, dtype), env)
     graph = helper.make_graph(
         body.nodes, "rule", inputs, [helper.make_tensor_value_info(result.name, dtype, None)], initializers
@@ -237,17 +243,29 @@ def _captured(rule: Rule, name: str) -> Mapping[str, Any]:
     return dict(ast.literal_eval(rule.test[name])) if name in rule.test else {}
 
 
-def _draw(rule: Rule, p: Parameter, dtype: int, rng: np.random.Generator) -> tuple[int, Array]:
+def _tensors(rule: Rule, p: Parameter) -> dict[str, ast.expr]:
+    """What ``test:`` wants of a parameter, by the name of the tensor: of one behind a `*` a list, for each of them."""
+    wanted = rule.test.get(p.name)
+    if wanted is None:
+        raise rule.source.error(f"`test:` gives no shape for {p.name}", 1, f"such as  {p.name}=[2, 7, 64]")
+    if p.name not in rule.starred:
+        return {p.name: wanted}
+    if not isinstance(wanted, ast.List) or not all(isinstance(w, ast.List) or literal(w) is None for w in wanted.elts):
+        text = f"{p.name} stands for a list, and its test for the shape of each"
+        raise rule.source.error(text, wanted, f"such as  {p.name}=[[2, 7], [2, 9], [2, 4]]")
+    return {f"{p.name}{index}": each for index, each in enumerate(wanted.elts)}
+
+
+def _draw(rule: Rule, p: Parameter, wanted: ast.expr, dtype: int, rng: np.random.Generator) -> tuple[int, Array] | None:
     """A tensor of the shape that ``test:`` gives: ``[2, 7]``, or ``positive([7])`` for what must be; ``halves([7])``
     and ``pairs([7])`` are constants whose last axis repeats, as a whole or element by element, ``lower([7, 9])`` one of
     1 up to the diagonal and 0 behind it, ``upper([7, 9])`` of 0 up to it and -1e4 behind, ``hidden([7])`` of -inf,
     ``numbers([1, 0, 2])`` one of these, ``booleans([1, 0])`` one of true and false.  Tensors of kind `int` are indices
-    from 0 to 3, those of `bytes` are uint8."""
-    wanted = rule.test.get(p.name)
-    if wanted is None:
-        raise rule.source.error(f"`test:` gives no shape for {p.name}", 1, f"such as  {p.name}=[2, 7, 64]")
+    from 0 to 3, those of `bytes` are uint8.  None where one of several is left out."""
     positive = op_name(wanted) == "positive"
     shape = literal(wanted.args[0] if isinstance(wanted, ast.Call) else wanted)
+    if shape is None:
+        return None
     if op_name(wanted) == "booleans":
         return TensorProto.BOOL, np.array(shape, np.bool_)
     if op_name(wanted) == "numbers":
@@ -297,6 +315,8 @@ def spelled(rule: Rule, variant: Variant) -> list[Statement]:
             return _at(ast.BinOp(chosen(node.left), node.op, chosen(node.right)), node)
         if isinstance(node, ast.UnaryOp):
             return _at(ast.UnaryOp(node.op, chosen(node.operand)), node)
+        if isinstance(node, ast.Starred):
+            return _at(ast.Starred(chosen(node.value), node.ctx), node)
         if isinstance(node, ast.Call):
             args = [chosen(a) for a in node.args]
             parameter = rule.parameter(op_name(node))

@@ -74,3 +74,42 @@ def test_a_name_that_is_near_is_offered() -> None:
     with pytest.raises(RuleError) as caught:
         unknown(source, "op", "Quux", ["Sin", "Cos"], 1)
     assert "did you mean" not in str(caught.value)
+
+
+STARS = """Sides(x, c, *, alpha)
+
+match:
+    z = Concat(*Elu(Conv(x, c), alpha=alpha), axis=1)
+    y = Exp(z)
+
+let:    n = *dim(x, 1)
+
+where:  len(n) > 1
+
+emit:   y = Concat(*Celu(Conv(x, c), alpha=alpha), axis=1)
+"""
+
+
+def test_lists_may_be_asked_for_as_a_whole_and_one_by_one(tmp_path: Path) -> None:
+    assert load(tmp_path, STARS).named("Sides")[0].starred == {"x", "c", "alpha"}
+
+
+@pytest.mark.parametrize(
+    ("place", "instead", "message"),
+    [
+        ("Exp(z)", "Exp(z) + x", "x stands for a list behind a `*`, and here for one value"),
+        ("*dim(x, 1)", "max(1, *x)", "a `*` stands before the last input of an op"),
+        ("*dim(x, 1)", "[*x]", "a `*` stands before the last input of an op"),
+        ("*Celu(Conv(x, c), alpha=alpha), axis=1", "*x, c, axis=1", "a `*` stands before the last input of an op"),
+        ("*Celu(Conv(x, c)", "*Celu(Concat(*x)", "a `*` stands before the last input of an op"),
+        ("*Elu(Conv(x, c), alpha=alpha), axis=1", "*Elu(Conv(x, *c), alpha=alpha), axis=1", "a `*` stands before"),
+    ],
+)
+def test_where_a_star_may_stand(tmp_path: Path, place: str, instead: str, message: str) -> None:
+    assert message in mistake(tmp_path, STARS.replace(place, instead, 1))
+
+
+@pytest.mark.parametrize("op", ["Mul", "Equal"])
+def test_operands_in_no_order_have_no_star(tmp_path: Path, op: str) -> None:
+    text = STARS.replace("Concat(*Elu(Conv(x, c), alpha=alpha), axis=1)", f"{op}(*Elu(Conv(x, c), alpha=alpha))")
+    assert f"{op} has its operands in no order, and no `*`" in mistake(tmp_path, text)

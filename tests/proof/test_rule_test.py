@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
+
+from onnxfuse.errors import RuleError
 from onnxfuse.language import catalogue as language
+from onnxfuse.language.parse import parse_text
 from onnxfuse.proof import rule_test
 
 
@@ -34,3 +39,19 @@ def test_the_template_passes_as_it_is(tmp_path: Path) -> None:
     outcomes = list(rule_test.check(catalogue.named("MyNorm")[0], catalogue))
     assert outcomes
     assert all(outcome.passed for outcome in outcomes), [o.text for o in outcomes if not o.passed]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ("x=[[2,3],[2,5]]; alpha=[0.5]", "`test:` gives lists of different lengths for what is behind a `*`"),
+        ("x=[2,3]; alpha=[0.5,0.25]", "x stands for a list, and its test for the shape of each"),
+    ],
+)
+def test_a_list_is_tested_with_a_shape_for_each(shapes: str, message: str) -> None:
+    text = (
+        "Sides(x, *, alpha)\nmatch: y = Concat(*Elu(Sin(x), alpha=alpha), axis=-1)\n"
+        "emit: y = Concat(*Elu(Cos(x), alpha=alpha), axis=-1)\ntest: "
+    )
+    with pytest.raises(RuleError, match=re.escape(message)):
+        list(rule_test.check(parse_text(text + shapes, "sides.rule"), language.load()))

@@ -141,6 +141,24 @@ def test_batch_normalization_behind_two_convolutions_goes(concat: bool) -> None:
     assert done.report.validation.verdict == "equal"
 
 
+@pytest.mark.parametrize("count", [2, 3, 5, 8, 16])
+def test_batch_normalization_behind_any_number_of_convolutions_goes(count: int) -> None:
+    branches: list[Branch] = [{"kernel": 1 + 2 * (i % 3), "norm": False, "group": 1 + i % 2} for i in range(count)]
+    done = onnxfuse.optimize(model(branches, [9, 8], concat=True, outer=True))
+    assert "BatchNormalization" not in ops(done.model)
+    assert ops(done.model).count("Conv") == count
+    assert done.report.validation.verdict == "equal"
+
+
+def test_batch_normalization_stays_behind_what_is_no_convolution_or_is_read_elsewhere() -> None:
+    branches: list[Branch] = [{"kernel": 3, "norm": False}, {"kernel": 0, "norm": False}, {"kernel": 1, "norm": False}]
+    assert "BatchNormalization" in ops(fuse(model(branches, [9, 8], concat=True, outer=True), CATALOGUE).model)
+    shared = model([{"kernel": 3, "norm": False}] * 5, [9, 8], concat=True, outer=True)
+    shared.graph.output.append(onnx.ValueInfoProto(name="c2"))
+    assert ops(fuse(shared, CATALOGUE).model).count("Conv") == 5
+    assert "BatchNormalization" in ops(fuse(shared, CATALOGUE).model)
+
+
 def test_a_branch_that_something_else_reads_is_not_computed_twice() -> None:
     proto = model(ONE["RepVGG that strides"][0], [9, 8])
     proto.graph.output.append(onnx.ValueInfoProto(name="n1"))
