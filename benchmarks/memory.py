@@ -2,12 +2,14 @@
 
     python -m benchmarks.memory                                 a decoder of 0.5 GB, plain and in float16
     python -m benchmarks.memory --layers 8 --hidden 2048        the same of 2.2 GB
+    python -m benchmarks.memory mlp                    matrices of 0.26 GB, 2.1 GB together
+    python -m benchmarks.memory inside                          the same in one file
 
-The model (`benchmarks.synthetic`) is written to a temporary folder, `--folder` says in which.  What counts is what all
-processes of a run hold together, as Linux tells it in /proc: every page that a process has in memory, those of files
-that it has mapped included, and a page that two processes share twice.  One line a run: the most that was held, how
-many times the size of the model that is, how much of it was no file, and what `optimize` said.  Exits with 1 where a
-run fails or holds more than `--most` times the model's size.
+The models (`benchmarks.synthetic`) are written to a temporary folder, `--folder` says in which.  What counts is what
+all processes of a run hold together, as Linux tells it in /proc: every page that a process has in memory, those of
+files that it has mapped included, and a page that two processes share twice.  One line a run: the most that was held,
+how many times the size of the model that is, how much of it was no file, and what `optimize` said.  Exits with 1 where
+a run fails or holds more than `--most` times the model's size.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .synthetic import decoder
+from .synthetic import decoder, mlp
 
 _PAUSE = 0.02
 """Seconds between two looks."""
@@ -98,22 +100,28 @@ def _size(model: Path) -> int:
 def main() -> int:
     """Make the model, and optimize it in each precision."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("model", nargs="?", choices=("decoder", "mlp", "inside"), default="decoder")
+    parser.add_argument("--layers", type=int, help="8, of an MLP 4")
+    parser.add_argument("--hidden", type=int, help="1024, of an MLP 4064")
     parser.add_argument("--vocabulary", type=int, default=16000)
     parser.add_argument("--precision", nargs="*", default=["fp32", "fp16"], help="fp32 is none")
     parser.add_argument("--most", type=float, default=2.5, help="times the model's size that may be held")
     parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()
+    usual = (8, 1024) if arguments.model == "decoder" else (4, 4064)
+    layers, hidden = arguments.layers or usual[0], arguments.hidden or usual[1]
     good = True
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        model = Path(folder) / "decoder.onnx"
-        decoder(model, arguments.layers, arguments.hidden, arguments.vocabulary)
+        model = Path(folder) / f"{arguments.model}.onnx"
+        if arguments.model == "decoder":
+            decoder(model, layers, hidden, arguments.vocabulary)
+        else:
+            mlp(model, layers, hidden, inside=arguments.model == "inside")
         size = _size(model)
-        print(f"{size / 1e9:.2f} GB, {arguments.layers} layers of width {arguments.hidden}")
+        print(f"{size / 1e9:.2f} GB, {arguments.model} of {layers} layers of width {hidden}", flush=True)
         for precision in arguments.precision:
             asked = [] if precision == "fp32" else ["--precision", precision]
-            output = Path(folder) / "out" / "decoder.onnx"
+            output = Path(folder) / "out" / model.name
             output.parent.mkdir(exist_ok=True)
             run = watched([sys.executable, "-m", "onnxfuse", "optimize", str(model), "-o", str(output), *asked])
             for file in output.parent.iterdir():

@@ -5,6 +5,7 @@ python -m benchmarks.synthetic huge huge.onnx        6.4 GB of external weights,
 python -m benchmarks.synthetic bert bert.onnx        BERT-base: 109 million parameters in one file
 python -m benchmarks.synthetic unlike unlike.onnx    100,000 nodes of which no stretch is like another
 python -m benchmarks.synthetic decoder decoder.onnx  8 layers of a decoder: 2.2 GB of external weights
+python -m benchmarks.synthetic mlp mlp.onnx          4 layers of two products: 2.1 GB of external weights
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+
+from onnxfuse.model import protobuf
 
 OPSET = 17
 _PAGE = 4096
@@ -76,9 +79,13 @@ class _Writer:
 
     def save(self, path: Path, inputs: list[onnx.ValueInfoProto], output: onnx.ValueInfoProto) -> None:
         opsets = [helper.make_opsetid("", OPSET)]
-        graph = helper.make_graph(self.nodes, path.stem, inputs, [output], self.initializers)
+        graph = helper.make_graph(self.nodes, path.stem, inputs, [output])
         model = helper.make_model(graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets))
-        path.write_bytes(model.SerializeToString())
+        self.initializers.reverse()
+        while self.initializers:  # each is there once
+            model.graph.initializer.append(self.initializers.pop())
+        with path.open("wb") as file:
+            file.writelines(protobuf.pieces(model)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +218,38 @@ def decoder(path: Path, layers: int = 8, hidden: int = 2048, vocabulary: int = 3
     writer.save(path, [ids], _float("logits", ["batch", length, vocabulary]))
 
 
+def mlp(path: Path, layers: int = 4, hidden: int = 4064, *, inside: bool = False) -> None:
+    """`layers` of LayerNormalization, product, GELU, product and sum, all decomposed and four times as wide inside.
+
+    Input and output are float32 ["batch", `hidden`].  The weights, random ones of 2.1 GB, are `path` + ".data", or
+    `inside` the file, which protobuf ends at 2 GiB.
+    """
+    shape, rng = _Shape(hidden, 1, 4 * hidden), np.random.default_rng(0)
+    if inside:
+        _mlp(path, _Writer(), layers, shape, rng)
+        return
+    data = path.with_name(path.name + ".data")
+    with data.open("wb") as file:
+        _mlp(path, _ExternalWriter(file=file, location=data.name), layers, shape, rng)
+
+
+def _mlp(path: Path, writer: _Writer, layers: int, shape: _Shape, rng: np.random.Generator) -> None:
+    _constants(writer, shape)
+    x = "x"
+    for layer in range(layers):
+        writer.scope, prefix = f"/layers.{layer}", f"layers.{layer}"
+
+        def linear(value: str, part: str, rows: int, columns: int, prefix: str = prefix) -> str:
+            weight = writer.weight(f"{prefix}.{part}.weight", _random(rng, rows, columns))
+            return writer.linear(value, weight, writer.weight(f"{prefix}.{part}.bias", _random(rng, columns)))
+
+        normal = writer.layer_norm(x, *_norm_weights(writer, shape, f"{prefix}.norm"))
+        inner = writer.gelu(linear(normal, "up", shape.hidden, shape.inner))
+        x = writer.node("Add", linear(inner, "down", shape.inner, shape.hidden), x)
+    _name_output(writer, "y")
+    writer.save(path, [_float("x", ["batch", shape.hidden])], _float("y", ["batch", shape.hidden]))
+
+
 @dataclass(slots=True, kw_only=True)
 class _ExternalWriter(_Writer):
     """One whose large weights go to a file, at page boundaries."""
@@ -336,6 +375,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "bert": bert_base,
     "unlike": unlike,
     "decoder": decoder,
+    "mlp": mlp,
 }
 
 

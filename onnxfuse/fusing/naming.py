@@ -21,6 +21,10 @@ from onnxfuse.model.walk import Owner, owners
 
 from .fused import Fused
 
+_QUANTIZERS = frozenset({"DequantizeLinear", "QuantizeLinear", "ReduceMax", "ReduceMin"})
+"""Ops that onnxruntime's quantizers call by what they read, as we do, and do not ask whether there is such a name
+(onnxruntime/python/tools/quantization/calibrate.py, quant_utils.py)."""
+
 
 @dataclass(frozen=True)
 class Naming:
@@ -130,7 +134,8 @@ def _of_node(node: NodeProto, naming: Naming, names: Names, led_to: Mapping[str,
     for name in node.output:
         if name and name not in naming.taken:
             told = led_to.get(name, "onnxfuse/")
-            found[name] = made = names.unique(f"{told}_{kind}" if told != "onnxfuse/" else f"{told}{kind}")
+            link = "" if told == "onnxfuse/" else "/" if kind in _QUANTIZERS else "_"
+            found[name] = made = names.unique(f"{told}{link}{kind}")
             naming.given[made] = told, made.removeprefix(told)
     return found
 

@@ -223,16 +223,21 @@ def settle(first: Path, final: Path, write: Callable[[], None]) -> Path:
     return final
 
 
-def spill(model: onnx.ModelProto, target: Path) -> None:
-    """Moves the weights of `model` to the file `target`, which is beside it."""
+def spill(model: onnx.ModelProto, target: Path, numbers: Callable[[onnx.TensorProto], Iterator[bytes]]) -> None:
+    """Moves the weights of `model` to the file `target`, which is beside it; `numbers` reads them, in pieces, nothing
+    of those that stay where they are."""
     with explained(target, writing=True), renamed_to(target) as temporary, open(temporary, "xb") as file:
         for tensor in tensors(model):
-            if not tensor.HasField("raw_data") or len(raw := tensor.raw_data) < _SPILL_BYTES:
+            pieces = numbers(tensor)
+            first = next(pieces, b"")
+            if len(first) < _SPILL_BYTES:
                 continue
             file.seek(-file.tell() % PAGE, os.SEEK_CUR)
-            place = {"location": target.name, "offset": str(file.tell()), "length": str(len(raw))}
-            file.write(raw)
+            start = file.tell()
+            file.writelines(chain((first,), pieces))
+            place = {"location": target.name, "offset": str(start), "length": str(file.tell() - start)}
             tensor.ClearField("raw_data")
+            tensor.ClearField("external_data")
             tensor.data_location = onnx.TensorProto.EXTERNAL
             tensor.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in place.items())
         file.flush()

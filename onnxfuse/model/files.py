@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from onnxfuse.errors import ModelError, OutputError
-from onnxfuse.model import diagnosis, external_data, onnxruntime_ops, protobuf, toposort, validity
+from onnxfuse.model import diagnosis, external_data, inside, onnxruntime_ops, protobuf, toposort, validity
 from onnxfuse.system.atomic_write import explained, removed_on_failure, replace
 
 from .spool import Spool
@@ -27,24 +28,19 @@ _PROTOBUF_LIMIT = 2 * _GIB - 1
 _LARGE = 2**16
 
 
-def read(path: Path, *, weights: bool = True, content: bytes | None = None) -> onnx.ModelProto:
+def read(path: Path, *, weights: bool = True, content: bytes | None = None, in_place: bool = False) -> onnx.ModelProto:
     """The model in the file `path`, checked by onnx.checker, its nodes in order; its external data stays on disk.
 
     Without `weights` that may also be missing.  With `content`, what came from elsewhere is read as if it stood there.
+    Large weights inside the file become external data of it if they may stay `in_place` (`inside`): `write` writes
+    them inside again, and nobody else may.
 
     Raises:
         ModelError: there is no such file, it is not a model, onnx.checker rejects it, it is of an opset or IR version
             that the installed onnx does not know, or its external data is missing, cut off or outside its folder.
     """
-    data = _content(path) if content is None else content
-    try:
-        model: onnx.ModelProto = onnx.ModelProto.FromString(data)
-    except DecodeError:
-        raise ModelError(f"{path} {diagnosis.unreadable(data)}") from None
-    if not model.HasField("graph"):
-        # protobuf accepts an empty file, and many a file of another kind, as a message with nothing known in it.
-        raise ModelError(f"{path} {diagnosis.unreadable(data)}")
-    del data
+    left = inside.left_there(path) if in_place and content is None else None
+    model = left or _parsed(path, _content(path) if content is None else content)
     owners = list(bodies(model))
     validity.check_names(path, owners)
     validity.check_types(path, owners)
@@ -63,6 +59,17 @@ def read(path: Path, *, weights: bool = True, content: bytes | None = None) -> o
     return model
 
 
+def _parsed(path: Path, data: bytes) -> onnx.ModelProto:
+    try:
+        model: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    except DecodeError:
+        raise ModelError(f"{path} {diagnosis.unreadable(data)}") from None
+    if not model.HasField("graph"):
+        # protobuf accepts an empty file, and many a file of another kind, as a message with nothing known in it.
+        raise ModelError(f"{path} {diagnosis.unreadable(data)}")
+    return model
+
+
 def _content(path: Path) -> bytes:
     with explained(path):
         if path.is_dir():
@@ -77,13 +84,15 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
 
 
-def one_piece(model: onnx.ModelProto) -> Iterator[bytes]:
-    """The serialised model, in pieces, for where there is no folder to put more beside it.
+def one_piece(model: onnx.ModelProto, source: Path | None = None) -> Iterator[bytes]:
+    """The serialised model, in pieces, for where there is no folder to put more beside it; `source` is the file that it
+    was read from.
 
     Raises:
         OutputError: it has external data, or is larger than one file can be.
     """
-    pieces = None if external_data.places(model) else _pieces(model)
+    own = _own(source, None)
+    pieces = None if set(external_data.places(model)) - own.keys() else _pieces(model, own)
     if pieces is None:
         raise OutputError("a model with external data, or of more than 2 GiB, is no single file: name one with -o")
     return pieces
@@ -98,7 +107,7 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None, spo
     process's memory, under a name that is free there; one that a former run copied is used again.
 
     External data that a `spool` holds becomes ``<path>.data``: it is renamed, not copied, and `model` itself refers to
-    it there afterwards.
+    it there afterwards.  What was read `in_place` (`read`) goes inside the file again, be it from a spool.
 
     A model of more than 2 GiB cannot be one file.  Its weights of 1 kB and more go to ``<path>.data``, and `model`
     itself refers to them there afterwards: a second copy in memory would be as large as the first.
@@ -110,7 +119,8 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None, spo
         OutputError: `path` is `source` or its external data, or cannot be written.
         ModelError: external data that is to be copied is missing.
     """
-    places = external_data.places(model)
+    inner = _own(source, spool)
+    places = [place for place in external_data.places(model) if place not in inner]
     _refuse_overwriting(path, source, places)
     beside, copies, own = path.parent, dict[str, str](), list[tuple[Path, Path]]()
     with explained(path, writing=True), removed_on_failure(partial(_read_by, path)) as made:
@@ -126,18 +136,27 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None, spo
             external_data.refuse_missing(source, places)
             copies = {place: external_data.copy_beside(path, source.parent / place, place, made) for place in places}
         with external_data.relocated(model, copies):
-            pieces = _pieces(model)
+            pieces = _pieces(model, inner)
             if pieces is None:
                 taken = {*places, *copies.values(), *(file.name for pair in own for file in pair)}
                 own.append(external_data.beside(path, taken))
                 made += own[-1][:1]
-                external_data.spill(model, made[-1])
+                external_data.spill(model, made[-1], partial(inside.numbers, places=inner))
                 pieces = _pieces(model)
             if pieces is None:
                 raise OutputError(f"{path} would have more than 2 GiB even without its weights: split the model")
             replace(path, pieces)
             weights = [_settled(model, path, *pair, made) for pair in own]
         return [path, *(beside / copies.get(place, place) for place in places), *weights]
+
+
+def _own(source: Path | None, spool: Spool | None) -> dict[str, Path]:
+    """The files with weights that go inside the model's own, by the names that it has for them: the one that they were
+    in, and a spool of nothing else."""
+    if source is None:
+        return {}
+    spooled = spool is not None and spool.sources == {source.name}
+    return {source.name: source} | ({spool.path.name: spool.path} if spool is not None and spooled else {})
 
 
 def _read_by(path: Path, file: Path) -> bool:
@@ -262,10 +281,11 @@ def _refuse_overwriting(path: Path, source: Path | None, places: Sequence[str]) 
             raise OutputError(f"{path} holds the external data of {source}: give another file with -o")
 
 
-def _pieces(model: onnx.ModelProto) -> Iterator[bytes] | None:
-    """The serialised `model` in pieces; None if they are together more than protobuf can read."""
+def _pieces(model: onnx.ModelProto, own: Mapping[str, Path] = MappingProxyType({})) -> Iterator[bytes] | None:
+    """The serialised `model` in pieces, with the weights in its `own` files; None if they are together more than
+    protobuf can read."""
     try:
-        size, pieces = protobuf.pieces(model)
+        size, pieces = protobuf.pieces(model, partial(inside.written, places=own))
     except EncodeError:
         return None
     return pieces if size <= _PROTOBUF_LIMIT else None

@@ -6,7 +6,8 @@ Source: https://protobuf.dev/programming-guides/encoding/
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from mmap import mmap
+from typing import TypeAlias, TypeVar
 
 import onnx
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -16,6 +17,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 
+Buffer: TypeAlias = bytes | mmap
+"""What a message is in."""
 _LENGTH_DELIMITED = 2
 _Proto = TypeVar("_Proto", bound=Message)
 
@@ -46,36 +49,70 @@ def remove(messages: RepeatedCompositeFieldContainer[_Proto], unwanted: Callable
         del messages[kept:]
 
 
-def pieces(model: onnx.ModelProto) -> tuple[int, Iterator[bytes]]:
+def whole(message: Message) -> tuple[int, Iterator[bytes]]:
+    """The size in bytes of a serialised message, and its bytes, made when they are asked for."""
+    return message.ByteSize(), (message.SerializeToString(deterministic=True) for _ in range(1))
+
+
+def pieces(
+    model: onnx.ModelProto, written: Callable[[onnx.TensorProto], tuple[int, Iterator[bytes]]] = whole
+) -> tuple[int, Iterator[bytes]]:
     """The size in bytes of the serialised `model`, and its bytes in pieces of one initializer at most.
 
-    Together they are what ``model.SerializeToString(deterministic=True)`` is, without all weights in memory once more.
+    Together they are what ``model.SerializeToString(deterministic=True)`` is, without all weights in memory once more,
+    if initializers are `written` as they are.
 
     Raises:
         google.protobuf.message.EncodeError: an initializer has more than 2 GiB.
     """
-    if len(UnknownFieldSet(model)) or len(UnknownFieldSet(model.graph)) or not model.HasField("graph"):
+    if has_unknown_fields(model) or not model.HasField("graph"):
         # Where a field that this protobuf does not know belongs, only protobuf can say.
-        whole: bytes = model.SerializeToString(deterministic=True)
-        return len(whole), iter((whole,))
-    before, after = _around(model, GRAPH)
-    graph_before, graph_after = _around(model.graph, INITIALIZER)
-    sizes = [tensor.ByteSize() for tensor in model.graph.initializer]
-    weights = sum(len(_header(INITIALIZER, size)) + size for size in sizes)
-    graph = len(graph_before) + weights + len(graph_after)
-    start = before + _header(GRAPH, graph)
+        return whole(model)
+    before, after = around(model, GRAPH)
+    graph_before, graph_after = around(model.graph, INITIALIZER)
+    weights = [written(tensor) for tensor in model.graph.initializer]
+    graph = len(graph_before) + sum(len(header(INITIALIZER, size)) + size for size, _ in weights) + len(graph_after)
+    start = before + header(GRAPH, graph)
 
-    def written() -> Iterator[bytes]:
+    def all_pieces() -> Iterator[bytes]:
         yield start + graph_before
-        for tensor, size in zip(model.graph.initializer, sizes, strict=True):
-            yield _header(INITIALIZER, size)
-            yield tensor.SerializeToString(deterministic=True)
+        for size, parts in weights:
+            yield header(INITIALIZER, size)
+            yield from parts
         yield graph_after + after
 
-    return len(start) + graph + len(after), written()
+    return len(start) + graph + len(after), all_pieces()
 
 
-def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+def has_unknown_fields(model: onnx.ModelProto) -> bool:
+    """Has a model fields that this protobuf does not know, so that it must be serialised as a whole?"""
+    return bool(len(UnknownFieldSet(model)) or len(UnknownFieldSet(model.graph)))
+
+
+def edited(data: Buffer, start: int, end: int, *, number: int, change: Callable[[int, int], bytes]) -> bytes:
+    """The message in data[start:end], with what `change` makes of each field of this `number`, given where its content
+    starts and ends.
+
+    Raises:
+        IndexError: `data` is no such message, or such a field is no string of bytes.
+    """
+    parts, kept, at = list[bytes](), start, start
+    for found, begin, stop in fields(data, start, end):
+        if stop > end:
+            raise IndexError
+        if found == number:
+            if data[at] & 7 != _LENGTH_DELIMITED:
+                raise IndexError
+            content = change(begin, stop)
+            parts += [data[kept:at], header(number, len(content)), content]
+            kept = stop
+        at = stop
+    if at != end:
+        raise IndexError
+    return b"".join([*parts, data[kept:end]])
+
+
+def fields(data: Buffer, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """(field number, start, end) of each field of the message in data[at:end], as its headers claim.
 
     Raises:
@@ -99,14 +136,15 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         at = stop
 
 
-def _around(message: Message, number: int) -> tuple[bytes, bytes]:
+def around(message: Message, number: int) -> tuple[bytes, bytes]:
     """`message` serialised in two: the fields below `number`, and those above it."""
     below = part(message, lambda field: field < number).SerializeToString(deterministic=True)
     above = part(message, lambda field: field > number).SerializeToString(deterministic=True)
     return below, above
 
 
-def _header(number: int, length: int) -> bytes:
+def header(number: int, length: int) -> bytes:
+    """What stands before so many bytes of a field."""
     return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(length)
 
 
@@ -118,7 +156,7 @@ def _varint(number: int) -> bytes:
     return bytes((*out, number))
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: Buffer, at: int) -> tuple[int, int]:
     """The number that starts at `at`, and where the next thing starts."""
     value = shift = 0
     while True:

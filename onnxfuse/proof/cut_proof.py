@@ -280,10 +280,13 @@ def _apart(
     for seed, kind in enumerate(_MOVES):
         if not left:
             break
-        types = (equations[number].precision for number in left)
-        coarse = next((dtype for dtype in types if dtype.itemsize < _SINGLE), None)
-        for number, (truth, same) in _moved(models, part, left, feeds, seed, kind == "t", coarse).items():
-            equations[number].move(truth, same, kind == "t")
+        alike: dict[np.dtype[Any] | None, list[int]] = {}
+        for number in left:
+            own = equations[number].precision
+            alike.setdefault(own if own.itemsize < _SINGLE else None, []).append(number)
+        for coarse, numbers in alike.items():
+            for number, (truth, same) in _moved(models, part, numbers, feeds, seed, kind == "t", coarse).items():
+                equations[number].move(truth, same, kind == "t")
         left = [number for number in left if not equations[number].holds]
     return left
 
@@ -299,7 +302,7 @@ def _moved(
 ) -> dict[int, tuple[Any, Any]]:
     """What both models give in float64 with other last digits, by the number of the site; of those that run.
 
-    Numbers of the `coarse` type that sites compute in, if that is less than float32, have its last digits."""
+    Numbers of the `coarse` type that these sites compute in, if that is less than float32, have its last digits."""
 
     def widen(array: np.ndarray) -> np.ndarray:
         return moved(array, seed, coarse) if (array.size > 1) == tensors else float64.widened(array)

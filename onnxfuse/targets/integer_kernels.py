@@ -46,8 +46,10 @@ def integer_nodes(graph: Graph, *providers: str) -> dict[int, str]:
         return {}
     readers, found = _readers(graph), dict[int, str]()
     for (index, node), provider in product(enumerate(graph.nodes), providers):
+        if node.domain not in STANDARD:
+            continue
         kernel = _kernel(graph, node, readers, provider) or _of_weights(graph, node, provider)
-        if node.domain in STANDARD and kernel:
+        if kernel:
             found.setdefault(index, kernel)
         if node.op_type == "MatMulInteger" and (scaled := table(provider)["scaled"]):
             found.update(dict.fromkeys(_scaled(graph, index, readers), scaled))
@@ -59,6 +61,16 @@ def _real(graph: Graph, source: NodeProto) -> str:
     scale = _constant(graph, source.input[1])
     dtype = scale.data_type if scale is not None else graph.type_of(source.input[1])[0]
     return str(TensorProto.DataType.Name(dtype or TensorProto.FLOAT))
+
+
+def _is(node: NodeProto, *ops: str) -> bool:
+    """Is it one of these ops of ai.onnx, and not another's of the same name?"""
+    return node.op_type in ops and node.domain in STANDARD
+
+
+def _is_step(node: NodeProto, op: str) -> bool:
+    """Is it a QuantizeLinear, or a DequantizeLinear?  com.microsoft's compute what ai.onnx's do."""
+    return node.op_type == op and node.domain in _DOMAINS
 
 
 def _readers(graph: Graph) -> dict[str, list[int]]:
@@ -99,7 +111,7 @@ def _of_weights(graph: Graph, node: NodeProto, provider: str) -> str:
     weights, scale = (_constant(graph, name) for name in source.input[:2])
     if weights is None or scale is None or len(weights.dims) != 2:
         return ""
-    turned = graph.nodes[graph.producer[node.input[1]]].op_type == "Transpose"
+    turned = _is(graph.nodes[graph.producer[node.input[1]]], "Transpose")
     kind, scaled = TensorProto.DataType.Name(weights.data_type), _scaled_by(source, scale, turned)
     return str(entry["kernel"]) if kind in entry["types"] and scaled in entry["scaled"] else ""
 
@@ -119,7 +131,7 @@ def _scaled_by(source: NodeProto, scale: TensorProto, turned: bool) -> str:
 def _constant(graph: Graph, name: str) -> TensorProto | None:
     """The initializer of a name, or what a Constant node gives."""
     index = graph.producer.get(name, -1)
-    if index >= 0 and graph.nodes[index].op_type == "Constant":
+    if index >= 0 and _is(graph.nodes[index], "Constant"):
         return next((a.t for a in graph.nodes[index].attribute if a.name == "value"), None)
     return graph.constant_tensor(name)
 
@@ -128,9 +140,9 @@ def _source(graph: Graph, name: str) -> NodeProto | None:
     """The DequantizeLinear that gives a value, or what is seen of it in another shape."""
     while (index := graph.producer.get(name, -1)) >= 0:
         node = graph.nodes[index]
-        if node.op_type == "DequantizeLinear" and node.domain in _DOMAINS:
+        if _is_step(node, "DequantizeLinear"):
             return node
-        if node.op_type not in _PASSED:
+        if not _is(node, *_PASSED):
             return None
         name = node.input[0]
     return None
@@ -146,9 +158,9 @@ def _rounded(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]]
     name = node.output[0]
     while graph.uses.get(name, 0) == len(readers.get(name, ())) > 0:
         above = [graph.nodes[i] for i in readers[name]]
-        if all(user.op_type == "QuantizeLinear" and user.domain in _DOMAINS for user in above):
+        if all(_is_step(user, "QuantizeLinear") for user in above):
             return True
-        if len(above) > 1 or above[0].op_type not in (*_CLIPS, *_PASSED) or name != above[0].input[0]:
+        if len(above) > 1 or not _is(above[0], *_CLIPS, *_PASSED) or name != above[0].input[0]:
             return False
         name = above[0].output[0]
     return False
@@ -161,6 +173,6 @@ def _scaled(graph: Graph, index: int, readers: Mapping[str, Sequence[int]]) -> I
         if graph.uses.get(name) != 1 or len(readers.get(name, ())) != 1:
             return
         index = readers[name][0]
-        if graph.nodes[index].op_type != op:
+        if not _is(graph.nodes[index], op):
             return
         yield index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from onnx import ModelProto, parser
 
 from onnxfuse.fusing.fuse import fuse
@@ -48,6 +49,13 @@ def test_a_value_is_called_after_what_is_computed_from_it() -> None:
         "onnxfuse/Sqrt_2: y_Sqrt_2",
         "/block/Gelu: y",
     ]
+
+
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
+def test_no_value_is_called_as_a_quantizer_calls_its_own(op: str) -> None:
+    """onnxruntime's calibration adds y_ReduceMax and y_ReduceMin, without a look at what there is."""
+    text = f"v = {op} <keepdims = 1> (x) y = onnxfuse.Gelu(v)"
+    assert called(after(text, ["n1", "n3"])) == [f"onnxfuse/{op}: y/{op}", "/block/Gelu: y"]
 
 
 def test_numbers_follow_the_file() -> None:

@@ -234,3 +234,25 @@ def test_where_it_cannot_be_run_as_half_has_it_nothing_is_excused(monkeypatch: p
     monkeypatch.setattr("onnxfuse.proof.cut_proof.emulated", broken)
     compared = compare(*half_attention(0.125))
     assert (compared.count, {site.output for site in compared.wrong}) == (1, {"y"})
+
+
+FACTORS = """g (float[n, 8] x, float16[n, 8] u) => (float[n, 8] y, float16[n, 8] v)
+    <float a = {0}, float b = {0}, float16 c = {0}, float16 d = {0}> {
+    s = Mul(x, a) y = Mul(s, b) t = Mul(u, c) v = Mul(t, d) }"""
+FACTOR = """g (float[n, 8] x, float16[n, 8] u) => (float[n, 8] y, float16[n, 8] v)
+    <float a = {0}, float16 c = {0}> { y = Mul(x, a) v = Mul(u, c) }"""
+
+
+@pytest.mark.parametrize(("off", "wrong"), [(0.0, set()), (2e-5, {"y"})])
+def test_a_site_in_half_precision_excuses_none_in_float32_beside_it(off: float, wrong: set[str]) -> None:
+    """Its constants may have been rounded to half's last digits, be they numbers that half has or not."""
+    original, fused = parse(FACTORS), parse(FACTOR)
+    pair = np.float16(0.3), np.float16(0.7)
+    product = np.float64(pair[0]) * np.float64(pair[1])
+    numbers = {"a": np.float32(pair[0]), "b": np.float32(pair[1]), "c": pair[0], "d": pair[1]}
+    folded = {"a": np.float32(product * (1 + off)), "c": np.float16(product)}
+    for model, values in ((original, numbers), (fused, folded)):
+        for tensor in model.graph.initializer:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(values[tensor.name]), tensor.name))
+    compared = compare(original, fused)
+    assert (compared.count, {site.output for site in compared.wrong}) == (2, wrong)

@@ -76,6 +76,30 @@ def test_weights_of_few_bits_are_multiplied_as_they_are(op: str, scaled: str) ->
         assert Counter(integer_nodes(next(roots(model)), "cpu").values()) == kernels(model)
 
 
+MICROSOFT = "q = com.microsoft.QuantizeLinear(x, s, z)   d = com.microsoft.DequantizeLinear(q, s, z)"
+
+
+def test_the_steps_of_com_microsoft_are_those_of_ai_onnx() -> None:
+    model = quantized(f"{MICROSOFT} t = Add(d, d) y = com.microsoft.QuantizeLinear(t, s2, z2)")
+    graph = next(roots(model))
+    assert [graph.nodes[index].op_type for index in integer_nodes(graph, "cpu")] == ["Add"]
+    assert kernels(model).total()
+
+
+@pytest.mark.parametrize("name", ["a softmax", "behind views", "before a view", "dynamic", "of transposed weights"])
+def test_an_op_of_another_domain_is_another_op(name: str) -> None:
+    """Not even where it is called Cast, Mul, Transpose, DequantizeLinear or MatMulInteger."""
+    model = quantized(next(nodes for case, (nodes, _) in CASES.items() if case.startswith(name)))
+    graph = next(roots(model))
+    before = integer_nodes(graph, "cpu")
+    assert before
+    model.opset_import.add(domain="strange", version=1)
+    for node in model.graph.node:
+        if node.op_type in ("Transpose", "DequantizeLinear", "Cast", "MatMulInteger"):
+            node.domain = "strange"
+    assert not integer_nodes(next(roots(model)), "cpu")
+
+
 def test_the_table_is_what_onnxruntime_says_of_these() -> None:
     known = table("cpu")["ops"]
     for probe in (probe for probe in asked.PROBES if probe.op in {"Add", "Softmax", "MatMul", "Sqrt", "Where"}):

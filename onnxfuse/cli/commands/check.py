@@ -166,7 +166,7 @@ class _Judge:
         from onnxfuse.reporting.checked import Checked
         from onnxfuse.reporting.code_lines import located
 
-        model = read_model(path, weights=False)
+        model = read_model(path, weights=False, in_place=True)
         own, shapes = replace(self.build, base_dir=path.parent), sizes(self.shapes, self.settings, path)
         found = pipeline.report(model, own, shapes=shapes, measured=False, progress=progress)
         found.model = str(path)

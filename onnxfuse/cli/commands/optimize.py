@@ -185,7 +185,7 @@ class _Optimizer:
         place = self.places[path] if self.places is not None else None
         if place is not None and str(place) != paths.STREAM:
             atomic_write.refuse(place, filter(None, [self.given]))
-        model = read_model(path, weights=self.weights)
+        model = read_model(path, weights=self.weights, in_place=True)
         streamed = place if self.precision is not None and str(place) != paths.STREAM else None
         with spool.beside(streamed, model) as weights:
             done = pipeline.optimize(

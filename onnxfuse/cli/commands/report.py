@@ -147,7 +147,7 @@ class _Reporter:
         from onnxfuse.language import lookup
 
         start = time.perf_counter()
-        model = read_model(path, weights=False)
+        model = read_model(path, weights=False, in_place=True)
         node = lookup.node_named(self.explain, model) if self.explain else None
         found = pipeline.report(
             model,

@@ -157,12 +157,14 @@ def print_json(data: object) -> None:
     click.echo(to_json(data), nl=False)
 
 
-def read_model(path: Path, *, weights: bool = True) -> ModelProto:
-    """The model in a file, or the one that comes from stdin where that is called ``-``."""
+def read_model(path: Path, *, weights: bool = True, in_place: bool = False) -> ModelProto:
+    """The model in a file, or the one that comes from stdin where that is called ``-``; `in_place` as `files.read` has
+    it."""
     from onnxfuse.cli.paths import STREAM
     from onnxfuse.model import files
 
-    return files.read(path, weights=weights, content=sys.stdin.buffer.read() if str(path) == STREAM else None)
+    content = sys.stdin.buffer.read() if str(path) == STREAM else None
+    return files.read(path, weights=weights, content=content, in_place=in_place)
 
 
 def write_model(model: ModelProto, path: Path, source: Path, spool: Spool | None = None) -> list[Path]:
@@ -174,7 +176,7 @@ def write_model(model: ModelProto, path: Path, source: Path, spool: Spool | None
         return files.write(model, path, source=source, spool=spool)
     if sys.stdout.isatty():
         raise OutputError("stdout is a terminal, which a model is not for: redirect it, or name a file with -o")
-    for piece in files.one_piece(model):
+    for piece in files.one_piece(model, source):
         sys.stdout.buffer.write(piece)
     sys.stdout.flush()
     return [path]

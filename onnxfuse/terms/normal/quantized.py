@@ -3,6 +3,8 @@
 Q and DQ stand side by side then, and beside what is computed: so onnxruntime finds its kernels on integers.  Bytes with
 a sign stay as they are: on x86 it has most kernels for those without, and makes such of them only where it finds a Q
 and a DQ, and no view around that it would have to move first (core/optimizer/qdq_transformer/qdq_s8_to_u8.cc).
+
+com.microsoft's Q and DQ compute what ai.onnx's do, of which they have more types (docs/ContribOperators.md).
 """
 
 from __future__ import annotations
@@ -24,12 +26,16 @@ _LEAST, _MOST = 1e-30, 1e30
 """Scales by which no number of steps overflows float32, or loses its last digits."""
 
 
-@law("QuantizeLinear", "QuantizeLinear(DequantizeLinear(q, c), c) = q")
+_QUANTIZE = "QuantizeLinear com.microsoft.QuantizeLinear"
+_DEQUANTIZE = "DequantizeLinear com.microsoft.DequantizeLinear"
+
+
+@law(_QUANTIZE, "QuantizeLinear(DequantizeLinear(q, c), c) = q")
 def _again(a: Applied) -> Term | None:
     """Of q steps of a scale, float32 gives q of them again: two roundings of a number below 2^8 are off by 2^-15.  In
     bfloat16 they may be off by one, and in float16 a few steps of a large scale overflow."""
     x = a.args[0]
-    if x.op != "DequantizeLinear" or x.args[1:] != tuple(a.args[1:]) or a.attrs.get("block_size"):
+    if x.op not in _DEQUANTIZE.split() or x.args[1:] != tuple(a.args[1:]) or a.attrs.get("block_size"):
         return None
     q, scale = x.args[:2]
     several = scale.shape not in ((), (1,))
@@ -69,12 +75,12 @@ def _of_converted_rows(a: Applied) -> Term | None:
     return reshape(a.terms, inner, a.shape)
 
 
-@law("QuantizeLinear", "QuantizeLinear(T(x), c) = T(QuantizeLinear(x, c))")
+@law(_QUANTIZE, "QuantizeLinear(T(x), c) = T(QuantizeLinear(x, c))")
 def _quantized_view(a: Applied) -> Term | None:
     return _view_of(a) if a.dtype == TensorProto.UINT8 else None
 
 
-@law("DequantizeLinear", "DequantizeLinear(T(q), c) = T(DequantizeLinear(q, c))")
+@law(_DEQUANTIZE, "DequantizeLinear(T(q), c) = T(DequantizeLinear(q, c))")
 def _dequantized_view(a: Applied) -> Term | None:
     return _view_of(a) if a.args[0].dtype == TensorProto.UINT8 else None
 

@@ -34,14 +34,18 @@ def t() -> Bytes:
     return Bytes()
 
 
-def test_views_move_outside(t: Bytes) -> None:
+@pytest.mark.parametrize("domain", ["", "com.microsoft."])
+def test_views_move_outside(t: Bytes, domain: str) -> None:
+    quantize, dequantize = f"{domain}QuantizeLinear", f"{domain}DequantizeLinear"
     x, scale, zero = t.input("x", 2, 3, 4), t.number(0.5), t.zero(7)
-    q = t.op("QuantizeLinear", x, scale, zero)
-    d = t.op("DequantizeLinear", q, scale, zero)
-    assert t.op("QuantizeLinear", t.transpose(x, 0, 2, 1), scale, zero) is t.transpose(q, 0, 2, 1)
-    assert t.op("DequantizeLinear", t.reshape(q, 6, 4), scale, zero) is t.reshape(d, 6, 4)
-    moved = t.op("DequantizeLinear", t.op("QuantizeLinear", t.reshape(x, 6, 4), scale, zero), scale, zero)
+    q = t.op(quantize, x, scale, zero)
+    d = t.op(dequantize, q, scale, zero)
+    assert t.op(quantize, t.transpose(x, 0, 2, 1), scale, zero) is t.transpose(q, 0, 2, 1)
+    assert t.op(dequantize, t.reshape(q, 6, 4), scale, zero) is t.reshape(d, 6, 4)
+    moved = t.op(dequantize, t.op(quantize, t.reshape(x, 6, 4), scale, zero), scale, zero)
     assert t.reshape(moved, 2, 3, 4) is d
+    for other in ("QuantizeLinear", "com.microsoft.QuantizeLinear"):
+        assert t.op(other, d, scale, zero) is q
 
 
 def test_a_scale_for_each_index_moves_with_its_axis(t: Bytes) -> None:
