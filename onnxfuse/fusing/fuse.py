@@ -38,7 +38,6 @@ from onnxfuse.terms.term import Term
 
 from .fused import EVERY, SIMPLIFY, Banned, Fused, Progress
 from .naming import Naming
-from .regional import regional
 from .repeats.once import once as by_blocks
 from .settle import settle
 from .source import Source
@@ -150,8 +149,11 @@ def fuse(
         return fused, not any(room.short for room in rooms)
 
     done = by_blocks(source, banned, passes) or passes(source.lifted)[0]
-    wanted = catalogue.level >= REGIONS and catalogue.target.functions and not done.unread
-    return regional(source, done, banned, lambda model: passes(source.lifted.again(model))[0]) if wanted else done
+    if catalogue.level < REGIONS or not catalogue.target.functions or done.unread:
+        return done
+    from .regional import regional  # brings the rooms of regions and kernels, which no other level asks for
+
+    return regional(source, done, banned, lambda model: passes(source.lifted.again(model))[0])
 
 
 def _fuse(

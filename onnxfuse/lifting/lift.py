@@ -33,6 +33,7 @@ from .constants import constant_term
 from .effects import Effects
 from .node import lift_node
 from .operand_dims import together
+from .rewind import STEP, Rewind
 from .sharing import alike, shared_values
 from .view import View
 
@@ -57,18 +58,24 @@ def lift(
     # Files of other targets run wherever they are opened.
     providers = PROVIDERS if catalogue is None or catalogue.target.name != "ort" else (catalogue.target.provider,)
     shared, integer = shared_values(graph, of_nodes), integer_nodes(graph, *providers)
+    view = View(graph, Terms(), base_dir, parent, shared=shared, effects=of_nodes, unread=unread)
+    view.catalogue, view.integer, view.asked = catalogue, integer, asked
+    _lift_initializers(view)
+    start = Rewind(view)
+    start.mark()
     while True:
-        view = View(graph, Terms(), base_dir, parent, shared=shared | known.closed, effects=of_nodes, unread=unread)
-        view.catalogue, view.integer, view.asked = catalogue, integer, asked
         view.learned = {} if parent is None else known.learned
         _lift(view, known, steps)
         if (lasts := lasting(view, steps)) != steps:
             steps = lasts
-            continue
-        found = _known(view, _symbols(view))
-        if known.includes(found):
-            return view
-        known = known.joined(found)
+        else:
+            found = _known(view, _symbols(view))
+            if known.includes(found):
+                return view
+            known = known.joined(found)
+            view.shared |= known.closed
+        start.to(0)
+        start.mark()
 
 
 @dataclass(frozen=True)
@@ -200,22 +207,31 @@ def _tell(name: str, shape: Shape | None, taken: set[str], known: _Known) -> Sha
     return None if shape is None else tuple(dims)
 
 
-def _lift(view: View, known: _Known, steps: Mapping[str, Given]) -> None:
-    """The terms of every value of a scope, in one pass over its nodes; of a body, `steps` are what it is given."""
+def _lift_initializers(view: View) -> None:
+    """The terms of initializers, whatever else is known."""
     graph = view.graph
-    taken: set[str] = set()
     # Since IR version 4 an initializer that is also an input is a default, which a caller may override.
     overridable = set(graph.inputs) if graph.model.ir_version >= 4 else set()
     for name, tensor in graph.initializers.items():
-        if name in overridable:
-            continue
-        view.define(name, constant_term(view, name, tensor), tensor.data_type)
+        if name not in overridable:
+            view.define(name, constant_term(view, name, tensor), tensor.data_type)
+
+
+def _lift(view: View, known: _Known, steps: Mapping[str, Given]) -> None:
+    """The terms of all other values of a scope, in one pass over its nodes; of a body, `steps` are what it is given."""
+    graph = view.graph
+    taken: set[str] = set()
     for name in graph.inputs:
         if name not in view.terms_of:
             dtype, shape = graph.type_of(name)
             shape = met(view, name, _tell(name, shape, taken, known), steps.get(name))
             view.define(name, view.terms.input(name, shape, dtype), dtype)
-    for index, node in enumerate(graph.nodes):
-        for name, (term, dtype) in zip(node.output, lift_node(view, index, node), strict=False):
-            if name:
-                view.define(name, term, dtype)
+    rewind, index = Rewind(view), 0
+    while index < len(graph.nodes):
+        rewind.mark()
+        stop = min(index + STEP, len(graph.nodes))
+        for place, node in enumerate(graph.nodes[index:stop], index):
+            for name, (term, dtype) in zip(node.output, lift_node(view, place, node), strict=False):
+                if name:
+                    view.define(name, term, dtype)
+        index = rewind.after(stop)

@@ -15,6 +15,9 @@ PASSED_ON = SAME_ELEMENTS & (ELEMENTWISE | LIKE_FIRST)
 """Ops whose first output is their first input, of another type at most.  What is seen in another shape is closed there:
 laws may first move the view into a sum."""
 
+VIEWED = ("Reshape", "Transpose")
+"""Ops that give the elements of their operand in another shape or order."""
+
 
 def shared_values(graph: Graph, effects: Sequence[Effect]) -> set[str]:
     """The values that are used more than once, where nodes that compute the same count as one."""
@@ -59,6 +62,12 @@ def alike(terms: Iterable[Term], values: Mapping[str, Term]) -> frozenset[str]:
 
 
 def _is_open(term: Term, closed: set[tuple[str, tuple[Term, ...]]]) -> bool:
-    while term.op in ("Reshape", "Transpose") and len(term.args) == 1:
-        term = term.args[0]
+    term = seen(term)
     return not term.closed and (term.op, term.args) in closed
+
+
+def seen(term: Term) -> Term:
+    """What a term is in another shape or order; itself if it is none of these."""
+    while term.op in VIEWED and len(term.args) == 1:
+        term = term.args[0]
+    return term

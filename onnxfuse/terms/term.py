@@ -48,6 +48,8 @@ CLOSED = ("closed",)
 Attributes: TypeAlias = Mapping[str, Any]
 """The attributes of an op that is about to become a term."""
 Array: TypeAlias = "NDArray[Any]"
+Mark: TypeAlias = tuple[int, int, int, int, int]
+"""How much there is of each part of a table (`Terms.mark`); of terms first."""
 
 
 class Term:
@@ -132,6 +134,18 @@ class Terms:
         other = Terms()
         vars(other).update({name: copy(value) for name, value in vars(self).items()})
         return other
+
+    def mark(self) -> Mark:
+        """How far the table has come."""
+        return len(self._table), len(self._bits), len(self._numbers), self.unknowns, len(self.inferred)
+
+    def rewind(self, mark: Mark) -> None:
+        """Forget what was made since a mark: what is made next is what was made next then."""
+        terms, bits, numbers, self.unknowns, inferred = mark
+        parts: tuple[dict[Any, Any], ...] = (self._table, self._bits, self._numbers, self.inferred)
+        for part, size in zip(parts, (terms, bits, numbers, inferred), strict=True):
+            while len(part) > size:
+                part.popitem()
 
     def __len__(self) -> int:
         return len(self._table)
