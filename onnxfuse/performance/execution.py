@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from onnxfuse.errors import ModelError
 from onnxfuse.proof import inputs
 from onnxfuse.runtime.quiet import Session, SessionError
+from onnxfuse.runtime.session import counted
+
+if TYPE_CHECKING:
+    from onnxfuse.kernels.emulator.counts import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Run:
     """Fused ops that ran kernels."""
     bodies: dict[str, str]
     """Other fused ops, and why each ran its function body."""
+    counts: tuple[Counts, ...] = ()
+    """What each launch of a kernel costs on a card, where that was asked for."""
 
 
 def run(
@@ -40,16 +46,21 @@ def run(
     emulate: bool = False,
     rules: Sequence[Path] = (),
     in_memory: bool = False,
+    count: bool = False,
 ) -> Run:
     """Run `model`, which lies at `path`, or is only called so if it is `in_memory`, on what is `given`, or on generated
-    inputs.
+    inputs.  With `count`, kernels that are emulated are counted, in a second run.
 
     Raises ModelError where onnxruntime loads or runs it on no inputs, UsageError where inputs or shapes do not fit.
     """
     session = opened(model if in_memory else path, str(path), provider=provider, emulate=emulate, rules=rules)
     case, outputs = first_case(model, str(path), session, given=given, shapes=shapes, seed=seed)
     named, served = dict(zip(session.outputs, outputs, strict=True)), session.served
-    return Run(case.name, case.inputs, named, tuple(sorted(served.sources)), served.bodies)
+    counts: list[Counts] = []
+    if count:
+        with counted() as counts:
+            session.run(case.inputs)
+    return Run(case.name, case.inputs, named, tuple(sorted(served.sources)), served.bodies, tuple(counts))
 
 
 def opened(model: onnx.ModelProto | Path, name: str, base_dir: Path | None = None, **options: Any) -> Session:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ from .served import Served, examine
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
+
+    from onnxfuse.kernels.emulator.counts import Counts
+    from onnxfuse.kernels.emulator.device import Emulated
 
 Model = str | os.PathLike[str] | bytes | ModelProto
 Providers = Sequence[str | tuple[str, dict[str, Any]]]
@@ -141,7 +145,17 @@ def _cuda() -> Backend | None:
 
 @cache
 def _emulated() -> Backend:
+    device = _emulator()
+    return Backend(CPU, lambda stream: device)
+
+
+@cache
+def _emulator() -> Emulated:
     from onnxfuse.kernels.emulator.device import Emulated
 
-    device = Emulated()
-    return Backend(CPU, lambda stream: device)
+    return Emulated()
+
+
+def counted() -> AbstractContextManager[list[Counts]]:
+    """Within it, what each launch of an emulated session costs on a card is put into the list that it gives."""
+    return _emulator().counting()

@@ -22,6 +22,7 @@ from .work import begin, limited, read_model, seconds
 @rules
 @timeout
 @click.option("--emulate", is_flag=True, help="On a CPU, run the CUDA source of kernels, slowly.")
+@click.option("--count", is_flag=True, help="With --emulate: what each kernel costs on a card, by source line.")
 def run(
     model: Path,
     inputs: Path | None,
@@ -32,6 +33,7 @@ def run(
     rules: tuple[Path, ...],
     timeout: float | None,
     emulate: bool,
+    count: bool,
 ) -> None:
     """Run MODEL once, on given or generated inputs, and say what comes out.
 
@@ -42,13 +44,17 @@ def run(
     Example:
       onnxfuse run bert.fused.onnx --shape input_ids:1,128
       onnxfuse run bert.fused.onnx --inputs x.npz --outputs y.npz --provider cuda
+      onnxfuse run bert.fused.onnx --emulate --count
     """
-    from onnxfuse.cli import console, tables
+    from onnxfuse.cli import console, counts_text, tables
     from onnxfuse.cli.paths import STREAM
+    from onnxfuse.errors import UsageError
     from onnxfuse.model import files
     from onnxfuse.performance import execution
     from onnxfuse.system import atomic_write
 
+    if count and not emulate:
+        raise UsageError("--count counts what kernels do in the emulator: give --emulate, too")
     if outputs:
         atomic_write.refuse(outputs, filter(None, [model, inputs]))
     out = console.console()
@@ -60,6 +66,7 @@ def run(
         "shapes": shapes,
         "seed": seed,
         "emulate": emulate,
+        "count": count,
         "rules": rules,
         "in_memory": str(model) == STREAM,
     }
@@ -70,6 +77,8 @@ def run(
         out.print(f"  kernels: {', '.join(result.kernels)}")
     for op, reason in result.bodies.items():
         out.print(f"  {op} runs from its function body: {reason}")
+    if count:
+        counts_text.print_counts(out, result.counts)
     if outputs:
         files.write_arrays(outputs, result.outputs)
         out.print(f"  written to {outputs}")

@@ -19,7 +19,9 @@ from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import Argument, Array, Grid, Launch, nbytes
 from onnxfuse.kernels.device.host_products import NumPy
 
-from .library import ParameterType, RegionEntry, Run
+from .counts import ROOM, CountedEntry, Counts, CountsEntry
+from .counts import read as read_counts
+from .library import Library, ParameterType, RegionEntry, Run
 from .loaded import Kernel, kernel
 from .memory import ALIGNMENT, Region, Written, address, entry, guarded, regions_of, value
 
@@ -45,12 +47,16 @@ class Emulated:
     multiprocessors = 4
 
     def __init__(
-        self, checked: bool = True, order: Literal["forward", "reverse", "random"] = "forward", seed: int = 0
+        self,
+        checked: bool = True,
+        order: Literal["forward", "reverse", "random"] = "forward",
+        seed: int = 0,
     ) -> None:
         self.checked = checked
         self._order = ORDERS.index(order)
         self._seed = seed
         self._written = Written()
+        self._counts: list[Counts] | None = None
         self.vendor = NumPy(self.note_written)
 
     def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
@@ -94,11 +100,28 @@ class Emulated:
                 order=self._order,
                 seed=self._seed,
             )
+            counts = CountsEntry(places=(CountedEntry * ROOM)(), room=ROOM) if self._counts is not None else None
+            if counts is not None:
+                blocks.counts = ctypes.pointer(counts)
             with found.copies.one() as library:
                 library.launch(launch.entry, blocks)
+                if counts is not None and self._counts is not None:
+                    self._counts.append(_counted(library, launch, counts))
 
         alone = self.checked or launch.blocks * launch.threads < SPLIT
         _in_parts(run, launch.blocks, 1 if alone else min(launch.blocks, _processors()))
+
+    @contextmanager
+    def counting(self) -> Iterator[list[Counts]]:
+        """Within it, what each launch costs on a card is put into the list that it gives; the device is a checked one.
+
+        Arrays count as beginning on multiples of 256 bytes, as they do there, if on multiples of 16 here."""
+        assert self.checked, "launches are counted by what checks them"
+        before, self._counts = self._counts, []
+        try:
+            yield self._counts
+        finally:
+            self._counts = before
 
     @contextmanager
     def scratch(self, count: int) -> Iterator[NDArray[np.uint8]]:
@@ -144,6 +167,15 @@ class Emulated:
     def note_written(self, array: Array) -> None:
         """All of an array counts as written: no launch did it."""
         self._written.add(Region.of(array), np.ones(nbytes(array), np.uint8))
+
+
+def _counted(library: Library, launch: Launch, counts: CountsEntry) -> Counts:
+    """What the runtime counted, by source lines.  Raises KernelError where there was no room for all."""
+    if counts.used > ROOM:
+        raise KernelError(f"accesses at {counts.used} places in the code; {ROOM} can be counted")
+    codes = sorted({one.code for one in counts.places[: counts.used]})
+    places = dict(zip(codes, library.lines(codes), strict=True)) if codes else {}
+    return read_counts(f"{launch.source.name} {launch.entry}", launch.blocks, counts, places)
 
 
 def _in_parts(run: Callable[[int, int], None], blocks: int, parts: int) -> None:

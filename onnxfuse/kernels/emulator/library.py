@@ -6,10 +6,13 @@ import ctypes
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfuse.errors import KernelError
+
+from .counts import CountsEntry
 
 _stacks: list[int] = []
 """Stacks that no launch is using.  They belong to the process: it may have 65,530 mappings, and many libraries."""
@@ -55,6 +58,7 @@ class Run(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("message", ctypes.c_char_p),
         ("message_bytes", ctypes.c_uint64),
+        ("counts", ctypes.POINTER(CountsEntry)),
     ]
 
 
@@ -105,7 +109,7 @@ class Library:
         _stacks.append(stacks)
         if failed:
             text = message.value.decode(errors="replace")
-            text = CODE.sub(lambda found: self._line(found[1]), text)
+            text = CODE.sub(lambda found: self.lines([int(found[1], 16)])[0].partition(" ")[0], text)
             raise KernelError(SHARED.sub(lambda found: self._variable(int(found[1])), text))
 
     def _variable(self, offset: int) -> str:
@@ -118,14 +122,24 @@ class Library:
                 return f"byte {at - int(first, 16)} of {name.rpartition('::')[2]}"
         return f"byte {offset} of shared memory"
 
-    def _line(self, code: str) -> str:
-        """The source line of a code address: the innermost one that is the kernel's, not the emulator's."""
+    def lines(self, codes: Sequence[int]) -> list[str]:
+        """The source line of each code address: the innermost one that is the kernel's, not the emulator's, and in
+        brackets, where it is in another file, that of the kernel from which it is called."""
         tool = shutil.which("addr2line")
         if tool is None:
-            return f"code {code}"
-        command = [tool, "-i", "-e", str(self._image), code]
-        lines = subprocess.run(command, capture_output=True, text=True).stdout.split("\n")
-        places = [line.split(" ")[0] for line in lines if line and not line.startswith("?")]
-        own = [place for place in places if "/emulator/include/" not in place]
-        name, _, line = (own or places or [f"code:{code}"])[0].rpartition(":")
-        return f"{Path(name).name}:{line}"
+            return [f"code {code:x}" for code in codes]
+        command = [tool, "-a", "-i", "-e", str(self._image)]
+        asked = "\n".join(f"{code:x}" for code in codes)
+        told = subprocess.run(command, input=asked, capture_output=True, text=True).stdout
+        parts = re.split(r"^0x[0-9a-f]+\n", told, flags=re.MULTILINE)[1:]
+        return [_line(code, part) for code, part in zip(codes, parts, strict=True)]
+
+
+def _line(code: int, told: str) -> str:
+    """What addr2line says of an address, innermost first, as one place."""
+    places = [line.split(" ")[0] for line in told.split("\n") if line and not line.startswith("?")]
+    own = [place for place in places if "/emulator/include/" not in place]
+    names = [Path(place).name for place in own or places] or [f"code:{code:x}"]
+    innermost, outermost = names[0], names[-1]
+    same = innermost.partition(":")[0] == outermost.partition(":")[0]
+    return innermost if same else f"{innermost} ({outermost})"

@@ -16,11 +16,13 @@ import json
 import os
 import re
 import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from onnxfuse.errors import DependencyError, KernelError
 from onnxfuse.kernels.device.cuda import OPTIONS, first_error
@@ -58,15 +60,10 @@ class Resources:
 def resources(source: Source, architecture: str) -> dict[str, Resources]:
     """Compile for an architecture ("sm_90"): the resources of each `__global__` function.
 
-    What the compiler said is kept beside the emulator's libraries, and not asked again.  Raises KernelError with the
-    compiler's first error, and DependencyError without NVRTC.
+    What the compiler said and made is kept beside the emulator's libraries, and not asked again.  Raises KernelError
+    with the compiler's first error, and DependencyError without NVRTC.
     """
-    kept = _kept(source, architecture)
-    try:
-        log = kept.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        log = _compiled(source, architecture)
-        replace(kept, [log.encode()])
+    log = compiled(source, architecture).log
     return {
         found["entry"]: Resources(
             int(found["registers"]),
@@ -79,6 +76,25 @@ def resources(source: Source, architecture: str) -> dict[str, Resources]:
     }
 
 
+class Compiled(NamedTuple):
+    """What NVRTC makes of a source: what it says while it does, and the binary."""
+
+    log: str
+    cubin: bytes
+
+
+def compiled(source: Source, architecture: str) -> Compiled:
+    """A source compiled for an architecture, or what was kept of it; see `resources` for what is raised."""
+    kept = _kept(source, architecture)
+    try:
+        log, _, cubin = zlib.decompress(kept.read_bytes()).partition(b"\0")
+    except (FileNotFoundError, zlib.error):
+        found = _compiled(source, architecture)
+        log, cubin = found.log.encode(), found.cubin
+        replace(kept, [zlib.compress(log + b"\0" + cubin)])
+    return Compiled(log.decode(), cubin)
+
+
 def _options(architecture: str) -> list[str]:
     return [f"-arch={architecture}", *OPTIONS, "-ftz=true", "-Xptxas=-v"]
 
@@ -87,11 +103,10 @@ def _kept(source: Source, architecture: str) -> Path:
     """The file for what this compiler says of this source."""
     library = Path(_library()[0]._name)
     parts = [source.name, source.text, *_options(architecture), version(), library.name, str(library.stat().st_size)]
-    return kept_at(parts, ".log")
+    return kept_at(parts, ".cubin.z")
 
 
-def _compiled(source: Source, architecture: str) -> str:
-    """What NVRTC says while it compiles."""
+def _compiled(source: Source, architecture: str) -> Compiled:
     library, include = _library()
     program = ctypes.c_void_p()
     text, name = source.text.encode(), source.name.encode()
@@ -106,12 +121,15 @@ def _compiled(source: Source, architecture: str) -> str:
         library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(size.value)
         library.nvrtcGetProgramLog(program, buffer)
+        log = buffer.value.decode(errors="replace")
+        if code:
+            raise KernelError(f"{first_error(log)} (for {architecture})")
+        library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        cubin = ctypes.create_string_buffer(size.value)
+        library.nvrtcGetCUBIN(program, cubin)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
-    log = buffer.value.decode(errors="replace")
-    if code:
-        raise KernelError(f"{first_error(log)} (for {architecture})")
-    return log
+    return Compiled(log, cubin.raw)
 
 
 def version() -> str:
@@ -149,14 +167,17 @@ def committed() -> dict[str, dict[str, dict[str, Resources]]]:
     }
 
 
+def toolkits() -> list[Path]:
+    """Folders that may hold parts of the CUDA toolkit: that of its wheels, and $CUDA_PATH."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(root) / "cu13" for root in (spec.submodule_search_locations or [])] if spec else []
+    return [*roots, Path(toolkit)] if (toolkit := os.environ.get("CUDA_PATH")) else roots
+
+
 @cache
 def _library() -> tuple[ctypes.CDLL, Path]:
     """NVRTC and the folder of CUDA's headers."""
-    spec = importlib.util.find_spec("nvidia")
-    roots = [Path(root) / "cu13" for root in (spec.submodule_search_locations or []) if spec] if spec else []
-    if toolkit := os.environ.get("CUDA_PATH"):
-        roots.append(Path(toolkit))
-    for root in roots:
+    for root in toolkits():
         for folder in ("lib", "lib64"):
             for path in sorted((root / folder).glob("libnvrtc.so*")):
                 return ctypes.CDLL(str(path)), root / "include"

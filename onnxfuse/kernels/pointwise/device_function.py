@@ -10,9 +10,9 @@ from onnx import NodeProto
 
 from onnxfuse.errors import KernelError
 
-from .expressions import source
 from .expressions.index import Index, coordinates
-from .expressions.scalars import Scalars
+from .expressions.scalars import Scalar, Scalars
+from .expressions.source import Writer
 from .expressions.trace import trace
 from .expressions.values import Value, computed_type
 
@@ -41,4 +41,18 @@ def device_function(
     if any(v.size != 1 for v in values):
         raise KernelError(f"{name} is a function of single elements; its nodes make tensors")
     results = [(outputs[t], v.at(coordinates(Index(), v.shape))) for t, v in zip(outputs, values, strict=True)]
-    return source.function(name, [(computed_type(d), t) for t, d in inputs.items()], results)
+    return _function(name, [(computed_type(d), t) for t, d in inputs.items()], results)
+
+
+def _function(name: str, arguments: Sequence[tuple[str, str]], results: Sequence[tuple[str, Scalar]]) -> str:
+    """A device function of scalars: (C++ type, name) of what it takes, (name, expression) of what it returns by
+    reference.  Raises KernelError for an expression that depends on where it is evaluated."""
+    writer = Writer({})
+    texts = [writer.scalar(s) for _, s in results]
+    if writer.divisors or writer.numbers or writer.tables:
+        raise KernelError(f"{name} depends on positions, which a function of elements does not know")
+    head = [f"{type} {argument}" for type, argument in arguments] + [f"{s.type}& {result}" for result, s in results]
+    lines = [*writer.outer, *(f"{result} = {text};" for (result, _), text in zip(results, texts, strict=True))]
+    return (
+        f"__device__ __forceinline__ void {name}({', '.join(head)}) {{\n" + "".join(f"    {x}\n" for x in lines) + "}\n"
+    )

@@ -21,6 +21,7 @@ from .expressions.scalars import Scalar, Scalars
 from .expressions.trace import trace
 from .expressions.values import Value, size
 from .expressions.values import source as array
+from .tiles import across, probe, tiles
 
 WIDEST = 8
 """Most elements that one thread computes at a time."""
@@ -92,6 +93,8 @@ def _loop(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value],
     first = next(iter(values.values()))
     count, narrowest = first.size, min(v.dtype.itemsize for v in values.values())
     width = min(WIDEST, ACCESS // narrowest) if aligned else 1
+    if width > 1 and (found := _tiled(entry, inputs, values, width)):
+        return found
     while True:
         while count < 2 * width and width > 1:
             width //= 2
@@ -100,19 +103,57 @@ def _loop(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value],
             position = total([(variable("j", count // width), width), (variable("v", width, LANE), 1)])
         elements = _elements(values, position)
         used = reached([s for _, s in elements])
-        dtypes = {k: inputs[k].dtype.name for k in sorted({s.payload[0] for s in used if s.kind == "load"})}
+        dtypes = _dtypes(inputs, used)
         rest = _elements(values, variable("i", count)) if count % width else ()
         text = source.kernel(entry, dtypes, elements, rest, count, width)
         if width == 1 or text.vectors or not dtypes:
             break
         width //= 2
+    return _made(entry, inputs, values, used, text, count // width)
+
+
+def _tiled(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value], width: int) -> Loop | None:
+    """By squares of elements, where something is read along another axis than it is written."""
+    shapes = {v.shape for v in values.values()}
+    shape = next(iter(shapes))
+    if len(shapes) > 1 or len(shape) < 2 or width < 2:
+        return None
+    axis = across(_loads([v.at(probe(shape)) for v in values.values()]), shape, width)
+    if axis is None:
+        return None
+    count, places = size(shape), tiles(shape, axis, width)
+    elements = [(v.dtype.name, v.at(places.coordinates)) for v in values.values()]
+    used = reached([s for _, s in elements])
+    text = source.kernel(entry, _dtypes(inputs, used), elements, (), count, width, square=places.place)
+    return _made(entry, inputs, values, used, text, places.count)
+
+
+def _loads(results: Sequence[Scalar]) -> list[Scalar]:
+    return [s for s in reached(results) if s.kind == "load"]
+
+
+def _dtypes(inputs: Sequence[TensorType], used: Sequence[Scalar]) -> dict[int, str]:
+    """The element types of the inputs that are read."""
+    return {k: inputs[k].dtype.name for k in sorted({s.payload[0] for s in used if s.kind == "load"})}
+
+
+def _made(
+    entry: str,
+    inputs: Sequence[TensorType],
+    values: Mapping[int, Value],
+    used: Sequence[Scalar],
+    text: source.Text,
+    n: int,
+) -> Loop:
+    """The launch of a source whose loop has so many steps."""
+    count = next(iter(values.values())).size
     return Loop(
         Source(entry, Source.file(HEADER).text + text.body),
         entry,
-        tuple(dtypes),
+        tuple(_dtypes(inputs, used)),
         tuple(values),
         text.parameters,
-        count // width,
+        n,
         bytes_read(used, inputs, count),
         count * sum(s.flops for s in used),
     )

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from onnxfuse.kernels.device.device import Source, TensorType
 from onnxfuse.kernels.device.kernel import REAL
+from onnxfuse.kernels.device.types import DTYPES
 
+from .loops import loops
 from .pointwise import Pointwise, kernel
 
 SAMPLED: tuple[tuple[str, str, dict[str, Any], tuple[str, ...], tuple[tuple[int, ...], ...]], ...] = (
@@ -46,3 +49,7 @@ def samples() -> Iterator[tuple[str, Source]]:
             types = tuple(TensorType(kind, shape) for kind, shape in zip(kinds, shapes, strict=False))
             for loop in made._plan(types, (True,), True)[1]:
                 yield f"{op} {name} {dtype}", loop.source
+    turned = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]), helper.make_node("Relu", ["t"], ["y"])]
+    for dtype in REAL:
+        _, found = loops("Transpose", turned, {"x": TensorType(np.dtype(DTYPES[dtype]), (8, 512, 768))}, ["y"])
+        yield f"Transpose {dtype}", found[0].source

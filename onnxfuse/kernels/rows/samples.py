@@ -83,5 +83,6 @@ def samples() -> Iterable[tuple[str, Source]]:
         for name, text, shapes in REGIONS:
             body = parser.parse_function(f'<opset_import: ["": 20], domain: "onnxfuse"> Region_1 {text}')
             made = region(body, [dtype.name] * len(shapes), [dtype.name] * len(body.output))({})
-            found = launches(made, [TensorType(dtype, shape) for shape in shapes], MULTIPROCESSORS)
+            types, wanted = [TensorType(dtype, shape) for shape in shapes], [True] * len(body.output)
+            found = launches(made, types, MULTIPROCESSORS, wanted)
             yield f"Region {name} {dtype}", found[0].source

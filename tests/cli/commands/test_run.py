@@ -154,3 +154,25 @@ def test_a_model_from_stdin(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(model.read_bytes())))
     assert main(arguments) == 0
     assert capsys.readouterr().out.startswith("-: batch=2" if arguments[0] == "run" else "- against ")
+
+
+def test_what_kernels_cost_is_told(tmp_path: Path, capsys: Capture) -> None:
+    path, plain = tmp_path / "softmax.onnx", tmp_path / "plain.onnx"
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18, "onnxfuse": 1]> g (float[4, 9, 33] x) => (float[4, 9, 33] y)
+        { y = onnxfuse.Softmax <axis = 1> (x) }"""
+    )
+    body = """<opset_import: ["": 18], domain: "onnxfuse">
+        Softmax <axis: int = -1> (input) => (output) { output = Softmax <axis: int = @axis> (input) }"""
+    model.functions.append(parser.parse_function(body))
+    onnx.save(model, path)
+    assert main(["run", str(path), "--emulate", "--count"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "kernels: Softmax" in said
+    assert "softmax_columns.cu softmax_columns 1 " in said
+    assert main(["run", str(path), "--count"]) == 2
+    assert capsys.readouterr().err.endswith("give --emulate, too\n")
+    text = '<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
+    onnx.save(parser.parse_model(text), plain)
+    assert main(["run", str(plain), "--emulate", "--count"]) == 0
+    assert "no kernel was launched" in capsys.readouterr().out

@@ -63,7 +63,7 @@ def test_what_the_compiler_said_is_not_asked_again(monkeypatch: pytest.MonkeyPat
     asked: list[tuple[str, str]] = []
     compiled = nvrtc._compiled
 
-    def counted(source: Source, architecture: str) -> str:
+    def counted(source: Source, architecture: str) -> nvrtc.Compiled:
         asked.append((source.name, architecture))
         return compiled(source, architecture)
 

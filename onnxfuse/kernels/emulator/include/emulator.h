@@ -87,6 +87,16 @@ void access(const void *address, size_t bytes, Access kind, const void *code);
 // A copy to shared memory has begun, and until it is waited for nobody may look.
 void under_way(const void *address, size_t bytes, Site site);
 void fence();
+// What the counter is told of an access, where it is one on the card, too; see runtime/counter.cpp.
+enum class Space : uint8_t { global, shared };
+enum class Count : uint8_t { read, write, atomic };
+void count(Space space, const void *address, size_t bytes, Count kind, const void *code);
+extern int uncounted;
+// While it lives, accesses stand for none of the card's, or for others that are told.
+struct Uncounted {
+  EMULATOR_UNCHECKED Uncounted() { uncounted++; }
+  EMULATOR_UNCHECKED ~Uncounted() { uncounted--; }
+};
 
 // Lanes of `mask` each give a value and get the one of their `source`.
 template <class T>

@@ -44,10 +44,31 @@ inline void each(const F &, Visit visit) {
   }
 }
 
+// How the card moves a fragment: matrices [8, 8] of halves by ldmatrix.x4, sums in pairs.
+template <class T>
+EMULATOR_UNCHECKED __attribute__((noinline)) inline void count_load(const T *from, unsigned stride) {
+  using namespace ::emulator;
+  unsigned l = thread->lane;
+  count(Space::shared, from + l % 16 * stride + l / 16 * 8, 16, Count::read, __builtin_return_address(0));
+}
+template <class T>
+EMULATOR_UNCHECKED __attribute__((noinline)) inline void count_store(const T *to, unsigned stride) {
+  using namespace ::emulator;
+  unsigned l = thread->lane;
+  for (unsigned i = 0; i < 4; i++) {
+    const T *pair = to + (l / 4 + i % 2 * 8) * stride + l % 4 * 2 + i / 2 * 8;
+    count(Space::shared, pair, 2 * sizeof(T), Count::write, __builtin_return_address(0));
+  }
+}
+
 template <class F>
 inline void load(F &f, const typename F::element_type *from, unsigned stride, bool row, ::emulator::Site site) {
   check(from, stride, site);
-  each(f, [&](int i, int r, int c) { f.x[i] = from[row ? r * stride + c : c * stride + r]; });
+  count_load(from, stride);
+  {
+    ::emulator::Uncounted counted_already;
+    each(f, [&](int i, int r, int c) { f.x[i] = from[row ? r * stride + c : c * stride + r]; });
+  }
   ::emulator::meet(::emulator::Meeting::vote, ~0u, site);
 }
 
@@ -71,7 +92,11 @@ inline void store_matrix_sync(
     T *to, const fragment<accumulator, M, N, K, T> &f, unsigned stride, layout_t layout, EMULATOR_SITE) {
   emulator_detail::check(to, stride, site);
   bool row = layout == mem_row_major;
-  emulator_detail::each(f, [&](int i, int r, int c) { to[row ? r * stride + c : c * stride + r] = f.x[i]; });
+  emulator_detail::count_store(to, stride);
+  {
+    ::emulator::Uncounted counted_already;
+    emulator_detail::each(f, [&](int i, int r, int c) { to[row ? r * stride + c : c * stride + r] = f.x[i]; });
+  }
   ::emulator::meet(::emulator::Meeting::vote, ~0u, site);
 }
 template <class F, class V>

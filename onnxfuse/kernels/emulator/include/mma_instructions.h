@@ -23,13 +23,21 @@ EMULATOR_UNCHECKED inline void exchange_rows(unsigned (&into)[4], const uint16_t
   meet(Meeting::vote, ~0u, site);
 }
 
+EMULATOR_UNCHECKED __attribute__((noinline)) inline void count_row(const void *row) {
+  count(Space::shared, row, 16, Count::read, __builtin_return_address(0));
+}
+
 // Four matrices of 8 rows of 16 bytes: lane l gives the address of row l % 8 of matrix l / 8, and gets of each matrix
 // (l / 4, 2 * (l % 4)) and the element to its right; transposed, (2 * (l % 4), l / 4) and the one below.
 template <bool TRANSPOSED>
-inline void ldmatrix_x4(unsigned (&into)[4], const void *row, EMULATOR_SITE) {
+__attribute__((always_inline)) inline void ldmatrix_x4(unsigned (&into)[4], const void *row, EMULATOR_SITE) {
   if (uintptr_t(row) % 16) fail(site, "a matrix row's address must be a multiple of 16 bytes");
   uint16_t own[8];
-  for (int i = 0; i < 8; i++) own[i] = static_cast<const uint16_t *>(row)[i];
+  count_row(row);
+  {
+    Uncounted counted_already;
+    for (int i = 0; i < 8; i++) own[i] = static_cast<const uint16_t *>(row)[i];
+  }
   exchange_rows<TRANSPOSED>(into, own, site);
 }
 

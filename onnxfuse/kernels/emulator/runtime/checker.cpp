@@ -6,6 +6,7 @@
 // L. Lamport, CACM 21(7), 1978; as in FastTrack, C. Flanagan and S. Freund, PLDI 2009): so the order in which the
 // emulator happens to run the threads does not matter.
 #include "checker.h"
+#include "counter.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -214,15 +215,18 @@ void access(const void *where, size_t bytes, Access kind, const void *code) {
   if (inside(address, current_fiber()->stack, STACK)) return;
   const Launch &launch = *c.launch;
   bool write = kind != Access::read, atomic = kind == Access::update || kind == Access::exchange;
+  Count counted = atomic ? Count::atomic : write ? Count::write : Count::read;
   Touch touch = {"shared memory", 0, kind == Access::read || kind == Access::update, write, atomic, code};
   if (inside(address, launch.shared, launch.shared_bytes)) {
     touch.offset = size_t(address - launch.shared);
+    count(Space::shared, where, bytes, counted, code);
     return touch_shared(c.statics, touch, bytes);
   }
   constexpr size_t DYNAMIC = 232448;
   if (inside(address, emulator_dynamic_shared, DYNAMIC)) {
     touch.memory = "dynamic shared memory";
     touch.offset = size_t(address - emulator_dynamic_shared);
+    count(Space::shared, where, bytes, counted, code);
     return touch_shared(c.dynamics, touch, bytes);
   }
   if (address >= launch.image && address < emulator_image_end) return;  // Constants and built-in variables.
@@ -233,6 +237,7 @@ void access(const void *where, size_t bytes, Access kind, const void *code) {
     if (!inside(address, region.first, region.bytes)) continue;
     c.last_region = i;
     touch.offset = size_t(address - region.first);
+    count(Space::global, where, bytes, counted, code);
     return touch_global(region, c.globals[i], touch, bytes);
   }
   if (is_bookkeeping(address)) return;

@@ -13,6 +13,22 @@ struct Region {
   uint32_t writable;
 };
 
+// What the accesses of one kind at one place in the code came to.
+struct Counted {
+  uint64_t code;                // Relative to the image.
+  uint32_t kind, space;         // `Count` and `Space` of emulator.h.
+  uint64_t requests, lanes, possible;  // Instructions of warps, lanes that took part, lanes that there were.
+  uint64_t bytes;
+  uint64_t units, ideal;        // Sectors of global memory, wavefronts of shared memory.
+};
+
+struct Counts {
+  Counted *places;
+  uint64_t room, used;
+  uint64_t barriers;            // Passed by blocks.
+  uint64_t moved, compulsory;   // Sectors: what each block read and wrote, and what all together did.
+};
+
 struct Launch {
   void (*kernel)(void **);
   void **arguments;
@@ -30,6 +46,7 @@ struct Launch {
   uint64_t seed;
   char *message;
   uint64_t message_bytes;
+  Counts *counts;               // Null where nothing is counted.
 };
 
 }  // namespace emulator

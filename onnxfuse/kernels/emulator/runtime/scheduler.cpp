@@ -8,6 +8,7 @@
 
 #include "../include/emulator.h"
 #include "checker.h"
+#include "counter.h"
 #include "fiber.h"
 #include "launch.h"
 
@@ -135,6 +136,7 @@ void complete(Warp &warp, unsigned first, unsigned at) {
   Scheduler &s = *scheduler;
   Gathering done = warp.gatherings[at];
   warp.gatherings[at] = warp.gatherings[--warp.count];
+  if (done.arrived == warp.live) counted_warp_met(first / WARP);
   Thread *lanes = &s.threads[first];
   if (done.meeting == Meeting::exchange) {
     for (unsigned i = 0; i < WARP; i++) {
@@ -207,7 +209,7 @@ void start_block(uint64_t number) {
     t.copies->count = t.copies->groups = 0;
     t.time = 1;
   }
-  if (launch.checked) begin_block();
+  if (launch.checked) begin_counted_block(), begin_block();
   release(0, count, [](Thread &) { return true; });
 }
 
@@ -308,7 +310,7 @@ void barrier(Site site) {
   s.waiting_at = site;
   if (++s.waiting < s.live) return wait(State::at_barrier, site);
   s.waiting = 0;
-  if (s.launch->checked) barrier_passed();
+  if (s.launch->checked) counted_barrier(), barrier_passed();
   release(0, unsigned(s.threads.size()), [](Thread &t) { return t.state == State::at_barrier; });
 }
 
@@ -362,11 +364,11 @@ extern "C" __attribute__((visibility("default"))) int emulator_launch(const Laun
   if (!scheduler) scheduler = new Scheduler{};
   Scheduler &s = *scheduler;
   prepare(*launch);
-  if (launch->checked) begin_checks(*launch);
+  if (launch->checked) begin_checks(*launch), begin_counts(*launch);
   uint64_t count = launch->last_block - launch->first_block;
   for (uint64_t i = 0; i < count && !s.failed; i++)
     run_block(launch->first_block + (launch->order == 1 ? count - 1 - i : i));
   thread = nullptr;
-  if (launch->checked) end_checks();
+  if (launch->checked) end_counts(), end_checks();
   return s.failed;
 }

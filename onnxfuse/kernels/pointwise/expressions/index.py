@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from .scalars import Scalar
 
-LOOP, LANE = 1, 2
-"""What a value depends on, as a bit mask: the loop over vectors, the lane inside a vector."""
+LOOP, LANE, ROW = 1, 2, 4
+"""What a value depends on, as a bit mask: the loop over vectors, the lane inside a vector, the vector of several."""
 
 
 class Atom:

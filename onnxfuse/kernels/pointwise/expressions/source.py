@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.types import TYPES
 
-from .index import LANE, LOOP, Atom, Bound, Clamped, Guard, Index, Quotient, Read, Remainder, Valid, Variable
+from .index import LANE, LOOP, ROW, Atom, Bound, Clamped, Guard, Index, Quotient, Read, Remainder, Valid, Variable
 from .scalars import BOOL, FLOAT, LONG, Scalar
 from .trace import real
 
@@ -44,6 +43,7 @@ class Writer:
     width: int = 1
     wide: bool = False
     outer: list[str] = field(default_factory=list)
+    middle: list[str] = field(default_factory=list)
     inner: list[str] = field(default_factory=list)
     tables: dict[tuple[str, tuple[int | float | bool, ...]], str] = field(default_factory=dict)
     names: dict[Any, str] = field(default_factory=dict)
@@ -61,10 +61,14 @@ class Writer:
         return self.names[key]
 
     def statement(self, key: Any, prefix: str, type: str, text: str, depends: int) -> str:
-        """A named value; the statement stands outside the loop over lanes if it can."""
+        """A named value; the statement stands outside the loop over lanes if it can, and outside that over rows."""
         name = self.name(key, prefix)
-        (self.inner if depends & LANE else self.outer).append(f"const {type} {name} = {text};")
+        (self.inner if depends & LANE else self.before_lanes(depends)).append(f"const {type} {name} = {text};")
         return name
+
+    def before_lanes(self, depends: int) -> list[str]:
+        """Where statements stand that no lane changes."""
+        return self.middle if depends & ROW else self.outer
 
     def number(self, value: int, literal: bool = False) -> str:
         if literal or 0 <= value <= 1:
@@ -185,6 +189,8 @@ class Writer:
         """An element of an input, through a vector where the lanes read neighbours under one condition."""
         number, offset, guard, size = s.payload
         self.largest = max(self.largest, size)
+        if square := self._square(number, offset, guard):
+            return square
         vector = self._vector(offset, size)
         if vector is None or any(c.depends & LANE for c in guard):
             element = f"value(in{number}[{self.index(offset)}])"
@@ -194,13 +200,41 @@ class Writer:
         if key not in self.names:
             condition, address = self.guard(guard), f"in{number} + {count} * {self._grouped(self.index(start))}"
             name = self.name(key, "x")
-            self.outer.append(f"{TYPES[self.dtypes[number]]} {name}[{count}];")
-            self.outer.append(
+            before = self.before_lanes(start.depends | s.depends)
+            before.append(f"{TYPES[self.dtypes[number]]} {name}[{count}];")
+            before.append(
                 f"if ({condition}) load({name}, {address}); else zero({name});"
                 if guard
                 else f"load({name}, {address});"
             )
         return f"value({self.names[key]}[{self.index(within)}])"
+
+    def _square(self, number: int, offset: Index, guard: Guard) -> str:
+        """An element of a vector of neighbours from one row to the next, one for each lane; empty if it is none."""
+        width, rows = self.width, [a for a in offset.terms if isinstance(a, Variable) and a.depends == ROW]
+        rest = Index(offset.const, {a: c for a, c in offset.terms.items() if a not in rows})
+        lanes = [a for a in rest.terms if a.depends & LANE]
+        if (
+            not (rows and lanes and offset.terms[rows[0]] == 1)
+            or any(c % width for c in (rest.const, *rest.terms.values()))
+            or any(not isinstance(a, Variable) for a in lanes)
+            or rest.depends & ROW
+            or any(c.depends & (LANE | ROW) for c in guard)
+        ):
+            return ""
+        key = ("square", number, rest, guard)
+        if key not in self.names:
+            start = Index(rest.const // width, {a: c // width for a, c in rest.terms.items()})
+            condition, address = self.guard(guard), f"in{number} + {width} * {self._grouped(self.index(start))}"
+            name = self.name(key, "x")
+            load = f"load({name}[v], {address});"
+            self.outer += [
+                f"{TYPES[self.dtypes[number]]} {name}[{width}][{width}];",
+                "#pragma unroll",
+                f"for (int v = 0; v < {width}; ++v) "
+                + (f"if ({condition}) {load} else zero({name}[v]);" if guard else load),
+            ]
+        return f"value({self.names[key]}[v][u])"
 
     def _guarded(self, element: str, guard: Guard, type: str) -> str:
         return f"{self.guard(guard)} ? {element} : {zero(type)}" if guard else element
@@ -243,17 +277,25 @@ def kernel(
     count: int,
     width: int,
     wide: bool = False,
+    square: Index | None = None,
 ) -> Text:
     """The source of one loop over `count` elements, `width` at a time: `inputs` are numbers and element types of those
     that are read, `elements` the element type and expression of each output.
 
     Indices are 32-bit, or if `wide`, or where one may pass NARROW_LIMIT, 64-bit.
     Vectors are counted by `j` and their lanes by `v`; single elements by `i`, those of `rest` what the vectors leave.
+    Where there is a `square`, `j` counts `width` vectors at a time, `u` counts these, and it is where one is written.
     Arrays come first as parameters, inputs `in0` … and outputs `out0` …; then the count of vectors (and that of
     elements, where some are left), then numbers.
     """
     writer = Writer(inputs, width, wide)
-    lines = _vectors(writer, elements) if width > 1 else _singles(writer, elements)
+    lines = (
+        _squares(writer, elements, square)
+        if square is not None
+        else _vectors(writer, elements)
+        if width > 1
+        else _singles(writer, elements)
+    )
     vectors = "x" in writer.counts
     left = []
     single = Writer(inputs, 1, wide, tables=writer.tables, numbers=writer.numbers, divisors=writer.divisors)
@@ -262,12 +304,12 @@ def kernel(
         left += [f"        {line}" for line in _singles(single, rest)] + ["    }"]
     largest = max(count, writer.largest, single.largest)
     if largest >= NARROW_LIMIT and not wide:
-        return kernel(entry, inputs, elements, rest, count, width, wide=True)
+        return kernel(entry, inputs, elements, rest, count, width, wide=True, square=square)
     head = [f"const {TYPES[dtype]}* __restrict__ in{k}" for k, dtype in inputs.items()]
     head += [f"{TYPES[dtype]}* __restrict__ out{k}" for k, (dtype, _) in enumerate(elements)]
     head += ["Index count", *left[:1], *(f"Index {name}" for name in writer.numbers.values())]
     integer = np.int64 if wide else np.int32
-    counts = [count // width, *([count] if rest else [])]
+    counts = [count // (width if square is None else width * width), *([count] if rest else [])]
     parameters: list[np.generic] = [integer(n) for n in (*counts, *writer.numbers)]
     prepared = []
     for n, name in writer.divisors.items():
@@ -303,19 +345,37 @@ def table(name: str, type: str, values: tuple[int | float | bool, ...]) -> str:
 
 def _vectors(writer: Writer, elements: Sequence[tuple[str, Scalar]]) -> list[str]:
     """The body of a loop over vectors."""
+    lanes = _lanes(writer, elements, None)
+    return [*writer.outer, *lanes]
+
+
+def _squares(writer: Writer, elements: Sequence[tuple[str, Scalar]], square: Index) -> list[str]:
+    """The body of a loop over as many vectors as they have lanes; `square` is where the row `u` of them begins."""
+    lanes = _lanes(writer, elements, square)
+    return [
+        *writer.outer,
+        "#pragma unroll",
+        f"for (int u = 0; u < {writer.width}; ++u) {{",
+        *(f"    {line}" for line in [*writer.middle, *lanes]),
+        "}",
+    ]
+
+
+def _lanes(writer: Writer, elements: Sequence[tuple[str, Scalar]], place: Index | None) -> list[str]:
+    """One vector of each result, to `place` or where they follow each other."""
     width = writer.width
     results = [f"Rounded<{TYPES[dtype]}>::of({writer.scalar(s)})" for dtype, s in elements]
     inner = [*writer.inner, *(f"y{k}[v] = {text};" for k, text in enumerate(results))]
+    start = f"{width} * j" if place is None else writer.index(place)
     if writer.position:
         inner.insert(0, f"const Index i = {width} * j + v;")
     return [
-        *writer.outer,
         *(f"{TYPES[dtype]} y{k}[{width}];" for k, (dtype, _) in enumerate(elements)),
         "#pragma unroll",
         f"for (int v = 0; v < {width}; ++v) {{",
         *(f"    {line}" for line in inner),
         "}",
-        *(f"store(out{k} + {width} * j, y{k});" for k in range(len(elements))),
+        *(f"store(out{k} + {start}, y{k});" for k in range(len(elements))),
     ]
 
 
@@ -329,17 +389,3 @@ def division(n: int) -> list[np.generic]:
     """The fields of a `Divisor`: x / n is (high half of x · multiplier, plus x) >> shift, for 0 <= x < 2^31."""
     shift = (n - 1).bit_length()
     return [np.int32(n), np.uint32(((1 << 32) * ((1 << shift) - n)) // n + 1), np.int32(shift)]
-
-
-def function(name: str, arguments: Sequence[tuple[str, str]], results: Sequence[tuple[str, Scalar]]) -> str:
-    """A device function of scalars: (C++ type, name) of what it takes, (name, expression) of what it returns by
-    reference.  Raises KernelError for an expression that depends on where it is evaluated."""
-    writer = Writer({})
-    texts = [writer.scalar(s) for _, s in results]
-    if writer.divisors or writer.numbers or writer.tables:
-        raise KernelError(f"{name} depends on positions, which a function of elements does not know")
-    head = [f"{type} {argument}" for type, argument in arguments] + [f"{s.type}& {result}" for result, s in results]
-    lines = [*writer.outer, *(f"{result} = {text};" for (result, _), text in zip(results, texts, strict=True))]
-    return (
-        f"__device__ __forceinline__ void {name}({', '.join(head)}) {{\n" + "".join(f"    {x}\n" for x in lines) + "}\n"
-    )

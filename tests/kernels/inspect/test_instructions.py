@@ -1,0 +1,93 @@
+"""What compiled kernels execute, held to the committed counts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from onnxfuse.errors import DependencyError
+from onnxfuse.kernels.inspect import instructions, nvrtc, sass
+from onnxfuse.kernels.inspect.instructions import Counts, Way, counts, worse
+
+SOURCES = dict(instructions.chosen())
+TABLE = instructions.committed()
+
+
+def absent() -> str:
+    """Why nothing can be disassembled here, if so."""
+    try:
+        sass.version()
+    except DependencyError as error:
+        return str(error)
+    return ""
+
+
+def test_the_committed_table_has_every_source() -> None:
+    assert sorted(TABLE) == sorted(SOURCES)
+    assert {a for found in TABLE.values() for a in found} == set(nvrtc.ARCHITECTURES)
+
+
+@pytest.mark.skipif(bool(absent()), reason=absent())
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_kernel_executes_more_than_the_committed_table_says(name: str) -> None:
+    for architecture in nvrtc.ARCHITECTURES:
+        found = instructions.counted(SOURCES[name], architecture)
+        assert sorted(found) == sorted(TABLE[name][architecture])
+        for entry, now in found.items():
+            assert not worse(TABLE[name][architecture][entry], now), (architecture, entry)
+
+
+@pytest.mark.skipif(bool(absent()), reason=absent())
+def test_the_table_is_of_this_disassembler() -> None:
+    assert sass.version() == json.loads(instructions.TABLE.read_text())["nvdisasm"]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_kernel_that_is_counted_writes(name: str) -> None:
+    """One that is compiled without its outputs says nothing."""
+    for entries in TABLE[name].values():
+        assert all(found.whole.written for found in entries.values())
+
+
+PRODUCT = """
+.text.gemm:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+.L_x_0:
+        /*0010*/                   LDGSTS.E.BYPASS.128 [R5], desc[UR4][R2.64] ;
+        /*0020*/                   BAR.SYNC 0x0 ;
+        /*0030*/                   LDSM.16.M88.4 R4, [R5] ;
+        /*0040*/                   HMMA.16816.F32 R4, R8, R10, R4 ;
+        /*0050*/               @P1 BRA `(.L_x_0) ;
+        /*0060*/                   F2FP.F16.F32.PACK_AB R4, R5, R4 ;
+        /*0070*/                   HADD2.F32 R4, -RZ, R4.H0_H0 ;
+        /*0080*/                   STG.E.64 desc[UR4][R2.64], R4 ;
+        /*0090*/                   LDG.E.U16.CONSTANT R3, desc[UR4][R2.64] ;
+        /*00a0*/                   EXIT ;
+"""
+
+
+def test_what_is_counted() -> None:
+    found = counts(sass.functions(PRODUCT)["gemm"])
+    assert found.whole == Way(11, products=1, read=2, written=8, copied=16)
+    assert found.loop == Way(5, products=1, read=0, written=0, copied=16)
+    assert found.accesses == {"LDG 2": 1, "LDGSTS 16": 1, "LDSM 16": 1, "STG 8": 1}
+    assert (found.conversions, found.barriers) == (2, 1)
+    assert found.per_product == 5
+    assert found.per_element(2) == 6 / 4
+    assert found.bytes_per_access == pytest.approx(26 / 3)
+
+
+def test_what_has_become_worse_is_told_with_both_figures() -> None:
+    before = Counts(Way(100, 0, 32, 32, 0), Way(50, 0, 32, 32, 0), {"LDG 16": 2, "STG 16": 2}, 4, 0)
+    assert worse(before, before) == []
+    assert worse(before, replace(before, loop=replace(before.main, instructions=52))) == [
+        "main loop: 50 instructions for 64 bytes, now 52 for 64"
+    ]
+    assert worse(before, replace(before, loop=Way(100, 0, 64, 64, 0), whole=Way(150, 0, 64, 64, 0))) == []
+    assert worse(before, replace(before, accesses={"LDG 2": 16, "STG 16": 2})) == ["bytes of an access: 16.0, now 3.6"]
+    assert worse(before, replace(before, conversions=5, barriers=1)) == ["conversions: 4, now 5", "barriers: 0, now 1"]
+    product = replace(before, loop=Way(40, 10, 0, 0, 32))
+    assert worse(product, replace(product, loop=Way(44, 11, 0, 0, 32))) == []
+    assert worse(product, replace(product, loop=Way(44, 10, 0, 0, 64)))
