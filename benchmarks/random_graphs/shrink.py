@@ -18,9 +18,9 @@ from .judge import Original, Wrong
 Array = NDArray[Any]
 
 
-def fused(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
+def fused(model: onnx.ModelProto, target: str, runtime: str | None = None) -> onnx.ModelProto:
     """What the engine alone makes of a model."""
-    result = onnxfuse.optimize(model, target=cast(Any, target), validate="off").model
+    result = onnxfuse.optimize(model, target=cast(Any, target), runtime=runtime, validate="off").model
     assert isinstance(result, onnx.ModelProto)
     return result
 

@@ -9,6 +9,7 @@ import onnx
 from benchmarks.random_graphs.build import Choices
 from benchmarks.random_graphs.shrink import fused
 from onnxfuse.model.graph import family_of
+from onnxfuse.targets import runtimes
 
 from . import attentions, elementwise, moves, rows
 from .drawing import Draw, Drawing
@@ -18,6 +19,8 @@ from .table import DRAWERS
 
 assert all((attentions, elementwise, moves, rows))
 TARGETS = ("onnxfuse", "onnx")
+NEWEST = {"onnx": f"onnxruntime=={runtimes.known()[-1]}"}
+"""For whom files are: what older versions compute wrong is spelled out for them."""
 GUARD = ("IsInf", "Max", "ReduceMax", "Where")
 """What floors a mask before Attention (rules/fusions/6_masks/lowest.rule), and sets rows that it hides to 0 behind it
 (rules/targets/onnx/guard.rule)."""
@@ -66,8 +69,8 @@ def judged(drawn: Draw, *, deep: bool) -> Verdict:
         verdict.outcome, verdict.reason = REFUSED, str(error)
         return verdict
     for target in TARGETS:
-        result = fused(model, target)
-        nodes, allowed = counted(result), max(1, len(counted(fused(drawn.model, target))))
+        result = fused(model, target, NEWEST.get(target))
+        nodes, allowed = counted(result), max(1, len(counted(fused(drawn.model, target, NEWEST.get(target)))))
         if len(nodes) > allowed and verdict.outcome == FOLDED:
             reason = drawn.impossible or drawn.lacking.get(target, "")
             verdict.outcome = IMPOSSIBLE if reason else LEFT
