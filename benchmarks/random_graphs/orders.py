@@ -4,7 +4,7 @@ With f_i the factors of a product that Mul, Div, Reciprocal and Neg write, and M
 number of the type,
 
     sum_i max(log |f_i|, 0) > log M    some order has infinity on its way, and ends there or, times 0, at NaN
-    sum_i min(log |f_i|, 0) < log m    some order has 0 on its way
+    sum_i min(log |f_i|, 0) < log m    some order has 0 on its way, and no f_i is infinite
 
 and nothing else can.  A product of matrices of which one is multiplied by a number less than 1 before may be so
 afterwards: it leaves the range on its way where |A| |B| does.
@@ -45,11 +45,12 @@ def ordered(end: str, edit: Edit) -> None:
     """Each product of three factors and more gives `end`, "infinity", "nothing" or "NaN", where some order may."""
     if end != "nothing":
         _scaled_afterwards(end, edit)
-    read = {name: node.op_type for node in edit.nodes for name in node.input}
+    seen = {info.name for info in edit.model.graph.output}
+    seen |= {name for node in edit.nodes if node.op_type not in _PRODUCTS for name in node.input}
+    multiplied = {name for node in edit.nodes if node.op_type in _PRODUCTS for name in node.input} - seen
     for index, node in enumerate(edit.nodes):
         result = node.output[0]
-        inner = read.get(result) in _PRODUCTS
-        if node.op_type not in _PRODUCTS or inner or edit.kinds.get(result) not in RANGE:
+        if node.op_type not in _PRODUCTS or result in multiplied or edit.kinds.get(result) not in RANGE:
             continue
         factors = _factors(edit, result)
         if len(factors) < 3:
@@ -61,7 +62,11 @@ def ordered(end: str, edit: Edit) -> None:
         for value, divides in factors:
             size = edit.node("Log", edit.node("Abs", value))
             size = edit.node("Neg", size) if divides else size
-            parts.append(edit.node("Min" if low else "Max", size, zero))
+            part = edit.node("Min" if low else "Max", size, zero)
+            if low:  # 0 times infinity is NaN in any order
+                infinite = edit.node("Equal", size, edit.number(np.inf, result))
+                part = edit.node("Where", infinite, edit.number(np.nan, result), part)
+            parts.append(part)
         total = parts[0]
         for part in parts[1:]:
             total = edit.node("Add", total, part)

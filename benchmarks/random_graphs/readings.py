@@ -318,8 +318,8 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("lowest", _lowest),
     ("dead", _dead),
     ("guard", _guard),
+    ("small", small),  # before the logarithm is one of what is enormous
     ("enormous", enormous),
-    ("small", small),
     ("poison", rows.poison),
     ("lost", rows.lost),
     ("variance", rows.variance),

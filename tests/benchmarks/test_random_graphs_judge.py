@@ -202,6 +202,19 @@ def test_a_product_in_another_order_may_leave_the_range() -> None:
     assert Original(before, [Feed("near", {"x": near})]).wrong(wrong) is not None
 
 
+def test_a_product_that_something_else_reads_is_one_of_its_own() -> None:
+    """Of its factors one is 0, which no other makes 0 but a number."""
+    two, nothing = "d = Constant<value = float {2.0}>()", "c = Constant<value = float {0.0}>()"
+    types = "float[1,4] x", "float[1,4] y, float[1,4] z"
+    before = written(f"{two} {nothing} a = Mul(x, d) b = Mul(a, c) y = Cos(b) z = Mul(b, x)", *types)
+    after = written(f"{nothing} b = Mul(x, c) y = Cos(b) z = Mul(b, x)", *types)
+    fed = Feed("far", {"x": np.array([[3e38, 1, -3e38, np.inf]], np.float32)})
+    assert Original(before, [fed]).wrong(after) is None
+    always = written("c = Constant<value = float {1.0}>() a = Sub(x, x) n = IsNaN(a) y = Where(n, c, c) "
+                     "f = Constant<value = float {0.0}>() z = Where(n, f, f)", *types)  # fmt: skip
+    assert Original(before, [fed]).wrong(always) is not None, "0 times infinity is NaN in any order"
+
+
 def test_a_product_of_matrices_may_be_scaled_afterwards() -> None:
     scale = "c = Constant<value = float {0.25}>()"
     types = "float[1,2] x, float[2,1] y", "float[1,1] z"

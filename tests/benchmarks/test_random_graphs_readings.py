@@ -77,6 +77,11 @@ READ = {
         "a = Softplus(x) b = Mul(a, a) y = Softplus(b)",
         "float[b,s,4] x",
     ),
+    "the logarithm of one that is enormous or nothing": (
+        f"{ZERO} e = Exp(x) a = Add(e, one) b = Log(a) c = Log(b) t = Tanh(b) m = Neg(t) y = Mul(c, m)",
+        "b = Softplus(x) c = Log(b) t = Tanh(b) m = Neg(t) y = Mul(c, m)",
+        "float[b,s,4] x",
+    ),
     "the logarithm of weights that underflow": (
         "n = Mul(x, x) w = Softmax<axis = -1>(n) l = Log(w) y = Reciprocal(l)",
         "n = Mul(x, x) l = LogSoftmax<axis = -1>(n) y = Reciprocal(l)",
