@@ -8,6 +8,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+import venv
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -131,3 +133,35 @@ def test_the_example_workflow_gives_the_action_what_it_takes() -> None:
     used = [step["with"] for step in steps if step.get("uses") == "./onnxfuse"]
     assert len(used) == 1
     assert used[0].keys() <= inputs.keys()
+
+
+def checkout(folder: Path, needs: str) -> Path:
+    """A project of the same name, with the script that keeps packages."""
+    (folder / ".ci").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "packages", folder / ".ci")
+    (folder / "pyproject.toml").write_text(needs)
+    return folder
+
+
+def test_a_new_checkout_gets_the_packages_of_the_last_one_but_not_the_project(tmp_path: Path) -> None:
+    def run(command: str, where: Path) -> None:
+        environment = os.environ | {"PYTHON": sys.executable, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        subprocess.run([where / ".ci" / "packages", command], env=environment, check=True)
+
+    old, new, other = (checkout(tmp_path / name, needs) for name, needs in (("old", "a"), ("new", "a"), ("other", "b")))
+    run("restore", old)
+    assert not (old / ".venv").exists(), "nothing is kept yet"
+    venv.create(old / ".venv", with_pip=False)
+    (packages,) = (old / ".venv" / "lib").glob("python*/site-packages")
+    (packages / "numbers.py").write_text("one = 1")
+    (packages / "_editable_impl_onnxfuse.pth").write_text(str(old))
+    (old / ".venv" / "bin" / "tool").write_text(f"#!{old}/.venv/bin/python\nprint(1)\n")
+    run("keep", old)
+    run("restore", new)
+    run("restore", other)
+    (there,) = (new / ".venv" / "lib").glob("python*/site-packages")
+    assert [path.name for path in there.iterdir()] == ["numbers.py"]
+    assert (there / "numbers.py").samefile(packages / "numbers.py")
+    assert (new / ".venv" / "bin" / "tool").read_text() == f"#!{new}/.venv/bin/python\nprint(1)\n"
+    assert (old / ".venv" / "bin" / "tool").read_text() == f"#!{old}/.venv/bin/python\nprint(1)\n"
+    assert not (other / ".venv").exists(), "what it needs is something else"

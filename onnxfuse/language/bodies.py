@@ -351,7 +351,7 @@ def _calls(definition: Rule) -> frozenset[str]:
     return definition.called | called_in(definition.standard)
 
 
-def output_names(definition: Rule) -> list[str]:
+def output_names(definition: Rule) -> tuple[str, ...]:
     """The outputs of an op in order: the left side of the last equation that `emit` or `meaning` ends in."""
     return targets((definition.emit or definition.meaning)[-1])
 

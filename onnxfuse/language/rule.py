@@ -79,7 +79,7 @@ class Rule:
         """Whether it makes ops that every runtime has, which are written as they are: those of the first strata do."""
         return self.rank < OPS
 
-    @property
+    @cached_property
     def target(self) -> str:
         """The only target that this rule serves, by the name of its folder; empty for a fusion that all use."""
         first, *below = self.stratum.split("/")
@@ -226,11 +226,12 @@ class Source:
         return RuleError(message, self.file, line, column + self.shifts.get(line, 0) + 1, text, hint)
 
 
-def targets(statement: Statement) -> list[str]:
+@cache
+def targets(statement: Statement) -> tuple[str, ...]:
     """The names on the left of an equation."""
     target = statement.targets[0]
     names = target.elts if isinstance(target, ast.Tuple) else [target]
-    return [n.id for n in names if isinstance(n, ast.Name)]
+    return tuple(n.id for n in names if isinstance(n, ast.Name))
 
 
 def op_name(call: ast.expr) -> str:

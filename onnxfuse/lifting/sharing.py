@@ -21,7 +21,7 @@ VIEWED = ("Reshape", "Transpose")
 
 def shared_values(graph: Graph, effects: Sequence[Effect]) -> set[str]:
     """The values that are used more than once, where nodes that compute the same count as one."""
-    first: dict[tuple[Any, ...], int] = {}
+    seen: dict[tuple[Any, ...], dict[Any, int]] = {}
     number: dict[str, object] = {}
     user: dict[object, object] = {}
     several: set[object] = set()
@@ -36,8 +36,7 @@ def shared_values(graph: Graph, effects: Sequence[Effect]) -> set[str]:
             own = index
         else:
             ordered = sorted(operands, key=str) if node.op_type in COMMUTATIVE else operands
-            attributes = tuple(sorted([a.SerializeToString(deterministic=True) for a in node.attribute]))
-            own = first.setdefault((node.op_type, node.domain, node.overload, *ordered, attributes), index)
+            own = _first(graph, seen.setdefault((node.op_type, node.domain, node.overload, *ordered), {}), index)
         for position, operand in enumerate(operands):
             use(operand, (own, position))
         if operands and node.op_type in SQUARES:
@@ -53,6 +52,22 @@ def shared_values(graph: Graph, effects: Sequence[Effect]) -> set[str]:
         if node.op_type in PASSED_ON and node.input and number.get(node.output[0]) in several:
             several.add(number.get(node.input[0], node.input[0]))
     return {name for name, own in number.items() if own in several}
+
+
+def _first(graph: Graph, seen: dict[Any, int], index: int) -> int:
+    """The first node with the attributes of this one, among those `seen` of its op and operands: most are alone, and
+    the attributes of what is alone (None) are not read."""
+    if not seen:
+        seen[None] = index
+        return index
+    if None in seen:
+        alone = seen.pop(None)
+        seen[_attributes(graph, alone)] = alone
+    return seen.setdefault(_attributes(graph, index), index)
+
+
+def _attributes(graph: Graph, index: int) -> tuple[bytes, ...]:
+    return tuple(sorted([a.SerializeToString(deterministic=True) for a in graph.nodes[index].attribute]))
 
 
 def alike(terms: Iterable[Term], values: Mapping[str, Term]) -> frozenset[str]:

@@ -78,9 +78,11 @@ def search(
     matcher, kept = Matcher(view.terms, catalogue, scope), catalogue.target.keeps_products
     state = State.of(view, found)
     for rules in strata:
+        index = Index(view.terms, rules)
+        if not state.has(index.by_op):
+            continue
         layout = all(rule.cost == LAYOUT for rule in rules)
         before = (Found(**{f.name: copy(getattr(found, f.name)) for f in fields(found)}), state) if layout else None
-        index = Index(view.terms, rules)
         barren: set[int] = set()
         room = GROWTH * len(state.alive) + ROOM
         for _ in range(ROUNDS):
@@ -206,6 +208,7 @@ def _substitute(view: View, found: Found, chosen: Sequence[Candidate], state: St
         _trace(found, match, users)
     kept = view.catalogue is not None and view.catalogue.target.keeps_products
     done: dict[int, Term] = {}
+    first = min(replacement)
     for name, term in found.current.items():
         if term.id in done:
             found.current[name] = done[term.id]
@@ -215,7 +218,7 @@ def _substitute(view: View, found: Found, chosen: Sequence[Candidate], state: St
             if term.id not in alive and is_reshape(term) and term.args[0].id in replacement:
                 found.touched.add(name)  # its own node computes what is gone
             try:
-                found.current[name] = _resolve(view, found, term, replacement, done)
+                found.current[name] = _resolve(view, found, term, replacement, done, first)
             except _CircularError:
                 raise _endless([candidate.match for candidate in chosen]) from None
 
@@ -295,13 +298,20 @@ def _inherit_moved(
             found.origins[term.id] = behind[term.op, term.attrs]
 
 
-def _resolve(view: View, found: Found, root: Term, replacement: dict[int, Term], done: dict[int, Term]) -> Term:
-    """The term with all replacements below it made; iterative, since models are deep.  Raises _CircularError."""
+def _resolve(
+    view: View, found: Found, root: Term, replacement: dict[int, Term], done: dict[int, Term], first: int
+) -> Term:
+    """The term with all replacements below it made; iterative, since models are deep.  Raises _CircularError.
+
+    Arguments have smaller ids than their users: what is older than the `first` that is replaced stays."""
     stack, path = [root], set[int]()
     while stack:
         term = stack[-1]
         if term.id in done:
             stack.pop()
+            continue
+        if term.id < first:
+            done[stack.pop().id] = term
             continue
         new = replacement.get(term.id)
         below = term.args if new is None else (new,)

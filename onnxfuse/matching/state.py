@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -62,9 +62,13 @@ class State:
             found.setdefault(whole_of(term).op, []).append(position)
         return found
 
-    def roots(self, ops: Iterable[str]) -> list[Term]:
+    def has(self, ops: Container[str]) -> bool:
+        """Is there a term of one of these ops?"""
+        return any(op in ops for op in self._by_op)
+
+    def roots(self, ops: Container[str]) -> list[Term]:
         """The terms of some ops, what is computed from others before these."""
-        positions = sorted((at for op in ops for at in self._by_op.get(op, ())), reverse=True)
+        positions = sorted((at for op, found in self._by_op.items() if op in ops for at in found), reverse=True)
         return [self.alive[at] for at in positions]
 
 

@@ -159,9 +159,9 @@ class Terms:
 
     def bits(self, ops: Iterable[str]) -> int:
         """The bits of several ops."""
-        bits = 0
+        bits, known = 0, self._bits
         for op in ops:
-            bits |= self.bit(op)
+            bits |= known.get(op) or self.bit(op)
         return bits
 
     def symbols(self) -> set[str]:

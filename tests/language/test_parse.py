@@ -8,7 +8,7 @@ import pytest
 
 from onnxfuse.errors import RuleError
 from onnxfuse.language import catalogue
-from onnxfuse.language.variants import variants
+from onnxfuse.language.variants import variants_of
 
 GOOD = """\
 # Twice the cosine.
@@ -82,7 +82,7 @@ def test_a_mistake_says_where_and_what_instead(
     broken = GOOD.replace(wrong, right) if wrong in GOOD else GOOD.replace(right, wrong)
     (tmp_path / "a.rule").write_text(broken)
     with pytest.raises(RuleError) as caught:
-        [variants(rule) for rule in catalogue.load([tmp_path])]
+        [variants_of(rule) for rule in catalogue.load([tmp_path])]
     error = caught.value
     assert error.line == line
     assert message in str(error)
