@@ -17,8 +17,8 @@ def graph(nodes: list[onnx.NodeProto], **constants: np.ndarray) -> onnx.ModelPro
     made = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", CHANNELS, 1])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", CHANNELS, 1])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", CHANNELS, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", CHANNELS, 4])],
         [numpy_helper.from_array(value.astype(np.float32)[:, None], name) for name, value in constants.items()],
     )
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
