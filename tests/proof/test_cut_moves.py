@@ -10,15 +10,15 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfuse.proof.cut_proof import compare_sites
 from onnxfuse.proof.oracle import Oracle
 
-CHANNELS = 4096
+CHANNELS = 2048
 
 
 def graph(nodes: list[onnx.NodeProto], **constants: np.ndarray) -> onnx.ModelProto:
     made = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", CHANNELS, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", CHANNELS, 4])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", CHANNELS, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", CHANNELS, 16])],
         [numpy_helper.from_array(value.astype(np.float32)[:, None], name) for name, value in constants.items()],
     )
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
