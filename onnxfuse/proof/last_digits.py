@@ -32,10 +32,10 @@ def moved(array: np.ndarray, seed: int, coarse: np.dtype[Any] | None = None) -> 
 
 
 def moved_alone(array: np.ndarray, seed: int, held: np.ndarray) -> np.ndarray:
-    """The same of those that are not among the numbers `held`; here those move, too, whose digits end half-way, since
-    who computed them rounded them."""
+    """The same of an array that holds another number than those that are `held`: then of all numbers in it, those too
+    that end half-way or are what they were folded from, since who computed them rounded them."""
     wide = array.astype(np.float64)
-    return np.where(np.isin(wide, held) | (wide == 0), wide, _moved(array, seed, computed=True))
+    return wide if np.isin(wide, held).all() else np.where(wide == 0, wide, _moved(array, seed, computed=True))
 
 
 def _moved(array: np.ndarray, seed: int, *, computed: bool = False) -> np.ndarray:
