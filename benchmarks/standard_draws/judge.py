@@ -83,14 +83,15 @@ def judged(drawn: Draw, *, deep: bool) -> Verdict:
 
 
 def expansion(drawn: Draw, deep: bool) -> onnx.ModelProto:
-    """The draw's expansion, a `deep` one unless a body in it is no model for its types.  Raises RefusedError if it is
-    none of its opset."""
-    if deep:
+    """The draw's expansion, `deep` or not, or the other where a body or an op in it is no model for its types.  Raises
+    RefusedError if neither is one of its opset."""
+    try:
+        return _expansion(drawn, deep)
+    except RefusedError as refused:
         try:
-            return _expansion(drawn, deep)
+            return _expansion(drawn, not deep)
         except RefusedError:
-            pass
-    return _expansion(drawn, False)
+            raise refused from None
 
 
 def _expansion(drawn: Draw, deep: bool) -> onnx.ModelProto:

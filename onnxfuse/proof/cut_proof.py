@@ -15,18 +15,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from onnxfuse.model.validity import ITEM_BYTES
 from onnxfuse.runtime.quiet import Session, SessionError
 
 from . import cuts, float64, numerics
 from .bfloat16 import emulated
+from .cut_moves import Models, apart, evaluator, run
 from .cut_tolerance import Equation
 from .cuts import Cut
 from .input_values import Case
 from .kinds import Kinds
-from .last_digits import moved
 from .precision import dtype_of, precisions
 from .quantizers import QUANTIZERS
 from .seen import Seen
@@ -40,9 +39,6 @@ _BYTES = 1 << 26
 _FED = 1 << 25
 """Bytes that these sites are fed.  Around ten times as much is held at a time: both models' results in two precisions,
 what is allowed to differ, and what moves."""
-_MOVES = "nntnntttttttnnnnnnnn"
-"""Of what other last digits are tried, before an equation is another: single numbers, or tensors of numbers."""
-_SINGLE = np.dtype(np.float32).itemsize
 STYLES = ("plain", "rows", "samples")
 """What sites are fed, see `cuts.feed`."""
 
@@ -64,16 +60,6 @@ class Compared:
     """Values that are what they were."""
     wrong: dict[Cut, str] = field(default_factory=dict)
     """Sites that differ, and how; none that merely contains another."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Models:
-    """What sites are cut from, and how they are run."""
-
-    original: onnx.ModelProto
-    fused: onnx.ModelProto
-    base_dir: Path | None
-    kernels: Mapping[str, Any]
 
 
 def compare_sites(
@@ -119,7 +105,7 @@ def compare_found(
     kernels: Mapping[str, Any] | None = None,
 ) -> Compared:
     """`compare_sites` of some sites alone, with the values that `observe` has given for them."""
-    models = _Models(original, fused, base_dir, kernels or {})
+    models = Models(original, fused, base_dir, kernels or {})
     arrays = [{name for name, value in values.items() if isinstance(value, np.ndarray)} for values in real]
     found = [s for s in found if all({*s.stops, *s.observed} <= names for names in arrays)]
     result = Compared()
@@ -139,7 +125,7 @@ def compare_found(
 
 
 def _compared(
-    models: _Models,
+    models: Models,
     sites: Sequence[Cut],
     real: Sequence[Mapping[str, Any]],
     seed: int,
@@ -176,7 +162,7 @@ def _explained(site: Cut, wrong: Mapping[Cut, str], fused: onnx.ModelProto) -> b
     return any(other is not site and set(other.fused) < nodes for other in wrong)
 
 
-def _parts(models: _Models, found: Sequence[Cut], real: Mapping[str, Any]) -> Iterator[list[Cut]]:
+def _parts(models: Models, found: Sequence[Cut], real: Mapping[str, Any]) -> Iterator[list[Cut]]:
     """Sites that run in one session: alike in who runs them in float64 and in whether they round to steps, and not too
     many or too large."""
     sizes = {tensor.name: _bytes(tensor) for tensor in models.original.graph.initializer}
@@ -209,7 +195,7 @@ def _bytes(tensor: onnx.TensorProto) -> int:
 
 
 def _compare_part(
-    models: _Models,
+    models: Models,
     part: list[Cut],
     real: Sequence[Mapping[str, Any]],
     seed: int,
@@ -229,13 +215,13 @@ def _compare_part(
     optimize = not any(node.op_type in QUANTIZERS for node in before.graph.node)
     fused = Session(emulated(after), models.base_dir, optimize=optimize, threads=1, **models.kernels)
     worth = precisions(before, [output.name for output in before.graph.output])
-    exact, again = _evaluator(before, models.base_dir), _evaluator(after, models.base_dir)
+    exact, again = evaluator(before, models.base_dir), evaluator(after, models.base_dir)
     wrong: dict[Cut, str] = {}
     trusted = [True] * len(part)
     for style in STYLES:
         given = cuts.feed(part, real[style == "rows"], seed, style, loose)
         wanted, got = original.run(cuts.given(before, given)), fused.run(cuts.given(after, given))
-        truth, same = (_run(e, cuts.given(m, given)) for e, m in ((exact, before), (again, after)))
+        truth, same = (run(e, cuts.given(m, given)) for e, m in ((exact, before), (again, after)))
         stored: list[Any] = []
         open_: dict[int, Equation] = {}
         for number, site in enumerate(part):
@@ -256,7 +242,7 @@ def _compare_part(
                 wrong[site], result.error = reason, float("inf")
             elif (equation := seen.equation) is not None and not equation.holds:
                 open_[number] = equation
-        for number in _apart(models, part, open_, given):
+        for number in apart(models, part, open_, given):
             error, allowed = open_[number].worst()
             result.error = max(result.error, open_[number].error)
             wrong[part[number]] = f"differs by {error:.1e} from float64 ({allowed:.0e} allowed)"
@@ -270,94 +256,6 @@ def _stored(model: onnx.ModelProto, base_dir: Path | None, feeds: Mapping[str, A
         return Session(emulated(model, onnx.TensorProto.FLOAT16), base_dir, optimize=False, threads=1).run(feeds)
     except SessionError:
         return [None] * len(model.graph.output)
-
-
-def _apart(
-    models: _Models, part: Sequence[Cut], equations: Mapping[int, Equation], feeds: Mapping[str, Any]
-) -> list[int]:
-    """Which equations, by the number of their site, are apart by more than the last digits of numbers account for."""
-    left = list(equations)
-    for seed, kind in enumerate(_MOVES):
-        if not left:
-            break
-        alike: dict[np.dtype[Any] | None, list[int]] = {}
-        for number in left:
-            own = equations[number].precision
-            alike.setdefault(own if own.itemsize < _SINGLE else None, []).append(number)
-        for coarse, numbers in alike.items():
-            for number, (truth, same) in _moved(models, part, numbers, feeds, seed, kind == "t", coarse).items():
-                equations[number].move(truth, same, kind == "t")
-        left = [number for number in left if not equations[number].holds]
-    return left
-
-
-def _moved(
-    models: _Models,
-    part: Sequence[Cut],
-    numbers: Sequence[int],
-    feeds: Mapping[str, Any],
-    seed: int,
-    tensors: bool,
-    coarse: np.dtype[Any] | None,
-) -> dict[int, tuple[Any, Any]]:
-    """What both models give in float64 with other last digits, by the number of the site; of those that run.
-
-    Numbers of the `coarse` type that these sites compute in, if that is less than float32, have its last digits."""
-
-    def widen(array: np.ndarray) -> np.ndarray:
-        return moved(array, seed, coarse) if (array.size > 1) == tensors else float64.widened(array)
-
-    chosen = [part[number] for number in numbers]
-    own = {f"{i}/{name}": feeds[f"{n}/{name}"] for i, n in enumerate(numbers) for name in _fed(part[n])}
-    fed = {f"{number}/{name}" for number, site in enumerate(part) for name in _fed(site)}
-    own |= {name: widen(value) for name, value in feeds.items() if name not in fed}
-    own = _weights(models, chosen, widen) | own
-    outputs = []
-    for model, cones, observed in (
-        (models.original, [site.original for site in chosen], True),
-        (models.fused, [site.fused for site in chosen], False),
-    ):
-        cut = cuts.cut(model, chosen if observed else [replace(s, observed=()) for s in chosen], cones, own)
-        outputs.append(_run(_evaluator(cut, models.base_dir, widen), cuts.given(cut, own)))
-    truth, same = outputs
-    if truth is None:
-        halves = (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :])
-        parts = [_moved(models, part, half, feeds, seed, tensors, coarse) for half in halves if len(numbers) > 1]
-        return {number: pair for found in parts for number, pair in found.items()}
-    return {number: (truth[i], same and same[i]) for i, number in enumerate(numbers)}
-
-
-def _weights(models: _Models, sites: Sequence[Cut], widen: float64.Widen) -> dict[str, np.ndarray]:
-    """The large weights that sites of both models read, in float64: fed, they are there once."""
-    cones = ((models.original, [site.original for site in sites]), (models.fused, [site.fused for site in sites]))
-    read = {name for model, own in cones for cone in own for i in cone for name in model.graph.node[i].input}
-    others = {tensor.name: tensor for tensor in models.fused.graph.initializer if tensor.name in read}
-    large = (tensor for tensor in float64.large_weights(models.original.graph) if tensor.name in read)
-    folder = str(models.base_dir or Path.cwd())
-    return {t.name: widen(numpy_helper.to_array(t, folder)) for t in large if others.get(t.name, t) == t}
-
-
-def _fed(site: Cut) -> tuple[str, ...]:
-    return (*site.stops, *site.observed)
-
-
-def _evaluator(
-    model: onnx.ModelProto, base_dir: Path | None, widen: float64.Widen = float64.widened
-) -> float64.Evaluator | None:
-    try:
-        return float64.Evaluator(float64.to_float64(model, base_dir, widen), base_dir, threads=1)
-    except Exception:  # the reference evaluator raises whatever its operators raise
-        return None
-
-
-def _run(evaluator: float64.Evaluator | None, feeds: Mapping[str, Any]) -> list[Any] | None:
-    """The outputs in float64, or None where some op has no such kernel."""
-    if evaluator is None:
-        return None
-    try:
-        return evaluator.run(feeds)
-    except Exception:  # as above
-        return None
 
 
 def observe(

@@ -31,13 +31,21 @@ def moved(array: np.ndarray, seed: int, coarse: np.dtype[Any] | None = None) -> 
     return made
 
 
-def _moved(array: np.ndarray, seed: int) -> np.ndarray:
+def moved_alone(array: np.ndarray, seed: int, held: np.ndarray) -> np.ndarray:
+    """The same of an array that holds another number than those that are `held`: then of all numbers in it, those too
+    that end half-way or are what they were folded from, since who computed them rounded them."""
+    wide = array.astype(np.float64)
+    return wide if np.isin(wide, held).all() else np.where(wide == 0, wide, _moved(array, seed, computed=True))
+
+
+def _moved(array: np.ndarray, seed: int, *, computed: bool = False) -> np.ndarray:
     wide = array.astype(np.float64)
     with np.errstate(all="ignore"):
         up = np.nextafter(array, np.full((), np.inf, array.dtype)).astype(np.float64)
         down = np.nextafter(array, np.full((), -np.inf, array.dtype)).astype(np.float64)
     made = np.where(_upwards(wide, seed), up, down)
-    return np.where(_never_rounded(wide, array.dtype) | ~(np.abs(wide) < _HUGE), wide, made)
+    stays = ~(np.abs(wide) < _HUGE)
+    return np.where(stays if computed else stays | _never_rounded(wide, array.dtype), wide, made)
 
 
 def _upwards(wide: np.ndarray, seed: int) -> np.ndarray:

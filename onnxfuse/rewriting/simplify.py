@@ -90,6 +90,7 @@ def simpler(
         live.uses.update(_inputs(graph, index))
     cut, integer = _cut(view), on_integers(view, found.current)
     renewed: set[str] = set()
+    spared: dict[str, list[int]] = {}
     for index in sorted(live.nodes, reverse=True):
         node = graph.nodes[index]
         if index not in live.nodes or node.op_type == "Constant" or not _renewable(view, index):
@@ -118,7 +119,22 @@ def simpler(
             for i in gone:
                 live.uses.subtract(_inputs(graph, i))
             live.uses.update(sources)
+        elif (target := _spared(graph, index, plan)) is not None:
+            spared.setdefault(target, []).append(index)
+    for target, readers in spared.items():
+        if live.uses[target] == sum(index in live.nodes for index in readers) and live.place(target) in live.nodes:
+            renewed.update(graph.nodes[index].output[0] for index in readers if index in live.nodes)
     return renewed
+
+
+def _spared(graph: Graph, index: int, plan: Plan) -> str | None:
+    """The target that a Reshape no longer has to be told if it is planned so; None for any other node.
+
+    One that several share goes where none of them reads it, and not with any of them alone."""
+    node = graph.nodes[index]
+    if node.op_type != "Reshape" or [made.op for made in plan.nodes] != ["Reshape"] or node.input[1] in plan.sources:
+        return None
+    return node.input[1] if node.input[0] in plan.sources else None
 
 
 def _as_it_is(rest: Draft, index: int) -> bool:

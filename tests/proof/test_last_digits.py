@@ -52,3 +52,11 @@ def test_numbers_of_a_coarser_type_have_its_last_digits() -> None:
         np.testing.assert_array_equal(moved(wide, seed, np.dtype(np.float16)), moved(half, seed))
         exact = np.append(wide, np.float32(0.1))
         np.testing.assert_array_equal(moved(exact, seed, np.dtype(np.float16)), moved(exact, seed))
+
+
+def test_arrays_of_which_all_is_held_stay_and_others_move_however_their_numbers_end() -> None:
+    array = np.array([0.3, 1.7, 0, 0.5, 1, 1e38], np.float32)
+    wide = array.astype(np.float64)
+    assert (last_digits.moved_alone(array, 0, np.unique(wide)) == wide).all()
+    made = last_digits.moved_alone(array, 0, np.unique(wide[1:]))
+    assert (made != wide).tolist() == [True, True, False, True, True, False]

@@ -28,6 +28,19 @@ CASES: dict[str, tuple[str, list[str]]] = {
         }""",
         ["Reshape"],
     ),
+    "a target that two Reshapes share": (
+        """g (float[B, S, 12] x) => (float[B, S, 3, 4] y, float[B, S, 3, 4] z)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[2] heads = {3, 4}> {
+            shape = Shape (x)
+            b = Gather (shape, zero)
+            s = Gather (shape, one)
+            target = Concat <axis = 0> (b, s, heads)
+            e = Exp (x)
+            y = Reshape (x, target)
+            z = Reshape (e, target)
+        }""",
+        ["Exp", "Reshape", "Reshape"],
+    ),
     "views that cancel": (
         """g (float[B, 4, 2, 3] x) => (float[B, 2, 3, 4] y)
         <int64[3] joined = {0, 4, 6}, int64[4] split = {0, 2, 3, 4}> {

@@ -1,0 +1,158 @@
+"""What other last digits of their numbers do to sites in float64: whether two equations are apart by more than that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from . import cuts, float64
+from .cut_tolerance import Equation
+from .cuts import Cut
+from .last_digits import moved, moved_alone
+
+_MOVES = "nntnntttttttnnnnnnnn"
+"""Of what other last digits are tried, before an equation is another: single numbers, or tensors of numbers."""
+_ALONE = 2
+"""How often then those move that the fused model alone holds."""
+_SINGLE = np.dtype(np.float32).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What sites are cut from, and how they are run."""
+
+    original: onnx.ModelProto
+    fused: onnx.ModelProto
+    base_dir: Path | None
+    kernels: Mapping[str, Any]
+
+
+def apart(
+    models: Models, part: Sequence[Cut], equations: Mapping[int, Equation], feeds: Mapping[str, Any]
+) -> list[int]:
+    """Which equations, by the number of their site, are apart by more than the last digits of numbers account for."""
+    left = list(equations)
+    for seed, kind in enumerate(_MOVES):
+        if not left:
+            break
+        alike: dict[np.dtype[Any] | None, list[int]] = {}
+        for number in left:
+            own = equations[number].precision
+            alike.setdefault(own if own.itemsize < _SINGLE else None, []).append(number)
+        for coarse, numbers in alike.items():
+            for number, (truth, same) in _moved(models, part, numbers, feeds, seed, kind == "t", coarse).items():
+                equations[number].move(truth, same, kind == "t")
+        left = [number for number in left if not equations[number].holds]
+    for seed in range(_ALONE if left else 0):
+        for number, same in _moved_alone(models, part, left, feeds, seed).items():
+            equations[number].move(equations[number].truth, same, True)
+    return [number for number in left if not equations[number].holds]
+
+
+def _moved_alone(
+    models: Models, part: Sequence[Cut], numbers: Sequence[int], feeds: Mapping[str, Any], seed: int
+) -> dict[int, Any]:
+    """What the fused model gives in float64 where those numbers of tensors move that it alone holds.
+
+    Coins that fall alike for a folded number and for what it was folded from hide what its rounding does: of a thousand
+    channels, in a few they do so in every move."""
+    chosen, own = _own(part, numbers, feeds, float64.widened)
+    held = [np.empty(0)]
+
+    def widen(array: np.ndarray) -> np.ndarray:
+        held.append(np.unique(float64.widened(array)))
+        return float64.widened(array)
+
+    before = cuts.cut(models.original, chosen, [site.original for site in chosen], own)
+    float64.to_float64(before, models.base_dir, widen)
+    known = np.unique(np.concatenate(held))
+
+    def alone(array: np.ndarray) -> np.ndarray:
+        return moved_alone(array, seed, known) if array.size > 1 else float64.widened(array)
+
+    after = cuts.cut(models.fused, [replace(s, observed=()) for s in chosen], [s.fused for s in chosen], own)
+    exactly = evaluator(after, models.base_dir, alone)
+    same = run(exactly, cuts.given(after, own))
+    return dict(zip(numbers, same, strict=True)) if same is not None else {}
+
+
+def _own(
+    part: Sequence[Cut], numbers: Sequence[int], feeds: Mapping[str, Any], widen: float64.Widen
+) -> tuple[list[Cut], dict[str, Any]]:
+    """Some of the sites by themselves, and what they are fed; constants that have other values are widened."""
+    chosen = [part[number] for number in numbers]
+    own = {f"{i}/{name}": feeds[f"{n}/{name}"] for i, n in enumerate(numbers) for name in _fed(part[n])}
+    fed = {f"{number}/{name}" for number, site in enumerate(part) for name in _fed(site)}
+    return chosen, own | {name: widen(value) for name, value in feeds.items() if name not in fed}
+
+
+def _moved(
+    models: Models,
+    part: Sequence[Cut],
+    numbers: Sequence[int],
+    feeds: Mapping[str, Any],
+    seed: int,
+    tensors: bool,
+    coarse: np.dtype[Any] | None,
+) -> dict[int, tuple[Any, Any]]:
+    """What both models give in float64 with other last digits, by the number of the site; of those that run.
+
+    Numbers of the `coarse` type that these sites compute in, if that is less than float32, have its last digits."""
+
+    def widen(array: np.ndarray) -> np.ndarray:
+        return moved(array, seed, coarse) if (array.size > 1) == tensors else float64.widened(array)
+
+    chosen, own = _own(part, numbers, feeds, widen)
+    own = _weights(models, chosen, widen) | own
+    outputs = []
+    for model, cones, observed in (
+        (models.original, [site.original for site in chosen], True),
+        (models.fused, [site.fused for site in chosen], False),
+    ):
+        cut = cuts.cut(model, chosen if observed else [replace(s, observed=()) for s in chosen], cones, own)
+        outputs.append(run(evaluator(cut, models.base_dir, widen), cuts.given(cut, own)))
+    truth, same = outputs
+    if truth is None:
+        halves = (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :])
+        parts = [_moved(models, part, half, feeds, seed, tensors, coarse) for half in halves if len(numbers) > 1]
+        return {number: pair for found in parts for number, pair in found.items()}
+    return {number: (truth[i], same and same[i]) for i, number in enumerate(numbers)}
+
+
+def _weights(models: Models, sites: Sequence[Cut], widen: float64.Widen) -> dict[str, np.ndarray]:
+    """The large weights that sites of both models read, in float64: fed, they are there once."""
+    cones = ((models.original, [site.original for site in sites]), (models.fused, [site.fused for site in sites]))
+    read = {name for model, own in cones for cone in own for i in cone for name in model.graph.node[i].input}
+    others = {tensor.name: tensor for tensor in models.fused.graph.initializer if tensor.name in read}
+    large = (tensor for tensor in float64.large_weights(models.original.graph) if tensor.name in read)
+    folder = str(models.base_dir or Path.cwd())
+    return {t.name: widen(numpy_helper.to_array(t, folder)) for t in large if others.get(t.name, t) == t}
+
+
+def _fed(site: Cut) -> tuple[str, ...]:
+    return (*site.stops, *site.observed)
+
+
+def evaluator(
+    model: onnx.ModelProto, base_dir: Path | None, widen: float64.Widen = float64.widened
+) -> float64.Evaluator | None:
+    try:
+        return float64.Evaluator(float64.to_float64(model, base_dir, widen), base_dir, threads=1)
+    except Exception:  # the reference evaluator raises whatever its operators raise
+        return None
+
+
+def run(exactly: float64.Evaluator | None, feeds: Mapping[str, Any]) -> list[Any] | None:
+    """The outputs in float64, or None where some op has no such kernel."""
+    if exactly is None:
+        return None
+    try:
+        return exactly.run(feeds)
+    except Exception:  # as above
+        return None

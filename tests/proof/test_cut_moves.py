@@ -1,0 +1,43 @@
+"""Folded numbers are rounded: of many channels none is taken for another equation, and a wrong one is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxfuse.proof.cut_proof import compare_sites
+from onnxfuse.proof.oracle import Oracle
+
+CHANNELS = 2048
+
+
+def graph(nodes: list[onnx.NodeProto], **constants: np.ndarray) -> onnx.ModelProto:
+    made = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", CHANNELS, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", CHANNELS, 16])],
+        [numpy_helper.from_array(value.astype(np.float32)[:, None], name) for name, value in constants.items()],
+    )
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(("ulps", "wrong"), [(0, 0), (200, 1)])
+def test_a_folded_number_of_many_that_moved_as_what_it_was_folded_from(ulps: int, wrong: int) -> None:
+    """Where the mean is small beside the shift, what is folded is the shift in another rounding."""
+    rng = np.random.default_rng(0)
+    k, shift = rng.uniform(1e-3, 2e-3, CHANNELS), rng.uniform(1, 2, CHANNELS)
+    k, shift, mean = (v.astype(np.float32) for v in (k, shift, rng.uniform(-1e-3, 1e-3, CHANNELS)))
+    folded = (shift - mean.astype(np.float64) * k).astype(np.float32)
+    folded[CHANNELS // 3] += ulps * np.spacing(folded[CHANNELS // 3])
+    node = helper.make_node
+    original = graph(
+        [node("Sub", ["x", "mean"], ["d"]), node("Mul", ["d", "k"], ["m"]), node("Add", ["m", "shift"], ["y"])],
+        k=k,
+        shift=shift,
+        mean=mean,
+    )
+    fused = graph([node("Mul", ["x", "k"], ["p"]), node("Add", ["p", "folded"], ["y"])], k=k, folded=folded)
+    assert len(compare_sites(original, fused, Oracle(original).cases).wrong) == wrong
