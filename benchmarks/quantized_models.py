@@ -42,7 +42,7 @@ from onnxfuse.targets.target import Target
 ON_INTEGERS = ("QLinear", "QGemm", "QAttention", "MatMulInteger", "ConvInteger", "DynamicQuantizeMatMul", "MatMulNBits")
 """How the ops begin that compute on integers."""
 ACTIVATIONS = ("Clip", "Relu", "Sigmoid", "Swish", "HardSwish", "Gelu")
-PRODUCTS = ("FusedMatMul", "FusedConv", "FusedGemm", "Gemm", "MatMulIntegerToFloat", "MatMulNBits")
+PRODUCTS = frozenset("ConvIntegerToFloat FusedConv FusedGemm FusedMatMul Gemm MatMulIntegerToFloat MatMulNBits".split())
 """Fused ops that are a product with what follows it: a quantized product is another op."""
 
 
@@ -140,15 +140,17 @@ class UnquantizedError(Exception):
     """The quantizer refuses the model as it is: there is nothing to fuse."""
 
 
-def reason(op: str, count: int, quantized: ModelProto) -> str:
-    """Why so many fused ops of the model in floats cannot be in the quantized one; "" where nothing says so."""
+def reason(op: str, count: int, quantized: ModelProto, target: str) -> str:
+    """Why so many fused ops of the model in floats cannot be in the quantized one that is written for a target; ""
+    where nothing says so."""
     every = list(nodes(quantized.graph, *quantized.functions))
     made = {name: node for node in every for name in node.output}
     read = (made.get(node.input[0]) for node in every if node.op_type == "DequantizeLinear")
     tables = sum(node is not None and node.op_type == "Gather" for node in read)
     if op.startswith("Embed") and tables >= count:
         return "its table is bytes"
-    if op in ACTIVATIONS and sum(node.op_type == "ConvInteger" for node in every) >= count:
+    sums = sum(node.op_type == "ConvInteger" for node in every)
+    if op in ACTIVATIONS and target != "onnxfuse" and sums >= count:
         return "behind ConvInteger, whose sums no kernel converts, scales and activates"
     return ""
 
@@ -169,7 +171,7 @@ def line(path: Path, how: str, plain: ModelProto, build: Build, folder: Path) ->
     needed = before if after >= before else different(model)
     twice = f", {before - needed} of them twice" if needed < before else ""
     lacking = census(plain) - census(done.model)
-    why = {op: reason(op, count, model) for op, count in sorted(lacking.items())}
+    why = {op: reason(op, count, model, build.target.name) for op, count in sorted(lacking.items())}
     told = ", ".join(f"{lacking[op]} {op}" + f" ({text})" * bool(text) for op, text in why.items()) or "nothing"
     largest = f"{verdict.max_error or 0:.1e}"
     sizes = f"{count_nodes(model)} -> {count_nodes(done.model)} nodes"
