@@ -219,9 +219,10 @@ def _compare_part(
     """Why sites differ that run in one session.  Raises SessionError where one of them does not run."""
     loose = cuts.loose(models.original, models.fused, part)
     feeds = [cuts.feed(part, values, seed, loose=loose) for values in real]
-    before = cuts.cut(models.original, part, [site.original for site in part], *feeds)
-    bare = [replace(site, observed=()) for site in part]
-    after = cuts.cut(models.fused, bare, [site.fused for site in part], *feeds)
+    before, after = _both(models, part, feeds)
+    # Widened once for all that is fed; nothing else is in float64 for longer than it is needed.
+    wide = _weights(models, part, float64.widened)
+    double = _both(models, part, [feed | wide for feed in feeds]) if wide else (before, after)
     del feeds
     # Sites are small: threads would wait for each other.
     original = Session(emulated(before), models.base_dir, optimize=False, threads=1)
@@ -229,13 +230,14 @@ def _compare_part(
     optimize = not any(node.op_type in QUANTIZERS for node in before.graph.node)
     fused = Session(emulated(after), models.base_dir, optimize=optimize, threads=1, **models.kernels)
     worth = precisions(before, [output.name for output in before.graph.output])
-    exact, again = _evaluator(before, models.base_dir), _evaluator(after, models.base_dir)
+    exact, again = (_evaluator(model, models.base_dir) for model in double)
     wrong: dict[Cut, str] = {}
     trusted = [True] * len(part)
     for style in STYLES:
         given = cuts.feed(part, real[style == "rows"], seed, style, loose)
         wanted, got = original.run(cuts.given(before, given)), fused.run(cuts.given(after, given))
-        truth, same = (_run(e, cuts.given(m, given)) for e, m in ((exact, before), (again, after)))
+        own = given | wide
+        truth, same = (_run(e, cuts.given(m, own)) for e, m in zip((exact, again), double, strict=True))
         stored: list[Any] = []
         open_: dict[int, Equation] = {}
         for number, site in enumerate(part):
@@ -261,6 +263,15 @@ def _compare_part(
             result.error = max(result.error, open_[number].error)
             wrong[part[number]] = f"differs by {error:.1e} from float64 ({allowed:.0e} allowed)"
     return wrong
+
+
+def _both(
+    models: _Models, sites: Sequence[Cut], feeds: Sequence[Mapping[str, Any]]
+) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The sites of both models, cut out; what the original alone observes, the fused model is not fed."""
+    bare = [replace(site, observed=()) for site in sites]
+    before = cuts.cut(models.original, sites, [site.original for site in sites], *feeds)
+    return before, cuts.cut(models.fused, bare, [site.fused for site in sites], *feeds)
 
 
 def _stored(model: onnx.ModelProto, base_dir: Path | None, feeds: Mapping[str, Any]) -> list[Any]:
@@ -312,14 +323,8 @@ def _moved(
     fed = {f"{number}/{name}" for number, site in enumerate(part) for name in _fed(site)}
     own |= {name: widen(value) for name, value in feeds.items() if name not in fed}
     own = _weights(models, chosen, widen) | own
-    outputs = []
-    for model, cones, observed in (
-        (models.original, [site.original for site in chosen], True),
-        (models.fused, [site.fused for site in chosen], False),
-    ):
-        cut = cuts.cut(model, chosen if observed else [replace(s, observed=()) for s in chosen], cones, own)
-        outputs.append(_run(_evaluator(cut, models.base_dir, widen), cuts.given(cut, own)))
-    truth, same = outputs
+    both = _both(models, chosen, [own])
+    truth, same = (_run(_evaluator(cut, models.base_dir, widen), cuts.given(cut, own)) for cut in both)
     if truth is None:
         halves = (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :])
         parts = [_moved(models, part, half, feeds, seed, tensors, coarse) for half in halves if len(numbers) > 1]
