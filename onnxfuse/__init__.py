@@ -135,7 +135,7 @@ def optimize(
     from onnxfuse.targets.target import Target
 
     meant = Target(target, provider, runtimes.given(runtime), keep_products)
-    source = sources.opened(model, weights=validate != "off")
+    source = sources.opened(model, weights=validate != "off", in_place=base_dir is None)
     place = Path(output) if output is not None else None
     with spool.beside(place if precision is not None else None, source.proto) as weights:
         optimized = pipeline.optimize(
@@ -152,6 +152,7 @@ def optimize(
         if place is not None:
             files.write(optimized.model, place, source=source.path, spool=weights)
             optimized.report.output = str(output)
+        files.load_own(optimized.model, source.path, weights)
     optimized.model = sources.like(model, optimized.model)
     return optimized
 
@@ -186,7 +187,7 @@ def report(
     from onnxfuse.targets.target import Target
 
     meant = Target(target, provider, runtimes.given(runtime), keep_products)
-    source = sources.opened(model, weights=False)
+    source = sources.opened(model, weights=False, in_place=base_dir is None)
     found = pipeline.report(
         source.proto,
         Build(meant, None, select, ignore, rules, base_dir or source.folder, level=level),

@@ -62,6 +62,8 @@ LEFT = {
     "MatMulNBits": "the product is left to onnxruntime; its bias and activation run as ConvActivation",
     "MatMulIntegerToFloat": "the product of bytes is left to onnxruntime, whose CPU provider has a kernel for all of "
     "the function body but an activation; its CUDA provider (1.31) does not quantize dynamically",
+    "ConvIntegerToFloat": "the convolution of bytes is left to onnxruntime; its bias and activation run as "
+    "ConvActivation",
     "FusedConv": "the convolution is left to onnxruntime (on CUDA that is cuDNN's), which fuses bias and Relu into it "
     "where its provider can; what else is behind it runs as ConvActivation",
 }

@@ -150,6 +150,13 @@ def write(model: onnx.ModelProto, path: Path, *, source: Path | None = None, spo
         return [path, *(beside / copies.get(place, place) for place in places), *weights]
 
 
+def load_own(model: onnx.ModelProto, source: Path | None, spool: Spool | None = None) -> None:
+    """Let a model that was read `in_place` (`read`) have its weights in memory, for others to take it as it is.
+
+    Raises ModelError."""
+    inside.load(model, _own(source, spool))
+
+
 def _own(source: Path | None, spool: Spool | None) -> dict[str, Path]:
     """The files with weights that go inside the model's own, by the names that it has for them: the one that they were
     in, and a spool of nothing else."""

@@ -25,6 +25,7 @@ from onnxfuse.system.atomic_write import explained
 
 from . import protobuf
 from .external_data import entries, is_external
+from .tensors import tensors
 from .validity import ITEM_BYTES
 
 LARGE_FILE = 1 << 28
@@ -93,6 +94,16 @@ def written(tensor: onnx.TensorProto, places: Mapping[str, Path]) -> tuple[int, 
         yield after
 
     return len(before) + length + len(after), pieces()
+
+
+def load(model: onnx.ModelProto, places: Mapping[str, Path]) -> None:
+    """Let a model have the numbers in itself that are in one of the files `places`.  Raises ModelError."""
+    for tensor in tensors(model):
+        if is_external(tensor) and entries(tensor).get("location") in places:
+            content = b"".join(numbers(tensor, places))
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = content
 
 
 def numbers(tensor: onnx.TensorProto, places: Mapping[str, Path]) -> Iterator[bytes]:

@@ -41,6 +41,8 @@ _ROWS = """
     Constant                         cheap free declares_dtype
     ConstantOfShape                  foldable growing declares_dtype
     Conv                             product quantizable moderate
+    ConvInteger                      product
+    ConvIntegerToFloat               product
     ConvTranspose                    product quantizable
     Cos                              unary moderate foldable
     Cosh                             unary

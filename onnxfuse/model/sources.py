@@ -37,13 +37,14 @@ class Opened:
         return self.path.parent if self.path else None
 
 
-def opened(model: Source, *, weights: bool = True) -> Opened:
-    """`model`, read or exported, its nodes in order; without `weights` its external data may be missing.
+def opened(model: Source, *, weights: bool = True, in_place: bool = False) -> Opened:
+    """`model`, read or exported, its nodes in order; without `weights` its external data may be missing.  Large weights
+    of a file may stay `in_place` (`files.read`).
 
     Raises ModelError if it is a file that cannot be read or has a cycle, UsageError if it is no model."""
     path = path_of(model)
     if path is not None:
-        return Opened(files.read(path, weights=weights), path)
+        return Opened(files.read(path, weights=weights, in_place=in_place), path)
     if isinstance(model, onnx.ModelProto):
         return Opened(_sorted(model))
     if _is_graph(model):

@@ -109,15 +109,9 @@ def _moved(
         return moved(array, seed, coarse) if (array.size > 1) == tensors else float64.widened(array)
 
     chosen, own = _own(part, numbers, feeds, widen)
-    own = _weights(models, chosen, widen) | own
-    outputs = []
-    for model, cones, observed in (
-        (models.original, [site.original for site in chosen], True),
-        (models.fused, [site.fused for site in chosen], False),
-    ):
-        cut = cuts.cut(model, chosen if observed else [replace(s, observed=()) for s in chosen], cones, own)
-        outputs.append(run(evaluator(cut, models.base_dir, widen), cuts.given(cut, own)))
-    truth, same = outputs
+    own = weights(models, chosen, widen) | own
+    pair = both(models, chosen, [own])
+    truth, same = (run(evaluator(cut, models.base_dir, widen), cuts.given(cut, own)) for cut in pair)
     if truth is None:
         halves = (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :])
         parts = [_moved(models, part, half, feeds, seed, tensors, coarse) for half in halves if len(numbers) > 1]
@@ -125,7 +119,16 @@ def _moved(
     return {number: (truth[i], same and same[i]) for i, number in enumerate(numbers)}
 
 
-def _weights(models: Models, sites: Sequence[Cut], widen: float64.Widen) -> dict[str, np.ndarray]:
+def both(
+    models: Models, sites: Sequence[Cut], feeds: Sequence[Mapping[str, Any]]
+) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The sites of both models, cut out; what the original alone observes, the fused model is not fed."""
+    bare = [replace(site, observed=()) for site in sites]
+    before = cuts.cut(models.original, sites, [site.original for site in sites], *feeds)
+    return before, cuts.cut(models.fused, bare, [site.fused for site in sites], *feeds)
+
+
+def weights(models: Models, sites: Sequence[Cut], widen: float64.Widen) -> dict[str, np.ndarray]:
     """The large weights that sites of both models read, in float64: fed, they are there once."""
     cones = ((models.original, [site.original for site in sites]), (models.fused, [site.fused for site in sites]))
     read = {name for model, own in cones for cone in own for i in cone for name in model.graph.node[i].input}

@@ -21,7 +21,7 @@ from onnxfuse.runtime.quiet import Session, SessionError
 
 from . import cuts, float64, numerics
 from .bfloat16 import emulated
-from .cut_moves import Models, apart, evaluator, run
+from .cut_moves import Models, apart, both, evaluator, run, weights
 from .cut_tolerance import Equation
 from .cuts import Cut
 from .input_values import Case
@@ -205,9 +205,10 @@ def _compare_part(
     """Why sites differ that run in one session.  Raises SessionError where one of them does not run."""
     loose = cuts.loose(models.original, models.fused, part)
     feeds = [cuts.feed(part, values, seed, loose=loose) for values in real]
-    before = cuts.cut(models.original, part, [site.original for site in part], *feeds)
-    bare = [replace(site, observed=()) for site in part]
-    after = cuts.cut(models.fused, bare, [site.fused for site in part], *feeds)
+    before, after = both(models, part, feeds)
+    # Widened once for all that is fed; nothing else is in float64 for longer than it is needed.
+    wide = weights(models, part, float64.widened)
+    double = both(models, part, [feed | wide for feed in feeds]) if wide else (before, after)
     del feeds
     # Sites are small: threads would wait for each other.
     original = Session(emulated(before), models.base_dir, optimize=False, threads=1)
@@ -215,13 +216,14 @@ def _compare_part(
     optimize = not any(node.op_type in QUANTIZERS for node in before.graph.node)
     fused = Session(emulated(after), models.base_dir, optimize=optimize, threads=1, **models.kernels)
     worth = precisions(before, [output.name for output in before.graph.output])
-    exact, again = evaluator(before, models.base_dir), evaluator(after, models.base_dir)
+    exact, again = (evaluator(model, models.base_dir) for model in double)
     wrong: dict[Cut, str] = {}
     trusted = [True] * len(part)
     for style in STYLES:
         given = cuts.feed(part, real[style == "rows"], seed, style, loose)
         wanted, got = original.run(cuts.given(before, given)), fused.run(cuts.given(after, given))
-        truth, same = (run(e, cuts.given(m, given)) for e, m in ((exact, before), (again, after)))
+        own = given | wide
+        truth, same = (run(e, cuts.given(m, own)) for e, m in zip((exact, again), double, strict=True))
         stored: list[Any] = []
         open_: dict[int, Equation] = {}
         for number, site in enumerate(part):

@@ -113,6 +113,36 @@ def test_a_product_of_bytes_takes_what_is_done_to_its_sums() -> None:
     assert kernels(own) == kernels(contrib) == kernels(model) == {"DynamicQuantizeMatMul": 1}
 
 
+SWISH_OF_IMAGES = """qx, a, c = DynamicQuantizeLinear(x)  i = ConvInteger<pads = [1, 1, 1, 1]>(qx, k, c, z2)
+    f = Cast<to = 1>(i)  u = Mul(a, SCALES)  p = Mul(f, u)  t = Add(p, bias)  sig = Sigmoid(t)  y = Mul(t, sig)"""
+
+
+@pytest.mark.parametrize("scales", ["s2", "each"])
+def test_a_convolution_of_bytes_takes_what_is_done_to_its_sums(scales: str) -> None:
+    bias = "float[1,4,1,1] bias = {0.3, -0.2, 0.1, 2}, float[1,4,1,1] each = {0.01, 0.02, 0.03, 0.04}"
+    model = quantized(SWISH_OF_IMAGES.replace("SCALES", scales), inputs="float[b,2,8,8] x", constants=bias)
+    own = fused(model, "onnxfuse")
+    assert counts(own) == {"DynamicQuantizeLinear": 1, "ConvIntegerToFloat": 1}
+    assert kernels(own) == kernels(model) == {"ConvInteger": 1}
+    for target in ("onnx", "ort"):
+        assert counts(fused(model, target))["ConvInteger"] == 1
+
+
+def test_a_convolution_of_bytes_takes_a_residual() -> None:
+    residual = "r = Add(t, z3)  y = Relu(r)"
+    nodes = SWISH_OF_IMAGES.replace("SCALES", "s2").partition("sig =")[0] + residual
+    constants = "float[1,4,1,1] bias = {0.3, -0.2, 0.1, 2}"
+    model = quantized(nodes, inputs="float[b,2,8,8] x, float[b,4,8,8] z3", constants=constants)
+    assert counts(fused(model, "onnxfuse")) == {"DynamicQuantizeLinear": 1, "ConvIntegerToFloat": 1}
+
+
+@pytest.mark.parametrize("bias", ["float[1,1,8,8] bias", "float[8] bias", "float[2,1,8,8] bias"])
+def test_a_sum_behind_a_convolution_of_bytes_that_is_no_bias_stays_outside(bias: str) -> None:
+    model = quantized(SWISH_OF_IMAGES.replace("SCALES", "s2"), inputs=f"float[2,2,8,8] x, {bias}")
+    found = counts(fused(model, "onnxfuse"))
+    assert found["Add"] == 1 or "ConvIntegerToFloat" not in found
+
+
 def test_a_product_of_bytes_whose_sums_are_read_stays_apart() -> None:
     model = quantized(f"{DYNAMIC} v = Cast<to = 1>(i)  y = Sub(t, v)")
     assert counts(fused(model, "ort"))["MatMulInteger"] == 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
+import onnxfuse
 from benchmarks.synthetic import mlp
 from onnxfuse.errors import ModelError, OutputError
 from onnxfuse.fusing.build import Build
@@ -69,6 +71,32 @@ def test_it_is_fused_and_converted_as_in_memory(source: Path, tmp_path: Path, pr
             assert files.write(done.model, target, source=source, spool=weights) == [target]
         made.append(target.read_bytes())
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("precision", [None, "fp16"])
+@pytest.mark.parametrize("output", [None, "out.onnx"])
+def test_who_gets_the_model_gets_its_weights(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Literal["fp16"] | None, output: str | None
+) -> None:
+    place = tmp_path / output if output else None
+    seen = []
+    really = inside.left_there
+    monkeypatch.setattr(inside, "left_there", lambda path: seen.append(really(path)) or seen[-1])
+    left = onnxfuse.optimize(source, place, precision=precision)
+    assert seen != [None]
+    written = place.read_bytes() if place else b""
+    monkeypatch.setattr(inside, "left_there", lambda path: None)
+    whole = onnxfuse.optimize(source, place, precision=precision)
+    assert left.model == whole.model
+    assert not external_data.places(left.model)
+    assert written == (place.read_bytes() if place else b"")
+
+
+def test_a_report_is_the_same(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = onnxfuse.report(source)
+    monkeypatch.setattr(inside, "left_there", lambda path: None)
+    whole = onnxfuse.report(source)
+    assert (left.fusions, left.after) == (whole.fusions, whole.after)
 
 
 def test_what_is_too_large_for_one_file_moves_out(
