@@ -5,7 +5,7 @@
 
 Models are those of `benchmarks.synthetic.unlike`: of more and more nodes, and of a fifth as many nodes as initializers.
 What is counted is the user time of `onnxfuse optimize --no-validate`, less that of a model of ten nodes, which is the
-time to start.
+time to start, and the most memory that it holds.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ SHARED = 10
 """Nodes with initializers of their own have so many, where initializers are counted; half of the nodes have some."""
 
 
-def user_seconds(model: Path, output: Path) -> float:
-    """The user time of fusing a model without a proof.  Raises RuntimeError where it fails."""
+def measured(model: Path, output: Path) -> tuple[float, int]:
+    """User seconds and peak bytes of fusing a model without a proof.  Raises RuntimeError where it fails."""
     command = [sys.executable, "-m", "onnxfuse", "optimize", "--no-validate", "-q", str(model), "-o", str(output)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"exit {process.returncode}: {' '.join(command)}")
-    return usage.ru_utime
+    return usage.ru_utime, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         model, output = Path(folder, "model.onnx"), Path(folder, "fused.onnx")
         unlike(model, 10)
-        start = min(user_seconds(model, output) for _ in range(3))
+        start = min(measured(model, output)[0] for _ in range(3))
         print(f"start: {start:.2f} s")
         for what, counts in (("nodes", given.nodes), ("initializers", given.weights)):
             for count in counts:
@@ -52,8 +52,12 @@ def main(argv: list[str] | None = None) -> int:
                     unlike(model, count)
                 else:
                     unlike(model, 2 * count // SHARED, SHARED)
-                seconds = user_seconds(model, output) - start
-                print(f"{count:>9,} {what:<13} {seconds:7.2f} s {1e3 * seconds / count:8.4f} ms each", flush=True)
+                whole, peak = measured(model, output)
+                each = 1e3 * (whole - start) / count
+                print(
+                    f"{count:>9,} {what:<13} {whole - start:7.2f} s {each:8.4f} ms each {peak / 1e9:6.2f} GB",
+                    flush=True,
+                )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Wall time and peak memory of onnxfuse and other optimizers, each in a process of its own, from file to file."""
+"""Time and peak memory of onnxfuse and other optimizers, each in a process of its own, from file to file."""
 
 from __future__ import annotations
 
@@ -37,6 +37,17 @@ onnxscript.optimizer.optimize(model)
 onnx_ir.save(model, sys.argv[2], external_data=Path(sys.argv[2]).name + ".data")
 """
 
+# What onnxruntime makes of a model before it runs it, without what only this machine's processor has.
+ONNXRUNTIME = """
+import sys
+import onnxruntime
+options = onnxruntime.SessionOptions()
+options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+options.optimized_model_filepath = sys.argv[2]
+onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+"""
+SCRIPTS = {"onnxscript": ONNXSCRIPT, "onnxruntime": ONNXRUNTIME}
+
 COUNT_NODES = "import sys, onnx; print(len(onnx.load(sys.argv[1], load_external_data=False).graph.node))"
 VERSION = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
 
@@ -45,7 +56,7 @@ MODELS = {
     "huge": "24 layers, 6.4 GB of external weights",
     "bert": "BERT-base, 109 M parameters in one file",
 }
-TOOLS = ("onnxfuse", "onnxsim", "onnxslim", "onnxscript")
+TOOLS = ("onnxfuse", "onnxsim", "onnxslim", "onnxscript", "onnxruntime")
 HELP_RUNS = 5
 
 
@@ -54,6 +65,8 @@ class Measurement:
     """One process, from start to exit."""
 
     seconds: float
+    user_seconds: float
+    """Processor time outside of the kernel, of all threads: what other processes do disturbs it less."""
     peak_bytes: int
     """Largest resident set of the process."""
     outcome: str
@@ -73,6 +86,7 @@ class Row:
     nodes_before: int | None = None
     nodes_after: int | None = None
     date: str = ""
+    user_seconds: float | None = None
 
 
 def measure(command: list[str], timeout: float, memory_limit: float = math.inf) -> Measurement:
@@ -116,7 +130,7 @@ def measure(command: list[str], timeout: float, memory_limit: float = math.inf) 
     else:
         outcome = "done"
     unit = 1 if sys.platform == "darwin" else 1024
-    return Measurement(seconds, usage.ru_maxrss * unit, outcome)
+    return Measurement(seconds, usage.ru_utime, usage.ru_maxrss * unit, outcome)
 
 
 def resident_bytes(pid: int) -> int:
@@ -132,8 +146,8 @@ def command_for(tool: str, python: Path, source: Path, target: Path) -> list[str
     """How `tool` optimizes `source` into `target`; None if it is not installed beside `python`."""
     script = python.parent / tool
     match tool:
-        case "onnxscript":
-            return [str(python), "-c", ONNXSCRIPT, str(source), str(target)] if version_of(tool, python) else None
+        case _ if tool in SCRIPTS:
+            return [str(python), "-c", SCRIPTS[tool], str(source), str(target)] if version_of(tool, python) else None
         case _ if not script.exists():
             return None
         case "onnxfuse":
@@ -167,6 +181,7 @@ def benchmark(tool: str, python: Path, model: str, source: Path, timeout: float,
         count_nodes(source),
         count_nodes(target) if done else None,
         _today(),
+        round(measured.user_seconds, 2),
     )
     for written in source.parent.glob(f"{target.stem}*"):
         written.unlink()
@@ -187,6 +202,7 @@ def benchmark_help(python: Path) -> Row:
         round(statistics.median(run.seconds for run in runs), 3),
         max(run.peak_bytes for run in runs),
         date=_today(),
+        user_seconds=round(statistics.median(run.user_seconds for run in runs), 3),
     )
 
 
@@ -198,12 +214,16 @@ def count_nodes(path: Path) -> int | None:
 
 def table(rows: list[Row]) -> str:
     """`rows` as a Markdown table."""
-    lines = ["| model | tool | version | seconds | peak memory | nodes | outcome |", "|---|---|---|--:|--:|--:|---|"]
+    lines = [
+        "| model | tool | version | date | seconds | user seconds | peak memory | nodes | outcome |",
+        "|---|---|---|---|--:|--:|--:|--:|---|",
+    ]
     for row in rows:
-        seconds = "" if row.seconds is None else f"{row.seconds:g}"
+        seconds, user = ("" if s is None else f"{s:g}" for s in (row.seconds, row.user_seconds))
         memory = "" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f} GB"
         nodes = "" if row.nodes_after is None else f"{row.nodes_before:,} → {row.nodes_after:,}"
-        lines.append(f"| {row.model} | {row.tool} | {row.version} | {seconds} | {memory} | {nodes} | {row.outcome} |")
+        cells = (row.model, row.tool, row.version, row.date, seconds, user, memory, nodes, row.outcome)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

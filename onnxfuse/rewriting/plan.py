@@ -66,7 +66,8 @@ class Draft:
         """Values that some node of the scope to be gives: their own, or a new one."""
         self.once: set[int] = set()
         """Terms that a single other one is computed from."""
-        self.available = Available(usable or (lambda name: name not in self.alias))
+        gone = self.alias  # not by way of the draft: with what it holds, it goes as soon as nobody asks for it
+        self.available = Available(usable or (lambda name: name not in gone))
 
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:
         """A value with this term is computed at this position."""

@@ -97,10 +97,10 @@ def test_rows_from_another_machine_are_not_kept(tmp_path: Path) -> None:
 
 def test_the_table_leaves_blank_what_was_not_measured() -> None:
     rows = [
-        Row("huge", "onnxsim", "1.0", "done", 2.5, 1_500_000_000, 58800, 4),
+        Row("huge", "onnxsim", "1.0", "done", 2.5, 1_500_000_000, 58800, 4, "2026-11-21", 2.25),
         Row("huge", "onnxfuse", "", "not installed"),
     ]
     assert table(rows).splitlines()[2:] == [
-        "| huge | onnxsim | 1.0 | 2.5 | 1.50 GB | 58,800 → 4 | done |",
-        "| huge | onnxfuse |  |  |  |  | not installed |",
+        "| huge | onnxsim | 1.0 | 2026-11-21 | 2.5 | 2.25 | 1.50 GB | 58,800 → 4 | done |",
+        "| huge | onnxfuse |  |  |  |  |  |  | not installed |",
     ]

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from onnxfuse.fusing import fuse as fusing
 from onnxfuse.fusing.fuse import fuse, lower
 from onnxfuse.fusing.fused import Fused
 from onnxfuse.fusing.naming import Naming
 from onnxfuse.fusing.settle import settle
 from onnxfuse.language.catalogue import load
 from onnxfuse.model.graph import roots
+from onnxfuse.rewriting.plan import Draft
 from onnxfuse.rewriting.provenance import origin
 from onnxfuse.rewriting.restore import Entry, restore
+from onnxfuse.rewriting.writer import Writer
 from onnxfuse.targets.target import DEFAULT, KINDS, Target
 from tests.fused_models import FusedModel
 from tests.whole.test_whole_models import TARGETS
@@ -38,6 +44,29 @@ def test_a_fused_file_stays_as_it_is(target: Target, fused_model: FusedModel) ->
         if again.model != once:
             changed[path.name] = [site.node.name for site in again.sites]
     assert changed == {}
+
+
+@pytest.mark.parametrize("name", ["vit.ts.onnx", "gemm_batchnorm.onnx"])
+def test_what_a_pass_drafted_goes_with_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The cycle collector does not run meanwhile: what holds itself would stay until all is done."""
+    drafts: list[weakref.ref[Draft]] = []
+
+    def noted(*given: Any) -> Writer:
+        assert [draft() for draft in drafts] == [None] * len(drafts)
+        writer = Writer(*given)
+        drafts.append(weakref.ref(writer.draft))
+        return writer
+
+    monkeypatch.setattr(fusing, "Writer", noted)
+    model = onnx.load(MODELS / name)
+    gc.disable()
+    try:
+        after = fused(model)
+        assert len(drafts) > 1
+        assert [draft() for draft in drafts] == [None] * len(drafts)
+    finally:
+        gc.enable()
+    assert after.sites
 
 
 def test_what_a_second_pass_finds_names_the_nodes_of_the_original() -> None:
