@@ -11,7 +11,7 @@
 //
 // defines  TYPE, TENSOR (products on tensor cores), WARPS, KEYS (of a tile), HEAD and HEAD_V (multiples of 16 that hold
 //          the head sizes), VECTOR and VECTOR_Y (elements of one access to inputs, to the output), CAPPED (1 if softcap
-//          is not 0), MASK (NONE, BOOLEAN, ADDED), MASK_TYPE, MASK_VECTOR, ROTARY (0 if nothing is turned) and what
+//          is not 0), MASK (NONE, BOOLEAN, ADDED), MASK_TYPE, MASK_VECTOR (1, 2 or 8 keys of one access), ROTARY (0 if nothing is turned) and what
 //          attention_rotary.cuh asks for
 // reads    queries once for each split; keys and values once for each tile of rows that may see them; the mask once
 // writes   Y, or its parts: HEAD_V + 2 floats for each row and split
@@ -37,12 +37,16 @@
 #define BOOLEAN 1
 #define ADDED 2
 
+#define MASKED_BY_EIGHT (MASK && MASK_VECTOR == 8)
+
 constexpr int ROWS = 16 * WARPS;
 constexpr int THREADS = 32 * WARPS;
 constexpr int CHUNK = 16 / sizeof(TYPE);
 // On a multiprocessor at a time at least: what a thread's share of the registers holds without spilling.
 constexpr bool SMALL = TENSOR && HEAD <= 64 && HEAD_V <= 64 && VECTOR == CHUNK && !CAPPED;
 constexpr int BLOCKS = (SMALL ? 12 : 8) / WARPS;
+// A boolean mask of eights is read while the values are on their way, for no register is left before.
+constexpr bool LATE = SMALL && MASKED_BY_EIGHT && MASK == BOOLEAN;
 constexpr bool ROOM = !SMALL && VECTOR == CHUNK && HEAD <= 128 && HEAD_V <= 128;  // for addresses in registers
 // Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks.
 constexpr int STRIDE = HEAD + CHUNK;
@@ -58,46 +62,7 @@ using Products = Scalar;
 #endif
 
 #include "attention_rows.cuh"
-
-#if MASK
-// What the mask says of the scores of a thread: two neighbouring keys of two rows, 8 keys on the next two.
-struct Mask {
-    const MASK_TYPE* rows[2];
-    long long step;
-    int keys;  // those behind are hidden
-    Vector<MASK_TYPE, MASK_VECTOR> told[KEYS / 8][4 / MASK_VECTOR];
-
-    __device__ __forceinline__ void load(int first) {
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i += MASK_VECTOR) {
-                const int key = first + 8 * n + threadIdx.x % 4 * 2 + i % 2;
-                const long long place = MASK_VECTOR == 2 ? key : key * step;
-                Vector<MASK_TYPE, MASK_VECTOR>& into = told[n][i / MASK_VECTOR];
-                if (key < keys) {
-                    into = *reinterpret_cast<const Vector<MASK_TYPE, MASK_VECTOR>*>(rows[i / 2] + place);
-                } else {
-#pragma unroll
-                    for (int j = 0; j < MASK_VECTOR; j++) hide(into.at[j]);
-                }
-            }
-        }
-    }
-
-    static __device__ __forceinline__ void hide(bool& shown) { shown = false; }
-    template <class T> static __device__ __forceinline__ void hide(T& added) { assign(added, minus_infinity()); }
-
-    __device__ __forceinline__ float apply(float x, int n, int i, float fill) const {
-        const MASK_TYPE said = told[n][i / MASK_VECTOR].at[i % MASK_VECTOR];
-        if constexpr (MASK == BOOLEAN) {
-            return said ? x : fill;
-        } else {
-            return x + added(to_float(said));
-        }
-    }
-};
-#endif
+#include "attention_mask.cuh"
 
 // The scores of a warp's rows so far.
 struct Softmax {
@@ -227,6 +192,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
             mask + batch * mask_batch + (kv_head * group + row % group) * mask_head + row / group * mask_row;
 #endif
     }
+#if MASK
+    told.begin();
+#endif
     // In units of log 2.
     const float unit = CAPPED ? softcap * LOG2_E : scale * LOG2_E;
     const float inner = CAPPED ? scale / softcap : 1.0f;
@@ -244,10 +212,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     for (int key = begin; key < end; key += KEYS) {
         values.copy(key);
 #if MASK
-        told.load(key);
+        if (!LATE) told.load(key);
 #endif
         float s[KEYS / 8][4];
         products.scores(s, own_rows, key_tile);
+#if MASK
+        if (LATE) told.load(key);
+#endif
         __pipeline_wait_prior(0);
         __syncthreads();
         if (key + KEYS < end) keys.copy(key + KEYS);
@@ -263,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
             for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const int j = key + 8 * n + lane % 4 * 2 + i % 2;
+                    const int j = key + key_of(n, i);
                     if (j < at[i / 2] - left || j > at[i / 2] + right || j >= known) s[n][i] = minus_infinity();
                 }
             }
@@ -279,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
             for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    if (key + 8 * n + lane % 4 * 2 + i % 2 >= total) s[n][i] = minus_infinity();
+                    if (key + key_of(n, i) >= total) s[n][i] = minus_infinity();
                 }
             }
         }

@@ -1,15 +1,21 @@
 // Rows of queries, keys and values on their way to shared memory; names that are not here are those of attention.cu.
 #include "common.cuh"
 
+// Which row of a tile in shared memory a key has.  Where a thread reads eight neighbours of a mask at a time, keys that
+// are neighbours there must be scores of one thread: of 32 keys, 8 t + 2 n + i is in row 8 n + 2 t + i.
+__device__ __forceinline__ constexpr int slot_of(int key) {
+    return MASKED_BY_EIGHT ? (key & ~31) | (key >> 1 & 3) << 3 | (key >> 3 & 3) << 1 | (key & 1) : key;
+}
+
 // Begins to copy rows to shared memory: `source(row)` is where row 0 <= row < present is, of `columns` elements; what
-// is behind them is 0.
-template <int COUNT, int COLUMNS, int WIDTH, class Rows>
+// is behind them is 0.  Keys go to the rows that `slot_of` says.
+template <int COUNT, int COLUMNS, int WIDTH, bool KEY = false, class Rows>
 __device__ __forceinline__ void copy_rows(TYPE* to, int present, int columns, const TYPE* aligned, Rows source) {
     constexpr int CHUNKS = COLUMNS / CHUNK;
 #pragma unroll(HEAD > 128 ? 1 : 4)
     for (int i = threadIdx.x; i < COUNT * CHUNKS; i += THREADS) {
         const int row = i / CHUNKS, column = i % CHUNKS * CHUNK;
-        TYPE* const into = to + row * WIDTH + column;
+        TYPE* const into = to + (KEY ? slot_of(row) : row) * WIDTH + column;
         if constexpr (VECTOR == CHUNK) {
             const bool there = row < present && column < columns;
             __pipeline_memcpy_async(into, there ? source(row) + column : aligned, 16, there ? 0 : 16);
@@ -34,7 +40,9 @@ template <int COLUMNS, int WIDTH> struct Rows {
     static constexpr int CHUNKS = COLUMNS / CHUNK, APART = CHUNKS < THREADS ? THREADS / CHUNKS : 1;
     // Ordinary arithmetic takes so much longer that registers are worth more, and where neither holds none are left.
     static constexpr bool SPARE = ROOM || (SMALL && WARPS > 1 && __CUDA_ARCH__ < 1000);
-    static constexpr bool WHOLE = TENSOR && VECTOR == CHUNK && CHUNKS <= THREADS && SPARE;
+    // The slot of a sum is the sum of the slots where no bit of one is one of the other.
+    static constexpr bool SUMS = !MASKED_BY_EIGHT || (CHUNKS & (CHUNKS - 1)) == 0;
+    static constexpr bool WHOLE = TENSOR && VECTOR == CHUNK && CHUNKS <= THREADS && SPARE && SUMS;
     const TYPE *older, *newer, *aligned;
     long long before, step;
     int past, limit, columns;
@@ -44,7 +52,7 @@ template <int COLUMNS, int WIDTH> struct Rows {
 
     // Before the first copy.
     __device__ __forceinline__ void begin(int key) {
-        own = threadIdx.x / CHUNKS * WIDTH + threadIdx.x % CHUNKS * CHUNK;
+        own = slot_of(threadIdx.x / CHUNKS) * WIDTH + threadIdx.x % CHUNKS * CHUNK;
         keep(own);
         if (key < past) {
             read(older + before * columns, 0, columns, min(past, limit));
@@ -65,10 +73,10 @@ template <int COLUMNS, int WIDTH> struct Rows {
                 const long long between = old ? columns : step;
                 const int row = threadIdx.x / CHUNKS, column = threadIdx.x % CHUNKS * CHUNK;
                 const TYPE* const first = from + row * between + column;
-                return copy_whole(reinterpret_cast<const char*>(first), row * WIDTH + column, between * sizeof(TYPE));
+                return copy_whole(reinterpret_cast<const char*>(first), slot_of(row) * WIDTH + column, between * sizeof(TYPE));
             }
         }
-        copy_rows<KEYS, COLUMNS, WIDTH>(tile, limit - key, columns, aligned, [&](int row) {
+        copy_rows<KEYS, COLUMNS, WIDTH, true>(tile, limit - key, columns, aligned, [&](int row) {
             const int j = key + row;
             return j < past ? older + (before + j) * columns : newer + (j - past) * step;
         });
@@ -88,7 +96,7 @@ template <int COLUMNS, int WIDTH> struct Rows {
 #pragma unroll
             for (int first = 0; first < KEYS; first += APART) {
                 if (first + APART > KEYS && first + threadIdx.x / CHUNKS >= KEYS) break;
-                __pipeline_memcpy_async(tile + to + first * WIDTH, from, 16);
+                __pipeline_memcpy_async(tile + to + slot_of(first) * WIDTH, from, 16);
                 from += APART * static_cast<long long>(between);
             }
         }

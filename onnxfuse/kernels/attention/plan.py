@@ -82,8 +82,8 @@ def class_of(device: Device, inputs: Sequence[Array | None], outputs: Sequence[A
             continue
         shape = array.shape
         if place == 3 and shape and shape[-1] != 1:
-            # Whether pairs of keys are aligned in all rows of the mask is a matter of their number, too.
-            shape = (*shape[:-1], shape[-1] % 2, shape[-1] - past, -1)
+            # How many neighbouring keys are aligned in all rows of the mask is a matter of their number, too.
+            shape = (*shape[:-1], shape[-1] % 2 if past else shape[-1] % 8, shape[-1] - past, -1)
         elif place in (4, 5) or place > len(inputs):
             shape = (*shape[:2], shape[2] - past, *shape[3:])
         pointer = array.pointer if type(array) is Buffer else address(array)  # a call less
@@ -133,9 +133,15 @@ def _source(
         vectors,
         setting.softcap != 0,
         mask.dtype.name if mask is not None else "",
-        told.vector(address(mask), mask.dtype.itemsize) if told and mask is not None else 1,
+        told.vector(address(mask), mask.dtype.itemsize, _most(sizes, tile, mask)) if told and mask is not None else 1,
         rotary,
     )
+
+
+def _most(sizes: Sizes, tile: Tiles, mask: Array) -> int:
+    """Keys of a mask that are one access at most: a thread has eight neighbours where a tile is of 32 keys.  A number
+    that grows from call to call is no multiple of eight the next time, and float32 fills sectors as it is."""
+    return 8 if not sizes.past and tile.keys % 32 == 0 and mask.dtype.itemsize <= 2 else 2
 
 
 class Plan:

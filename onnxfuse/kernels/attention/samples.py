@@ -24,9 +24,10 @@ def samples() -> Iterable[tuple[str, Source]]:
                 continue
             for mask in ("bool", dtype):
                 name = "boolean" if mask == "bool" else "added"
+                wide = 8 if long.keys % 32 == 0 and mask != "float32" else 2
                 yield (
                     f"Attention {dtype} {head} {name} mask",
-                    source(dtype, long, head, head, (vector, vector), mask=mask, mask_vector=2),
+                    source(dtype, long, head, head, (vector, vector), mask=mask, mask_vector=wide),
                 )
         long = tiles(LONG, 48, 48, tensor)
         yield f"Attention {dtype} 40 odd", source(dtype, long, 48, 48, (1, 1), True, dtype)

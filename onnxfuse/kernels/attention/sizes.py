@@ -117,10 +117,13 @@ class Mask(NamedTuple):
         batch = 0 if batches == 1 else heads * rows * keys
         return cls((batch, head, row, int(keys != 1)), total if keys == 1 else keys)
 
-    def vector(self, pointer: int, itemsize: int) -> int:
-        """How many neighbouring keys are one access: 2 where all pairs are aligned."""
-        even = self.steps[3] == 1 and not any(step % 2 for step in (*self.steps[:3], self.keys))
-        return 2 if even and pointer % (2 * itemsize) == 0 else 1
+    def vector(self, pointer: int, itemsize: int, most: int = 2) -> int:
+        """How many neighbouring keys are one access: as many as are aligned wherever such a number of them begins."""
+        for count in (8, 2):
+            apart = any(step % count for step in (*self.steps[:3], self.keys))
+            if count <= most and self.steps[3] == 1 and not apart and pointer % (count * itemsize) == 0:
+                return count
+        return 1
 
 
 def _fits(mask: tuple[int, ...], sizes: Sizes) -> None:

@@ -140,6 +140,13 @@ CASES = {
     "short boolean mask with a filler": Case(
         37, 131, mask=(37, 66), boolean=True, attributes={"mask_filter_value": -1.0}
     ),
+    "mask by eights": Case(37, 136, mask=(2, 1, 37, 136), hidden=(5,), attributes={"is_causal": 1}),
+    "boolean by eights": Case(70, 72, 80, mask=(2, 2, 70, 72), boolean=True, head_v=48),
+    "short mask by eights": Case(37, 131, mask=(37, 72), heads=8),
+    "short boolean mask by eights, with a filler": Case(
+        37, 131, 128, mask=(37, 64), boolean=True, attributes={"mask_filter_value": -1.0}
+    ),
+    "mask by eights for keys": Case(17, 264, 40, mask=(264,), flat=True, attributes={"left_window_size": 30}),
     "mask for rows": Case(37, 70, mask=(37, 1)),
     "mask for heads": Case(37, 70, mask=(2, 1, 1)),
     "mask for keys": Case(37, 70, mask=(70,)),

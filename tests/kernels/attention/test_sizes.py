@@ -52,6 +52,9 @@ def test_keys_are_read_in_pairs_where_all_pairs_are_aligned() -> None:
     assert Mask.of((4, 6), 6).vector(64, 2) == 2
     assert Mask.of((4, 6), 6).vector(66, 2) == 1
     assert Mask.of((4, 5), 5).vector(64, 2) == 1
+    assert Mask.of((4, 16), 16).vector(64, 2) == 2
+    assert Mask.of((4, 16), 16).vector(64, 2, 8) == Mask.of((4, 16), 16).vector(8, 1, 8) == 8
+    assert Mask.of((4, 16), 16).vector(72, 2, 8) == Mask.of((4, 12), 12).vector(64, 2, 8) == 2
     assert Mask.of((4, 1), 6).vector(64, 2) == 1
 
 

@@ -65,8 +65,8 @@ CASES = {
     "product of few rows": Case("FusedMatMul", ((16, 512), (512, 64), (64,)), 1.0, 1.04),
     "attention": Case("Attention", QUERIES, 1.0, moved=1.5),
     "attention of long heads": Case("Attention", ((1, 1, 128, 128),) * 3, 1.0, moved=1.5),
-    "attention by a boolean mask": Case("Attention", (*QUERIES, (1, 1, 128, 128)), 1.43, moved=1.57, mask=BOOL),
-    "attention by an added mask": Case("Attention", (*QUERIES, (1, 1, 128, 128)), 1.25, moved=1.6),
+    "attention by a boolean mask": Case("Attention", (*QUERIES, (1, 1, 128, 128)), 1.0, moved=1.57, mask=BOOL),
+    "attention by an added mask": Case("Attention", (*QUERIES, (1, 1, 128, 128)), 1.0, moved=1.6),
 }
 
 

@@ -1,0 +1,100 @@
+// Which keys a thread's scores are of, and what a mask says of them; names that are not here are those of attention.cu.
+// The key of element i of accumulator n of a thread's scores, counted from the first of the tile; see slot_of.
+__device__ __forceinline__ int key_of(int n, int i) {
+    const int t = threadIdx.x % 4;
+    return MASKED_BY_EIGHT ? n / 4 * 32 + 8 * t + n % 4 * 2 + i % 2 : 8 * n + 2 * t + i % 2;
+}
+
+#if MASK
+// What the mask says of the scores of a thread, those of two rows.
+struct Mask {
+    const MASK_TYPE* rows[2];
+    long long step;
+    int keys;  // those behind are hidden
+#if MASK_VECTOR == 8
+    static_assert(KEYS % 32 == 0 && sizeof(MASK_TYPE) <= 2, "");
+#if MASK == BOOLEAN
+    using Eight = Vector<unsigned, 2>;  // four in a word, of which one is a test of its bits
+#else
+    using Eight = Vector<MASK_TYPE, 8>;
+#endif
+    Eight told[KEYS / 32][2];
+
+    // Whether keys are counted from the thread's first: each way spills on the cards of the other.
+    static constexpr bool COUNTED = __CUDA_ARCH__ >= 1000;
+
+    // From now on rows begin at the thread's first key; the number of keys is a multiple of 8.
+    __device__ __forceinline__ void begin() {
+        const int own = threadIdx.x % 4 * 8;
+        rows[0] += own;
+        rows[1] += own;
+        if (COUNTED) keys -= own;
+    }
+
+    __device__ __forceinline__ void load(int first) {
+#pragma unroll
+        for (int block = 0; block < KEYS / 32; block++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int key = first + 32 * block;
+                Eight& into = told[block][half];
+                if (key + (COUNTED ? 0 : static_cast<int>(threadIdx.x % 4 * 8)) < keys) {
+                    into = *reinterpret_cast<const Eight*>(rows[half] + key);
+                } else {
+#pragma unroll
+                    for (int j = 0; j < static_cast<int>(sizeof(into.at) / sizeof(into.at[0])); j++) hide(into.at[j]);
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ MASK_TYPE of(int n, int i) const {
+        const int j = n % 4 * 2 + i % 2;
+#if MASK == BOOLEAN
+        return told[n / 4][i / 2].at[j / 4] & 0xffu << j % 4 * 8;
+#else
+        return told[n / 4][i / 2].at[j];
+#endif
+    }
+    static __device__ __forceinline__ void hide(unsigned& shown) { shown = 0; }
+#else
+    Vector<MASK_TYPE, MASK_VECTOR> told[KEYS / 8][4 / MASK_VECTOR];
+
+    __device__ __forceinline__ void begin() {}
+
+    __device__ __forceinline__ void load(int first) {
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i += MASK_VECTOR) {
+                const int key = first + key_of(n, i);
+                const long long place = MASK_VECTOR == 2 ? key : key * step;
+                Vector<MASK_TYPE, MASK_VECTOR>& into = told[n][i / MASK_VECTOR];
+                if (key < keys) {
+                    into = *reinterpret_cast<const Vector<MASK_TYPE, MASK_VECTOR>*>(rows[i / 2] + place);
+                } else {
+#pragma unroll
+                    for (int j = 0; j < MASK_VECTOR; j++) hide(into.at[j]);
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ MASK_TYPE of(int n, int i) const {
+        return told[n][i / MASK_VECTOR].at[i % MASK_VECTOR];
+    }
+#endif
+
+    static __device__ __forceinline__ void hide(bool& shown) { shown = false; }
+    template <class T> static __device__ __forceinline__ void hide(T& added) { assign(added, minus_infinity()); }
+
+    __device__ __forceinline__ float apply(float x, int n, int i, float fill) const {
+        const MASK_TYPE said = of(n, i);
+        if constexpr (MASK == BOOLEAN) {
+            return said ? x : fill;
+        } else {
+            return x + added(to_float(said));
+        }
+    }
+};
+#endif
