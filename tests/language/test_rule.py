@@ -98,8 +98,8 @@ def test_a_version_changes_with_the_text() -> None:
 
 
 def test_expressions() -> None:
-    assert targets(equation("a, b = f(x)")) == ["a", "b"]
-    assert targets(equation("a = f(x)")) == ["a"]
+    assert targets(equation("a, b = f(x)")) == ("a", "b")
+    assert targets(equation("a = f(x)")) == ("a",)
     assert op_name(expression("com.microsoft.QuickGelu(x)")) == "com.microsoft.QuickGelu"
     assert op_name(expression("Cos(x)")) == "Cos"
     assert op_name(expression("x + 1")) == ""
