@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from onnx import NodeProto, TensorProto
+from onnx import FunctionProto, NodeProto, TensorProto
 
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.cost import BYTES
@@ -97,22 +97,38 @@ def demand(
     """What a node asks for where symbols of dimensions have the sizes `known`; None if a size is still unknown.
 
     `told` are terms of values, by name, which may say what the view does not."""
-    names = _read(view, node)
+    body = _body(view, node)
+    names = _read(node, body)
     read, written = tensors(view, names, known, told), tensors(view, node.output, known, told)
     if read is None or written is None:
         return None
     inputs, outputs = [t for t in read if t is not None], [t for t in written if t is not None]
     moved = sum(tensor.bytes for tensor in (*inputs, *outputs))
     weights = sum(t.bytes for t, name in zip(read, names, strict=True) if t and view.term(name).constant)
-    matrix = family(node.op_type) in PRODUCTS and outputs[0].dtype in HALF
-    return Demand(moved, flops(node, inputs, outputs), matrix, weights)
+    deep = _multiplied(body, dict(zip(names, read, strict=True)), node) if body is not None else 0
+    matrix = (deep or family(node.op_type) in PRODUCTS) and outputs[0].dtype in HALF
+    written_out = 2 * deep * sum(tensor.elements for tensor in outputs)
+    return Demand(moved, written_out or flops(node, inputs, outputs), bool(matrix), weights)
 
 
-def _read(view: View, node: NodeProto) -> Sequence[str]:
+def _body(view: View, node: NodeProto) -> FunctionProto | None:
+    """The function of a region; None for any other node."""
+    functions = view.graph.model.functions if family_of(node) == REGION else ()
+    return next((f for f in functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
+
+
+def _multiplied(body: FunctionProto, read: Mapping[str, Tensor | None], node: NodeProto) -> int:
+    """How many products of numbers each element of a region's results is a sum of; 0 where it multiplies no
+    matrices.  The products of a region are all of one operand."""
+    own = dict(zip(body.input, node.input, strict=False))
+    product = next((inner for inner in body.node if inner.op_type in PRODUCTS), None)
+    tensor = read.get(own.get(product.input[0], "")) if product is not None else None
+    return tensor.shape[-1] if tensor is not None and tensor.shape else 0
+
+
+def _read(node: NodeProto, body: FunctionProto | None) -> Sequence[str]:
     """The inputs of a node whose elements it reads: of a region's some are asked for their shape alone."""
     names = list(node.input)
-    functions = view.graph.model.functions if family_of(node) == REGION else ()
-    body = next((f for f in functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
     if body is None:
         return names
     read = {name for inner in body.node if inner.op_type not in SHAPE_QUERIES for name in inner.input}

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from . import legality
 from .groups import Group, Groups
+from .products import side_by_side
 from .scope import Scope
 
 
@@ -25,8 +26,8 @@ class Apart:
     reason: str
 
 
-def partition(scope: Scope) -> Groups:
-    """The groups of a scope's launches."""
+def partition(scope: Scope, *, products: bool = True) -> Groups:
+    """The groups of a scope's launches; without `products`, each of these stays alone."""
     groups = Groups(scope)
     _downwards(groups)
     _again(groups)
@@ -34,6 +35,8 @@ def partition(scope: Scope) -> Groups:
     _sideways(groups)
     _downwards(groups)
     _again(groups)
+    if products:
+        side_by_side(groups)
     return groups
 
 

@@ -47,21 +47,24 @@ def planned(
     return loops(REGION, nodes, inputs, outputs, aligned)
 
 
-def kernel(function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]) -> type[Kernel]:
+def kernel(
+    function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str], base: type[Kernel] = Region
+) -> type[Kernel]:
     """The kernel class of a region's function, the same every time, given the element types of its operands and
-    results as NumPy calls them.  Raises KernelError for one that kernels do not have."""
+    results as NumPy calls them; `base` is the class that runs such a body.  Raises KernelError for a type that kernels
+    do not have."""
     if other := next((kind for kind in (*inputs, *outputs) if kind not in DTYPES), None):
         raise KernelError(f"no kernel takes {other or 'what has no known element type'}")
-    return _kernel(function.SerializeToString(deterministic=True), tuple(inputs), tuple(outputs))
+    return _kernel(function.SerializeToString(deterministic=True), tuple(inputs), tuple(outputs), base)
 
 
 @cache
-def _kernel(text: bytes, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> type[Kernel]:
+def _kernel(text: bytes, inputs: tuple[str, ...], outputs: tuple[str, ...], base: type[Kernel]) -> type[Kernel]:
     body = FunctionProto.FromString(text)
     taken, given = (
         tuple(Parameter(name, kind) for name, kind in zip(names, kinds, strict=True))
         for names, kinds in ((body.input, inputs), (body.output, outputs))
     )
     members: dict[str, Any] = {"signature": Signature(body.name, taken, given), "body": body}
-    made: type[Kernel] = type(body.name, (Region,), members)
+    made: type[Kernel] = type(body.name, (base,), members)
     return made

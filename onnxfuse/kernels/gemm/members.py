@@ -1,0 +1,126 @@
+"""Products of one operand, read from the body of a region: what each multiplies with, and what is done to it.
+
+A body is such a family where each of its outputs is elementwise in one product of the same operand a, a row of bias,
+and numbers.  That is all that is asked of it: whatever rule or exporter wrote an activation, its nodes say what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.pointwise.device_function import device_function
+
+from .source import PRODUCT, Epilogue
+
+MOST = 16
+"""Most products of one launch: their pointers are its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One product; operands go by their names in the body."""
+
+    product: str
+    """What it is called itself, before anything is done to it."""
+    a: str
+    b: str
+    bias: str
+    """A row that is added or the like; empty if there is none."""
+    transposed: bool
+    """Whether b is stored as [n, k]."""
+    after: Epilogue
+    plain: bool
+    """Whether nothing is done to the product."""
+
+
+def members(nodes: Sequence[NodeProto], inputs: Sequence[str], outputs: Sequence[str]) -> list[Member]:
+    """The products of a body, one for each of its outputs, in their order; nodes are in topological order.
+
+    Raises KernelError, with the reason, if it is no family of products."""
+    if len(outputs) > MOST:
+        raise KernelError(f"{len(outputs)} products are too many for one launch")
+    found = [_member(nodes, inputs, name) for name in outputs]
+    if len({each.a for each in found}) > 1:
+        raise KernelError("its products are of several operands")
+    if len({each.transposed for each in found}) > 1:
+        raise KernelError("some of its matrices are transposed and some are not")
+    if len({each.product for each in found}) < len(found):
+        raise KernelError("two of its results are of one product")
+    return found
+
+
+def _member(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> Member:
+    behind = _behind(nodes, output)
+    products = [node for node in behind if node.op_type == PRODUCT]
+    if len(products) != 1:
+        raise KernelError(f"{output} is computed of {len(products)} products, not of one")
+    product = products[0]
+    a, b = product.input
+    turned = next((node for node in nodes if b in node.output), None)
+    b = b if turned is None else _stored(turned)
+    if a not in inputs or b not in inputs:
+        raise KernelError(f"{PRODUCT} of what is computed in the region itself")
+    after = [node for node in behind if node is not product]
+    rows = sorted({name for node in after for name in _read(node)}.intersection(inputs))
+    if len(rows) > 1:
+        raise KernelError(f"{output} is computed of {' and '.join(rows)} besides its product")
+    name, bias = product.output[0], "".join(rows)
+    return Member(name, a, b, bias, turned is not None, _epilogue(after, name, bias, output), output == name)
+
+
+def _behind(nodes: Sequence[NodeProto], output: str) -> list[NodeProto]:
+    """The nodes that an output is computed by, back to products."""
+    wanted, found = {output}, list[NodeProto]()
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.output):
+            found.append(node)
+            wanted.update(() if node.op_type == PRODUCT else _read(node))
+    return found[::-1]
+
+
+def _read(node: NodeProto) -> Sequence[str]:
+    """What a node reads the elements of: CastLike asks its second operand for its type alone."""
+    return list(node.input[:1] if node.op_type == "CastLike" else node.input)
+
+
+def _stored(node: NodeProto) -> str:
+    """The matrix whose transpose a node gives.  Raises KernelError for any other node."""
+    if node.op_type != "Transpose" or any(list(attribute.ints) != [1, 0] for attribute in node.attribute):
+        raise KernelError(f"{PRODUCT} of what {node.op_type} gives")
+    return str(node.input[0])
+
+
+def _epilogue(nodes: Sequence[NodeProto], product: str, bias: str, output: str) -> Epilogue:
+    """What is done to a product, as a struct `Fused` of gemm.cu: the same text wherever the same is done."""
+    names = {"": "", product: "product"} | ({bias: "bias"} if bias else {})
+    asked: list[str] = []  # for their types
+    renamed: list[NodeProto] = []
+    for node in nodes:
+        for name in node.output:
+            names.setdefault(name, f"t{len(names)}")
+        for name in node.input:
+            if name not in names:
+                names[name] = f"t{len(names)}"
+                asked.append(names[name])
+        copy = NodeProto(op_type=node.op_type, domain=node.domain, attribute=node.attribute)
+        copy.input.extend(names[name] for name in node.input)
+        copy.output.extend(names[name] for name in node.output)
+        renamed.append(copy)
+    given = ["product", *(["bias"] if bias else []), *asked]
+    types = dict.fromkeys(given, np.dtype(np.float32))
+    text = device_function("epilogue", renamed, types, {names[output]: "result"})
+    arguments = ", ".join("0.0f" if name in asked else name for name in given)
+    struct = f"""struct Fused {{
+    static __device__ __forceinline__ float of(float product, float bias, float) {{
+        float result;
+        epilogue({arguments}, result);
+        return result;
+    }}
+}};
+"""
+    return Epilogue(text + struct, bool(bias), False, sum(node.op_type != "Constant" for node in nodes))

@@ -1,0 +1,75 @@
+"""Products of one tensor with constant weights, which one launch computes: Q, K and V, gate and up, the keys and values
+of all layers of a decoder.
+
+The weights stay the tensors that they are, and each product writes its own result: those who read the results read
+them as before.  With one matrix of all weights there would be one result, in rows as long as all of them: whoever reads
+it would have to know the strides, and a runtime without our kernels would copy it apart.  What is to be gained is the
+same, the launches and the operand that is read again.
+
+Each product keeps what is done to it (bias, activation), and no two wait for each other, for they read one tensor and
+constants alone.  It is done last, when all else has its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from onnxfuse.kernels.gemm.members import MOST
+from onnxfuse.kernels.gemm.source import PRODUCT
+
+from .groups import Group, Groups
+from .reading import lonely
+from .scope import Scope
+from .spelled import refusal, standard
+
+
+def side_by_side(groups: Groups) -> None:
+    """Make one group of the products of each tensor."""
+    families: dict[tuple[str, bool], list[Group]] = {}
+    for group in groups:
+        key = _operand(groups.scope, group)
+        if key is not None:
+            families.setdefault(key, []).append(group)
+    for family in families.values():
+        for first in range(0, len(family), MOST):
+            _join(groups, family[first : first + MOST])
+
+
+def _join(groups: Groups, family: Sequence[Group]) -> None:
+    """Make one of them, else of those that one kernel computes together with the first."""
+    if _together(groups, family):
+        kept = list(family)
+    else:
+        kept = [family[0]]
+        kept += [other for other in family[1:] if _together(groups, [*kept, other])]
+    whole = kept[0]
+    for other in kept[1:]:
+        whole = groups.join(whole, other)
+
+
+def _together(groups: Groups, family: Sequence[Group]) -> bool:
+    """Does one kernel compute them?"""
+    indices = sorted(chain.from_iterable(group.indices for group in family))
+    outputs = list(chain.from_iterable(groups.written(group) for group in family))
+    return not refusal(groups.scope, indices, outputs, whole=True)
+
+
+def _operand(scope: Scope, group: Group) -> tuple[str, bool] | None:
+    """The tensor that a product is of, and whether its weights are transposed; None for what is no such product."""
+    launch, *more = group.launches
+    node = launch.node
+    if more or not group.fixed or PRODUCT not in launch.ops or lonely(scope, launch.index, node):
+        return None
+    a, *others = node.input
+    if scope.constant(a) or not all(scope.constant(name) for name in others if name):
+        return None
+    steps = standard(scope, launch.index)
+    made = {name for step in steps for name in step.output}
+    product = next(step for step in steps if step.op_type == PRODUCT)
+    return (a, product.input[1] in made) if product.input[0] == a else None
+
+
+def together(group: Group) -> str:
+    """How reports name them."""
+    return f"{len(group.launches)} products of one input"

@@ -1,0 +1,136 @@
+"""Several products of one operand by one launch, in the emulator, against what their body says in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import FunctionProto, TensorProto, helper, parser
+from onnx.reference import ReferenceEvaluator
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels import of_region
+from onnxfuse.kernels.device.device import Buffer, TensorType
+from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.gemm.siblings import Siblings
+from tests.gemm_cases import DTYPES, FLOAT, HALF, Values, assert_near
+from tests.kernel_runs import Erf, run, types
+
+PLAIN = "Region_MatMul_1 (x0, x1, x2) => (y0, y1) { y0 = MatMul(x0, x1) y1 = MatMul(x0, x2) }"
+BIASED = """Region_MatMulAdd_1 (x0, x1, x2, x3, x4, x5) => (y0, y1, y2) {
+    v0 = MatMul(x0, x1) y0 = Add(v0, x2) y1 = MatMul(x0, x3) v1 = MatMul(x0, x4) y2 = Add(x5, v1) }"""
+GATED = """Region_MatMulSigmoid_1 (x0, x1, x2, x3) => (y0, y1, y2) {
+    v0 = MatMul(x0, x1) v1 = Sigmoid(v0) y0 = Mul(v1, v0)
+    half = Constant<value: tensor = float {0.5}> () like = CastLike(half, x0)
+    v2 = MatMul(x0, x2) y1 = Mul(like, v2)
+    v3 = MatMul(x0, x3) v4 = Tanh(v3) y2 = Add(v4, v3) }"""
+TURNED = """Region_TransposeMatMul_1 (x0, x1, x2) => (y0, y1) {
+    t0 = Transpose<perm = [1, 0]>(x1) y0 = MatMul(x0, t0)
+    t1 = Transpose(x2) v0 = MatMul(x0, t1) y1 = Relu(v0) }"""
+CASES = {
+    "plain": (PLAIN, [(2, 5, 24), (24, 16), (24, 40)]),
+    "one row": (PLAIN, [(1, 64), (64, 72), (64, 8)]),
+    "odd": (PLAIN, [(7, 33), (33, 5), (33, 19)]),
+    "biased": (BIASED, [(2, 70, 32), (32, 64), (64,), (32, 72), (32, 8), (1, 8)]),
+    "rows of many tiles": (BIASED, [(150, 40), (40, 136), (136,), (40, 8), (40, 64), (64,)]),
+    "each with its own epilogue": (GATED, [(3, 1, 20), (20, 12), (20, 12), (20, 4)]),
+    "transposed": (TURNED, [(9, 24), (16, 24), (40, 24)]),
+}
+FAST = Emulated(checked=False)
+
+
+def function(text: str) -> FunctionProto:
+    return parser.parse_function(f'<opset_import: ["": 20], domain: "onnxfuse"> {text}')
+
+
+def made(text: str, kind: str = "float32") -> Siblings:
+    body = function(text)
+    kernel = of_region(body, [kind] * len(body.input), [kind] * len(body.output))({})
+    assert isinstance(kernel, Siblings)
+    return kernel
+
+
+def arrays(shapes: list[tuple[int, ...]], dtype: np.dtype[Any]) -> list[Values]:
+    rng = np.random.default_rng(sum(map(sum, shapes)))
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def wanted(text: str, given: list[Values]) -> list[Values]:
+    body = function(text)
+    node = helper.make_node(body.name, list(body.input), list(body.output), domain="onnxfuse")
+    ends = [[helper.make_tensor_value_info(n, TensorProto.DOUBLE, None) for n in x] for x in (body.input, body.output)]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("onnxfuse", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", *ends), opset_imports=opsets, functions=[body])
+    wide = [array.astype(np.float64) for array in given]
+    return list(ReferenceEvaluator(model, new_ops=[Erf]).run(None, dict(zip(body.input, wide, strict=True))))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("where", CASES)
+def test_the_numbers_of_the_body(dtype: np.dtype[Any], where: str) -> None:
+    text, shapes = CASES[where]
+    given = arrays(shapes, dtype)
+    for y, true in zip(run(made(text, dtype.name), given, FAST), wanted(text, given), strict=True):
+        assert_near(y, true, 4.0 * np.sqrt(shapes[0][-1]))
+
+
+@pytest.mark.parametrize("where", ["biased", "transposed"])
+def test_no_race_and_no_access_out_of_bounds(where: str) -> None:
+    text, shapes = CASES[where]
+    given = arrays(shapes, HALF)
+    for y, true in zip(run(made(text, "float16"), given, Emulated()), wanted(text, given), strict=True):
+        assert_near(y, true, 4.0 * np.sqrt(shapes[0][-1]))
+
+
+def test_unaligned_arrays() -> None:
+    text, shapes = CASES["biased"]
+    given = arrays(shapes, FLOAT)
+    for y, true in zip(run(made(text), given, FAST, by=1), wanted(text, given), strict=True):
+        assert_near(y, true, 4.0 * np.sqrt(shapes[0][-1]))
+
+
+def test_nothing_to_compute_launches_nothing() -> None:
+    kernel, device = made(PLAIN), Recorder(4)
+    given = [Buffer(ADDRESS, shape, FLOAT) for shape in ((0, 24), (24, 16), (24, 40))]
+    kernel.launch(device, given, [Buffer(ADDRESS, (0, 16), FLOAT), Buffer(ADDRESS, (0, 40), FLOAT)])
+    assert not device.launches
+
+
+def test_an_empty_sum_is_zero() -> None:
+    a, b, c = np.zeros((3, 0), FLOAT), np.zeros((0, 8), FLOAT), np.zeros((0, 4), FLOAT)
+    assert not any(y.any() for y in run(made(PLAIN), [a, b, c], FAST))
+
+
+def test_one_launch_reads_the_operand_once() -> None:
+    text, shapes = CASES["biased"]
+    kernel, device = made(text), Recorder(4)
+    kinds = [TensorType(FLOAT, shape) for shape in shapes]
+    outputs = kernel.outputs(kinds)
+    assert [y.shape for y in outputs] == [(2, 70, 64), (2, 70, 72), (2, 70, 8)]
+    kernel.launch(device, *([Buffer(ADDRESS, t.shape, t.dtype) for t in side] for side in (kinds, outputs)))
+    assert [launch.entry for launch in device.launches] == ["siblings"]
+    work = kernel.work(kinds)
+    assert work.read == 4 * sum(int(np.prod(shape)) for shape in shapes)
+    assert work.written == 4 * 140 * (64 + 72 + 8)
+    assert work.flops == 140 * 144 * 64 + 140 * (64 + 8)
+
+
+def test_the_vendors_products_are_the_other_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNXFUSE_PRODUCT", "vendor")
+    text, shapes = CASES["biased"]
+    given = arrays(shapes, FLOAT)
+    for y, true in zip(run(made(text), given, FAST), wanted(text, given), strict=True):
+        assert_near(y, true, 4.0 * np.sqrt(shapes[0][-1]))
+
+
+def test_operands_that_do_not_fit() -> None:
+    kernel = made(BIASED)
+    shapes = [(2, 7, 32), (32, 64), (7, 1), (32, 72), (32, 8), (8,)]
+    with pytest.raises(KernelError, match="not one row"):
+        kernel.outputs(types(arrays(shapes, FLOAT)))
+    with pytest.raises(KernelError, match="x3 of Region_MatMulAdd_1 must be float32, not float16"):
+        kernel.outputs([TensorType(HALF if i == 3 else FLOAT, shape) for i, shape in enumerate(shapes)])
+    with pytest.raises(KernelError, match="not of 2"):
+        made(PLAIN).outputs(types(arrays([(2, 4, 8), (2, 8, 3), (8, 3)], FLOAT)))
