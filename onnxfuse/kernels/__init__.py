@@ -81,12 +81,15 @@ def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
 def of_region(function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]) -> type[Kernel]:
     """The kernel of a region, the same class every time: `inputs` and `outputs` are the element types of the values
     that its node reads and makes.  Raises KernelError with the reason where there is none."""
+    from onnxfuse.kernels.gemm.gated import Gated
+    from onnxfuse.kernels.gemm.members import is_gate
     from onnxfuse.kernels.gemm.siblings import Siblings
     from onnxfuse.kernels.gemm.source import PRODUCT
     from onnxfuse.kernels.rows.region import Region, kernel
 
-    products = any(node.op_type == PRODUCT for node in function.node)
-    return kernel(function, inputs, outputs, Siblings if products else Region)
+    products: type[Kernel] = Gated if is_gate(function.node, function.output) else Siblings
+    multiplies = any(node.op_type == PRODUCT for node in function.node)
+    return kernel(function, inputs, outputs, products if multiplies else Region)
 
 
 @cache

@@ -105,10 +105,9 @@ def demand(
     inputs, outputs = [t for t in read if t is not None], [t for t in written if t is not None]
     moved = sum(tensor.bytes for tensor in (*inputs, *outputs))
     weights = sum(t.bytes for t, name in zip(read, names, strict=True) if t and view.term(name).constant)
-    deep = _multiplied(body, dict(zip(names, read, strict=True)), node) if body is not None else 0
-    matrix = (deep or family(node.op_type) in PRODUCTS) and outputs[0].dtype in HALF
-    written_out = 2 * deep * sum(tensor.elements for tensor in outputs)
-    return Demand(moved, written_out or flops(node, inputs, outputs), bool(matrix), weights)
+    products = _products(body, dict(zip(node.input, tensors(view, node.input, known, told) or (), strict=False)), node)
+    matrix = (products or family(node.op_type) in PRODUCTS) and outputs[0].dtype in HALF
+    return Demand(moved, products or flops(node, inputs, outputs), bool(matrix), weights)
 
 
 def _body(view: View, node: NodeProto) -> FunctionProto | None:
@@ -117,13 +116,19 @@ def _body(view: View, node: NodeProto) -> FunctionProto | None:
     return next((f for f in functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
 
 
-def _multiplied(body: FunctionProto, read: Mapping[str, Tensor | None], node: NodeProto) -> int:
-    """How many products of numbers each element of a region's results is a sum of; 0 where it multiplies no
-    matrices.  The products of a region are all of one operand."""
+def _products(body: FunctionProto | None, read: Mapping[str, Tensor | None], node: NodeProto) -> int:
+    """Operations of the products of a region, which are of its operands [..., k] and [k, n], or [n, k] transposed."""
+    if body is None:
+        return 0
     own = dict(zip(body.input, node.input, strict=False))
-    product = next((inner for inner in body.node if inner.op_type in PRODUCTS), None)
-    tensor = read.get(own.get(product.input[0], "")) if product is not None else None
-    return tensor.shape[-1] if tensor is not None and tensor.shape else 0
+    turned = {inner.output[0]: inner.input[0] for inner in body.node if inner.op_type == "Transpose"}
+    found = 0
+    for inner in body.node:
+        if inner.op_type in PRODUCTS:
+            a, b = (read.get(own.get(turned.get(name, name), "")) for name in inner.input[:2])
+            if a is not None and b is not None and a.shape and a.shape[-1]:
+                found += 2 * a.elements * b.elements // a.shape[-1]
+    return found
 
 
 def _read(node: NodeProto, body: FunctionProto | None) -> Sequence[str]:

@@ -16,7 +16,8 @@ legality     convex: no way from the region out and back in, which would wait fo
 order        producers go into their consumers where that saves the most bytes, of several the first in the graph; then
              what has several users is computed again in each of them; then siblings of one input become one kernel
              with several outputs; and consumers once more.  Last, the products of one tensor with constant weights
-             become one launch (`products`), each with its own weights, epilogue and result.
+             become one launch (`products`), each with its own weights, epilogue and result; what makes one result of
+             two of them goes into it.
 cost         bytes read and written, once each by every kernel, symbols taken for `measure.NOMINAL`.  What has several
              users is computed again in each if a launch goes and no more bytes are moved, or fewer are; in two at most
              if it is transcendental, and never where it reduces rows.  Else it is kept.

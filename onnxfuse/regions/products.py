@@ -7,7 +7,8 @@ it would have to know the strides, and a runtime without our kernels would copy 
 same, the launches and the operand that is read again.
 
 Each product keeps what is done to it (bias, activation), and no two wait for each other, for they read one tensor and
-constants alone.  It is done last, when all else has its group.
+constants alone.  Where two of them are all that an elementwise group reads, as SwiGLU reads a gate and what it gates,
+that becomes part of their launch, and they are never written.  It is done last, when all else has its group.
 """
 
 from __future__ import annotations
@@ -46,6 +47,18 @@ def _join(groups: Groups, family: Sequence[Group]) -> None:
     whole = kept[0]
     for other in kept[1:]:
         whole = groups.join(whole, other)
+    if len(kept) == 2:
+        _gate(groups, whole)
+
+
+def _gate(groups: Groups, products: Group) -> None:
+    """Let what makes one result of two products go into them, if nothing else reads them."""
+    users = [groups.of[number] for number in sorted(groups.targets(products))]
+    if len(users) == 1 and not users[0].fixed and not users[0].rows:
+        whole, own = groups.joined(products, users[0]), (products.number, users[0].number)
+        written = groups.written(whole, own)
+        if len(written) == 1 and not refusal(groups.scope, whole.indices, written, whole=True):
+            groups.join(products, users[0])
 
 
 def _together(groups: Groups, family: Sequence[Group]) -> bool:
@@ -70,6 +83,7 @@ def _operand(scope: Scope, group: Group) -> tuple[str, bool] | None:
     return (a, product.input[1] in made) if product.input[0] == a else None
 
 
-def together(group: Group) -> str:
-    """How reports name them."""
-    return f"{len(group.launches)} products of one input"
+def together(group: Group, said: Sequence[str]) -> str:
+    """How reports name them; `said` is what each of their launches is called."""
+    others = [word for launch, word in zip(group.launches, said, strict=True) if launch.kind != "fixed"]
+    return " ".join([f"{len(said) - len(others)} products of one input", *(["and", *others] if others else [])])

@@ -16,6 +16,8 @@ from onnx import FunctionProto, NodeProto, helper
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.types import DTYPES
+from onnxfuse.kernels.gemm.gated import gate
+from onnxfuse.kernels.gemm.members import is_gate
 from onnxfuse.kernels.gemm.siblings import family
 from onnxfuse.kernels.gemm.source import PRODUCT
 from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
@@ -177,7 +179,7 @@ def _tried(
     given, nodes = dict(zip(function.input, types, strict=True)), list(function.node)
     try:
         if any(node.op_type == PRODUCT for node in nodes):
-            family(nodes, given, function.output)
+            (gate if is_gate(nodes, function.output) else family)(nodes, given, function.output)
         elif not whole and not any(node.op_type in ROWS for node in nodes):
             traced(nodes, given, list(function.output))
         elif len(planned(nodes, given, list(function.output))[1]) > 1:

@@ -122,7 +122,8 @@ class _Scoped:
         if len(group.launches) < 2 or not outputs:
             return None
         products = group.fixed
-        said = together(group) if products else words([op for launch in group.launches for op in _said(launch)])
+        ops = [op for launch in group.launches for op in _said(launch)]
+        said = together(group, ops) if products else words(ops)
         if any((self.graph.path, said, name) in self.asked.banned for name in outputs):
             return None
         indices = [launch.index for launch in group.launches]

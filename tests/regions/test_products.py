@@ -62,6 +62,44 @@ def test_what_is_fused_again_stays() -> None:
     assert again.SerializeToString(deterministic=True) == once.SerializeToString(deterministic=True)
 
 
+GATED = """g (float[N,8] x) => (float[N,4] y) <float[8,4] b = {WB}, float[8,4] c = {WC}> {
+    p = MatMul(x, b) q = MatMul(x, c) s = Sigmoid(p) t = Mul(p, s) y = Mul(t, q) }"""
+
+
+def test_what_makes_one_result_of_two_products_goes_into_them() -> None:
+    text = weights(GATED)
+    found = fused(text)
+    assert calls(found.model) == ["Region"]
+    (fusion,) = found.report.fusions
+    assert fusion.rule == "2 products of one input and SwiGLU"
+    for shape in ((3, 8), (1, 8), (0, 8)):
+        for one, other in zip(run(model(text), feeds(*shape)), run(found.model, feeds(*shape)), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    again = onnxfuse.optimize(found.model, level=2).model
+    assert again.SerializeToString(deterministic=True) == found.model.SerializeToString(deterministic=True)
+    given = Lifted.of(fused(text.replace("float[N,8] x", "float[6,8] x")).model).views[0]
+    asked = demand(given, next(launched(given)), {})
+    assert asked is not None
+    assert asked.flops == 2 * 2 * 6 * 8 * 4
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "y = Mul(t, q) z = Neg(p)",
+        "r = Mul(t, q) y = Softmax(r) z = Identity(r)",
+        "r = Mul(t, q) y = Add(r, e) z = Neg(q)",
+    ],
+)
+def test_a_product_that_something_else_reads_is_written(more: str) -> None:
+    text = weights(GATED).replace("=> (float[N,4] y)", "=> (float[N,4] y, float[N,4] z)")
+    text = text.replace("float[8,4] b", "float[4] e = {1, 2, 3, 4}, float[8,4] b").replace("y = Mul(t, q)", more)
+    found = fused(text)
+    assert "2 products of one input" in {fusion.rule for fusion in found.report.fusions}
+    for one, other in zip(run(model(text), feeds(3, 8)), run(found.model, feeds(3, 8)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 def test_products_that_a_quantizer_is_to_find_stay() -> None:
     kept = fused(weights(QKV), keep_products="weighted")
     assert calls(kept.model).count("MatMul") == 3

@@ -54,23 +54,82 @@ def members(nodes: Sequence[NodeProto], inputs: Sequence[str], outputs: Sequence
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Two products of one operand of which a result is made, element by element."""
+
+    a: str
+    b: str
+    """The weights of the first product."""
+    c: str
+    """Those of the second."""
+    first: str
+    """What the products are called themselves."""
+    second: str
+    transposed: bool
+    after: tuple[NodeProto, ...]
+    text: str
+    """A struct `Gate` that makes one element of two."""
+    flops: int
+    """For each element of the result, about."""
+
+
+def is_gate(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> bool:
+    """Whether a body looks like one: two products, and one result."""
+    return len(outputs) == 1 and sum(node.op_type == PRODUCT for node in nodes) == 2
+
+
+def gate_of(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> Gate:
+    """A body with two products and one output.  Raises KernelError, with the reason, if it is no gate."""
+    behind = _behind(nodes, output)
+    products = [node for node in behind if node.op_type == PRODUCT]
+    if [node for node in nodes if node.op_type == PRODUCT] != products:
+        raise KernelError(f"{output} is not computed of both products")
+    after = [node for node in behind if node.op_type != PRODUCT]
+    if rows := sorted({name for node in after for name in _read(node)}.intersection(inputs)):
+        raise KernelError(f"{output} is computed of {' and '.join(rows)} besides its products")
+    (a, b, turned), (other, c, also) = (_operands(nodes, inputs, product) for product in products)
+    if a != other:
+        raise KernelError("its products are of several operands")
+    if turned != also:
+        raise KernelError("one of its matrices is transposed and one is not")
+    first, second = (product.output[0] for product in products)
+    function, given = _scalars("gate", after, {first: "first", second: "second"}, output)
+    struct = f"""struct Gate {{
+    static __device__ __forceinline__ float of(float first, float second) {{
+        float result;
+        gate({given}, result);
+        return result;
+    }}
+}};
+"""
+    flops = sum(node.op_type != "Constant" for node in after)
+    return Gate(a, b, c, first, second, turned, tuple(after), function + struct, flops)
+
+
 def _member(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> Member:
     behind = _behind(nodes, output)
     products = [node for node in behind if node.op_type == PRODUCT]
     if len(products) != 1:
         raise KernelError(f"{output} is computed of {len(products)} products, not of one")
     product = products[0]
-    a, b = product.input
-    turned = next((node for node in nodes if b in node.output), None)
-    b = b if turned is None else _stored(turned)
-    if a not in inputs or b not in inputs:
-        raise KernelError(f"{PRODUCT} of what is computed in the region itself")
+    a, b, turned = _operands(nodes, inputs, product)
     after = [node for node in behind if node is not product]
     rows = sorted({name for node in after for name in _read(node)}.intersection(inputs))
     if len(rows) > 1:
         raise KernelError(f"{output} is computed of {' and '.join(rows)} besides its product")
     name, bias = product.output[0], "".join(rows)
-    return Member(name, a, b, bias, turned is not None, _epilogue(after, name, bias, output), output == name)
+    return Member(name, a, b, bias, turned, _epilogue(after, name, bias, output), output == name)
+
+
+def _operands(nodes: Sequence[NodeProto], inputs: Sequence[str], product: NodeProto) -> tuple[str, str, bool]:
+    """Those of a product, and whether the second is the transpose of what is given."""
+    a, b = product.input
+    turned = next((node for node in nodes if b in node.output), None)
+    b = b if turned is None else _stored(turned)
+    if a not in inputs or b not in inputs:
+        raise KernelError(f"{PRODUCT} of what is computed in the region itself")
+    return a, b, turned is not None
 
 
 def _behind(nodes: Sequence[NodeProto], output: str) -> list[NodeProto]:
@@ -97,24 +156,8 @@ def _stored(node: NodeProto) -> str:
 
 def _epilogue(nodes: Sequence[NodeProto], product: str, bias: str, output: str) -> Epilogue:
     """What is done to a product, as a struct `Fused` of gemm.cu: the same text wherever the same is done."""
-    names = {"": "", product: "product"} | ({bias: "bias"} if bias else {})
-    asked: list[str] = []  # for their types
-    renamed: list[NodeProto] = []
-    for node in nodes:
-        for name in node.output:
-            names.setdefault(name, f"t{len(names)}")
-        for name in node.input:
-            if name not in names:
-                names[name] = f"t{len(names)}"
-                asked.append(names[name])
-        copy = NodeProto(op_type=node.op_type, domain=node.domain, attribute=node.attribute)
-        copy.input.extend(names[name] for name in node.input)
-        copy.output.extend(names[name] for name in node.output)
-        renamed.append(copy)
-    given = ["product", *(["bias"] if bias else []), *asked]
-    types = dict.fromkeys(given, np.dtype(np.float32))
-    text = device_function("epilogue", renamed, types, {names[output]: "result"})
-    arguments = ", ".join("0.0f" if name in asked else name for name in given)
+    given = {product: "product"} | ({bias: "bias"} if bias else {})
+    text, arguments = _scalars("epilogue", nodes, given, output)
     struct = f"""struct Fused {{
     static __device__ __forceinline__ float of(float product, float bias, float) {{
         float result;
@@ -124,3 +167,23 @@ def _epilogue(nodes: Sequence[NodeProto], product: str, bias: str, output: str) 
 }};
 """
     return Epilogue(text + struct, bool(bias), False, sum(node.op_type != "Constant" for node in nodes))
+
+
+def _scalars(name: str, nodes: Sequence[NodeProto], given: dict[str, str], output: str) -> tuple[str, str]:
+    """Nodes as a device function of single elements, and the arguments of a call: those that are `given` under their
+    names there, and 0 for what is asked for its type alone."""
+    names, asked = {"": "", **given}, list[str]()
+    renamed: list[NodeProto] = []
+    for node in nodes:
+        for other in (*node.output, *node.input):
+            if other not in names:
+                names[other] = f"t{len(names)}"
+                if other not in node.output:
+                    asked.append(names[other])
+        copy = NodeProto(op_type=node.op_type, domain=node.domain, attribute=node.attribute)
+        copy.input.extend(names[other] for other in node.input)
+        copy.output.extend(names[other] for other in node.output)
+        renamed.append(copy)
+    taken = [*given.values(), *asked]
+    text = device_function(name, renamed, dict.fromkeys(taken, np.dtype(np.float32)), {names[output]: "result"})
+    return text, ", ".join("0.0f" if argument in asked else argument for argument in taken)

@@ -27,7 +27,6 @@ from onnxfuse.kernels.device.device import (
     Device,
     Launch,
     Product,
-    Source,
     TensorType,
     address,
     nbytes,
@@ -35,6 +34,7 @@ from onnxfuse.kernels.device.device import (
 from onnxfuse.kernels.device.kernel import REAL, Signature, Work
 from onnxfuse.kernels.device.products import result
 from onnxfuse.kernels.device.replay import KNOWN
+from onnxfuse.kernels.rows.region import named
 
 from .autotune import TILED, VENDOR, Class, choose
 from .members import Member, members
@@ -74,7 +74,7 @@ class Siblings:
         self._plans: dict[tuple[object, ...], _Plan | None] = {}
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-        types = self._named(inputs)
+        types = named(self.signature, inputs)
         return tuple(
             TensorType(types[each.a].dtype, result(types[each.a].shape, types[each.b].shape, each.transposed))
             for each in self._family(inputs)
@@ -114,28 +114,19 @@ class Siblings:
         choose(vendor, made.which, forms)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
-        types, made = self._named(inputs), self.outputs(inputs)
+        types, made = named(self.signature, inputs), self.outputs(inputs)
         flops = sum(
             math.prod(y.shape) * (2 * types[each.a].shape[-1] + each.after.flops)
             for each, y in zip(self._family(inputs), made, strict=True)
         )
         return Work(sum(map(nbytes, types.values())), sum(map(nbytes, made)), flops)
 
-    def _named(self, inputs: Sequence[TensorType | None]) -> dict[str, TensorType]:
-        types: dict[str, TensorType] = {}
-        for parameter, given in zip(self.signature.inputs, inputs, strict=True):
-            if given is None or given.dtype.name != parameter.type:
-                saw = "nothing" if given is None else given.dtype.name
-                raise KernelError(f"{parameter.name} of {self.signature.op} must be {parameter.type}, not {saw}")
-            types[parameter.name] = given
-        return types
-
     def _family(self, inputs: Sequence[TensorType | None]) -> list[Member]:
         key = tuple(inputs)
         if key not in self._families:
             if len(self._families) >= KNOWN:
                 self._families.clear()
-            self._families[key] = family(self.body.node, self._named(inputs), self.body.output)
+            self._families[key] = family(self.body.node, named(self.signature, inputs), self.body.output)
         return self._families[key]
 
     def _planned(
@@ -207,7 +198,7 @@ def _plan(a: Array | None, each: Sequence[_One], multiprocessors: int) -> _Plan:
         bias = one.member.bias or None
         arguments += [one.member.b, bias, one.output, np.int32(one.columns), np.int32(blocks)]
     after = tuple(one.member.after for one in each)
-    source: Source = siblings(dtype.name, tile, transposed, vectors, after)
+    source = siblings(dtype.name, tile, transposed, vectors, after)
     shared = tile.shared(dtype.itemsize, transposed)
     which = Class.of(
         Product(rows, columns, k, transposed), 1, dtype.name, min(vectors) * dtype.itemsize, f"{len(each)} siblings"

@@ -165,6 +165,22 @@ extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) si
     return Source(file.name, file.text + entry)
 
 
+@lru_cache(maxsize=1024)
+def gated(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], gate: str) -> Source:
+    """Entry `gated`: a, b, c, y; int m, n, k.  `vectors` are elements of an access to a, to b and c, and to y, `gate`
+    the text of a struct Gate."""
+    file = _product("gemm_gated.cu", dtype, tile, transposed, vectors, False, False)
+    entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) gated(
+    const TYPE* __restrict__ a, const TYPE* __restrict__ b, const TYPE* __restrict__ c, TYPE* __restrict__ y,
+    int m, int n, int k
+) {{
+    const Part part = part_of(blockIdx.x, m, n);
+    multiply_gated<Gate>(a, b, c, Whole{{y, m, n}}, part.row, part.column, k);
+}}
+"""
+    return Source(file.name, file.text + gate + entry)
+
+
 def _product(
     name: str, dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], bias: bool, residual: bool
 ) -> Source:

@@ -28,14 +28,20 @@ class Region(Compiled):
     def planned(
         self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], aligned: bool
     ) -> tuple[tuple[TensorType, ...], Sequence[Planned]]:
-        types: dict[str, TensorType] = {}
-        for parameter, given in zip(self.signature.inputs, inputs, strict=True):
-            if given is None or given.dtype.name != parameter.type:
-                saw = "nothing" if given is None else given.dtype.name
-                raise KernelError(f"{parameter.name} of {self.signature.op} must be {parameter.type}, not {saw}")
-            types[parameter.name] = given
+        types = named(self.signature, inputs)
         names = [name if asked else "" for name, asked in zip(self.body.output, wanted, strict=True)]
         return planned(list(self.body.node), types, names, aligned)
+
+
+def named(signature: Signature, inputs: Sequence[TensorType | None]) -> dict[str, TensorType]:
+    """The operands of a region by their names.  Raises KernelError for one that is missing or of another type."""
+    types: dict[str, TensorType] = {}
+    for parameter, given in zip(signature.inputs, inputs, strict=True):
+        if given is None or given.dtype.name != parameter.type:
+            saw = "nothing" if given is None else given.dtype.name
+            raise KernelError(f"{parameter.name} of {signature.op} must be {parameter.type}, not {saw}")
+        types[parameter.name] = given
+    return types
 
 
 def planned(

@@ -6,7 +6,7 @@ import pytest
 from onnx import FunctionProto, parser
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.gemm.members import MOST, Member, members
+from onnxfuse.kernels.gemm.members import MOST, Gate, Member, gate_of, is_gate, members
 
 
 def function(text: str) -> FunctionProto:
@@ -80,3 +80,32 @@ def test_too_many() -> None:
     names = [f"y{i}" for i in range(MOST + 1)]
     with pytest.raises(KernelError, match="too many"):
         found(f"(x0, x1) => ({', '.join(names)}) {{ {' '.join(f'{name} = MatMul(x0, x1)' for name in names)} }}")
+
+
+def gate(text: str) -> Gate:
+    body = function(text)
+    assert is_gate(list(body.node), list(body.output))
+    return gate_of(list(body.node), list(body.input), body.output[0])
+
+
+def test_a_gate() -> None:
+    one = gate("(x0, x1, x2) => (y0) { v0 = MatMul(x0, x2) v1 = MatMul(x0, x1) v2 = Tanh(v1) y0 = Mul(v2, v0) }")
+    assert (one.a, one.b, one.c, one.transposed, one.flops) == ("x0", "x2", "x1", False, 2)
+    assert [node.op_type for node in one.after] == ["Tanh", "Mul"]
+
+
+NO_GATE = {
+    "of both products": "(x0, x1, x2) => (y0) { a = MatMul(x0, x1) b = MatMul(x0, x2) y0 = Relu(a) }",
+    "x3 besides": "(x0, x1, x2, x3) => (y0) { a = MatMul(x0, x1) b = MatMul(x0, x2) c = Add(a, x3) y0 = Mul(c, b) }",
+    "of several operands": "(x0, x1, x2) => (y0) { a = MatMul(x0, x2) b = MatMul(x1, x2) y0 = Mul(a, b) }",
+    "one is not": "(x0, x1, x2) => (y0) { t = Transpose(x1) a = MatMul(x0, t) b = MatMul(x0, x2) y0 = Mul(a, b) }",
+    "Softmax is neither": "(x0, x1, x2) => (y0) "
+    "{ a = MatMul(x0, x1) b = MatMul(x0, x2) c = Softmax(a) y0 = Mul(c, b) }",
+    "in the region itself": "(x0, x1, x2) => (y0) { a = MatMul(x0, x1) b = MatMul(a, x2) y0 = Mul(a, b) }",
+}
+
+
+@pytest.mark.parametrize("reason", NO_GATE)
+def test_what_is_no_gate(reason: str) -> None:
+    with pytest.raises(KernelError, match=reason):
+        gate(NO_GATE[reason])

@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels import of_region
 from onnxfuse.kernels.device.device import Buffer, TensorType
+from onnxfuse.kernels.device.kernel import Kernel
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm.siblings import Siblings
@@ -45,11 +46,9 @@ def function(text: str) -> FunctionProto:
     return parser.parse_function(f'<opset_import: ["": 20], domain: "onnxfuse"> {text}')
 
 
-def made(text: str, kind: str = "float32") -> Siblings:
+def made(text: str, kind: str = "float32") -> Kernel:
     body = function(text)
-    kernel = of_region(body, [kind] * len(body.input), [kind] * len(body.output))({})
-    assert isinstance(kernel, Siblings)
-    return kernel
+    return of_region(body, [kind] * len(body.input), [kind] * len(body.output))({})
 
 
 def arrays(shapes: list[tuple[int, ...]], dtype: np.dtype[Any]) -> list[Values]:
@@ -106,6 +105,7 @@ def test_an_empty_sum_is_zero() -> None:
 def test_one_launch_reads_the_operand_once() -> None:
     text, shapes = CASES["biased"]
     kernel, device = made(text), Recorder(4)
+    assert isinstance(kernel, Siblings)
     kinds = [TensorType(FLOAT, shape) for shape in shapes]
     outputs = kernel.outputs(kinds)
     assert [y.shape for y in outputs] == [(2, 70, 64), (2, 70, 72), (2, 70, 8)]
