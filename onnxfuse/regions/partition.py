@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from . import legality
 from .groups import Group, Groups
-from .products import side_by_side
+from .products import gates, side_by_side
 from .scope import Scope
 
 
@@ -36,6 +36,7 @@ def partition(scope: Scope, *, products: bool = True) -> Groups:
     _downwards(groups)
     _again(groups)
     if products:
+        gates(groups)
         side_by_side(groups)
     return groups
 

@@ -8,7 +8,8 @@ same, the launches and the operand that is read again.
 
 Each product keeps what is done to it (bias, activation), and no two wait for each other, for they read one tensor and
 constants alone.  Where two of them are all that an elementwise group reads, as SwiGLU reads a gate and what it gates,
-that becomes part of their launch, and they are never written.  It is done last, when all else has its group.
+that becomes part of their launch, and they are never written (`gates`, before anything goes into one product alone).
+It is done last, when all else has its group.
 """
 
 from __future__ import annotations
@@ -23,6 +24,23 @@ from .groups import Group, Groups
 from .reading import lonely
 from .scope import Scope
 from .spelled import refusal, standard
+
+
+def gates(groups: Groups) -> None:
+    """Let two products of one tensor go into the elementwise group that alone reads them."""
+    for group in list(groups):
+        if group.fixed or group.rows:
+            continue
+        sources = [groups.of[number] for number in sorted(groups.sources(group))]
+        keys = [_operand(groups.scope, source) for source in sources]
+        if len(sources) != 2 or keys[0] is None or keys[0] != keys[1]:
+            continue
+        first, second = sources
+        both = groups.joined(first, second)
+        whole, own = groups.joined(both, group), (first.number, second.number, group.number)
+        written = groups.written(whole, own)
+        if len(written) == 1 and not refusal(groups.scope, whole.indices, written, whole=True):
+            groups.join(groups.join(first, second), group)
 
 
 def side_by_side(groups: Groups) -> None:
@@ -47,18 +65,6 @@ def _join(groups: Groups, family: Sequence[Group]) -> None:
     whole = kept[0]
     for other in kept[1:]:
         whole = groups.join(whole, other)
-    if len(kept) == 2:
-        _gate(groups, whole)
-
-
-def _gate(groups: Groups, products: Group) -> None:
-    """Let what makes one result of two products go into them, if nothing else reads them."""
-    users = [groups.of[number] for number in sorted(groups.targets(products))]
-    if len(users) == 1 and not users[0].fixed and not users[0].rows:
-        whole, own = groups.joined(products, users[0]), (products.number, users[0].number)
-        written = groups.written(whole, own)
-        if len(written) == 1 and not refusal(groups.scope, whole.indices, written, whole=True):
-            groups.join(products, users[0])
 
 
 def _together(groups: Groups, family: Sequence[Group]) -> bool:

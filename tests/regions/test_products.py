@@ -83,6 +83,14 @@ def test_what_makes_one_result_of_two_products_goes_into_them() -> None:
     assert asked.flops == 2 * 2 * 6 * 8 * 4
 
 
+def test_a_gate_beside_another_product() -> None:
+    text = weights(GATED).replace("=> (float[N,4] y)", "=> (float[N,4] y, float[N,4] z)")
+    text = text.replace("y = Mul", "z = MatMul(x, b2) y = Mul").replace(
+        "float[8,4] b =", "float[8,4] b2 = {WB}, float[8,4] b ="
+    )
+    assert sorted(len(group.launches) for group in groups(weights(text))) == [1, 5]
+
+
 @pytest.mark.parametrize(
     "more",
     [
