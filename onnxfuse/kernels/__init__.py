@@ -88,8 +88,8 @@ def of_region(function: FunctionProto, inputs: Sequence[str], outputs: Sequence[
     from onnxfuse.kernels.rows.region import Region, kernel
 
     products: type[Kernel] = Gated if is_gate(function.node, function.output) else Siblings
-    multiplies = any(node.op_type == PRODUCT for node in function.node)
-    return kernel(function, inputs, outputs, products if multiplies else Region)
+    several = sum(node.op_type == PRODUCT for node in function.node) > 1
+    return kernel(function, inputs, outputs, products if several else Region)
 
 
 @cache

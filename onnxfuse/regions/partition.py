@@ -29,6 +29,8 @@ class Apart:
 def partition(scope: Scope, *, products: bool = True) -> Groups:
     """The groups of a scope's launches; without `products`, each of these stays alone."""
     groups = Groups(scope)
+    if products:
+        gates(groups)
     _downwards(groups)
     _again(groups)
     _downwards(groups)

@@ -22,23 +22,24 @@ from onnxfuse.kernels.gemm.source import PRODUCT
 
 from .groups import Group, Groups
 from .reading import lonely
-from .scope import Scope
+from .scope import Launch, Scope
 from .spelled import refusal, standard
 
 
 def gates(groups: Groups) -> None:
     """Let two products of one tensor go into the elementwise group that alone reads them."""
     for group in list(groups):
-        if group.fixed or group.rows:
+        if group.rows or any(map(multiplies, group.launches)):
             continue
         sources = [groups.of[number] for number in sorted(groups.sources(group))]
-        keys = [_operand(groups.scope, source) for source in sources]
-        if len(sources) != 2 or keys[0] is None or keys[0] != keys[1]:
+        if len(sources) != 2 or group.fixed:
             continue
         first, second = sources
-        both = groups.joined(first, second)
-        whole, own = groups.joined(both, group), (first.number, second.number, group.number)
-        written = groups.written(whole, own)
+        key = _operand(groups.scope, first)
+        if key is None or key != _operand(groups.scope, second):
+            continue
+        whole = groups.joined(groups.joined(first, second), group)
+        written = groups.written(whole, (first.number, second.number, group.number))
         if len(written) == 1 and not refusal(groups.scope, whole.indices, written, whole=True):
             groups.join(groups.join(first, second), group)
 
@@ -75,13 +76,15 @@ def _together(groups: Groups, family: Sequence[Group]) -> bool:
 
 
 def _operand(scope: Scope, group: Group) -> tuple[str, bool] | None:
-    """The tensor that a product is of, and whether its weights are transposed; None for what is no such product."""
-    launch, *more = group.launches
-    node = launch.node
-    if more or not group.fixed or PRODUCT not in launch.ops or lonely(scope, launch.index, node):
+    """The tensor that a product is of, and whether its weights are transposed; None for what is no such product, or
+    needs anything else that is no constant."""
+    own = [launch for launch in group.launches if multiplies(launch)]
+    if len(own) != 1 or any(launch.kind != "pointwise" for launch in group.launches if launch is not own[0]):
         return None
-    a, *others = node.input
-    if scope.constant(a) or not all(scope.constant(name) for name in others if name):
+    launch = own[0]
+    a = launch.node.input[0]
+    waits = {name for name in group.waits if not scope.constant(name)}
+    if waits != {scope.root(a)} or lonely(scope, launch.index, launch.node):
         return None
     steps = standard(scope, launch.index)
     made = {name for step in steps for name in step.output}
@@ -89,7 +92,12 @@ def _operand(scope: Scope, group: Group) -> tuple[str, bool] | None:
     return (a, product.input[1] in made) if product.input[0] == a else None
 
 
+def multiplies(launch: Launch) -> bool:
+    """Is it a product?"""
+    return PRODUCT in launch.ops and launch.kind not in ("pointwise", "rows")
+
+
 def together(group: Group, said: Sequence[str]) -> str:
-    """How reports name them; `said` is what each of their launches is called."""
-    others = [word for launch, word in zip(group.launches, said, strict=True) if launch.kind != "fixed"]
+    """How reports name several products; `said` is what each launch is called."""
+    others = [word for launch, word in zip(group.launches, said, strict=True) if not multiplies(launch)]
     return " ".join([f"{len(said) - len(others)} products of one input", *(["and", *others] if others else [])])

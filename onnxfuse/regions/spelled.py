@@ -178,7 +178,7 @@ def _tried(
     types = [TensorType(DTYPES[kind], shape) for kind, shape in zip(kinds, shapes, strict=True) if shape is not None]
     given, nodes = dict(zip(function.input, types, strict=True)), list(function.node)
     try:
-        if any(node.op_type == PRODUCT for node in nodes):
+        if sum(node.op_type == PRODUCT for node in nodes) > 1:
             (gate if is_gate(nodes, function.output) else family)(nodes, given, function.output)
         elif not whole and not any(node.op_type in ROWS for node in nodes):
             traced(nodes, given, list(function.output))

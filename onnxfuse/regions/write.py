@@ -26,7 +26,7 @@ from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, 
 from .groups import Group, Groups
 from .match import PLACE, match
 from .partition import partition, separated
-from .products import together
+from .products import multiplies, together
 from .reading import read
 from .scope import Launch, Scope
 from .spelled import body, content, refusal, words
@@ -121,7 +121,7 @@ class _Scoped:
         outputs = groups.written(group)
         if len(group.launches) < 2 or not outputs:
             return None
-        products = group.fixed
+        products = sum(map(multiplies, group.launches)) > 1
         ops = [op for launch in group.launches for op in _said(launch)]
         said = together(group, ops) if products else words(ops)
         if any((self.graph.path, said, name) in self.asked.banned for name in outputs):

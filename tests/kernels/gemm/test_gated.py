@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm.gated import Gated
 from tests.gemm_cases import DTYPES, FLOAT, HALF, Values, assert_near
+from tests.kernel_mutants import assert_caught
 from tests.kernel_runs import run, types
 
 from .test_siblings import FAST, arrays, made, wanted
@@ -27,7 +29,7 @@ CASES = {
     "gate": (SWIGLU, [(2, 5, 24), (24, 40), (24, 40)]),
     "one row": (SWIGLU, [(1, 64), (64, 72), (64, 72)]),
     "odd": (SWIGLU, [(7, 33), (33, 19), (33, 19)]),
-    "many tiles": (SWIGLU, [(150, 40), (40, 136), (40, 136)]),
+    "many tiles": (SWIGLU, [(150, 56), (56, 136), (56, 136)]),
     "transposed": (GEGLU, [(70, 24), (72, 24), (72, 24)]),
 }
 
@@ -60,6 +62,34 @@ def test_no_race_and_no_access_out_of_bounds(where: str, dtype: np.dtype[Any]) -
     given = arrays(shapes, dtype)
     (y,) = run(gated(text, dtype.name), given, Emulated())
     assert_right(y, text, given)
+
+
+def checked(dtype: np.dtype[Any]) -> Callable[[Any], None]:
+    text, shapes = CASES["many tiles"]
+    given = arrays(shapes, dtype)
+
+    def go(device: Any) -> None:
+        (y,) = run(gated(text, dtype.name), given, device)
+        assert_right(y, text, given)
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("dtype", "before", "after"),
+    [
+        (FLOAT, "    __syncthreads();  // all have left the last tile\n", ""),
+        (HALF, "    __syncthreads();  // all have left the last tile\n", ""),
+        (FLOAT, "Gate::of(at[i][j], other.at[i][j])", "Gate::of(other.at[i][j], at[i][j])"),
+        (HALF, "Gate::of(at[i][j].x[x], other.at[i][j].x[x])", "Gate::of(at[i][j].x[x], at[i][j].x[x])"),
+        (FLOAT, "accumulate(second, tiles, a, c,", "accumulate(second, tiles, a, b,"),
+        (FLOAT, "if (row >= rows) return;", ""),
+        (HALF, "column + start >= columns", "column + start > columns"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_caught(dtype: np.dtype[Any], before: str, after: str) -> None:
+    assert_caught(checked(dtype), before, after)
 
 
 @pytest.mark.parametrize("where", CASES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm.siblings import Siblings
 from tests.gemm_cases import DTYPES, FLOAT, HALF, Values, assert_near
+from tests.kernel_mutants import assert_caught
 from tests.kernel_runs import Erf, run, types
 
 PLAIN = "Region_MatMul_1 (x0, x1, x2) => (y0, y1) { y0 = MatMul(x0, x1) y1 = MatMul(x0, x2) }"
@@ -81,6 +83,36 @@ def test_no_race_and_no_access_out_of_bounds(where: str) -> None:
     given = arrays(shapes, HALF)
     for y, true in zip(run(made(text, "float16"), given, Emulated()), wanted(text, given), strict=True):
         assert_near(y, true, 4.0 * np.sqrt(shapes[0][-1]))
+
+
+def checked(where: str) -> Callable[[Any], None]:
+    """A launch in half precision, and the check of what it gave."""
+    text, shapes = CASES[where]
+    given = arrays(shapes, HALF)
+
+    def go(device: Any) -> None:
+        for y, true in zip(run(made(text, "float16"), given, device), wanted(text, given), strict=True):
+            assert_near(y, true, 4.0 * np.sqrt(shapes[0][-1]))
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("where", "before", "after"),
+    [
+        ("rows of many tiles", "part_of(block - first, m, n)", "part_of(block - first, m, n1)"),
+        ("biased", "if (block >= end0)", "if (block > end0)"),
+        ("biased", "n = n1,", ""),
+        ("biased", "if (bias != nullptr) ", ""),
+        ("biased", "bias + column + start", "bias + start"),
+        ("biased", "if (row >= rows) return;", ""),
+        ("plain", "column + start >= columns", "column + start > columns"),
+        ("each with its own epilogue", "switch (kind)", "switch (0)"),
+        ("rows of many tiles", "(row) * columns + column", "(row) * columns"),
+    ],
+)
+def test_a_mistake_is_caught(where: str, before: str, after: str) -> None:
+    assert_caught(checked(where), before, after)
 
 
 def test_unaligned_arrays() -> None:
