@@ -82,14 +82,12 @@ def of_region(function: FunctionProto, inputs: Sequence[str], outputs: Sequence[
     """The kernel of a region, the same class every time: `inputs` and `outputs` are the element types of the values
     that its node reads and makes.  Raises KernelError with the reason where there is none."""
     from onnxfuse.kernels.gemm.gated import Gated
-    from onnxfuse.kernels.gemm.members import is_gate
+    from onnxfuse.kernels.gemm.members import is_family, is_gate
     from onnxfuse.kernels.gemm.siblings import Siblings
-    from onnxfuse.kernels.gemm.source import PRODUCT
     from onnxfuse.kernels.rows.region import Region, kernel
 
-    products: type[Kernel] = Gated if is_gate(function.node, function.output) else Siblings
-    several = sum(node.op_type == PRODUCT for node in function.node) > 1
-    return kernel(function, inputs, outputs, products if several else Region)
+    products: type[Kernel] = Gated if is_gate(function.output) else Siblings
+    return kernel(function, inputs, outputs, products if is_family(function.node) else Region)
 
 
 @cache

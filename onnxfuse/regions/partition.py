@@ -30,7 +30,7 @@ def partition(scope: Scope, *, products: bool = True) -> Groups:
     """The groups of a scope's launches; without `products`, each of these stays alone."""
     groups = Groups(scope)
     if products:
-        gates(groups)
+        gates(groups, packed=False)
     _downwards(groups)
     _again(groups)
     _downwards(groups)
@@ -38,7 +38,7 @@ def partition(scope: Scope, *, products: bool = True) -> Groups:
     _downwards(groups)
     _again(groups)
     if products:
-        gates(groups)
+        gates(groups, packed=True)  # what reads the parts has gone into what takes them apart
         side_by_side(groups)
     return groups
 

@@ -9,12 +9,14 @@ same, the launches and the operand that is read again.
 Each product keeps what is done to it (bias, activation), and no two wait for each other, for they read one tensor and
 constants alone.  Where two of them are all that an elementwise group reads, as SwiGLU reads a gate and what it gates,
 that becomes part of their launch, and they are never written (`gates`, before anything goes into one product alone).
-It is done last, when all else has its group.
+A product whose columns a Split takes apart writes them apart, the Split as
+part of its launch.  It is done last, when all else has its group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import chain
 
 from onnxfuse.kernels.gemm.members import MOST
@@ -26,22 +28,21 @@ from .scope import Launch, Scope
 from .spelled import refusal, standard
 
 
-def gates(groups: Groups) -> None:
-    """Let two products of one tensor go into the elementwise group that alone reads them."""
+def gates(groups: Groups, *, packed: bool) -> None:
+    """Let products go into the elementwise group that alone reads them: two of one tensor, or, if they may be `packed`,
+    one of which it takes the columns apart."""
     for group in list(groups):
-        if group.rows or any(map(multiplies, group.launches)):
+        if group.fixed or group.rows or any(map(multiplies, group.launches)):
             continue
         sources = [groups.of[number] for number in sorted(groups.sources(group))]
-        if len(sources) != 2 or group.fixed:
+        keys = {_operand(groups.scope, source) for source in sources}
+        apart = packed and any("Split" in launch.ops for launch in group.launches)
+        if len(keys) != 1 or None in keys or len(sources) != (1 if apart else 2):
             continue
-        first, second = sources
-        key = _operand(groups.scope, first)
-        if key is None or key != _operand(groups.scope, second):
-            continue
-        whole = groups.joined(groups.joined(first, second), group)
-        written = groups.written(whole, (first.number, second.number, group.number))
-        if len(written) == 1 and not refusal(groups.scope, whole.indices, written, whole=True):
-            groups.join(groups.join(first, second), group)
+        whole = reduce(groups.joined, [*sources, group])
+        written = groups.written(whole, [each.number for each in (*sources, group)])
+        if (apart or len(written) == 1) and not refusal(groups.scope, whole.indices, written, whole=True):
+            reduce(groups.join, [*sources, group])
 
 
 def side_by_side(groups: Groups) -> None:

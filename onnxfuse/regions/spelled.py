@@ -17,7 +17,7 @@ from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.kernels.gemm.gated import gate
-from onnxfuse.kernels.gemm.members import is_gate
+from onnxfuse.kernels.gemm.members import is_family, is_gate
 from onnxfuse.kernels.gemm.siblings import family
 from onnxfuse.kernels.gemm.source import PRODUCT
 from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
@@ -178,8 +178,8 @@ def _tried(
     types = [TensorType(DTYPES[kind], shape) for kind, shape in zip(kinds, shapes, strict=True) if shape is not None]
     given, nodes = dict(zip(function.input, types, strict=True)), list(function.node)
     try:
-        if sum(node.op_type == PRODUCT for node in nodes) > 1:
-            (gate if is_gate(nodes, function.output) else family)(nodes, given, function.output)
+        if is_family(nodes):
+            (gate if is_gate(function.output) else family)(nodes, given, function.output)
         elif not whole and not any(node.op_type in ROWS for node in nodes):
             traced(nodes, given, list(function.output))
         elif len(planned(nodes, given, list(function.output))[1]) > 1:

@@ -121,9 +121,9 @@ class _Scoped:
         outputs = groups.written(group)
         if len(group.launches) < 2 or not outputs:
             return None
-        products = sum(map(multiplies, group.launches)) > 1
+        products = sum(map(multiplies, group.launches))
         ops = [op for launch in group.launches for op in _said(launch)]
-        said = together(group, ops) if products else words(ops)
+        said = together(group, ops) if products > 1 else words(ops)
         if any((self.graph.path, said, name) in self.asked.banned for name in outputs):
             return None
         indices = [launch.index for launch in group.launches]
@@ -142,7 +142,7 @@ class _Scoped:
         former, fused = self.asked.former, [launch.node.name for launch in group.launches]
         inner = [former[name] for name in fused if name in former]
         made = {name: self.scope.term(name) for name in outputs}
-        return _Region(group, node, match(said, made[outputs[0]], terms, made, inner, products=products))
+        return _Region(group, node, match(said, made[outputs[0]], terms, made, inner, products=bool(products)))
 
     def _function(self, made: FunctionProto) -> FunctionProto:
         """The function, under a name that no other has."""

@@ -10,7 +10,7 @@ import onnxfuse
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.performance.roofline import demand, launched
 
-from .written import calls, fused, groups, model, ops, regions, run
+from .written import calls, fused, groups, model, ops, parts, regions, run
 
 QKV = """g (float[N,S,8] x) => (float[N,S,8] q, float[N,S,4] k, float[N,S,4] v)
 <float[8,8] a = {WA}, float[8,4] b = {WB}, float[8,4] c = {WC}, float[8] d = {1, 2, 3, 4, 5, 6, 7, 8},
@@ -106,6 +106,35 @@ def test_a_product_that_something_else_reads_is_written(more: str) -> None:
     assert "2 products of one input" in {fusion.rule for fusion in found.report.fusions}
     for one, other in zip(run(model(text), feeds(3, 8)), run(found.model, feeds(3, 8)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+PACKED = """g (float[N,S,8] x) => (float[N,S,4] q, float[N,S,3] k, float[N,S,1] v)
+<float[8,8] a = {WA}, float[8] d = {1, 2, 3, 4, 5, 6, 7, 8}, int64[3] sizes = {4, 3, 1}> {
+    p = MatMul(x, a) s = Add(p, d) q, k, v = Split<axis = -1>(s, sizes) }"""
+GATED_PACKED = """g (float[N,8] x) => (float[N,4] y) <float[8,8] a = {WA}> {
+    p = MatMul(x, a) g, q = Split<axis = -1, num_outputs = 2>(p) s = Sigmoid(g) t = Mul(g, s) y = Mul(t, q) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "name"),
+    [(PACKED, (2, 3, 8), "FusedMatMul Split"), (GATED_PACKED, (5, 8), "MatMul Split SwiGLU")],
+)
+def test_columns_are_written_apart(text: str, shape: tuple[int, ...], name: str) -> None:
+    text = weights(text)
+    found = fused(text)
+    assert calls(found.model) == ["Region"]
+    assert [fusion.rule for fusion in found.report.fusions] == [name]
+    assert onnxfuse.report(model(text), level=2).kernels == {"Region": "gemm"}
+    for one, other in zip(run(model(text), feeds(*shape)), run(found.model, feeds(*shape)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    again = onnxfuse.optimize(found.model, level=2).model
+    assert again.SerializeToString(deterministic=True) == found.model.SerializeToString(deterministic=True)
+
+
+def test_rows_that_are_taken_apart_are_not() -> None:
+    text = weights("""g (float[4,8] x) => (float[2,8] y, float[2,8] z) <float[8,8] a = {WA}> {
+        p = MatMul(x, a) y, z = Split<axis = 0, num_outputs = 2>(p) }""")
+    assert parts(text) == ["MatMul", "Split"]
 
 
 def test_products_that_a_quantizer_is_to_find_stay() -> None:

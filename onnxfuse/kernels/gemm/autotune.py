@@ -49,7 +49,7 @@ from onnxfuse.system.cache_folder import cache_folder
 TILED, VENDOR, CUBLASLT = "tiled", "vendor", "cublaslt"
 FORMS = (TILED, VENDOR, CUBLASLT)
 VARIABLE = "ONNXFUSE_PRODUCT"
-LAUNCHING = ("gated", "gemm", "members", "plan", "siblings", "source", "tiles")
+LAUNCHING = ("gated", "gemm", "members", "parts", "plan", "siblings", "source", "tiles")
 """Modules of the kernels' host side."""
 SCHEMA = 3
 """Of the file, and of the way to measure: verdicts of another are not looked at."""

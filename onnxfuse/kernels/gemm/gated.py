@@ -2,8 +2,8 @@
 products, as one launch.
 
 "tiled" is gemm_gated.cu: a block has the sums of both products in registers, which is why the largest tile is not for
-it.  "vendor" are the vendor's products, into scratch memory, and one pass over both.  `autotune` knows which is the
-faster.
+it.  "vendor" are the vendor's products, into scratch memory, and one pass over both (`apart`).  `autotune` knows which
+is the faster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.access import ACCESS, vector_of
 from onnxfuse.kernels.device.device import (
     Array,
-    Buffer,
     Device,
     Launch,
     Product,
@@ -31,19 +30,16 @@ from onnxfuse.kernels.device.device import (
 from onnxfuse.kernels.device.kernel import REAL, Signature, Work
 from onnxfuse.kernels.device.products import result
 from onnxfuse.kernels.device.replay import KNOWN
-from onnxfuse.kernels.pointwise.loops import Loop, loops
 from onnxfuse.kernels.rows.region import named
-from onnxfuse.model.graph import REGION
 
+from .apart import Apart, apart
 from .autotune import TILED, VENDOR, Class, choose
 from .members import Gate, gate_of
+from .parts import span
 from .plan import MOST_BLOCKS
 from .siblings import MOST
 from .source import gated
 from .tiles import FLOAT, HALF, Tile, divide
-
-SCRATCH = 256
-"""Bytes of which memory within the scratch begins at a multiple."""
 
 
 def gate(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> Gate:
@@ -52,10 +48,18 @@ def gate(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: 
     a, b, c = (inputs[name] for name in (found.a, found.b, found.c))
     if b != c or len(b.shape) != 2:
         raise KernelError("its weights are not two matrices of one shape")
+    if len({width for _, width in spans(found, a, b)}) > 1:
+        raise KernelError("one of its parts is wider than the other")
     if a.dtype.name not in REAL or a.dtype != b.dtype:
         raise KernelError("operands must have one real element type")
     result(a.shape, b.shape, found.transposed)
     return found
+
+
+def spans(own: Gate, a: TensorType, b: TensorType) -> list[tuple[int, int]]:
+    """The first column and the number of columns of each product."""
+    columns = result(a.shape, b.shape, own.transposed)[-1]
+    return [span(part, columns, len(a.shape)) for part in own.parts]
 
 
 class Gated:
@@ -72,7 +76,7 @@ class Gated:
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         own, types = self._gate(inputs), named(self.signature, inputs)
         a, b = types[own.a], types[own.b]
-        return (TensorType(a.dtype, result(a.shape, b.shape, own.transposed)),)
+        return (TensorType(a.dtype, (*a.shape[:-1], spans(own, a, b)[0][1])),)
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
         given = [array for array in (*inputs, *outputs) if array is not None]
@@ -93,19 +97,8 @@ class Gated:
 
         forms = {TILED: tiled}
         if vendor is not None:
-
-            def vendors() -> None:
-                assert a is not None
-                with device.scratch(2 * made.apart) as memory:
-                    halves = [Buffer(address(memory) + i * made.apart, y.shape, y.dtype) for i in range(2)]
-                    for weights, half in zip((b, c), halves, strict=True):
-                        assert weights is not None
-                        vendor.product(made.product, a, weights, half)
-                    for loop in made.after:
-                        read = [halves[k] for k in loop.inputs]
-                        device.launch(loop.launch(device.multiprocessors), [*read, y, *loop.parameters])
-
-            forms[VENDOR] = vendors
+            arrays[self.body.output[0]] = y
+            forms[VENDOR] = lambda: made.apart.run(device, vendor, arrays)
         choose(vendor, made.which, forms)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
@@ -125,35 +118,33 @@ class Gated:
     def _planned(
         self, multiprocessors: int, inputs: Sequence[Array | None], outputs: Sequence[Array | None]
     ) -> _Plan | None:
-        own = self._gate([None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs])
+        kinds = [TensorType(x.dtype, tuple(x.shape)) for x in inputs if x is not None]
+        own, types = self._gate(kinds), named(self.signature, kinds)
         arrays, y = dict(zip(self.body.input, inputs, strict=True)), outputs[0]
         a, b, c = (arrays[name] for name in (own.a, own.b, own.c))
         if a is None or y is None or 0 in y.shape:
             return None
-        rows, columns, k, dtype = math.prod(y.shape[:-1]), y.shape[-1], a.shape[-1], a.dtype
-        if max(rows, 2 * columns, k) > MOST:
-            raise KernelError(f"more than 2^30 rows or columns, {rows} by {k} by {columns}")
-        tile, itemsize = _tile(dtype.itemsize, rows, columns, k, multiprocessors), dtype.itemsize
-        blocks = tile.count(rows, columns)
+        rows, width, k, dtype = math.prod(y.shape[:-1]), y.shape[-1], a.shape[-1], a.dtype
+        (one, _), (other, _) = spans(own, types[own.a], types[own.b])
+        n = result(types[own.a].shape, types[own.b].shape, own.transposed)[-1]
+        if max(rows, n, 2 * width, k) > MOST:
+            raise KernelError(f"more than 2^30 rows or columns, {rows} by {k} by {n}")
+        tile, itemsize = _tile(dtype.itemsize, rows, width, k, multiprocessors), dtype.itemsize
+        blocks = tile.count(rows, width)
         if blocks > MOST_BLOCKS:
             raise KernelError("products of more tiles than one launch has blocks")
         vectors = (
             vector_of(itemsize, [k], [a]),
-            vector_of(itemsize, [k if own.transposed else columns], [b, c]),
-            vector_of(itemsize, [columns], [y]),
+            vector_of(itemsize, [k] if own.transposed else [n, one, other], [b, c]),
+            vector_of(itemsize, [width], [y]),
         )
         source = gated(dtype.name, tile, own.transposed, vectors, own.text)
-        half = TensorType(dtype, tuple(y.shape))
-        given = {own.first: half, own.second: half} | dict.fromkeys((own.a, own.b, own.c), half)
-        wide = not address(y) % ACCESS
-        which = Class.of(Product(rows, 2 * columns, k, own.transposed), 1, dtype.name, min(vectors) * itemsize, "gated")
+        which = Class.of(Product(rows, 2 * width, k, own.transposed), 1, dtype.name, min(vectors) * itemsize, "gated")
         return _Plan(
             Launch(source, "gated", (blocks,), (tile.threads,), tile.shared(itemsize, own.transposed)),
             (own.a, own.b, own.c),
-            (np.int32(rows), np.int32(columns), np.int32(k)),
-            Product(rows, columns, k, own.transposed),
-            tuple(loops(REGION, own.after, given, self.body.output, wide)[1]),
-            -(-nbytes(half) // SCRATCH) * SCRATCH,
+            tuple(map(np.int32, (rows, width, n, k, one, other))),
+            apart(self.body, types, outputs),
             which,
         )
 
@@ -172,9 +163,5 @@ class _Plan:
     names: tuple[str, str, str]
     """Of a, b and c."""
     sizes: tuple[np.generic, ...]
-    product: Product
-    after: tuple[Loop, ...]
-    """Over the products, which are the first two arrays that it is given."""
-    apart: int
-    """Bytes from where one product begins in the scratch memory to where the other does."""
+    apart: Apart
     which: Class

@@ -6,7 +6,7 @@ and numbers.  That is all that is asked of it: whatever rule or exporter wrote a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from onnx import NodeProto
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.pointwise.device_function import device_function
 
+from .parts import Part, taken_apart
 from .source import PRODUCT, Epilogue
 
 MOST = 16
@@ -36,6 +37,10 @@ class Member:
     after: Epilogue
     plain: bool
     """Whether nothing is done to the product."""
+    part: Part | None = None
+    """The columns that it has of a product with b; None: all of them."""
+    whole_bias: bool = False
+    """Whether the bias is of all columns, though the product has some."""
 
 
 def members(nodes: Sequence[NodeProto], inputs: Sequence[str], outputs: Sequence[str]) -> list[Member]:
@@ -44,7 +49,8 @@ def members(nodes: Sequence[NodeProto], inputs: Sequence[str], outputs: Sequence
     Raises KernelError, with the reason, if it is no family of products."""
     if len(outputs) > MOST:
         raise KernelError(f"{len(outputs)} products are too many for one launch")
-    found = [_member(nodes, inputs, name) for name in outputs]
+    nodes, parts = taken_apart(nodes)
+    found = [_member(nodes, inputs, name, parts) for name in outputs]
     if len({each.a for each in found}) > 1:
         raise KernelError("its products are of several operands")
     if len({each.transposed for each in found}) > 1:
@@ -67,6 +73,8 @@ class Gate:
     """What the products are called themselves."""
     second: str
     transposed: bool
+    parts: tuple[Part | None, Part | None]
+    """The columns that each has of a product with its weights; None: all of them."""
     after: tuple[NodeProto, ...]
     text: str
     """A struct `Gate` that makes one element of two."""
@@ -74,17 +82,25 @@ class Gate:
     """For each element of the result, about."""
 
 
-def is_gate(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> bool:
-    """Whether a body looks like one: two products, and one result."""
-    return len(outputs) == 1 and sum(node.op_type == PRODUCT for node in nodes) == 2
+def is_family(nodes: Sequence[NodeProto]) -> bool:
+    """Whether a body has several products, or one whose columns are taken apart."""
+    products = sum(node.op_type == PRODUCT for node in nodes)
+    return products > 1 or (products == 1 and any(node.op_type == "Split" for node in nodes))
+
+
+def is_gate(outputs: Sequence[str]) -> bool:
+    """Whether a family makes one result."""
+    return len(outputs) == 1
 
 
 def gate_of(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> Gate:
-    """A body with two products and one output.  Raises KernelError, with the reason, if it is no gate."""
+    """A body with two products, or two parts of one, and one output.  Raises KernelError, with the reason, if it is no
+    gate."""
+    nodes, parts = taken_apart(nodes)
     behind = _behind(nodes, output)
     products = [node for node in behind if node.op_type == PRODUCT]
-    if [node for node in nodes if node.op_type == PRODUCT] != products:
-        raise KernelError(f"{output} is not computed of both products")
+    if len(products) != 2:
+        raise KernelError(f"{output} is not computed of two products")
     after = [node for node in behind if node.op_type != PRODUCT]
     if rows := sorted({name for node in after for name in _read(node)}.intersection(inputs)):
         raise KernelError(f"{output} is computed of {' and '.join(rows)} besides its products")
@@ -104,10 +120,11 @@ def gate_of(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> G
 }};
 """
     flops = sum(node.op_type != "Constant" for node in after)
-    return Gate(a, b, c, first, second, turned, tuple(after), function + struct, flops)
+    own = parts.get(first), parts.get(second)
+    return Gate(a, b, c, first, second, turned, own, tuple(after), function + struct, flops)
 
 
-def _member(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> Member:
+def _member(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str, parts: Mapping[str, Part]) -> Member:
     behind = _behind(nodes, output)
     products = [node for node in behind if node.op_type == PRODUCT]
     if len(products) != 1:
@@ -118,8 +135,12 @@ def _member(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> M
     rows = sorted({name for node in after for name in _read(node)}.intersection(inputs))
     if len(rows) > 1:
         raise KernelError(f"{output} is computed of {' and '.join(rows)} besides its product")
-    name, bias = product.output[0], "".join(rows)
-    return Member(name, a, b, bias, turned, _epilogue(after, name, bias, output), output == name)
+    name, bias, part = product.output[0], "".join(rows), parts.get(product.output[0])
+    early = [part is not None and node.output[0] in part.made for node in after if bias in _read(node)]
+    if len(set(early)) > 1:
+        raise KernelError(f"{bias} is read before columns are taken apart and behind it")
+    own = _epilogue(after, name, bias, output)
+    return Member(name, a, b, bias, turned, own, output == name, part, any(early))
 
 
 def _operands(nodes: Sequence[NodeProto], inputs: Sequence[str], product: NodeProto) -> tuple[str, str, bool]:

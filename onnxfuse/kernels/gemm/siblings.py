@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,8 +36,10 @@ from onnxfuse.kernels.device.products import result
 from onnxfuse.kernels.device.replay import KNOWN
 from onnxfuse.kernels.rows.region import named
 
+from .apart import Apart, apart
 from .autotune import TILED, VENDOR, Class, choose
 from .members import Member, members
+from .parts import span
 from .plan import MOST_BLOCKS, Pass, Result, finish_pass
 from .source import siblings
 from .tiles import divide
@@ -54,8 +56,10 @@ def family(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs
         if len(b.shape) != 2:
             raise KernelError(f"weights of {len(b.shape)} dimensions, not of 2")
         shape = result(a.shape, b.shape, each.transposed)
-        bias = inputs[each.bias] if each.bias else TensorType(a.dtype, shape[-1:])
-        if bias.shape[-1:] != shape[-1:] or math.prod(bias.shape) != shape[-1] or len(bias.shape) > len(shape):
+        _, width = span(each.part, shape[-1], len(shape))
+        long = shape[-1] if each.whole_bias else width
+        bias = inputs[each.bias] if each.bias else TensorType(a.dtype, (long,))
+        if bias.shape[-1:] != (long,) or math.prod(bias.shape) != long or len(bias.shape) > len(shape):
             raise KernelError(f"bias of shape {list(bias.shape)} is not one row for a product {list(shape)}")
         if a.dtype.name not in REAL or {b.dtype, bias.dtype} != {a.dtype}:
             raise KernelError("operands must have one real element type")
@@ -75,10 +79,12 @@ class Siblings:
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         types = named(self.signature, inputs)
-        return tuple(
-            TensorType(types[each.a].dtype, result(types[each.a].shape, types[each.b].shape, each.transposed))
-            for each in self._family(inputs)
-        )
+        made = []
+        for each in self._family(inputs):
+            shape = result(types[each.a].shape, types[each.b].shape, each.transposed)
+            width = span(each.part, shape[-1], len(shape))[1]
+            made.append(TensorType(types[each.a].dtype, (*shape[:-1], width)))
+        return tuple(made)
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
         given = [array for array in (*inputs, *outputs) if array is not None]
@@ -101,6 +107,9 @@ class Siblings:
         if vendor is not None:
 
             def vendors() -> None:
+                if isinstance(made.separate, Apart):
+                    made.separate.run(device, vendor, arrays)
+                    return
                 for each in made.separate:
                     a, b, bias, y = (arrays.get(name) for name in each.names)
                     assert a is not None
@@ -132,14 +141,19 @@ class Siblings:
     def _planned(
         self, multiprocessors: int, inputs: Sequence[Array | None], outputs: Sequence[Array | None]
     ) -> _Plan | None:
-        types = [None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs]
-        arrays = dict(zip(self.body.input, inputs, strict=True))
-        each = [
-            _One(member, arrays[member.b], arrays.get(member.bias), y, name)
-            for member, y, name in zip(self._family(types), outputs, self.body.output, strict=True)
-            if y is not None and 0 not in y.shape
-        ]
-        return _plan(arrays[each[0].member.a], each, multiprocessors) if each else None
+        types = [TensorType(x.dtype, tuple(x.shape)) for x in inputs if x is not None]
+        arrays, known = dict(zip(self.body.input, inputs, strict=True)), named(self.signature, types)
+        each = []
+        for member, y, name in zip(self._family(types), outputs, self.body.output, strict=True):
+            if y is not None and 0 not in y.shape:
+                shape = result(known[member.a].shape, known[member.b].shape, member.transposed)
+                first, width = span(member.part, shape[-1], len(shape))
+                each.append(_One(member, arrays[member.b], arrays.get(member.bias), y, name, shape[-1], first, width))
+        if not each:
+            return None
+        made = _plan(arrays[each[0].member.a], each, multiprocessors)
+        separate = any(one.member.part for one in each)
+        return replace(made, separate=apart(self.body, known, outputs)) if separate else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +165,15 @@ class _One:
     bias: Array | None
     y: Array
     output: str
+    columns: int
+    """Of b."""
+    first: int
+    width: int
 
     @property
-    def columns(self) -> int:
-        return self.y.shape[-1]
+    def skipped(self) -> int:
+        """Elements of the bias in front of its own."""
+        return self.first if self.member.whole_bias else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +191,7 @@ class _Plan:
 
     tiled: Launch
     arguments: tuple[str | np.generic | None, ...]
-    separate: tuple[_Separate, ...]
+    separate: tuple[_Separate, ...] | Apart
     which: Class
 
 
@@ -180,23 +199,32 @@ def _plan(a: Array | None, each: Sequence[_One], multiprocessors: int) -> _Plan:
     """Raises KernelError if the launch would be too large."""
     assert a is not None
     rows, k, dtype = math.prod(a.shape[:-1]), a.shape[-1], a.dtype
-    columns, transposed = sum(one.columns for one in each), each[0].member.transposed
-    if max(rows, k, columns) > MOST:
+    columns, transposed = sum(one.width for one in each), each[0].member.transposed
+    if max(rows, k, columns, *(one.columns for one in each)) > MOST:
         raise KernelError(f"more than 2^30 rows or columns, {rows} by {k} by {columns}")
     tile = divide(dtype.itemsize, rows, columns, k, 1, multiprocessors).tile
     vectors = (
         vector_of(dtype.itemsize, [k], [a]),
-        vector_of(dtype.itemsize, [k] if transposed else [one.columns for one in each], [one.b for one in each]),
-        vector_of(dtype.itemsize, [one.columns for one in each], [x for one in each for x in (one.y, one.bias)]),
+        vector_of(
+            dtype.itemsize,
+            [k] if transposed else [x for one in each for x in (one.columns, one.first)],
+            [one.b for one in each],
+        ),
+        vector_of(
+            dtype.itemsize,
+            [x for one in each for x in (one.width, one.skipped)],
+            [x for one in each for x in (one.y, one.bias)],
+        ),
     )
     arguments: list[str | np.generic | None] = [each[0].member.a, np.int32(rows), np.int32(k)]
     blocks = 0
     for one in each:
-        blocks += tile.count(rows, one.columns)
+        blocks += tile.count(rows, one.width)
         if blocks > MOST_BLOCKS:
             raise KernelError("products of more tiles than one launch has blocks")
         bias = one.member.bias or None
-        arguments += [one.member.b, bias, one.output, np.int32(one.columns), np.int32(blocks)]
+        arguments += [one.member.b, bias, one.output]
+        arguments += map(np.int32, (one.columns, one.first, one.width, one.skipped, blocks))
     after = tuple(one.member.after for one in each)
     source = siblings(dtype.name, tile, transposed, vectors, after)
     shared = tile.shared(dtype.itemsize, transposed)
@@ -213,7 +241,7 @@ def _plan(a: Array | None, each: Sequence[_One], multiprocessors: int) -> _Plan:
 
 def _separate(one: _One, rows: int, k: int, multiprocessors: int) -> _Separate:
     member, dtype = one.member, one.y.dtype
-    vector = vector_of(dtype.itemsize, [one.columns], [one.y, one.bias])
+    vector = vector_of(dtype.itemsize, [one.width], [one.y, one.bias])
     whole = Result(dtype, rows, one.columns, 1, member.after)
     after = None if member.plain else finish_pass(whole, 1, 1.0, vector, multiprocessors)
     product = Product(rows, one.columns, k, member.transposed)

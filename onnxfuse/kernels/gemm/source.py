@@ -124,20 +124,23 @@ def partial(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, i
 def siblings(
     dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], after: tuple[Epilogue, ...]
 ) -> Source:
-    """Entry `siblings`: a; int m, k; and for each product b, bias, y; int n and the number of tiles up to its last.
-    `vectors` are elements of an access to a, to each b, and to each y and bias; `after` is what is done to each."""
+    """Entry `siblings`: a; int m, k; and for each product b, bias, y; int n, first, width, skipped, and the number of
+    tiles up to its last.  `vectors` are elements of an access to a, to each b, and to each y and bias; `after`
+    is what is done to each."""
     file = _product("gemm_siblings.cu", dtype, tile, transposed, vectors, False, False)
     kinds = list(dict.fromkeys(each.text for each in after))
     structs = "".join(f"namespace e{kind} {{\n{text}}}\n" for kind, text in enumerate(kinds))
     puts = "".join(f"case {kind}: return put<e{kind}::Fused>(product, row, column);\n" for kind in range(len(kinds)))
-    const = "const TYPE* __restrict__"
+    read = "const TYPE* __restrict__"
     taken = "".join(
-        f",\n    {const} b{i}, {const} bias{i}, TYPE* __restrict__ y{i}, int n{i}, int end{i}"
+        f",\n    {read} b{i}, {read} bias{i}, TYPE* __restrict__ y{i},"
+        f" int n{i}, int first{i}, int width{i}, int skipped{i}, int end{i}"
         for i in range(len(after))
     )
     chosen = "".join(
         f"    if (block >= end{i - 1}) {{\n"
-        f"        b = b{i}, bias = bias{i}, y = y{i}, n = n{i}, kind = {kinds.index(each.text)}, first = end{i - 1};\n"
+        f"        b = b{i}, bias = bias{i}, y = y{i}, n = n{i}, first = first{i}, width = width{i};\n"
+        f"        skipped = skipped{i}, kind = {kinds.index(each.text)}, tiles = end{i - 1};\n"
         "    }\n"
         for i, each in enumerate(after)
         if i
@@ -157,9 +160,10 @@ extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) si
     const TYPE* b = b0;
     const TYPE* bias = bias0;
     TYPE* y = y0;
-    int n = n0, kind = 0, first = 0;
-{chosen}    const Part part = part_of(block - first, m, n);
-    multiply(a, b, Siblings{{{{y, bias, m, n}}, kind}}, part.row, part.column, k);
+    int n = n0, first = first0, width = width0, skipped = skipped0, kind = 0, tiles = 0;
+{chosen}    const Part part = part_of(block - tiles, m, width);
+    const Siblings result{{{{y, bias, m, n, first, width, skipped}}, kind}};
+    multiply(a, b, result, part.row, first + part.column, k);
 }}
 """
     return Source(file.name, file.text + entry)
@@ -167,15 +171,15 @@ extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) si
 
 @lru_cache(maxsize=1024)
 def gated(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], gate: str) -> Source:
-    """Entry `gated`: a, b, c, y; int m, n, k.  `vectors` are elements of an access to a, to b and c, and to y, `gate`
-    the text of a struct Gate."""
+    """Entry `gated`: a, b, c, y; int m, width, n, k, from_b, from_c.  `vectors` are elements of an access to a, to b
+    and c, and to y, `gate` the text of a struct Gate."""
     file = _product("gemm_gated.cu", dtype, tile, transposed, vectors, False, False)
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) gated(
     const TYPE* __restrict__ a, const TYPE* __restrict__ b, const TYPE* __restrict__ c, TYPE* __restrict__ y,
-    int m, int n, int k
+    int m, int width, int n, int k, int from_b, int from_c
 ) {{
-    const Part part = part_of(blockIdx.x, m, n);
-    multiply_gated<Gate>(a, b, c, Whole{{y, m, n}}, part.row, part.column, k);
+    const Part part = part_of(blockIdx.x, m, width);
+    multiply_gated<Gate>(a, b, c, Whole{{y, m, width}}, part.row, part.column, n, k, from_b, from_c);
 }}
 """
     return Source(file.name, file.text + gate + entry)

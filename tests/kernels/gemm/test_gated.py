@@ -25,7 +25,12 @@ GEGLU = """Region_TransposeMatMul_1 (x0, x1, x2) => (y0) {
     half = Constant<value: tensor = float {0.5}> () like = CastLike(half, x0)
     t0 = Transpose<perm = [1, 0]>(x1) t1 = Transpose<perm = [1, 0]>(x2)
     v0 = MatMul(x0, t0) v1 = MatMul(x0, t1) v2 = Tanh(v1) v3 = Mul(like, v2) y0 = Mul(v0, v3) }"""
+PACKED = """Region_MatMulSplit_1 (x0, x1) => (y0) {
+    v0 = MatMul(x0, x1) v1, v2 = Split<axis = -1, num_outputs = 2>(v0)
+    v3 = Sigmoid(v2) v4 = Mul(v2, v3) y0 = Mul(v4, v1) }"""
 CASES = {
+    "packed": (PACKED, [(2, 40, 24), (24, 80)]),
+    "packed odd": (PACKED, [(6, 33), (33, 38)]),
     "gate": (SWIGLU, [(2, 5, 24), (24, 40), (24, 40)]),
     "one row": (SWIGLU, [(1, 64), (64, 72), (64, 72)]),
     "odd": (SWIGLU, [(7, 33), (33, 19), (33, 19)]),
@@ -84,7 +89,7 @@ def checked(dtype: np.dtype[Any]) -> Callable[[Any], None]:
         (HALF, "Gate::of(at[i][j].x[x], other.at[i][j].x[x])", "Gate::of(at[i][j].x[x], at[i][j].x[x])"),
         (FLOAT, "accumulate(second, tiles, a, c,", "accumulate(second, tiles, a, b,"),
         (FLOAT, "if (row >= rows) return;", ""),
-        (HALF, "column + start >= columns", "column + start > columns"),
+        (HALF, "column + start >= width", "column + start > width"),
     ],
     ids=str,
 )
@@ -132,6 +137,19 @@ def test_an_empty_sum_is_zero() -> None:
     a, b, c = np.zeros((3, 0), FLOAT), np.zeros((0, 8), FLOAT), np.zeros((0, 8), FLOAT)
     (y,) = run(gated(SWIGLU), [a, b, c], FAST)
     assert not y.any()
+
+
+def test_parts_of_two_widths() -> None:
+    with pytest.raises(KernelError, match="wider than the other"):
+        gated(PACKED).outputs(types(arrays([(4, 8), (8, 7)], FLOAT)))
+
+
+def test_a_part_that_is_read_from_the_first_column_is_caught() -> None:
+    text, shapes = CASES["packed"]
+    given = arrays(shapes, FLOAT)
+    assert_caught(
+        lambda device: assert_right(run(gated(text), given, device)[0], text, given), "from_c + column", "column"
+    )
 
 
 def test_weights_of_two_shapes() -> None:

@@ -6,7 +6,7 @@ import pytest
 from onnx import FunctionProto, parser
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.gemm.members import MOST, Gate, Member, gate_of, is_gate, members
+from onnxfuse.kernels.gemm.members import MOST, Gate, Member, gate_of, is_family, is_gate, members
 
 
 def function(text: str) -> FunctionProto:
@@ -84,7 +84,8 @@ def test_too_many() -> None:
 
 def gate(text: str) -> Gate:
     body = function(text)
-    assert is_gate(list(body.node), list(body.output))
+    assert is_family(list(body.node))
+    assert is_gate(list(body.output))
     return gate_of(list(body.node), list(body.input), body.output[0])
 
 
@@ -95,7 +96,7 @@ def test_a_gate() -> None:
 
 
 NO_GATE = {
-    "of both products": "(x0, x1, x2) => (y0) { a = MatMul(x0, x1) b = MatMul(x0, x2) y0 = Relu(a) }",
+    "of two products": "(x0, x1, x2) => (y0) { a = MatMul(x0, x1) b = MatMul(x0, x2) y0 = Relu(a) }",
     "x3 besides": "(x0, x1, x2, x3) => (y0) { a = MatMul(x0, x1) b = MatMul(x0, x2) c = Add(a, x3) y0 = Mul(c, b) }",
     "of several operands": "(x0, x1, x2) => (y0) { a = MatMul(x0, x2) b = MatMul(x1, x2) y0 = Mul(a, b) }",
     "one is not": "(x0, x1, x2) => (y0) { t = Transpose(x1) a = MatMul(x0, t) b = MatMul(x0, x2) y0 = Mul(a, b) }",

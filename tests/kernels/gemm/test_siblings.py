@@ -32,7 +32,16 @@ GATED = """Region_MatMulSigmoid_1 (x0, x1, x2, x3) => (y0, y1, y2) {
 TURNED = """Region_TransposeMatMul_1 (x0, x1, x2) => (y0, y1) {
     t0 = Transpose<perm = [1, 0]>(x1) y0 = MatMul(x0, t0)
     t1 = Transpose(x2) v0 = MatMul(x0, t1) y1 = Relu(v0) }"""
+APART = """Region_MatMulAddSplit_1 (x0, x1, x2) => (y0, y1, y2) {
+    v0 = MatMul(x0, x1) v1 = Add(x2, v0) sizes = Constant<value: tensor = int64[3] {40, 8, 24}> ()
+    v2, y1, v3 = Split<axis = -1>(v1, sizes) y0 = Relu(v2) y2 = Tanh(v3) }"""
+PARTS = """Region_MatMulSplitAdd_1 (x0, x1, x2, x3) => (y0, y1, y2) {
+    v0 = MatMul(x0, x1) v1, y1 = Split<axis = 2, num_outputs = 2>(v0) y0 = Add(v1, x2) y2 = MatMul(x0, x3) }"""
 CASES = {
+    "taken apart": (APART, [(70, 32), (32, 72), (72,)]),
+    "odd parts": (APART.replace("40, 8, 24", "3, 40, 12"), [(5, 17), (17, 55), (55,)]),
+    "equal parts": (PARTS, [(2, 3, 24), (24, 32), (16,), (24, 7)]),
+    "parts of odd columns": (PARTS, [(2, 3, 24), (24, 15), (8,), (24, 8)]),
     "plain": (PLAIN, [(2, 5, 24), (24, 16), (24, 40)]),
     "one row": (PLAIN, [(1, 64), (64, 72), (64, 8)]),
     "odd": (PLAIN, [(7, 33), (33, 5), (33, 19)]),
@@ -100,15 +109,19 @@ def checked(where: str) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("where", "before", "after"),
     [
-        ("rows of many tiles", "part_of(block - first, m, n)", "part_of(block - first, m, n1)"),
+        ("rows of many tiles", "part_of(block - tiles, m, width)", "part_of(block - tiles, m, width1)"),
         ("biased", "if (block >= end0)", "if (block > end0)"),
-        ("biased", "n = n1,", ""),
+        ("biased", "n = n1,", "n = n0,"),
         ("biased", "if (bias != nullptr) ", ""),
-        ("biased", "bias + column + start", "bias + start"),
+        ("biased", "bias + skipped + column + start", "bias + start"),
         ("biased", "if (row >= rows) return;", ""),
-        ("plain", "column + start >= columns", "column + start > columns"),
+        ("plain", "column + start >= width", "column + start > width"),
+        ("taken apart", "bias + skipped + column", "bias + column"),
+        ("taken apart", "column -= first", "column -= 0"),
+        ("taken apart", "column + start >= width", "column + start >= columns"),
+        ("taken apart", "first + part.column", "part.column"),
         ("each with its own epilogue", "switch (kind)", "switch (0)"),
-        ("rows of many tiles", "(row) * columns + column", "(row) * columns"),
+        ("rows of many tiles", "(row) * width + column", "(row) * width"),
     ],
 )
 def test_a_mistake_is_caught(where: str, before: str, after: str) -> None:
@@ -149,9 +162,10 @@ def test_one_launch_reads_the_operand_once() -> None:
     assert work.flops == 140 * 144 * 64 + 140 * (64 + 8)
 
 
-def test_the_vendors_products_are_the_other_form(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", CASES)
+def test_the_vendors_products_are_the_other_form(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setenv("ONNXFUSE_PRODUCT", "vendor")
-    text, shapes = CASES["biased"]
+    text, shapes = CASES[where]
     given = arrays(shapes, FLOAT)
     for y, true in zip(run(made(text), given, FAST), wanted(text, given), strict=True):
         assert_near(y, true, 4.0 * np.sqrt(shapes[0][-1]))
