@@ -9,8 +9,8 @@ same, the launches and the operand that is read again.
 Each product keeps what is done to it (bias, activation), and no two wait for each other, for they read one tensor and
 constants alone.  Where two of them are all that an elementwise group reads, as SwiGLU reads a gate and what it gates,
 that becomes part of their launch, and they are never written (`gates`, before anything goes into one product alone).
-A product whose columns a Split takes apart writes them apart, the Split as
-part of its launch.  It is done last, when all else has its group.
+A product whose columns a Split takes apart writes them apart, the Split as part of its launch.  All else is done last,
+when the rest has its groups.
 """
 
 from __future__ import annotations
