@@ -41,7 +41,8 @@ def _once(source: Source, fused: Fused, banned: Banned, original: Collection[str
     lifted = fused.lifted or Lifted.of(fused.model, source.base_dir, source.catalogue)
     barred = {scope for scope, rule, _ in banned if rule == EVERY}
     former = {site.node.name: site.matches[-1] for site in fused.sites}
-    made = regions(lifted, Asked(banned, barred, former))
+    kept = source.catalogue is not None and source.catalogue.target.keep_products is not None
+    made = regions(lifted, Asked(banned, barred, former, products=not kept))
     near = [*(miss for miss in fused.near_misses if miss.rule != REGION), *made.near_misses]
     if not made.sites:
         fused.near_misses[:] = near

@@ -144,7 +144,7 @@ def _of_kernel(
     op: str, kernel: Kernel, source: str, types: Sequence[TensorType | None], wanted: Sequence[bool], card: Card
 ) -> Estimate:
     work, made = kernel.work(types), launches(kernel, types, card.multiprocessors, wanted)
-    times = _kernel_times(work, made, _rate(op in PRODUCTS, _real(types), card), card)
+    times = _kernel_times(work, made, _rate(op in PRODUCTS or source == FusedMatMul.name, _real(types), card), card)
     measured = _measured(kernel.which(types), card) if made and isinstance(kernel, FusedMatMul) else None
     return Estimate(
         source,

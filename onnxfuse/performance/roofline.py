@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from onnx import NodeProto, TensorProto
+from onnx import FunctionProto, NodeProto, TensorProto
 
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.cost import BYTES
@@ -97,22 +97,43 @@ def demand(
     """What a node asks for where symbols of dimensions have the sizes `known`; None if a size is still unknown.
 
     `told` are terms of values, by name, which may say what the view does not."""
-    names = _read(view, node)
+    body = _body(view, node)
+    names = _read(node, body)
     read, written = tensors(view, names, known, told), tensors(view, node.output, known, told)
     if read is None or written is None:
         return None
     inputs, outputs = [t for t in read if t is not None], [t for t in written if t is not None]
     moved = sum(tensor.bytes for tensor in (*inputs, *outputs))
     weights = sum(t.bytes for t, name in zip(read, names, strict=True) if t and view.term(name).constant)
-    matrix = family(node.op_type) in PRODUCTS and outputs[0].dtype in HALF
-    return Demand(moved, flops(node, inputs, outputs), matrix, weights)
+    products = _products(body, dict(zip(node.input, tensors(view, node.input, known, told) or (), strict=False)), node)
+    matrix = (products or family(node.op_type) in PRODUCTS) and outputs[0].dtype in HALF
+    return Demand(moved, products or flops(node, inputs, outputs), bool(matrix), weights)
 
 
-def _read(view: View, node: NodeProto) -> Sequence[str]:
+def _body(view: View, node: NodeProto) -> FunctionProto | None:
+    """The function of a region; None for any other node."""
+    functions = view.graph.model.functions if family_of(node) == REGION else ()
+    return next((f for f in functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
+
+
+def _products(body: FunctionProto | None, read: Mapping[str, Tensor | None], node: NodeProto) -> int:
+    """Operations of the products of a region, which are of its operands [..., k] and [k, n], or [n, k] transposed."""
+    if body is None:
+        return 0
+    own = dict(zip(body.input, node.input, strict=False))
+    turned = {inner.output[0]: inner.input[0] for inner in body.node if inner.op_type == "Transpose"}
+    found = 0
+    for inner in body.node:
+        if inner.op_type in PRODUCTS:
+            a, b = (read.get(own.get(turned.get(name, name), "")) for name in inner.input[:2])
+            if a is not None and b is not None and a.shape and a.shape[-1]:
+                found += 2 * a.elements * b.elements // a.shape[-1]
+    return found
+
+
+def _read(node: NodeProto, body: FunctionProto | None) -> Sequence[str]:
     """The inputs of a node whose elements it reads: of a region's some are asked for their shape alone."""
     names = list(node.input)
-    functions = view.graph.model.functions if family_of(node) == REGION else ()
-    body = next((f for f in functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
     if body is None:
         return names
     read = {name for inner in body.node if inner.op_type not in SHAPE_QUERIES for name in inner.input}

@@ -15,7 +15,9 @@ legality     convex: no way from the region out and back in, which would wait fo
              broadcast to.  The generator takes the body (what it refuses stays as it is, with its reason).
 order        producers go into their consumers where that saves the most bytes, of several the first in the graph; then
              what has several users is computed again in each of them; then siblings of one input become one kernel
-             with several outputs; and consumers once more.
+             with several outputs; and consumers once more.  Last, the products of one tensor with constant weights
+             become one launch (`products`), each with its own weights, epilogue and result; what makes one result of
+             two of them goes into it.
 cost         bytes read and written, once each by every kernel, symbols taken for `measure.NOMINAL`.  What has several
              users is computed again in each if a launch goes and no more bytes are moved, or fewer are; in two at most
              if it is transcendental, and never where it reduces rows.  Else it is kept.
@@ -25,10 +27,11 @@ left alone   one launch by itself: the provider, or a rule, has a kernel for it.
     groups            sets of launches, what they read and write, and which waits for which
     legality          why two of them may not be one
     partition         the order above
+    products          products of one tensor
     spelled           bodies, and what they are called
     match, write      regions as nodes, and as the fusions that proofs, bisections and reports know
 
-Room is left for what is to come: products that take a region as their epilogue, and packed operands, are further kinds
-of `scope.Launch`, which `legality` lets meet, and further kernels that a body is generated to; the partition asks
-neither what a launch computes nor how.
+Room is left for what is to come: products that take a region as their epilogue are a further kind of `scope.Launch`,
+which `legality` lets meet, and a further kernel that a body is generated to; the partition asks neither what a launch
+computes nor how.
 """

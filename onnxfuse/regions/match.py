@@ -13,13 +13,14 @@ PLACE = "regions"
 """Where a rule would stand."""
 
 
-def rule(words: str) -> Rule:
+def rule(words: str, *, products: bool = False) -> Rule:
     """The rule that a region would be an application of; `words` are its ops."""
+    kernel = "gemm" if products else "pointwise"
     return Rule(
         name=words,
         path=PLACE,
         stratum=PLACE,
-        doc="What one loop over elements computes.",
+        doc="Products of one operand." if products else "What one loop over elements computes.",
         text=REGION,
         parameters=(),
         blocks=((),),
@@ -28,16 +29,25 @@ def rule(words: str) -> Rule:
         emit=(),
         meaning=(),
         standard=(),
-        kernel="pointwise",
-        cost="pointwise",
+        kernel=kernel,
+        cost=kernel,
         test={},
         source=Source(PLACE, ()),
     )
 
 
-def match(words: str, root: Term, cover: Iterable[Term], outputs: Mapping[str, Term], inner: Sequence[Match]) -> Match:
+def match(
+    words: str,
+    root: Term,
+    cover: Iterable[Term],
+    outputs: Mapping[str, Term],
+    inner: Sequence[Match],
+    *,
+    products: bool = False,
+) -> Match:
     """The match that a region is; `inner` are those behind fused ops that it takes in.
 
     Its values are its outputs, in their order what it exposes: to ban it at one of them bans it."""
     exposed = {term: term for term in outputs.values()}
-    return Match(rule(words), 0, root, {}, tuple(cover), root, exposed, frozenset(), set(outputs), tuple(inner))
+    own = rule(words, products=products)
+    return Match(own, 0, root, {}, tuple(cover), root, exposed, frozenset(), set(outputs), tuple(inner))

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from . import legality
 from .groups import Group, Groups
+from .products import gates, side_by_side
 from .scope import Scope
 
 
@@ -25,15 +26,20 @@ class Apart:
     reason: str
 
 
-def partition(scope: Scope) -> Groups:
-    """The groups of a scope's launches."""
+def partition(scope: Scope, *, products: bool = True) -> Groups:
+    """The groups of a scope's launches; without `products`, each of these stays alone."""
     groups = Groups(scope)
+    if products:
+        gates(groups, packed=False)
     _downwards(groups)
     _again(groups)
     _downwards(groups)
     _sideways(groups)
     _downwards(groups)
     _again(groups)
+    if products:
+        gates(groups, packed=True)  # what reads the parts has gone into what takes them apart
+        side_by_side(groups)
     return groups
 
 

@@ -32,7 +32,7 @@ def read(view: View, told: View, functions: Mapping[str, FunctionProto]) -> Scop
         if role != "launch":
             continue
         steps = standard(scope, index)
-        reason = _fixed(scope, index, node) or refusal(scope, [index])
+        reason = lonely(scope, index, node) or refusal(scope, [index])
         scope.launches.append(_launch(scope, index, node, reason, steps))
     _pin(scope)
     return scope
@@ -79,7 +79,7 @@ def _role(scope: Scope, index: int, node: NodeProto) -> Literal["constant", "vie
     return "launch"
 
 
-def _fixed(scope: Scope, index: int, node: NodeProto) -> str:
+def lonely(scope: Scope, index: int, node: NodeProto) -> str:
     """Why a node is none that a region may have, before it is asked what it computes; empty if it may."""
     view = scope.view
     if view.effects[index] or has_bodies(node) or node.op_type in RANDOM:

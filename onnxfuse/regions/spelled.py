@@ -16,6 +16,10 @@ from onnx import FunctionProto, NodeProto, helper
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.types import DTYPES
+from onnxfuse.kernels.gemm.gated import gate
+from onnxfuse.kernels.gemm.members import is_family, is_gate
+from onnxfuse.kernels.gemm.siblings import family
+from onnxfuse.kernels.gemm.source import PRODUCT
 from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
 from onnxfuse.kernels.pointwise.loops import traced
 from onnxfuse.kernels.rows.fused import ROWS, PlaceError
@@ -132,11 +136,13 @@ def inputs(scope: Scope, indices: Sequence[int]) -> tuple[str, ...]:
 
 
 def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *, whole: bool = False) -> str:
-    """Why no kernel computes these launches; empty if one does.  Code is written only for a `whole` region."""
+    """Why no kernel computes these launches; empty if one does.  Code is written only for a `whole` region, and
+    only that may have products."""
     outputs = outputs or [name for index in indices for name in scope.view.graph.nodes[index].output if name]
     written = body(scope, indices, outputs)
+    known = SERVED | ROWS | ({PRODUCT} if whole else set())
     for node in written.nodes:
-        if node.domain not in STANDARD or node.op_type not in SERVED | ROWS:
+        if node.domain not in STANDARD or node.op_type not in known:
             return f"{node.op_type} neither computes elements nor moves them, nor reduces rows"
     for name in (*written.inputs, *written.outputs):
         kind = scope.kind(name)
@@ -172,7 +178,9 @@ def _tried(
     types = [TensorType(DTYPES[kind], shape) for kind, shape in zip(kinds, shapes, strict=True) if shape is not None]
     given, nodes = dict(zip(function.input, types, strict=True)), list(function.node)
     try:
-        if not whole and not any(node.op_type in ROWS for node in nodes):
+        if is_family(nodes):
+            (gate if is_gate(function.output) else family)(nodes, given, function.output)
+        elif not whole and not any(node.op_type in ROWS for node in nodes):
             traced(nodes, given, list(function.output))
         elif len(planned(nodes, given, list(function.output))[1]) > 1:
             return "it is more than one loop", False

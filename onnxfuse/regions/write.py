@@ -26,6 +26,7 @@ from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, 
 from .groups import Group, Groups
 from .match import PLACE, match
 from .partition import partition, separated
+from .products import multiplies, together
 from .reading import read
 from .scope import Launch, Scope
 from .spelled import body, content, refusal, words
@@ -43,6 +44,8 @@ class Asked:
     """Scopes that have no regions."""
     former: Mapping[str, Match] = field(default_factory=dict)
     """Fused nodes by name → the last match behind each."""
+    products: bool = True
+    """Whether products may be part of regions: a quantizer finds them by themselves alone."""
     read: Mapping[str, Collection[str]] = field(default_factory=dict)
     """What the nodes of each scope read, and the bodies of those."""
 
@@ -106,7 +109,7 @@ class _Scoped:
 
     def write(self, *, inside: bool) -> None:
         """Put the regions in their places; `inside`: bodies of nodes may read less than they did."""
-        groups = partition(self.scope)
+        groups = partition(self.scope, products=self.asked.products)
         found = [region for group in groups if (region := self._region(groups, group)) is not None]
         self.near += self._apart(groups)
         if found or inside:
@@ -118,7 +121,9 @@ class _Scoped:
         outputs = groups.written(group)
         if len(group.launches) < 2 or not outputs:
             return None
-        said = words([op for launch in group.launches for op in _said(launch)])
+        products = sum(map(multiplies, group.launches))
+        ops = [op for launch in group.launches for op in _said(launch)]
+        said = together(group, ops) if products > 1 else words(ops)
         if any((self.graph.path, said, name) in self.asked.banned for name in outputs):
             return None
         indices = [launch.index for launch in group.launches]
@@ -137,7 +142,7 @@ class _Scoped:
         former, fused = self.asked.former, [launch.node.name for launch in group.launches]
         inner = [former[name] for name in fused if name in former]
         made = {name: self.scope.term(name) for name in outputs}
-        return _Region(group, node, match(said, made[outputs[0]], terms, made, inner))
+        return _Region(group, node, match(said, made[outputs[0]], terms, made, inner, products=bool(products)))
 
     def _function(self, made: FunctionProto) -> FunctionProto:
         """The function, under a name that no other has."""

@@ -49,7 +49,7 @@ from onnxfuse.system.cache_folder import cache_folder
 TILED, VENDOR, CUBLASLT = "tiled", "vendor", "cublaslt"
 FORMS = (TILED, VENDOR, CUBLASLT)
 VARIABLE = "ONNXFUSE_PRODUCT"
-LAUNCHING = ("gemm", "plan", "source", "tiles")
+LAUNCHING = ("gated", "gemm", "members", "parts", "plan", "siblings", "source", "tiles")
 """Modules of the kernels' host side."""
 SCHEMA = 3
 """Of the file, and of the way to measure: verdicts of another are not looked at."""
@@ -76,7 +76,8 @@ class Class(NamedTuple):
     access: int
     """Bytes of the narrowest access to a, b or y."""
     epilogue: str = ""
-    """As `cublaslt.name` has it: the forms of all others do not depend on it."""
+    """As `cublaslt.name` has it: the forms of all others do not depend on it.  Of several products of one operand, how
+    many: n is that of all."""
 
     @classmethod
     def of(cls, product: Product, count: int, dtype: str, access: int, epilogue: str = "") -> Class:
@@ -97,7 +98,7 @@ def _bucket(size: int) -> int:
 @cache
 def _digest() -> str:
     """What verdicts on our kernels depend on: their text, and that of what chooses tiles and launches them."""
-    files = [Source.file(name).text for name in ("gemm.cu", "gemm_epilogue.cu")]
+    files = [Source.file(name).text for name in ("gemm.cu", "gemm_epilogue.cu", "gemm_gated.cu", "gemm_siblings.cu")]
     files += [Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in LAUNCHING]
     return hashlib.sha256("".join(files).encode()).hexdigest()[:8]
 

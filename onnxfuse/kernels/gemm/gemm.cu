@@ -97,13 +97,11 @@ constexpr int ROWS_B = TRANSPOSED ? TILE_N : TILE_K, COLUMNS_B = TRANSPOSED ? TI
 constexpr int STRIDE_A = TILE_K + PAD_A, STRIDE_B = COLUMNS_B + PAD_B;
 constexpr int STAGE = TILE_M * STRIDE_A + ROWS_B * STRIDE_B;  // elements
 
-// The tile at (row, column), over the part of k that is the blocks' of this blockIdx.y.
-template <class Result> __device__ __forceinline__ void
-multiply(const TYPE* a, const TYPE* b, const Result& result, int row, int column, int k) {
-    extern __shared__ __align__(128) unsigned char memory[];
-    TYPE* tiles = reinterpret_cast<TYPE*>(memory);
-    const int m = result.rows, n = result.columns, steps = (k + TILE_K - 1) / TILE_K;
-    const int share = (steps + gridDim.y - 1) / gridDim.y, first = blockIdx.y * share, last = min(first + share, steps);
+// The sums of the tile at (row, column), over the part of k that is the blocks' of this blockIdx.y.
+__device__ __forceinline__ void
+accumulate(Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, int m, int n, int k, int row, int column) {
+    const int steps = (k + TILE_K - 1) / TILE_K, share = (steps + gridDim.y - 1) / gridDim.y;
+    const int first = blockIdx.y * share, last = min(first + share, steps);
 
     const auto begin = [&](int step) {
         TYPE* to = tiles + step % STAGES * STAGE;
@@ -120,7 +118,6 @@ multiply(const TYPE* a, const TYPE* b, const Result& result, int row, int column
         if (first + ahead < last) begin(first + ahead);
         __pipeline_commit();
     }
-    Sums sums;
     sums.clear();
     for (int step = first; step < last; step++) {
         __pipeline_wait_prior(STAGES - 2);
@@ -130,5 +127,13 @@ multiply(const TYPE* a, const TYPE* b, const Result& result, int row, int column
         const TYPE* tile = tiles + step % STAGES * STAGE;
         sums.add<STRIDE_A, STRIDE_B>(tile, tile + TILE_M * STRIDE_A);
     }
+}
+
+// That tile of a product, written.
+template <class Result> __device__ __forceinline__ void
+multiply(const TYPE* a, const TYPE* b, const Result& result, int row, int column, int k) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    Sums sums;
+    accumulate(sums, reinterpret_cast<TYPE*>(memory), a, b, result.rows, result.columns, k, row, column);
     sums.write(result, row, column, reinterpret_cast<float*>(memory));
 }

@@ -57,6 +57,14 @@ struct Sums {
         }
     }
 
+    template <class Gate> __device__ __forceinline__ void join(const Sums& other) {
+#pragma unroll
+        for (int i = 0; i < DOWN; i++) {
+#pragma unroll
+            for (int j = 0; j < ACROSS; j++) at[i][j] = Gate::of(at[i][j], other.at[i][j]);
+        }
+    }
+
     template <class Result> __device__ __forceinline__ void
     write(const Result& result, int first_row, int first_column, float*) const {
 #pragma unroll

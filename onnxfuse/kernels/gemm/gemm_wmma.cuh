@@ -45,6 +45,20 @@ struct Sums {
         }
     }
 
+    // Element by element: a lane holds the same elements of all fragments of a kind.
+    template <class Gate> __device__ __forceinline__ void join(const Sums& other) {
+#pragma unroll
+        for (int i = 0; i < DOWN; i++) {
+#pragma unroll
+            for (int j = 0; j < ACROSS; j++) {
+#pragma unroll
+                for (int x = 0; x < at[i][j].num_elements; x++) {
+                    at[i][j].x[x] = Gate::of(at[i][j].x[x], other.at[i][j].x[x]);
+                }
+            }
+        }
+    }
+
     // Which lane holds which element is the card's own affair: 16 rows at a time go through shared memory.
     template <class Result> __device__ __forceinline__ void
     write(const Result& result, int first_row, int first_column, float* memory) const {

@@ -71,12 +71,12 @@ def plan(products: Sequence[Product], result: Result, vectors: Vectors, multipro
     whole = division.splits == 1
     tiled = [(_gemm if whole else _partial)(product, division, result, vectors) for product in products]
     if not whole:
-        tiled.append(_finish(result, division.splits, one.scale, min(vectors.y, WIDEST_SUM), multiprocessors))
+        tiled.append(finish_pass(result, division.splits, one.scale, min(vectors.y, WIDEST_SUM), multiprocessors))
     return Plan(
         tuple(products),
         tuple(tiled),
         0 if whole else division.splits * result.rows * result.columns * SUM,
-        _finish(result, 1, 1.0, vectors.y, multiprocessors),
+        finish_pass(result, 1, 1.0, vectors.y, multiprocessors),
     )
 
 
@@ -131,7 +131,7 @@ def _steps(product: Product) -> tuple[np.generic, ...]:
     return tuple(map(np.int64, (product.stride_a, product.stride_b, product.offset_a, product.offset_b)))
 
 
-def _finish(result: Result, count: int, scale: float, vector: int, multiprocessors: int) -> Pass:
+def finish_pass(result: Result, count: int, scale: float, vector: int, multiprocessors: int) -> Pass:
     """The pass over y, or over so many parts of it."""
     pieces = result.columns // vector
     across = min(THREADS, 1 << (pieces - 1).bit_length())

@@ -80,7 +80,7 @@ def gemm(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]
     """Entry `gemm`: a, b, bias, residual, y; int m, n, k; float scale; long long stride_a, stride_b, offset_a,
     offset_b, first; int period.  `vectors` are elements of an access to a, b, and y; `first` are the rows of y that lie
     before the product, `period` those of the residual."""
-    file = _product(dtype, tile, transposed, vectors, after.bias, after.residual)
+    file = _product("gemm.cu", dtype, tile, transposed, vectors, after.bias, after.residual)
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) gemm(
     const TYPE* __restrict__ a, const TYPE* __restrict__ b, const TYPE* __restrict__ bias,
     const TYPE* __restrict__ residual, TYPE* __restrict__ y, int m, int n, int k, float scale,
@@ -104,7 +104,7 @@ def gemm(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]
 def partial(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]) -> Source:
     """Entry `partial`: a, b; float* sums [gridDim.y, rows, n]; int m, n, k; long long stride_a, stride_b, offset_a,
     offset_b, first, rows."""
-    file = _product(dtype, tile, transposed, vectors, False, False)
+    file = _product("gemm.cu", dtype, tile, transposed, vectors, False, False)
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) partial(
     const TYPE* __restrict__ a, const TYPE* __restrict__ b, float* __restrict__ sums, int m, int n, int k,
     long long stride_a, long long stride_b, long long offset_a, long long offset_b, long long first, long long rows
@@ -120,8 +120,73 @@ def partial(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, i
     return Source(file.name, file.text + entry)
 
 
+@lru_cache(maxsize=1024)
+def siblings(
+    dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], after: tuple[Epilogue, ...]
+) -> Source:
+    """Entry `siblings`: a; int m, k; and for each product b, bias, y; int n, first, width, skipped, and the number of
+    tiles up to its last.  `vectors` are elements of an access to a, to each b, and to each y and bias; `after`
+    is what is done to each."""
+    file = _product("gemm_siblings.cu", dtype, tile, transposed, vectors, False, False)
+    kinds = list(dict.fromkeys(each.text for each in after))
+    structs = "".join(f"namespace e{kind} {{\n{text}}}\n" for kind, text in enumerate(kinds))
+    puts = "".join(f"case {kind}: return put<e{kind}::Fused>(product, row, column);\n" for kind in range(len(kinds)))
+    read = "const TYPE* __restrict__"
+    taken = "".join(
+        f",\n    {read} b{i}, {read} bias{i}, TYPE* __restrict__ y{i},"
+        f" int n{i}, int first{i}, int width{i}, int skipped{i}, int end{i}"
+        for i in range(len(after))
+    )
+    chosen = "".join(
+        f"    if (block >= end{i - 1}) {{\n"
+        f"        b = b{i}, bias = bias{i}, y = y{i}, n = n{i}, first = first{i}, width = width{i};\n"
+        f"        skipped = skipped{i}, kind = {kinds.index(each.text)}, tiles = end{i - 1};\n"
+        "    }\n"
+        for i, each in enumerate(after)
+        if i
+    )
+    entry = f"""{structs}struct Siblings : Sibling {{
+    int kind;
+
+    template <int N> __device__ __forceinline__ void write(const float (&product)[N], int row, int column) const {{
+        switch (kind) {{
+{puts}        }}
+    }}
+}};
+extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) siblings(
+    const TYPE* __restrict__ a, int m, int k{taken}
+) {{
+    const int block = blockIdx.x;
+    const TYPE* b = b0;
+    const TYPE* bias = bias0;
+    TYPE* y = y0;
+    int n = n0, first = first0, width = width0, skipped = skipped0, kind = 0, tiles = 0;
+{chosen}    const Part part = part_of(block - tiles, m, width);
+    const Siblings result{{{{y, bias, m, n, first, width, skipped}}, kind}};
+    multiply(a, b, result, part.row, first + part.column, k);
+}}
+"""
+    return Source(file.name, file.text + entry)
+
+
+@lru_cache(maxsize=1024)
+def gated(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], gate: str) -> Source:
+    """Entry `gated`: a, b, c, y; int m, width, n, k, from_b, from_c.  `vectors` are elements of an access to a, to b
+    and c, and to y, `gate` the text of a struct Gate."""
+    file = _product("gemm_gated.cu", dtype, tile, transposed, vectors, False, False)
+    entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) gated(
+    const TYPE* __restrict__ a, const TYPE* __restrict__ b, const TYPE* __restrict__ c, TYPE* __restrict__ y,
+    int m, int width, int n, int k, int from_b, int from_c
+) {{
+    const Part part = part_of(blockIdx.x, m, width);
+    multiply_gated<Gate>(a, b, c, Whole{{y, m, width}}, part.row, part.column, n, k, from_b, from_c);
+}}
+"""
+    return Source(file.name, file.text + gate + entry)
+
+
 def _product(
-    dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], bias: bool, residual: bool
+    name: str, dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], bias: bool, residual: bool
 ) -> Source:
     defines: Mapping[str, object] = {
         "TYPE": TYPES[dtype],
@@ -140,7 +205,7 @@ def _product(
         "BIAS": int(bias),
         "RESIDUAL": int(residual),
     }
-    return Source.file("gemm.cu", **defines)
+    return Source.file(name, **defines)
 
 
 @lru_cache(maxsize=1024)

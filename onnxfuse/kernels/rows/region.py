@@ -28,14 +28,20 @@ class Region(Compiled):
     def planned(
         self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], aligned: bool
     ) -> tuple[tuple[TensorType, ...], Sequence[Planned]]:
-        types: dict[str, TensorType] = {}
-        for parameter, given in zip(self.signature.inputs, inputs, strict=True):
-            if given is None or given.dtype.name != parameter.type:
-                saw = "nothing" if given is None else given.dtype.name
-                raise KernelError(f"{parameter.name} of {self.signature.op} must be {parameter.type}, not {saw}")
-            types[parameter.name] = given
+        types = named(self.signature, inputs)
         names = [name if asked else "" for name, asked in zip(self.body.output, wanted, strict=True)]
         return planned(list(self.body.node), types, names, aligned)
+
+
+def named(signature: Signature, inputs: Sequence[TensorType | None]) -> dict[str, TensorType]:
+    """The operands of a region by their names.  Raises KernelError for one that is missing or of another type."""
+    types: dict[str, TensorType] = {}
+    for parameter, given in zip(signature.inputs, inputs, strict=True):
+        if given is None or given.dtype.name != parameter.type:
+            saw = "nothing" if given is None else given.dtype.name
+            raise KernelError(f"{parameter.name} of {signature.op} must be {parameter.type}, not {saw}")
+        types[parameter.name] = given
+    return types
 
 
 def planned(
@@ -47,21 +53,24 @@ def planned(
     return loops(REGION, nodes, inputs, outputs, aligned)
 
 
-def kernel(function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]) -> type[Kernel]:
+def kernel(
+    function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str], base: type[Kernel] = Region
+) -> type[Kernel]:
     """The kernel class of a region's function, the same every time, given the element types of its operands and
-    results as NumPy calls them.  Raises KernelError for one that kernels do not have."""
+    results as NumPy calls them; `base` is the class that runs such a body.  Raises KernelError for a type that kernels
+    do not have."""
     if other := next((kind for kind in (*inputs, *outputs) if kind not in DTYPES), None):
         raise KernelError(f"no kernel takes {other or 'what has no known element type'}")
-    return _kernel(function.SerializeToString(deterministic=True), tuple(inputs), tuple(outputs))
+    return _kernel(function.SerializeToString(deterministic=True), tuple(inputs), tuple(outputs), base)
 
 
 @cache
-def _kernel(text: bytes, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> type[Kernel]:
+def _kernel(text: bytes, inputs: tuple[str, ...], outputs: tuple[str, ...], base: type[Kernel]) -> type[Kernel]:
     body = FunctionProto.FromString(text)
     taken, given = (
         tuple(Parameter(name, kind) for name, kind in zip(names, kinds, strict=True))
         for names, kinds in ((body.input, inputs), (body.output, outputs))
     )
     members: dict[str, Any] = {"signature": Signature(body.name, taken, given), "body": body}
-    made: type[Kernel] = type(body.name, (Region,), members)
+    made: type[Kernel] = type(body.name, (base,), members)
     return made

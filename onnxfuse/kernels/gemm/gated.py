@@ -1,0 +1,167 @@
+"""Two products of one operand and what makes one result of them, element by element: SwiGLU and GeGLU with their
+products, as one launch.
+
+"tiled" is gemm_gated.cu: a block has the sums of both products in registers, which is why the largest tile is not for
+it.  "vendor" are the vendor's products, into scratch memory, and one pass over both (`apart`).  `autotune` knows which
+is the faster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import FunctionProto, NodeProto
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.access import ACCESS, vector_of
+from onnxfuse.kernels.device.device import (
+    Array,
+    Device,
+    Launch,
+    Product,
+    TensorType,
+    address,
+    nbytes,
+)
+from onnxfuse.kernels.device.kernel import REAL, Signature, Work
+from onnxfuse.kernels.device.products import result
+from onnxfuse.kernels.device.replay import KNOWN
+from onnxfuse.kernels.rows.region import named
+
+from .apart import Apart, apart
+from .autotune import TILED, VENDOR, Class, choose
+from .members import Gate, gate_of
+from .parts import span
+from .plan import MOST_BLOCKS
+from .siblings import MOST
+from .source import gated
+from .tiles import FLOAT, HALF, Tile, divide
+
+
+def gate(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> Gate:
+    """The gate that a body is, whose operands fit to each other.  Raises KernelError for what is none."""
+    found = gate_of(nodes, list(inputs), outputs[0])
+    a, b, c = (inputs[name] for name in (found.a, found.b, found.c))
+    if b != c or len(b.shape) != 2:
+        raise KernelError("its weights are not two matrices of one shape")
+    if len({width for _, width in spans(found, a, b)}) > 1:
+        raise KernelError("one of its parts is wider than the other")
+    if a.dtype.name not in REAL or a.dtype != b.dtype:
+        raise KernelError("operands must have one real element type")
+    result(a.shape, b.shape, found.transposed)
+    return found
+
+
+def spans(own: Gate, a: TensorType, b: TensorType) -> list[tuple[int, int]]:
+    """The first column and the number of columns of each product."""
+    columns = result(a.shape, b.shape, own.transposed)[-1]
+    return [span(part, columns, len(a.shape)) for part in own.parts]
+
+
+class Gated:
+    """One node; `kernels.of_region` makes the class of a function."""
+
+    name: ClassVar[str] = "gemm"
+    signature: ClassVar[Signature]
+    body: ClassVar[FunctionProto]
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        self._gates: dict[tuple[TensorType | None, ...], Gate] = {}
+        self._plans: dict[tuple[object, ...], _Plan | None] = {}
+
+    def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        own, types = self._gate(inputs), named(self.signature, inputs)
+        a, b = types[own.a], types[own.b]
+        return (TensorType(a.dtype, (*a.shape[:-1], spans(own, a, b)[0][1])),)
+
+    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        given = [array for array in (*inputs, *outputs) if array is not None]
+        key = (device.multiprocessors, *((x.shape, x.dtype.num, address(x) % ACCESS) for x in given))
+        if key not in self._plans:
+            if len(self._plans) >= KNOWN:
+                self._plans.clear()
+            self._plans[key] = self._planned(device.multiprocessors, inputs, outputs)
+        made, y = self._plans[key], outputs[0]
+        if made is None or y is None:
+            return
+        arrays = dict(zip(self.body.input, inputs, strict=True))
+        a, b, c = (arrays[name] for name in made.names)
+        vendor = device.vendor
+
+        def tiled() -> None:
+            device.launch(made.tiled, [a, b, c, y, *made.sizes])
+
+        forms = {TILED: tiled}
+        if vendor is not None:
+            arrays[self.body.output[0]] = y
+            forms[VENDOR] = lambda: made.apart.run(device, vendor, arrays)
+        choose(vendor, made.which, forms)
+
+    def work(self, inputs: Sequence[TensorType | None]) -> Work:
+        types, own = named(self.signature, inputs), self._gate(inputs)
+        (y,) = self.outputs(inputs)
+        flops = math.prod(y.shape) * (4 * types[own.a].shape[-1] + own.flops)
+        return Work(sum(map(nbytes, types.values())), nbytes(y), flops)
+
+    def _gate(self, inputs: Sequence[TensorType | None]) -> Gate:
+        key = tuple(inputs)
+        if key not in self._gates:
+            if len(self._gates) >= KNOWN:
+                self._gates.clear()
+            self._gates[key] = gate(self.body.node, named(self.signature, inputs), self.body.output)
+        return self._gates[key]
+
+    def _planned(
+        self, multiprocessors: int, inputs: Sequence[Array | None], outputs: Sequence[Array | None]
+    ) -> _Plan | None:
+        kinds = [TensorType(x.dtype, tuple(x.shape)) for x in inputs if x is not None]
+        own, types = self._gate(kinds), named(self.signature, kinds)
+        arrays, y = dict(zip(self.body.input, inputs, strict=True)), outputs[0]
+        a, b, c = (arrays[name] for name in (own.a, own.b, own.c))
+        if a is None or y is None or 0 in y.shape:
+            return None
+        rows, width, k, dtype = math.prod(y.shape[:-1]), y.shape[-1], a.shape[-1], a.dtype
+        (one, _), (other, _) = spans(own, types[own.a], types[own.b])
+        n = result(types[own.a].shape, types[own.b].shape, own.transposed)[-1]
+        if max(rows, n, 2 * width, k) > MOST:
+            raise KernelError(f"more than 2^30 rows or columns, {rows} by {k} by {n}")
+        tile, itemsize = _tile(dtype.itemsize, rows, width, k, multiprocessors), dtype.itemsize
+        blocks = tile.count(rows, width)
+        if blocks > MOST_BLOCKS:
+            raise KernelError("products of more tiles than one launch has blocks")
+        vectors = (
+            vector_of(itemsize, [k], [a]),
+            vector_of(itemsize, [k] if own.transposed else [n, one, other], [b, c]),
+            vector_of(itemsize, [width], [y]),
+        )
+        source = gated(dtype.name, tile, own.transposed, vectors, own.text)
+        which = Class.of(Product(rows, 2 * width, k, own.transposed), 1, dtype.name, min(vectors) * itemsize, "gated")
+        return _Plan(
+            Launch(source, "gated", (blocks,), (tile.threads,), tile.shared(itemsize, own.transposed)),
+            (own.a, own.b, own.c),
+            tuple(map(np.int32, (rows, width, n, k, one, other))),
+            apart(self.body, types, outputs),
+            which,
+        )
+
+
+def _tile(itemsize: int, rows: int, columns: int, k: int, multiprocessors: int) -> Tile:
+    large, medium, _ = HALF if itemsize == 2 else FLOAT
+    found = divide(itemsize, rows, 2 * columns, k, 1, multiprocessors).tile
+    return medium if found == large else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Both forms for arrays of known shapes and alignment."""
+
+    tiled: Launch
+    names: tuple[str, str, str]
+    """Of a, b and c."""
+    sizes: tuple[np.generic, ...]
+    apart: Apart
+    which: Class

@@ -1,0 +1,248 @@
+"""Products of one operand as one launch: Q, K and V, gate and up, keys and values of all layers of a decoder.
+
+The weights stay the tensors that they are, and each product is written to a tensor of its own, so that nothing has to
+be put side by side beforehand, nor be taken apart behind it: what is shared is the launch, and the operand in the
+cache.  A node calls a function whose body are the products (`members`), which a runtime without this kernel runs as it
+ran them before.
+
+"tiled" is one launch of gemm_siblings.cu.  "vendor" are the vendor's products one by one, each with a pass over it
+where something is done to it.  `autotune` knows which is the faster.  Where there are few tiles their sums are not
+shared among blocks as those of a single product are (gemm.py): several products fill a card sooner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import FunctionProto, NodeProto
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.access import ACCESS, vector_of
+from onnxfuse.kernels.device.device import (
+    Array,
+    Device,
+    Launch,
+    Product,
+    TensorType,
+    address,
+    nbytes,
+)
+from onnxfuse.kernels.device.kernel import REAL, Signature, Work
+from onnxfuse.kernels.device.products import result
+from onnxfuse.kernels.device.replay import KNOWN
+from onnxfuse.kernels.rows.region import named
+
+from .apart import Apart, apart
+from .autotune import TILED, VENDOR, Class, choose
+from .members import Member, members
+from .parts import span
+from .plan import MOST_BLOCKS, Pass, Result, finish_pass
+from .source import siblings
+from .tiles import divide
+
+MOST = 2**30
+"""Rows and columns are counted in 32 bits."""
+
+
+def family(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> list[Member]:
+    """The products of a body, whose operands fit to each other.  Raises KernelError for what is no such family."""
+    found = members(nodes, list(inputs), outputs)
+    for each in found:
+        a, b = inputs[each.a], inputs[each.b]
+        if len(b.shape) != 2:
+            raise KernelError(f"weights of {len(b.shape)} dimensions, not of 2")
+        shape = result(a.shape, b.shape, each.transposed)
+        _, width = span(each.part, shape[-1], len(shape))
+        long = shape[-1] if each.whole_bias else width
+        bias = inputs[each.bias] if each.bias else TensorType(a.dtype, (long,))
+        if bias.shape[-1:] != (long,) or math.prod(bias.shape) != long or len(bias.shape) > len(shape):
+            raise KernelError(f"bias of shape {list(bias.shape)} is not one row for a product {list(shape)}")
+        if a.dtype.name not in REAL or {b.dtype, bias.dtype} != {a.dtype}:
+            raise KernelError("operands must have one real element type")
+    return found
+
+
+class Siblings:
+    """One node; `kernels.of_region` makes the class of a function."""
+
+    name: ClassVar[str] = "gemm"
+    signature: ClassVar[Signature]
+    body: ClassVar[FunctionProto]
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        self._families: dict[tuple[TensorType | None, ...], list[Member]] = {}
+        self._plans: dict[tuple[object, ...], _Plan | None] = {}
+
+    def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        types = named(self.signature, inputs)
+        made = []
+        for each in self._family(inputs):
+            shape = result(types[each.a].shape, types[each.b].shape, each.transposed)
+            width = span(each.part, shape[-1], len(shape))[1]
+            made.append(TensorType(types[each.a].dtype, (*shape[:-1], width)))
+        return tuple(made)
+
+    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        given = [array for array in (*inputs, *outputs) if array is not None]
+        key = (device.multiprocessors, *((x.shape, x.dtype.num, address(x) % ACCESS) for x in given))
+        if key not in self._plans:
+            if len(self._plans) >= KNOWN:
+                self._plans.clear()
+            self._plans[key] = self._planned(device.multiprocessors, inputs, outputs)
+        made = self._plans[key]
+        if made is None:
+            return
+        arrays: dict[str, Array | None] = dict(zip(self.body.input, inputs, strict=True))
+        arrays |= dict(zip(self.body.output, outputs, strict=True))
+        vendor = device.vendor
+
+        def tiled() -> None:
+            device.launch(made.tiled, [arrays.get(x) if isinstance(x, str) else x for x in made.arguments])
+
+        forms = {TILED: tiled}
+        if vendor is not None:
+
+            def vendors() -> None:
+                if isinstance(made.separate, Apart):
+                    made.separate.run(device, vendor, arrays)
+                    return
+                for each in made.separate:
+                    a, b, bias, y = (arrays.get(name) for name in each.names)
+                    assert a is not None
+                    assert b is not None
+                    assert y is not None
+                    vendor.product(each.product, a, b, y)
+                    if each.after is not None:
+                        device.launch(each.after.launch, [y, bias, None, y, *each.after.scalars])
+
+            forms[VENDOR] = vendors
+        choose(vendor, made.which, forms)
+
+    def work(self, inputs: Sequence[TensorType | None]) -> Work:
+        types, made = named(self.signature, inputs), self.outputs(inputs)
+        flops = sum(
+            math.prod(y.shape) * (2 * types[each.a].shape[-1] + each.after.flops)
+            for each, y in zip(self._family(inputs), made, strict=True)
+        )
+        return Work(sum(map(nbytes, types.values())), sum(map(nbytes, made)), flops)
+
+    def _family(self, inputs: Sequence[TensorType | None]) -> list[Member]:
+        key = tuple(inputs)
+        if key not in self._families:
+            if len(self._families) >= KNOWN:
+                self._families.clear()
+            self._families[key] = family(self.body.node, named(self.signature, inputs), self.body.output)
+        return self._families[key]
+
+    def _planned(
+        self, multiprocessors: int, inputs: Sequence[Array | None], outputs: Sequence[Array | None]
+    ) -> _Plan | None:
+        types = [TensorType(x.dtype, tuple(x.shape)) for x in inputs if x is not None]
+        arrays, known = dict(zip(self.body.input, inputs, strict=True)), named(self.signature, types)
+        each = []
+        for member, y, name in zip(self._family(types), outputs, self.body.output, strict=True):
+            if y is not None and 0 not in y.shape:
+                shape = result(known[member.a].shape, known[member.b].shape, member.transposed)
+                first, width = span(member.part, shape[-1], len(shape))
+                each.append(_One(member, arrays[member.b], arrays.get(member.bias), y, name, shape[-1], first, width))
+        if not each:
+            return None
+        made = _plan(arrays[each[0].member.a], each, multiprocessors)
+        separate = any(one.member.part for one in each)
+        return replace(made, separate=apart(self.body, known, outputs)) if separate else made
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """A member and its arrays."""
+
+    member: Member
+    b: Array | None
+    bias: Array | None
+    y: Array
+    output: str
+    columns: int
+    """Of b."""
+    first: int
+    width: int
+
+    @property
+    def skipped(self) -> int:
+        """Elements of the bias in front of its own."""
+        return self.first if self.member.whole_bias else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Separate:
+    """A product of the vendor's, and the pass over it if there is one; `names` are those of a, b, bias and y."""
+
+    product: Product
+    names: tuple[str, str, str, str]
+    after: Pass | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Both forms for arrays of known shapes and alignment; arrays among the `arguments` go by their names."""
+
+    tiled: Launch
+    arguments: tuple[str | np.generic | None, ...]
+    separate: tuple[_Separate, ...] | Apart
+    which: Class
+
+
+def _plan(a: Array | None, each: Sequence[_One], multiprocessors: int) -> _Plan:
+    """Raises KernelError if the launch would be too large."""
+    assert a is not None
+    rows, k, dtype = math.prod(a.shape[:-1]), a.shape[-1], a.dtype
+    columns, transposed = sum(one.width for one in each), each[0].member.transposed
+    if max(rows, k, columns, *(one.columns for one in each)) > MOST:
+        raise KernelError(f"more than 2^30 rows or columns, {rows} by {k} by {columns}")
+    tile = divide(dtype.itemsize, rows, columns, k, 1, multiprocessors).tile
+    vectors = (
+        vector_of(dtype.itemsize, [k], [a]),
+        vector_of(
+            dtype.itemsize,
+            [k] if transposed else [x for one in each for x in (one.columns, one.first)],
+            [one.b for one in each],
+        ),
+        vector_of(
+            dtype.itemsize,
+            [x for one in each for x in (one.width, one.skipped)],
+            [x for one in each for x in (one.y, one.bias)],
+        ),
+    )
+    arguments: list[str | np.generic | None] = [each[0].member.a, np.int32(rows), np.int32(k)]
+    blocks = 0
+    for one in each:
+        blocks += tile.count(rows, one.width)
+        if blocks > MOST_BLOCKS:
+            raise KernelError("products of more tiles than one launch has blocks")
+        bias = one.member.bias or None
+        arguments += [one.member.b, bias, one.output]
+        arguments += map(np.int32, (one.columns, one.first, one.width, one.skipped, blocks))
+    after = tuple(one.member.after for one in each)
+    source = siblings(dtype.name, tile, transposed, vectors, after)
+    shared = tile.shared(dtype.itemsize, transposed)
+    which = Class.of(
+        Product(rows, columns, k, transposed), 1, dtype.name, min(vectors) * dtype.itemsize, f"{len(each)} siblings"
+    )
+    return _Plan(
+        Launch(source, "siblings", (blocks,), (tile.threads,), shared),
+        tuple(arguments),
+        tuple(_separate(one, rows, k, multiprocessors) for one in each),
+        which,
+    )
+
+
+def _separate(one: _One, rows: int, k: int, multiprocessors: int) -> _Separate:
+    member, dtype = one.member, one.y.dtype
+    vector = vector_of(dtype.itemsize, [one.width], [one.y, one.bias])
+    whole = Result(dtype, rows, one.columns, 1, member.after)
+    after = None if member.plain else finish_pass(whole, 1, 1.0, vector, multiprocessors)
+    product = Product(rows, one.columns, k, member.transposed)
+    return _Separate(product, (member.a, member.b, member.bias, one.output), after)
