@@ -152,8 +152,7 @@ def optimize(
         if place is not None:
             files.write(optimized.model, place, source=source.path, spool=weights)
             optimized.report.output = str(output)
-        files.load_own(optimized.model, source.path, weights)
-    optimized.model = sources.like(model, optimized.model)
+        optimized.model = sources.like(model, optimized.model, weights)
     return optimized
 
 

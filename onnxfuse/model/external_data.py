@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 import onnx
 
 from onnxfuse.errors import ModelError
-from onnxfuse.model import validity
+from onnxfuse.model import protobuf, validity
 from onnxfuse.system.atomic_write import explained, renamed_to
 
 from .tensors import tensors
@@ -25,6 +25,8 @@ from .tensors import tensors
 _SPILL_BYTES = 1024
 # Runtimes map external data into memory, which needs offsets at page boundaries.
 PAGE = 4096
+MARK = "onnxfuse.inside"
+"""What is said in the metadata of a tensor whose numbers are in the file of its model, where they stay for a while."""
 
 
 def places(model: onnx.ModelProto) -> list[str]:
@@ -40,6 +42,13 @@ def is_external(tensor: onnx.TensorProto) -> bool:
 def entries(tensor: onnx.TensorProto) -> Mapping[str, str]:
     """Where a tensor says that its data is: location, offset, length."""
     return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def forget(tensor: onnx.TensorProto) -> None:
+    """Let a tensor say nothing of where its numbers are."""
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+    protobuf.remove(tensor.metadata_props, lambda entry: entry.key == MARK)
 
 
 def check(model: onnx.ModelProto, path: Path, *, weights: bool) -> bool:
@@ -237,7 +246,7 @@ def spill(model: onnx.ModelProto, target: Path, numbers: Callable[[onnx.TensorPr
             file.writelines(chain((first,), pieces))
             place = {"location": target.name, "offset": str(start), "length": str(file.tell() - start)}
             tensor.ClearField("raw_data")
-            tensor.ClearField("external_data")
+            forget(tensor)
             tensor.data_location = onnx.TensorProto.EXTERNAL
             tensor.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in place.items())
         file.flush()

@@ -24,7 +24,7 @@ from onnxfuse.errors import ModelError
 from onnxfuse.system.atomic_write import explained
 
 from . import protobuf
-from .external_data import entries, is_external
+from .external_data import MARK, entries, forget, is_external
 from .tensors import tensors
 from .validity import ITEM_BYTES
 
@@ -69,6 +69,7 @@ def _left(data: mmap.mmap, place: str, start: int, end: int) -> bytes:
     if not plain or size != stop - at or len(UnknownFieldSet(tensor)):
         return data[start:end]
     tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.metadata_props.add(key=MARK)
     for key, value in (("location", place), ("offset", at), ("length", stop - at)):
         tensor.external_data.add(key=key, value=str(value))
     return bytes(tensor.SerializeToString())
@@ -82,8 +83,7 @@ def written(tensor: onnx.TensorProto, places: Mapping[str, Path]) -> tuple[int, 
         return protobuf.whole(tensor)
     bare = onnx.TensorProto()
     bare.CopyFrom(tensor)
-    bare.ClearField("external_data")
-    bare.ClearField("data_location")
+    forget(bare)
     length = int(said["length"])
     before, after = protobuf.around(bare, _RAW)
     before += protobuf.header(_RAW, length)
@@ -96,13 +96,21 @@ def written(tensor: onnx.TensorProto, places: Mapping[str, Path]) -> tuple[int, 
     return len(before) + length + len(after), pieces()
 
 
+def size(tensor: onnx.TensorProto) -> int:
+    """The bytes that a tensor takes in the file of its model, be they in memory or not; 0 for one in another file."""
+    if not is_external(tensor):
+        return int(tensor.ByteSize())
+    if not any(entry.key == MARK for entry in tensor.metadata_props):
+        return 0
+    return written(tensor, {entries(tensor)["location"]: Path()})[0]
+
+
 def load(model: onnx.ModelProto, places: Mapping[str, Path]) -> None:
     """Let a model have the numbers in itself that are in one of the files `places`.  Raises ModelError."""
     for tensor in tensors(model):
         if is_external(tensor) and entries(tensor).get("location") in places:
             content = b"".join(numbers(tensor, places))
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
+            forget(tensor)
             tensor.raw_data = content
 
 

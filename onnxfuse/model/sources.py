@@ -16,6 +16,8 @@ from onnxfuse.model import files, toposort
 if TYPE_CHECKING:
     import onnx_graphsurgeon
 
+    from .spool import Spool
+
     Source: TypeAlias = str | os.PathLike[str] | onnx.ModelProto | onnx_graphsurgeon.Graph
 
 
@@ -70,8 +72,10 @@ def path_of(model: Source) -> Path | None:
     return Path(model) if isinstance(model, str | os.PathLike) else None
 
 
-def like(model: Source, proto: onnx.ModelProto) -> Any:
-    """`proto` as a graphsurgeon Graph if `model` is one, else itself."""
+def like(model: Source, proto: onnx.ModelProto, spool: Spool | None = None) -> Any:
+    """`proto` as a graphsurgeon Graph if `model` is one, else itself, with the weights that were left in the file
+    `model`, and have got to a spool."""
+    files.load_own(proto, path_of(model), spool)
     if not _is_graph(model):
         return proto
     import onnx_graphsurgeon

@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found
+from onnxfuse.model import inside
 from onnxfuse.model.graph import captured_names
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.tensors import tensors
@@ -111,4 +112,4 @@ def _freed(view: View, node: NodeProto, wanted: Collection[str], claimed: set[st
 
 def _bytes(held: Iterable[TensorProto]) -> int:
     """Bytes in the file itself: external data stays where it is."""
-    return sum(t.ByteSize() for t in held if t.data_location != TensorProto.EXTERNAL)
+    return sum(map(inside.size, held))

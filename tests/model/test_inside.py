@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import numpy_helper
 
@@ -142,6 +143,33 @@ def test_what_is_unusual_is_read_as_a_whole(tmp_path: Path) -> None:
     path.write_bytes(wrong.SerializeToString())
     with pytest.raises(ModelError, match="'many' has too many bytes"):
         files.read(path, in_place=True)
+
+
+def test_what_goes_where_a_weight_is_stored_anew_is_no_growth(tmp_path: Path) -> None:
+    """The weight in the file goes, and its transpose comes."""
+    source = tmp_path / "model.onnx"
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 32, 5, 5] x) => (float[n, 64, 3, 3] y) {
+        k = Transpose<perm = [3, 2, 0, 1]>(w) y = Conv(x, k) }"""
+    model = onnx.parser.parse_model(text)
+    weight = np.random.default_rng(0).standard_normal((3, 3, 32, 64)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(model, source)
+    made = []
+    for in_place in (False, True):
+        read = files.read(source, in_place=in_place)
+        assert sum(map(inside.size, read.graph.initializer)) == model.graph.initializer[0].ByteSize()
+        done = optimize(read, Build(base_dir=tmp_path, growth=0))
+        assert [node.op_type for node in done.model.graph.node] == ["Conv"]
+        target = tmp_path / f"{in_place}.onnx"
+        files.write(done.model, target, source=source)
+        made.append(target.read_bytes())
+    assert made[0] == made[1]
+
+
+def test_a_weight_in_another_file_is_no_part_of_the_model(source: Path) -> None:
+    tensor = onnx.TensorProto(name="w", data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="weights.bin")
+    assert inside.size(tensor) == 0
 
 
 def test_a_small_file_is_in_memory(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
