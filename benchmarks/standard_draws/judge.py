@@ -113,6 +113,7 @@ def counted(model: onnx.ModelProto) -> list[str]:
     """The nodes of a model that compute something: no Constant, no copy of an input (a key that is a present key, too,
     with its heads apart or not), and none that keeps a mask from what onnxruntime would misread."""
     attends = any(family_of(node) == "Attention" for node in model.graph.node)
+    guarded = any(family_of(node) == "IsInf" for node in model.graph.node)
     copies, guards = {info.name for info in model.graph.input}, set[str]()
     found = list[str]()
     for node in model.graph.node:
@@ -125,4 +126,6 @@ def counted(model: onnx.ModelProto) -> list[str]:
             guards.update(node.output)
         elif op != "Constant":
             found.append(op)
+            if guarded and op == "Attention":
+                guards.update(node.output)  # a mask of each head is guarded with the heads apart
     return found
