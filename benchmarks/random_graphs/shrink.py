@@ -19,8 +19,9 @@ Array = NDArray[Any]
 
 
 def fused(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
-    """What the engine alone makes of a model."""
-    result = onnxfuse.optimize(model, target=cast(Any, target), validate="off").model
+    """What the engine alone makes of a model; `target` may name a level, onnxfuse-O2."""
+    name, _, level = target.partition("-O")
+    result = onnxfuse.optimize(model, target=cast(Any, name), level=cast(Any, int(level or 1)), validate="off").model
     assert isinstance(result, onnx.ModelProto)
     return result
 

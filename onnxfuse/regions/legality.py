@@ -41,7 +41,7 @@ def _separate(groups: Groups, a: Group, b: Group) -> str:
         return "each of them reduces rows"
     if _ops(a) + _ops(b) > LARGEST:
         return TOO_MANY
-    sizes = groups.sizes(groups.written(groups.joined(a, b), (a.number, b.number)))
+    sizes = groups.together(a, b)
     matrix = a.matrix | b.matrix
     return SIZES if (not sizes <= matrix if matrix else len(sizes) > 1) else ""
 
@@ -49,10 +49,16 @@ def _separate(groups: Groups, a: Group, b: Group) -> str:
 def _refused(groups: Groups, a: Group, b: Group) -> str:
     """Why the generator does not take both, where one reduces rows: what is beside rows must fit to them.  What one
     loop over elements computes it has looked at launch by launch."""
-    if not (a.rows or b.rows):
+    if not (a.rows or b.rows) or _placed(a, b):
         return ""
     whole = groups.joined(a, b)
     return refusal(groups.scope, whole.indices, groups.written(whole, (a.number, b.number)), whole=True)
+
+
+def _placed(a: Group, b: Group) -> bool:
+    """Is everything at its place because all that both compute has one shape?  Then code need not be written to see."""
+    shapes = {launch.shape for launch in (*a.launches, *b.launches)}
+    return len(shapes) == 1 and None not in shapes and _ops(a) + _ops(b) <= LARGEST // 2
 
 
 def kept(groups: Groups, group: Group, names: Sequence[str]) -> str:
@@ -73,7 +79,9 @@ def kept(groups: Groups, group: Group, names: Sequence[str]) -> str:
     )
     if again.transcendental and (len(users) + still > AGAIN or any(_widened(groups, again, user) for user in users)):
         return RECOMPUTED
-    wanted = [Group(user.number, needed(group.launches, user.reads)) for user in users if user.rows]
+    wanted = [Group(user.number, needed(group.launches, user.reads)) for user in users]
+    if any(one.rows for one in wanted):  # a user reads more than these results
+        return "rows are not reduced twice"
     reasons = (_refused(groups, one, groups.of[one.number]) for one in wanted)
     return next(filter(None, reasons), "")
 

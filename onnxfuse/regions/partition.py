@@ -88,8 +88,8 @@ def _pairs(groups: Groups, b: Group, serial: Iterator[int]) -> Iterator[_Pair]:
 
 def _saved(groups: Groups, a: Group, b: Group) -> int:
     """Bytes that are not moved if a producer goes into its consumer."""
-    written = set(groups.written(groups.joined(a, b), (a.number, b.number)))
-    between = sum(groups.scope.bytes(name) * (1 if name in written else 2) for name in a.made & b.reads.keys())
+    names = [name for name in b.reads if name in a.made]
+    between = sum(groups.scope.bytes(name) * (1 if groups.asked(name, a, b) else 2) for name in names)
     return between + sum(min(a.reads[name], b.reads[name]) for name in a.reads.keys() & b.reads.keys())
 
 

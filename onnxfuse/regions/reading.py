@@ -7,7 +7,7 @@ from typing import Literal
 
 from onnx import FunctionProto, NodeProto
 
-from onnxfuse.kernels.rows.fused import ROWS
+from onnxfuse.kernels.rows.fused import PLACED, ROWS
 from onnxfuse.lifting.view import View
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
 from onnxfuse.model.op_traits import COERCED, FREE, RANDOM, RESHAPES, SHAPE_QUERIES
@@ -117,12 +117,14 @@ def _launch(scope: Scope, index: int, node: NodeProto, reason: str, steps: Seque
             reads[root] = max(reads.get(root, 0), size)
     ops = tuple(step.op_type for step in steps)
     kind: Kind = "fixed" if reason else "rows" if not ROWS.isdisjoint(ops) else "pointwise"
+    results = {scope.term(name).shape for name in made}
+    shape = results.pop() if PLACED.issuperset(ops) and len(results) == 1 else None
     shapes = [scope.term(name).shape for name in (*names, *made)]
     elements = max((measure.elements(shape) for shape in shapes if shape is not None), default=0)
     matrix = [scope.term(name).shape for name in (*node.input[:1], *made)] if kind == "rows" else []
     numbers = frozenset(measure.numel(shape) for shape in matrix if shape is not None)
     waits = _waits(scope, [*own, *names])
-    return Launch(index, node, kind, reads, weights, made, ops, reason, elements, numbers, waits)
+    return Launch(index, node, kind, reads, weights, made, ops, reason, elements, numbers, shape, waits)
 
 
 def _waits(scope: Scope, names: Sequence[str]) -> frozenset[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from onnxfuse.regions import legality
 from onnxfuse.regions.groups import Groups
+from onnxfuse.regions.partition import partition
 
-from .written import scope
+from .written import ops, scope
 
 
 def pair(text: str) -> str:
@@ -70,3 +73,21 @@ def test_not_without_end() -> None:
 def test_an_output_is_kept() -> None:
     groups = Groups(scope("g (float[N,8] x) => (float[N,8] a, float[N,8] y) { a = Neg(x) y = Abs(a) }"))
     assert legality.kept(groups, groups.of[0], ["a"]) == "an output of the graph"
+
+
+def test_where_all_has_one_shape_no_code_is_written_to_see_that_rows_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> str:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(legality, "refusal", never)
+    text = "g (float[N,8] x) => (float[N,8] y) { a = Exp(x) b = Softmax(a) c = Tanh(b) y = Mul(c, x) }"
+    (group,) = partition(scope(text))
+    assert ops(group) == "Exp Softmax Tanh Mul"
+
+
+def test_a_user_that_reads_rows_as_well_does_not_reduce_them_again() -> None:
+    text = """g (float[N,8] x) => (float[N,8] y, float[N,8] z) {
+        a = Neg(x) s = Softmax(a) b = Abs(a) y = Add(b, s) z = Sub(b, s) }"""
+    groups = Groups(scope(text))
+    whole = groups.join(groups.join(groups.of[0], groups.of[1]), groups.of[2])
+    assert legality.kept(groups, whole, ["b"]) == "rows are not reduced twice"

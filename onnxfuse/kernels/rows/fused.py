@@ -50,6 +50,8 @@ ROWS = frozenset((*NORMS, *SOFTMAXES, *REDUCTIONS))
 """Ops that compute rows."""
 ELEMENTWISE = frozenset("Cast CastLike Clip Gelu IsInf Max Mean Min Mod Pow Sum Where".split())
 """Ops of elements at one place, beside those that have one formula."""
+PLACED = frozenset((*FORMULAS, *ELEMENTWISE, *NORMS, *SOFTMAXES, "Constant"))
+"""Ops whose results of one shape all stand at the places of the matrix, whatever is put together of them."""
 KEEPING = frozenset("Reshape Squeeze Unsqueeze Flatten".split())
 """Ops that leave elements at their places in memory."""
 
