@@ -44,13 +44,19 @@ def partition(scope: Scope, *, products: bool = True) -> Groups:
 
 
 def separated(groups: Groups) -> Iterator[Apart]:
-    """The pairs that stay apart, and why."""
+    """The pairs that stay apart where one launch would move less, and why.
+
+    Where others lie between, it is those that keep them apart; where computing again would move more, nothing is lost.
+    """
     for consumer in groups:
         for number in sorted(groups.sources(consumer)):
             producer = groups.of[number]
-            if not producer.fixed and not consumer.fixed:
-                reason = legality.obstacle(groups, producer, consumer)
-                yield Apart(producer, consumer, reason or "computing it again would move more bytes")
+            if producer.fixed or consumer.fixed or not _saved(groups, producer, consumer):
+                continue
+            if groups.reaches(producer, consumer, direct=False):
+                continue
+            if reason := legality.obstacle(groups, producer, consumer):
+                yield Apart(producer, consumer, reason)
 
 
 def _downwards(groups: Groups) -> None:

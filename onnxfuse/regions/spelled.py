@@ -22,7 +22,8 @@ from onnxfuse.kernels.gemm.siblings import family
 from onnxfuse.kernels.gemm.source import PRODUCT
 from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
 from onnxfuse.kernels.pointwise.loops import traced
-from onnxfuse.kernels.rows.fused import ROWS, PlaceError
+from onnxfuse.kernels.rows.fused import ROWS
+from onnxfuse.kernels.rows.places import PlaceError
 from onnxfuse.kernels.rows.region import planned
 from onnxfuse.model.graph import DOMAIN, REGION
 from onnxfuse.model.op_traits import FREE

@@ -76,12 +76,16 @@ def test_what_is_banned_is_not_made() -> None:
 
 
 def test_near_misses_say_what_kept_two_apart() -> None:
-    text = """g (float[N,8] x, float[8,8] w) => (float[N,8] y) {
-        a = Exp(x) b = MatMul(a, w) y = Add(a, b) }"""
+    text = "g (float[N,1,8] x, float[M,8] z) => (float[N,1,8] a, float[N,M,8] y) { a = Abs(x) y = Add(a, z) }"
     _, found = made(text)
     assert [(miss.rule, miss.node, miss.reason) for miss in found.near_misses] == [
-        ("Region", "y", "not with Exp before it: what lies between them would wait for both")
+        ("Region", "y", "not with Abs before it: they write numbers of elements that are not proved equal")
     ]
+
+
+def test_what_a_product_lies_between_is_no_near_miss() -> None:
+    _, found = made("g (float[N,8] x, float[8,8] w) => (float[N,8] y) { a = Exp(x) b = MatMul(a, w) y = Add(a, b) }")
+    assert not found.near_misses
 
 
 def test_equal_regions_call_one_function() -> None:
