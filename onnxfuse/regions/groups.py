@@ -43,8 +43,13 @@ class Group:
         return any(launch.kind == "rows" for launch in self.launches)
 
     @property
+    def product(self) -> bool:
+        """Is there a product of matrices in it?"""
+        return any(launch.kind == "product" for launch in self.launches)
+
+    @property
     def matrix(self) -> AbstractSet[Dim]:
-        """The numbers of elements of the rows that it reduces and of the results; none where it reduces none."""
+        """The numbers of elements of the rows that it reduces and of the results, or of its product; else none."""
         return frozenset(size for launch in self.launches for size in launch.sizes)
 
     @property

@@ -17,8 +17,8 @@ from onnxfuse.terms.term import Term
 
 from . import measure
 
-Kind = Literal["pointwise", "rows", "fixed"]
-"""What one loop over elements computes, what reduces rows, and what nothing goes into."""
+Kind = Literal["pointwise", "rows", "product", "fixed"]
+"""What one loop over elements computes, what reduces rows, products of matrices, and what nothing goes into."""
 
 TRANSCENDENTAL = frozenset(
     """Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp Gelu HardSwish Log Mish Pow Selu Sigmoid Sin Sinh
@@ -50,7 +50,7 @@ class Launch:
     elements: int = 0
     """About how many the largest tensor has that it reads or makes."""
     sizes: frozenset[Dim] = frozenset()
-    """Of what reduces rows, the numbers of elements of the matrix and of its results."""
+    """Of what reduces rows, the numbers of elements of the matrix and of its results; of a product, of its result."""
     shape: Shape | None = None
     """Of all that it makes, where each element of that needs those at its own place alone; of what reduces rows to as
     many, the shape of its operand as well."""

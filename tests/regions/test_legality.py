@@ -22,9 +22,38 @@ def test_a_producer_and_its_consumer_are_one() -> None:
     assert pair("g (float[N,8] x) => (float[N,8] y) { a = Exp(x) y = Neg(a) }") == ""
 
 
-def test_not_a_product() -> None:
-    text = "g (float[N,8] x, float[8,8] w) => (float[N,8] y) { a = MatMul(x, w) y = Neg(a) }"
+def test_not_an_op_that_no_loop_computes() -> None:
+    text = "g (float[N,8] x) => (float[N,8] y) { zero = Constant<value = int64 {0}>() a = CumSum(x, zero) y = Neg(a) }"
     assert pair(text) == legality.FIXED
+
+
+PRODUCT = "g (float[N,8] x, float[8,8] w) => (float[N,8] y) {{ {} }}"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("a = MatMul(x, w) y = Neg(a)", ""),
+        ("a = MatMul(x, w) y = MatMul(a, w)", legality.PRODUCT),
+        ("a = MatMul(x, w) y = Softmax(a)", legality.PRODUCT),
+        ("a = Softmax(x) y = MatMul(a, w)", legality.PRODUCT),
+        ("a = Exp(x) y = MatMul(a, w)", "an operand of the product is computed, or a part of what lies in memory"),
+    ],
+)
+def test_a_product_is_followed_by_what_is_elementwise(nodes: str, expected: str) -> None:
+    assert pair(PRODUCT.format(nodes)) == expected
+
+
+def test_a_product_and_what_reads_the_same_stay_apart() -> None:
+    groups = Groups(scope(PRODUCT.format("a = MatMul(x, w) b = Exp(x) y = Add(a, b)")))
+    first, second, _ = groups
+    assert legality.apart(groups, first, second) == legality.PRODUCT
+
+
+def test_no_product_is_computed_twice() -> None:
+    text = "g (float[N,8] x, float[8,8] w) => (float[N,8] y, float[N,8] z) { a = MatMul(x, w) y = Neg(a) z = Abs(a) }"
+    groups = Groups(scope(text))
+    assert legality.kept(groups, groups.of[0], ["a"]) == legality.TWICE
 
 
 def test_not_around_another() -> None:
@@ -90,4 +119,4 @@ def test_a_user_that_reads_rows_as_well_does_not_reduce_them_again() -> None:
         a = Neg(x) s = Softmax(a) b = Abs(a) y = Add(b, s) z = Sub(b, s) }"""
     groups = Groups(scope(text))
     whole = groups.join(groups.join(groups.of[0], groups.of[1]), groups.of[2])
-    assert legality.kept(groups, whole, ["b"]) == "rows are not reduced twice"
+    assert legality.kept(groups, whole, ["b"]) == legality.TWICE

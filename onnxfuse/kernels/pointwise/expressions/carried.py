@@ -32,10 +32,10 @@ class Stored:
 class Carried:
     """What the struct declares and is filled with."""
 
-    head: Sequence[str]
+    head: tuple[str, ...]
     """Type of an index and tables, before the struct."""
-    members: Sequence[str]
-    parameters: Sequence[str]
+    members: tuple[str, ...]
+    parameters: tuple[str, ...]
     """Of the kernel: arrays, then numbers."""
     fill: str
     """What the members are initialized with."""
@@ -90,9 +90,9 @@ class Functions:
         for n in first.divisors:
             values += division(n)
         return Carried(
-            [f"\ntypedef {index} Index;", *(table(name, *content) for content, name in first.tables.items())],
-            [*arrays, *numbers, *(f"Divisor {name}" for name in divisors)],
-            [*arrays, *numbers, *parts],
+            (f"\ntypedef {index} Index;", *(table(name, *content) for content, name in first.tables.items())),
+            (*arrays, *numbers, *(f"Divisor {name}" for name in divisors)),
+            (*arrays, *numbers, *parts),
             f"{{{', '.join(filled)}}}",
             tuple(values),
         )

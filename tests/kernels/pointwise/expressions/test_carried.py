@@ -22,7 +22,7 @@ def test_sizes_are_parameters() -> None:
     made, lines = functions(7)
     carried = made.carried()
     assert not any("12" in line for line in lines)
-    assert carried.parameters[:2] == ["const float* __restrict__ in0", "__half* __restrict__ out0"]
+    assert carried.parameters[:2] == ("const float* __restrict__ in0", "__half* __restrict__ out0")
     assert len(carried.values) == len(carried.parameters) - 2
     assert np.int32(12) in carried.values
 
