@@ -133,6 +133,8 @@ class Scope:
             tensor = next((a.t for a in graph.nodes[node].attribute if a.name == "value"), None)
         if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
             return None
+        if self.view.asked is not None and node is None:
+            self.view.asked.names.add(name)
         bare = TensorProto()
         bare.CopyFrom(tensor)
         bare.ClearField("name")

@@ -48,6 +48,10 @@ CASES = {
         "(a, b, z) => (y) { p = MatMul(a, b) y = Sub(z, p) }",
         [(3, 2048), (2048, 40), (1, 40)],
     ),
+    "numbers of the operands' type": (
+        "(a, b) => (y) { p = MatMul(a, b) h = Constant<value = float {0.5}>() c = CastLike(h, a) y = Mul(p, c) }",
+        [(3, 5, 16), (16, 24)],
+    ),
     "a matrix seen as another": (
         "(a, b) => (y) { n = Constant<value = int64[2] {10, 24}>() f = Reshape(a, n) p = MatMul(f, b) "
         "h = Constant<value = int64[3] {2, 5, 7}>() r = Reshape(p, h) y = Softplus(r) }",
