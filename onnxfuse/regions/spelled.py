@@ -193,7 +193,8 @@ def content(written: Body, opset: int, kinds: Sequence[str]) -> FunctionProto:
     made = FunctionProto(domain=DOMAIN)
     inner = 0
     for node in written.nodes:
-        copy = made.node.add(op_type=node.op_type, domain=node.domain)
+        # Nodes without names are all one to a fusion of onnxruntime 1.20's, which then refuses the model.
+        copy = made.node.add(op_type=node.op_type, domain=node.domain, name=f"n{len(made.node)}")
         for name in node.output:
             if name not in names:
                 names[name] = f"v{inner}"
