@@ -48,6 +48,7 @@ QUIET = 0.02
 """A control that is farther from 1 than this says that the machine is too noisy."""
 
 TARGETS = next(list(kind.choices) for p in optimize.params if isinstance(kind := p.type, click.Choice))
+REGIONS = "onnxfuse-O2"
 PEERS = [tool for tool in scale.TOOLS if tool != "onnxfuse"]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -142,7 +143,8 @@ def makers(settings: Settings) -> dict[str, Callable[[Path, Path], None]]:
     def by_onnxfuse(target: str) -> Callable[[Path, Path], None]:
         def make(source: Path, output: Path) -> None:
             # The proof runs at sizes of its own: large ones would only take longer.
-            onnxfuse.optimize(source, output, target=target)  # type: ignore[arg-type]
+            name, _, level = target.partition("-O")
+            onnxfuse.optimize(source, output, target=name, level=int(level or 1))  # type: ignore[arg-type]
 
         return make
 
@@ -318,7 +320,13 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL")
-    parser.add_argument("--target", nargs="+", choices=TARGETS, default=["onnxfuse"], help="default: onnxfuse")
+    parser.add_argument(
+        "--target",
+        nargs="+",
+        choices=(*TARGETS, REGIONS),
+        default=["onnxfuse"],
+        help=f"default: onnxfuse; {REGIONS} is the same with regions",
+    )
     parser.add_argument("--against", nargs="+", choices=PEERS, default=[], help="other tools to measure too")
     parser.add_argument("--peers-python", type=Path, default=Path(sys.executable), help="the Python those are in")
     parser.add_argument("--shape", type=shape, action="append", default=[], metavar="NAME:DIMS", help="an input's dims")

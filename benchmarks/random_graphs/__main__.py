@@ -4,7 +4,8 @@ python -m benchmarks.random_graphs --count 5000 --jobs 2
 
 Failures are printed with their seed, and written to --folder as small as they could be made: SEED.TARGET.onnx, with
 SEED.TARGET.fused.onnx and the inputs SEED.TARGET.npz beside it.  What is done is remembered there, too: the same
-command goes on where it was stopped, with other seeds if --first says so; --again begins anew.
+command goes on where it was stopped, with other seeds if --first says so; --again begins anew.  For other targets than
+all three of -O1 take another folder: --target onnxfuse-O2 --folder regions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import json
 import multiprocessing
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TextIO
@@ -31,6 +33,8 @@ from .judge import Original, Wrong
 from .shrink import fused, shrunken
 
 TARGETS = ("onnxfuse", "onnx", "ort")
+REGIONS = "onnxfuse-O2"
+"""The default target with regions: a target of its own here, asked for by --target."""
 SLOW = 300.0
 """Seconds after which a model counts as one that never ends."""
 
@@ -44,7 +48,9 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("random_graphs"), help="for failures (random_graphs)")
     parser.add_argument("--again", action="store_true", help="do again what is done")
     parser.add_argument("--optimizer", action="store_true", help="count what onnxruntime's own optimizer changes, too")
+    parser.add_argument("--target", nargs="+", choices=(*TARGETS, REGIONS), default=TARGETS, help="default: all at -O1")
     options = parser.parse_args()
+    targets = tuple(options.target)
     options.folder.mkdir(parents=True, exist_ok=True)
     log = options.folder / "done.jsonl"
     if options.again:
@@ -55,13 +61,13 @@ def main() -> int:
     todo = [seed for seed in wanted if seed not in records]
     with log.open("a") as file, Progress(*_columns(), console=Console(stderr=True)) as progress:
         task = progress.add_task("models", total=len(wanted), completed=len(records), wrong=_wrong(records))
-        for record in _results(todo, options.jobs, options.folder, options.optimizer):
+        for record in _results(todo, options.jobs, Work(targets, options.folder, options.optimizer)):
             records[record["seed"]] = record
             _remember(file, record)
             progress.update(task, advance=1, wrong=_wrong(records))
             for line in record["wrong"]:
                 progress.console.print(line, markup=False, highlight=False)
-    return _summary(records)
+    return _summary(records, targets)
 
 
 def _columns() -> tuple[Any, ...]:
@@ -78,7 +84,7 @@ def _remember(file: TextIO, record: dict[str, Any]) -> None:
     file.flush()
 
 
-def _summary(records: dict[int, dict[str, Any]]) -> int:
+def _summary(records: dict[int, dict[str, Any]], targets: Sequence[str]) -> int:
     """Print what there was; the exit status."""
     made, kinds = Counter[str](), Counter[str]()
     for record in records.values():
@@ -89,7 +95,7 @@ def _summary(records: dict[int, dict[str, Any]]) -> int:
             print(line)
     crashed = sum(record["crashed"] for record in records.values())
     feeds_run = sum(record["feeds"] for record in records.values())
-    print(f"{len(records)} models times {len(TARGETS)} targets, {feeds_run} feeds: {_wrong(records)} models wrong")
+    print(f"{len(records)} models times {len(targets)} targets, {feeds_run} feeds: {_wrong(records)} models wrong")
     print(f"fused for the default target: {', '.join(f'{op} {n}' for op, n in made.most_common())}")
     if crashed:
         print(f"onnxruntime crashes on {crashed} of the originals, which say nothing")
@@ -101,14 +107,25 @@ def _summary(records: dict[int, dict[str, Any]]) -> int:
 # ------------------------------------------------------------------------------------------------ processes
 
 
-def _results(seeds: list[int], jobs: int, folder: Path, optimizer: bool) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class Work:
+    """What is done with each model."""
+
+    targets: tuple[str, ...]
+    folder: Path
+    """For failures."""
+    optimizer: bool
+    """Count what onnxruntime's own optimizer changes?"""
+
+
+def _results(seeds: list[int], jobs: int, work: Work) -> Iterator[dict[str, Any]]:
     """The records of the models of these seeds; a process that dies takes one model with it."""
     waiting = list(reversed(seeds))
     running: dict[Connection, tuple[multiprocessing.Process, int, str]] = {}
 
     def start() -> None:
         ours, theirs = multiprocessing.Pipe()
-        process = multiprocessing.Process(target=_work, args=(theirs, folder, optimizer), daemon=True)
+        process = multiprocessing.Process(target=_work, args=(theirs, work), daemon=True)
         process.start()
         theirs.close()
         give(ours, process)
@@ -152,13 +169,13 @@ def _died(seed: int, stage: str) -> dict[str, Any]:
     return {"seed": seed, "wrong": wrong, "fused": {}, "optimizer": [], "crashed": crashed, "feeds": 0}
 
 
-def _work(pipe: Connection, folder: Path, optimizer: bool) -> None:
+def _work(pipe: Connection, work: Work) -> None:
     """Models until there are no more."""
     while (seed := pipe.recv()) is not None:
-        pipe.send(_examined(seed, folder, pipe, optimizer))
+        pipe.send(_examined(seed, pipe, work))
 
 
-def _examined(seed: int, folder: Path, pipe: Connection, optimizer: bool) -> dict[str, Any]:
+def _examined(seed: int, pipe: Connection, work: Work) -> dict[str, Any]:
     """All targets of one model."""
     model = random_model(Seeded(seed))
     pipe.send("original")
@@ -171,7 +188,7 @@ def _examined(seed: int, folder: Path, pipe: Connection, optimizer: bool) -> dic
         "crashed": False,
         "feeds": len(original.expected),
     }
-    for target in TARGETS:
+    for target in work.targets:
         pipe.send(target)
         try:
             result = fused(model, target)
@@ -179,14 +196,14 @@ def _examined(seed: int, folder: Path, pipe: Connection, optimizer: bool) -> dic
         except Exception as error:
             record["wrong"].append(f"seed {seed}: {target}: {type(error).__name__}: {error}")
             continue
-        if target == "onnxfuse":
+        if target in ("onnxfuse", REGIONS):
             record["fused"] = Counter(
-                node.op_type.partition("_")[0] for node in result.graph.node if node.domain == target
+                node.op_type.partition("_")[0] for node in result.graph.node if node.domain == "onnxfuse"
             )
         if found is not None:
-            path = _written(model, target, found, folder / f"{seed}.{target}.onnx", pipe)
+            path = _written(model, target, found, work.folder / f"{seed}.{target}.onnx", pipe)
             record["wrong"].append(f"seed {seed}: {target}: {found}: {path}")
-        elif optimizer and original.wrong(result, optimize=True) is not None:
+        elif work.optimizer and original.wrong(result, optimize=True) is not None:
             own = original.wrong(model, optimize=True)
             record["optimizer"].append("results are wrong, and fused ones too" if own else "fused results are wrong")
     return record

@@ -86,7 +86,8 @@ def _given(answer: list[Array] | SessionError | CrashError) -> list[Array]:
 
 
 def from_the_first(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the axes of its reductions counted from the first on, but in the functions of fused ops.
+    """The model with the axes of its reductions counted from the first on, but in the functions of ops that rules name:
+    a region has the model's own reductions.
 
     The original's values tell ranks behind ops of other domains, too, of which onnx knows no shapes, and what it
     computes of ordinary numbers tells those behind a Reshape to a shape that is computed."""
@@ -100,8 +101,8 @@ def from_the_first(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Mo
 
 
 def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without functions, but those of fused ops, with the shapes of its values."""
-    own = [(f.domain, f.name) for f in model.functions if f.domain != "onnxfuse"]
+    """The model without functions, but those of ops that rules name, with the shapes of its values."""
+    own = [(f.domain, f.name) for f in model.functions if f.domain != "onnxfuse" or f.name.startswith("Region_")]
     plain = inliner.inline_selected_functions(model, own, exclude=False) if own else model
     return onnx.shape_inference.infer_shapes(plain)
 

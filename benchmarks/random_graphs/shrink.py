@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import onnx
 from numpy.typing import NDArray
@@ -19,8 +19,10 @@ Array = NDArray[Any]
 
 
 def fused(model: onnx.ModelProto, target: str, runtime: str | None = None) -> onnx.ModelProto:
-    """What the engine alone makes of a model."""
-    result = onnxfuse.optimize(model, target=cast(Any, target), runtime=runtime, validate="off").model
+    """What the engine alone makes of a model; `target` may name a level, onnxfuse-O2."""
+    name, _, level = target.partition("-O")
+    served: dict[str, Any] = {"target": name, "level": int(level or 1), "runtime": runtime}
+    result = onnxfuse.optimize(model, validate="off", **served).model
     assert isinstance(result, onnx.ModelProto)
     return result
 

@@ -148,12 +148,23 @@ def fuse(
         fused = replace(fused, lifted=last) if last.model is fused.model else fused
         return fused, not any(room.short for room in rooms)
 
-    done = by_blocks(source, banned, passes) or passes(source.lifted)[0]
-    if catalogue.level < REGIONS or not catalogue.target.functions or done.unread:
-        return done
-    from .regional import regional  # brings the rooms of regions and kernels, which no other level asks for
+    def with_regions(first: Lifted) -> tuple[Fused, bool]:
+        """All passes and regions, and whether there was room for all constants."""
+        done, room = passes(first)
+        if catalogue.level < REGIONS or not catalogue.target.functions or done.unread:
+            return done, room
+        from .regional import regional  # brings the rooms of regions and kernels, which no other level asks for
 
-    return regional(source, done, banned, lambda model: passes(source.lifted.again(model))[0])
+        again: list[bool] = [room]
+
+        def more(model: ModelProto) -> Fused:
+            after, enough = passes(first.again(model))
+            again.append(enough)
+            return after
+
+        return regional(first, source.naming, done, banned, more), all(again)
+
+    return by_blocks(source, banned, with_regions) or with_regions(source.lifted)[0]
 
 
 def _fuse(

@@ -13,49 +13,52 @@ from onnxfuse.regions.write import Asked, regions
 from onnxfuse.rewriting.provenance import FusedNode
 
 from .fused import EVERY, Banned, Fused
-from .naming import named
+from .naming import Naming, named
 from .settle import joined, names_of, state
-from .source import Source
 
 ROUNDS = 4
 """A region hides what laws would have used; no model is known that needs more than two."""
 
 
-def regional(source: Source, fused: Fused, banned: Banned, passes: Callable[[ModelProto], Fused]) -> Fused:
-    """What becomes of a fused model, by `passes` of the rules over what has regions as well, until both leave it as it
-    is."""
-    original, done = names_of(source.model), fused
+def regional(
+    first: Lifted, naming: Naming, fused: Fused, banned: Banned, passes: Callable[[ModelProto], Fused]
+) -> Fused:
+    """What becomes of a model that was fused, by `passes` of the rules over what has regions as well, until both leave
+    it as it is.
+
+    `first` is the model before that, or few blocks of it: `naming` are the names that are not to be given."""
+    original, done = names_of(first.model), fused
     for _ in range(ROUNDS):
-        made = _once(source, done, banned, original)
+        made = _once(first, naming, done, banned, original)
         if made is None:
             break
         done, after = made, passes(made.model)
         if state(after.model) == state(done.model):
             break
-        done = named(joined(done, after, source.model, original), source.naming)
+        done = named(joined(done, after, first.model, original), naming)
     return done
 
 
-def _once(source: Source, fused: Fused, banned: Banned, original: Collection[str]) -> Fused | None:
+def _once(first: Lifted, naming: Naming, fused: Fused, banned: Banned, original: Collection[str]) -> Fused | None:
     """A fused model with regions; None if it has no more than before, of which its near misses then tell."""
-    lifted = fused.lifted or Lifted.of(fused.model, source.base_dir, source.catalogue)
+    lifted, catalogue = fused.lifted or first.again(fused.model), first.views[0].catalogue
     barred = {scope for scope, rule, _ in banned if rule == EVERY}
     former = {site.node.name: site.matches[-1] for site in fused.sites}
-    kept = source.catalogue is not None and source.catalogue.target.keep_products is not None
+    kept = catalogue is not None and catalogue.target.keep_products is not None
     made = regions(lifted, Asked(banned, barred, former, products=not kept))
     near = [*(miss for miss in fused.near_misses if miss.rule != REGION), *made.near_misses]
     if not made.sites:
         fused.near_misses[:] = near
         return None
     after = Fused(made.model, made.sites, [], frozenset(), banned=fused.banned)
-    whole = joined(fused, after, source.model, original)
+    whole = joined(fused, after, first.model, original)
     # What the passes before have written, and no rule was named for, stands for something of the original as well.
     own = {site.node.name: site for site in made.sites}
     told = [site.node.name for site in whole.sites if not site.dead and site.node.name in own]
     sites = [_dying(site, own[site.node.name]) if site.node.name in told else site for site in whole.sites]
     gone = {name for site in sites for name in site.replaced}
     near = [miss for miss in near if miss.node not in gone]
-    return named(replace(whole, sites=sites, near_misses=near), source.naming)
+    return named(replace(whole, sites=sites, near_misses=near), naming)
 
 
 def _dying(site: FusedNode, own: FusedNode) -> FusedNode:

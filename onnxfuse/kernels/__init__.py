@@ -83,13 +83,10 @@ def find(op: str, rules: Sequence[Path] = ()) -> type[Kernel]:
 def of_region(function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]) -> type[Kernel]:
     """The kernel of a region, the same class every time: `inputs` and `outputs` are the element types of the values
     that its node reads and makes.  Raises KernelError with the reason where there is none."""
-    from onnxfuse.kernels.gemm.gated import Gated
-    from onnxfuse.kernels.gemm.members import is_family, is_gate
-    from onnxfuse.kernels.gemm.siblings import Siblings
-    from onnxfuse.kernels.rows.region import Region, kernel
+    from onnxfuse.kernels.gemm.region import base
+    from onnxfuse.kernels.rows.region import kernel
 
-    products: type[Kernel] = Gated if is_gate(function.output) else Siblings
-    return kernel(function, inputs, outputs, products if is_family(function.node) else Region)
+    return kernel(function, inputs, outputs, base(function.node, function.output))
 
 
 @cache

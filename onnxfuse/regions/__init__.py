@@ -1,9 +1,9 @@
-"""What no rule names is fused, too: regions of elementwise ops, moves of data and one reduction of rows, each of which
-one kernel computes.
+"""What no rule names is fused, too: regions of elementwise ops, moves of data and one reduction of rows or one product,
+each of which one kernel computes.
 
 A region is a set of launches of one scope, taken from the nodes that the rules have written, after all strata.  It
 becomes one node that calls a function of domain onnxfuse with the nodes as its body, so that any runtime runs it: on a
-CPU the body, elsewhere a kernel that is generated from it (`kernels.rows.region`).  The function is called after its
+CPU the body, elsewhere a kernel that is generated from it (`kernels.of_region`).  The function is called after its
 content, `Region_MulAddTranspose_1f2e3d4c`: equal regions are calls of one function, and share a kernel.  Views that
 only relabel memory and arithmetic of shapes are no launches; they go into a body where it needs them.
 
@@ -11,16 +11,19 @@ legality     convex: no way from the region out and back in, which would wait fo
              of elements, proved for every size: one loop computes them; where rows are reduced, that of the rows or
              that of their results.  One reduction of rows at most: softmax, a normalization, or a sum, mean, maximum or
              minimum over the last axes; what is behind it needs the thread's own element or the row's own result
-             alone.  What is transcendental is not computed again for each of four or more elements that it is
-             broadcast to.  The generator takes the body (what it refuses stays as it is, with its reason).
+             alone.  Behind one product of matrices, which lie in memory as they are multiplied, what needs the
+             thread's own element of it alone, of further tensors too.  What is transcendental is not computed again
+             for each of four or more elements that it is broadcast to.  The generator takes the body (what it refuses
+             stays as it is, with its reason).
 order        producers go into their consumers where that saves the most bytes, of several the first in the graph; then
              what has several users is computed again in each of them; then siblings of one input become one kernel
-             with several outputs; and consumers once more.  Last, the products of one tensor with constant weights
-             become one launch (`products`), each with its own weights, epilogue and result; what makes one result of
-             two of them goes into it.
+             with several outputs; and consumers once more.  All that without products; then what makes one result
+             of two of them goes into their launch; then each takes what is elementwise behind it, and what is turned
+             before it.  Last, those of one tensor with constant weights that are still alone become one launch
+             (`products`), each with its own weights, bias and result.
 cost         bytes read and written, once each by every kernel, symbols taken for `measure.NOMINAL`.  What has several
              users is computed again in each if a launch goes and no more bytes are moved, or fewer are; in two at most
-             if it is transcendental, and never where it reduces rows.  Else it is kept.
+             if it is transcendental, and never where it reduces rows or is a product.  Else it is kept.
 left alone   one launch by itself: the provider, or a rule, has a kernel for it.
 
     scope, reading    which nodes are launches, what each reads and makes, which may be part of a region
@@ -30,8 +33,4 @@ left alone   one launch by itself: the provider, or a rule, has a kernel for it.
     products          products of one tensor
     spelled           bodies, and what they are called
     match, write      regions as nodes, and as the fusions that proofs, bisections and reports know
-
-Room is left for what is to come: products that take a region as their epilogue are a further kind of `scope.Launch`,
-which `legality` lets meet, and a further kernel that a body is generated to; the partition asks neither what a launch
-computes nor how.
 """

@@ -43,8 +43,13 @@ class Group:
         return any(launch.kind == "rows" for launch in self.launches)
 
     @property
+    def product(self) -> bool:
+        """Is there a product of matrices in it?"""
+        return any(launch.kind == "product" for launch in self.launches)
+
+    @property
     def matrix(self) -> AbstractSet[Dim]:
-        """The numbers of elements of the rows that it reduces and of the results; none where it reduces none."""
+        """The numbers of elements of the rows that it reduces and of the results, or of its product; else none."""
         return frozenset(size for launch in self.launches for size in launch.sizes)
 
     @property
@@ -124,6 +129,11 @@ class Groups:
         made = (name for launch in group.launches for name in launch.makes if self.writer[name] in own)
         return [name for name in made if name in self.scope.needed or self.readers(name) - own]
 
+    def asked(self, name: str, a: Group, b: Group) -> bool:
+        """Would two groups as one have to write a tensor that they make?"""
+        own = {a.number, b.number}
+        return self.writer[name] in own and (name in self.scope.needed or bool(self.readers(name) - own))
+
     def joined(self, a: Group, b: Group) -> Group:
         """Both as one, which is not entered."""
         launches = {launch.index: launch for launch in (*a.launches, *b.launches)}
@@ -201,6 +211,10 @@ class Groups:
                 seen.add(following)
                 pending.append(following)
         return False
+
+    def together(self, a: Group, b: Group) -> set[Dim]:
+        """The numbers of elements that two groups would write as one."""
+        return self.sizes(name for name in a.made | b.made if self.asked(name, a, b))
 
     def sizes(self, names: Iterable[str]) -> set[Dim]:
         """The numbers of elements of tensors."""

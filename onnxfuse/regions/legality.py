@@ -17,6 +17,8 @@ FIXED = "no loop over elements, and none over rows, computes both"
 CYCLE = "what lies between them would wait for both"
 SIZES = "they write numbers of elements that are not proved equal"
 TOO_MANY = f"more than {LARGEST} ops are no kernel that anybody wants"
+PRODUCT = "a product is followed by what is elementwise alone"
+TWICE = "neither rows are reduced twice nor products computed"
 RECOMPUTED = "a transcendental would be computed again for each element it is broadcast to"
 
 
@@ -30,6 +32,8 @@ def obstacle(groups: Groups, a: Group, b: Group) -> str:
 def apart(groups: Groups, a: Group, b: Group) -> str:
     """Why two groups that read the same may not be one; empty if they may."""
     waiting = groups.reaches(a, b) or groups.reaches(b, a)
+    if a.product or b.product:
+        return PRODUCT
     return _separate(groups, a, b) or (CYCLE if waiting else _refused(groups, a, b))
 
 
@@ -39,20 +43,28 @@ def _separate(groups: Groups, a: Group, b: Group) -> str:
         return FIXED
     if a.rows and b.rows:
         return "each of them reduces rows"
+    if (a.product and (b.product or b.rows)) or (a.rows and b.product):
+        return PRODUCT
     if _ops(a) + _ops(b) > LARGEST:
         return TOO_MANY
-    sizes = groups.sizes(groups.written(groups.joined(a, b), (a.number, b.number)))
+    sizes = groups.together(a, b)
     matrix = a.matrix | b.matrix
     return SIZES if (not sizes <= matrix if matrix else len(sizes) > 1) else ""
 
 
 def _refused(groups: Groups, a: Group, b: Group) -> str:
-    """Why the generator does not take both, where one reduces rows: what is beside rows must fit to them.  What one
-    loop over elements computes it has looked at launch by launch."""
-    if not (a.rows or b.rows):
+    """Why the generator does not take both, where one reduces rows or is a product: what is beside that must fit to it.
+    What one loop over elements computes it has looked at launch by launch."""
+    if not any(group.rows or group.product for group in (a, b)) or _placed(a, b):
         return ""
     whole = groups.joined(a, b)
     return refusal(groups.scope, whole.indices, groups.written(whole, (a.number, b.number)), whole=True)
+
+
+def _placed(a: Group, b: Group) -> bool:
+    """Is everything at its place because all that both compute has one shape?  Then code need not be written to see."""
+    shapes = {launch.shape for launch in (*a.launches, *b.launches)}
+    return len(shapes) == 1 and None not in shapes and _ops(a) + _ops(b) <= LARGEST // 2
 
 
 def kept(groups: Groups, group: Group, names: Sequence[str]) -> str:
@@ -61,10 +73,10 @@ def kept(groups: Groups, group: Group, names: Sequence[str]) -> str:
     again = Group(group.number, needed(group.launches, names))
     if groups.scope.needed.intersection(names):
         return "an output of the graph"
-    if any(user.fixed for user in users):
+    if any(user.fixed or user.product for user in users):
         return "something reads it that is no loop over elements"
-    if again.rows:
-        return "rows are not reduced twice"
+    if again.rows or again.product:
+        return TWICE
     if any(_ops(again) + _ops(user) > LARGEST for user in users):
         return TOO_MANY
     others = [name for name in groups.written(group) if name not in names]
@@ -73,7 +85,9 @@ def kept(groups: Groups, group: Group, names: Sequence[str]) -> str:
     )
     if again.transcendental and (len(users) + still > AGAIN or any(_widened(groups, again, user) for user in users)):
         return RECOMPUTED
-    wanted = [Group(user.number, needed(group.launches, user.reads)) for user in users if user.rows]
+    wanted = [Group(user.number, needed(group.launches, user.reads)) for user in users]
+    if any(one.rows or one.product for one in wanted):  # a user reads more than these results
+        return TWICE
     reasons = (_refused(groups, one, groups.of[one.number]) for one in wanted)
     return next(filter(None, reasons), "")
 

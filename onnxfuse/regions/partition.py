@@ -26,37 +26,44 @@ class Apart:
     reason: str
 
 
-def partition(scope: Scope, *, products: bool = True) -> Groups:
-    """The groups of a scope's launches; without `products`, each of these stays alone."""
+def partition(scope: Scope) -> Groups:
+    """The groups of a scope's launches: first what is no product, then that with products, last these beside others."""
     groups = Groups(scope)
-    if products:
-        gates(groups, packed=False)
+    gates(groups, packed=False)
     _downwards(groups)
     _again(groups)
     _downwards(groups)
     _sideways(groups)
     _downwards(groups)
     _again(groups)
-    if products:
-        gates(groups, packed=True)  # what reads the parts has gone into what takes them apart
-        side_by_side(groups)
+    gates(groups, packed=True)  # what reads the parts has gone into what takes them apart
+    _downwards(groups, products=True)
+    side_by_side(groups)
     return groups
 
 
 def separated(groups: Groups) -> Iterator[Apart]:
-    """The pairs that stay apart, and why."""
+    """The pairs that stay apart where one launch would move less, and why.
+
+    Where others lie between, it is those that keep them apart; where computing again would move more, nothing is lost;
+    and that norms and products are kernels of their own is no miss.
+    """
     for consumer in groups:
         for number in sorted(groups.sources(consumer)):
             producer = groups.of[number]
-            if not producer.fixed and not consumer.fixed:
-                reason = legality.obstacle(groups, producer, consumer)
-                yield Apart(producer, consumer, reason or "computing it again would move more bytes")
+            if producer.fixed or consumer.fixed or not _saved(groups, producer, consumer):
+                continue
+            if consumer.product or groups.reaches(producer, consumer, direct=False):
+                continue
+            reason = legality.obstacle(groups, producer, consumer)
+            if reason and reason != legality.PRODUCT:
+                yield Apart(producer, consumer, reason)
 
 
-def _downwards(groups: Groups) -> None:
-    """Producers into consumers, those first that save the most bytes."""
+def _downwards(groups: Groups, *, products: bool = False) -> None:
+    """Producers into consumers, those first that save the most bytes; with `products`, only where there is one."""
     serial = count()
-    heap = [entry for group in groups for entry in _pairs(groups, group, serial)]
+    heap = [entry for group in groups for entry in _pairs(groups, group, serial, products)]
     heapq.heapify(heap)
     while heap:
         entry = heapq.heappop(heap)
@@ -69,27 +76,27 @@ def _downwards(groups: Groups) -> None:
             whole = groups.join(a, b)
             around = groups.sources(whole) | groups.targets(whole)
             for number in (whole.number, *around):
-                for pair in _pairs(groups, groups.of[number], serial):
+                for pair in _pairs(groups, groups.of[number], serial, products):
                     heapq.heappush(heap, pair)
 
 
 _Pair: TypeAlias = "tuple[int, int, int, int, Group, Group]"
 
 
-def _pairs(groups: Groups, b: Group, serial: Iterator[int]) -> Iterator[_Pair]:
+def _pairs(groups: Groups, b: Group, serial: Iterator[int], products: bool) -> Iterator[_Pair]:
     """What may go into a group, in the order in which it is tried: what saves most, then the first in the graph."""
     if b.fixed:
         return
     for number in groups.sources(b):
         a = groups.of[number]
-        if not a.fixed:
+        if not a.fixed and (a.product or b.product) == products:
             yield -_saved(groups, a, b), a.number, b.number, next(serial), a, b
 
 
 def _saved(groups: Groups, a: Group, b: Group) -> int:
     """Bytes that are not moved if a producer goes into its consumer."""
-    written = set(groups.written(groups.joined(a, b), (a.number, b.number)))
-    between = sum(groups.scope.bytes(name) * (1 if name in written else 2) for name in a.made & b.reads.keys())
+    names = [name for name in b.reads if name in a.made]
+    between = sum(groups.scope.bytes(name) * (1 if groups.asked(name, a, b) else 2) for name in names)
     return between + sum(min(a.reads[name], b.reads[name]) for name in a.reads.keys() & b.reads.keys())
 
 

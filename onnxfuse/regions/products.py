@@ -23,8 +23,7 @@ from onnxfuse.kernels.gemm.members import MOST
 from onnxfuse.kernels.gemm.source import PRODUCT
 
 from .groups import Group, Groups
-from .reading import lonely
-from .scope import Launch, Scope
+from .scope import Scope
 from .spelled import refusal, standard
 
 
@@ -32,7 +31,7 @@ def gates(groups: Groups, *, packed: bool) -> None:
     """Let products go into the elementwise group that alone reads them: two of one tensor, or, if they may be `packed`,
     one of which it takes the columns apart."""
     for group in list(groups):
-        if group.fixed or group.rows or any(map(multiplies, group.launches)):
+        if group.fixed or group.rows or group.product:
             continue
         sources = [groups.of[number] for number in sorted(groups.sources(group))]
         keys = {_operand(groups.scope, source) for source in sources}
@@ -79,13 +78,13 @@ def _together(groups: Groups, family: Sequence[Group]) -> bool:
 def _operand(scope: Scope, group: Group) -> tuple[str, bool] | None:
     """The tensor that a product is of, and whether its weights are transposed; None for what is no such product, or
     needs anything else that is no constant."""
-    own = [launch for launch in group.launches if multiplies(launch)]
+    own = [launch for launch in group.launches if launch.kind == "product" and PRODUCT in launch.ops]
     if len(own) != 1 or any(launch.kind != "pointwise" for launch in group.launches if launch is not own[0]):
         return None
     launch = own[0]
     a = launch.node.input[0]
     waits = {name for name in group.waits if not scope.constant(name)}
-    if waits != {scope.root(a)} or lonely(scope, launch.index, launch.node):
+    if waits != {scope.root(a)}:
         return None
     steps = standard(scope, launch.index)
     made = {name for step in steps for name in step.output}
@@ -93,12 +92,7 @@ def _operand(scope: Scope, group: Group) -> tuple[str, bool] | None:
     return (a, product.input[1] in made) if product.input[0] == a else None
 
 
-def multiplies(launch: Launch) -> bool:
-    """Is it a product?"""
-    return PRODUCT in launch.ops and launch.kind not in ("pointwise", "rows")
-
-
 def together(group: Group, said: Sequence[str]) -> str:
     """How reports name several products; `said` is what each launch is called."""
-    others = [word for launch, word in zip(group.launches, said, strict=True) if not multiplies(launch)]
+    others = [word for launch, word in zip(group.launches, said, strict=True) if launch.kind != "product"]
     return " ".join([f"{len(said) - len(others)} products of one input", *(["and", *others] if others else [])])

@@ -7,7 +7,8 @@ from typing import Literal
 
 from onnx import FunctionProto, NodeProto
 
-from onnxfuse.kernels.rows.fused import ROWS
+from onnxfuse.kernels.gemm.epilogue import PRODUCTS
+from onnxfuse.kernels.rows.fused import PLACED, ROWS
 from onnxfuse.lifting.view import View
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
 from onnxfuse.model.op_traits import COERCED, FREE, RANDOM, RESHAPES, SHAPE_QUERIES
@@ -19,7 +20,7 @@ from .scope import Kind, Launch, Scope
 from .spelled import inputs, refusal, standard
 
 
-def read(view: View, told: View, functions: Mapping[str, FunctionProto]) -> Scope:
+def read(view: View, told: View, functions: Mapping[str, FunctionProto], products: bool = True) -> Scope:
     """The launches of a scope; `told` is that with `functions`, those of domain onnxfuse, written out."""
     scope = Scope(view, told, functions)
     graph = view.graph
@@ -32,7 +33,9 @@ def read(view: View, told: View, functions: Mapping[str, FunctionProto]) -> Scop
         if role != "launch":
             continue
         steps = standard(scope, index)
-        reason = lonely(scope, index, node) or refusal(scope, [index])
+        reason = _fixed(scope, index, node) or refusal(scope, [index])
+        if not products and _kind([step.op_type for step in steps]) == "product":
+            reason = reason or "it is a product, which is to be found by itself"
         scope.launches.append(_launch(scope, index, node, reason, steps))
     _pin(scope)
     return scope
@@ -79,7 +82,7 @@ def _role(scope: Scope, index: int, node: NodeProto) -> Literal["constant", "vie
     return "launch"
 
 
-def lonely(scope: Scope, index: int, node: NodeProto) -> str:
+def _fixed(scope: Scope, index: int, node: NodeProto) -> str:
     """Why a node is none that a region may have, before it is asked what it computes; empty if it may."""
     view = scope.view
     if view.effects[index] or has_bodies(node) or node.op_type in RANDOM:
@@ -116,13 +119,22 @@ def _launch(scope: Scope, index: int, node: NodeProto, reason: str, steps: Seque
             root = scope.root(name)
             reads[root] = max(reads.get(root, 0), size)
     ops = tuple(step.op_type for step in steps)
-    kind: Kind = "fixed" if reason else "rows" if not ROWS.isdisjoint(ops) else "pointwise"
+    kind: Kind = "fixed" if reason else _kind(ops)
+    results = {scope.term(name).shape for name in made}
+    shape = results.pop() if PLACED.issuperset(ops) and len(results) == 1 else None
     shapes = [scope.term(name).shape for name in (*names, *made)]
     elements = max((measure.elements(shape) for shape in shapes if shape is not None), default=0)
     matrix = [scope.term(name).shape for name in (*node.input[:1], *made)] if kind == "rows" else []
+    matrix = [scope.term(name).shape for name in made] if kind == "product" else matrix
     numbers = frozenset(measure.numel(shape) for shape in matrix if shape is not None)
     waits = _waits(scope, [*own, *names])
-    return Launch(index, node, kind, reads, weights, made, ops, reason, elements, numbers, waits)
+    return Launch(index, node, kind, reads, weights, made, ops, reason, elements, numbers, shape, waits)
+
+
+def _kind(ops: Sequence[str]) -> Kind:
+    if not PRODUCTS.isdisjoint(ops):
+        return "product"
+    return "pointwise" if ROWS.isdisjoint(ops) else "rows"
 
 
 def _waits(scope: Scope, names: Sequence[str]) -> frozenset[str]:

@@ -12,13 +12,13 @@ from typing import Literal
 from onnx import FunctionProto, NodeProto, TensorProto, helper
 
 from onnxfuse.lifting.view import View
-from onnxfuse.model.dims import Dim
+from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.terms.term import Term
 
 from . import measure
 
-Kind = Literal["pointwise", "rows", "fixed"]
-"""What one loop over elements computes, what reduces rows, and what nothing goes into."""
+Kind = Literal["pointwise", "rows", "product", "fixed"]
+"""What one loop over elements computes, what reduces rows, products of matrices, and what nothing goes into."""
 
 TRANSCENDENTAL = frozenset(
     """Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp Gelu HardSwish Log Mish Pow Selu Sigmoid Sin Sinh
@@ -50,7 +50,10 @@ class Launch:
     elements: int = 0
     """About how many the largest tensor has that it reads or makes."""
     sizes: frozenset[Dim] = frozenset()
-    """Of what reduces rows, the numbers of elements of the matrix and of its results."""
+    """Of what reduces rows, the numbers of elements of the matrix and of its results; of a product, of its result."""
+    shape: Shape | None = None
+    """Of all that it makes, where each element of that needs those at its own place alone; of what reduces rows to as
+    many, the shape of its operand as well."""
     waits: frozenset[str] = frozenset()
     """The tensors that it waits for: those that it reads, and those whose shape a view on its way asks."""
 
@@ -77,6 +80,9 @@ class Scope:
     refused: dict[int, str] = field(default_factory=dict)
     """Nodes → why no kernel takes them."""
 
+    weighed: dict[str, int] = field(default_factory=dict)
+    """Values → about their bytes."""
+
     def root(self, name: str) -> str:
         """The tensor that a value is."""
         while name in self.root_of:
@@ -97,8 +103,10 @@ class Scope:
         return helper.tensor_dtype_to_np_dtype(dtype).name if dtype else ""
 
     def bytes(self, name: str) -> int:
-        shape = self.term(name).shape
-        return 0 if shape is None else measure.size(shape, self.dtype(name))
+        if name not in self.weighed:
+            shape = self.term(name).shape
+            self.weighed[name] = 0 if shape is None else measure.size(shape, self.dtype(name))
+        return self.weighed[name]
 
     def constant(self, name: str) -> bool:
         """Is a value the same in every run?"""
@@ -125,6 +133,8 @@ class Scope:
             tensor = next((a.t for a in graph.nodes[node].attribute if a.name == "value"), None)
         if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
             return None
+        if self.view.asked is not None and node is None:
+            self.view.asked.names.add(name)
         bare = TensorProto()
         bare.CopyFrom(tensor)
         bare.ClearField("name")

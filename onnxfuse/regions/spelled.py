@@ -16,14 +16,12 @@ from onnx import FunctionProto, NodeProto, helper
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.types import DTYPES
-from onnxfuse.kernels.gemm.gated import gate
-from onnxfuse.kernels.gemm.members import is_family, is_gate
-from onnxfuse.kernels.gemm.siblings import family
-from onnxfuse.kernels.gemm.source import PRODUCT
+from onnxfuse.kernels.gemm.epilogue import PRODUCTS
+from onnxfuse.kernels.gemm.region import planned
 from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
 from onnxfuse.kernels.pointwise.loops import traced
-from onnxfuse.kernels.rows.fused import ROWS, PlaceError
-from onnxfuse.kernels.rows.region import planned
+from onnxfuse.kernels.rows.fused import ROWS
+from onnxfuse.kernels.rows.places import PlaceError
 from onnxfuse.model.graph import DOMAIN, REGION
 from onnxfuse.model.op_traits import FREE
 from onnxfuse.model.standard import STANDARD
@@ -31,6 +29,8 @@ from onnxfuse.model.standard import STANDARD
 from . import measure
 from .scope import Scope
 
+TAKEN = SERVED | ROWS | PRODUCTS
+"""Ops that a body may have."""
 WORDS = 4
 """Most ops in the name of a function."""
 
@@ -136,13 +136,11 @@ def inputs(scope: Scope, indices: Sequence[int]) -> tuple[str, ...]:
 
 
 def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *, whole: bool = False) -> str:
-    """Why no kernel computes these launches; empty if one does.  Code is written only for a `whole` region, and
-    only that may have products."""
+    """Why no kernel computes these launches; empty if one does.  Code is written only for a `whole` region."""
     outputs = outputs or [name for index in indices for name in scope.view.graph.nodes[index].output if name]
     written = body(scope, indices, outputs)
-    known = SERVED | ROWS | ({PRODUCT} if whole else set())
     for node in written.nodes:
-        if node.domain not in STANDARD or node.op_type not in known:
+        if node.domain not in STANDARD or node.op_type not in TAKEN:
             return f"{node.op_type} neither computes elements nor moves them, nor reduces rows"
     for name in (*written.inputs, *written.outputs):
         kind = scope.kind(name)
@@ -178,11 +176,9 @@ def _tried(
     types = [TensorType(DTYPES[kind], shape) for kind, shape in zip(kinds, shapes, strict=True) if shape is not None]
     given, nodes = dict(zip(function.input, types, strict=True)), list(function.node)
     try:
-        if is_family(nodes):
-            (gate if is_gate(function.output) else family)(nodes, given, function.output)
-        elif not whole and not any(node.op_type in ROWS for node in nodes):
+        if not whole and not any(node.op_type in ROWS | PRODUCTS for node in nodes):
             traced(nodes, given, list(function.output))
-        elif len(planned(nodes, given, list(function.output))[1]) > 1:
+        elif planned(nodes, given, list(function.output)) > 1:
             return "it is more than one loop", False
     except KernelError as error:
         return str(error), isinstance(error, PlaceError)
@@ -197,7 +193,8 @@ def content(written: Body, opset: int, kinds: Sequence[str]) -> FunctionProto:
     made = FunctionProto(domain=DOMAIN)
     inner = 0
     for node in written.nodes:
-        copy = made.node.add(op_type=node.op_type, domain=node.domain)
+        # Nodes without names are all one to a fusion of onnxruntime 1.20's, which then refuses the model.
+        copy = made.node.add(op_type=node.op_type, domain=node.domain, name=f"n{len(made.node)}")
         for name in node.output:
             if name not in names:
                 names[name] = f"v{inner}"

@@ -26,7 +26,7 @@ from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, 
 from .groups import Group, Groups
 from .match import PLACE, match
 from .partition import partition, separated
-from .products import multiplies, together
+from .products import together
 from .reading import read
 from .scope import Launch, Scope
 from .spelled import body, content, refusal, words
@@ -82,7 +82,7 @@ def regions(lifted: Lifted, asked: Asked) -> Regions:
     near: list[NearMiss] = []
     for view in reversed(views):  # inner scopes first: the nodes around them are copied
         if view.graph.path not in asked.barred:
-            own = _Scoped(view, read(view, told[view.graph.path], known), known, names, asked)
+            own = _Scoped(view, read(view, told[view.graph.path], known, asked.products), known, names, asked)
             own.write(inside=bool(sites))
             sites, near = own.sites + sites, own.near + near
     if sites:
@@ -109,7 +109,7 @@ class _Scoped:
 
     def write(self, *, inside: bool) -> None:
         """Put the regions in their places; `inside`: bodies of nodes may read less than they did."""
-        groups = partition(self.scope, products=self.asked.products)
+        groups = partition(self.scope)
         found = [region for group in groups if (region := self._region(groups, group)) is not None]
         self.near += self._apart(groups)
         if found or inside:
@@ -121,9 +121,9 @@ class _Scoped:
         outputs = groups.written(group)
         if len(group.launches) < 2 or not outputs:
             return None
-        products = sum(map(multiplies, group.launches))
+        several = sum(launch.kind == "product" for launch in group.launches) > 1
         ops = [op for launch in group.launches for op in _said(launch)]
-        said = together(group, ops) if products > 1 else words(ops)
+        said = together(group, ops) if several else words(ops)
         if any((self.graph.path, said, name) in self.asked.banned for name in outputs):
             return None
         indices = [launch.index for launch in group.launches]
@@ -142,7 +142,7 @@ class _Scoped:
         former, fused = self.asked.former, [launch.node.name for launch in group.launches]
         inner = [former[name] for name in fused if name in former]
         made = {name: self.scope.term(name) for name in outputs}
-        return _Region(group, node, match(said, made[outputs[0]], terms, made, inner, products=bool(products)))
+        return _Region(group, node, match(said, made[outputs[0]], terms, made, inner, products=group.product))
 
     def _function(self, made: FunctionProto) -> FunctionProto:
         """The function, under a name that no other has."""

@@ -9,7 +9,7 @@ from onnx import parser
 
 from benchmarks.random_graphs.feeds import Feed, feeds
 from benchmarks.random_graphs.judge import Original
-from benchmarks.random_graphs.shrink import shrunken
+from benchmarks.random_graphs.shrink import fused, shrunken
 
 
 def written(
@@ -60,6 +60,18 @@ def test_axes_are_counted_from_the_first_behind_a_shape_that_is_computed() -> No
     )
     empty = next(feed for feed in feeds(model) if feed.empty)
     assert [y.shape for _, (y,) in Original(model, [empty]).expected] == [(1, 1, 2, 4)]
+
+
+def test_axes_in_regions_are_counted_from_the_first_as_the_models_own() -> None:
+    model = written(
+        "i = Constant<value = int64[1] {-1}>()  a = Neg(x)  y = ReduceMean(a, i)",
+        "float[b,1,8] x",
+        "float[b,1,1] y",
+        18,
+    )
+    made = fused(model, "onnxfuse-O2")
+    assert [node.op_type.partition("_")[0] for node in made.graph.node] == ["Region"]
+    assert Original(model, feeds(model)).wrong(made) is None
 
 
 LAST = "i = Constant<value = int64[1] {3}>()  j = Constant<value = int64[1] {2}>() "

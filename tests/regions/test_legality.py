@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from onnxfuse.regions import legality
 from onnxfuse.regions.groups import Groups
+from onnxfuse.regions.partition import partition
 
-from .written import scope
+from .written import ops, scope
 
 
 def pair(text: str) -> str:
@@ -19,9 +22,38 @@ def test_a_producer_and_its_consumer_are_one() -> None:
     assert pair("g (float[N,8] x) => (float[N,8] y) { a = Exp(x) y = Neg(a) }") == ""
 
 
-def test_not_a_product() -> None:
-    text = "g (float[N,8] x, float[8,8] w) => (float[N,8] y) { a = MatMul(x, w) y = Neg(a) }"
+def test_not_an_op_that_no_loop_computes() -> None:
+    text = "g (float[N,8] x) => (float[N,8] y) { zero = Constant<value = int64 {0}>() a = CumSum(x, zero) y = Neg(a) }"
     assert pair(text) == legality.FIXED
+
+
+PRODUCT = "g (float[N,8] x, float[8,8] w) => (float[N,8] y) {{ {} }}"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("a = MatMul(x, w) y = Neg(a)", ""),
+        ("a = MatMul(x, w) y = MatMul(a, w)", legality.PRODUCT),
+        ("a = MatMul(x, w) y = Softmax(a)", legality.PRODUCT),
+        ("a = Softmax(x) y = MatMul(a, w)", legality.PRODUCT),
+        ("a = Exp(x) y = MatMul(a, w)", "an operand of the product is computed, or a part of what lies in memory"),
+    ],
+)
+def test_a_product_is_followed_by_what_is_elementwise(nodes: str, expected: str) -> None:
+    assert pair(PRODUCT.format(nodes)) == expected
+
+
+def test_a_product_and_what_reads_the_same_stay_apart() -> None:
+    groups = Groups(scope(PRODUCT.format("a = MatMul(x, w) b = Exp(x) y = Add(a, b)")))
+    first, second, _ = groups
+    assert legality.apart(groups, first, second) == legality.PRODUCT
+
+
+def test_no_product_is_computed_twice() -> None:
+    text = "g (float[N,8] x, float[8,8] w) => (float[N,8] y, float[N,8] z) { a = MatMul(x, w) y = Neg(a) z = Abs(a) }"
+    groups = Groups(scope(text))
+    assert legality.kept(groups, groups.of[0], ["a"]) == legality.TWICE
 
 
 def test_not_around_another() -> None:
@@ -70,3 +102,21 @@ def test_not_without_end() -> None:
 def test_an_output_is_kept() -> None:
     groups = Groups(scope("g (float[N,8] x) => (float[N,8] a, float[N,8] y) { a = Neg(x) y = Abs(a) }"))
     assert legality.kept(groups, groups.of[0], ["a"]) == "an output of the graph"
+
+
+def test_where_all_has_one_shape_no_code_is_written_to_see_that_rows_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> str:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(legality, "refusal", never)
+    text = "g (float[N,8] x) => (float[N,8] y) { a = Exp(x) b = Softmax(a) c = Tanh(b) y = Mul(c, x) }"
+    (group,) = partition(scope(text))
+    assert ops(group) == "Exp Softmax Tanh Mul"
+
+
+def test_a_user_that_reads_rows_as_well_does_not_reduce_them_again() -> None:
+    text = """g (float[N,8] x) => (float[N,8] y, float[N,8] z) {
+        a = Neg(x) s = Softmax(a) b = Abs(a) y = Add(b, s) z = Sub(b, s) }"""
+    groups = Groups(scope(text))
+    whole = groups.join(groups.join(groups.of[0], groups.of[1]), groups.of[2])
+    assert legality.kept(groups, whole, ["b"]) == legality.TWICE

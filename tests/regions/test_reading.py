@@ -22,7 +22,7 @@ def test_views_constants_and_shapes_are_no_launches() -> None:
 
 def test_products_are_fixed_and_what_is_elementwise_is_not() -> None:
     text = "g (float[N,6] x, float[6,6] w) => (float[N,6] y) { a = Relu(x) b = MatMul(a, w) y = Neg(b) }"
-    assert kinds(text) == {"Relu": "pointwise", "MatMul": "fixed", "Neg": "pointwise"}
+    assert kinds(text) == {"Relu": "pointwise", "MatMul": "product", "Neg": "pointwise"}
 
 
 @pytest.mark.parametrize(

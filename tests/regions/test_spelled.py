@@ -33,6 +33,13 @@ def test_equal_bodies_have_one_name_whatever_their_values_are_called() -> None:
     assert names.pop().startswith("Region_MulAddExp_")
 
 
+def test_nodes_of_a_body_have_names_of_their_own() -> None:
+    """A fusion of onnxruntime 1.20 calls what it makes after them, and refuses two of one name."""
+    found = scope(TEXT)
+    made = content(body(found, [launch.index for launch in found.launches], ["y"]), 20, ["float32"])
+    assert len({node.name for node in made.node}) == len(made.node)
+
+
 def test_another_number_or_element_type_is_another_name() -> None:
     names = []
     for text, kind in ((TEXT, "float32"), (TEXT.replace("{2}", "{3}"), "float32"), (TEXT, "float16")):

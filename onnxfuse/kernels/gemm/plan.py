@@ -69,8 +69,10 @@ def plan(products: Sequence[Product], result: Result, vectors: Vectors, multipro
     one, itemsize = products[0], result.dtype.itemsize
     division = divide(itemsize, one.m, one.n, one.k, one.batch, multiprocessors)
     whole = division.splits == 1
-    tiled = [(_gemm if whole else _partial)(product, division, result, vectors) for product in products]
-    if not whole:
+    if whole:
+        tiled = [_gemm(product, division, result, vectors) for product in products]
+    else:
+        tiled = [partial_sums(product, division, result.dtype, result.rows, vectors) for product in products]
         tiled.append(finish_pass(result, division.splits, one.scale, min(vectors.y, WIDEST_SUM), multiprocessors))
     return Plan(
         tuple(products),
@@ -101,8 +103,11 @@ def _gemm(product: Product, division: Division, result: Result, vectors: Vectors
     )
 
 
-def _partial(product: Product, division: Division, result: Result, vectors: Vectors) -> Pass:
-    tile, dtype = division.tile, result.dtype
+def partial_sums(
+    product: Product, division: Division, dtype: np.dtype[np.generic], rows: int, vectors: Vectors
+) -> Pass:
+    """The sums over parts of k, of a product that is a part of `rows` rows."""
+    tile = division.tile
     return Pass(
         Launch(
             partial(dtype.name, tile, product.transposed, vectors),
@@ -112,7 +117,7 @@ def _partial(product: Product, division: Division, result: Result, vectors: Vect
             tile.shared(dtype.itemsize, product.transposed),
         ),
         ("a", "b", "sums"),
-        (*_sizes(product), *_steps(product), np.int64(product.offset_y // product.n), np.int64(result.rows)),
+        (*_sizes(product), *_steps(product), np.int64(product.offset_y // product.n), np.int64(rows)),
     )
 
 

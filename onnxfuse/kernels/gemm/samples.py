@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from onnxfuse.kernels.device.device import Source
+from onnx import parser
 
+from onnxfuse.kernels.device.device import Source, TensorType
+from onnxfuse.kernels.device.types import DTYPES
+
+from .epilogue import product
 from .gemm import FusedMatMul
 from .plan import Vectors
+from .region import after as after_product
+from .region import tiled
 from .source import epilogue, finish, gated, gemm, partial, siblings
-from .tiles import FLOAT, HALF
+from .tiles import FLOAT, HALF, Tile
 
 GATE = """struct Gate {
     static __device__ __forceinline__ float of(float first, float second) {
@@ -36,6 +42,7 @@ def samples() -> Iterable[tuple[str, Source]]:
     )
     family = (biased, bare, biased, gate)
     for dtype, tiles, vector in (("float32", FLOAT, 4), ("float16", HALF, 8)):
+        yield from _regions(dtype, tiles, vector)
         vectors = Vectors(vector, vector, vector)
         for where, tile in zip(WHERE, tiles, strict=True):
             for transposed in (False, True):
@@ -52,3 +59,20 @@ def samples() -> Iterable[tuple[str, Source]]:
     for transposed in (False, True):
         name = f"{op} bfloat16 large{' transposed' if transposed else ''}"
         yield name, gemm("bfloat16", HALF[0], transposed, Vectors(8, 8, 8), after)
+
+
+REGION = """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (a, b, c, z) => (y) {
+    p = MatMul(a, b) s = Add(p, c) g = Gelu(s) m = Mul(g, z) n = Constant<value = int64[4] {8, 512, 12, 64}>()
+    r = Reshape(m, n) y = Transpose<perm = [0, 2, 1, 3]>(r) }"""
+"""A product with a bias, an activation, a further operand, and its heads apart."""
+
+
+def _regions(dtype: str, tiles: Sequence[Tile], vector: int) -> Iterable[tuple[str, Source]]:
+    """A product in a region: each tile, and the passes over the vendor's product and over sums."""
+    body, shapes = parser.parse_function(REGION), ((8, 512, 768), (768, 768), (768,), (8, 512, 768))
+    inputs = {n: TensorType(DTYPES[dtype], shape) for n, shape in zip(body.input, shapes, strict=True)}
+    traced = product(list(body.node), inputs, list(body.output))
+    for where, tile in zip(WHERE, tiles, strict=True):
+        yield f"Region product {dtype} {where}", tiled(dtype, tile, False, Vectors(vector, vector, vector), traced)
+    yield f"Region product {dtype} after the vendor's", after_product(dtype, False, traced)
+    yield f"Region product {dtype} after sums", after_product(dtype, True, traced)

@@ -188,7 +188,14 @@ def gated(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int
 def _product(
     name: str, dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], bias: bool, residual: bool
 ) -> Source:
-    defines: Mapping[str, object] = {
+    return Source.file(name, **defines(dtype, tile, transposed, vectors, bias, residual))
+
+
+def defines(
+    dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], bias: bool, residual: bool
+) -> Mapping[str, object]:
+    """What gemm.cu is specialised for; `vectors` as for `gemm`."""
+    return {
         "TYPE": TYPES[dtype],
         "TENSOR_CORES": int(dtype != "float32"),
         "TILE_M": tile.m,
@@ -205,7 +212,6 @@ def _product(
         "BIAS": int(bias),
         "RESIDUAL": int(residual),
     }
-    return Source.file(name, **defines)
 
 
 @lru_cache(maxsize=1024)

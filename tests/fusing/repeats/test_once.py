@@ -13,7 +13,7 @@ from onnxfuse.fusing.build import Build as Wanted
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.fusing.fused import Banned, Fused
 from onnxfuse.fusing.source import Source
-from onnxfuse.language.catalogue import load
+from onnxfuse.language.catalogue import LEVEL, load
 from onnxfuse.pipeline import report
 from onnxfuse.reporting.tell import fusions
 from onnxfuse.rewriting.provenance import keys
@@ -35,9 +35,9 @@ def told(fused: Fused) -> tuple[object, ...]:
     return fusions(fused.sites), [site.value for site in fused.sites], bans, misses, gone, fused.simplified
 
 
-def both(model: ModelProto, target: str = "onnxfuse", banned: Banned = frozenset()) -> Fused:
+def both(model: ModelProto, target: str = "onnxfuse", banned: Banned = frozenset(), level: int = LEVEL) -> Fused:
     """The model fused by few blocks, if it can be; what it gives must not depend on that."""
-    catalogue = CATALOGUE.serving(Target(target))
+    catalogue = CATALOGUE.serving(Target(target), level=level)
     few, all_ = (fuse(Source(model, MODELS, catalogue, repeats), catalogue, banned=banned) for repeats in (True, False))
     assert all_.blocks is None
     assert told(few) == told(all_)
@@ -82,6 +82,13 @@ def test_blocks(block: Block, count: int) -> None:
     assert runs(both(chain(count, block)))
 
 
+@pytest.mark.parametrize(("block", "count"), [BLOCKS[1], BLOCKS[3]])
+def test_blocks_with_regions(block: Block, count: int) -> None:
+    fused = both(chain(count, block), level=2)
+    assert runs(fused)
+    assert [site for site in fused.sites if "Region" in site.node.op_type]
+
+
 @pytest.mark.parametrize(("block", "count"), BLOCKS[:-1])
 def test_blocks_for_another_target(block: Block, count: int) -> None:
     assert runs(both(chain(count, block), "ort")) or block is not mixture  # there others' weights are put together
@@ -113,8 +120,9 @@ def masked() -> ModelProto:
     return chain(10, block, build=build)
 
 
-def test_what_each_block_computes_of_the_start_belongs_to_the_first() -> None:
-    fused = both(masked())
+@pytest.mark.parametrize("level", [1, 2])
+def test_what_each_block_computes_of_the_start_belongs_to_the_first(level: int) -> None:
+    fused = both(masked(), level=level)
     assert runs(fused)
     assert [node.op_type for node in fused.model.graph.node].count("Sub") <= 1
 

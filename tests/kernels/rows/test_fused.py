@@ -10,7 +10,9 @@ from onnx import FunctionProto, helper, parser
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.emulator.device import Emulated
-from onnxfuse.kernels.rows.fused import PlaceError, rows
+from onnxfuse.kernels.pointwise.expressions import carried
+from onnxfuse.kernels.rows.fused import rows
+from onnxfuse.kernels.rows.places import PlaceError
 from onnxfuse.kernels.rows.region import kernel
 
 LAST = "a = Constant<value = int64[1] {-1}>()"
@@ -143,12 +145,19 @@ def test_what_is_read_under_a_condition_is_no_part() -> None:
         rows(list(body.node), types, ["y"])
 
 
-def test_places_that_32_bits_do_not_count_are_no_part() -> None:
+def test_places_that_32_bits_do_not_count_are_counted_in_64() -> None:
     """Few rows are reduced, of a matrix of more elements than that."""
     body = function(
-        """(x) => (y) { a = Constant<value = int64[1] {0}>() b = Constant<value = int64[1] {260000}>()
-        c = Constant<value = int64[1] {260008}>() p = Slice(x, b, c, a) y = Softmax(p) }"""
+        """(x) => (y) { a = Constant<value = int64[1] {0}>() b = Constant<value = int64[1] {16000}>()
+        c = Constant<value = int64[1] {16008}>() p = Slice(x, b, c, a) y = Softmax(p) }"""
     )
-    types = {"x": TensorType(np.dtype(np.float32), (262144, 16384))}
-    with pytest.raises(KernelError, match="32 bits"):
-        rows(list(body.node), types, ["y"])
+    for height, index in ((16384, "int"), (262144, "long long")):
+        types = {"x": TensorType(np.dtype(np.float32), (height, 16384))}
+        (loop,) = rows(list(body.node), types, ["y"])[1]
+        assert f"typedef {index} Index;" in loop.source.text
+
+
+@pytest.mark.parametrize("name", ["heads behind a norm", "a virtual tensor", "a norm of what is turned"])
+def test_indices_of_64_bits_are_the_same_indices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carried, "NARROW_LIMIT", 1)
+    test_it_computes_what_its_nodes_do(name)

@@ -101,6 +101,8 @@ def _reshaped(x: Value, shape: Shape) -> list[Value]:
 def _reshape(call: Call) -> list[Value]:
     x, shape = call.x, call.integers(1, "shape") or []
     if not call.attributes.get("allowzero"):
+        if 0 in shape[len(x.shape) :]:
+            raise KernelError(f"a tensor of shape {x.shape} has no dimension that {shape} could copy")
         shape = [x.shape[i] if n == 0 else n for i, n in enumerate(shape)]
     if -1 in shape:
         rest = size(tuple(n for n in shape if n != -1))

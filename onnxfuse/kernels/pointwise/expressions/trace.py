@@ -126,8 +126,10 @@ def _folded(call: Call) -> list[Value] | None:
 def elementwise(call: Call) -> Value:
     """An op that computes each element of its result from one element of each operand."""
     operands = [v for v in call.inputs if v is not None]
-    shape = broadcast([v.shape for v in operands])
     dtype = _result_type(call, operands)
+    if call.op == "CastLike":
+        operands = operands[:1]  # the other is asked for its type alone
+    shape = broadcast([v.shape for v in operands])
     type = computed_type(dtype)
 
     def at(c: Coordinates, guard: Guard) -> Scalar:

@@ -129,5 +129,7 @@ def test_what_is_no_view_is_said() -> None:
         MOVES["Reshape"](Call(scalars, "Reshape", (x, sizes), {}, 1))
     with pytest.raises(KernelError, match=r"a tensor of shape \(2, 3\) cannot be reshaped to \(4,\)"):
         moved("Reshape", (2, 3), np.array([4]))
+    with pytest.raises(KernelError, match="no dimension that"):
+        moved("Reshape", (2, 3), np.array([2, 3, 0]))
     with pytest.raises(KernelError, match="Gather lacks input 1"):
         moved("Gather", (2, 3))

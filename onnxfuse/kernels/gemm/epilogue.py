@@ -1,0 +1,194 @@
+"""One product with all that is elementwise behind it, of further operands too, as a pass over its elements.
+
+The operands of the product lie in memory, b as it is or with its last two axes turned; views in between are none.  What
+is behind needs of the product the thread's own element alone, so that views and transposes may lie behind it: a result
+may be written with its heads apart.  What is read under a condition is left to a loop over elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.kernel import REAL
+from onnxfuse.kernels.device.products import result
+from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
+from onnxfuse.kernels.pointwise.expressions.elementwise import FORMULAS
+from onnxfuse.kernels.pointwise.expressions.index import Coordinates, Guard, coordinates, flat, variable
+from onnxfuse.kernels.pointwise.expressions.moves import Call
+from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
+from onnxfuse.kernels.pointwise.expressions.trace import trace
+from onnxfuse.kernels.pointwise.expressions.values import Value, aligned
+from onnxfuse.kernels.pointwise.expressions.values import source as array
+from onnxfuse.kernels.pointwise.loops import bytes_read, reached
+from onnxfuse.kernels.rows.places import Matrix, PlaceError, places
+
+PRODUCTS = frozenset(("MatMul", "Gemm"))
+"""Ops that are products."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand of a product: the number of the array that it lies in, and the shape by which it is read there."""
+
+    number: int
+    shape: tuple[int, ...]
+    turned: bool
+    """Are its last two axes the other way around in memory?  The shape is that in memory."""
+
+
+@dataclass
+class _Product(Matrix):
+    """The product of a body, once it is met, and the matrix that it makes."""
+
+    inputs: Sequence[TensorType] = ()
+    a: Operand | None = None
+    b: Operand | None = None
+    scale: float = 1.0
+
+    def meet(self, call: Call) -> list[Value]:
+        """The product.  Raises KernelError for a second one, and for one of what does not lie in memory."""
+        if self.a is not None:
+            raise KernelError(f"{call.op} is a second product")
+        x, y = call.x, call.operand(1)
+        if x.dtype != y.dtype or x.dtype.name not in REAL:
+            raise KernelError(f"{call.op} of {x.dtype.name} and {y.dtype.name} is no product of one real type")
+        if call.attributes.get("transA") or min(len(x.shape), len(y.shape)) < 2:
+            raise KernelError(f"{call.op} of what is turned, or no matrix")
+        transposed = bool(call.attributes.get("transB", 0))
+        shape = result(x.shape, y.shape, transposed)
+        self.rows, self.columns = prod(shape[:-1]), shape[-1]
+        self.a, self.b = self._operand(x, False), self._operand(y, transposed)
+        if self.a.turned:
+            raise PlaceError(f"{call.op} of what is turned")
+        self.scale = float(call.attributes.get("alpha", 1.0))
+        made = self.result(shape, x.dtype, self.place)
+        return [self._added(call, made) if call.op == "Gemm" and call.given(2) else made]
+
+    def _operand(self, value: Value, transposed: bool) -> Operand:
+        """Where an operand lies that the product reads as it is, or `transposed`."""
+        if not self.rows * self.columns:
+            return Operand(0, value.shape, transposed)  # nobody reads it
+        own = tuple(variable(f"c{axis}", n) for axis, n in enumerate(value.shape))
+        element = value.at(own) if value.size else None
+        if element is None or element.kind != "load" or element.payload[2] or element.payload[3] != value.size:
+            raise PlaceError("an operand of the product is computed, or a part of what lies in memory")
+        number, offset, *_ = element.payload
+        if self.inputs[number].dtype != value.dtype:
+            raise PlaceError("an operand of the product has another type in memory")
+        if offset == flat(own, value.shape):
+            return Operand(number, value.shape, transposed)
+        *batch, k, n = value.shape
+        if offset == flat((*own[:-2], own[-1], own[-2]), (*batch, n, k)):
+            return Operand(number, (*batch, n, k), not transposed)
+        raise PlaceError("an operand of the product does not lie in memory as it is multiplied")
+
+    def _added(self, call: Call, made: Value) -> Value:
+        """The product and beta times what a Gemm adds."""
+        other, beta = call.operand(2), float(call.attributes.get("beta", 1.0))
+
+        def at(c: Coordinates, guard: Guard) -> Scalar:
+            added = other.at(aligned(c, other.shape), guard)
+            if beta != 1:
+                added = self.scalars.call("Mul", FORMULAS["Mul"], [added, self.scalars.literal(beta, FLOAT)])
+            return self.scalars.call("Add", FORMULAS["Add"], [made.at(c, guard), added])
+
+        return Value(made.shape, made.dtype, at, [made, other])
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A product and what is done to its elements."""
+
+    types: tuple[TensorType, ...]
+    """Of the outputs that are wanted."""
+    a: Operand
+    b: Operand
+    scale: float
+    dtype: np.dtype[np.generic]
+    rows: int
+    columns: int
+    inputs: tuple[int, ...]
+    """Numbers of the arrays that the pass reads beside the product."""
+    outputs: tuple[int, ...]
+    text: str
+    """The struct `Fused`."""
+    carried: Carried
+    read: int
+    """Bytes of those arrays."""
+    flops: int
+    """Of each element."""
+
+
+def product(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> Traced:
+    """Nodes of which one is a product, as that and the pass over its elements; an output named "" is not wanted.
+
+    Raises KernelError where they are anything else."""
+    scalars = Scalars()
+    made = _Product(scalars, inputs=list(inputs.values()))
+    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
+    names = [name for node in nodes for name in node.output if name]
+    values = dict(zip(names, trace(scalars, nodes, given, names, dict.fromkeys(PRODUCTS, made.meet)), strict=True))
+    if made.a is None or made.b is None:
+        raise KernelError("no node is a product")
+    found = places(made, PRODUCTS, nodes, values)
+    stores: list[Stored] = []
+    for k, name in enumerate(outputs):
+        if name:
+            value, place = values[name], found.get(name)
+            if place is None or value.size != made.rows * made.columns:
+                raise PlaceError("what is behind the product is written at no one place")
+            if value.size:
+                stores.append(Stored(k, value.dtype.name, value.at(coordinates(place, value.shape)), place))
+    used = reached([stored.element for stored in stores])
+    if any(s.kind == "select" or (s.kind in ("load", "table") and s.payload[2]) for s in used):
+        raise PlaceError("what is read under a condition is left to a loop over elements")
+    kinds = {k: made.inputs[k].dtype.name for k in sorted({s.payload[0] for s in used if s.kind == "load"})}
+    text, carried = _written(kinds, stores, made.rows * made.columns)
+    return Traced(
+        tuple(TensorType(values[name].dtype, values[name].shape) for name in outputs if name),
+        made.a,
+        made.b,
+        made.scale,
+        made.inputs[made.a.number].dtype,
+        made.rows,
+        made.columns,
+        tuple(kinds),
+        tuple(stored.number for stored in stores),
+        text,
+        carried,
+        bytes_read(used, made.inputs, made.rows * made.columns),
+        sum(s.flops for s in used),
+    )
+
+
+def _written(kinds: Mapping[int, str], stores: Sequence[Stored], count: int) -> tuple[str, Carried]:
+    """The struct `Fused`, and what it carries."""
+    functions = Functions(kinds)
+    lines = functions.stores(stores)
+    if not functions.narrow or count >= MOST_NARROW:
+        functions = Functions(kinds, wide=True)
+        lines = functions.stores(stores)
+    carried = functions.carried()
+    text = [
+        *carried.head,
+        "struct Fused {",
+        *(f"{member};" for member in carried.members),
+        "__device__ __forceinline__ void write(const float result, long long row_, int column_) const {",
+        "const Index row = static_cast<Index>(row_), column = static_cast<Index>(column_);",
+        *lines,
+        "}",
+        "};",
+        "",
+    ]
+    return "\n".join(text), carried
+
+
+MOST_NARROW = 1 << 30
+"""Elements of a product that are counted in 32 bits."""

@@ -1,0 +1,209 @@
+"""The kernel of a region in which there is a product: that and a pass over its elements, in the fastest of two forms.
+
+"tiled" is gemm.cu, whose sums go through the region while they are in registers, or as sums of parts where there are
+few tiles.  "vendor" is the vendor's product into memory that is thrown away, and a pass over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import FunctionProto, NodeProto
+
+from onnxfuse.kernels.device.access import ACCESS, vector_of
+from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, Product, Source, TensorType, address, nbytes
+from onnxfuse.kernels.device.kernel import Kernel, Signature, Work
+from onnxfuse.kernels.device.products import multiplications, products
+from onnxfuse.kernels.device.replay import KNOWN
+from onnxfuse.kernels.device.types import TYPES
+from onnxfuse.kernels.rows.region import Region, named
+from onnxfuse.kernels.rows.region import planned as loops
+
+from .autotune import TILED, VENDOR, Class, choose
+from .epilogue import PRODUCTS, Traced, product
+from .gated import Gated, gate
+from .members import is_family, is_gate
+from .plan import BLOCKS, SUM, THREADS, Vectors, partial_sums
+from .siblings import Siblings, family
+from .source import defines
+from .tiles import Tile, divide
+
+ENTRY, AFTER = "product", "after_product"
+
+
+@lru_cache(maxsize=1024)
+def tiled(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], traced: Traced) -> Source:
+    """Entry `product`: a, b; what the region reads, writes and its numbers; int m, n, k; float scale; long long
+    stride_a, stride_b, offset_a, offset_b, first."""
+    file = Source.file("gemm_region.cu", PASS=0, **defines(dtype, tile, transposed, vectors, False, False))
+    entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) {ENTRY}(
+    const TYPE* __restrict__ a, const TYPE* __restrict__ b, {", ".join((*traced.carried.parameters, ""))}
+    int m, int n, int k, float scale, long long stride_a, long long stride_b, long long offset_a, long long offset_b,
+    long long first
+) {{
+    const Fused fused{traced.carried.fill};
+    const Part part = part_of(blockIdx.x, m, n);
+    const Elements<Fused> result{{fused, m, n, scale, first + part.batch * static_cast<long long>(m)}};
+    a += offset_a + part.batch * stride_a;
+    b += offset_b + part.batch * stride_b;
+    multiply(a, b, result, part.row, part.column, k);
+}}
+"""
+    return Source(file.name, file.text + traced.text + entry)
+
+
+@lru_cache(maxsize=1024)
+def after(dtype: str, parts: bool, traced: Traced) -> Source:
+    """Entry `after_product`: parts; what the region reads, writes and its numbers; long long rows; int columns,
+    count; float scale, of the sums."""
+    file = Source.file("gemm_region.cu", PASS=1, TYPE=TYPES[dtype], PARTS=int(parts))
+    entry = f"""extern "C" __global__ void __launch_bounds__({THREADS}) {AFTER}(
+    const Summand* __restrict__ parts, {", ".join((*traced.carried.parameters, ""))}
+    long long rows, int columns, int count, float scale
+) {{
+    const Fused fused{traced.carried.fill};
+    finish_elements(parts, fused, rows, columns, count, scale);
+}}
+"""
+    return Source(file.name, file.text + traced.text + entry)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A product at sizes that are known, on a card with so many multiprocessors."""
+
+    traced: Traced
+    products: Sequence[Product]
+    which: Class
+    vectors: Vectors
+    multiprocessors: int
+
+    def tiled(self, device: Device, a: Array, b: Array, others: Sequence[Any]) -> None:
+        """Our own product."""
+        one, traced = self.products[0], self.traced
+        name, itemsize = traced.dtype.name, traced.dtype.itemsize
+        division = divide(itemsize, one.m, one.n, one.k, one.batch, self.multiprocessors)
+        if division.splits > 1:
+            with device.scratch(division.splits * traced.rows * traced.columns * SUM) as sums:
+                for each in self.products:
+                    part = partial_sums(each, division, traced.dtype, traced.rows, self.vectors)
+                    device.launch(part.launch, [a, b, sums, *part.scalars])
+                self.after(device, sums, division.splits, one.scale, others)
+            return
+        tile = division.tile
+        source = tiled(name, tile, one.transposed, self.vectors, traced)
+        for each in self.products:
+            blocks = each.batch * tile.count(each.m, each.n)
+            launch = Launch(source, ENTRY, (blocks,), (tile.threads,), tile.shared(itemsize, each.transposed))
+            steps = (each.stride_a, each.stride_b, each.offset_a, each.offset_b, each.offset_y // each.n)
+            sizes = (np.int32(each.m), np.int32(each.n), np.int32(each.k), np.float32(each.scale))
+            device.launch(launch, [a, b, *others, *sizes, *map(np.int64, steps)])
+
+    def vendors(self, device: Device, a: Array, b: Array, others: Sequence[Any]) -> None:
+        """The vendor's product, and a pass over it."""
+        vendor, traced = device.vendor, self.traced
+        assert vendor is not None
+        shape = (traced.rows, traced.columns)
+        with device.scratch(prod(shape) * traced.dtype.itemsize) as memory:
+            y = Buffer(address(memory), shape, traced.dtype)
+            for each in self.products:
+                vendor.product(each, a, b, y)
+            self.after(device, y, 1, 1.0, others)
+
+    def after(self, device: Device, parts: Array, count: int, scale: float, others: Sequence[Any]) -> None:
+        """What is done to the elements of a product, or of parts of it."""
+        traced = self.traced
+        blocks = min(-(-traced.rows * traced.columns // THREADS), self.multiprocessors * BLOCKS)
+        launch = Launch(after(traced.dtype.name, count > 1, traced), AFTER, (blocks,), (THREADS,))
+        sizes = (np.int64(traced.rows), np.int32(traced.columns), np.int32(count), np.float32(scale))
+        device.launch(launch, [parts, *others, *sizes])
+
+
+class ProductRegion:
+    """One node; `kernel` makes the class of a function.  Its operands have each its own element type."""
+
+    name: ClassVar[str] = "gemm"
+    signature: ClassVar[Signature]
+    body: ClassVar[FunctionProto]
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        self._traced: dict[Any, Traced] = {}
+        self._plans: dict[Any, _Plan] = {}
+
+    def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        return self._of(tuple(inputs), (True,) * len(self.body.output)).types
+
+    def work(self, inputs: Sequence[TensorType | None]) -> Work:
+        traced = self._of(tuple(inputs), (True,) * len(self.body.output))
+        a, b = (TensorType(traced.dtype, operand.shape) for operand in (traced.a, traced.b))
+        return Work(
+            read=nbytes(a) + nbytes(b) + traced.read,
+            written=sum(map(nbytes, traced.types)),
+            flops=2 * multiplications(a.shape, b.shape, traced.b.turned) + traced.rows * traced.columns * traced.flops,
+        )
+
+    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        types = tuple(None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs)
+        wanted = tuple(y is not None for y in outputs)
+        traced = self._of(types, wanted)
+        if not traced.rows * traced.columns:
+            return
+        a, b = inputs[traced.a.number], inputs[traced.b.number]
+        assert a is not None
+        assert b is not None
+        key = (device.multiprocessors, types, wanted, address(a) % ACCESS, address(b) % ACCESS)
+        if key not in self._plans:
+            if len(self._plans) >= KNOWN:
+                self._plans.clear()
+            self._plans[key] = _planned(device.multiprocessors, traced, a, b)
+        plan = self._plans[key]
+        arrays = [*(inputs[k] for k in traced.inputs), *(outputs[k] for k in traced.outputs)]
+        others = [*arrays, *traced.carried.values]
+        forms: dict[str, Callable[[], None]] = {TILED: lambda: plan.tiled(device, a, b, others)}
+        if device.vendor is not None:
+            forms[VENDOR] = lambda: plan.vendors(device, a, b, others)
+        choose(device.vendor, plan.which, forms)
+
+    def _of(self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...]) -> Traced:
+        key = (inputs, wanted)
+        if key not in self._traced:
+            types = named(self.signature, inputs)
+            if len(self._traced) >= KNOWN:
+                self._traced.clear()
+            names = [name if asked else "" for name, asked in zip(self.body.output, wanted, strict=True)]
+            self._traced[key] = product(list(self.body.node), types, names)
+        return self._traced[key]
+
+
+def _planned(multiprocessors: int, traced: Traced, a: Array, b: Array) -> _Plan:
+    found = products(traced.a.shape, traced.b.shape, traced.b.turned, traced.scale)
+    one, itemsize = found[0], traced.dtype.itemsize
+    vectors = Vectors(
+        vector_of(itemsize, [one.k], [a]),
+        vector_of(itemsize, [one.k if one.transposed else one.n], [b]),
+        vector_of(SUM, [one.n], ()),
+    )
+    access = min(vectors.a, vectors.b) * itemsize
+    return _Plan(traced, found, Class.of(one, len(found), traced.dtype.name, access), vectors, multiprocessors)
+
+
+def base(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> type[Kernel]:
+    """The class that runs a body."""
+    if is_family(nodes):
+        return Gated if is_gate(outputs) else Siblings
+    return ProductRegion if any(node.op_type in PRODUCTS for node in nodes) else Region
+
+
+def planned(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> int:
+    """How many launches a body is, whatever is in it.  Raises KernelError for what no kernel computes."""
+    own = base(nodes, outputs)
+    if own is Region:
+        return len(loops(nodes, inputs, outputs)[1])
+    by: Callable[..., object] = {ProductRegion: product, Gated: gate, Siblings: family}[own]
+    by(nodes, inputs, outputs)
+    return 1

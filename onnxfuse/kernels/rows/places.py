@@ -1,0 +1,109 @@
+"""Where in memory the elements stand that are computed at the places of a matrix, behind what makes it.
+
+A kernel of rows, or of a product, has one element of a matrix [rows, columns] in its hand at a time.  What is behind is
+computed of that element alone, and written at one place for each: views keep it, a Transpose moves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.pointwise.expressions.elementwise import FORMULAS
+from onnxfuse.kernels.pointwise.expressions.index import (
+    Coordinates,
+    Guard,
+    Index,
+    coordinates,
+    flat,
+    free,
+    total,
+    variable,
+)
+from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
+from onnxfuse.kernels.pointwise.expressions.values import Value
+
+ELEMENTWISE = frozenset("Cast CastLike Clip Gelu IsInf Max Mean Min Mod Pow Sum Where".split())
+"""Ops of elements at one place, beside those that have one formula."""
+KEEPING = frozenset("Reshape Squeeze Unsqueeze Flatten".split())
+"""Ops that leave elements at their places in memory."""
+
+
+class PlaceError(KernelError):
+    """What is behind a matrix is not at its places, at sizes at which all the rest fits."""
+
+
+@dataclass
+class Matrix:
+    """What a kernel makes row by row: `place` counts its elements, `row` its rows."""
+
+    scalars: Scalars
+    rows: int = 1
+    columns: int = 1
+
+    @property
+    def row(self) -> Index:
+        return variable("row", self.rows)
+
+    @property
+    def place(self) -> Index:
+        return total([(self.row, self.columns), (variable("column", self.columns), 1)])
+
+    @property
+    def reduces(self) -> bool:
+        """Is there one result for each row, and not one for each element?"""
+        return False
+
+    def result(self, shape: tuple[int, ...], dtype: np.dtype[np.generic], own: Index) -> Value:
+        """What a thread, or the first of a row's, has in its hand; nothing else may be asked."""
+
+        def at(c: Coordinates, _: Guard) -> Scalar:
+            if free(flat(c, shape)) != free(own):
+                raise PlaceError("what is behind needs another row's result, or another element's")
+            return self.scalars.argument("result", FLOAT)
+
+        return Value(shape, dtype, at)
+
+
+def places(
+    matrix: Matrix, makers: Collection[str], nodes: Sequence[NodeProto], values: Mapping[str, Value]
+) -> dict[str, Index | None]:
+    """Where the element of each value stands in its memory that is computed at a place of the matrix, or for a row;
+    None where that is no one place.  `makers` are the ops that make the matrix."""
+    found: dict[str, Index | None] = {}
+    for node in nodes:
+        result = next((name for name in node.output if name), "")
+        behind = [found[name] for name in node.input if name in found]
+        if node.op_type in makers:
+            found[result] = matrix.row if matrix.reduces else matrix.place
+        elif behind:
+            found |= {name: _moved(matrix, node, behind, values) for name in node.output if name}
+    size = matrix.rows * matrix.columns
+    before = {name: v for name, v in values.items() if name not in found}
+    return found | {name: {size: matrix.place, matrix.rows: matrix.row}.get(v.size) for name, v in before.items()}
+
+
+def _moved(
+    matrix: Matrix, node: NodeProto, places: Sequence[Index | None], values: Mapping[str, Value]
+) -> Index | None:
+    """The place of a node's result, given those of its operands that come from the matrix."""
+    x, y = values.get(node.input[0]), values[node.output[0]]
+    if node.op_type in FORMULAS or node.op_type in ELEMENTWISE:
+        if y.size == matrix.rows * matrix.columns:
+            wide = [place for place in places if place != matrix.row] or [matrix.place]
+            return wide[0] if all(place == wide[0] for place in wide) else None
+        return matrix.row if y.size == matrix.rows and all(place == matrix.row for place in places) else None
+    place = places[0]
+    if len(places) > 1 or place is None or x is None or x.size != y.size:
+        return None
+    if node.op_type in KEEPING:
+        return place
+    if node.op_type != "Transpose":
+        return None
+    perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), list(range(len(x.shape)))[::-1])
+    own = coordinates(place, x.shape)
+    return flat(tuple(own[p] for p in perm), y.shape)

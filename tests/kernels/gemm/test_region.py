@@ -1,0 +1,150 @@
+"""One product and all that is elementwise behind it, beside onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels import of_region as kernel
+from onnxfuse.kernels.device.device import Argument, Buffer, Launch, TensorType
+from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.gemm import epilogue
+from onnxfuse.kernels.gemm.autotune import VARIABLE
+from onnxfuse.kernels.gemm.region import AFTER
+from tests.kernels.rows.test_fused import expected, function
+
+CASES = {
+    "any expression of it, with further operands": (
+        "(a, b, z) => (y) { p = MatMul(a, b) s = Sigmoid(p) m = Mul(p, s) y = Mul(m, z) }",
+        [(3, 5, 16), (16, 24), (3, 5, 24)],
+    ),
+    "its heads apart": (
+        "(a, b, c) => (y) { p = MatMul(a, b) s = Add(p, c) n = Constant<value = int64[4] {2, 5, 3, 8}>() "
+        "r = Reshape(s, n) y = Transpose<perm = [0, 2, 1, 3]>(r) }",
+        [(2, 5, 16), (16, 24), (24,)],
+    ),
+    "turned as a whole, and itself": (
+        "(a, b) => (p, y) { p = MatMul(a, b) e = Exp(p) y = Transpose<perm = [0, 2, 1]>(e) }",
+        [(2, 5, 7), (7, 9)],
+    ),
+    "weights turned": (
+        "(a, b) => (y) { w = Transpose(b) p = MatMul(a, w) y = Tanh(p) }",
+        [(17, 33), (21, 33)],
+    ),
+    "a Gemm with what it adds": (
+        "(a, b, c) => (y) { p = Gemm<alpha = 0.5, beta = 2.0, transB = 1>(a, b, c) y = Relu(p) }",
+        [(6, 10), (12, 10), (6, 1)],
+    ),
+    "a batch of products": (
+        "(a, b, z) => (y) { p = MatMul(a, b) y = Add(p, z) }",
+        [(2, 3, 5, 8), (3, 8, 6), (2, 1, 5, 6)],
+    ),
+    "of several strides": ("(a, b) => (y) { p = MatMul(a, b) y = Neg(p) }", [(2, 3, 5, 8), (2, 1, 8, 6)]),
+    "few rows, whose sums are shared": (
+        "(a, b, z) => (y) { p = MatMul(a, b) y = Sub(z, p) }",
+        [(3, 2048), (2048, 40), (1, 40)],
+    ),
+    "numbers of the operands' type": (
+        "(a, b) => (y) { p = MatMul(a, b) h = Constant<value = float {0.5}>() c = CastLike(h, a) y = Mul(p, c) }",
+        [(3, 5, 16), (16, 24)],
+    ),
+    "a matrix seen as another": (
+        "(a, b) => (y) { n = Constant<value = int64[2] {10, 24}>() f = Reshape(a, n) p = MatMul(f, b) "
+        "h = Constant<value = int64[3] {2, 5, 7}>() r = Reshape(p, h) y = Softplus(r) }",
+        [(2, 5, 4, 6), (24, 7)],
+    ),
+}
+
+
+HALF = ("its heads apart", "few rows, whose sums are shared", "turned as a whole, and itself")
+
+
+def computed(name: str, dtype: type[np.generic] = np.float32, multiprocessors: int = 4) -> tuple[list, list]:  # type: ignore[type-arg]
+    text, shapes = CASES[name]
+    body, rng, device = function(text), np.random.default_rng(7), Emulated()
+    device.multiprocessors = multiprocessors
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    kind = arrays[0].dtype.name
+    made = kernel(body, [kind] * len(arrays), [kind] * len(body.output))({})
+    results = [np.empty(t.shape, t.dtype) for t in made.outputs([TensorType(x.dtype, x.shape) for x in arrays])]
+    with device.fresh(*results):
+        made.launch(device, arrays, results)
+    return results, expected(body, [x.astype(np.float32) for x in arrays])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_computes_what_its_nodes_do(name: str) -> None:
+    for found, wanted in zip(*computed(name), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_half_precision_is_rounded_once(name: str) -> None:
+    for found, wanted in zip(*computed(name, np.float16), strict=True):
+        assert found.dtype == np.float16
+        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("name", ["its heads apart", "a batch of products", "of several strides"])
+def test_the_vendors_product_and_a_pass_over_it_is_the_other_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "vendor")
+    made: list[str] = []
+    launch = Emulated.launch
+
+    def noting(self: Emulated, one: Launch, arguments: Sequence[Argument]) -> None:
+        made.append(one.entry)
+        launch(self, one, arguments)
+
+    monkeypatch.setattr(Emulated, "launch", noting)
+    for found, wanted in zip(*computed(name), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
+    assert made == [AFTER]
+
+
+def test_sums_are_shared_where_there_are_few_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "tiled")
+    body, recorder = function(CASES["few rows, whose sums are shared"][0]), Recorder(132)
+    made, types = kernel(body, ["float32"] * 3, ["float32"])({}), [(3, 2048), (2048, 40), (1, 40)]
+    arrays = [Buffer(ADDRESS, shape, np.dtype(np.float32)) for shape in types]
+    made.launch(recorder, arrays, [Buffer(ADDRESS, (3, 40), np.dtype(np.float32))])
+    assert [one.entry for one in recorder.launches] == ["partial", AFTER]
+    work = made.work([TensorType(x.dtype, x.shape) for x in arrays])
+    assert work.flops >= 2 * 3 * 2048 * 40
+    assert work.written == 3 * 40 * 4
+
+
+def test_indices_of_64_bits_are_the_same_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epilogue, "MOST_NARROW", 1)
+    for found, wanted in zip(*computed("its heads apart"), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
+
+
+def test_nothing_to_multiply_is_nothing_to_launch() -> None:
+    body = function(CASES["any expression of it, with further operands"][0])
+    made, device = kernel(body, ["float32"] * 3, ["float32"])({}), Emulated()
+    arrays = [np.zeros(shape, np.float32) for shape in ((0, 5, 16), (16, 24), (0, 5, 24))]
+    (type,) = made.outputs([TensorType(x.dtype, x.shape) for x in arrays])
+    assert type.shape == (0, 5, 24)
+    made.launch(device, arrays, [np.empty(type.shape, np.float32)])
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "reason"),
+    [
+        ("(a, b) => (y) { p = MatMul(a, b) y = MatMul(p, b) }", [(4, 4), (4, 4)], "second product|computed"),
+        ("(a, b) => (y) { e = Exp(a) y = MatMul(e, b) }", [(4, 4), (4, 4)], "computed"),
+        ("(a, b) => (y) { t = Transpose(a) y = MatMul(t, b) }", [(4, 6), (4, 4)], "turned"),
+        ("(a, b) => (y) { p = MatMul(a, b) t = Transpose(p) y = Add(p, t) }", [(4, 4), (4, 4)], "no one place"),
+        ("(a, b) => (y) { p = MatMul(a, b) y = Concat<axis = 0>(p, a) }", [(4, 4), (4, 4)], "no one place"),
+        ("(a, b, z) => (y) { p = MatMul(a, b) y = Add(p, z) }", [(4, 4), (4, 4), (3, 4, 4)], "no one place"),
+    ],
+)
+def test_what_is_no_pass_over_a_product(text: str, shapes: list[tuple[int, ...]], reason: str) -> None:
+    body = function(text)
+    made = kernel(body, ["float32"] * len(shapes), ["float32"])({})
+    with pytest.raises(KernelError, match=reason):
+        made.outputs([TensorType(np.dtype(np.float32), shape) for shape in shapes])
