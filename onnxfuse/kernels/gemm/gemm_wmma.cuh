@@ -6,7 +6,7 @@ using SlotB = InOrder;
 
 struct Sums {
     static constexpr int DOWN = WARP_M / 16, ACROSS = WARP_N / 16;
-    static constexpr int STRIDE = WARP_N + 4;  // of a warp's row of floats on the way out
+    static constexpr int STRIDE = WARP_N + 8;  // of a row of floats on the way out: four rows of pairs in different banks
 
     nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> at[DOWN][ACROSS];
 

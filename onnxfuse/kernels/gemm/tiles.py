@@ -33,7 +33,7 @@ class Tile:
         pad = 16 // itemsize
         b = self.n * (self.k + pad) if transposed else self.k * (self.n + (pad if itemsize == 2 else 0))
         stages = self.stages * (self.m * (self.k + pad) + b) * itemsize
-        return max(stages, self.threads // 32 * 16 * (self.warp_n + 4) * 4 if itemsize == 2 else 0)
+        return max(stages, self.threads // 32 * 16 * (self.warp_n + 8) * 4 if itemsize == 2 else 0)
 
     def count(self, m: int, n: int) -> int:
         """Tiles of a matrix [m, n]."""

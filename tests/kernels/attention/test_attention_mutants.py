@@ -53,6 +53,9 @@ RUNS = {
     "kept": attended(Case(70, 70, 80, past=128, flat=True, attributes=CAUSAL), HALF),
     "hidden": attended(Case(70, 70, 40, lengths=(3, 0), attributes={**CAUSAL, "nan_to_zero": 1}), HALF),
     "window": attended(Case(100, 150, 40, mask=(2, 2, 100, 150), attributes=WINDOW), HALF),
+    "eights": attended(
+        Case(136, 136, 64, mask=(2, 2, 136, 136), boolean=True, attributes={**CAUSAL, "nan_to_zero": 1}), HALF
+    ),
     "left": attended(Case(100, 150, 40, attributes={"left_window_size": 20}), HALF),
     "boolean": attended(
         Case(70, 131, 40, mask=(70, 131), boolean=True, attributes={"mask_filter_value": -3.0, "is_causal": 1}), HALF
@@ -116,7 +119,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("kept", "older + before * columns, 0", "older, 0"),
     ("kept", "from += APART *", "from += 2 * APART *"),
     ("kept", "first + APART > KEYS && first + threadIdx.x / CHUNKS >= KEYS", "false"),
-    ("kept", "own = threadIdx.x / CHUNKS * WIDTH", "own = threadIdx.x / CHUNKS * COLUMNS"),
+    ("kept", "own = slot_of(threadIdx.x / CHUNKS) * WIDTH", "own = slot_of(threadIdx.x / CHUNKS) * COLUMNS"),
     ("hidden", "if (nan_to_zero && !(total > 0.0f)) return 0.0f;", ""),
     ("window", "return top == minus_infinity() ? 0.0f : top;", "return top;"),
     ("window", "j < at[i / 2] - left", "j <= at[i / 2] - left"),
@@ -127,10 +130,14 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("window", "batch * mask_batch", "batch * mask_head"),
     ("window", "row / group * mask_row", "row / group * mask_key"),
     ("window", "added(to_float(said))", "to_float(said)"),
-    ("window", "first + 8 * n + threadIdx.x % 4 * 2 + i % 2;", "first + 8 * n + threadIdx.x % 4 + i % 2 * 4;"),
+    ("window", "first + key_of(n, i);", "first + 8 * n + threadIdx.x % 4 + i % 2 * 4;"),
+    ("eights", "rows[1] += own;", ""),
+    ("eights", "n / 4 * 32 + 8 * t", "n / 4 * 32 + 4 * t"),
+    ("eights", "slot_of(row) * WIDTH + column, between", "row * WIDTH + column, between"),
+    ("eights", "static_cast<int>(threadIdx.x % 4 * 8)) < keys", "0) < keys"),
     ("boolean", "MASK == BOOLEAN && filler > minus_infinity()", "false"),
     ("boolean", "everything && key + KEYS > total", "false"),
-    ("boolean", "key + 8 * n + lane % 4 * 2 + i % 2 >= total", "key + 8 * n + lane % 4 * 2 + i % 2 > total"),
+    ("boolean", "key + key_of(n, i) >= total", "key + key_of(n, i) > total"),
     ("short", "if (key < keys)", "if (key <= keys)"),
     ("lengths", "min(static_cast<int>(length), total)", "total"),
     ("capped", "unit * (CAPPED ? tanhf(s[n][i] * inner) : s[n][i])", "unit * s[n][i] * inner"),
