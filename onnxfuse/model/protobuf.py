@@ -20,6 +20,8 @@ INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 Buffer: TypeAlias = bytes | mmap
 """What a message is in."""
 _LENGTH_DELIMITED = 2
+MOST = 1 << 22
+"""Fields of one message that are looked at: a file of more has no few large weights, and takes minutes."""
 _Proto = TypeVar("_Proto", bound=Message)
 
 
@@ -113,13 +115,18 @@ def edited(data: Buffer, start: int, end: int, *, number: int, change: Callable[
 
 
 def fields(data: Buffer, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(field number, start, end) of each field of the message in data[at:end], as its headers claim.
+    """(field number, start, end) of each field of the message in data[at:end], as its headers claim; up to what is no
+    field, as a number of 0 is none, and MOST of them at most.
 
     Raises:
         IndexError: `data` ends within a header.
     """
-    while at < end:
+    for _ in range(MOST):
+        if at >= end:
+            return
         tag, start = _read_varint(data, at)
+        if not tag >> 3:
+            return
         match tag & 7:
             case 0:
                 _, stop = _read_varint(data, start)

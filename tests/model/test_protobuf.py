@@ -73,6 +73,19 @@ def test_fields_are_those_of_the_file() -> None:
     assert onnx.GraphProto.FromString(spans[protobuf.GRAPH]) == full().graph
 
 
+def test_zeros_are_no_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was reserved and never filled; and one of more fields than anyone waits for."""
+    data = onnx.NodeProto(name="n", op_type="Add").SerializeToString()
+    assert len([*protobuf.fields(data, 0, len(data))]) == 2
+    assert len([*protobuf.fields(data + bytes(99), 0, len(data) + 99)]) == 2
+    with pytest.raises(IndexError):
+        protobuf.edited(data + bytes(99), 0, len(data) + 99, number=1, change=lambda *_: b"")
+    monkeypatch.setattr(protobuf, "MOST", 1)
+    assert len([*protobuf.fields(data, 0, len(data))]) == 1
+    with pytest.raises(IndexError):
+        protobuf.edited(data, 0, len(data), number=1, change=lambda *_: b"")
+
+
 def test_unwanted_messages_go_at_once_and_the_others_keep_their_order() -> None:
     graph = onnx.GraphProto()
     for number in range(9):
