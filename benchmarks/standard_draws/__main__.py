@@ -21,9 +21,8 @@ from typing import Any
 import onnx
 
 from benchmarks.random_graphs.build import Seeded
-from benchmarks.random_graphs.shrink import fused
 
-from .judge import FOLDED, IMPOSSIBLE, LEFT, NEWEST, REFUSED, TARGETS, WRONG, Verdict, draw, expansion, judged
+from .judge import FOLDED, IMPOSSIBLE, LEFT, REFUSED, TARGETS, WRONG, Verdict, draw, expansion, judged, lowered
 from .oracle import NEWEST_OPSETS
 from .table import DRAWERS
 
@@ -75,7 +74,7 @@ def _show(seed: int, ops: Sequence[str]) -> int:
     model = expansion(drawn, deep)
     print(onnx.printer.to_text(model))
     for target in TARGETS:
-        print(f"{target}:", onnx.printer.to_text(fused(model, target, NEWEST.get(target)).graph))
+        print(f"{target}:", onnx.printer.to_text(lowered(drawn, model, target).graph))
     verdict = judged(drawn, deep=deep)
     print(verdict.outcome, verdict.reason)
     return int(verdict.outcome == WRONG)
