@@ -225,8 +225,13 @@ def swapped(rank: int) -> tuple[int, ...]:
 
 
 def _transpose_product(terms: Terms, x: Term, shape: Shape) -> Term | None:
-    """(a @ b)^T as b^T @ a^T where that leaves fewer views; a Transpose that moves a dim of 1 is a Reshape."""
+    """(a @ b)^T as b^T @ a^T where that leaves fewer views; a Transpose that moves a dim of 1 is a Reshape.
+
+    A weight stays behind the batches that it is for: before them onnxruntime multiplies each by itself, and refuses a
+    batch of none."""
     if any(a.shape is None or len(a.shape) < 2 for a in x.args) or x.args[0].op in SOFTMAX:
+        return None
+    if len(x.args[1].shape or ()) < len(x.args[0].shape or ()):
         return None
     flipped = [transpose(terms, a, swapped(len(a.shape or ()))) for a in reversed(x.args)]
     before, after = (

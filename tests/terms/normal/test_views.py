@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from onnxfuse.terms.normal.normal import expand, repeat
-from tests.terms.normal.space import BOOL, INT64, Space, b, d, h, s
+from tests.terms.normal.space import BOOL, FLOAT, INT64, Space, b, d, h, s
 
 
 def test_reshapes_have_one_spelling_and_cancel(t: Space) -> None:
@@ -33,6 +35,15 @@ def test_a_transpose_moves_inside_what_it_commutes_with(t: Space) -> None:
     assert t.transpose(t.slice(y, 1, 1, 3), 0, 2, 1, 3) is t.slice(t.reshape(y, 2, 1, 5, 4), 2, 1, 3)
     merged = t.transpose(t.reshape(x, 2, 5, 12), 0, 2, 1)
     assert merged is t.reshape(t.transpose(x, 0, 2, 3, 1), 2, 12, 5)
+
+
+def test_a_product_is_transposed_by_its_operands_but_no_weight_comes_before_batches(t: Space) -> None:
+    x, y = t.input("x", b, 4, 5), t.input("y", b, 3, 4)
+    product = t.op("MatMul", t.transpose(x, 0, 2, 1), t.transpose(y, 0, 2, 1))
+    assert t.transpose(product, 0, 2, 1) is t.op("MatMul", y, x)
+    ones = t.input("o", b, s, 1, 1)
+    kept = t.op("MatMul", ones, t.terms.constant(np.array([[2.5]], np.float32), FLOAT))
+    assert t.transpose(kept, 0, 1, 3, 2) is kept
 
 
 def test_slices_compose_and_cancel(t: Space) -> None:
