@@ -131,5 +131,11 @@ def test_what_is_no_view_is_said() -> None:
         moved("Reshape", (2, 3), np.array([4]))
     with pytest.raises(KernelError, match="no dimension that"):
         moved("Reshape", (2, 3), np.array([2, 3, 0]))
+    with pytest.raises(KernelError, match="cannot be joined along axis 1"):
+        moved("Concat", (2, 3), (3, 3), axis=-1)
+    with pytest.raises(KernelError, match=r"axis 1 of a tensor of shape \(2, 3\) has no parts of \[2, 2\]"):
+        moved("Split", (2, 3), np.array([2, 2]), outputs=2, axis=-1)
+    with pytest.raises(KernelError, match="lead outside"):
+        moved("GatherElements", (2, 3), np.zeros((3, 2), np.int64), axis=1)
     with pytest.raises(KernelError, match="Gather lacks input 1"):
         moved("Gather", (2, 3))
