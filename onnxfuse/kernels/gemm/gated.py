@@ -52,7 +52,8 @@ def gate(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: 
         raise KernelError("one of its parts is wider than the other")
     if a.dtype.name not in REAL or a.dtype != b.dtype:
         raise KernelError("operands must have one real element type")
-    result(a.shape, b.shape, found.transposed)
+    if found.rank > len(result(a.shape, b.shape, found.transposed)):
+        raise KernelError(f"numbers of {found.rank} dimensions with products of {list(a.shape)}")
     return found
 
 
@@ -144,7 +145,7 @@ class Gated:
             Launch(source, "gated", (blocks,), (tile.threads,), tile.shared(itemsize, own.transposed)),
             (own.a, own.b, own.c),
             tuple(map(np.int32, (rows, width, n, k, one, other))),
-            apart(self.body, types, outputs),
+            apart(self.body, types, inputs, outputs),
             which,
         )
 

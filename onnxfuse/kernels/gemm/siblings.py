@@ -56,6 +56,8 @@ def family(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs
         if len(b.shape) != 2:
             raise KernelError(f"weights of {len(b.shape)} dimensions, not of 2")
         shape = result(a.shape, b.shape, each.transposed)
+        if each.rank > len(shape):
+            raise KernelError(f"numbers of {each.rank} dimensions with a product {list(shape)}")
         _, width = span(each.part, shape[-1], len(shape))
         long = shape[-1] if each.whole_bias else width
         bias = inputs[each.bias] if each.bias else TensorType(a.dtype, (long,))
@@ -87,8 +89,8 @@ class Siblings:
         return tuple(made)
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        given = [array for array in (*inputs, *outputs) if array is not None]
-        key = (device.multiprocessors, *((x.shape, x.dtype.num, address(x) % ACCESS) for x in given))
+        given = (None if x is None else (x.shape, x.dtype.num, address(x) % ACCESS) for x in (*inputs, *outputs))
+        key = (device.multiprocessors, *given)
         if key not in self._plans:
             if len(self._plans) >= KNOWN:
                 self._plans.clear()
@@ -153,7 +155,7 @@ class Siblings:
             return None
         made = _plan(arrays[each[0].member.a], each, multiprocessors)
         separate = any(one.member.part for one in each)
-        return replace(made, separate=apart(self.body, known, outputs)) if separate else made
+        return replace(made, separate=apart(self.body, known, inputs, outputs)) if separate else made
 
 
 @dataclass(frozen=True, slots=True)
