@@ -170,9 +170,16 @@ def _slice(call: Call) -> list[Value]:
     axes, steps = call.integers(3, "axes") or list(range(len(starts))), call.integers(4, "steps") or [1] * len(starts)
     shape, first, by = list(x.shape), [0] * len(x.shape), [1] * len(x.shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        taken = range(x.shape[axis])[slice(start, None if step < 0 and end < -x.shape[axis] else end, step)]
+        taken = _taken(start, end, step, x.shape[axis])
         shape[axis], first[axis % len(shape)], by[axis % len(shape)] = len(taken), taken.start, step
     return _sliced(x, tuple(shape), first, by)
+
+
+def _taken(start: int, end: int, step: int, extent: int) -> range:
+    """What a Slice takes of an axis: backwards it begins inside, where Python takes nothing."""
+    low, high = (0, extent) if step > 0 else (-1, extent - 1)
+    start, end = (at + extent if at < 0 else at for at in (start, end))
+    return range(min(max(start, 0), high), min(max(end, low), high), step)
 
 
 def _sliced(x: Value, shape: Shape, first: Sequence[int], by: Sequence[int]) -> list[Value]:

@@ -68,6 +68,10 @@ VIEWS: dict[str, tuple[Callable[[], list[np.ndarray]], np.ndarray | list[np.ndar
     "Transpose of all": (lambda: moved("Transpose", X.shape), X.T),
     "Expand": (lambda: moved("Expand", (3, 1), np.array([2, 1, 4])), np.broadcast_to(places((3, 1)), (2, 3, 4))),
     "Tile": (lambda: moved("Tile", (2, 3), np.array([2, 2])), np.tile(places((2, 3)), (2, 2))),
+    "Slice backwards from in front of the first": (
+        lambda: moved("Slice", X.shape, np.array([-9]), np.array([-(2**62)]), np.array([-1]), np.array([-1])),
+        X[..., :1],
+    ),
     "Slice": (
         lambda: moved("Slice", X.shape, np.array([3, 1]), np.array([-5, 3]), np.array([-1, 1]), np.array([-2, 1])),
         X[:, 1:3, 3::-2],
