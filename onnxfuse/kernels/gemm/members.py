@@ -14,8 +14,12 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.pointwise.device_function import device_function
 from onnxfuse.kernels.pointwise.expressions.moves import MOVES
+from onnxfuse.kernels.pointwise.expressions.scalars import Scalars
+from onnxfuse.kernels.pointwise.expressions.trace import trace
+from onnxfuse.kernels.pointwise.expressions.values import Value, computed_type
 
 from .parts import Part, taken_apart
 from .source import PRODUCT, Epilogue
@@ -47,6 +51,8 @@ class Member:
     """Whether the bias is of all columns, though the product has some."""
     rank: int = 0
     """Dimensions of the result at least: those of the numbers that are put together with the product."""
+    nodes: tuple[NodeProto, ...] = ()
+    """What is done to the product."""
 
 
 def members(nodes: Sequence[NodeProto], inputs: Sequence[str], outputs: Sequence[str]) -> list[Member]:
@@ -148,7 +154,7 @@ def _member(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str, part
     if len(set(early)) > 1:
         raise KernelError(f"{bias} is read before columns are taken apart and behind it")
     own = _epilogue(after, name, bias, output)
-    return Member(name, a, b, bias, turned, own, output == name, part, any(early), _rank(after))
+    return Member(name, a, b, bias, turned, own, output == name, part, any(early), _rank(after), tuple(after))
 
 
 def _operands(nodes: Sequence[NodeProto], inputs: Sequence[str], product: NodeProto) -> tuple[str, str, bool]:
@@ -169,6 +175,20 @@ def _behind(nodes: Sequence[NodeProto], output: str) -> list[NodeProto]:
             found.append(node)
             wanted.update(() if node.op_type == PRODUCT else elements_read(node))
     return found[::-1]
+
+
+def result_type(
+    nodes: Sequence[NodeProto], types: Mapping[str, TensorType], products: Sequence[str], a: str, output: str
+) -> np.dtype[np.generic]:
+    """The element type of what is done to products of `a`; `types` are those of the body's operands."""
+    scalars = Scalars()
+
+    def single(name: str, dtype: np.dtype[np.generic]) -> Value:
+        return Value((), dtype, lambda *_: scalars.argument(name, computed_type(dtype)))
+
+    given = {name: single(name, kind.dtype) for name, kind in types.items()}
+    given |= {name: single(name, types[a].dtype) for name in products}
+    return given[output].dtype if output in given else trace(scalars, nodes, given, [output])[0].dtype
 
 
 def _rank(nodes: Sequence[NodeProto]) -> int:

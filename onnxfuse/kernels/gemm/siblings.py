@@ -38,7 +38,7 @@ from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
 from .autotune import TILED, VENDOR, Class, choose
-from .members import Member, members
+from .members import Member, members, result_type
 from .parts import span
 from .plan import MOST_BLOCKS, Pass, Result, finish_pass
 from .source import siblings
@@ -51,7 +51,7 @@ MOST = 2**30
 def family(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> list[Member]:
     """The products of a body, whose operands fit to each other.  Raises KernelError for what is no such family."""
     found = members(nodes, list(inputs), outputs)
-    for each in found:
+    for each, output in zip(found, outputs, strict=True):
         a, b = inputs[each.a], inputs[each.b]
         if len(b.shape) != 2:
             raise KernelError(f"weights of {len(b.shape)} dimensions, not of 2")
@@ -65,6 +65,8 @@ def family(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs
             raise KernelError(f"bias of shape {list(bias.shape)} is not one row for a product {list(shape)}")
         if a.dtype.name not in REAL or {b.dtype, bias.dtype} != {a.dtype}:
             raise KernelError("operands must have one real element type")
+        if result_type(each.nodes, inputs, [each.product], each.a, output) != a.dtype:
+            raise KernelError(f"{output} has not the element type of the products")
     return found
 
 
