@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -143,25 +145,63 @@ def checkout(folder: Path, needs: str) -> Path:
     return folder
 
 
-def test_a_new_checkout_gets_the_packages_of_the_last_one_but_not_the_project(tmp_path: Path) -> None:
-    def run(command: str, where: Path) -> None:
-        environment = os.environ | {"PYTHON": sys.executable, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-        subprocess.run([where / ".ci" / "packages", command], env=environment, check=True)
+def packages(command: str, where: Path) -> None:
+    """Keep the packages of a checkout, or restore them, in a cache beside it."""
+    environment = os.environ | {"PYTHON": sys.executable, "XDG_CACHE_HOME": str(where.parent / "cache")}
+    subprocess.run([where / ".ci" / "packages", command], env=environment, check=True)
 
+
+def installed(where: Path) -> Path:
+    """A checkout's packages."""
+    (found,) = (where / ".venv" / "lib").glob("python*/site-packages")
+    return found
+
+
+def test_packages_that_were_half_restored_are_restored_anew(tmp_path: Path) -> None:
+    old, new = (checkout(tmp_path / name, "a") for name in ("old", "new"))
+    venv.create(old / ".venv", with_pip=False)
+    for name in ("numbers.py", "letters.py"):
+        (installed(old) / name).write_text("one = 1")
+    (old / ".venv" / "bin" / "tool").write_text(f"#!{old}/.venv/bin/python\nprint(1)\n")
+    packages("keep", old)
+    packages("restore", new)
+    assert not (new / ".venv" / "restoring").exists()
+    (installed(new) / "letters.py").unlink()
+    (new / ".venv" / "restoring").touch()  # as a process leaves it that is killed
+    packages("restore", new)
+    assert sorted(path.name for path in installed(new).iterdir()) == ["letters.py", "numbers.py"]
+
+
+def test_whoever_restores_packages_waits_for_those_who_keep_them(tmp_path: Path) -> None:
+    old, new = (checkout(tmp_path / name, "a") for name in ("old", "new"))
+    venv.create(old / ".venv", with_pip=False)
+    (old / ".venv" / "bin" / "tool").write_text(f"#!{old}/.venv/bin/python\nprint(1)\n")
+    packages("keep", old)
+    lock = tmp_path / "cache" / "onnxfuse" / "packages" / ".lock"
+    with lock.open() as held, ThreadPoolExecutor() as pool:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waiting = pool.submit(packages, "restore", new)
+        assert not wait([waiting], timeout=0.5).done
+        assert not (new / ".venv").exists()
+        fcntl.flock(held, fcntl.LOCK_UN)
+        waiting.result()
+    assert (new / ".venv" / "bin" / "tool").exists()
+
+
+def test_a_new_checkout_gets_the_packages_of_the_last_one_but_not_the_project(tmp_path: Path) -> None:
     old, new, other = (checkout(tmp_path / name, needs) for name, needs in (("old", "a"), ("new", "a"), ("other", "b")))
-    run("restore", old)
+    packages("restore", old)
     assert not (old / ".venv").exists(), "nothing is kept yet"
     venv.create(old / ".venv", with_pip=False)
-    (packages,) = (old / ".venv" / "lib").glob("python*/site-packages")
-    (packages / "numbers.py").write_text("one = 1")
-    (packages / "_editable_impl_onnxfuse.pth").write_text(str(old))
+    (installed(old) / "numbers.py").write_text("one = 1")
+    (installed(old) / "_editable_impl_onnxfuse.pth").write_text(str(old))
     (old / ".venv" / "bin" / "tool").write_text(f"#!{old}/.venv/bin/python\nprint(1)\n")
-    run("keep", old)
-    run("restore", new)
-    run("restore", other)
-    (there,) = (new / ".venv" / "lib").glob("python*/site-packages")
+    packages("keep", old)
+    packages("restore", new)
+    packages("restore", other)
+    there = installed(new)
     assert [path.name for path in there.iterdir()] == ["numbers.py"]
-    assert (there / "numbers.py").samefile(packages / "numbers.py")
+    assert (there / "numbers.py").samefile(installed(old) / "numbers.py")
     assert (new / ".venv" / "bin" / "tool").read_text() == f"#!{new}/.venv/bin/python\nprint(1)\n"
     assert (old / ".venv" / "bin" / "tool").read_text() == f"#!{old}/.venv/bin/python\nprint(1)\n"
     assert not (other / ".venv").exists(), "what it needs is something else"

@@ -132,6 +132,8 @@ class Library:
         asked = "\n".join(f"{code:x}" for code in codes)
         told = subprocess.run(command, input=asked, capture_output=True, text=True).stdout
         parts = re.split(r"^0x[0-9a-f]+\n", told, flags=re.MULTILINE)[1:]
+        if len(parts) != len(codes):  # it does not understand the library, or failed
+            return [f"code {code:x}" for code in codes]
         return [_line(code, part) for code, part in zip(codes, parts, strict=True)]
 
 

@@ -15,6 +15,7 @@ from onnxfuse.kernels.device.products import result
 from onnxfuse.kernels.pointwise.loops import Loop, loops
 from onnxfuse.model.graph import REGION
 
+from .members import elements_read
 from .source import PRODUCT
 
 BEGIN = 256
@@ -50,7 +51,12 @@ class Apart:
                 device.launch(loop.launch(device.multiprocessors), [*taken, *loop.parameters])
 
 
-def apart(body: FunctionProto, types: Mapping[str, TensorType], outputs: Sequence[Array | None]) -> Apart:
+def apart(
+    body: FunctionProto,
+    types: Mapping[str, TensorType],
+    inputs: Sequence[Array | None],
+    outputs: Sequence[Array | None],
+) -> Apart:
     """The launches for a region whose products are of its operands."""
     turned = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Transpose"}
     products: list[tuple[Product, str, str, TensorType, int]] = []
@@ -65,10 +71,10 @@ def apart(body: FunctionProto, types: Mapping[str, TensorType], outputs: Sequenc
             products.append((Product(rows, columns, types[a].shape[-1], transposed), a, b, kind, first))
             made[node.output[0]] = kind
             first += -(-nbytes(kind) // BEGIN) * BEGIN
-    operands = {name for _, a, b, *_ in products for name in (a, b)}  # asked for their types alone
-    rest = {name: TensorType(kind.dtype, ()) if name in operands else kind for name, kind in types.items()}
     after = [node for node in body.node if node.op_type != PRODUCT and node.output[0] not in turned]
+    read = {name for node in after for name in elements_read(node)}  # other operands are asked for their types alone
+    rest = {name: kind if name in read else TensorType(kind.dtype, ()) for name, kind in types.items()}
     wanted = [name if y is not None else "" for name, y in zip(body.output, outputs, strict=True)]
-    wide = not any(address(y) % ACCESS for y in outputs if y is not None)
+    wide = not any(address(x) % ACCESS for x in (*inputs, *outputs) if x is not None)
     found = loops(REGION, after, made | rest, wanted, wide)[1]
     return Apart(tuple(products), first, tuple(found), tuple(types), tuple(body.output))

@@ -76,8 +76,8 @@ class Class(NamedTuple):
     access: int
     """Bytes of the narrowest access to a, b or y."""
     epilogue: str = ""
-    """As `cublaslt.name` has it: the forms of all others do not depend on it.  Of several products of one operand, how
-    many: n is that of all."""
+    """As `cublaslt.name` has it: the forms of all others do not depend on it.  Of a region, whose vendor's form is a
+    product and a pass, that word; of several products of one operand, how many: n is that of all."""
 
     @classmethod
     def of(cls, product: Product, count: int, dtype: str, access: int, epilogue: str = "") -> Class:
@@ -98,7 +98,8 @@ def _bucket(size: int) -> int:
 @cache
 def _digest() -> str:
     """What verdicts on our kernels depend on: their text, and that of what chooses tiles and launches them."""
-    files = [Source.file(name).text for name in ("gemm.cu", "gemm_epilogue.cu", "gemm_gated.cu", "gemm_siblings.cu")]
+    kinds = ("gemm", "gemm_epilogue", "gemm_gated", "gemm_region", "gemm_siblings")
+    files = [Source.file(f"{kind}.cu").text for kind in kinds]
     files += [Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in LAUNCHING]
     return hashlib.sha256("".join(files).encode()).hexdigest()[:8]
 

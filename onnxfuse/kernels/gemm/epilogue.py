@@ -8,7 +8,7 @@ may be written with its heads apart.  What is read under a condition is left to 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -51,6 +51,7 @@ class _Product(Matrix):
     a: Operand | None = None
     b: Operand | None = None
     scale: float = 1.0
+    dtype: np.dtype[np.generic] = field(default_factory=lambda: np.dtype(np.float32))
 
     def meet(self, call: Call) -> list[Value]:
         """The product.  Raises KernelError for a second one, and for one of what does not lie in memory."""
@@ -67,17 +68,17 @@ class _Product(Matrix):
         self.a, self.b = self._operand(x, False), self._operand(y, transposed)
         if self.a.turned:
             raise PlaceError(f"{call.op} of what is turned")
-        self.scale = float(call.attributes.get("alpha", 1.0))
+        self.scale, self.dtype = float(call.attributes.get("alpha", 1.0)), x.dtype
         made = self.result(shape, x.dtype, self.place)
         return [self._added(call, made) if call.op == "Gemm" and call.given(2) else made]
 
     def _operand(self, value: Value, transposed: bool) -> Operand:
         """Where an operand lies that the product reads as it is, or `transposed`."""
-        if not self.rows * self.columns:
+        if not self.rows * self.columns * value.size:
             return Operand(0, value.shape, transposed)  # nobody reads it
         own = tuple(variable(f"c{axis}", n) for axis, n in enumerate(value.shape))
-        element = value.at(own) if value.size else None
-        if element is None or element.kind != "load" or element.payload[2] or element.payload[3] != value.size:
+        element = value.at(own)
+        if element.kind != "load" or element.payload[2] or element.payload[3] != value.size:
             raise PlaceError("an operand of the product is computed, or a part of what lies in memory")
         number, offset, *_ = element.payload
         if self.inputs[number].dtype != value.dtype:
@@ -156,7 +157,7 @@ def product(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], output
         made.a,
         made.b,
         made.scale,
-        made.inputs[made.a.number].dtype,
+        made.dtype,
         made.rows,
         made.columns,
         tuple(kinds),

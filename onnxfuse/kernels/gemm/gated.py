@@ -34,7 +34,7 @@ from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
 from .autotune import TILED, VENDOR, Class, choose
-from .members import Gate, gate_of
+from .members import Gate, gate_of, result_type
 from .parts import span
 from .plan import MOST_BLOCKS
 from .siblings import MOST
@@ -52,7 +52,10 @@ def gate(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: 
         raise KernelError("one of its parts is wider than the other")
     if a.dtype.name not in REAL or a.dtype != b.dtype:
         raise KernelError("operands must have one real element type")
-    result(a.shape, b.shape, found.transposed)
+    if result_type(found.after, inputs, [found.first, found.second], found.a, outputs[0]) != a.dtype:
+        raise KernelError(f"{outputs[0]} has not the element type of the products")
+    if found.rank > len(result(a.shape, b.shape, found.transposed)):
+        raise KernelError(f"numbers of {found.rank} dimensions with products of {list(a.shape)}")
     return found
 
 
@@ -144,7 +147,7 @@ class Gated:
             Launch(source, "gated", (blocks,), (tile.threads,), tile.shared(itemsize, own.transposed)),
             (own.a, own.b, own.c),
             tuple(map(np.int32, (rows, width, n, k, one, other))),
-            apart(self.body, types, outputs),
+            apart(self.body, types, inputs, outputs),
             which,
         )
 

@@ -1,7 +1,8 @@
 """Products of one operand, read from the body of a region: what each multiplies with, and what is done to it.
 
 A body is such a family where each of its outputs is elementwise in one product of the same operand a, a row of bias,
-and numbers.  That is all that is asked of it: whatever rule or exporter wrote an activation, its nodes say what it is.
+and numbers.  Views between are none: what has one element in its hand knows no shape.  That is all that is asked of it:
+whatever rule or exporter wrote an activation, its nodes say what it is.
 """
 
 from __future__ import annotations
@@ -13,11 +14,18 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.pointwise.device_function import device_function
+from onnxfuse.kernels.pointwise.expressions.moves import MOVES
+from onnxfuse.kernels.pointwise.expressions.scalars import Scalars
+from onnxfuse.kernels.pointwise.expressions.trace import trace
+from onnxfuse.kernels.pointwise.expressions.values import Value, computed_type
 
 from .parts import Part, taken_apart
 from .source import PRODUCT, Epilogue
 
+SHAPED = frozenset((*MOVES, "ConstantOfShape", "Shape", "Size"))
+"""Ops whose results are a matter of shapes: of a single element they would be something else."""
 MOST = 16
 """Most products of one launch: their pointers are its arguments."""
 
@@ -41,6 +49,10 @@ class Member:
     """The columns that it has of a product with b; None: all of them."""
     whole_bias: bool = False
     """Whether the bias is of all columns, though the product has some."""
+    rank: int = 0
+    """Dimensions of the result at least: those of the numbers that are put together with the product."""
+    nodes: tuple[NodeProto, ...] = ()
+    """What is done to the product."""
 
 
 def members(nodes: Sequence[NodeProto], inputs: Sequence[str], outputs: Sequence[str]) -> list[Member]:
@@ -80,6 +92,8 @@ class Gate:
     """A struct `Gate` that makes one element of two."""
     flops: int
     """For each element of the result, about."""
+    rank: int = 0
+    """As that of a Member."""
 
 
 def is_family(nodes: Sequence[NodeProto]) -> bool:
@@ -102,7 +116,7 @@ def gate_of(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> G
     if len(products) != 2:
         raise KernelError(f"{output} is not computed of two products")
     after = [node for node in behind if node.op_type != PRODUCT]
-    if rows := sorted({name for node in after for name in _read(node)}.intersection(inputs)):
+    if rows := sorted({name for node in after for name in elements_read(node)}.intersection(inputs)):
         raise KernelError(f"{output} is computed of {' and '.join(rows)} besides its products")
     (a, b, turned), (other, c, also) = (_operands(nodes, inputs, product) for product in products)
     if a != other:
@@ -121,7 +135,7 @@ def gate_of(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> G
 """
     flops = sum(node.op_type != "Constant" for node in after)
     own = parts.get(first), parts.get(second)
-    return Gate(a, b, c, first, second, turned, own, tuple(after), function + struct, flops)
+    return Gate(a, b, c, first, second, turned, own, tuple(after), function + struct, flops, _rank(after))
 
 
 def _member(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str, parts: Mapping[str, Part]) -> Member:
@@ -132,15 +146,15 @@ def _member(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str, part
     product = products[0]
     a, b, turned = _operands(nodes, inputs, product)
     after = [node for node in behind if node is not product]
-    rows = sorted({name for node in after for name in _read(node)}.intersection(inputs))
+    rows = sorted({name for node in after for name in elements_read(node)}.intersection(inputs))
     if len(rows) > 1:
         raise KernelError(f"{output} is computed of {' and '.join(rows)} besides its product")
     name, bias, part = product.output[0], "".join(rows), parts.get(product.output[0])
-    early = [part is not None and node.output[0] in part.made for node in after if bias in _read(node)]
+    early = [part is not None and node.output[0] in part.made for node in after if bias in elements_read(node)]
     if len(set(early)) > 1:
         raise KernelError(f"{bias} is read before columns are taken apart and behind it")
     own = _epilogue(after, name, bias, output)
-    return Member(name, a, b, bias, turned, own, output == name, part, any(early))
+    return Member(name, a, b, bias, turned, own, output == name, part, any(early), _rank(after), tuple(after))
 
 
 def _operands(nodes: Sequence[NodeProto], inputs: Sequence[str], product: NodeProto) -> tuple[str, str, bool]:
@@ -159,11 +173,30 @@ def _behind(nodes: Sequence[NodeProto], output: str) -> list[NodeProto]:
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.output):
             found.append(node)
-            wanted.update(() if node.op_type == PRODUCT else _read(node))
+            wanted.update(() if node.op_type == PRODUCT else elements_read(node))
     return found[::-1]
 
 
-def _read(node: NodeProto) -> Sequence[str]:
+def result_type(
+    nodes: Sequence[NodeProto], types: Mapping[str, TensorType], products: Sequence[str], a: str, output: str
+) -> np.dtype[np.generic]:
+    """The element type of what is done to products of `a`; `types` are those of the body's operands."""
+    scalars = Scalars()
+
+    def single(name: str, dtype: np.dtype[np.generic]) -> Value:
+        return Value((), dtype, lambda *_: scalars.argument(name, computed_type(dtype)))
+
+    given = {name: single(name, kind.dtype) for name, kind in types.items()}
+    given |= {name: single(name, types[a].dtype) for name in products}
+    return given[output].dtype if output in given else trace(scalars, nodes, given, [output])[0].dtype
+
+
+def _rank(nodes: Sequence[NodeProto]) -> int:
+    """The most dimensions of the constants among nodes."""
+    return max((len(a.t.dims) for node in nodes if node.op_type == "Constant" for a in node.attribute), default=0)
+
+
+def elements_read(node: NodeProto) -> Sequence[str]:
     """What a node reads the elements of: CastLike asks its second operand for its type alone."""
     return list(node.input[:1] if node.op_type == "CastLike" else node.input)
 
@@ -193,6 +226,8 @@ def _epilogue(nodes: Sequence[NodeProto], product: str, bias: str, output: str) 
 def _scalars(name: str, nodes: Sequence[NodeProto], given: dict[str, str], output: str) -> tuple[str, str]:
     """Nodes as a device function of single elements, and the arguments of a call: those that are `given` under their
     names there, and 0 for what is asked for its type alone."""
+    if views := [node.op_type for node in nodes if node.op_type in SHAPED]:
+        raise KernelError(f"{views[0]} behind a product is not of single elements")
     names, asked = {"": "", **given}, list[str]()
     renamed: list[NodeProto] = []
     for node in nodes:

@@ -57,6 +57,8 @@ def taken_apart(nodes: Sequence[NodeProto]) -> tuple[list[NodeProto], dict[str, 
         before = list(_before(made, node.input[0]))[::-1]
         if sum(each.op_type == PRODUCT for each in before) != 1:
             raise KernelError("what is taken apart is not one product")
+        if any(each.output[0] in parts for each in before):
+            raise KernelError("a part of a product is taken apart once more")
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         sizes = _sizes(nodes, node)
         for number, output in enumerate(node.output):

@@ -189,7 +189,8 @@ def _planned(multiprocessors: int, traced: Traced, a: Array, b: Array) -> _Plan:
         vector_of(SUM, [one.n], ()),
     )
     access = min(vectors.a, vectors.b) * itemsize
-    return _Plan(traced, found, Class.of(one, len(found), traced.dtype.name, access), vectors, multiprocessors)
+    which = Class.of(one, len(found), traced.dtype.name, access, "region")
+    return _Plan(traced, found, which, vectors, multiprocessors)
 
 
 def base(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> type[Kernel]:

@@ -38,7 +38,7 @@ from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
 from .autotune import TILED, VENDOR, Class, choose
-from .members import Member, members
+from .members import Member, members, result_type
 from .parts import span
 from .plan import MOST_BLOCKS, Pass, Result, finish_pass
 from .source import siblings
@@ -51,11 +51,13 @@ MOST = 2**30
 def family(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> list[Member]:
     """The products of a body, whose operands fit to each other.  Raises KernelError for what is no such family."""
     found = members(nodes, list(inputs), outputs)
-    for each in found:
+    for each, output in zip(found, outputs, strict=True):
         a, b = inputs[each.a], inputs[each.b]
         if len(b.shape) != 2:
             raise KernelError(f"weights of {len(b.shape)} dimensions, not of 2")
         shape = result(a.shape, b.shape, each.transposed)
+        if each.rank > len(shape):
+            raise KernelError(f"numbers of {each.rank} dimensions with a product {list(shape)}")
         _, width = span(each.part, shape[-1], len(shape))
         long = shape[-1] if each.whole_bias else width
         bias = inputs[each.bias] if each.bias else TensorType(a.dtype, (long,))
@@ -63,6 +65,8 @@ def family(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs
             raise KernelError(f"bias of shape {list(bias.shape)} is not one row for a product {list(shape)}")
         if a.dtype.name not in REAL or {b.dtype, bias.dtype} != {a.dtype}:
             raise KernelError("operands must have one real element type")
+        if result_type(each.nodes, inputs, [each.product], each.a, output) != a.dtype:
+            raise KernelError(f"{output} has not the element type of the products")
     return found
 
 
@@ -87,8 +91,8 @@ class Siblings:
         return tuple(made)
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        given = [array for array in (*inputs, *outputs) if array is not None]
-        key = (device.multiprocessors, *((x.shape, x.dtype.num, address(x) % ACCESS) for x in given))
+        given = (None if x is None else (x.shape, x.dtype.num, address(x) % ACCESS) for x in (*inputs, *outputs))
+        key = (device.multiprocessors, *given)
         if key not in self._plans:
             if len(self._plans) >= KNOWN:
                 self._plans.clear()
@@ -153,7 +157,7 @@ class Siblings:
             return None
         made = _plan(arrays[each[0].member.a], each, multiprocessors)
         separate = any(one.member.part for one in each)
-        return replace(made, separate=apart(self.body, known, outputs)) if separate else made
+        return replace(made, separate=apart(self.body, known, inputs, outputs)) if separate else made
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,8 +104,8 @@ class _Row(Matrix):
 
     def _matrix(self, x: Value, axis: int) -> None:
         self.rows, self.columns = prod(x.shape[:axis]), prod(x.shape[axis:])
-        if not self.rows * self.columns or self.columns >= NARROW_LIMIT:
-            raise KernelError(f"{self.rows} rows of {self.columns} elements are nothing to reduce, or too long")
+        if self.columns >= NARROW_LIMIT:
+            raise KernelError(f"rows of {self.columns} elements are too long")
 
     def _reduction(self, call: Call, x: Value) -> list[Value]:
         rank, given = len(x.shape), call.integers(1, "axes")
@@ -139,8 +139,8 @@ class _Row(Matrix):
 def rows(
     nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
 ) -> tuple[tuple[TensorType, ...], list[RowLoop]]:
-    """The types of the outputs of some nodes, one of which reduces rows, and the launch that computes them; an output
-    named "" is not wanted.  Raises KernelError."""
+    """The types of the outputs of some nodes, one of which reduces rows, and the launch that computes them, none where
+    they are empty; an output named "" is not wanted.  Raises KernelError."""
     scalars = Scalars()
     row = _Row(scalars)
     given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
@@ -151,6 +151,10 @@ def rows(
     found = places(row, ROWS, nodes, values)
     wanted = {k: (values[name], found.get(name)) for k, name in enumerate(outputs) if name}
     types = tuple(TensorType(value.dtype, value.shape) for value, _ in wanted.values())
+    if not row.rows * row.columns:
+        if any(value.size for value, _ in wanted.values()):
+            raise KernelError(f"{row.rows} rows of {row.columns} elements are nothing to reduce")
+        return types, []
     return types, [_loop(row, list(inputs.values()), wanted)]
 
 

@@ -155,3 +155,9 @@ def test_a_part_that_is_read_from_the_first_column_is_caught() -> None:
 def test_weights_of_two_shapes() -> None:
     with pytest.raises(KernelError, match="two matrices of one shape"):
         gated(SWIGLU).outputs(types(arrays([(4, 8), (8, 8), (8, 1)], FLOAT)))
+
+
+def test_a_result_of_another_type() -> None:
+    text = "Region_1 (x0, x1, x2) => (y0) { a = MatMul(x0, x1) b = MatMul(x0, x2) y0 = Greater(a, b) }"
+    with pytest.raises(KernelError, match="y0 has not the element type of the products"):
+        gated(text).outputs([TensorType(FLOAT, shape) for shape in ((4, 8), (8, 3), (8, 3))])

@@ -65,6 +65,12 @@ REFUSED = {
     "what Relu gives": "(x0, x1) => (y0) { w = Relu(x1) y0 = MatMul(x0, w) }",
     "what Transpose gives": "(x0, x1) => (y0) { w = Transpose<perm = [0, 1]>(x1) y0 = MatMul(x0, w) }",
     "Softmax is neither": "(x0, x1) => (y0) { a = MatMul(x0, x1) y0 = Softmax(a) }",
+    "Unsqueeze behind": "(x0, x1) => (y0) { axis = Constant<value: tensor = int64[1] {0}> () "
+    "a = MatMul(x0, x1) b = Unsqueeze(a, axis) y0 = Relu(b) }",
+    "Reshape behind": "(x0, x1) => (y0) { all = Constant<value: tensor = int64[1] {-1}> () "
+    "a = MatMul(x0, x1) b = Reshape(a, all) y0 = Relu(b) }",
+    "Transpose behind": "(x0, x1) => (y0) { a = MatMul(x0, x1) b = Transpose<perm = [1, 0]>(a) y0 = Relu(b) }",
+    "Size behind": "(x0, x1) => (y0) { a = MatMul(x0, x1) n = Size(a) b = CastLike(n, a) y0 = Div(a, b) }",
     "make tensors": "(x0, x1) => (y0) { a = MatMul(x0, x1) "
     "two = Constant<value: tensor = float[2] {1, 2}> () y0 = Mul(a, two) }",
 }
@@ -100,6 +106,8 @@ NO_GATE = {
     "x3 besides": "(x0, x1, x2, x3) => (y0) { a = MatMul(x0, x1) b = MatMul(x0, x2) c = Add(a, x3) y0 = Mul(c, b) }",
     "of several operands": "(x0, x1, x2) => (y0) { a = MatMul(x0, x2) b = MatMul(x1, x2) y0 = Mul(a, b) }",
     "one is not": "(x0, x1, x2) => (y0) { t = Transpose(x1) a = MatMul(x0, t) b = MatMul(x0, x2) y0 = Mul(a, b) }",
+    "Transpose behind": "(x0, x1, x2) => (y0) "
+    "{ a = MatMul(x0, x1) b = MatMul(x0, x2) c = Transpose(a) y0 = Mul(c, b) }",
     "Softmax is neither": "(x0, x1, x2) => (y0) "
     "{ a = MatMul(x0, x1) b = MatMul(x0, x2) c = Softmax(a) y0 = Mul(c, b) }",
     "in the region itself": "(x0, x1, x2) => (y0) { a = MatMul(x0, x1) b = MatMul(a, x2) y0 = Mul(a, b) }",

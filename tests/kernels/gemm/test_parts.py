@@ -48,5 +48,9 @@ def test_parts_that_are_none() -> None:
         Part(1, 0, (4, 3), 2, frozenset()).span(8, 2)
     with pytest.raises(KernelError, match="not one product"):
         taken_apart(nodes("(x) => (y, z) { p = Neg(x) y, z = Split<axis = -1>(p) }"))
+    with pytest.raises(KernelError, match="once more"):
+        taken_apart(
+            nodes("(x, w) => (y, z) { p = MatMul(x, w) q, r = Split<axis = -1>(p) y, z = Split<axis = -1>(r) }")
+        )
     with pytest.raises(KernelError, match="sizes of parts are computed"):
         taken_apart(nodes("(x, w, s) => (y, z) { p = MatMul(x, w) y, z = Split<axis = -1>(p, s) }"))

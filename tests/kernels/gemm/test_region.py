@@ -43,6 +43,10 @@ CASES = {
         "(a, b, z) => (y) { p = MatMul(a, b) y = Add(p, z) }",
         [(2, 3, 5, 8), (3, 8, 6), (2, 1, 5, 6)],
     ),
+    "an empty sum": (
+        "(z, a, b) => (y) { p = MatMul(a, b) s = Add(p, z) y = Exp(s) }",
+        [(3, 8), (3, 0), (0, 8)],
+    ),
     "of several strides": ("(a, b) => (y) { p = MatMul(a, b) y = Neg(p) }", [(2, 3, 5, 8), (2, 1, 8, 6)]),
     "few rows, whose sums are shared": (
         "(a, b, z) => (y) { p = MatMul(a, b) y = Sub(z, p) }",

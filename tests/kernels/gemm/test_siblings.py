@@ -178,5 +178,13 @@ def test_operands_that_do_not_fit() -> None:
         kernel.outputs(types(arrays(shapes, FLOAT)))
     with pytest.raises(KernelError, match="x3 of Region_MatMulAdd_1 must be float32, not float16"):
         kernel.outputs([TensorType(HALF if i == 3 else FLOAT, shape) for i, shape in enumerate(shapes)])
+    text = "Region_1 (x0, x1, x2) => (y0, y1) { v0 = MatMul(x0, x1) y0 = Cast<to = 1>(v0) y1 = MatMul(x0, x2) }"
+    given = [TensorType(HALF, shape) for shape in ((4, 8), (8, 3), (8, 3))]
+    with pytest.raises(KernelError, match="y0 has not the element type of the products"):
+        made(text, "float16").outputs(given)
+    cube = "Constant<value: tensor = float[1, 1, 1] {2}> ()"
+    text = f"Region_1 (x0, x1, x2) => (y0, y1) {{ c = {cube} v0 = MatMul(x0, x1) y0 = Mul(v0, c) y1 = MatMul(x0, x2) }}"
+    with pytest.raises(KernelError, match=r"numbers of 3 dimensions with a product \[4, 3\]"):
+        made(text).outputs(types(arrays([(4, 8), (8, 3), (8, 3)], FLOAT)))
     with pytest.raises(KernelError, match="not of 2"):
         made(PLAIN).outputs(types(arrays([(2, 4, 8), (2, 8, 3), (8, 3)], FLOAT)))

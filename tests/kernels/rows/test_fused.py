@@ -161,3 +161,11 @@ def test_places_that_32_bits_do_not_count_are_counted_in_64() -> None:
 def test_indices_of_64_bits_are_the_same_indices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried, "NARROW_LIMIT", 1)
     test_it_computes_what_its_nodes_do(name)
+
+
+def test_empty_rows_are_no_launch() -> None:
+    body = function(f"(x0) => (y0, y1) {{ {LAST} y0 = ReduceSum<keepdims = 0>(x0, a) e = Exp(y0) y1 = Neg(e) }}")
+    found, launches = rows(list(body.node), {"x0": TensorType(np.dtype(np.float32), (0, 5, 7))}, ["y0", "y1"])
+    assert ([each.shape for each in found], launches) == ([(0, 5), (0, 5)], [])
+    with pytest.raises(KernelError, match="15 rows of 0 elements are nothing to reduce"):
+        rows(list(body.node), {"x0": TensorType(np.dtype(np.float32), (3, 5, 0))}, ["y0", "y1"])

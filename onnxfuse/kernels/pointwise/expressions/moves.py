@@ -170,9 +170,16 @@ def _slice(call: Call) -> list[Value]:
     axes, steps = call.integers(3, "axes") or list(range(len(starts))), call.integers(4, "steps") or [1] * len(starts)
     shape, first, by = list(x.shape), [0] * len(x.shape), [1] * len(x.shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        taken = range(x.shape[axis])[slice(start, None if step < 0 and end < -x.shape[axis] else end, step)]
+        taken = _taken(start, end, step, x.shape[axis])
         shape[axis], first[axis % len(shape)], by[axis % len(shape)] = len(taken), taken.start, step
     return _sliced(x, tuple(shape), first, by)
+
+
+def _taken(start: int, end: int, step: int, extent: int) -> range:
+    """What a Slice takes of an axis: backwards it begins inside, where Python takes nothing."""
+    low, high = (0, extent) if step > 0 else (-1, extent - 1)
+    start, end = (at + extent if at < 0 else at for at in (start, end))
+    return range(min(max(start, 0), high), min(max(end, low), high), step)
 
 
 def _sliced(x: Value, shape: Shape, first: Sequence[int], by: Sequence[int]) -> list[Value]:
@@ -188,6 +195,8 @@ def _split(call: Call) -> list[Value]:
     if sizes is None:
         each = -(-x.shape[axis] // call.outputs)
         sizes = [max(0, min(each, x.shape[axis] - i * each)) for i in range(call.outputs)]
+    if sum(sizes) != x.shape[axis]:
+        raise KernelError(f"axis {axis} of a tensor of shape {x.shape} has no parts of {sizes}")
     found, start = [], 0
     for n in sizes:
         first = [start if i == axis else 0 for i in range(len(x.shape))]
@@ -201,6 +210,8 @@ def _concat(call: Call) -> list[Value]:
     axis = call.axis(0)
     parts = [p for p in call.inputs if p is not None]
     shape = (*call.x.shape[:axis], sum(p.shape[axis] for p in parts), *call.x.shape[axis + 1 :])
+    if any((*p.shape[:axis], *p.shape[axis + 1 :]) != (*shape[:axis], *shape[axis + 1 :]) for p in parts):
+        raise KernelError(f"tensors of shapes {[p.shape for p in parts]} cannot be joined along axis {axis}")
     parts = [p for p in parts if p.shape[axis]] or parts[:1]
 
     def at(c: Coordinates, guard: Guard) -> Scalar:
@@ -271,6 +282,8 @@ def _gather(call: Call) -> list[Value]:
 @_move("GatherElements")
 def _gather_elements(call: Call) -> list[Value]:
     x, indices, axis = call.x, call.operand(1), call.axis(0)
+    if any(n > x.shape[i] for i, n in enumerate(indices.shape) if i != axis):
+        raise KernelError(f"indices of shape {indices.shape} lead outside a tensor of shape {x.shape}")
 
     def at(c: Coordinates, guard: Guard) -> Scalar:
         index, inner = _index(call, indices.at(c, guard), x.shape[axis], guard)

@@ -68,6 +68,10 @@ VIEWS: dict[str, tuple[Callable[[], list[np.ndarray]], np.ndarray | list[np.ndar
     "Transpose of all": (lambda: moved("Transpose", X.shape), X.T),
     "Expand": (lambda: moved("Expand", (3, 1), np.array([2, 1, 4])), np.broadcast_to(places((3, 1)), (2, 3, 4))),
     "Tile": (lambda: moved("Tile", (2, 3), np.array([2, 2])), np.tile(places((2, 3)), (2, 2))),
+    "Slice backwards from in front of the first": (
+        lambda: moved("Slice", X.shape, np.array([-9]), np.array([-(2**62)]), np.array([-1]), np.array([-1])),
+        X[..., :1],
+    ),
     "Slice": (
         lambda: moved("Slice", X.shape, np.array([3, 1]), np.array([-5, 3]), np.array([-1, 1]), np.array([-2, 1])),
         X[:, 1:3, 3::-2],
@@ -131,5 +135,11 @@ def test_what_is_no_view_is_said() -> None:
         moved("Reshape", (2, 3), np.array([4]))
     with pytest.raises(KernelError, match="no dimension that"):
         moved("Reshape", (2, 3), np.array([2, 3, 0]))
+    with pytest.raises(KernelError, match="cannot be joined along axis 1"):
+        moved("Concat", (2, 3), (3, 3), axis=-1)
+    with pytest.raises(KernelError, match=r"axis 1 of a tensor of shape \(2, 3\) has no parts of \[2, 2\]"):
+        moved("Split", (2, 3), np.array([2, 2]), outputs=2, axis=-1)
+    with pytest.raises(KernelError, match="lead outside"):
+        moved("GatherElements", (2, 3), np.zeros((3, 2), np.int64), axis=1)
     with pytest.raises(KernelError, match="Gather lacks input 1"):
         moved("Gather", (2, 3))
