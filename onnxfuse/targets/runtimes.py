@@ -206,7 +206,7 @@ def _attention(
     return {
         "grouped": heads[0] != heads[1],
         "mask": mask is not None,
-        "mask of rank 3": mask is not None and len(mask) == 3,
+        "mask of each head": mask is not None and len(mask) > 2 and mask[-3] != 1,
         "is_causal": bool(attrs.get("is_causal")),
         "past_key": past is not None,
         "softcap": bool(attrs.get("softcap")),
