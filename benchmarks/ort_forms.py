@@ -51,7 +51,7 @@ class Case:
         said = {
             "grouped": self.groups,
             "mask": bool(self.mask),
-            "mask of rank 3": self.rank == 3,
+            "mask of each head": self.rank == 3,
             "masked rows": self.dead,
             "is_causal": self.causal,
             "past_key": self.past,

@@ -26,7 +26,8 @@ _SPILL_BYTES = 1024
 # Runtimes map external data into memory, which needs offsets at page boundaries.
 PAGE = 4096
 MARK = "onnxfuse.inside"
-"""What is said in the metadata of a tensor whose numbers are in the file of its model, where they stay for a while."""
+"""What is said in the metadata of a tensor whose numbers are in the file of its model, where they stay for a while, and
+with it what tells that file from another of its name."""
 
 
 def places(model: onnx.ModelProto) -> list[str]:
@@ -42,6 +43,11 @@ def is_external(tensor: onnx.TensorProto) -> bool:
 def entries(tensor: onnx.TensorProto) -> Mapping[str, str]:
     """Where a tensor says that its data is: location, offset, length."""
     return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def marks(tensor: onnx.TensorProto) -> set[str]:
+    """What tells the file of its model, if a tensor's numbers have stayed there, from another of its name."""
+    return {entry.value for entry in tensor.metadata_props if entry.key == MARK}
 
 
 def forget(tensor: onnx.TensorProto) -> None:

@@ -159,9 +159,10 @@ def load_own(model: onnx.ModelProto, source: Path | None, spool: Spool | None = 
 
 def _own(source: Path | None, spool: Spool | None) -> dict[str, Path]:
     """The files with weights that go inside the model's own, by the names that it has for them: the one that they were
-    in, and a spool of nothing else."""
+    in, and a spool of nothing else.  Raises ModelError where the spool was filled while another model got there."""
     if source is None:
         return {}
+    inside.refuse_changed(source, spool.stamps if spool is not None else ())
     spooled = spool is not None and spool.sources == {source.name}
     return {source.name: source} | ({spool.path.name: spool.path} if spool is not None and spooled else {})
 

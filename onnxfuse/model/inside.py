@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -24,7 +26,7 @@ from onnxfuse.errors import ModelError
 from onnxfuse.system.atomic_write import explained
 
 from . import protobuf
-from .external_data import MARK, entries, forget, is_external
+from .external_data import MARK, entries, forget, is_external, marks
 from .tensors import tensors
 from .validity import ITEM_BYTES
 
@@ -41,11 +43,11 @@ def left_there(path: Path) -> onnx.ModelProto | None:
 
     None where nothing is large, and where anything is unusual: what is wrong with a file is said of all of it."""
     try:
-        # A link leads out of its folder, which onnx and onnxruntime refuse of external data.
-        if path.is_symlink() or not path.is_file() or path.stat().st_size < LARGE_FILE:
+        # A link leads out of its folder, and a file of two names may: of external data, onnx refuses both.
+        if path.is_symlink() or not path.is_file() or path.stat().st_size < LARGE_FILE or path.stat().st_nlink > 1:
             return None
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            left = partial(_left, data, path.name)
+            left = partial(_left, data, path.name, _stamp(file))
             graph = partial(protobuf.edited, data, number=protobuf.INITIALIZER, change=left)
             model: onnx.ModelProto = onnx.ModelProto.FromString(
                 protobuf.edited(data, 0, len(data), number=protobuf.GRAPH, change=graph)
@@ -56,8 +58,14 @@ def left_there(path: Path) -> onnx.ModelProto | None:
     return model if model.HasField("graph") and not protobuf.has_unknown_fields(model) else None
 
 
-def _left(data: mmap.mmap, place: str, start: int, end: int) -> bytes:
-    """The tensor in data[start:end], without its numbers if these are many."""
+def _stamp(file: BinaryIO) -> str:
+    """What another content of a file would change; its inode is not the same for ever in every file system."""
+    told = os.fstat(file.fileno())
+    return f"{told.st_size} {told.st_mtime_ns}"
+
+
+def _left(data: mmap.mmap, place: str, stamp: str, start: int, end: int) -> bytes:
+    """The tensor in data[start:end] of a file of this `stamp`, without its numbers if these are many."""
     found = [(at, stop) for number, at, stop in protobuf.fields(data, start, end) if number == _RAW]
     if len(found) != 1 or found[0][1] - found[0][0] < LARGE or found[0][1] > end:
         return data[start:end]
@@ -69,7 +77,7 @@ def _left(data: mmap.mmap, place: str, start: int, end: int) -> bytes:
     if not plain or size != stop - at or len(UnknownFieldSet(tensor)):
         return data[start:end]
     tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.metadata_props.add(key=MARK)
+    tensor.metadata_props.add(key=MARK, value=stamp)
     for key, value in (("location", place), ("offset", at), ("length", stop - at)):
         tensor.external_data.add(key=key, value=str(value))
     return bytes(tensor.SerializeToString())
@@ -100,7 +108,7 @@ def size(tensor: onnx.TensorProto) -> int:
     """The bytes that a tensor takes in the file of its model, be they in memory or not; 0 for one in another file."""
     if not is_external(tensor):
         return int(tensor.ByteSize())
-    if not any(entry.key == MARK for entry in tensor.metadata_props):
+    if not marks(tensor):
         return 0
     return written(tensor, {entries(tensor)["location"]: Path()})[0]
 
@@ -117,7 +125,7 @@ def load(model: onnx.ModelProto, places: Mapping[str, Path]) -> None:
 def numbers(tensor: onnx.TensorProto, places: Mapping[str, Path]) -> Iterator[bytes]:
     """The bytes of a tensor, if these are in it, or in one of the files `places`.
 
-    Raises ModelError where a file ends before them."""
+    Raises ModelError where a file ends before them, or is not what it was when the model was read."""
     if not is_external(tensor):
         yield tensor.raw_data
         return
@@ -131,5 +139,18 @@ def numbers(tensor: onnx.TensorProto, places: Mapping[str, Path]) -> Iterator[by
             piece = file.read(min(left, _AT_ONCE))
             if not piece:
                 raise ModelError(f"{path}: {tensor.name!r} is cut off, the file has changed since: export it again")
+            _refuse_changed(file, path, marks(tensor))
             left -= len(piece)
             yield piece
+
+
+def refuse_changed(path: Path, stamps: Collection[str]) -> None:
+    """ModelError if the file `path` is not what it was when tensors were left there that are marked with `stamps`."""
+    if stamps:
+        with explained(path), open(path, "rb") as file:
+            _refuse_changed(file, path, stamps)
+
+
+def _refuse_changed(file: BinaryIO, path: Path, stamps: Collection[str]) -> None:
+    if any(stamp != _stamp(file) for stamp in stamps):
+        raise ModelError(f"{path} has changed since it was read: optimize it again")

@@ -23,7 +23,7 @@ from onnxfuse.system import scratch
 from onnxfuse.system.atomic_write import explained, renamed_to
 
 from . import external_data
-from .external_data import PAGE, entries, is_external
+from .external_data import PAGE, entries, is_external, marks
 from .tensors import tensors
 
 Key: TypeAlias = tuple[str, str, str, int, int]
@@ -37,6 +37,8 @@ class Spool:
     path: Path
     stored: dict[Key, tuple[int, int]] = field(default_factory=dict)
     """What → offset and length: tensors that share their numbers in one file share them in the other."""
+    stamps: set[str] = field(default_factory=set)
+    """What tells the model's own file, if tensors in it were stored, from another of its name."""
 
     def store(self, tensor: TensorProto, dtype: int, make: Callable[[], bytes]) -> TensorProto:
         """The external `tensor` in an element type: `make` is asked for its bytes if they are not there.
@@ -45,6 +47,7 @@ class Spool:
         said = entries(tensor)
         place, offset, length = (said.get(name, "") for name in ("location", "offset", "length"))
         key = place, offset, length, tensor.data_type, dtype
+        self.stamps |= marks(tensor)
         if key not in self.stored:
             content = make()
             with explained(self.path, writing=True), open(self.path, "ab") as file:

@@ -79,9 +79,14 @@ class Equation:
         return np.asarray(2 * _of_rows(rounding, _largest) + ROUNDINGS * unit * scale)
 
     def move(self, truth: np.ndarray, fused: np.ndarray | None, tensors: bool) -> None:
-        """Take in what both give with other last digits of their numbers, or of their `tensors` of numbers."""
+        """Take in what both give with other last digits of their numbers, or of their `tensors` of numbers.
+
+        Of a fused model that runs in float64 in one of the two alone, nothing is learned: beside nothing, all that it
+        gives would be what the digits do."""
+        if self.exactly and fused is None:
+            return
         before = self._difference(self.fused if self.exactly else self.truth * 0, self.truth)
-        after = self._difference(truth * 0 if fused is None else fused, truth)
+        after = self._difference(truth * 0 if fused is None or not self.exactly else fused, truth)
         if after.shape != before.shape:
             return
         moved = self._finite(np.abs(self._difference(after, before)))

@@ -20,9 +20,6 @@ from onnxfuse.model.standard import schema_of
 
 TABLE = Path(__file__).with_name("runtimes.json")
 PACKAGES = ("onnxruntime", "onnxruntime-gpu")
-WIDE = 30
-"""The softcap from which on it does not matter in what order a version caps scores and masks them: capped after it, a
-hidden key weighs exp(-30), 1e-13, of one whose score is 0."""
 
 
 @dataclass(frozen=True, order=True)
@@ -209,10 +206,10 @@ def _attention(
     return {
         "grouped": heads[0] != heads[1],
         "mask": mask is not None,
-        "mask of rank 3": mask is not None and len(mask) == 3,
+        "mask of each head": mask is not None and len(mask) > 2 and mask[-3] != 1,
         "is_causal": bool(attrs.get("is_causal")),
         "past_key": past is not None,
-        "softcap": 0 < attrs.get("softcap", 0) < WIDE,
+        "softcap": bool(attrs.get("softcap")),
         "nonpad_kv_seqlen": nonpad is not None,
         "window": "left_window_size" in attrs or "right_window_size" in attrs,
         "float16": dtype == "float16",

@@ -43,6 +43,22 @@ def test_what_moves_alike_in_both_allows_nothing() -> None:
     assert not off.holds
 
 
+def test_of_what_runs_in_float64_once_alone_nothing_is_learned() -> None:
+    """Among many sites one does not run, and later, among those that are left, it is not there."""
+    off = equation(TRUTH * 1.01, exactly=False)
+    assert not off.holds
+    off.move(TRUTH, TRUTH * 1.01, tensors=True)
+    off.move(TRUTH, TRUTH * 1.01, tensors=False)
+    assert not off.holds
+    other = equation(TRUTH * 1.01)
+    other.move(TRUTH, None, tensors=True)
+    other.move(TRUTH, None, tensors=False)
+    assert not other.holds
+    rounded = equation(TRUTH * 1.01, exactly=False)
+    rounded.move(TRUTH * 1.006, None, tensors=False)  # what the original does still counts
+    assert rounded.holds
+
+
 def test_an_element_of_a_tensor_that_moves_stands_for_its_row() -> None:
     off = equation(TRUTH + 1e-6)
     moved = TRUTH + 1e-6

@@ -71,6 +71,26 @@ def test_where_no_version_is_named_each_that_loads_the_file_must_compute_a_form_
         assert target.may_have("com.microsoft.Attention", 22, FLOAT, ("mask", "mask for all heads"), raising=True)
 
 
+@pytest.mark.parametrize("softcap", [2.0, 30.0, 50.0])
+def test_no_softcap_is_too_wide_for_hidden_keys_to_be_seen(softcap: float) -> None:
+    """Before 1.27 they are capped, too: beside keys whose capped scores are -28.9, one of -30 weighs a third."""
+    shape = (1, 2, 6, 16)
+    form = runtimes.features("Attention", {"softcap": softcap}, [shape, shape, shape, (1, 1, 6, 6)], "float32")
+    assert not STANDARD.has_kernel("Attention", FLOAT, 23, form)
+    assert Target("onnx", runtime=runtimes.of("1.27")).has_kernel("Attention", FLOAT, 23, form)
+
+
+@pytest.mark.parametrize("mask", [(4, 5, 7), (1, 4, 5, 7), (2, 4, 5, 7)])
+def test_a_mask_of_each_head_is_none_of_shared_keys_in_older_versions(mask: tuple[int, ...]) -> None:
+    """onnxruntime 1.23 and 1.24 want one for each head of the keys, of whatever rank, and refuse to run another."""
+    shapes = [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8), mask]
+    form = runtimes.features("Attention", {}, shapes, "float32")
+    assert not STANDARD.has_kernel("Attention", FLOAT, 23, form)
+    assert Target("onnx", runtime=runtimes.of("1.25")).has_kernel("Attention", FLOAT, 23, form)
+    shared = runtimes.features("Attention", {}, [*shapes[:3], (*mask[:-3], 1, *mask[-2:])], "float32")
+    assert STANDARD.has_kernel("Attention", FLOAT, 23, shared)
+
+
 def test_ops_of_onnxruntime_itself() -> None:
     assert ORT.has_kernel("com.microsoft.BiasGelu", FLOAT, 17)
     assert not Target("ort", runtime=runtimes.of("1.25")).has_kernel("com.microsoft.FusedMatMul", DOUBLE, 17)
