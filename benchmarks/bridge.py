@@ -6,7 +6,8 @@ session calls the same code.
 
 And what the host side of kernels costs, with a device that launches nothing.  Where the cache of an attention grows by
 one key at each call: the types of its outputs, and its launches, for lengths that it has never seen.  Where shapes are
-those of the call before: launches, and what CuPy makes of their arguments.
+those of a call before: its launches with all arguments packed for the driver, which is not called.  Nothing of it needs
+a card, or CuPy.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -31,9 +32,9 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from benchmarks import scale
 from onnxfuse.kernels import find
 from onnxfuse.kernels.attention.attention import Attention
-from onnxfuse.kernels.device import cuda
 from onnxfuse.kernels.device.device import Argument, Array, Buffer, Device, Launch, TensorType
 from onnxfuse.kernels.device.kernel import Kernel, Parameter, Signature, Work
+from onnxfuse.kernels.device.packed import Start
 from onnxfuse.kernels.device.recorder import ADDRESS
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.performance import interleaved
@@ -127,16 +128,21 @@ def chain(
 
 
 class Nowhere:
-    """A device that launches nothing, as large as an H100."""
+    """A device that launches nothing, as large as an H100: what it is given is packed as for a driver."""
 
     vendor = None
     multiprocessors = 132
 
     def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None: ...
 
-    @contextmanager
-    def scratch(self, count: int) -> Iterator[Buffer]:
-        yield Buffer(ADDRESS, (count,), np.dtype(np.uint8))
+    def starter(self, launch: Launch) -> Start:
+        return lambda table, blocks: None
+
+    def scratch(self, count: int) -> AbstractContextManager[Buffer]:
+        return nullcontext(Buffer(ADDRESS, (count,), np.dtype(np.uint8)))
+
+    def counters(self, count: int) -> AbstractContextManager[Buffer]:
+        return nullcontext(Buffer(ADDRESS, (count,), np.dtype(np.uint32)))
 
 
 def growing(rounds: int, rotary: bool = False) -> list[float]:
@@ -158,21 +164,6 @@ def growing(rounds: int, rotary: bool = False) -> list[float]:
         node.launch(device, inputs, outputs)
         seconds.append(time.thread_time() - begin)
     return seconds
-
-
-class Converting(Nowhere):
-    """Makes of arguments what CuPy does."""
-
-    def __init__(self) -> None:
-        from cupy._core._scalar import CScalar
-
-        self._scalar = CScalar
-        self.number = CScalar
-
-    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
-        for argument in cuda.packed(arguments):
-            if type(argument) is not self._scalar:
-                self._scalar(argument)
 
 
 def fixed() -> dict[str, Callable[[Device], None]]:
@@ -200,7 +191,7 @@ def fixed() -> dict[str, Callable[[Device], None]]:
 
 def seconds(calls: int, run: Callable[[Device], None]) -> list[float]:
     """What each call of a node took."""
-    device, found = Converting(), []
+    device, found = Nowhere(), list[float]()
     for _ in range(calls):
         begin = time.thread_time()
         run(device)

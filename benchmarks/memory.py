@@ -4,6 +4,7 @@
     python -m benchmarks.memory --layers 8 --hidden 2048        the same of 2.2 GB
     python -m benchmarks.memory mlp                    matrices of 0.26 GB, 2.1 GB together
     python -m benchmarks.memory inside                          the same in one file
+    python -m benchmarks.memory proto                           the same as a ModelProto, given to onnxfuse.optimize
 
 The models (`benchmarks.synthetic`) are written to a temporary folder, `--folder` says in which.  What counts is what
 all processes of a run hold together, as Linux tells it in /proc: every page that a process has in memory, those of
@@ -29,6 +30,12 @@ from .synthetic import decoder, mlp
 
 _PAUSE = 0.02
 """Seconds between two looks."""
+
+
+_IN_MEMORY = """import sys, onnx, onnxfuse
+done = onnxfuse.optimize(onnx.load(sys.argv[1]), sys.argv[2], precision=(sys.argv[3:] or [None])[0])
+print(done.report.validation)"""
+"""Optimizes a ModelProto that was loaded, and has the result in memory as well."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ def _size(model: Path) -> int:
 def main() -> int:
     """Make the model, and optimize it in each precision."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", choices=("decoder", "mlp", "inside"), default="decoder")
+    parser.add_argument("model", nargs="?", choices=("decoder", "mlp", "inside", "proto"), default="decoder")
     parser.add_argument("--layers", type=int, help="8, of an MLP 4")
     parser.add_argument("--hidden", type=int, help="1024, of an MLP 4064")
     parser.add_argument("--vocabulary", type=int, default=16000)
@@ -116,14 +123,17 @@ def main() -> int:
         if arguments.model == "decoder":
             decoder(model, layers, hidden, arguments.vocabulary)
         else:
-            mlp(model, layers, hidden, inside=arguments.model == "inside")
+            mlp(model, layers, hidden, inside=arguments.model != "mlp")
         size = _size(model)
         print(f"{size / 1e9:.2f} GB, {arguments.model} of {layers} layers of width {hidden}", flush=True)
         for precision in arguments.precision:
             asked = [] if precision == "fp32" else ["--precision", precision]
             output = Path(folder) / "out" / model.name
             output.parent.mkdir(exist_ok=True)
-            run = watched([sys.executable, "-m", "onnxfuse", "optimize", str(model), "-o", str(output), *asked])
+            command = ["-m", "onnxfuse", "optimize", str(model), "-o", str(output), *asked]
+            if arguments.model == "proto":
+                command = ["-c", _IN_MEMORY, str(model), str(output), *asked[1:]]
+            run = watched([sys.executable, *command])
             for file in output.parent.iterdir():
                 file.unlink()
             good = good and not run.code and run.most.all <= arguments.most * size

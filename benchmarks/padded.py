@@ -1,6 +1,7 @@
 """Fused models beside their originals where nobody looks: a sample that is all padding, and sizes that nobody named.
 
     python -m benchmarks.padded models --target ort
+    python -m benchmarks.padded models --level 2
 
 Each model of a folder is optimized without a proof, so that it is the rules that are judged.  Then original and fused
 model run on the proof's usual and unusual inputs at five sizes that the proof does not take.  Where they differ by more
@@ -19,6 +20,7 @@ import numpy as np
 import onnx
 
 import onnxfuse
+from onnxfuse.language.catalogue import LEVEL
 from onnxfuse.proof import float64, input_shapes, numerics
 from onnxfuse.proof.bfloat16 import emulated
 from onnxfuse.proof.input_values import Case, unusual_case, usual_case
@@ -98,12 +100,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--target", default="onnxfuse", choices=["onnxfuse", "onnx", "ort"])
     parser.add_argument("--provider", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--level", type=int, default=LEVEL, choices=range(3), help="-O0 to -O2")
     parser.add_argument("--only", default="*", help="models whose names match this pattern")
     arguments = parser.parse_args()
     models = wrong = total = 0
     for path in sorted(arguments.folder.glob(f"{arguments.only}.onnx")):
         original = onnx.load(path)
-        fused = onnxfuse.optimize(original, target=arguments.target, provider=arguments.provider, validate="off").model
+        given = {"target": arguments.target, "provider": arguments.provider, "level": arguments.level}
+        fused = onnxfuse.optimize(original, validate="off", **given).model
         count, found = differing(original, fused)
         models, wrong, total = models + 1, wrong + bool(found), total + count
         for line in found:

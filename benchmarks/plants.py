@@ -2,22 +2,18 @@
 
     python -m benchmarks.plants models --target ort --only 'bert*'
 
-A plant is one mistake in one rule: what it emits is 1e-5 too large, an epsilon is ten times too large or 1e-5 off, a
-constant of its equations is 1e-5 off, a guard against NaN is gone, an operand is dropped, an axis is another.  Those
-that change nothing in the fused model are not counted.
+A plant is one mistake in one rule (`rule_mistakes`).  Those that change nothing in the fused model are not counted.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import copy
 import datetime
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -27,9 +23,10 @@ import onnx
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fusing.fuse import OpsetError, fuse, lower
 from onnxfuse.fusing.fused import Fused
-from onnxfuse.language.catalogue import Catalogue, define, load
-from onnxfuse.language.rule import Rule, op_name, targets
+from onnxfuse.language.catalogue import Catalogue, load
+from onnxfuse.language.rule import Rule
 from onnxfuse.model.graph import family
+from onnxfuse.proof.branches import Branch, branches, taken
 from onnxfuse.proof.cut_proof import compare_found, compare_sites, observe
 from onnxfuse.proof.cuts import Cut, find
 from onnxfuse.proof.oracle import NOT_RUN, Oracle
@@ -37,115 +34,18 @@ from onnxfuse.proof.stand_in import runnable
 from onnxfuse.runtime.quiet import onnxruntime
 from onnxfuse.targets.target import Target
 
-SMALL = 1 + 1e-5
+from .rule_mistakes import Plant, plants
+
 TARGETS = {
     "onnxfuse": Target("onnxfuse"),
     "onnx": Target("onnx"),
     "ort": Target("ort"),
     "ort-cuda": Target("ort", "cuda"),
 }
-OUTCOMES = ("site", "refused", "outputs", "missed", "beneath")
-NUMBERS = frozenset("epsilon scale alpha beta gamma softcap lambd bias".split())
-"""Attributes that are real numbers of an equation."""
-EPSILON = 2 * float(np.finfo(np.float32).eps)
-FLAGS = frozenset({"nan_to_zero", "is_causal"})
 Outcome: TypeAlias = Literal["site", "refused", "outputs", "missed", "beneath", "unused"]
 """Found at its site; by onnxruntime, which does not run the model; by the outputs of the whole model alone; not at all;
 nothing that moves any number, on any input of the site, by two units of its last place; nothing changed."""
-
-
-@dataclass(frozen=True)
-class Plant:
-    """A rule with a mistake in it."""
-
-    rule: Rule
-    what: str
-    wrong: Rule
-
-    def __str__(self) -> str:
-        return f"{self.rule.path}: {self.what}"
-
-    def catalogue(self, right: Catalogue) -> Catalogue:
-        """The rules with the wrong one in the place of the right one."""
-        rules = [self.wrong if rule is self.rule else rule for rule in right.rules]
-        return replace(right, rules=rules, definitions=right.definitions | define(rules))
-
-
-def plants(rule: Rule) -> Iterator[Plant]:
-    """All the mistakes that are made in a rule."""
-    for what, emit in _in_statements(rule.emit, True):
-        yield Plant(rule, what, replace(rule, emit=emit))
-    for what, meaning in _in_statements(rule.meaning, False):
-        yield Plant(rule, what, replace(rule, meaning=meaning))
-    for what, blocks in _in_blocks(rule.blocks):
-        yield Plant(rule, what, replace(rule, blocks=blocks))
-
-
-def _in_blocks(blocks: tuple[tuple[ast.Assign, ...], ...]) -> Iterator[tuple[str, tuple[tuple[ast.Assign, ...], ...]]]:
-    """In the first block, which is the meaning of an op that has no other."""
-    for what, made in _in_statements(blocks[0], False) if blocks else ():
-        yield what, (made, *blocks[1:])
-
-
-def _in_statements(statements: tuple[ast.Assign, ...], emitted: bool) -> Iterator[tuple[str, tuple[ast.Assign, ...]]]:
-    if emitted and statements and len(targets(statements[-1])) == 1:
-        made = copy.deepcopy(statements)
-        made[-1].value = _times(made[-1].value)
-        yield "result 1e-5 too large", made
-    for index, node in enumerate(n for statement in statements for n in ast.walk(statement.value)):
-        for edit in (_literal, *((_attribute, _tenfold, _flag, _axis, _operand) if emitted else ())):
-            if what := edit(copy.copy(node)):
-                made = copy.deepcopy(statements)
-                edit([n for statement in made for n in ast.walk(statement.value)][index])
-                yield what, made
-
-
-def _times(value: ast.expr) -> ast.expr:
-    return ast.BinOp(value, ast.Mult(), ast.Constant(SMALL))
-
-
-def _literal(node: ast.AST) -> str:
-    """A real constant of an equation."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, float) and abs(node.value) < 1e4 and node.value:
-        node.value *= SMALL
-        return f"{node.value / SMALL:g} 1e-5 off"
-    return ""
-
-
-def _attribute(node: ast.AST) -> str:
-    if isinstance(node, ast.keyword) and node.arg in NUMBERS:
-        node.value = _times(node.value)
-        return f"{node.arg} 1e-5 off"
-    return ""
-
-
-def _tenfold(node: ast.AST) -> str:
-    if isinstance(node, ast.keyword) and node.arg == "epsilon":
-        node.value = ast.BinOp(node.value, ast.Mult(), ast.Constant(10.0))
-        return "epsilon ten times too large"
-    return ""
-
-
-def _flag(node: ast.AST) -> str:
-    if isinstance(node, ast.keyword) and node.arg in FLAGS and not isinstance(node.value, ast.Constant):
-        node.value = ast.Constant(0)
-        return f"{node.arg} forgotten"
-    return ""
-
-
-def _axis(node: ast.AST) -> str:
-    if isinstance(node, ast.keyword) and node.arg in ("axis", "axes") and isinstance(node.value, ast.Name):
-        node.value = ast.Constant(-2) if node.arg == "axis" else ast.List([ast.Constant(-2)], ast.Load())
-        return f"{node.arg} another"
-    return ""
-
-
-def _operand(node: ast.AST) -> str:
-    """An operand that may be left out is."""
-    if isinstance(node, ast.Call) and len(node.args) > 2 and isinstance(last := node.args[-1], ast.Name):
-        node.args = node.args[:-1]
-        return f"{last.id} dropped from {op_name(node)}"
-    return ""
+OUTCOMES: tuple[Outcome, ...] = ("site", "refused", "outputs", "missed", "beneath")
 
 
 def used(fused: Fused, catalogue: Catalogue) -> set[Rule]:
@@ -157,13 +57,28 @@ def used(fused: Fused, catalogue: Catalogue) -> set[Rule]:
 
 @dataclass
 class Original:
-    """A model with what it computes, for many plants to be compared with."""
+    """A model, or one of its bodies in the place of its node, with what it computes, for many plants to be compared
+    with."""
 
-    proto: onnx.ModelProto
+    whole: onnx.ModelProto
+    branch: Branch | None = None
 
     def __post_init__(self) -> None:
+        made = self.of(self.whole)
+        assert made is not None, "the branch is one of its own"
+        self.proto = made
         self.oracle = Oracle(self.proto)
         self._values: list[dict[str, Any]] = [{}, {}]
+
+    def of(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
+        """The same part of another model, if it has one."""
+        return model if self.branch is None else taken(model, self.branch)
+
+    @staticmethod
+    def parts(model: onnx.ModelProto) -> list[Original]:
+        """The whole model, and each body that can be run by itself."""
+        steps = [step for branch in branches(model).values() for step in branch.each_step()]
+        return [part for part in (Original(model), *(Original(model, step) for step in steps)) if part.oracle.cases]
 
     def values(self, found: Sequence[Cut]) -> list[dict[str, Any]]:
         """What `site_proof.observe` gives, each value observed once."""
@@ -174,63 +89,58 @@ class Original:
 
 
 @dataclass
-class Model:
-    """A model fused by the right rules, and by such with a mistake."""
+class Part:
+    """A part of a model beside the same of what was fused by the right rules."""
 
     original: Original
-    catalogue: Catalogue
+    right: onnx.ModelProto
 
     def __post_init__(self) -> None:
-        self.source, self.fused = lower(self.original.proto, self.catalogue)
-        self.right = self._sites(self.runnable(self.fused))
-        self._own = _nodes(self.fused.model)
+        self.sites = self.new(self.right, {})
 
-    def runnable(self, fused: Fused, catalogue: Catalogue | None = None) -> onnx.ModelProto:
-        """What the proof runs of a fused model."""
-        return runnable(fused.model, catalogue or self.catalogue)
-
-    def _sites(self, fused: onnx.ModelProto) -> dict[tuple[Any, ...], Cut]:
-        """The sites of a fused model by all that they compute."""
+    def new(self, fused: onnx.ModelProto, known: Mapping[tuple[Any, ...], Cut]) -> dict[tuple[Any, ...], Cut]:
+        """The sites of a fused model, but for those that are known, by all that they compute."""
         given = {tensor.name for tensor in self.original.proto.graph.initializer}
         made = {t.name: t.SerializeToString() for t in fused.graph.initializer if t.name not in given}
         keys = {}
         for site in find(self.original.proto, fused):
             nodes = [fused.graph.node[index] for index in site.fused]
             constants = [made[name] for node in nodes for name in node.input if name in made]
-            keys[site.output, site.stops, *map(_computation, nodes), *constants] = site
+            key = site.output, site.stops, *map(_computation, nodes), *constants
+            if key not in known:
+                keys[key] = site
         return keys
 
-    def plants(self) -> list[Plant]:
-        """Those in rules that the model makes use of."""
-        rules = used(self.fused, self.catalogue)
-        return [plant for rule in self.catalogue.rules if rule in rules for plant in plants(rule)]
-
-    def outcome(self, plant: Plant) -> Outcome:
-        """What the proof makes of a plant.  Only sites that are not what they were are compared, until one is wrong."""
-        try:
-            catalogue = plant.catalogue(self.catalogue)
-            made = self._fused(catalogue)
-        except (OnnxfuseError, AssertionError, KeyError, ValueError, TypeError, AttributeError):
-            return "unused"  # no rule that could be written
-        if plant.wrong not in used(made, catalogue) or _nodes(made.model) == self._own:
-            return "unused"
-        fused = self.runnable(made, catalogue)
-        found = [site for key, site in self._sites(fused).items() if key not in self.right]
+    def wrong(self, fused: onnx.ModelProto, found: Sequence[Cut]) -> bool:
+        """Is one of these sites not what it was?  They are compared until one is."""
         values = self.original.values(found)
-        for site in sorted(found, key=lambda site: len(site.fused)):
-            if compare_found(self.original.proto, fused, [site], values).wrong:
-                return "site"
-        verdict = self.original.oracle.compare(fused)
+        ordered = sorted(found, key=lambda site: len(site.fused))
+        return any(compare_found(self.original.proto, fused, [site], values).wrong for site in ordered)
+
+    def outcome(self, fused: onnx.ModelProto) -> Outcome:
+        """What the proof makes of a mistake in a fused model."""
+        own = self.original.of(fused)
+        found = [] if own is None else list(self.new(own, self.sites).values())
+        if own is not None and self.wrong(own, found):
+            return "site"
+        verdict = self.original.oracle.compare(own or fused)
         if verdict.verdict == "mismatch":
             return "refused" if verdict.note.startswith(NOT_RUN) else "outputs"
+        if own is None or not found:
+            return "unused"  # it is elsewhere
         # Against what is right, the mistake stands alone: an epsilon of 1e-12 beside a variance that is never small.
-        alone = compare_sites(self._renamed(), fused, self.original.oracle.cases)
-        return "missed" if alone.error > EPSILON or not alone.count else "beneath"
+        alone = compare_sites(self._renamed(), own, self.original.oracle.cases)
+        return "missed" if alone.error > 2 * self._unit() or not alone.count else "beneath"
+
+    def _unit(self) -> float:
+        """The relative distance of two numbers of the type that weights have: of half, nothing finer is seen."""
+        half = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in self.original.proto.graph.initializer)
+        return float(np.finfo(np.float16 if half else np.float32).eps)
 
     def _renamed(self) -> onnx.ModelProto:
         """The right model, with names for what the original lacks that stand for nothing else elsewhere."""
         made = onnx.ModelProto()
-        made.CopyFrom(self.runnable(self.fused))
+        made.CopyFrom(self.right)
         graph = self.original.proto.graph
         kept = {"", *(value.name for value in (*graph.input, *graph.initializer))}
         kept |= {name for node in graph.node for name in node.output}
@@ -242,18 +152,59 @@ class Model:
         del made.graph.value_info[:]
         return made
 
+
+@dataclass
+class Model:
+    """A model fused by the right rules, and by such with a mistake."""
+
+    originals: list[Original]
+    """The parts of the model."""
+    catalogue: Catalogue
+
+    def __post_init__(self) -> None:
+        self.whole = self.originals[0].whole
+        self.source, self.fused = lower(self.whole, self.catalogue)
+        right = self.runnable(self.fused)
+        found = [(original, original.of(right)) for original in self.originals]
+        self.parts = [Part(original, own) for original, own in found if own is not None]
+        self._own = _nodes(self.fused.model)
+
+    def runnable(self, fused: Fused, catalogue: Catalogue | None = None) -> onnx.ModelProto:
+        """What the proof runs of a fused model."""
+        return runnable(fused.model, catalogue or self.catalogue)
+
+    def plants(self) -> list[Plant]:
+        """Those in rules that the model makes use of."""
+        rules = used(self.fused, self.catalogue)
+        return [plant for rule in self.catalogue.rules if rule in rules for plant in plants(rule)]
+
+    def outcome(self, plant: Plant) -> Outcome:
+        """What the proof makes of a plant, in the part where it makes most of it."""
+        try:
+            catalogue = plant.catalogue(self.catalogue)
+            made = self._fused(catalogue)
+        except (OnnxfuseError, AssertionError, KeyError, ValueError, TypeError, AttributeError):
+            return "unused"  # no rule that could be written
+        if plant.wrong not in used(made, catalogue) or _nodes(made.model) == self._own:
+            return "unused"
+        fused = self.runnable(made, catalogue)
+        outcomes: set[Outcome] = set()
+        for part in self.parts:
+            outcomes.add(part.outcome(fused))
+            if "site" in outcomes:
+                return "site"
+        return next((outcome for outcome in OUTCOMES if outcome in outcomes), "missed")
+
     def _fused(self, catalogue: Catalogue) -> Fused:
         """The model fused by other rules, at the opset of the right ones if they want no higher one."""
         try:
             return fuse(self.source, catalogue, raising=not catalogue.target.functions)
         except OpsetError:
-            return lower(self.original.proto, catalogue)[1]
+            return lower(self.whole, catalogue)[1]
 
     def clean(self) -> bool:
         """Does the proof find nothing where nothing is planted?"""
-        found = list(self.right.values())
-        values = self.original.values(found)
-        return not compare_found(self.original.proto, self.runnable(self.fused), found, values).wrong
+        return not any(part.wrong(part.right, list(part.sites.values())) for part in self.parts)
 
 
 def _computation(node: onnx.NodeProto) -> bytes:
@@ -336,9 +287,9 @@ def main() -> None:
     paths = sorted(arguments.folder.glob(f"{arguments.only}.onnx"))
     tables = {target: Table() for target in arguments.target}
     for done, path in enumerate(paths, 1):
-        original = Original(onnx.load(path))
+        parts = Original.parts(onnx.load(path))
         for target, table in tables.items():
-            table.add(path.stem, Model(original, rules.serving(TARGETS[target])))
+            table.add(path.stem, Model(parts, rules.serving(TARGETS[target])))
             counts = ", ".join(f"{count} {key}" for key, count in sorted(table.models[path.stem].items()))
             seconds = time.perf_counter() - started
             print(f"{done}/{len(paths)} {path.stem}, {target}: {counts} ({seconds:.0f} s)", flush=True)

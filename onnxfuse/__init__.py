@@ -135,9 +135,9 @@ def optimize(
     from onnxfuse.targets.target import Target
 
     meant = Target(target, provider, runtimes.given(runtime), keep_products)
-    source = sources.opened(model, weights=validate != "off", in_place=base_dir is None)
     place = Path(output) if output is not None else None
-    with spool.beside(place if precision is not None else None, source.proto) as weights:
+    opened = sources.in_file(model, weights=validate != "off", in_place=base_dir is None)
+    with opened as source, spool.beside(place if precision is not None else None, source.proto) as weights:
         optimized = pipeline.optimize(
             source.proto,
             Build(meant, opset, select, ignore, rules, base_dir or source.folder, fold_limit, level),
@@ -152,7 +152,7 @@ def optimize(
         if place is not None:
             files.write(optimized.model, place, source=source.path, spool=weights)
             optimized.report.output = str(output)
-        optimized.model = sources.like(model, optimized.model, weights)
+        optimized.model = sources.like(model, optimized.model, source.path, weights)
     return optimized
 
 

@@ -24,8 +24,9 @@ from .proof.claim import Claim, Experiment
 from .reporting.records import LeftOut, Placement, Report, Runs, Validation
 from .reporting.tell import fusion, fusions, worth_telling
 from .rewriting.inline import expand
+from .targets import runtimes
 from .targets.compatibility import compatibility
-from .targets.target import NEWEST, Target
+from .targets.target import Target
 
 if TYPE_CHECKING:
     from .model.spool import Spool
@@ -164,8 +165,9 @@ def _lowered(
     source, fused = lower(model, catalogue, opset=build.opset, base_dir=build.base_dir, progress=progress)
     if precision is None or build.opset is not None or fused.unread:
         return source, fused
-    opset = _without_weights(fused, precision, build).opset
-    if opset_of(fused.model) < opset <= NEWEST:
+    highest = runtimes.proving(build.target.runtime).opset
+    opset = max((o for o in _without_weights(fused, precision, build).opsets if o <= highest), default=0)
+    if opset_of(fused.model) < opset:
         with suppress(UsageError):
             return lower(model, catalogue, opset=opset, base_dir=build.base_dir, progress=progress)
     return source, fused

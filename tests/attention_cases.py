@@ -141,7 +141,7 @@ def expected(attributes: Mapping[str, Any], inputs: Sequence[Values | None]) -> 
     y, size = weights @ wide, weights @ np.abs(wide)
     if real[0] is not None and real[0].ndim == 3:
         y, size = (x.swapaxes(1, 2).reshape(*x.shape[:1], queries, -1) for x in (y, size))
-    return Wanted(y, np.nan_to_num(size)), Wanted(k, key_size), Wanted(v)
+    return Wanted(y, np.nan_to_num(size), weighed=True), Wanted(k, key_size), Wanted(v)
 
 
 def turned(x: Values, cosine: Values, sine: Values, interleaved: bool, dtype: np.dtype[Any]) -> tuple[Values, Values]:
@@ -175,3 +175,22 @@ def _hidden(
     if lengths is not None:
         hidden |= key >= lengths.reshape(-1, 1, 1, 1)
     return hidden
+
+
+FAR = {
+    "rows hidden by a filler far from 0": Case(
+        37, 131, mask=(37, 131), boolean=True, hidden=(0, 36), attributes={"mask_filter_value": -1e9}
+    ),
+    "rows hidden by the lowest filler": Case(
+        37, 136, mask=(37, 136), boolean=True, hidden=(0, 36), attributes={"mask_filter_value": -3.4028235e38}
+    ),
+    "one query hidden by a filler far from 0": Case(
+        1, 700, mask=(1, 700), boolean=True, hidden=(0,), attributes={"mask_filter_value": -1e30}
+    ),
+    "scores far from 0": Case(37, 200, attributes={"scale": 1e7}),
+    "scores farther from 0": Case(37, 200, attributes={"scale": -1e20}),
+    "scores that are all 0": Case(
+        37, 70, mask=(37, 70), boolean=True, hidden=(3,), attributes={"mask_filter_value": -1e9, "scale": 0.0}
+    ),
+}
+"""Cases whose scores, or what hides them, float32 has no fractions for."""

@@ -29,6 +29,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "Elu": {"alpha": 1.5},
     "GeGLU": {"approximate": "tanh"},
     "LeakyRelu": {"alpha": 0.01},
+    "LeakyReluGrad": {"alpha": 0.01},
     "QuickGelu": {"alpha": 1.702},
     "Selu": {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805},
     "Shrink": {"lambd": 0.4, "bias": 0.25},

@@ -26,6 +26,8 @@ class Wanted:
 
     value: Values
     size: Values | float = 0.0
+    weighed: bool = False
+    """Whether each term is weighed by a number that is rounded to half precision, where the output is in it."""
 
 
 def values(rng: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any], mean: float = 0.0) -> Values:
@@ -73,7 +75,7 @@ def ulps(a: Values, b: Values) -> Values:
 
 def assert_close(got: Values | None, wanted: Wanted) -> None:
     """float32 within 1e-5 of float64; half precision within 2 ulp of float64 rounded once.  Where terms cancel, what
-    counts is their size."""
+    counts is their size; weighed ones may be off by a unit in the last place of that."""
     assert got is not None
     value = np.broadcast_to(wanted.value, got.shape)
     exact = got.astype(np.float64)
@@ -82,6 +84,8 @@ def assert_close(got: Values | None, wanted: Wanted) -> None:
         close = np.abs(exact - value) <= 1e-5 * np.maximum(np.abs(value), wanted.size)
         if got.dtype.itemsize == 2:
             close |= ulps(got, value.astype(got.dtype)) <= 2
+            if wanted.weighed:
+                close |= np.abs(exact - value) <= float(ml_dtypes.finfo(got.dtype).eps) * np.asarray(wanted.size)
     bad = np.argwhere(~(same | close))
     assert not len(bad), f"{len(bad)} of {got.size}, first {bad[0]}: {exact[tuple(bad[0])]} for {value[tuple(bad[0])]}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import py_compile
 import re
 import shlex
 import shutil
@@ -146,8 +147,11 @@ def checkout(folder: Path, needs: str) -> Path:
 
 
 def packages(command: str, where: Path) -> None:
-    """Keep the packages of a checkout, or restore them, in a cache beside it."""
-    environment = os.environ | {"PYTHON": sys.executable, "XDG_CACHE_HOME": str(where.parent / "cache")}
+    """Keep the packages of a checkout, or restore them, in a cache beside it, with a pip that has no settings."""
+    python = where.parent / "python"
+    python.write_text(f'#!/bin/sh\n[ "$2" = pip ] || exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    environment = os.environ | {"PYTHON": str(python), "XDG_CACHE_HOME": str(where.parent / "cache")}
     subprocess.run([where / ".ci" / "packages", command], env=environment, check=True)
 
 
@@ -205,3 +209,32 @@ def test_a_new_checkout_gets_the_packages_of_the_last_one_but_not_the_project(tm
     assert (new / ".venv" / "bin" / "tool").read_text() == f"#!{new}/.venv/bin/python\nprint(1)\n"
     assert (old / ".venv" / "bin" / "tool").read_text() == f"#!{old}/.venv/bin/python\nprint(1)\n"
     assert not (other / ".venv").exists(), "what it needs is something else"
+
+
+def test_a_new_checkout_gets_what_was_compiled_of_the_same_modules(tmp_path: Path) -> None:
+    """With its own path in it; what has changed is compiled anew."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    for where, changed in ((old, "1"), (new, "2")):
+        (where / ".ci").mkdir(parents=True)
+        shutil.copy(ROOT / ".ci" / "compiled", where / ".ci")
+        (where / "onnxfuse").mkdir()
+        (where / "onnxfuse" / "same.py").write_text("def f():\n    return lambda: None\n")
+        (where / "onnxfuse" / "other.py").write_text(f"x = {changed}\n")
+        for path in (where / "onnxfuse").iterdir():
+            os.utime(path, (0, int(changed)))
+    for name in ("same", "other"):
+        py_compile.compile(
+            str(old / "onnxfuse" / f"{name}.py"), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP
+        )
+    for where, command in ((old, "keep"), (new, "restore")):
+        subprocess.run([sys.executable, where / ".ci" / "compiled", command], env=environment, check=True)
+    (compiled,) = (new / "onnxfuse" / "__pycache__").iterdir()
+    before = compiled.read_bytes()
+    code = "import os, same, other; print(same.f().__code__.co_filename, other.x)"
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=new / "onnxfuse", capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split() == [str(new / "onnxfuse" / "same.py"), "2"]
+    assert compiled.read_bytes() == before
+    assert int((new / "onnxfuse" / "same.py").stat().st_mtime) == 1

@@ -30,7 +30,7 @@ ORDER = """
     __main__ cli __init__ pipeline performance proof precision fusing regions reporting rewriting matching lifting
     runtime kernels kernels.attention kernels.gemm kernels.rows kernels.pointwise
     kernels.inspect kernels.emulator kernels.device
-    language terms.analysis terms.normal terms targets model system errors
+    language derivatives terms.analysis terms.normal terms targets model system errors
 """.split()
 """The rooms from the top, and the modules that are in none: each imports those that come after it alone."""
 

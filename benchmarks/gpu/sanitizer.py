@@ -93,7 +93,8 @@ class Watched:
 
     def __init__(self, device: Device) -> None:
         self._device, self.entries = device, set[str]()
-        self.multiprocessors, self.scratch = device.multiprocessors, device.scratch
+        self.multiprocessors = device.multiprocessors
+        self.scratch, self.counters = device.scratch, device.counters
 
     @property
     def vendor(self) -> Vendor | None:

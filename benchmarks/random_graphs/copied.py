@@ -3,7 +3,7 @@
 A size that is 0 at run time, in a shape that is computed, makes Reshape (allowzero = 0) copy the dimension of its input
 at that place.  Beside a -1 nothing refuses that: [b, b, 8, 0] becomes [0, 8, 8] by the shape [-1, 8, 0], which meant
 [b * b, 8, 0].  A 0 is a size here where the same shape has another number for tensors that are not empty, and -1 stands
-for what it is for those, if that is the same for two sizes.
+for what it is for those, if that is the same for two sizes, or 0, if that is a multiple of both.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ def _dims(model: onnx.ModelProto, node: onnx.NodeProto, feed: Feed, run: Run) ->
         return None  # a 0 that was written: it copies
     dims = [given[i] if not size and i not in copies else size for i, size in enumerate(target)]
     for place in np.flatnonzero(target == -1):
-        if made[place] != remade[place]:
+        multiple = made[place] % SIZES[0] == 0 == remade[place] % SIZES[1]
+        if made[place] != remade[place] and not multiple:
             return None
-        dims[place] = made[place]
+        dims[place] = 0 if multiple else made[place]
     return [int(size) for size in dims]
 
 

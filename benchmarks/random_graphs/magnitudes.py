@@ -181,8 +181,9 @@ OPS: dict[str, Equation] = {
 }
 
 
-def enormous(edit: Edit) -> None:
-    """Hold all that is computed of exponentials and squares so, and give the others its value."""
+def enormous(edit: Edit, *, quotients: bool = False) -> None:
+    """Hold all that is computed of exponentials and squares so, and give the others its value; or of `quotients` alone,
+    so that what they are of stays as it is for others."""
     values, left = Magnitudes(edit, {}), list[int]()
     for index, node in enumerate(edit.nodes):
         if node.domain or edit.kinds.get(node.output[0]) not in REAL:
@@ -193,9 +194,10 @@ def enormous(edit: Edit) -> None:
         if result is None:
             edit.made = []
             continue
-        if result.exponent:
+        ends = quotients and node.op_type == "Div"
+        if result.exponent and not ends:
             values.held[node.output[0]] = result
-        if node.op_type in ("Exp", "Softmax") or not held:
+        if node.op_type in ("Exp", "Softmax") or not held or (quotients and not ends):
             edit.instead(index, edit.kept(index))
             left.append(index)
         else:

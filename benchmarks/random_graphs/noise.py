@@ -5,6 +5,7 @@ Monte Carlo arithmetic (Parker 1997): where results spread as far as a differenc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,7 @@ def _shake_nodes(graph: onnx.GraphProto, numbers: dict[str, Any], tail: float) -
     known = {v.name: v.type.tensor_type for v in (*graph.value_info, *graph.output)}
     types = {name: kind.elem_type for name, kind in known.items() if not _is_empty(kind)}
     nodes = list[onnx.NodeProto]()
+    places: dict[object, str] = {}
     for node in graph.node:
         maker = onnx.NodeProto.FromString(node.SerializeToString())
         nodes.append(maker)
@@ -83,7 +85,12 @@ def _shake_nodes(graph: onnx.GraphProto, numbers: dict[str, Any], tail: float) -
                 maker.output[i] = f"{name}/exact"
                 if node.op_type == "Sign":
                     nodes.append(helper.make_node("IsNaN", [node.input[0]], [f"{name}/unknown"]))
-                nodes += _factor(name, types[name], node.op_type, tail * (node.op_type in ("Div", "Reciprocal")))
+                size = _size(known[name]) or name
+                if size not in places:
+                    places[size] = f"{name}/angle"
+                    nodes += _places(name)
+                ends = tail * (node.op_type in ("Div", "Reciprocal"))
+                nodes += _factor(name, places[size], types[name], node.op_type, ends)
                 numbers[f"{name}/own"] = np.float32(17.0 * (len(numbers) - len(NUMBERS) + 1))
     del graph.node[:]
     graph.node.extend(nodes)
@@ -94,45 +101,64 @@ def _is_empty(kind: onnx.TypeProto.Tensor) -> bool:
     return any(d.HasField("dim_value") and not d.dim_value for d in kind.shape.dim)
 
 
-def _factor(name: str, dtype: int, op: str, tail: float) -> list[onnx.NodeProto]:
-    """name = name/exact * (1 + noise * wave) + tail * wave, wave = sin(phase + own + 78 * place): onnxruntime lacks
-    random numbers in some opsets.  A negative tail makes 0 of what is smaller, instead.  The sign of NaN is any:
-    onnxruntime (1.31) gives one or another, by the place of the number in its tensor."""
+def _size(kind: onnx.TypeProto.Tensor) -> tuple[int | str, ...] | None:
+    """What two tensors of one size have in common, where it is known: they count their places once."""
+    dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in kind.shape.dim)
+    return dims if kind.HasField("shape") and "" not in dims else None
+
+
+def _maker(name: str) -> Callable[..., onnx.NodeProto]:
+    """Of nodes whose values are called after one value; a name with _ in front is shared."""
 
     def node(op: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
         read = [f"{SHARED}/{i[1:]}" if i[0] == "_" else f"{name}/{i}" for i in inputs.split()]
         return helper.make_node(op, read, [f"{name}/{output}"], **attributes)
 
-    nodes = [
+    return node
+
+
+def _places(name: str) -> list[onnx.NodeProto]:
+    """name/angle = 78 * place, of each element of a value, and of all others of its size."""
+    node = _maker(name)
+    return [
         node("Shape", "exact", "shape"),
         node("Equal", "shape _zero", "none"),
         node("Where", "none _one shape", "room"),  # a Reshape takes 0 for the dimension of its input
         node("ReduceProd", "room", "size", keepdims=0),
         node("Range", "_zero size _one", "place"),
         node("Cast", "place", "real", to=TensorProto.FLOAT),
-        node("Mul", "real _often", "angle"),
-        node("Add", "_phase own", "phase"),
-        node("Add", "angle phase", "turned"),
-        node("Sin", "turned", "wave"),
-        node("Mul", f"wave _{'half' if dtype == TensorProto.FLOAT16 else 'float'}", "small"),
-        node("Add", "small _whole", "near"),
-        node("Reshape", "near room", "shaped"),
-        node("Cast", "shaped", "factor", to=dtype),
-        helper.make_node("Mul", [f"{name}/exact", f"{name}/factor"], [f"{name}/shaken" if tail else name]),
+        node("Mul", "real _often", "far"),
+        node("Reshape", "far room", "angle"),
     ]
+
+
+def _factor(name: str, angle: str, dtype: int, op: str, tail: float) -> list[onnx.NodeProto]:
+    """name = name/exact * (1 + noise * wave) + tail * wave, wave = sin(phase + own + 78 * place): onnxruntime lacks
+    random numbers in some opsets.  A negative tail makes 0 of what is smaller, instead.  The sign of NaN is any:
+    onnxruntime (1.31) gives one or another, by the place of the number in its tensor."""
+    node, half = _maker(name), dtype == TensorProto.FLOAT16
+    nodes = [
+        node("Add", "_phase own", "phase"),
+        helper.make_node("Add", [angle, f"{name}/phase"], [f"{name}/turned"]),
+        node("Sin", "turned", "wave"),
+        node("Mul", "wave _half" if half else "wave _float", "small"),
+        node("Add", "small _whole", "near"),
+        *([node("Cast", "near", "factor", to=dtype)] if half else []),
+        node("Mul", "exact factor" if half else "exact near", "shaken"),
+    ]
+    if not tail:
+        nodes[-1].output[0] = name
     if op == "Sign":
         nodes[-1].output[0] = f"{name}/signed"
         nodes += [
             node("Sign", "wave", "side"),
-            node("Reshape", "side room", "sides"),
-            node("Cast", "sides", "any", to=dtype),
+            node("Cast", "side", "any", to=dtype),
             helper.make_node("Where", [f"{name}/unknown", f"{name}/any", f"{name}/signed"], [name]),
         ]
     elif tail > 0:
         nodes += [
             node("Mul", "wave _tail", "end"),
-            node("Reshape", "end room", "ends"),
-            node("Cast", "ends", "last", to=dtype),
+            node("Cast", "end", "last", to=dtype),
             helper.make_node("Add", [f"{name}/shaken", f"{name}/last"], [name]),
         ]
     elif tail:

@@ -8,6 +8,10 @@ number of the type,
 
 and nothing else can.  A product of matrices of which one is multiplied by a number less than 1 before may be so
 afterwards: it leaves the range on its way where |A| |B| does.
+
+What leaves it as it is written may not do so where all numbers are one, as an optimizer has them:
+
+    (x * -3e38) * 1e-20 = x * -3e18
 """
 
 from __future__ import annotations
@@ -73,6 +77,31 @@ def ordered(end: str, edit: Edit) -> None:
         bound = edit.number(float(np.log(float(kind.tiny if low else kind.max))), result)
         beyond = edit.node("Less" if low else "Greater", total, bound)
         _end(edit, index, end, beyond)
+
+
+def gathered(edit: Edit) -> None:
+    """The numbers of each product are multiplied with each other first."""
+    for index, node in enumerate(edit.nodes):
+        result = node.output[0]
+        if node.op_type not in _PRODUCTS or edit.kinds.get(result) not in RANGE:
+            continue
+        number, rest, count = 1.0, list[tuple[str, bool]](), 0
+        for value, divides in _factors(edit, result):
+            known = edit.constant(value)
+            if known is None or known.size != 1 or not known.item():
+                rest.append((value, divides))
+                continue
+            number *= 1 / known.item() if divides else known.item()
+            count += 1
+        first = next((value for value, divides in rest if not divides), None)
+        kind = RANGE[edit.kinds[result]]
+        if count < 2 or first is None or not kind.tiny < abs(number) < kind.max:
+            continue
+        rest.remove((first, False))
+        made = edit.node("Mul", first, edit.number(number, result))
+        for value, divides in rest:
+            made = edit.node("Div" if divides else "Mul", made, value)
+        edit.instead(index, made)
 
 
 def _scaled_afterwards(end: str, edit: Edit) -> None:

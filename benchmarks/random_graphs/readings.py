@@ -12,11 +12,11 @@ dead      where no score of a row is above -inf, its weights are 0, in onnxrunti
 guard     a guard that makes 0 of weights that are NaN is for rows that are masked throughout, not for strange scores
 enormous  an exponential that is out of range is only enormous, as are squares of numbers and sums, products and
           quotients of such: what is computed of them in the end, weights, a hyperbolic tangent, a logarithm or what a
-          variance divides, is what it is for real numbers
+          variance divides, is what it is for real numbers; or a quotient of such alone is, a hyperbolic tangent
 small     log(1 + x) is x where x is less than an ulp of 1
 poison    a row of exponentials over their sum that holds infinity is NaN throughout, as Softmax has it
 lost      the logarithm of a sum of exponentials that holds NaN and infinity is infinite, in onnxruntime's own
-          ReduceLogSumExp: such as [-inf, NaN] and [inf, NaN]
+          ReduceLogSumExp: such as [-inf, NaN] and [inf, NaN]; and finite where only the exponentials are not
 variance  the mean of squares less the square of the mean is the mean of the squares of what differs from the mean
 product   what differs from the mean is multiplied before it is subtracted, as onnxruntime's InstanceNormalization does
 ulps      the variance of a row whose numbers differ by an ulp is 0, as onnxruntime's LayerNormalization has it of short
@@ -47,7 +47,7 @@ from onnxfuse.model.walk import attribute_graphs
 
 from . import rows
 from .magnitudes import enormous, small
-from .orders import ordered
+from .orders import gathered, ordered
 
 HIDES, FILLS = -1e4, -1e9
 """A mask that is added hides from the first on, beside any scores from the second on."""
@@ -320,6 +320,7 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("guard", _guard),
     ("small", small),  # before the logarithm is one of what is enormous
     ("enormous", enormous),
+    ("enormous: quotients", partial(enormous, quotients=True)),
     ("poison", rows.poison),
     ("lost", rows.lost),
     ("variance", rows.variance),
@@ -330,6 +331,7 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("order: infinity", partial(ordered, "infinity")),
     ("order: 0", partial(ordered, "nothing")),
     ("order: NaN", partial(ordered, "NaN")),
+    ("order: numbers", gathered),
     ("zero", partial(_zero, 1.0)),
     ("negative zero", partial(_zero, -1.0)),
 )
@@ -357,7 +359,8 @@ def readings(model: onnx.ModelProto) -> Iterator[tuple[tuple[str, ...], onnx.Mod
         for chosen in itertools.combinations(applying, number):
             names = tuple(name for name, _ in chosen)
             kinds = Counter(name.partition(":")[0].replace("negative ", "") for name in names)
-            # Of the ends of a product, and of the signs of a 0, one; such an end with no more than one other reading.
+            # Of the ends of a product, of what is enormous, and of the signs of a 0, one; such an end with no more than
+            # one other reading.
             if max(kinds.values()) == 1 and not (kinds["order"] and number > 2):
                 made = _read(model, [apply for _, apply in chosen])
                 if made is not None:

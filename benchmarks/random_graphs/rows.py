@@ -37,7 +37,9 @@ def lost(edit: Edit) -> None:
         edit.kinds[whole] = edit.kinds[node.output[0]]
         plain = edit.kept(index)
         infinite = edit.node("Equal", edit.node("Abs", whole), edit.number(np.inf, whole))
-        edit.instead(index, edit.node("Where", edit.node("And", edit.node("IsNaN", plain), infinite), whole, plain))
+        lost = edit.node("And", edit.node("IsNaN", plain), infinite)
+        lost = edit.node("Or", lost, edit.node("Equal", edit.node("Abs", plain), edit.number(np.inf, whole)))
+        edit.instead(index, edit.node("Where", lost, whole, plain))
 
 
 def variance(edit: Edit) -> None:

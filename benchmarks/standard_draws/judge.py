@@ -10,6 +10,7 @@ from benchmarks.random_graphs.build import Choices
 from benchmarks.random_graphs.shrink import fused
 from onnxfuse.errors import UsageError
 from onnxfuse.model.graph import family_of
+from onnxfuse.model.types import type_name
 from onnxfuse.targets import runtimes
 
 from . import attentions, elementwise, moves, rows
@@ -71,7 +72,7 @@ def judged(drawn: Draw, *, deep: bool) -> Verdict:
         result = lowered(drawn, model, target)
         nodes, allowed = counted(result), max(1, len(counted(lowered(drawn, drawn.model, target))))
         if len(nodes) > allowed and verdict.outcome == FOLDED:
-            reason = drawn.impossible or drawn.lacking.get(target, "")
+            reason = drawn.impossible or drawn.lacking.get(target, "") or withheld(drawn, target)
             verdict.outcome = IMPOSSIBLE if reason else LEFT
             verdict.reason, verdict.nodes = reason or f"{target}: {', '.join(nodes)}", nodes
         text = wrong(result)
@@ -111,12 +112,39 @@ def _expansion(drawn: Draw, deep: bool) -> onnx.ModelProto:
 def lowered(drawn: Draw, model: onnx.ModelProto, target: str) -> onnx.ModelProto:
     """What the engine alone makes of a draw's model.  An op that older versions of onnxruntime compute wrong is asked
     for by the newest, if that runs it: else its forms would be spelled out for those."""
-    if target == "onnx" and drawn.op in runtimes.judged():
-        try:
-            return fused(model, target, f"onnxruntime=={runtimes.known()[-1]}")
-        except UsageError:
-            pass
-    return fused(model, target)
+    named = _by_the_newest(drawn, model, target)
+    return fused(model, target) if named is None else named
+
+
+def withheld(drawn: Draw, target: str) -> str:
+    """Why files for `onnx` do not have a use that an onnxruntime which loads them computes wrong: it cannot be asked
+    for by the newest, which does not run its element type; "" for any other use."""
+    if target != "onnx" or drawn.op not in runtimes.judged():
+        return ""
+    if _by_the_newest(drawn, drawn.model, target) is not None:
+        return ""
+    graph, node = drawn.model.graph, drawn.model.graph.node[0]
+    known = {tensor.name: (list(tensor.dims), tensor.data_type) for tensor in graph.initializer}
+    for kind, name in ((info.type.tensor_type, info.name) for info in graph.input):
+        known[name] = [d.dim_param or d.dim_value for d in kind.shape.dim], kind.elem_type
+    shapes = [known[name][0] if name else None for name in node.input]
+    said = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    dtype = type_name(known[node.input[0]][1])
+    right = runtimes.right_from(drawn.op, runtimes.features(drawn.op, said, shapes, dtype, len(node.output)))
+    oldest = runtimes.loading(drawn.opset)
+    if right is None or oldest is None or right <= oldest:
+        return ""
+    return f"an onnxruntime below {right} loads it and computes it wrong, and no newer one runs it in {dtype}"
+
+
+def _by_the_newest(drawn: Draw, model: onnx.ModelProto, target: str) -> onnx.ModelProto | None:
+    """What is made of a draw's model for the newest onnxruntime; None if that is not asked for, or does not run it."""
+    if target != "onnx" or drawn.op not in runtimes.judged():
+        return None
+    try:
+        return fused(model, target, f"onnxruntime=={runtimes.known()[-1]}")
+    except UsageError:
+        return None
 
 
 def counted(model: onnx.ModelProto) -> list[str]:
@@ -125,14 +153,20 @@ def counted(model: onnx.ModelProto) -> list[str]:
     attends = any(family_of(node) == "Attention" for node in model.graph.node)
     guarded = any(family_of(node) == "IsInf" for node in model.graph.node)
     copies, guards = {info.name for info in model.graph.input}, set[str]()
+    makers = {node.output[0]: node for node in model.graph.node}
+    lines = [makers[n] for m in model.graph.node if family_of(m) == "Max" for n in m.input if n in makers]
+    steps = [makers[n] for line in lines if family_of(line) == "Add" for n in line.input if n in makers]
+    slopes = {step.output[0] for step in steps if family_of(step) == "Mul"}
+    floors = slopes | {line.output[0] for line in lines if slopes.intersection(line.input)}
     found = list[str]()
     for node in model.graph.node:
         source, op = next(iter(node.input), ""), family_of(node)
         if op == "Identity" and source in copies:
             continue
+        moved, falls = op in (*COPIES, "Cast") and source in guards, floors.issuperset(node.output)
         if attends and op in COPIES and source in copies:
             copies.update(node.output)
-        elif attends and (op in GUARD or (op in COPIES and source in guards)):
+        elif attends and (op in GUARD or moved or falls):
             guards.update(node.output)
         elif op != "Constant":
             found.append(op)

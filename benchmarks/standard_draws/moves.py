@@ -106,8 +106,12 @@ def rotary(d: Drawing) -> None:
     d.maybe(interleaved=d.integer(0, 1))
     indexed = d.chance(2)
     shape: tuple[Size, ...] = (fixed(positions),) if indexed else (batch, sequence)
+    stored = False
     for _ in range(2):
-        d.give(dtype, (*shape, fixed(rotated)), constant=d.chance(3))
+        stored = d.chance(3)
+        d.give(dtype, (*shape, fixed(rotated)), constant=stored)
+    if stored and not any(size.name or size.first != 1 for size in (*shape, fixed(rotated))):
+        d.impossible = "one stored sine: -1 times that number is another number, not the same one taken away"
     if indexed:
         d.give(INT64, (batch, sequence), integers(0, positions - 1))
     d.output(dtype)

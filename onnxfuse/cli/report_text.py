@@ -51,14 +51,14 @@ def print_optimized(
     out.print()
 
 
-def print_report(out: Console, report: Report, *, verbose: bool) -> None:
-    """What can be fused in one model and where, and what nearly could."""
+def print_report(out: Console, report: Report, *, verbose: bool, regions: bool = False) -> None:
+    """What can be fused in one model and where, and what nearly could; where `regions` may be asked for, of what."""
     out.print(Text(report.model, style="bold"))
     _print_sum(out, report)
     print_fusions(out, report.fusions, scopes=True, sites=verbose)
     if not report.fusions:
         out.print()
-    print_remaining(out, report.remaining, report.shares_on, verbose=verbose)
+    print_remaining(out, report.remaining, report.shares_on, verbose=verbose, regions=regions)
     _print_placement(out, report)
     if report.conversion is not None:
         print_conversion(out, report.conversion, verbose=verbose)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from onnxfuse.reporting.layers import collapsed, short
 from onnxfuse.reporting.near_miss_groups import gain, grouped
-from onnxfuse.reporting.records import Conversion, Fusion, KeptCast, NearMiss, Remaining, known_bytes
+from onnxfuse.reporting.records import NO_RULE, Conversion, Fusion, KeptCast, NearMiss, Remaining, known_bytes
 
 from .quantities import human_launches, human_traffic
 
@@ -55,6 +55,8 @@ def print_fusions(out: Console, fusions: Sequence[Fusion], *, scopes: bool, site
             places = (f"{fusion.scope or _TOP}{_with(fusion)}\n{short(fusion.code)}" for fusion in group)
             for place, count in collapsed(places):
                 scope, code = place.split("\n")
+                if place == f"{_TOP}\n" and count == len(group):
+                    continue  # a model without modules: the line above says it
                 row = [Text(str(count), style="dim"), "", ""]
                 table.add_row(*_placed(scope, row, code, beside=beside))
     out.print()
@@ -99,8 +101,11 @@ def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool
     out.print(Padding.indent(table, 2))
 
 
-def print_remaining(out: Console, remaining: Sequence[Remaining], card: str, *, verbose: bool) -> None:
-    """The ops that are launched one by one still, with their share of the time that is predicted on a card."""
+def print_remaining(
+    out: Console, remaining: Sequence[Remaining], card: str, *, verbose: bool, regions: bool = False
+) -> None:
+    """The ops that are launched one by one still, with their share of the time that is predicted on a card; where
+    `regions` may be asked for, that these may take what no rule does."""
     shown = [each for each in remaining if verbose or each.share >= _SMALL]
     if not remaining:
         return
@@ -115,6 +120,9 @@ def print_remaining(out: Console, remaining: Sequence[Remaining], card: str, *, 
         share = f"{sum(each.share for each in rest):.0%}"
         table.add_row(Text("others", style="dim"), str(sum(each.nodes for each in rest)), share)
     out.print(Padding.indent(table, 2))
+    alone = sum(each.nodes for each in shown if each.reason == NO_RULE)
+    if regions and alone > 1:
+        out.print(Padding.indent(Text(f"{NO_RULE}: -O2 fuses neighbours that no rule names", style="dim"), 2))
     out.print()
 
 

@@ -16,6 +16,7 @@ from onnxfuse.language.catalogue import REGIONS, Catalogue
 from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
+from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found, bans, made, search
 from onnxfuse.matching.taken_apart import taken_apart
 from onnxfuse.matching.written_cost import costly
@@ -26,11 +27,11 @@ from onnxfuse.reporting.tell import near_misses
 from onnxfuse.rewriting.assemble import import_domains
 from onnxfuse.rewriting.convert_opset import convert, loadable, raisable
 from onnxfuse.rewriting.inline import expand
+from onnxfuse.rewriting.inline_control_flow import straightened
 from onnxfuse.rewriting.plan import UnrealisableError
 from onnxfuse.rewriting.provenance import FusedNode, Vanished, vanished
 from onnxfuse.rewriting.quantize_first import quantize_first
 from onnxfuse.rewriting.stored import Room
-from onnxfuse.rewriting.straight import straightened
 from onnxfuse.rewriting.writer import Writer
 from onnxfuse.targets.compatibility import compatibility
 from onnxfuse.targets.target import Target
@@ -215,15 +216,15 @@ def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], rais
     """Fusions, then the target's lowerings.  Where an op is left that the target does not have, what made it is banned
     and the search made again.  Raises OpsetError if `raising` and a higher opset has it."""
     target, opset = catalogue.target, view.graph.opset
+    mistaken: dict[int, tuple[Match, str]] = {}
     while True:
         found = search(view, catalogue, catalogue.phases, banned, raising=raising)
-        missing = [
-            term
-            for term, dtype in made(view, found)
-            if not target.can_say(
-                term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions, _shapes(term.args)
-            )
-        ]
+        missing = []
+        for term, dtype in made(view, found):
+            node = term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions, _shapes(term.args)
+            if not target.can_say(*node):
+                missing.append(term)
+                mistaken |= _mistaken(found.origins[term.id], target.mistake(*node))
         wanted = max((target.wanted_opset(term.op, dict(term.attrs)) for term in missing), default=0)
         if target.standard:
             wanted = max(wanted, _standardized(view, found, target))
@@ -234,8 +235,15 @@ def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], rais
         excess |= {(match.rule.name, value) for match in dear for value in match.values}
         excess -= banned
         if not excess:
+            found.mistaken = mistaken
             return found
         banned = banned | excess
+
+
+def _mistaken(matches: Sequence[Match], reason: str) -> dict[int, tuple[Match, str]]:
+    """What is to say of the matches behind a term that an onnxruntime would compute wrong: of the first that fuses."""
+    fusing = [match for match in matches if not match.rule.lowers]
+    return {match.root.id: (match, reason) for match in fusing[:1] if reason}
 
 
 def _standardized(view: View, found: Found, target: Target) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from onnx import ModelProto
 
 from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.matching.cost import launches
 from onnxfuse.model.graph import REGION
 from onnxfuse.regions.write import Asked, regions
 from onnxfuse.rewriting.provenance import FusedNode
@@ -54,12 +55,13 @@ def _once(first: Lifted, naming: Naming, fused: Fused, banned: Banned, original:
     whole = joined(fused, after, first.model, original)
     # What the passes before have written, and no rule was named for, stands for something of the original as well.
     own = {site.node.name: site for site in made.sites}
-    told = [site.node.name for site in whole.sites if not site.dead and site.node.name in own]
-    sites = [_dying(site, own[site.node.name]) if site.node.name in told else site for site in whole.sites]
+    sites = [_dying(site, own[site.node.name]) if site.node.name in own else site for site in whole.sites]
     gone = {name for site in sites for name in site.replaced}
     near = [miss for miss in near if miss.node not in gone]
     return named(replace(whole, sites=sites, near_misses=near), naming)
 
 
 def _dying(site: FusedNode, own: FusedNode) -> FusedNode:
-    return replace(site, dead=own.dead, gone=own.gone)
+    """A region with what dies for it: that of the original, or what passes have written of it where that is more."""
+    more = sum(map(launches, own.dead)) > sum(map(launches, site.dead))
+    return replace(site, dead=own.dead, gone=own.gone) if more else site

@@ -23,6 +23,7 @@ from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.walk import BODIES, nodes
 from onnxfuse.rewriting.provenance import REPLACED_KEY, merged
 from onnxfuse.rewriting.simplify import weight
+from onnxfuse.terms.normal.quantized import BYTES
 
 from .fused import Fused
 from .naming import Naming, named
@@ -139,11 +140,16 @@ class _Words:
 
     @cached_property
     def _all(self) -> Counter[tuple[object, ...]]:
+        """With what a node reads of a table of bytes: the same nodes in another order are less work there."""
+        graph = self._model.graph
+        given = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+        given |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+        bytes_of = {name: kind for name, kind in given.items() if kind in BYTES}
         return Counter(
             (
                 node.domain,
                 node.op_type,
-                tuple(map(bool, node.input)),
+                tuple(bytes_of.get(name, bool(name)) for name in node.input),
                 *sorted(a.SerializeToString(deterministic=True) for a in node.attribute if a.type not in BODIES),
             )
             for node in _nodes(self._model)

@@ -6,7 +6,7 @@ written once and run on any `Device`: CUDA by way of CuPy, or a CPU by way of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +17,7 @@ from onnxfuse.errors import KernelError
 if TYPE_CHECKING:
     from onnx import FunctionProto
 
+    from onnxfuse.kernels.device.device import TensorType
     from onnxfuse.kernels.device.kernel import Kernel
     from onnxfuse.language.catalogue import Catalogue
 
@@ -87,6 +88,30 @@ def of_region(function: FunctionProto, inputs: Sequence[str], outputs: Sequence[
     from onnxfuse.kernels.rows.region import kernel
 
     return kernel(function, inputs, outputs, base(function.node, function.output))
+
+
+def of_use(
+    op: str,
+    function: FunctionProto,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    rules: Sequence[Path] = (),
+    operands: Iterable[Sequence[TensorType]] | None = None,
+) -> type[Kernel]:
+    """The kernel of an op as nodes use it: that of the op, else, if it reduces rows, one that is generated from the
+    function of this use, as that of a region is, if it takes `operands`, those of each node; None where their shapes
+    are unknown.  Raises KernelError with the reason where there is none."""
+    try:
+        return find(op, rules)
+    except KernelError:
+        if op in LEFT or not any(node.op_type.startswith("Reduce") for node in function.node):
+            raise
+    made = of_region(function, inputs, outputs)
+    if operands is None:
+        raise KernelError(f"{op} has no kernel for operands of unknown rank")
+    for types in operands:
+        made({}).outputs(types)
+    return made
 
 
 @cache

@@ -26,11 +26,11 @@ from onnxfuse.terms.term import REAL
 
 from .builtins import BUILTINS, UndecidedError
 from .catalogue import Catalogue
-from .each import spread
 from .evaluate import attribute_defaults
 from .expressions import EVERYTHING, Backend, compiled
 from .expressions import Call as Step
 from .rule import Rule, called_in, literal, targets
+from .variadic import spread
 
 UNKNOWN = "?"
 """The dimensions of a value in a body, of which only the rank is known."""
@@ -284,7 +284,8 @@ class Equations(Backend):
         return isinstance(x, Ref) and x.boolean
 
     def operator(self, op: str, operands: Sequence[Any], node: ast.expr, label: str) -> Any:
-        """One node; none for neutral numbers, and products for small powers."""
+        """One node; none for neutral numbers, and products for cubes.  A square stays a Pow, as exporters write it: it
+        is what runtimes look for that know a body by rules of their own, as onnxruntime knows a layer normalization."""
         a, b = operands[0], operands[-1]
         if op in ("Add", "Sub") and not isinstance(b, Ref) and not b:
             return a
@@ -294,9 +295,9 @@ class Equations(Backend):
             return a
         if op == "Mul" and not isinstance(a, Ref) and a == 1:
             return b
-        if op == "Pow" and b in (2, 3):
+        if op == "Pow" and b == 3:
             square = self.body.node("Mul", [a.name, a.name], {}, label)
-            return square if b == 2 else self.body.node("Mul", [square.name, a.name], {}, label)
+            return self.body.node("Mul", [square.name, a.name], {}, label)
         return self.body.node(op, [self.body.ref(x) for x in operands], {}, label)
 
     def call(self, call: Step, label: str) -> Any:

@@ -21,10 +21,11 @@ from onnxfuse.terms.analysis.slices import along, part, rows
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.normal.normal import slice_axis
 from onnxfuse.terms.normal.pad import lengthened
+from onnxfuse.terms.normal.ranges import all_moderate
 from onnxfuse.terms.term import HALF, Term, is_number, same_shape
 
-from .each import Each
 from .registry import Builtin, Facts, registering
+from .variadic import Each
 
 if TYPE_CHECKING:
     from .evaluate import Scope
@@ -107,6 +108,14 @@ def _trailing(scope: Facts, axis: Value) -> tuple[int, ...]:
     return tuple(range(axis, 0))
 
 
+@builtin(meaning=True, shapes=True)
+def _leading(scope: Facts, x: Value, axis: Value) -> tuple[int, ...]:
+    """The axes of a tensor before `axis` (negative), counted from the end."""
+    if not isinstance(axis, int) or axis >= 0:
+        raise UndecidedError(f"axis {axis} does not count from the end")
+    return tuple(range(-len(scope.shape(x)), axis))
+
+
 # ------------------------------------------------------------------------------------- what a value is
 
 
@@ -186,6 +195,12 @@ def _every(scope: Scope, x: Value, number: Value) -> bool:
     if x.op == "Expand" and x.args[0].scalar is not None:
         return bool(x.args[0].scalar == number)
     return x.constant and bool(np.all(value_of(x) == number))
+
+
+@builtin()
+def _moderate(scope: Scope, x: Value) -> bool:
+    """Is each element of a constant 0, or between 2^-24 and 2^24 in size?  Others leave the range elsewhere."""
+    return isinstance(x, Term) and all_moderate(x)
 
 
 @builtin()

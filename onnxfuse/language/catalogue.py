@@ -18,7 +18,7 @@ from onnx import FunctionProto
 from onnxfuse.errors import UsageError
 from onnxfuse.targets.target import DEFAULT, FOLDERS, FUSING, Target
 
-from . import kept
+from . import rule_cache
 from .builtins import BUILTINS
 from .check import unknown
 from .parse import finished, read, standard_ops
@@ -176,14 +176,14 @@ def load(directories: Iterable[Path] = ()) -> Catalogue:
 
 @cache
 def _plain() -> Catalogue:
-    """The shipped catalogue alone, which is checked once and then kept."""
-    file = kept.place(CATALOGUE)
-    found = kept.read(file) if file is not None else None
+    """The shipped catalogue alone, which is checked once and then rule_cache."""
+    file = rule_cache.place(CATALOGUE)
+    found = rule_cache.read(file) if file is not None else None
     if found is not None:
         return _sorted(*found)
     catalogue = _load(())
     if file is not None:
-        kept.write(file, [*catalogue.rules, *catalogue.foreign.values()], catalogue.definitions)
+        rule_cache.write(file, [*catalogue.rules, *catalogue.foreign.values()], catalogue.definitions)
     return catalogue
 
 

@@ -21,9 +21,9 @@ from onnxfuse.terms.term import Term, Terms, UnknownValueError
 from .builtins import UndecidedError, Value
 from .catalogue import Catalogue
 from .context import Context
-from .each import spread
 from .expressions import EVERYTHING, Backend, Call, compiled
 from .rule import Rule, literal
+from .variadic import spread
 
 Bindings: TypeAlias = dict[str, Value]
 FAULTS: tuple[type[Exception], ...] = (

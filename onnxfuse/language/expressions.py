@@ -22,9 +22,9 @@ from onnxfuse.model.dims import Sym, exact
 
 from . import standard_bodies as standard_bodies  # whose functions belong to the table
 from .builtins import BUILTINS, UndecidedError, Value
-from .each import Each, one_by_one
 from .registry import Builtin
 from .rule import alternatives, names_in, op_name
+from .variadic import Each, one_by_one
 
 BINARY: dict[type[ast.operator], str] = {
     ast.Add: "Add",

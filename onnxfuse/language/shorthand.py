@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import NoReturn, TypeVar, cast
 
+from .gradients import with_gradients
 from .rule import ANY, REST, Function, Parameter, Rule, Source, Statement, op_name, targets
 
 STEPS = 20_000
@@ -38,6 +39,7 @@ class Signature:
 
 def written_out(rule: Rule, functions: Mapping[str, Function], definitions: Mapping[str, Rule]) -> Rule:
     """The rule without shorthand; `definitions` are the rules that define ops.  Raises RuleError."""
+    rule = with_gradients(rule, definitions)
     if not _mentions(rule, functions, definitions):
         return rule
     inliner = _Inliner(rule, functions)

@@ -1,6 +1,6 @@
 """What the bodies of If and Scan compute, as terms of the scope around them.
 
-    If(true, a, b) is a, inside of a body (in the scope itself no such node is left, see `rewriting.straight`)
+    If(true, a, b) is a, inside of a body (a scope itself has no such node left: `rewriting.inline_control_flow`)
     If(c, a, b) and Scan(x, ..., body) are terms by what their bodies compute: equal terms for equal bodies
 
 No node is written from such a term: a value that has it keeps its node.  A body with anything that no term shows, such

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeAlias
 
-from onnx import FunctionProto, ModelProto, NodeProto
+from onnx import ModelProto, NodeProto
 
 from onnxfuse.model.graph import DOMAIN, opset_of
 from onnxfuse.model.onnxruntime_ops import IN_AI_ONNX
 from onnxfuse.model.op_traits import RANDOM
 from onnxfuse.model.standard import STANDARD, has_op, in_onnx
-from onnxfuse.model.walk import attribute_graphs, nodes
+from onnxfuse.model.walk import Key, attribute_graphs, called_by, key_of, nodes
 
 MICROSOFT = frozenset(
     """Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul
@@ -31,7 +30,6 @@ MICROSOFT = frozenset(
 """Ops of com.microsoft that compute and nothing else (onnxruntime, docs/ContribOperators.md); others there write into
 their inputs, draw random numbers, or talk to other processes."""
 
-Key: TypeAlias = tuple[str, str, str]
 """(domain, name, overload) of a local function."""
 
 
@@ -53,14 +51,14 @@ class Effects:
     def of(model: ModelProto) -> Effects:
         """With those of all local functions, by way of others too."""
         found = Effects()
-        bodies = {_key(function): list(nodes(function)) for function in model.functions}
-        opsets = {_key(function): opset_of(function) for function in model.functions}
+        bodies = {key_of(function): list(nodes(function)) for function in model.functions}
+        opsets = {key_of(function): opset_of(function) for function in model.functions}
         callers: dict[Key, list[Key]] = {}
         for key, inside in bodies.items():
             for node in inside:
-                if (called := _call(node)) in bodies:
+                if (called := called_by(node)) in bodies:
                     callers.setdefault(called, []).append(key)
-            own = (_own(node, opsets[key]) for node in inside if _call(node) not in bodies)
+            own = (_own(node, opsets[key]) for node in inside if called_by(node) not in bodies)
             found.of_functions[key] = max(own, default=Effect.NONE)
         pending = list(bodies)
         while pending:
@@ -73,19 +71,11 @@ class Effects:
 
     def __call__(self, node: NodeProto, opset: int) -> Effect:
         """The effect of a node at an opset, its bodies included."""
-        own = self.of_functions.get(_call(node)) if self.of_functions else None
+        own = self.of_functions.get(called_by(node)) if self.of_functions else None
         effect = _own(node, opset) if own is None else own
         if not node.attribute or effect is Effect.UNKNOWN:
             return effect
         return max((self(inner, opset) for _, body in attribute_graphs(node) for inner in body.node), default=effect)
-
-
-def _key(function: FunctionProto) -> Key:
-    return function.domain, function.name, function.overload
-
-
-def _call(node: NodeProto) -> Key:
-    return node.domain, node.op_type, node.overload
 
 
 def _own(node: NodeProto, opset: int) -> Effect:

@@ -18,6 +18,7 @@ from onnxfuse.model.symbols import (
     last,
     limit,
     multiples,
+    needed,
     plain,
     present,
     same_if,
@@ -32,7 +33,7 @@ from .carried import Given, given, lasting, met
 from .constants import constant_term
 from .effects import Effects
 from .node import lift_node
-from .operand_dims import together
+from .operand_dims import spanned, together
 from .rewind import STEP, Rewind
 from .sharing import alike, shared_values
 from .view import View
@@ -90,6 +91,8 @@ class _Known:
     """Symbols that are 1: an exporter declared a dynamic axis, and wrote the size that it saw into a view."""
     present: frozenset[str] = frozenset()
     """Symbols that are not 0: their last position is viewed as one."""
+    least: Mapping[str, int] = field(default_factory=dict)
+    """Symbols → the smallest that they can be: a convolution of fewer positions than its kernel has fails."""
     same: Mapping[str, str] = field(default_factory=dict)
     """Symbols → one of an earlier input that is the same: both were multiplied before they met."""
     whole: Mapping[str, Dim] = field(default_factory=dict)
@@ -108,6 +111,10 @@ class _Known:
             limits={**other.limits, **self.limits},
             single=self.single | other.single,
             present=self.present | other.present,
+            least={
+                name: max(most.get(name, 0) for most in (self.least, other.least))
+                for name in {**self.least, **other.least}
+            },
             same={**other.same, **self.same},
             whole={**other.whole, **self.whole},
             closed=self.closed | other.closed,
@@ -116,7 +123,7 @@ class _Known:
     @property
     def learned(self) -> dict[str, Dim]:
         """Symbols of which something is known → what that is."""
-        told = {*self.equal, *self.single, *self.present, *self.limits, *self.same, *self.whole}
+        told = {*self.equal, *self.single, *self.present, *self.limits, *self.least, *self.same, *self.whole}
         return {name: self.of(name) for name in told}
 
     def of(self, name: str) -> Dim:
@@ -126,7 +133,7 @@ class _Known:
         else:
             text = label(name)
             own = Bounded.of(text, 0, self.limits.get(text))
-        own.least, own.whole = int(own in self.present), self.whole.get(own)
+        own.least, own.whole = max(own in self.present, self.least.get(own, 0)), self.whole.get(own)
         return 1 if own in self.single else symbol(self._earliest(own))
 
     def _earliest(self, name: str) -> str:
@@ -177,7 +184,10 @@ def _known(view: View, inputs: tuple[str, ...]) -> _Known:
     equal.update(name for before, after in shapes for name in same_in_view(before, after))
     same, whole = _met(pairs, inputs)
     free = frozenset(inputs)
-    return _Known(frozenset(equal), limits, free & ones, free & there, same, whole, alike(view.terms, view.terms_of))
+    spans = [found for term in own for dim, span in spanned(term) if (found := needed(dim, span)) is not None]
+    least = {name: number for name, number in sorted(spans) if name in free}  # the largest comes last
+    closed = alike(view.terms, view.terms_of)
+    return _Known(frozenset(equal), limits, free & ones, free & there, least, same, whole, closed)
 
 
 def _met(pairs: list[tuple[Dim, Dim]], inputs: tuple[str, ...]) -> tuple[dict[str, str], dict[str, Dim]]:

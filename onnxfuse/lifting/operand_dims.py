@@ -35,6 +35,24 @@ def together(term: Term, opset: int) -> Iterator[tuple[Dim, Dim]]:
             yield x[-2], table[1]
 
 
+def spanned(term: Term) -> Iterator[tuple[Dim, int]]:
+    """Dimensions of a convolution's input, and how long each is in every run that does not fail: with its padding no
+    shorter than the kernel.  A pooling window may be longer."""
+    x, w = (term.args[0].shape, term.args[1].shape) if term.op in ("Conv", "FusedConv") else (None, None)
+    attrs = dict(term.attrs)
+    if x is None or w is None or attrs.get("auto_pad", "NOTSET") != "NOTSET":
+        return
+    n = len(w) - 2
+    kernel, steps, pads = (
+        attrs.get("kernel_shape", w[2:]),
+        attrs.get("dilations", (1,) * n),
+        attrs.get("pads", (0,) * 2 * n),
+    )
+    for i, (dim, size, step) in enumerate(zip(x[2:], kernel, steps, strict=True)):
+        if isinstance(size, int):
+            yield dim, step * (size - 1) + 1 - pads[i] - pads[i + n]
+
+
 def _concat(term: Term) -> Iterator[tuple[Dim, Dim]]:
     first, *others = (arg.shape for arg in term.args)
     for other in others:

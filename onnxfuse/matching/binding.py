@@ -17,10 +17,11 @@ from onnxfuse.language.rule import REST, Rule, names_in, op_name
 from onnxfuse.language.variants import Variant
 from onnxfuse.model.dims import Sym, exact
 from onnxfuse.model.op_traits import NEUTRAL
+from onnxfuse.terms.normal.normal import closed
 from onnxfuse.terms.term import Term, Terms
 
 from .compare import close, same
-from .near_miss import MISSING, attribute
+from .near_miss import MISSING, attribute, describe
 
 
 @dataclass(eq=False)
@@ -36,6 +37,8 @@ class Failure:
     covered: frozenset[int]
     """Ids of the terms that had matched by then."""
     reason: Callable[[], str]
+    other: bool = False
+    """Whether what is there is something else than the rule is about, which is nobody's near miss."""
 
 
 class Binder:
@@ -53,13 +56,26 @@ class Binder:
         self.cover: list[Term] = []
         self.failures: dict[tuple[int, int], Failure] = {}
 
-    def _fail(self, p: Pattern, t: Term, reason: Callable[[], str]) -> None:
+    def _fail(self, p: Pattern, t: Term, reason: Callable[[], str], *, other: bool = False) -> None:
         matched, key = len(self.cover) - self.opened, (id(self.rule), self.root.id)
         known = self.failures.get(key)
         if known is None or matched / self.variant.size > known.matched / known.size:
             covered = frozenset(term.id for term in self.cover)
             line = p.line or self.rule.blocks[self.variant.block][0].lineno  # numbers have none of their own
-            self.failures[key] = Failure(self.rule, self.root, t, line, matched, self.variant.size, covered, reason)
+            size = self.variant.size
+            self.failures[key] = Failure(self.rule, self.root, t, line, matched, size, covered, reason, other)
+
+    def _rest(self, p: Pattern, rest: Pattern, t: Term, whole: Term) -> Iterator[None]:
+        """What is left of a chain is what a name stands for; another operand may have said by now what that is."""
+        known = self.env.get(rest.name)
+        if known is None:
+            self.env[rest.name] = whole
+            yield
+            del self.env[rest.name]
+        elif known is whole or known is closed(self.terms, whole):
+            yield
+        else:
+            self._fail(p, t, lambda: f"{rest.name} is {describe(known)}, and {describe(whole)} is left of {p.op}")
 
     def _scalar(self, p: Pattern, value: float, t: Term) -> Iterator[None]:
         """Solve a scalar pattern with at most one unbound name for a number."""

@@ -10,7 +10,8 @@ from onnx import TensorProto
 
 from onnxfuse.model import dims
 from onnxfuse.model.dims import Sym
-from onnxfuse.terms.term import REAL, Term
+from onnxfuse.terms.normal.ranges import in_range
+from onnxfuse.terms.term import REAL, Term, Terms, is_number
 
 KIND_TEXT = {
     "const": "a constant",
@@ -53,3 +54,16 @@ def close(wanted: float, seen: float, dtype: int) -> bool:
         return True
     ulp = 2.0**-10 if dtype == TensorProto.FLOAT16 else 2.0**-7 if dtype == TensorProto.BFLOAT16 else 0.0
     return bool(np.isfinite(seen)) and math.isclose(wanted, seen, rel_tol=max(5e-4, 2 * ulp))
+
+
+def collected(terms: Terms, op: str, operands: list[Term]) -> list[Term]:
+    """The operands of a sum or product with its numbers as one, as the normal form and patterns have them; where that
+    one is out of range, they stay as they are."""
+    numbers = [o for o in operands if is_number(o)]
+    if len(numbers) < 2:
+        return operands
+    values = [n.scalar for n in numbers if n.scalar is not None]
+    value, rank = math.prod(values) if op == "Mul" else math.fsum(values), max(n.rank or 0 for n in numbers)
+    if not math.isfinite(value) or not in_range(value, numbers[0].dtype):
+        return operands
+    return [*(o for o in operands if not is_number(o)), terms.number(value, numbers[0].dtype, rank)]

@@ -38,18 +38,19 @@ class Index:
         self.by_op = _grouped(tuple(rules))
         self._terms = terms
         self._bits: dict[str, list[tuple[int, Group]]] = {}
-        self._possible: dict[tuple[str, int], list[Group]] = {}
+        self._possible: dict[tuple[str, bool, int], list[Group]] = {}
 
     def candidates(self, term: Term, glance: Glance) -> list[Variant]:
         """The variants whose ops all occur below the term, the operands of a chain near its root, in their order."""
-        if term.op not in self.by_op:
+        op = term.op
+        if op not in self.by_op:
             return []
-        nested = term.op in NEUTRAL and any(a.op == term.op for a in term.args)
-        there = _both(term.ops_within(LEVELS - 1), term.ops_within(1 + OPENINGS if nested else 1))
-        possible = self._possible.get((term.op, there))
+        nested = op in NEUTRAL and any(a.op == op for a in term.args)
+        key = op, nested, term.below
+        possible = self._possible.get(key)
         if possible is None:
-            possible = [group for wanted, group in self._groups(term.op) if not wanted & ~there]
-            self._possible[term.op, there] = possible
+            there = _both(term.ops_within(LEVELS - 1), term.ops_within(1 + OPENINGS if nested else 1))
+            possible = self._possible[key] = [group for wanted, group in self._groups(op) if not wanted & ~there]
         found: list[tuple[int, Variant]] = []
         for group in possible:
             if not group.fits(term):
@@ -57,6 +58,8 @@ class Index:
             # Only of a chain there is more to see, and only then the pattern itself has to be read.
             if group.outline.operands is None or glance.near(group.variants[0][1].root, term):
                 found += group.variants
+        if not found:
+            return []
         found.sort(key=lambda entry: entry[0])
         return [variant for _, variant in found]
 

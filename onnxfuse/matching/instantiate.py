@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.language.builtins import UndecidedError
+from onnxfuse.language.builtins import UndecidedError, Value
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
 from onnxfuse.language.evaluate import Bindings, Scope
@@ -20,15 +20,15 @@ from onnxfuse.terms.normal.ranges import in_range
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, Term, Terms, same_shape
 
-from .near_miss import Reason, unmet
+from .near_miss import Reason, is_other, unmet
 
 
 class RefusedError(Exception):
     """The pattern matched, but a condition does not hold, or what would be emitted is not what was there."""
 
-    def __init__(self, line: int, reason: Reason) -> None:
+    def __init__(self, line: int, reason: Reason, *, other: bool = False) -> None:
         super().__init__()
-        self.line, self.reason = line, reason
+        self.line, self.reason, self.other = line, reason, other
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ def conclude(
             if isinstance(step, ast.Assign):
                 _let(scope, step)
             elif not scope.truth(scope.value(step), step):
-                raise RefusedError(line, unmet(step, bindings))
+                raise RefusedError(line, unmet(step, bindings), other=is_other(step))
         line = rule.emit[0].lineno
-        emitted, exposed = _emit(rule, scope)
+        emitted, exposed = _emit(rule, scope, targets(rule.blocks[variant.block][-1])[0])
     except UndecidedError as reason:
         text = str(reason)
         raise RefusedError(line, lambda: text) from None
@@ -114,13 +114,19 @@ def _inline(rule: Rule, scope: Scope, statement: ast.Assign) -> None:
     """A name of `match:` that was dissolved into a longer chain gets its value back when `emit` asks for it."""
     name = targets(statement)[0]
     if name in rule.asked and name not in scope.bindings:
-        scope.bindings[name] = scope.value(statement.value)
+        scope.bindings[name] = _as_value(scope, scope.value(statement.value))
+
+
+def _as_value(scope: Scope, value: Value) -> Value:
+    """A sum or product as the value that the graph has of it, which several use as a whole; else as it is."""
+    whole = closed(scope.terms, value) if isinstance(value, Term) else None
+    return whole if whole is not None and whole.id in scope.context.named else value
 
 
 def _let(scope: Scope, statement: ast.Assign) -> None:
     names, value = targets(statement), scope.value(statement.value)
     if len(names) == 1 and not isinstance(statement.targets[0], ast.Tuple):
-        scope.bindings[names[0]] = value
+        scope.bindings[names[0]] = _as_value(scope, value)
         return
     if not isinstance(value, tuple) or len(value) != len(names):
         raise UndecidedError(f"{ast.unparse(statement.value)} does not have {len(names)} parts")
@@ -137,23 +143,25 @@ def _output(scope: Scope, whole: Term, index: int, old: Term) -> Term:
     return reshape(scope.terms, output, old.shape)
 
 
-def _emit(rule: Rule, scope: Scope) -> tuple[Term, dict[Term, Term]]:
+def _emit(rule: Rule, scope: Scope, root_name: str) -> tuple[Term, dict[Term, Term]]:
+    """What replaces the root, which may be any of an op's outputs, and the other outputs that replace something."""
     exposed: dict[Term, Term] = {}
     result = scope.like
     for statement in rule.emit:
         result = scope.term(scope.value(statement.value))
         names = targets(statement)
-        if any(isinstance(scope.bindings.get(name), Term) for name in names[1:]):
+        root = next((i for i, name in enumerate(names) if name == root_name), 0)
+        if root or any(isinstance(scope.bindings.get(name), Term) for name in names[1:]):
             first = whole = result
             while is_reshape(whole):
                 whole = whole.args[0]
             for i, name in enumerate(names):
-                old = scope.bindings.get(name) if i else first
-                if isinstance(old, Term):
+                old = (scope.like if root else first) if i == root else scope.bindings.get(name)
+                if isinstance(old, Term) and name != "_":
                     output = _output(scope, whole, i, old)
-                    if i:
+                    if i != root:
                         exposed[old] = output
                     else:
                         result = output
-        scope.bindings[names[0]] = result
+        scope.bindings[names[root]] = result
     return result, exposed

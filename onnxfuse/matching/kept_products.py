@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from onnxfuse.language.context import Context
 from onnxfuse.lifting.view import View
-from onnxfuse.model.op_traits import QUANTIZABLE
+from onnxfuse.model.op_traits import MATRIX_PRODUCTS, QUANTIZABLE
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import Term
@@ -59,7 +59,7 @@ def inside_gemms(view: View, current: Mapping[str, Term]) -> frozenset[int]:
     """The ids of the products inside Gemms, which are no values, by what the values of a scope are now."""
     inside, alone = set[int](), set[int]()
     for node in view.graph.nodes:
-        if node.op_type in ("Gemm", "MatMul") and node.domain in STANDARD:
+        if node.op_type in MATRIX_PRODUCTS and node.domain in STANDARD:
             term = current[node.output[0]]
             whole = term.args[0] if is_reshape(term) else term
             if node.op_type == "MatMul":

@@ -14,18 +14,18 @@ from onnx import TensorProto
 
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
-from onnxfuse.language.each import Each, spread
 from onnxfuse.language.evaluate import Bindings
 from onnxfuse.language.outline import turns
 from onnxfuse.language.pattern import Pattern
 from onnxfuse.language.rule import ANY, Rule, targets
+from onnxfuse.language.variadic import Each, spread
 from onnxfuse.language.variants import Variant
 from onnxfuse.model.op_traits import COMMUTATIVE, NEUTRAL
 from onnxfuse.terms.normal.normal import combine, make
 from onnxfuse.terms.term import REAL, Term, Terms, is_number
 
 from .binding import Binder, Failure
-from .compare import KIND_TEXT, close, kind_fits
+from .compare import KIND_TEXT, close, collected, kind_fits
 from .instantiate import RefusedError, conclude
 from .kept_products import hidden
 from .near_miss import describe, listed, surplus
@@ -58,12 +58,15 @@ class Match:
     """The last matches behind the terms that it covers."""
 
     def made(self, existing: Container[int]) -> list[Term]:
-        """The terms that `emit` built on top of what was matched and of `existing` ones, arguments before users."""
+        """The terms that `emit` built on top of what was matched and of `existing` ones, arguments before users.
+
+        Part of a sum that was matched is built as well: of a + b + c, a + b."""
         found: dict[int, Term] = {}
         stack = [self.emitted, *self.exposed.values()]
         while stack:
             term = stack.pop()
-            if term.id not in self.matched and term.id not in found and term.id not in existing:
+            bound = term.id in self.matched and (term.constant or term.op not in ("Add", "Mul"))
+            if not bound and term.id not in found and term.id not in existing:
                 found[term.id] = term
                 stack.extend(term.args)
         return [found[i] for i in sorted(found)]
@@ -298,7 +301,7 @@ class Matcher(Binder):
     ) -> Iterator[tuple[list[Term], list[Term]]]:
         """Match the chain's number; yields (operands left outside, numbers still to be assigned)."""
         if scalar is None:
-            if at_root:
+            if at_root and all(a.name in self.env for a in p.rest):  # else it takes them
                 yield numbers, []
                 if numbers:
                     yield [], numbers
@@ -330,7 +333,7 @@ class Matcher(Binder):
             return
         for i, inner in enumerate(operands):
             if inner.op == op and inner.dtype in REAL:
-                opened = [*operands[:i], *inner.args, *operands[i + 1 :]]
+                opened = collected(self.terms, op, [*operands[:i], *inner.args, *operands[i + 1 :]])
                 self.cover.append(inner)
                 self.opened += 1
                 yield from self._openings(op, opened, depth - 1)
@@ -342,10 +345,8 @@ class Matcher(Binder):
     ) -> Iterator[None]:
         if not ps:
             if rest and ts:
-                self.env[rest[0].name] = ts[0] if len(ts) == 1 else combine(self.terms, p.op, ts)
                 self._left = []
-                yield
-                del self.env[rest[0].name]
+                yield from self._rest(p, rest[0], t, ts[0] if len(ts) == 1 else combine(self.terms, p.op, ts))
             elif not rest and (at_root or not ts):
                 self._left = ts
                 yield
@@ -377,7 +378,7 @@ class Matcher(Binder):
         try:
             found = conclude(self.terms, self.catalogue, self.context, self.variant, self.root, self.env, outside)
         except RefusedError as refused:
-            self._fail(Pattern("where", line=refused.line), self.root, refused.reason)
+            self._fail(Pattern("where", line=refused.line), self.root, refused.reason, other=refused.other)
             return None
         if found.emitted is self.root:
             return None

@@ -51,6 +51,11 @@ def unmet(condition: ast.expr, bindings: Bindings) -> Reason:
     return text
 
 
+def is_other(condition: ast.expr) -> bool:
+    """Does a condition that fails say that something else is meant, as ``not isnumber(mask)`` does of a factor?"""
+    return ast.unparse(condition).startswith("not isnumber(") and not isinstance(condition, ast.BoolOp)
+
+
 def attribute(op: str, name: str, wanted: ast.expr, value: Any) -> Reason:
     return lambda: f"{op} wants {name}={ast.unparse(wanted)}, saw {'none' if value is MISSING else value}"
 

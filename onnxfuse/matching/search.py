@@ -17,7 +17,7 @@ from onnxfuse.lifting.view import View
 from onnxfuse.model.op_traits import ELEMENTWISE, VIEWS
 from onnxfuse.terms.normal.normal import rebuild
 from onnxfuse.terms.normal.views import is_reshape
-from onnxfuse.terms.term import REAL, Term
+from onnxfuse.terms.term import REAL, Term, is_number
 
 from .binding import Failure
 from .cost import nodes
@@ -61,6 +61,8 @@ class Found:
     """Matches that would take a node from its kernel on integers, and the position of that node."""
     hiding: list[tuple[Match, str]] = field(default_factory=list)
     """Matches that were not made for a quantizer to find a product, and the op of that."""
+    mistaken: dict[int, tuple[Match, str]] = field(default_factory=dict)
+    """Root (id) → the match that was not made since an onnxruntime would compute its op wrong, and what is to say."""
 
 
 def search(
@@ -244,10 +246,13 @@ def wanted(old: Term, candidate: Candidate, state: State) -> bool:
 
 
 def _current(term: Term, alive: Container[int], kept: bool) -> bool:
-    """Is a term worth keeping up to date: do outputs depend on it, or on what it holds in another shape?  Where
-    products are `kept`, what a Gemm gives is, too: in a longer sum its product is an operand."""
+    """Is a term worth keeping up to date: do outputs depend on it, or on what it holds in another shape?  A scaled
+    tensor is, whose factor and tensor are operands of a longer product: a rule may want it as a whole.  Where products
+    are `kept`, what a Gemm gives is, too: in a longer sum its product is an operand."""
     whole = term.args[0] if is_reshape(term) else term
-    return term.id in alive or whole.id in alive or (kept and sums_product(whole, alive))
+    if term.id in alive or whole.id in alive or (kept and sums_product(whole, alive)):
+        return True
+    return whole.op == "Mul" and all(arg.id in alive or is_number(arg) for arg in whole.args)
 
 
 def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:

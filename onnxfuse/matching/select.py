@@ -51,6 +51,8 @@ def weigh(
     saved = sum(launches(t) for t in dead) - made
     if any(cover[i].op in PRODUCTS for i in kept):
         saved = -1
+    if saved == 0 and any(t.id in match.matched for t in new):
+        saved = -1  # what is summed in another order rounds in another way: for a gain alone
     dying = frozenset(t.id for t in dead if t is not match.root and t.id not in exposed)
     return Candidate(match, saved, tuple(cover[i] for i in kept), dying)
 

@@ -12,7 +12,7 @@ import onnx
 
 from onnxfuse.model import protobuf
 
-from .walk import attribute_graphs
+from .walk import attribute_graphs, title
 
 # What people hand over by mistake, told by its first bytes: (offset, bytes, what it is and what to do).
 _SIGNATURES = (
@@ -105,10 +105,6 @@ def invalid(model: onnx.ModelProto, complaint: str) -> str:
     return f"node {node['name'] or '(unnamed)'!r} ({node['op']}): {what}" if node else what
 
 
-def _label(node: onnx.NodeProto) -> str:
-    return node.name or next(filter(None, node.output), f"unnamed {node.op_type}")
-
-
 def _dangling(graph: onnx.GraphProto | onnx.FunctionProto, outer: Iterable[str]) -> str | None:
     """The node in `graph` or a body in it that reads what nothing produces."""
     if isinstance(graph, onnx.FunctionProto):
@@ -119,6 +115,6 @@ def _dangling(graph: onnx.GraphProto | onnx.FunctionProto, outer: Iterable[str])
     given |= {name for node in graph.node for name in node.output}
     for node in graph.node:
         for name in sorted({*node.input} - given - {""}):
-            return f"node {_label(node)!r} reads {name!r}, which nothing produces: export the model again"
+            return f"node {title(node)!r} reads {name!r}, which nothing produces: export the model again"
     bodies = (body for node in graph.node for _, body in attribute_graphs(node))
     return next((found for body in bodies if (found := _dangling(body, given))), None)

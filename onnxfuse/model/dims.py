@@ -8,7 +8,8 @@ may not be exact, the larger of two unknowns) becomes a new symbol named after i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from math import prod
+from typing import TypeAlias, TypeGuard
 
 END = 10**9
 """A Slice that stops here or later means the end of the axis: jax2tf writes no more than this, others more."""
@@ -204,7 +205,34 @@ def floor_divide(a: Dim, b: Dim) -> Dim:
         return quotient
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
+    if at_least(0, a) or (isinstance(b, int) and b < 0):  # a symbol is never negative
+        return -floor_divide(-a, b) if at_least(0, a) else -floor_divide(a, -b)
+    low = _lowest(a)
+    if isinstance(a, Sym) and isinstance(b, int) and b and low is not None and low >= 0:
+        return _steps(a, b)
     return symbol(Derived.of(f"({a!r})//({b!r})", a, b))
+
+
+def _steps(a: Sym, b: int) -> Dim:
+    """How often b goes into a sum that takes nothing away: multiples of b apart, a quotient of a quotient is one."""
+    whole = _canonical({m: c // b for m, c in a.terms if c // b})
+    rest = _canonical({m: c % b for m, c in a.terms if c % b})
+    names = rest.symbols if isinstance(rest, Sym) else ()
+    if len(names) == 1 and is_quotient(name := next(iter(names))):
+        inner, divisor = name.operands
+        if isinstance(more := rest - symbol(name), int) and isinstance(divisor, int) and at_least(inner, 0):
+            return whole + floor_divide(inner + more * divisor, divisor * b)
+    return whole if isinstance(rest, int) else whole + symbol(Derived.of(f"({rest!r})//({b!r})", rest, b))
+
+
+def modulo(a: Dim, b: Dim) -> Dim | None:
+    """ONNX integer Mod, whose sign is the divisor's: what is missing to the next multiple of b is -a modulo b.  None
+    where the sign of `a` is not known."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b if b else 0
+    if not at_least(b, 1) or not (at_least(a, 0) or at_least(0, a)):
+        return None
+    return a - floor_divide(a, b) * b if at_least(a, 0) else a + floor_divide(b - 1 - a, b) * b
 
 
 def viewed(a: Dim, b: Dim) -> Dim:
@@ -252,9 +280,8 @@ def at_least(a: Dim, b: Dim) -> bool:
 def _never_negative(dim: Dim) -> bool:
     if isinstance(dim, int):
         return dim >= 0
-    # A product of symbols that are never 0 is at least 1.
-    certain = (c for monomial, c in dim.terms if all(getattr(name, "least", 0) > 0 for name in monomial))
-    if all(c > 0 for monomial, c in dim.terms if monomial) and sum(certain) >= 0:
+    low = _lowest(dim)
+    if low is not None and low >= 0:
         return True
     # What is taken away is at most what bounds it.
     for monomial, c in dim.terms:
@@ -265,11 +292,36 @@ def _never_negative(dim: Dim) -> bool:
     return False
 
 
+def _lowest(dim: Dim) -> int | None:
+    """The number below which a sum never is; None where something is taken away."""
+    if isinstance(dim, int):
+        return dim
+    summands = [(c, [_least(name) for name in monomial]) for monomial, c in dim.terms]
+    if any((c < 0 and least) or -1 in least for c, least in summands):
+        return None
+    return sum(c * prod(least) for c, least in summands)
+
+
+def _least(name: str) -> int:
+    """The number below which a symbol never is; -1 for a quotient or the smaller of two that may be negative."""
+    if isinstance(name, Derived) and name.startswith(("(", "min(")) and not all(map(_never_negative, name.operands)):
+        return -1
+    if is_quotient(name):
+        low, divisor = _lowest(name.operands[0]), name.operands[1]
+        return low // divisor if low is not None and isinstance(divisor, int) and divisor > 0 else 0
+    return getattr(name, "least", 0)
+
+
+def is_quotient(name: str) -> TypeGuard[Derived]:
+    """Does a symbol stand for one dimension divided by another?"""
+    return isinstance(name, Derived) and name.startswith("(")
+
+
 def _bounds(name: str) -> tuple[Dim, ...]:
     """Dimensions that a symbol is never above."""
     if isinstance(name, Derived) and name.startswith("tail("):
         return name.operands[1:]
-    if isinstance(name, Derived) and ")//(" in name:
+    if is_quotient(name):
         whole, divisor = name.operands
         return (whole,) if at_least(divisor, 1) and at_least(whole, 0) else ()
     limit = name.limit if isinstance(name, Bounded) else None
@@ -330,8 +382,12 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
 
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that numpy broadcasting gives."""
-    if len(shapes) == 2 and (shapes[0] == shapes[1] or not shapes[1]):
-        return shapes[0]
+    if len(shapes) == 2:
+        a, b = shapes
+        if a[max(len(a) - len(b), 0) :] == b:
+            return a
+        if b[max(len(b) - len(a), 0) :] == a:
+            return b
     shapes = tuple(dict.fromkeys(shape for shape in shapes if shape))
     if len(shapes) < 2:
         return shapes[0] if shapes else ()

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-from .op_traits import MOVEMENT
+from .op_traits import CASTS, MOVEMENT
 from .standard import STANDARD, schema_of
 from .types import CONSTANTS, type_of
-from .walk import attribute_graphs, has_bodies
+from .walk import attribute_graphs, called_by, has_bodies, key_of
 
 _FINEST_FIRST = (TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _EIGHT_BITS = tuple(d for name, d in TensorProto.DataType.items() if name.startswith("FLOAT") and "E" in name)
@@ -31,8 +31,7 @@ _RANK = {0: 0} | {int(dtype): rank for rank, dtype in enumerate((*_FINEST_FIRST,
 """Real element type → how coarse it is; 0 is none at all."""
 HALF = frozenset({int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16), *map(int, _EIGHT_BITS)})
 """Types coarser than float32."""
-_MOVES = MOVEMENT | {"Concat", "Where", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Constant", "ConstantOfShape"}
-_CASTS = ("Cast", "CastLike")
+_MOVES = MOVEMENT | {"Concat", "Where", "Constant", "ConstantOfShape"}
 _TYPED = ("to", "dtype", "output_dtype", "stash_type")
 """Attributes that name the type of an output that no input shares."""
 _FLOAT_UNSAID = ("ConstantOfShape", "RandomNormal", "RandomUniform", "SequenceEmpty")
@@ -87,7 +86,7 @@ class Flow:
     """The kinds of a model's values, scope by scope; nodes are in topological order."""
 
     def __init__(self, model: ModelProto) -> None:
-        self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+        self._functions = {key_of(f): f for f in model.functions}
         self._opsets = _opsets(model)
         self.main = self.of(model.graph)
         """Value of the main graph → its kind."""
@@ -135,7 +134,7 @@ class Flow:
         self, node: NodeProto, known: Mapping[str, Kind], said: Mapping[str, int], opsets: Mapping[str, int]
     ) -> list[Kind]:
         arguments = [known.get(name, UNKNOWN) for name in node.input]
-        if function := self._functions.get((node.domain, node.op_type, node.overload)):
+        if function := self._functions.get(called_by(node)):
             inside = self.inside(function, arguments)
             return [inside.get(name, UNKNOWN) for name in function.output]
         if has_bodies(node):
@@ -145,7 +144,7 @@ class Flow:
         for number, name in enumerate(node.output):
             dtype = _result(node, number, [kind.dtype for kind in arguments], said.get(name, 0), opsets)
             rounds = node.op_type not in _MOVES
-            if node.op_type in _CASTS and arguments:
+            if node.op_type in CASTS and arguments:
                 given = arguments[0].dtype
                 rounds = given not in _RANK or _RANK.get(dtype, 0) > _RANK[given]
             coarsest = coarser(behind, dtype) if rounds else behind

@@ -25,7 +25,7 @@ from .dims import Dim, Shape, declared_name, symbol
 from .onnxruntime_ops import pass_on
 from .standard import STANDARD
 from .types import element_types, parameter_types
-from .walk import BODIES, attribute_graphs, nodes
+from .walk import BODIES, attribute_graphs, has_bodies, nodes
 
 DOMAIN = "onnxfuse"
 """Of fused nodes and of their functions; what is used there in several ways has an op for each."""
@@ -209,6 +209,11 @@ def label(node: NodeProto) -> str:
     return node.name.strip("/") or f"{node.op_type}_{next(filter(None, node.output), '')}"
 
 
+def function_path(function: FunctionProto) -> str:
+    """The path of the scope that the body of a local function is."""
+    return f"/{function.domain}.{function.name}" if function.domain else f"/{function.name}"
+
+
 def roots(model: ModelProto) -> Iterator[Graph]:
     """The main graph and the body of every local function that is not onnxfuse's own."""
     main = Graph(model.graph, model, opset_of(model))
@@ -216,8 +221,7 @@ def roots(model: ModelProto) -> Iterator[Graph]:
     callers = list(main.scopes()) if model.functions else []
     for function in model.functions:
         if function.domain != DOMAIN:
-            name = f"{function.domain}.{function.name}" if function.domain else function.name
-            graph = Graph(function, model, opset_of(function), None, f"/{name}")
+            graph = Graph(function, model, opset_of(function), None, function_path(function))
             graph.types.update(parameter_types(graph, callers))
             yield graph
 
@@ -239,6 +243,11 @@ def declared(kind: TypeProto, name: str) -> tuple[int, Shape | None]:
 def captured_names(node: NodeProto) -> set[str]:
     """Values of outer scopes that the bodies of a control-flow node use, without recursion."""
     return captured_in(*(body for _, body in attribute_graphs(node)))
+
+
+def read_by(node: NodeProto) -> list[str]:
+    """The values that a node and the bodies in it read."""
+    return [*filter(None, node.input), *(captured_names(node) if has_bodies(node) else ())]
 
 
 def captured_in(*bodies: GraphProto) -> set[str]:

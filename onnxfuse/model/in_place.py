@@ -49,7 +49,7 @@ def in_place(
     given = [names[info.name] for info in body.input]
     results = [names.get(info.name, info.name) for info in body.output]
     into, out_of = _AROUND[node.op_type](node, body, given, results, opset, step)
-    inside = (_renamed(inner, names, called) for inner in body.node)
+    inside = (renamed(inner, names, called) for inner in body.node)
     return [*_needed(into), *inside, *_needed(out_of)]
 
 
@@ -72,7 +72,7 @@ def move_constants(body: GraphProto, owner: Owner, names: Mapping[str, str]) -> 
 
 
 def _branch(node: NodeProto, body: GraphProto, given: list[str], results: list[str], opset: int, step: int) -> Around:
-    return (), (_copy(result, outer) for result, outer in zip(results, node.output, strict=False))
+    return (), (copied(result, outer) for result, outer in zip(results, node.output, strict=False))
 
 
 def _iteration(
@@ -84,10 +84,10 @@ def _iteration(
         _constant(name, value, info.type.tensor_type)
         for name, value, info in zip((count, going), (np.int64(step), np.bool_(True)), body.input, strict=False)
     ]
-    into += [_copy(outer, inner) for outer, inner in zip(node.input[2:], carried, strict=True)]
+    into += [copied(outer, inner) for outer, inner in zip(node.input[2:], carried, strict=True)]
     kept = zip(results[1 : len(carried) + 1], node.output, strict=False)
     stacked = zip(results[len(carried) + 1 :], node.output[len(carried) :], strict=False)
-    return into, [*(_copy(*pair) for pair in kept), *(n for pair in stacked for n in _row(*pair, 0, opset))]
+    return into, [*(copied(*pair) for pair in kept), *(n for pair in stacked for n in _row(*pair, 0, opset))]
 
 
 def _scanned(node: NodeProto, body: GraphProto, given: list[str], results: list[str], opset: int, step: int) -> Around:
@@ -98,12 +98,12 @@ def _scanned(node: NodeProto, body: GraphProto, given: list[str], results: list[
     def of(name: str, number: int) -> int:
         return int((attrs.get(name) or [0] * (number + 1))[number])
 
-    into = [_copy(*pair) for pair in zip(node.input[:count], given, strict=False)]
+    into = [copied(*pair) for pair in zip(node.input[:count], given, strict=False)]
     for i, (outer, inner) in enumerate(zip(node.input[count:], given[count:], strict=True)):
         index, axis = f"{inner}{INSIDE}index", of("scan_input_axes", i)
         into.append(_constant(index, np.int64(~step if of("scan_input_directions", i) else step)))
         into.append(helper.make_node("Gather", [outer, index], [inner], axis=axis))
-    out_of = [_copy(*pair) for pair in zip(results[:count], node.output, strict=False)]
+    out_of = [copied(*pair) for pair in zip(results[:count], node.output, strict=False)]
     for i, pair in enumerate(zip(results[count:], node.output[count:], strict=False)):
         out_of += _row(*pair, of("scan_output_axes", i), opset)
     return into, out_of
@@ -116,7 +116,8 @@ _AROUND: Mapping[str, Callable[[NodeProto, GraphProto, list[str], list[str], int
 }
 
 
-def _copy(value: str, name: str) -> NodeProto:
+def copied(value: str, name: str) -> NodeProto:
+    """The node that gives a value another name."""
     return helper.make_node("Identity", [value], [name])
 
 
@@ -139,7 +140,7 @@ def _row(value: str, name: str, axis: int, opset: int) -> list[NodeProto]:
     ]
 
 
-def _renamed(node: NodeProto, names: Mapping[str, str], called: Callable[[str], str]) -> NodeProto:
+def renamed(node: NodeProto, names: Mapping[str, str], called: Callable[[str], str]) -> NodeProto:
     """A copy of a node with other names for these values, also where bodies of it read them."""
     made = NodeProto()
     made.CopyFrom(node)

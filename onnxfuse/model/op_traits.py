@@ -22,9 +22,14 @@ IMPLIES: Mapping[str, tuple[str, ...]] = {
 _ROWS = """
     Abs                              unary nonnegative moderate foldable continuous
     Absent                           free
+    Acos                             transcendental
+    Acosh                            transcendental
     Add                              broadcast commutative arithmetic removable score foldable common continuous
     And                              broadcast boolean commutative cheap foldable common
-    Atan                             unary
+    Asin                             transcendental
+    Asinh                            transcendental
+    Atan                             unary transcendental
+    Atanh                            transcendental
     Attention                        product moderate kernel
     BatchNormalization               like_first
     Bernoulli                        random
@@ -32,10 +37,10 @@ _ROWS = """
     BitShift                         broadcast
     BitwiseAnd                       broadcast
     BitwiseOr                        broadcast
-    Cast                             unary same_elements movement removable cheap foldable declares_dtype common
-    CastLike                         elementwise same_elements movement declares_dtype
+    Cast                             unary same_elements movement removable cheap foldable declares_dtype common cast
+    CastLike                         elementwise same_elements movement declares_dtype cast
     Ceil                             unary foldable rounding
-    Celu                             unary
+    Celu                             unary transcendental
     Clip                             unary foldable continuous
     Concat                           removable cheap foldable
     Constant                         cheap free declares_dtype
@@ -44,15 +49,15 @@ _ROWS = """
     ConvInteger                      product
     ConvIntegerToFloat               product
     ConvTranspose                    product quantizable
-    Cos                              unary moderate foldable
-    Cosh                             unary
-    CumSum                           like_first foldable
+    Cos                              unary moderate foldable transcendental
+    Cosh                             unary transcendental
+    CumSum                           like_first foldable wide_range
     Div                              broadcast arithmetic removable foldable common continuous
     Dropout                          like_first same_elements removable
-    Elu                              unary
+    Elu                              unary transcendental
     Equal                            comparison commutative foldable
-    Erf                              unary moderate foldable
-    Exp                              unary nonnegative moderate foldable continuous
+    Erf                              unary moderate foldable transcendental
+    Exp                              unary nonnegative moderate foldable continuous transcendental wide_range
     Expand                           view foldable growing common
     EyeLike                          declares_dtype
     FastGelu                         unary
@@ -63,15 +68,16 @@ _ROWS = """
     Gather                           movement removable cheap foldable
     GatherElements                   movement foldable
     GatherND                         movement removable cheap foldable
-    Gelu                             unary moderate
-    Gemm                             product quantizable moderate
+    Gelu                             unary moderate transcendental
+    Gemm                             product quantizable moderate matrix_product
     Greater                          comparison foldable
     GreaterOrEqual                   comparison foldable
     GroupNormalization               like_first kernel
     HardSigmoid                      unary
-    HardSwish                        unary
+    HardSwish                        unary transcendental
     Hardmax                          like_first coerced
     Identity                         reshape like_first elementwise foldable
+    If                               control_flow
     Input                            free
     InstanceNormalization            like_first kernel
     Integers                         free
@@ -83,10 +89,11 @@ _ROWS = """
     Less                             comparison foldable
     LinearAttention                  single_inside
     LessOrEqual                      comparison foldable
-    Log                              unary foldable continuous
+    Log                              unary foldable continuous transcendental wide_range
     LogSoftmax                       like_first row_by_row coerced moderate kernel
+    Loop                             control_flow
     LpNormalization                  like_first
-    MatMul                           row_by_row product quantizable moderate foldable common
+    MatMul                           row_by_row product quantizable moderate foldable common matrix_product
     MatMulInteger                    product
     MatMulIntegerToFloat             product integer
     MatMulNBits                      product integer
@@ -94,7 +101,7 @@ _ROWS = """
     Mean                             broadcast foldable
     MeanVarianceNormalization        like_first
     Min                              broadcast commutative foldable continuous
-    Mish                             unary
+    Mish                             unary transcendental
     Mod                              broadcast foldable
     Mul                              broadcast commutative arithmetic removable score foldable common continuous
     Multinomial                      random
@@ -105,7 +112,7 @@ _ROWS = """
     Output                           free
     PRelu                            like_first elementwise
     Pad                              movement removable foldable growing
-    Pow                              broadcast arithmetic square foldable common continuous
+    Pow                              broadcast arithmetic square foldable common continuous transcendental wide_range
     QuickGelu                        unary
     RMSNormalization                 like_first row_by_row moderate kernel
     RandomNormal                     random
@@ -115,43 +122,46 @@ _ROWS = """
     Range                            foldable growing
     Reciprocal                       unary arithmetic foldable continuous
     ReduceL1                         nonnegative
-    ReduceL2                         square nonnegative
+    ReduceL2                         square nonnegative wide_range
+    ReduceLogSum                     wide_range
+    ReduceLogSumExp                  wide_range
     ReduceMax                        monotonous foldable
     ReduceMean                       monotonous foldable
     ReduceMin                        monotonous foldable
-    ReduceProd                       foldable
+    ReduceProd                       foldable wide_range
     ReduceSum                        monotonous foldable
-    ReduceSumSquare                  square nonnegative
+    ReduceSumSquare                  square nonnegative wide_range
     Relu                             unary nonnegative moderate foldable
     Repeat                           view foldable growing
     Reshape                          reshape score foldable common
     RotaryEmbedding                  like_first moderate kernel
     Round                            unary foldable rounding
     SafeSoftmax                      like_first row_by_row softmax score moderate kernel
+    Scan                             control_flow
     ScatterElements                  like_first
     ScatterND                        like_first foldable
-    Selu                             unary
+    Selu                             unary transcendental
     Shape                            cheap free shape_query foldable
     Shrink                           unary
-    Sigmoid                          unary nonnegative moderate foldable
+    Sigmoid                          unary nonnegative moderate foldable transcendental
     Sign                             unary foldable
-    Sin                              unary moderate foldable
-    Sinh                             unary
+    Sin                              unary moderate foldable transcendental
+    Sinh                             unary transcendental
     Size                             shape_query moderate foldable
     SkipLayerNormalization           like_first row_by_row moderate kernel
     SkipSimplifiedLayerNormalization like_first row_by_row moderate kernel
     Slice                            view foldable
     Softmax                          like_first row_by_row softmax coerced score nonnegative moderate kernel
-    Softplus                         unary nonnegative moderate
+    Softplus                         unary nonnegative moderate transcendental
     Softsign                         unary
     Split                            movement removable cheap
-    Sqrt                             unary monotonous moderate foldable continuous
+    Sqrt                             unary monotonous moderate foldable continuous transcendental
     Squeeze                          reshape foldable
     Sub                              broadcast arithmetic removable foldable common continuous
     Sum                              broadcast arithmetic removable foldable common
-    Swish                            unary
-    Tan                              unary
-    Tanh                             unary score moderate foldable
+    Swish                            unary transcendental
+    Tan                              unary transcendental
+    Tanh                             unary score moderate foldable transcendental
     ThresholdedRelu                  unary
     Tile                             movement removable foldable growing
     Transpose                        view same_elements foldable common
@@ -208,10 +218,18 @@ SAME_ELEMENTS = _ops("same_elements")
 """Ops whose first output may have the elements of their first input, in another order at most."""
 MOVEMENT = _ops("movement")
 """Ops of which every element is one of the first input, converted at most, or a fill."""
+CASTS = _ops("cast")
+"""Ops that give their operand in another element type."""
 REMOVABLE = _ops("removable")
 """Ops that may turn out to do nothing."""
 CHEAP = _ops("cheap")
 """Ops that compute nothing worth saving."""
+CONTROL_FLOW = _ops("control_flow")
+"""Ops that run graphs which are attributes of theirs."""
+TRANSCENDENTAL = _ops("transcendental")
+"""Ops that cost as much as reading several elements."""
+WIDE_RANGE = _ops("wide_range")
+"""Ops of ordinary numbers whose results, or what they hold in between, half precision may have no room for."""
 ROUNDING = _ops("rounding")
 """Ops that cut to integers, besides a Cast."""
 CONTINUOUS = _ops("continuous")
@@ -223,6 +241,8 @@ SHAPE_QUERIES = _ops("shape_query")
 """Ops that look at the shape of their input alone."""
 PRODUCTS = _ops("product")
 """Products of matrices, bound by arithmetic: to compute one twice costs more than any launch saves."""
+MATRIX_PRODUCTS = _ops("matrix_product")
+"""Those of two matrices, or of many, that are nothing else."""
 KERNELS = _ops("kernel")
 """What fusions of several steps make: where an exporter wrote one, it is one kernel already."""
 QUANTIZABLE = _ops("quantizable")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
+from google.protobuf.message import EncodeError
 
 from onnxfuse.errors import UsageError
-from onnxfuse.model import files, toposort
+from onnxfuse.model import external_data, files, inside, protobuf, toposort
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon
@@ -27,11 +31,13 @@ class Opened:
 
     proto: onnx.ModelProto
     path: Path | None = None
+    temporary: bool = False
+    """Whether the file is one that `in_file` has made."""
 
     @property
     def name(self) -> str:
         """How a report calls it: the file, else the graph's name."""
-        return str(self.path) if self.path else str(self.proto.graph.name)
+        return str(self.path) if self.path and not self.temporary else str(self.proto.graph.name)
 
     @property
     def folder(self) -> Path | None:
@@ -57,6 +63,29 @@ def opened(model: Source, *, weights: bool = True, in_place: bool = False) -> Op
     raise UsageError(f"a model is a path, an onnx.ModelProto or an onnx_graphsurgeon.Graph, not {kind}")
 
 
+@contextmanager
+def in_file(model: Source, *, weights: bool = True, in_place: bool = False) -> Iterator[Opened]:
+    """`opened`; if they may stay `in_place`, large weights of a model from memory are in a temporary file meanwhile, as
+    those of any file (`inside`).  Where none can be written, they stay in memory.
+
+    Of weights in memory a proof makes ten copies: a session wants its model as one message, and then has its own."""
+    source = opened(model, weights=weights, in_place=in_place)
+    proto = source.proto
+    size = sum(tensor.ByteSize() for tensor in proto.graph.initializer)
+    if not in_place or source.path is not None or size < inside.LARGE_FILE or external_data.places(proto):
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="onnxfuse-", ignore_cleanup_errors=True) as folder:
+        path, left = Path(folder) / "model.onnx", None
+        with suppress(OSError, EncodeError):
+            with open(path, "wb") as file:
+                file.writelines(protobuf.pieces(proto)[1])
+            left = inside.left_there(path)
+        if left is None:
+            path.unlink(missing_ok=True)
+        yield source if left is None else Opened(left, path, temporary=True)
+
+
 def _sorted(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model, or a copy with its nodes in order."""
     if toposort.is_sorted(model):
@@ -72,10 +101,10 @@ def path_of(model: Source) -> Path | None:
     return Path(model) if isinstance(model, str | os.PathLike) else None
 
 
-def like(model: Source, proto: onnx.ModelProto, spool: Spool | None = None) -> Any:
+def like(model: Source, proto: onnx.ModelProto, path: Path | None, spool: Spool | None = None) -> Any:
     """`proto` as a graphsurgeon Graph if `model` is one, else itself, with the weights that were left in the file
-    `model`, and have got to a spool."""
-    files.load_own(proto, path_of(model), spool)
+    `path`, and have got to a spool."""
+    files.load_own(proto, path, spool)
     if not _is_graph(model):
         return proto
     import onnx_graphsurgeon

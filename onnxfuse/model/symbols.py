@@ -14,6 +14,7 @@ from .dims import (
     broadcast_dim,
     exact,
     floor_divide,
+    is_quotient,
     minimum,
     product,
     smallest_of,
@@ -177,6 +178,21 @@ def present(before: Shape, after: Shape) -> str | None:
             if name is not None:
                 return name
     return None
+
+
+def needed(dim: Dim, least: int) -> tuple[str, int] | None:
+    """(symbol, number) if a dimension is only at least so much where the symbol is at least the number."""
+    summands = [(monomial, c) for monomial, c in dim.terms if monomial] if isinstance(dim, Sym) else []
+    if len(summands) != 1 or len(summands[0][0]) != 1 or summands[0][1] < 0 or not isinstance(dim, Sym):
+        return None
+    (((name,), coefficient),) = summands
+    rest = dim - symbol(name) * coefficient
+    assert isinstance(rest, int)
+    number = -((rest - least) // coefficient)
+    if isinstance(name, Derived):
+        divisor = name.operands[1] if is_quotient(name) else 0
+        return needed(name.operands[0], number * divisor) if isinstance(divisor, int) and divisor > 0 < number else None
+    return (name, number) if number > 0 else None
 
 
 def last(a: Dim, b: Dim) -> str | None:

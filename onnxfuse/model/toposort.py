@@ -7,21 +7,22 @@ converter does).  Everything here needs the order, as does onnx's checker.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import ModelProto, NodeProto
 
 from onnxfuse.errors import ModelError
 
-from .graph import captured_names
-from .walk import has_bodies, owners
+from .graph import read_by
+from .walk import owners, title
 
 
 def sort(model: ModelProto) -> None:
     """Sort the graph, its functions and the bodies of both in place; nodes change places only where they must.
 
     Raises ModelError for a cycle, naming the nodes on it."""
-    for proto in reversed(list(_scopes(model))):  # bodies first: sorting what is around them copies them
+    # Bodies first: sorting what is around them copies them.
+    for proto in reversed(list(owners(model.graph, *model.functions))):
         nodes = list(proto.node)
         order = _order(nodes)
         if order is not None:
@@ -31,12 +32,7 @@ def sort(model: ModelProto) -> None:
 
 def is_sorted(model: ModelProto) -> bool:
     """Is there nothing for `sort` to do?"""
-    return all(_order(list(proto.node)) is None for proto in _scopes(model))
-
-
-def _scopes(model: ModelProto) -> Iterator[GraphProto | FunctionProto]:
-    """The graph, the functions and all bodies, each before those inside it."""
-    return owners(model.graph, *model.functions)
+    return all(_order(list(proto.node)) is None for proto in owners(model.graph, *model.functions))
 
 
 def _order(nodes: Sequence[NodeProto]) -> list[int] | None:
@@ -46,7 +42,7 @@ def _order(nodes: Sequence[NodeProto]) -> list[int] | None:
         for name in node.output:
             producer.setdefault(name, index)
     producer.pop("", None)
-    reads = [[*node.input, *(captured_names(node) if has_bodies(node) else ())] for node in nodes]
+    reads = [read_by(node) for node in nodes]
     if all(producer.get(name, -1) < index for index, names in enumerate(reads) for name in names):
         return None
     return _sorted(nodes, [{producer[name] for name in names if name in producer} for names in reads])
@@ -70,7 +66,7 @@ def _sorted(nodes: Sequence[NodeProto], sources: Sequence[set[int]]) -> list[int
                 heapq.heappush(ready, user)
     if len(order) < len(nodes):
         left = set(range(len(nodes))) - set(order)
-        cycle = [_label(nodes[index]) for index in _cycle(sources, left)]
+        cycle = [title(nodes[index]) for index in _cycle(sources, left)]
         names = [*cycle, cycle[0]]
         shown = names if len(names) <= 8 else [*names[:6], f"... {len(names) - 7} more ...", names[-1]]
         raise ModelError(f"the graph has a cycle: {' -> '.join(shown)}; ONNX graphs must not have one")
@@ -85,7 +81,3 @@ def _cycle(sources: Sequence[set[int]], left: set[int]) -> list[int]:
         seen[at] = len(seen)
         at = min(sources[at] & left)
     return list(seen)[seen[at] :][::-1]
-
-
-def _label(node: NodeProto) -> str:
-    return node.name or next(filter(None, node.output), f"unnamed {node.op_type}")

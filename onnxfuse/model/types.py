@@ -13,7 +13,7 @@ from onnx import NodeProto, TensorProto, TypeProto, helper
 
 from .dims import Dim, Shape
 from .standard import STANDARD, schema_of
-from .walk import nodes
+from .walk import called_by, key_of, nodes
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -63,10 +63,10 @@ def parameter_types(function: Graph, callers: Sequence[Graph]) -> dict[str, Type
     `callers` are the scopes of the main graph; of a function that another function calls nothing is known.
     """
     proto, model = function.proto, function.model
-    key = (proto.domain, proto.name, proto.overload)
-    if any(_key(node) == key for node in nodes(*model.functions)):
+    key = key_of(proto)
+    if any(called_by(node) == key for node in nodes(*model.functions)):
         return {}
-    calls = [(graph, node) for graph in callers for node in graph.nodes if _key(node) == key]
+    calls = [(graph, node) for graph in callers for node in graph.nodes if called_by(node) == key]
     found = {}
     symbols: dict[tuple[Dim, ...], str] = {}
     for position, name in enumerate(function.inputs):
@@ -138,7 +138,3 @@ def _argument(caller: Graph, node: NodeProto, position: int) -> tuple[int, Shape
     if tensor is not None:
         return tensor.data_type, tuple(tensor.dims)
     return caller.type_of(name) if name else (0, None)
-
-
-def _key(node: NodeProto) -> tuple[str, str, str]:
-    return node.domain, node.op_type, node.overload

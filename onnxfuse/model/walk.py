@@ -9,6 +9,8 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 Owner: TypeAlias = GraphProto | FunctionProto
 """What has nodes."""
+Key: TypeAlias = tuple[str, str, str]
+"""The domain, name and overload of a function."""
 BODIES = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})
 """Types of the attributes that hold bodies of control-flow nodes."""
 
@@ -55,3 +57,18 @@ def nodes(*roots: Owner) -> Iterator[NodeProto]:
 def nodes_of(model: ModelProto) -> Iterator[NodeProto]:
     """All nodes of a model, those of functions and bodies too."""
     return nodes(model.graph, *model.functions)
+
+
+def key_of(function: FunctionProto) -> Key:
+    """What a function is called by."""
+    return function.domain, function.name, function.overload
+
+
+def called_by(node: NodeProto) -> Key:
+    """The key of the function that a node calls, if there is one."""
+    return node.domain, node.op_type, node.overload
+
+
+def title(node: NodeProto) -> str:
+    """What messages call a node."""
+    return node.name or next(filter(None, node.output), f"unnamed {node.op_type}")

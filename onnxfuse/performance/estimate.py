@@ -31,7 +31,7 @@ from onnxfuse.kernels.inspect.nvrtc import ARCHITECTURES
 from onnxfuse.lifting.lift import lift
 from onnxfuse.lifting.view import View
 from onnxfuse.model.graph import DOMAIN, REGION, family, roots
-from onnxfuse.model.op_traits import FREE, PRODUCTS
+from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS, PRODUCTS
 from onnxfuse.reporting.records import Estimate, Launched, Occupancy
 from onnxfuse.runtime import served
 from onnxfuse.runtime.served import arguments, values
@@ -114,10 +114,14 @@ def _estimate(
 ) -> Estimate:
     body, attributes = bodies.get(node.op_type), values(node)
     try:
-        if family(node.op_type) == REGION and body is not None:
-            made = kernels.of_region(body, [each.dtype.name if each else "" for each in types or ()], kinds)
-        else:
+        given_types = [each.dtype.name if each else "" for each in types or ()]
+        if body is None:
             made = kernels.find(family(node.op_type), rules)
+        elif family(node.op_type) == REGION:
+            made = kernels.of_region(body, given_types, kinds)
+        else:
+            operands = [[each for each in types if each is not None]] if types and None not in types else None
+            made = kernels.of_use(family(node.op_type), body, given_types, kinds, rules, operands)
         kernel = made(attributes)
         inputs, outputs = arguments(made.signature, body)
         source = made.name
@@ -218,7 +222,7 @@ def _alone(view: View, node: NodeProto, card: Card) -> _Cost | None:
     asked = demand(view, node, {})
     if asked is None:
         return None
-    if node.op_type in ("MatMul", "Gemm"):
+    if node.op_type in MATRIX_PRODUCTS:
         types = [t for t in _types(view, node.input) or () if t is not None]
         if types[0].dtype.kind in "fV":
             with suppress(KernelError):  # of vectors, or with its first operand transposed

@@ -105,7 +105,10 @@ def demand(
     inputs, outputs = [t for t in read if t is not None], [t for t in written if t is not None]
     moved = sum(tensor.bytes for tensor in (*inputs, *outputs))
     weights = sum(t.bytes for t, name in zip(read, names, strict=True) if t and view.term(name).constant)
-    products = _products(body, dict(zip(node.input, tensors(view, node.input, known, told) or (), strict=False)), node)
+    products = 0
+    if body is not None:
+        operands = tensors(view, node.input, known, told) or ()
+        products = _products(body, dict(zip(node.input, operands, strict=False)), node)
     matrix = (products or family(node.op_type) in PRODUCTS) and outputs[0].dtype in HALF
     return Demand(moved, products or flops(node, inputs, outputs), bool(matrix), weights)
 
@@ -116,10 +119,8 @@ def _body(view: View, node: NodeProto) -> FunctionProto | None:
     return next((f for f in functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
 
 
-def _products(body: FunctionProto | None, read: Mapping[str, Tensor | None], node: NodeProto) -> int:
+def _products(body: FunctionProto, read: Mapping[str, Tensor | None], node: NodeProto) -> int:
     """Operations of the products of a region, which are of its operands [..., k] and [k, n], or [n, k] transposed."""
-    if body is None:
-        return 0
     own = dict(zip(body.input, node.input, strict=False))
     turned = {inner.output[0]: inner.input[0] for inner in body.node if inner.op_type == "Transpose"}
     found = 0
@@ -157,10 +158,15 @@ def tensors(
 
 def tensor_of(term: Term, known: Mapping[str, int], dtype: int = 0) -> Tensor | None:
     """Type and sizes of what a term computes, of element type `dtype` if that is given; None if one is unknown."""
-    sizes = [evaluate(dim, known) for dim in term.shape or ()]
-    if term.shape is None or not (dtype or term.dtype) or None in sizes:
+    if term.shape is None or not (dtype or term.dtype):
         return None
-    return Tensor(dtype or term.dtype, tuple(size for size in sizes if size is not None))
+    sizes: list[int] = []
+    for dim in term.shape:
+        size = dim if isinstance(dim, int) else evaluate(dim, known)
+        if size is None:
+            return None
+        sizes.append(size)
+    return Tensor(dtype or term.dtype, tuple(sizes))
 
 
 def flops(node: NodeProto, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:

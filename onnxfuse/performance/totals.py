@@ -11,9 +11,9 @@ from onnx import NodeProto
 
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
-from onnxfuse.model.op_traits import KERNELS, MOVEMENT, PRODUCTS, TRAITS
+from onnxfuse.model.op_traits import CONTROL_FLOW, KERNELS, MOVEMENT, PRODUCTS, TRAITS
 from onnxfuse.model.standard import STANDARD
-from onnxfuse.reporting.records import NearMiss, Remaining, Totals
+from onnxfuse.reporting.records import NO_RULE, NearMiss, Remaining, Totals
 from onnxfuse.rewriting.provenance import FusedNode
 from onnxfuse.terms.term import Term
 
@@ -133,7 +133,7 @@ def _reason(node: NodeProto, nearly: str | None, known_ops: Collection[str]) -> 
     op = family_of(node)
     if nearly:
         return f"nearly {nearly}"
-    if op not in known_ops and op not in TRAITS:
+    if op not in known_ops and (op not in TRAITS or op in CONTROL_FLOW):
         return "no rule has this op"
     if op in KERNELS:
         return "one kernel already, and nothing beside it to take in"
@@ -141,4 +141,4 @@ def _reason(node: NodeProto, nearly: str | None, known_ops: Collection[str]) -> 
         return "a product by itself"
     if op in MOVEMENT:
         return "moves data that no neighbour reads in place"
-    return "no rule takes it with a neighbour"
+    return NO_RULE

@@ -21,8 +21,6 @@ from onnxfuse.model.walk import attribute_graphs
 
 from .ports import ANY, SHARED, Ports
 
-EVERY = frozenset({"If", "Loop", "Scan"})
-"""Ops whose bodies can be converted."""
 _SCAN_WITHOUT_BATCH = 9
 """The first opset at which a Scan is what it is since."""
 _COUNTED = 2

@@ -22,6 +22,7 @@ from onnxfuse.model import protobuf
 from onnxfuse.model.element_flow import UNKNOWN, Flow, Kind
 from onnxfuse.model.external_data import is_external
 from onnxfuse.model.graph import DOMAIN, Names, captured_in, captured_names, label, opset_of, roots
+from onnxfuse.model.op_traits import CONTROL_FLOW
 from onnxfuse.model.spool import Spool
 from onnxfuse.model.tensors import tensors
 from onnxfuse.model.walk import attribute_graphs
@@ -29,7 +30,6 @@ from onnxfuse.reporting.records import Conversion, KeptCast
 from onnxfuse.targets.target import Target
 
 from . import bodies
-from .bodies import EVERY
 from .boundaries import boundaries
 from .casts import Made, Writer
 from .decide import Decided, decide
@@ -49,8 +49,8 @@ class Converted:
     told: Conversion
     overflows: list[Overflow]
     """What it computes in float32 since half precision cannot hold it."""
-    opset: int
-    """One at which fewer ops lack the type; 0 if this one has what there is."""
+    opsets: set[int]
+    """Those at which fewer ops lack the type."""
     cut_off: bool
     """Whether masks of float32 became masks of half precision."""
     mostly_half: bool
@@ -75,7 +75,7 @@ def convert(
     weights: bool = True,
     spool: Spool | None = None,
     target: Target | None = None,
-    bodies: Collection[str] = EVERY,
+    bodies: Collection[str] = CONTROL_FLOW,
 ) -> Converted:
     """A copy of a fused model that computes in half precision what it may (`islands`).
 
@@ -145,7 +145,7 @@ class _Conversion:
         model = self._assembled(decided, writer)
         told = together([_told(decided, writer.made, self.precision), *self.inside])
         return Converted(
-            model, told, found.overflows, found.opset, writer.cut_off, decided.mostly_half, boundaries(scope)
+            model, told, found.overflows, found.opsets, writer.cut_off, decided.mostly_half, boundaries(scope)
         )
 
     def _ports(self, nodes: Sequence[NodeProto], opset: int) -> list[Ports]:

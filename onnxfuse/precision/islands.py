@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from onnxfuse.model.graph import label
-from onnxfuse.model.op_traits import PRODUCTS, RANDOM
+from onnxfuse.model.op_traits import CASTS, PRODUCTS, RANDOM, WIDE_RANGE
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
 
@@ -25,8 +25,6 @@ from .ports import SHARED, since_opset
 from .scope import MOVES, Scope
 from .wanted import Overflow, Precision, Ranges
 
-STATISTICS = frozenset("CumSum Exp Log Pow ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd ReduceSumSquare".split())
-_CASTS = frozenset({"Cast", "CastLike"})
 _FREE = frozenset({"Constant", "ConstantOfShape"})
 
 
@@ -36,8 +34,8 @@ class Islands:
 
     reasons: dict[int, str] = field(default_factory=dict)
     overflows: list[Overflow] = field(default_factory=list)
-    opset: int = 0
-    """The one that has the type for all ops that lack it, as far as there is one."""
+    opsets: set[int] = field(default_factory=set)
+    """Those that have the type for an op that lacks it."""
 
 
 def islands(scope: Scope, precision: Precision, ranges: Ranges, opset: int, kept: range = range(0)) -> Islands:
@@ -56,7 +54,7 @@ def islands(scope: Scope, precision: Precision, ranges: Ranges, opset: int, kept
                 since = since_opset(node.op_type, precision.dtype) if node.domain in STANDARD else 0
                 higher = f": --opset {since} has" if since > opset else ""
                 found.reasons[index] = f"{node.op_type} of opset {opset} has no {precision.type_name}{higher}"
-                found.opset = max(found.opset, since)
+                found.opsets |= {since} - {0}
             elif index in kept:
                 found.reasons[index] = f"what {precision.type_name} rounds here is too much in the end"
     return found
@@ -72,11 +70,11 @@ def _reasons(
     elif op in RANDOM:
         yield "random numbers are drawn as they were"
     if scope.body:
-        if op not in MOVES | _CASTS | PRODUCTS or index in scope.scores:
+        if op not in MOVES | CASTS | PRODUCTS or index in scope.scores:
             yield "inside a fused op"
         return
     yield from _counts(scope, index)
-    if op in STATISTICS or (op == "Mul" and len(set(node.input)) == 1):
+    if op in WIDE_RANGE or (op == "Mul" and len(set(node.input)) == 1):
         yield f"sums and squares leave {kind}"
     shared = [name for name, port in zip(node.input, ports.inputs, strict=False) if port == SHARED]
     constant = [name for name in shared if name in scope.constants]
@@ -87,7 +85,7 @@ def _reasons(
 def _counts(scope: Scope, index: int) -> Iterator[str]:
     """A Cast of integers may give half precision itself: those that read it round as well."""
     node = scope.nodes[index]
-    arithmetic = scope.read(index) and node.op_type not in MOVES | _CASTS
+    arithmetic = scope.read(index) and node.op_type not in MOVES | CASTS
     if any(name in scope.counted for name in node.output) and (node.op_type == "Range" or arithmetic):
         yield "positions, masks and sizes"
 

@@ -11,16 +11,16 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfuse.model.element_flow import UNKNOWN, Kind
 from onnxfuse.model.graph import captured_names
-from onnxfuse.model.op_traits import MOVEMENT, PRODUCTS, SOFTMAX
+from onnxfuse.model.op_traits import CASTS, MOVEMENT, PRODUCTS, SOFTMAX
 from onnxfuse.model.types import CONSTANTS
 from onnxfuse.model.walk import attribute_graphs, has_bodies
 
 from .ports import ANY, SINGLE, Ports
 
 FLOAT = int(TensorProto.FLOAT)
-MOVES = (MOVEMENT | {"Concat", "Identity", "Squeeze", "Unsqueeze", "Flatten"}) - {"Cast", "CastLike"}
+MOVES = (MOVEMENT | {"Concat"}) - CASTS
 """Ops that take numbers from one place to another."""
-_MADE_OF_NO_NUMBERS = {"Cast", "CastLike", "ConstantOfShape", "Range", "Where", "OneHot", "EyeLike", "Trilu"}
+_MADE_OF_NO_NUMBERS = CASTS | {"ConstantOfShape", "Range", "Where", "OneHot", "EyeLike", "Trilu"}
 """Ops that make floats of integers, booleans and constants; others without floats, like Gather, take weights."""
 
 

@@ -7,6 +7,7 @@ was built on it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from onnx import ModelProto
 
 from onnxfuse.reporting.records import Fusion, LeftOut, Validation
 from onnxfuse.rewriting.provenance import keys
+
+from .branches import WHOLE
 
 if TYPE_CHECKING:
     from onnxfuse.fusing.fused import Banned, Fused
@@ -39,22 +42,24 @@ class Suspects:
         return bool(self.sites or self.simplified)
 
 
-def suspects(fused: Fused, tested: ModelProto, compared: Compared, branch: Branch | None = None) -> Suspects:
+def suspects(fused: Fused, tested: ModelProto, compared: Compared, branches: Sequence[Branch] = (WHOLE,)) -> Suspects:
     """The fusions that wrong values tell of, and what must not be simplified.
 
     A value that no fusion is named after is computed through some: those inside its cut are to blame, unless their own
-    value is right.  `tested` is what was compared of the fused model: all of it, or one `branch`."""
-    scope, called = ("", str) if branch is None else (branch.scope, branch.name)
+    value is right.  `tested` is what was compared of the fused model, with these bodies in it."""
+    called = {branch.scope: branch.name for branch in branches}
     sites: dict[int, tuple[FusedNode, str]] = {}
     simplified: set[tuple[str, str, str]] = set()
     for cut, reason in compared.wrong.items():
         inside = {name for index in cut.fused for name in tested.graph.node[index].output}
         for names in ({cut.output}, inside - compared.right, inside):
-            own = [site for site in fused.sites if site.scope == scope]
+            own = [site for site in fused.sites if site.scope in called]
             found = {
-                id(site): (site, reason) for site in own if names & {called(site.value), *map(called, site.node.output)}
+                id(site): (site, reason)
+                for site in own
+                if names & set(map(called[site.scope], (site.value, *site.node.output)))
             }
-            computed = {key for key in fused.simplified if key[0] == scope and called(key[2]) in names}
+            computed = {key for key in fused.simplified if key[0] in called and called[key[0]](key[2]) in names}
             if found or computed:
                 sites |= found
                 simplified |= computed

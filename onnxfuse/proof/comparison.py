@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from onnxfuse.reporting.records import Validation
 
-from .branches import Branch, taken
+from .branches import WHOLE, Branch, called_alike, taken, with_calls
 from .claim import Claim, Experiment
 from .cut_proof import compare_sites
 from .oracle import Oracle
@@ -30,7 +30,7 @@ OTHERWISE = "onnxruntime's optimizer changes what the original computes; both ra
 class Comparison:
     """Runs the original once, in the constructor, and compares fused models with it; of all of them the same `branch`,
     if one is given (`branches.taken`).  Values are looked for where the `straight` original has them
-    (`rewriting.straight`), and branches there."""
+    (`rewriting.inline_control_flow`), and branches there."""
 
     optimized = True
     """Does onnxruntime's optimizer work on the fused model?  Not where it alone makes the original differ."""
@@ -90,13 +90,30 @@ class Comparison:
         rtol, atol = self.experiment.rtol, self.experiment.atol
         return self.oracle.compare(model, optimize=self.optimized, rtol=rtol, atol=atol)
 
-    def cuts(self, fused: Fused) -> tuple[ModelProto, Compared]:
-        """What was compared of a fused model value by value, each cut out of both models, and what came of it."""
+    def cuts(self, fused: Fused) -> tuple[ModelProto, Compared, list[Branch]]:
+        """What was compared of a fused model value by value, each cut out of both models, what came of it, and of which
+        bodies values were.  Of the whole model those of functions are."""
         self.progress(CUTS, 2, STEPS)
         runnable = self.runnable(fused)
-        compared = compare_sites(
-            self._straight,
-            runnable,
+        branches = [self.branch or WHOLE]
+        called = called_alike(self._straight, runnable, {s.scope for s in fused.sites}) if self.branch is None else []
+        compared = None
+        if called:
+            tested = with_calls(runnable, called)
+            compared = self._compared(with_calls(self._straight, called), tested)
+            if compared.count:
+                runnable, branches = tested, [*branches, *called]
+        if compared is None or not compared.count:
+            compared = self._compared(self._straight, runnable)
+        self.sites, self.kinds = compared.count, compared.judged
+        if compared.wrong:
+            self.progress(SEARCH, 2, STEPS)
+        return runnable, compared, branches
+
+    def _compared(self, original: ModelProto, fused: ModelProto) -> Compared:
+        return compare_sites(
+            original,
+            fused,
             self.oracle.cases,
             inside="" if self.branch is None else self.branch.name(""),
             base_dir=self.claim.base_dir,
@@ -105,10 +122,6 @@ class Comparison:
             **self.experiment.tolerances,
             **self._kernels,
         )
-        self.sites, self.kinds = compared.count, compared.judged
-        if compared.wrong:
-            self.progress(SEARCH, 2, STEPS)
-        return runnable, compared
 
     def by_float64(self) -> bool:
         """Whether, from now on, float64 judges: where onnxruntime's optimizer alone makes the original differ, by

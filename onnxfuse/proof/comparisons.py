@@ -1,8 +1,10 @@
-"""A fused model compared as a whole, and in each body of control flow that has fused nodes as if it stood for its node.
+"""A fused model compared as a whole, and in each body that has fused nodes as if it stood for its node: those of
+control flow, and those of local functions.
 
 Inputs are generated for each by itself: a branch that reads a cache wants other sizes than the one that has none.  What
 is fused in a branch of an If that cannot be run is not proved, and left out.  A step of a Loop or a Scan that cannot be
-run alone, or is not there, is compared with the whole model.
+run alone, or is not there, is compared with the whole model; so is a function of which the fused model has no call, and
+one that is called wherever the model runs, whose values are then among those of the whole.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnxfuse.reporting.records import Validation
-from onnxfuse.rewriting.straight import straightened
+from onnxfuse.rewriting.inline_control_flow import straightened
 
 from .blame import Suspects, suspects
 from .branches import Branch, branches
@@ -37,11 +39,12 @@ class Comparisons:
     def _parts(self, fused: Fused) -> Iterator[Comparison]:
         """The bodies in which a fused model has fused nodes."""
         for scope in dict.fromkeys(site.scope for site in fused.sites):
-            if scope not in self._branches:
+            own = self._branches.get(scope)
+            if own is None or own.called or not own.is_in(fused.model):
                 continue
-            for branch in self._branches[scope].each_step():
+            for branch in own.each_step():
                 part = self._made.get(branch) or self._of(branch)
-                if part.oracle.cases or not branch.repeats:
+                if part.oracle.cases or branch.chosen:
                     yield part
 
     def _of(self, branch: Branch) -> Comparison:
@@ -68,7 +71,7 @@ class Comparisons:
         """The fusions that single values of a fused model tell of, and what must not be simplified."""
         found = suspects(fused, *self.whole.cuts(fused))
         for part in self._parts(fused):
-            found = found.joined(suspects(fused, *part.cuts(fused), part.branch))
+            found = found.joined(suspects(fused, *part.cuts(fused)))
         return found
 
     def with_sites(self, verdict: Validation) -> Validation:

@@ -21,7 +21,7 @@ from onnxfuse.model.spool import Key
 from onnxfuse.precision.convert import Converted, convert, written_out
 from onnxfuse.precision.wanted import CASTS, Precision, Ranges
 from onnxfuse.reporting.records import Validation
-from onnxfuse.rewriting.straight import straightened
+from onnxfuse.rewriting.inline_control_flow import straightened
 from onnxfuse.runtime.quiet import Session, SessionError
 from onnxfuse.system.isolation import TookTooLongError, isolated
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +69,14 @@ def _moved_alone(
         held.append(np.unique(float64.widened(array)))
         return float64.widened(array)
 
-    before = cuts.cut(models.original, chosen, [site.original for site in chosen], own)
+    before = cuts.cut(models.original, [site.of_original() for site in chosen], [s.original for s in chosen], own)
     float64.to_float64(before, models.base_dir, widen)
     known = np.unique(np.concatenate(held))
 
     def alone(array: np.ndarray) -> np.ndarray:
         return moved_alone(array, seed, known) if array.size > 1 else float64.widened(array)
 
-    after = cuts.cut(models.fused, [replace(s, observed=()) for s in chosen], [s.fused for s in chosen], own)
+    after = cuts.cut(models.fused, [site.of_fused() for site in chosen], [site.fused for site in chosen], own)
     exactly = evaluator(after, models.base_dir, alone)
     same = run(exactly, cuts.given(after, own))
     return dict(zip(numbers, same, strict=True)) if same is not None else {}
@@ -122,10 +122,11 @@ def _moved(
 def both(
     models: Models, sites: Sequence[Cut], feeds: Sequence[Mapping[str, Any]]
 ) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """The sites of both models, cut out; what the original alone observes, the fused model is not fed."""
-    bare = [replace(site, observed=()) for site in sites]
-    before = cuts.cut(models.original, sites, [site.original for site in sites], *feeds)
-    return before, cuts.cut(models.fused, bare, [site.fused for site in sites], *feeds)
+    """The sites of both models, cut out, each with what it is fed."""
+    before = cuts.cut(
+        models.original, [site.of_original() for site in sites], [site.original for site in sites], *feeds
+    )
+    return before, cuts.cut(models.fused, [site.of_fused() for site in sites], [site.fused for site in sites], *feeds)
 
 
 def weights(models: Models, sites: Sequence[Cut], widen: float64.Widen) -> dict[str, np.ndarray]:

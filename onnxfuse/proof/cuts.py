@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from onnxfuse.model.op_traits import MOVEMENT, RANDOM, SHAPE_QUERIES
-from onnxfuse.model.walk import has_bodies
+from onnxfuse.model.walk import called_by, has_bodies, key_of
 from onnxfuse.proof import numerics
 
 _LARGEST_CONE = 500
@@ -53,6 +53,16 @@ class Cut:
     fused: tuple[int, ...]
     entangled: bool = False
     """One model computes again what the other takes from a stop: the values must be those of a real run."""
+    computed: tuple[str, ...] = ()
+    """Stops that the original is not fed: what the fused model asks the shape of is on the original's way."""
+
+    def of_original(self) -> Cut:
+        """What the original is fed."""
+        return replace(self, stops=tuple(name for name in self.stops if name not in self.computed))
+
+    def of_fused(self) -> Cut:
+        """What the fused model is fed."""
+        return replace(self, observed=())
 
 
 @dataclass(slots=True)
@@ -163,7 +173,8 @@ def _site(before: _Graph, after: _Graph, output: str, shared: set[str]) -> Cut |
     # Where one rests on more than the other, two values are equal by nature: not under noise.
     entangled = bool(old.stops ^ (new.stops - new.measured))
     stops, observed = tuple(sorted(new.stops | old.stops)), tuple(sorted(old.observed))
-    return Cut(output, stops, observed, tuple(sorted(old.nodes)), tuple(sorted(new.nodes)), entangled)
+    computed = tuple(sorted(new.measured - old.stops))
+    return Cut(output, stops, observed, tuple(sorted(old.nodes)), tuple(sorted(new.nodes)), entangled, computed)
 
 
 def _same(a: onnx.NodeProto, b: onnx.NodeProto) -> bool:
@@ -222,14 +233,14 @@ def _input(name: str, values: Sequence[np.ndarray]) -> onnx.ValueInfoProto:
 
 def _called(model: onnx.ModelProto, nodes: Iterable[int]) -> list[onnx.FunctionProto]:
     """The functions that nodes need, in the model's order."""
-    known = {(f.domain, f.name, f.overload): f for f in model.functions}
-    pending = [(n.domain, n.op_type, n.overload) for n in (model.graph.node[index] for index in nodes)]
+    known = {key_of(f): f for f in model.functions}
+    pending = [called_by(model.graph.node[index]) for index in nodes]
     wanted = set()
     while pending:
         key = pending.pop()
         if key in known and key not in wanted:
             wanted.add(key)
-            pending += [(n.domain, n.op_type, n.overload) for n in known[key].node]
+            pending += [called_by(node) for node in known[key].node]
     return [function for key, function in known.items() if key in wanted]
 
 

@@ -15,7 +15,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnxfuse.model.external_data import is_external
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.tensors import tensors
-from onnxfuse.model.walk import attribute_graphs, nodes
+from onnxfuse.model.walk import attribute_graphs, called_by, key_of, nodes
 from onnxfuse.runtime.quiet import THREADS, Session, SessionError
 
 from . import numerics
@@ -195,13 +195,13 @@ class Evaluator:
 
 def operators(nodes: Iterable[onnx.NodeProto], functions: Iterable[onnx.FunctionProto]) -> set[str]:
     """The ops that nodes come down to, with their domains if those are not ai.onnx; functions written out."""
-    known = {(f.domain, f.name, f.overload): f for f in functions}
+    known = {key_of(f): f for f in functions}
     found: set[str] = set()
     seen: set[tuple[str, str, str]] = set()
     pending = list(nodes)
     while pending:
         node = pending.pop()
-        key = (node.domain, node.op_type, node.overload)
+        key = called_by(node)
         if key in known:
             pending += [] if key in seen else known[key].node
             seen.add(key)

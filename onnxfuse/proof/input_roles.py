@@ -104,6 +104,7 @@ class _Index:
         self.aliases: dict[Value, list[Value]] = defaultdict(list)
         self.constants: dict[Value, onnx.TensorProto] = {}
         self.dims: dict[Value, Dims] = {}
+        self._model, self._inferred = model, False
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self._graph(model.graph, "")
         for function in model.functions:
@@ -126,6 +127,16 @@ class _Index:
             # 0 and -1 are unknown here; an axis that really has no elements cannot be indexed at all.
             sizes = tuple(declared_name(dim.dim_param) or max(dim.dim_value, 0) for dim in dims)
             self.dims.setdefault((scope, info.name), sizes)
+
+    def dims_of(self, value: Value) -> Dims:
+        """The dims of a value, 0 for those that are unknown; none of a value of which nothing is known.
+
+        Shapes are inferred when the first value is asked for that declares none: few models look up in such a table."""
+        if value not in self.dims and not value[0] and not self._inferred:
+            self._inferred = True
+            for info in _inferred(self._model):
+                self.note_dims(info, "")
+        return self.dims.get(value, ())
 
     def _nodes(self, nodes: Iterable[onnx.NodeProto], scope: str) -> None:
         for node in nodes:
@@ -194,16 +205,20 @@ def _written_out(model: onnx.ModelProto) -> float:
 def trace(model: onnx.ModelProto) -> dict[str, Usage]:
     """How each graph input is used, by name; initializers are not inputs here.  No weight is read."""
     index = _Index(model)
-    bare = skeleton(model)
-    if bare.ByteSize() < _INFERABLE and _written_out(model) < _MOST_NODES:
-        try:
-            inferred = onnx.shape_inference.infer_shapes(bare)
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-            inferred = bare
-        for info in inferred.graph.value_info:
-            index.note_dims(info, "")
     initializers = {tensor.name for tensor in model.graph.initializer}
     return {info.name: _follow(index, info) for info in model.graph.input if info.name not in initializers}
+
+
+def _inferred(model: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
+    """What onnx infers of the values of the main graph; nothing where it fails, or would take long."""
+    bare = skeleton(model)
+    if bare.ByteSize() >= _INFERABLE or _written_out(model) >= _MOST_NODES:
+        return ()
+    try:
+        inferred: Iterable[onnx.ValueInfoProto] = onnx.shape_inference.infer_shapes(bare).graph.value_info
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return ()
+    return inferred
 
 
 def _follow(index: _Index, info: onnx.ValueInfoProto) -> Usage:
@@ -231,7 +246,7 @@ def _note(usage: Usage, index: _Index, node: onnx.NodeProto, scope: str, positio
     """Records what `node` demands of a value that arrives at `position` by `path`."""
     table = _TABLES.get((node.domain, node.op_type), {}).get(position)
     if table is not None and table < len(node.input):
-        for size in _axes(node, index.dims.get((scope, node.input[table]), ())):
+        for size in _axes(node, index.dims_of((scope, node.input[table]))):
             if not isinstance(size, int) or path.cap >= size:
                 usage.limits.append((path.factor, path.offset, size))
     usage.count |= position in _COUNTS.get(node.op_type, ())

@@ -183,17 +183,21 @@ class Oracle:
         """
         if not self.cases:
             return Validation("not validated", note=self.reason)
+        place, folder = "", base_dir or self._base_dir
         try:
-            folder = base_dir or self._base_dir
             session = Session(emulated(fused), folder, optimize=optimize, **self._kernels)
-            usual = {n: session.run(case.inputs) for n, case in enumerate(self.cases) if not case.empty}
+            usual: dict[int, list[Any]] = {}
+            for n, case in enumerate(self.cases):
+                place = f" at {case.name}"
+                usual |= {} if case.empty else {n: session.run(case.inputs)}
+            place = ""
             served = session.served
             del session  # and the weights that it holds, before another process has them
             ran = [
                 usual[n] if n in usual else self._emptied(fused, c, folder, optimize) for n, c in enumerate(self.cases)
             ]
         except SessionError as error:
-            return Validation("mismatch", note=f"{NOT_RUN}: {error}")
+            return Validation("mismatch", note=f"{NOT_RUN}{place}: {error}")
         refused = [case.name for case, outputs in zip(self.cases, ran, strict=True) if outputs is None]
         # What is refused is compared with itself.
         actual = [want if got is None else got for want, got in zip(self._expected, ran, strict=True)]
@@ -339,10 +343,8 @@ class Oracle:
                 worst = max(worst[0], before), max(worst[1], after)
                 least = numerics.LOSS * before + 4 * numerics.epsilon(self._precision_of(index, w))
                 if after > least and after > least + self._boundaries.allow(case, wanted, index):
-                    lost = (
-                        lost
-                        or f"output {name!r} lost precision at {case.name}: {before:.1e} → {after:.1e} from float64"
-                    )
+                    told = f"output {name!r} lost precision at {case.name}: {before:.1e} → {after:.1e} from float64"
+                    lost = lost or told
         result = replace(result, reference_error=worst)
         return replace(result, verdict="mismatch", note=lost) if lost else result
 

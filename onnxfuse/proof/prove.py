@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnxfuse.fusing.fused import EVERY
+from onnxfuse.model.graph import count_nodes
 from onnxfuse.reporting.records import LeftOut, Validation
 from onnxfuse.rewriting.provenance import keys
 
@@ -32,10 +33,10 @@ from .blame import Blame, left_out, left_out_vanished
 from .claim import Claim, Experiment, Proved
 from .comparison import FUSED, STEPS
 from .comparisons import Comparisons
-from .oracle import bisect
+from .oracle import NOT_RUN, bisect
 
 if TYPE_CHECKING:
-    from onnxfuse.fusing.fused import Fused, Progress
+    from onnxfuse.fusing.fused import Banned, Fused, Progress
     from onnxfuse.rewriting.provenance import Vanished
 
 ATTEMPTS = 5
@@ -94,11 +95,25 @@ def _without_unreached(comparison: Comparisons, fused: Fused) -> tuple[Fused, li
 
 
 def _unsimplified(comparison: Comparisons, proved: Proved) -> Proved:
-    """Nothing is computed anew but what rules ask for."""
+    """Nothing is computed anew but what rules ask for; the verdict says what that costs, and what it is for."""
     if not proved.fused.simplified:
         return proved
     fused = comparison.claim.rebuild(proved.fused.banned | proved.fused.simplified)
-    return proved._replace(fused=fused, validation=comparison.outputs(fused))
+    verdict = comparison.outputs(fused)
+    more = count_nodes(fused.model) - count_nodes(proved.fused.model)
+    if verdict.verdict == "equal" and more > 0:
+        lost = f"{more} more nodes could go but for {_shortened(proved.validation.note)}"
+        verdict = replace(verdict, note="; ".join(filter(None, (verdict.note, lost))))
+    return proved._replace(fused=fused, validation=verdict)
+
+
+def _shortened(note: str) -> str:
+    """Why a model differs, and what to do where that is the sizes of inputs alone."""
+    before, _, said = note.partition(f"{NOT_RUN} at ")
+    place = said.partition(": ")[0]
+    if before or not place:
+        return f"this: {note}"
+    return f"inputs such as {place}, which the original runs: if yours are never so, fix their sizes with --shape"
 
 
 def _by_float64(comparison: Comparisons, proved: Proved) -> Proved:
@@ -134,23 +149,48 @@ def _without_guilty(comparison: Comparisons, proved: Proved) -> Proved:
     if not numbers:
         return proved
 
+    rest = _Rest(comparison.claim, whole)
+    last: tuple[frozenset[int], Fused, Validation] | None = None
+
     def good(kept: frozenset[int]) -> bool:
+        nonlocal last
         comparison.progress("bisect", len(kept), len(numbers))
-        return comparison.outputs(_without(comparison.claim, whole, frozenset(numbers) - kept)).verdict != "mismatch"
+        gone = frozenset(numbers) - kept
+        fused = rest.without(gone)
+        validation = comparison.outputs(fused)
+        if validation.verdict == "mismatch":
+            return False
+        last = gone, fused, validation
+        return True
 
     guilty = bisect(numbers, good)
     told = [left_out(whole.sites[number], verdict, verdict.note) for number in sorted(guilty)]
-    left = _without(comparison.claim, whole, guilty)
-    return Proved(left, comparison.outputs(left), [*proved.left_out, *told])
+    if last is not None and last[0] == guilty:  # as it nearly always is: what a search ends with has been tried
+        _, left, validation = last
+    else:
+        left = rest.without(guilty)
+        validation = comparison.outputs(left)
+    return Proved(left, validation, [*proved.left_out, *told])
 
 
-def _without(claim: Claim, whole: Fused, numbers: frozenset[int]) -> Fused:
-    """A fused model without these of its sites, and without what has only become possible without them."""
-    kept = {key for number, site in enumerate(whole.sites) if number not in numbers for key in keys(site, site.matches)}
-    out = {key for number in numbers for key in keys(whole.sites[number], whole.sites[number].matches)}
-    while True:
-        fused = claim.rebuild(whole.banned | out)
-        made = {key for site in fused.sites for key in keys(site, site.matches)} | fused.simplified
-        if made <= kept | out:
-            return fused
-        out |= made - kept
+class _Rest:
+    """Fused models without some of the sites of one, and without what has only become possible without them."""
+
+    def __init__(self, claim: Claim, whole: Fused) -> None:
+        self._claim, self._whole = claim, whole
+        self._keys = [frozenset(keys(site, site.matches)) for site in whole.sites]
+        self._new: Banned = frozenset()
+        """What has become possible in some try: in the next it need not be found anew."""
+
+    def without(self, numbers: frozenset[int]) -> Fused:
+        """Without the sites of these numbers."""
+        empty: Banned = frozenset()
+        kept = empty.union(*(made for number, made in enumerate(self._keys) if number not in numbers))
+        out = empty.union(*(self._keys[number] for number in numbers)) | (self._new - kept)
+        while True:
+            fused = self._claim.rebuild(self._whole.banned | out)
+            made = empty.union(*(keys(site, site.matches) for site in fused.sites)) | fused.simplified
+            if made <= kept | out:
+                return fused
+            out |= made - kept
+            self._new |= made - kept

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxfuse.model import protobuf
 from onnxfuse.model.external_data import entries, is_external
-from onnxfuse.model.graph import captured_names
+from onnxfuse.model.graph import read_by
 
 from .reference_ops import OPS
 
@@ -41,7 +41,7 @@ class Evaluator(ReferenceEvaluator):
         super().__init__(_without(proto, outside) if outside else proto, **(options | {"new_ops": list(OPS)}))
         self._put_off_casts(self.rt_inits_.keys() | outside.keys())
         given, unread = set(self.input_names), outside.keys() | set[str]()
-        reads = [_read(node) for node in self.nodes_]
+        reads = [set(read_by(node)) for node in self.nodes_]
         last = {name: index for index, names in enumerate(reads) for name in names}
         made = (given | unread).union(*(node.output for node in self.nodes_)) - {"", *self.output_names}
         steps: list[Any] = []
@@ -67,7 +67,7 @@ class Evaluator(ReferenceEvaluator):
         order: list[int] = []
         for index, node in enumerate(self.nodes_):
             if index not in waiting:
-                order += [casts.pop(name) for name in sorted(_read(node) & casts.keys())]
+                order += [casts.pop(name) for name in sorted(casts.keys() & set(read_by(node)))]
                 order.append(index)
         order += sorted(casts.values())
         self.nodes_ = [self.nodes_[index] for index in order]
@@ -85,11 +85,6 @@ def _without(model: ModelProto, names: Collection[str]) -> ModelProto:
     made.CopyFrom(model)
     protobuf.remove(made.graph.initializer, lambda tensor: tensor.name in names)
     return made
-
-
-def _read(node: NodeProto) -> set[str]:
-    """What a node and the bodies in it read."""
-    return {*node.input, *captured_names(node)} - {""}
 
 
 @dataclass

@@ -18,7 +18,6 @@ from onnx import ModelProto, TensorProto, helper
 
 from onnxfuse.language.bodies import Body, Ref
 from onnxfuse.language.catalogue import Catalogue
-from onnxfuse.language.each import Each
 from onnxfuse.language.rule import (
     ANY,
     REST,
@@ -32,6 +31,7 @@ from onnxfuse.language.rule import (
     op_name,
     targets,
 )
+from onnxfuse.language.variadic import Each
 from onnxfuse.language.variants import Variant, variants
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.op_traits import VIEWS
@@ -148,7 +148,8 @@ def worst(actual: Sequence[Array], expected: Sequence[Array], dtype: int) -> str
 
 
 def run(model: ModelProto, feeds: Feeds) -> list[Array]:
-    """The outputs in onnxruntime on the CPU, unoptimized.  Raises NotImplementedError where it has no kernel."""
+    """The outputs in onnxruntime on the CPU, unoptimized.  Raises NotImplementedError where it has no kernel, or the op
+    not float16."""
     from onnxfuse.runtime.quiet import onnxruntime
 
     ort = onnxruntime()
@@ -158,7 +159,7 @@ def run(model: ModelProto, feeds: Feeds) -> list[Array]:
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        if "NOT_IMPLEMENTED" in str(error):
+        if "NOT_IMPLEMENTED" in str(error) or "Type Error: Type 'tensor(float16)' of input" in str(error):
             raise NotImplementedError(str(error)) from error
         raise
     return list(session.run(None, feeds))
@@ -197,7 +198,7 @@ def write(rule: Rule, variant: Variant, catalogue: Catalogue, dtype: int) -> Cas
                     feeds[name] = array
     block = spelled(rule, variant)
     setting = sorted((name, repr(value)) for name, value in env.items() if not isinstance(value, Ref))
-    setting += [("", side) for side in _sides(block)]
+    setting += [("", side) for side in _sides(rule, block)]
     if len({len(value) for value in env.values() if isinstance(value, Each)}) > 1:
         raise rule.source.error("`test:` gives lists of different lengths for what is behind a `*`", 1)
     result = body.equations(_typed(block, dtype), env)
@@ -210,10 +211,10 @@ def write(rule: Rule, variant: Variant, catalogue: Catalogue, dtype: int) -> Cas
     return Case(_name(rule, variant), repr(setting), model, feeds)
 
 
-def _sides(block: Sequence[Statement]) -> list[str]:
+def _sides(rule: Rule, block: Sequence[Statement]) -> list[str]:
     """Equations beside those that lead to the root: what `emit` is told of this block, so that it may mean another."""
     used = {n.id for s in block for n in ast.walk(s.value) if isinstance(n, ast.Name)}
-    return [ast.unparse(s) for s in block[:-1] if not used & set(targets(s))]
+    return [ast.unparse(s) for s in block[:-1] if not used & set(targets(s)) and rule.asked & set(targets(s))]
 
 
 def _name(rule: Rule, variant: Variant) -> str:

@@ -12,15 +12,16 @@ legality     convex: no way from the region out and back in, which would wait fo
              that of their results.  One reduction of rows at most: softmax, a normalization, or a sum, mean, maximum or
              minimum over the last axes; what is behind it needs the thread's own element or the row's own result
              alone.  Behind one product of matrices, which lie in memory as they are multiplied, what needs the
-             thread's own element of it alone, of further tensors too.  What is transcendental is not computed again
-             for each of four or more elements that it is broadcast to.  The generator takes the body (what it refuses
-             stays as it is, with its reason).
+             thread's own element of it alone, of further tensors too, and one reduction of its rows.  What is
+             transcendental is not computed again for each of four or more elements that it is broadcast to.  The
+             generator takes the body, and gives results of the types that the graph has (what it refuses stays as it
+             is, with its reason).
 order        producers go into their consumers where that saves the most bytes, of several the first in the graph; then
              what has several users is computed again in each of them; then siblings of one input become one kernel
              with several outputs; and consumers once more.  All that without products; then what makes one result
-             of two of them goes into their launch; then each takes what is elementwise behind it, and what is turned
-             before it.  Last, those of one tensor with constant weights that are still alone become one launch
-             (`products`), each with its own weights, bias and result.
+             of two of them goes into their launch; then each takes what is elementwise behind it and what reduces its
+             rows, and what is turned before it.  Last, those of one tensor with constant weights that are still alone
+             become one launch (`products`), each with its own weights, bias and result.
 cost         bytes read and written, once each by every kernel, symbols taken for `measure.NOMINAL`.  What has several
              users is computed again in each if a launch goes and no more bytes are moved, or fewer are; in two at most
              if it is transcendental, and never where it reduces rows or is a product.  Else it is kept.

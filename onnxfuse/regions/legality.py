@@ -17,7 +17,7 @@ FIXED = "no loop over elements, and none over rows, computes both"
 CYCLE = "what lies between them would wait for both"
 SIZES = "they write numbers of elements that are not proved equal"
 TOO_MANY = f"more than {LARGEST} ops are no kernel that anybody wants"
-PRODUCT = "a product is followed by what is elementwise alone"
+PRODUCT = "a product is followed by what is elementwise and by one reduction of its rows alone"
 TWICE = "neither rows are reduced twice nor products computed"
 RECOMPUTED = "a transcendental would be computed again for each element it is broadcast to"
 
@@ -43,7 +43,7 @@ def _separate(groups: Groups, a: Group, b: Group) -> str:
         return FIXED
     if a.rows and b.rows:
         return "each of them reduces rows"
-    if (a.product and (b.product or b.rows)) or (a.rows and b.product):
+    if b.product and (a.product or a.rows):
         return PRODUCT
     if _ops(a) + _ops(b) > LARGEST:
         return TOO_MANY

@@ -7,11 +7,10 @@ from typing import Literal
 
 from onnx import FunctionProto, NodeProto
 
-from onnxfuse.kernels.gemm.epilogue import PRODUCTS
 from onnxfuse.kernels.rows.fused import PLACED, ROWS
 from onnxfuse.lifting.view import View
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
-from onnxfuse.model.op_traits import COERCED, FREE, RANDOM, RESHAPES, SHAPE_QUERIES
+from onnxfuse.model.op_traits import COERCED, FREE, MATRIX_PRODUCTS, RANDOM, RESHAPES, SHAPE_QUERIES
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
 
@@ -132,7 +131,7 @@ def _launch(scope: Scope, index: int, node: NodeProto, reason: str, steps: Seque
 
 
 def _kind(ops: Sequence[str]) -> Kind:
-    if not PRODUCTS.isdisjoint(ops):
+    if not MATRIX_PRODUCTS.isdisjoint(ops):
         return "product"
     return "pointwise" if ROWS.isdisjoint(ops) else "rows"
 

@@ -13,6 +13,7 @@ from onnx import FunctionProto, NodeProto, TensorProto, helper
 
 from onnxfuse.lifting.view import View
 from onnxfuse.model.dims import Dim, Shape
+from onnxfuse.model.op_traits import TRANSCENDENTAL
 from onnxfuse.terms.term import Term
 
 from . import measure
@@ -20,11 +21,6 @@ from . import measure
 Kind = Literal["pointwise", "rows", "product", "fixed"]
 """What one loop over elements computes, what reduces rows, products of matrices, and what nothing goes into."""
 
-TRANSCENDENTAL = frozenset(
-    """Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp Gelu HardSwish Log Mish Pow Selu Sigmoid Sin Sinh
-    Softplus Sqrt Swish Tan Tanh""".split()
-)
-"""Ops that cost as much as reading several elements."""
 EMBEDDED = 64
 """Most elements of a constant that stands in a body: bounds, axes and shapes.  Of real numbers one: that two layers
 differ in a vector is no reason for two kernels."""

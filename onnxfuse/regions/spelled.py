@@ -16,20 +16,19 @@ from onnx import FunctionProto, NodeProto, helper
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.types import DTYPES
-from onnxfuse.kernels.gemm.epilogue import PRODUCTS
 from onnxfuse.kernels.gemm.region import planned
 from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
 from onnxfuse.kernels.pointwise.loops import traced
 from onnxfuse.kernels.rows.fused import ROWS
 from onnxfuse.kernels.rows.places import PlaceError
 from onnxfuse.model.graph import DOMAIN, REGION
-from onnxfuse.model.op_traits import FREE
+from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS
 from onnxfuse.model.standard import STANDARD
 
 from . import measure
 from .scope import Scope
 
-TAKEN = SERVED | ROWS | PRODUCTS
+TAKEN = SERVED | ROWS | MATRIX_PRODUCTS
 """Ops that a body may have."""
 WORDS = 4
 """Most ops in the name of a function."""
@@ -152,36 +151,48 @@ def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *
     text = content(written, 0, kinds).SerializeToString(deterministic=True)
     shapes = [scope.term(name).shape or () for name in written.inputs]
     reasons: list[str] = []
+    made = tuple(scope.kind(name) for name in written.outputs)
     for symbols in measure.TRIED:
         sizes = tuple(measure.tried(shape, measure.Same(symbols)) for shape in shapes)
-        reasons.append(_tried(text, tuple(kinds), sizes, whole)[0])
+        reasons.append(_tried(text, tuple(kinds), sizes, made, whole)[0])
         if not reasons[-1]:
             break
     else:
         return reasons[0]
     # Sizes that are equal by chance hide that rows do not lie where they are wanted.
     apart = tuple(measure.tried(shape, measure.Different()) for shape in shapes)
-    reason, misplaced = _tried(text, tuple(kinds), apart, whole)
+    reason, misplaced = _tried(text, tuple(kinds), apart, made, whole)
     return reason if misplaced else ""
 
 
 @lru_cache(maxsize=1 << 14)
 def _tried(
-    text: bytes, kinds: tuple[str, ...], shapes: tuple[tuple[int, ...] | None, ...], whole: bool
+    text: bytes,
+    kinds: tuple[str, ...],
+    shapes: tuple[tuple[int, ...] | None, ...],
+    made: tuple[str, ...],
+    whole: bool,
 ) -> tuple[str, bool]:
-    """Why the generator refuses a body at these sizes, and whether that is for where rows lie."""
+    """Why the generator refuses a body at these sizes, and whether that is for where rows lie; `kinds` are the element
+    types of what it reads, `made` those of what it has to give."""
     function = FunctionProto.FromString(text)
     if None in shapes:
         return "a size is a function of nothing known", False
     types = [TensorType(DTYPES[kind], shape) for kind, shape in zip(kinds, shapes, strict=True) if shape is not None]
     given, nodes = dict(zip(function.input, types, strict=True)), list(function.node)
     try:
-        if not whole and not any(node.op_type in ROWS | PRODUCTS for node in nodes):
-            traced(nodes, given, list(function.output))
-        elif planned(nodes, given, list(function.output)) > 1:
-            return "it is more than one loop", False
+        if not whole and not any(node.op_type in ROWS | MATRIX_PRODUCTS for node in nodes):
+            found = [value.dtype for value in traced(nodes, given, list(function.output)).values()]
+        else:
+            results, launches = planned(nodes, given, list(function.output))
+            if launches > 1:
+                return "it is more than one loop", False
+            found = [result.dtype for result in results]
     except KernelError as error:
         return str(error), isinstance(error, PlaceError)
+    for wanted, dtype in zip(made, found, strict=True):
+        if dtype.name != wanted:  # memory would be read as what it is not
+            return f"the kernel would give {dtype.name} where {wanted} is read", False
     return "", False
 
 

@@ -14,14 +14,15 @@ from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.model import protobuf, toposort
-from onnxfuse.model.graph import DOMAIN, REGION, RULE_KEY, Names, captured_names, family_of
-from onnxfuse.model.walk import has_bodies
+from onnxfuse.model.graph import DOMAIN, REGION, RULE_KEY, Names, family_of, read_by
+from onnxfuse.model.op_traits import FREE
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.rewriting import stack_traces
 from onnxfuse.rewriting.assemble import import_domains
 from onnxfuse.rewriting.inline import expand
 from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, inherit
+from onnxfuse.terms.term import Term
 
 from .groups import Group, Groups
 from .match import PLACE, match
@@ -76,8 +77,8 @@ def regions(lifted: Lifted, asked: Asked) -> Regions:
     told = {view.graph.path: view for view in written_out.views}
     known = {f.name: f for f in model.functions if f.domain == DOMAIN}
     names = Names.of(view.graph for view in views)
-    read_by = {view.graph.path: {name for node in view.graph.nodes for name in _reads(node)} for view in views}
-    asked = replace(asked, read=read_by)
+    inside = {view.graph.path: {name for node in view.graph.nodes for name in read_by(node)} for view in views}
+    asked = replace(asked, read=inside)
     sites: list[FusedNode] = []
     near: list[NearMiss] = []
     for view in reversed(views):  # inner scopes first: the nodes around them are copied
@@ -166,10 +167,10 @@ class _Scoped:
             at = pending.pop()
             if at not in live:
                 live.add(at)
-                pending += [maker[name] for name in _reads(entries[at][1]) if name in maker]
+                pending += [maker[name] for name in read_by(entries[at][1]) if name in maker]
         dead = [node for at, (_, node) in enumerate(entries[: len(nodes)]) if at not in live]
         kept = [node for _, node in sorted((entries[at] for at in live), key=lambda entry: entry[0])]
-        read = {name for node in kept for name in _reads(node)} | {*self.graph.outputs, *self.graph.inputs}
+        read = {name for node in kept for name in read_by(node)} | {*self.graph.outputs, *self.graph.inputs}
         unread = set(self.before) - read - self.graph.named_elsewhere()
         del proto.node[:]
         proto.node.extend(kept)
@@ -219,7 +220,8 @@ class _Scoped:
         told = self._named([launch.node for launch in region.group.launches]) or self._around(region.node)
         trace = stack_traces.common(told)
         inherit(node, replaced, trace)
-        values = [each.output[0] for each in replaced]
+        values = {each.output[0]: each.op_type in FREE for each in replaced}
+        terms = {value: self._computed(value, view=view) for value, view in values.items()}
         return FusedNode(
             (region.match,),
             node,
@@ -229,9 +231,16 @@ class _Scoped:
             stack_traces.place(trace),
             names,
             region.match.root,
-            tuple(self.scope.term(value) for value in values),
-            tuple(self.scope.term(value) for value in values if value not in exists),
+            tuple(terms.values()),
+            tuple(term for value, term in terms.items() if value not in exists),
         )
+
+    def _computed(self, value: str, *, view: bool) -> Term:
+        """The term of a value; behind views, which the normal form takes outwards, unless it is a `view` itself."""
+        term = self.scope.term(value)
+        while not view and term.op in FREE and term.args:
+            term = term.args[0]
+        return term
 
     def _named(self, nodes: Sequence[NodeProto]) -> list[NodeProto]:
         """Those of the nodes whose names are an exporter's: ours say nothing of a module."""
@@ -259,8 +268,3 @@ class _Scoped:
 def _said(launch: Launch) -> Sequence[str]:
     """What reports call a launch: a fused op by its name."""
     return [family_of(launch.node)]
-
-
-def _reads(node: NodeProto) -> set[str]:
-    names = {name for name in node.input if name}
-    return names | captured_names(node) if has_bodies(node) else names

@@ -170,6 +170,10 @@ class Nodes:
     after: tuple[Node, ...]
 
 
+NO_RULE = "no rule takes it with a neighbour"
+"""Why a node stays that computes and has neighbours that do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remaining:
     """Nodes of one op that are launched one by one in the output too."""

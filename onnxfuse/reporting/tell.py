@@ -85,7 +85,7 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
         if name in view.graph.producer:
             names.setdefault(term.id, name)
     result: list[NearMiss] = []
-    told: set[int] = set()
+    told = {term.id for match, _ in found.mistaken.values() for term in match.cover}
     open_roots = names.keys() - (covered if why is None else own)
     order = sorted(
         found.failures(open_roots), key=lambda f: (-f.matched, -f.matched / f.size, len(f.rule.where), f.root.id)
@@ -125,6 +125,10 @@ def _not_made(
         if match.root.id in names and match.root.id not in covered and not match.rule.lowers:
             reason = f"{node.name or node.output[0]} runs on integers, in onnxruntime's {view.integer[index]}"
             yield told(match, reason, names[match.root.id])
+    for match, reason in found.mistaken.values():
+        if match.root.id in names and match.root.id not in covered:
+            saved = max(sum(min(launches(term), 1) for term in match.cover) - 1, 0)
+            yield told(match, reason, names[match.root.id], saved)
     for candidate in found.unprofitable:
         root = candidate.match.root
         if root.id in names and root.id not in covered and candidate.survivors:
@@ -148,6 +152,8 @@ def _telling(failure: Failure, why: str | None) -> bool:
         return False
     if failure.rule.name == why:
         return failure.size > 1 and failure.matched / failure.size >= NEAR
+    if failure.other or (failure.root.op == failure.rule.op == "Softmax"):
+        return False  # it is only made ready for another rule
     if failure.size < SMALL or failure.rule.cost == "fold":
         return failure.matched == failure.size > 1 and failure.root.op not in COMMON
     return failure.matched / failure.size >= NEAR

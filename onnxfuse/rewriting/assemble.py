@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from onnxfuse.model import protobuf
 from onnxfuse.model.graph import captured_names
@@ -79,30 +79,47 @@ def _live(stack: list[int], reads: Sequence[set[str]], producer: Mapping[str, in
     return live_nodes
 
 
+def tidy(draft: Draft) -> None:
+    """Make a scope of which every node stays what its draft says: what nothing reads goes all the same."""
+    nodes = draft.graph.nodes
+    _around(draft, nodes, {name for node in nodes for name in _reads(draft, node)} | set(draft.graph.outputs))
+
+
 def _splice(draft: Draft, nodes: list[NodeProto], used: set[str]) -> None:
+    """Put the nodes of the scope to be into the proto."""
     proto = draft.graph.proto
-    kept = {name for node in nodes for name in node.output}
-    constants = [draft.constants[n] for n in sorted(draft.constants) if n in used]
-    if isinstance(proto, GraphProto):
-        inputs = {i.name for i in proto.input}
-        used = used | draft.graph.named_elsewhere()
-        read = used | inputs
-        del proto.node[:]
-        proto.node.extend(nodes)
-        protobuf.remove(proto.initializer, lambda t: t.name not in read or t.name in draft.constants)
-        proto.initializer.extend(constants)
-        kept |= inputs | {t.name for t in proto.initializer}
-        kept -= _turned(draft, nodes)
-        protobuf.remove(proto.value_info, lambda info: info.name not in kept or _mistaken(draft, info))
-        _declare(draft, proto)
-    else:
-        heads = []
-        for constant in constants:
+    heads = []
+    if isinstance(proto, FunctionProto):
+        for constant in _constants(draft, used):
             heads.append(NodeProto(op_type="Constant", output=[constant.name]))
             heads[-1].attribute.append(helper.make_attribute("value", constant))
-        del proto.node[:]
-        proto.node.extend([*heads, *nodes])
+    del proto.node[:]
+    proto.node.extend([*heads, *nodes])
+    _around(draft, nodes, used)
+
+
+def _constants(draft: Draft, used: set[str]) -> list[TensorProto]:
+    """The new constants that something reads."""
+    return [draft.constants[name] for name in sorted(draft.constants) if name in used]
+
+
+def _around(draft: Draft, nodes: Sequence[NodeProto], used: set[str]) -> None:
+    """Put what belongs to the nodes of the scope to be, and reads `used`, into the proto."""
+    proto = draft.graph.proto
+    if isinstance(proto, FunctionProto):
         import_domains(proto, nodes)
+        return
+    constants = _constants(draft, used)
+    inputs = {i.name for i in proto.input}
+    used = used | draft.graph.named_elsewhere()
+    read = used | inputs
+    kept = {name for node in nodes for name in node.output}
+    protobuf.remove(proto.initializer, lambda t: t.name not in read or t.name in draft.constants)
+    proto.initializer.extend(constants)
+    kept |= inputs | {t.name for t in proto.initializer}
+    kept -= _turned(draft, nodes)
+    protobuf.remove(proto.value_info, lambda info: info.name not in kept or _mistaken(draft, info))
+    _declare(draft, proto)
 
 
 def _turned(draft: Draft, nodes: Iterable[NodeProto]) -> set[str]:

@@ -14,10 +14,9 @@ from onnx import ModelProto, NodeProto
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
 from onnxfuse.model.graph import Graph, Names
+from onnxfuse.model.op_traits import RESHAPES
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.terms.normal.axes import merged_rows
-
-VIEWS = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 
 
 def quantize_first(lifted: Lifted) -> ModelProto:
@@ -43,12 +42,16 @@ def _places(view: View) -> list[tuple[int, int]]:
         if node.op_type != "DynamicQuantizeLinear" or node.domain not in STANDARD:
             continue
         place = graph.producer.get(node.input[0], -1)
-        if place < 0 or graph.uses.get(node.input[0]) != 1 or graph.nodes[place].domain not in STANDARD:
+        if place < 0 or graph.uses.get(node.input[0]) != 1 or not _is_view(graph.nodes[place]):
             continue
         before, after = (view.term(graph.nodes[i].input[0]).shape for i in (place, index))
-        if graph.nodes[place].op_type in VIEWS and before and after and merged_rows(before, after):
+        if before and after and merged_rows(before, after):
             found.append((place, index))
     return found
+
+
+def _is_view(node: NodeProto) -> bool:
+    return node.op_type in RESHAPES and node.domain in STANDARD
 
 
 def _exchange(graph: Graph, place: int, index: int, names: Names) -> None:

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from onnxfuse.language.bodies import UNKNOWN, Use, asks_for_ranks, asks_for_shapes, output_dtype, real_dtype
 from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, number_of
-from onnxfuse.model.op_traits import SINGLE_INSIDE
+from onnxfuse.model.op_traits import CASTS, SINGLE_INSIDE
 from onnxfuse.model.schema import is_standard
 from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION
@@ -277,9 +277,7 @@ class _Realizer:
         graph = self.draft.graph
         if graph.nodes[graph.producer[name]].op_type == "Cast":
             return True
-        readers = [
-            node.op_type in ("Cast", "CastLike") for node in graph.nodes for value in node.input if value == name
-        ]
+        readers = [node.op_type in CASTS for node in graph.nodes for value in node.input if value == name]
         return op in SINGLE_INSIDE and len(readers) == graph.uses.get(name) and all(readers)
 
     def _declare(self, node: NewNode, output: str, term: Term, dtype: int) -> None:

@@ -24,11 +24,12 @@ from onnx import NodeProto
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.on_integers import on_integers
 from onnxfuse.matching.search import Found
-from onnxfuse.model.graph import Graph, captured_names
-from onnxfuse.model.op_traits import CHEAP, CONTINUOUS, RESHAPES, ROUNDING
+from onnxfuse.model.graph import Graph, read_by
+from onnxfuse.model.op_traits import CASTS, CHEAP, CONTINUOUS, RESHAPES, ROUNDING
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.terms.term import REAL, SMALL, Term, static
 
+from .duplicates import is_signed_step
 from .plan import Draft, NewNode, Plan, UnrealisableError
 from .realize import realize
 
@@ -87,7 +88,7 @@ def simpler(
         if name not in found.stale:
             rest.register(found.current[name], place(name, -1), name, view.dtypes[name])
     for index in live.nodes:
-        live.uses.update(_inputs(graph, index))
+        live.uses.update(read_by(graph.nodes[index]))
     cut, integer = _cut(view), on_integers(view, found.current)
     renewed: set[str] = set()
     spared: dict[str, list[int]] = {}
@@ -96,7 +97,7 @@ def simpler(
         if index not in live.nodes or node.op_type == "Constant" or not _renewable(view, index):
             continue
         name = node.output[0]
-        if index in view.integer or _as_it_is(rest, index):
+        if index in view.integer or is_signed_step(view, node) or _as_it_is(rest, index):
             continue
         allowed = _Allowed(found, integer)
         try:
@@ -109,6 +110,8 @@ def simpler(
             continue
         sources = plan.sources
         gone = _superfluous(live, index, sources)
+        if node.op_type != "QuantizeLinear" and any(is_signed_step(view, graph.nodes[i]) for i in gone):
+            continue  # the same steps taken again are none
         ops = [graph.nodes[i].op_type for i in gone]
         work = sum(map(_work, made.values()))
         fewer = cost < sum(map(weight, ops)) and work <= sum(map(_work, ops))
@@ -117,7 +120,7 @@ def simpler(
             live.made |= made.keys()
             live.nodes -= gone
             for i in gone:
-                live.uses.subtract(_inputs(graph, i))
+                live.uses.subtract(read_by(graph.nodes[i]))
             live.uses.update(sources)
         elif (target := _spared(graph, index, plan)) is not None:
             spared.setdefault(target, []).append(index)
@@ -165,11 +168,6 @@ def _is_sum(view: View, node: NodeProto) -> bool:
     return node.op_type in ("Add", "Sub", "Sum") and view.dtypes[node.output[0]] in REAL
 
 
-def _inputs(graph: Graph, index: int) -> list[str]:
-    node = graph.nodes[index]
-    return [*filter(None, node.input), *(captured_names(node) if index in graph.captures else ())]
-
-
 def _cut(view: View) -> set[int]:
     """The nodes that compute real numbers which are cut to integers, and those that cut them."""
     nodes, producer, dtypes = view.graph.nodes, view.graph.producer, view.dtypes
@@ -198,7 +196,7 @@ def _renewable(view: View, index: int) -> bool:
         return node.op_type == "Constant"
     if node.op_type == "Gemm" and view.catalogue is not None and view.catalogue.target.keeps_products:
         return False  # it would become a MatMul and a sum
-    if node.op_type in ("Cast", "CastLike"):
+    if node.op_type in CASTS:
         before, after = view.dtypes.get(node.input[0], 0), view.dtypes[node.output[0]]
         return before == after or before not in REAL or after not in REAL  # others round
     return True

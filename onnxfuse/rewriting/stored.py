@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found
 from onnxfuse.model import inside
-from onnxfuse.model.graph import captured_names
+from onnxfuse.model.graph import read_by
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.tensors import tensors
 from onnxfuse.model.walk import has_bodies
@@ -49,7 +49,7 @@ def stored(
     `reads` are values that others need, `kept` values that must not be constants."""
     graph = view.graph
     folded = {index for index in nodes if _folds(view, found, index, kept)}
-    wanted = set(reads).union(*(_inputs(graph.nodes[i]) for i in nodes if i not in folded))
+    wanted = set(reads).union(*(read_by(graph.nodes[i]) for i in nodes if i not in folded))
     claimed: set[str] = set()
     made: set[str] = set()
     for index in sorted(folded, reverse=True):
@@ -61,7 +61,7 @@ def stored(
                 room.left -= max(growth, 0)
                 made.add(name)
             else:
-                wanted.update(_inputs(node))
+                wanted.update(read_by(node))
     return made
 
 
@@ -72,10 +72,6 @@ def _folds(view: View, found: Found, index: int, kept: Collection[str]) -> bool:
     if node.domain not in STANDARD or node.op_type == "Constant" or view.effects[index] or has_bodies(node):
         return False
     return bool(outputs) and all(found.current[n].constant and n not in kept for n in outputs)
-
-
-def _inputs(node: NodeProto) -> set[str]:
-    return {*filter(None, node.input), *(captured_names(node) if has_bodies(node) else ())}
 
 
 def _size(term: Term, dtype: int) -> int:
@@ -99,7 +95,7 @@ def _freed(view: View, node: NodeProto, wanted: Collection[str], claimed: set[st
     """Bytes of initializers that go with a node, since nothing else reads them; each is claimed once."""
     graph, stack, freed = view.graph, [node], 0
     while stack:
-        for name in _inputs(stack.pop()) - claimed:
+        for name in set(read_by(stack.pop())) - claimed:
             if name in wanted:
                 continue
             claimed.add(name)

@@ -18,14 +18,14 @@ from onnxfuse.language.functions import Functions
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.search import Found
 from onnxfuse.matching.state import reachable
-from onnxfuse.model.graph import Graph, Names, captured_names
+from onnxfuse.model.graph import Graph, Names, captured_names, read_by
 from onnxfuse.model.op_traits import REMOVABLE, VIEWS
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import SMALL, Term, static
 
-from .assemble import assemble
-from .duplicates import Duplicates
+from .assemble import assemble, tidy
+from .duplicates import Duplicates, is_signed_step
 from .plan import Draft, Plan, UnrealisableError
 from .provenance import FusedNode
 from .realize import realize
@@ -105,6 +105,9 @@ class Writer:
             if index not in self.anew:
                 self.read.update(node.input)
         self.read |= self.pinned
+        if self._stays(live_nodes):
+            tidy(self.draft)
+            return []
         for name, term in current.items():
             if name not in graph.producer:
                 self.draft.register(term, -1.0, name, self.view.dtypes[name])
@@ -127,6 +130,13 @@ class Writer:
         for index in sorted(live_nodes):
             self._visit(index)
         return assemble(self.draft, self.duplicates, self.pinned)
+
+    def _stays(self, live_nodes: Collection[int]) -> bool:
+        """Does every node of the scope stay as it is?  So it is in a last pass, which has nothing to write."""
+        nodes = self.graph.nodes
+        if self.anew or self.stored or len(live_nodes) < len(nodes):
+            return False
+        return not any(self._small_constant(node) or self._again(node, index) for index, node in enumerate(nodes))
 
     def _touch(self, values: set[str]) -> None:
         """These values are to be computed anew."""
@@ -160,7 +170,7 @@ class Writer:
         for lasting in self.view.lasting:
             if lasting not in self.anew:
                 wanted.add(lasting)
-                stack += _read_by(graph, lasting)
+                stack += read_by(graph.nodes[lasting])
         while stack:
             index = graph.producer.get(stack.pop())
             if index is None or index in wanted:
@@ -168,7 +178,7 @@ class Writer:
             wanted.add(index)
             node = graph.nodes[index]
             if index not in self.anew:
-                stack += _read_by(graph, index)
+                stack += read_by(graph.nodes[index])
                 continue
             made = [current[name] for name in node.output if name]
             stack += [name for term in made if (name := reshaped.get(term.id, "")) in gemms]
@@ -232,7 +242,8 @@ class Writer:
                 # Computed for both at the place of the first: what is computed at the second is too late for it.
                 same = self._unchanged(node, self.found.current[outputs[0]], outputs[0])
                 if same is not None:
-                    self.alias[outputs[0]] = same
+                    self._require(same)
+                    self.alias[outputs[0]] = self.alias.get(same, same)
                     return True
             renewed = [self._renew(name, index) for name in outputs if name in self.read]
             return all(renewed)
@@ -240,21 +251,37 @@ class Writer:
             for name in self.stored.intersection(outputs):
                 self._store(name)
             return True
-        if len(outputs) != 1 or node.op_type == "Constant":
-            return False
-        name = outputs[0]
-        term = self.found.current[name]
-        if node.domain not in STANDARD:
-            return False
-        if term.op == "Constant" and name not in self.pinned | self.decides and _element_count(term) <= SMALL:
+        if name := self._small_constant(node):
             self._store(name)
             return True
-        if name not in self.pinned:
-            same = self._unchanged(node, term, name) or self._duplicate(node, index)
-            if same is not None:
-                self.alias[name] = same
-                return True
+        same = self._again(node, index)
+        if same is not None:
+            self._require(same)
+            self.alias[outputs[0]] = self.alias.get(same, same)
+            return True
         return False
+
+    def _small_constant(self, node: NodeProto) -> str:
+        """The value of a node that is a small constant of the file to be; the empty string for any other node."""
+        name = self._renamable(node)
+        if not name or name in self.pinned or name in self.decides:
+            return ""
+        term = self.found.current[name]
+        return name if term.op == "Constant" and _element_count(term) <= SMALL else ""
+
+    def _again(self, node: NodeProto, index: int) -> str | None:
+        """The value of another node that is the same as that of a node that would stay otherwise."""
+        name = self._renamable(node)
+        if not name or name in self.pinned:
+            return None
+        return self._unchanged(node, self.found.current[name], name) or self._duplicate(node, index)
+
+    def _renamable(self, node: NodeProto) -> str:
+        """The value of a node that another one may stand for; the empty string for a node that is not known."""
+        if node.domain not in STANDARD or node.op_type == "Constant":
+            return ""
+        outputs = [name for name in node.output if name]
+        return outputs[0] if len(outputs) == 1 else ""
 
     def _store(self, name: str) -> None:
         """A value becomes an initializer."""
@@ -287,21 +314,14 @@ class Writer:
             same = bool(source) and self.found.current.get(source) is term
             same = same and (self.view.terms_of[source] is term or name in self.found.touched)
             if same and term.shape is not None and self.view.dtypes.get(source) == self.view.dtypes[name]:
-                self._require(source)
-                return str(self.alias.get(source, source))
+                return str(source)
         return None
 
     def _duplicate(self, node: NodeProto, index: int) -> str | None:
         """The output of an earlier node that computes the same from the same inputs."""
         if self.view.effects[index] or node.op_type == "Dropout" or index in self.graph.captures:
             return None
-        return self.duplicates.first(node)
-
-
-def _read_by(graph: Graph, index: int) -> list[str]:
-    """The values that a node and the bodies in it read."""
-    node = graph.nodes[index]
-    return [*filter(None, node.input), *(captured_names(node) if index in graph.captures else ())]
+        return None if is_signed_step(self.view, node) else self.duplicates.first(node)
 
 
 def _element_count(term: Term) -> int:

@@ -27,7 +27,9 @@ from onnx import (
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.kernel import EITHER, Kernel, Parameter, Signature
+from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.graph import DOMAIN, REGION, Graph, family, family_of, number_of, opset_of, roots
 from onnxfuse.model.standard import STANDARD, parameters
 from onnxfuse.model.types import type_name
@@ -143,10 +145,28 @@ def _kernel(
     name: str, body: FunctionProto | None, nodes: list[tuple[NodeProto, ElementTypes]], rules: Sequence[Path]
 ) -> type[Kernel]:
     """The kernel of an op, that of a region by its function.  Raises KernelError."""
-    if family(name) != REGION or body is None:
+    if body is None:
         return kernels.find(family(name), rules)
     node, known = nodes[0]
-    return kernels.of_region(body, *([kind(known.of(value)) for value in side] for side in (node.input, node.output)))
+    inputs, outputs = ([kind(known.of(value)) for value in side] for side in (node.input, node.output))
+    if family(name) == REGION:
+        return kernels.of_region(body, inputs, outputs)
+    operands = (_operands(node, types) for node, types in nodes)
+    return kernels.of_use(family(name), body, inputs, outputs, rules, operands)
+
+
+def _operands(node: NodeProto, types: ElementTypes) -> list[TensorType]:
+    """The types of what a node reads, some number for each size that is not known.  Raises KernelError where nothing
+    tells how many these are."""
+    sizes: dict[Dim, int] = {}
+    found: list[TensorType] = []
+    for name in node.input:
+        number, shape = types.of(name), types.shape(name)
+        if not number or shape is None:
+            raise KernelError(f"the rank of {name} is unknown before the model runs")
+        known = tuple(size if isinstance(size, int) else sizes.setdefault(size, 4 + len(sizes)) for size in shape)
+        found.append(TensorType(helper.tensor_dtype_to_np_dtype(number), known))
+    return found
 
 
 def kind(number: int) -> str:
@@ -227,6 +247,14 @@ class ElementTypes:
             return tensor.data_type
         known = self._found.get(name) or self._graph.type_of(name)[0]
         return known or (self._outer.of(name) if self._outer is not None else TensorProto.UNDEFINED)
+
+    def shape(self, name: str) -> Shape | None:
+        """The shape of a value; None where nothing tells its rank."""
+        tensor = self._graph.constant_tensor(name)
+        if tensor is not None:
+            return tuple(tensor.dims)
+        known = self._graph.type_of(name)[1]
+        return known if known is not None or self._outer is None else self._outer.shape(name)
 
     def _declared(self, name: str) -> bool:
         kind = self._graph.types.get(name)

@@ -16,6 +16,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 from onnxfuse.errors import UsageError
 from onnxfuse.model.dims import Shape
 from onnxfuse.model.graph import Graph, opset_of
+from onnxfuse.model.op_traits import CONTROL_FLOW
 from onnxfuse.model.schema import attribute_value, attributes_of, standard_attributes
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.types import CONSTANTS, type_name
@@ -23,10 +24,6 @@ from onnxfuse.model.walk import attribute_graphs
 
 from . import runtimes
 from .runtimes import Runtime
-
-SAME = {"Loop", "If", "Scan"}
-"""Ops whose outputs have the types of what their bodies give: of no type variable that could be followed."""
-
 
 Shapes: TypeAlias = Callable[[str], Shape]
 """The shape of a value, () if it is not known."""
@@ -142,7 +139,7 @@ def _kernel(needs: _Needs, node: NodeProto, op: str, opset: int, types: dict[str
                 bound.setdefault(formal, types[name])
     for name, kind in _stated(node).items():
         types.setdefault(name, kind)
-    if op not in SAME:
+    if op not in CONTROL_FLOW:  # whose outputs have the types that their bodies give: no variable to follow
         for name, formal in _paired(node.output, outputs):
             known = bound.get(formal) or (formal[7:-1] if formal.startswith("tensor(") else "")
             if known and not types.get(name):

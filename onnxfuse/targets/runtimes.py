@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -76,6 +77,14 @@ def given(text: str | None) -> Runtime | None:
     if wanted not in known():
         raise UsageError(f"--runtime {text}: onnxruntime {wanted} is not known: those from {oldest} to {newest} are")
     return wanted
+
+
+def proving(named: Runtime | None) -> Runtime:
+    """The version that is to run what is written: the one that is `named`, else the one that is installed, as far as it
+    is known, else the newest."""
+    with suppress(DependencyError, UsageError):
+        return named or given("onnxruntime") or known()[-1]
+    return known()[-1]
 
 
 def newer(text: str | None) -> str:
@@ -219,5 +228,15 @@ def _attention(
 
 def right_from(op: str, features: Collection[str]) -> Runtime | None:
     """The first onnxruntime that computes an op with these features rightly; None if any that has the op does."""
-    needed = [of(version) for version, *wanted in _table()["wrong"].get(op, ()) if set(wanted) <= set(features)]
-    return max(needed, default=None)
+    return max((version for version, _ in _mistakes(op, features)), default=None)
+
+
+def mistake(op: str, features: Collection[str]) -> str:
+    """What of these features versions before that compute wrong, for a user: "softcap and mask"."""
+    return max(_mistakes(op, features))[1]
+
+
+def _mistakes(op: str, features: Collection[str]) -> list[tuple[Runtime, str]]:
+    """Of each mistake that is known of such an op, the first version without it, and the features that it needs."""
+    rows = _table()["wrong"].get(op, ())
+    return [(of(version), " and ".join(wanted)) for version, *wanted in rows if set(wanted) <= set(features)]

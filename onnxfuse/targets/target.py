@@ -180,12 +180,37 @@ class Target:
     ) -> bool:
         """Can a node of this op, in this element type, stand in its files?  `defined` ops are fused ones, which must be
         standard where there are no function bodies.  `inputs` are shapes, as `runtimes.features` wants them."""
+        features = runtimes.features(op, attrs, inputs, type_name(dtype))
+        return self._says(op, attrs, opset, dtype, defined, features)
+
+    def _says(
+        self, op: str, attrs: Mapping[str, Any], opset: int, dtype: int, defined: bool, features: Collection[str]
+    ) -> bool:
         if defined and self.functions:
             return True
-        features = runtimes.features(op, attrs, inputs, type_name(dtype))
         if defined:
             return self.has(op, attrs, opset, dtype, features)
         return op not in self.kind.expanded and not self._mistaken(op) and self.has_kernel(op, dtype, opset, features)
+
+    def mistake(
+        self,
+        op: str,
+        attrs: Mapping[str, Any],
+        opset: int,
+        dtype: int,
+        defined: bool,
+        inputs: Sequence[Sequence[Any] | None] = (),
+    ) -> str:
+        """Why it cannot say a node that it could if every onnxruntime computed it rightly, and what a user may ask for;
+        "" where that is not the reason.  The arguments are those of `can_say`."""
+        features = runtimes.features(op, attrs, inputs, type_name(dtype))
+        right = runtimes.right_from(op, features)
+        if right is None or not self._says(op, attrs, opset, dtype, defined, ()):
+            return ""
+        what = f"{op} with {runtimes.mistake(op, features)} is wrong in onnxruntime before {right}"
+        if self.runtime is not None:
+            return f"{what}, and --runtime holds it to {self.runtime}"
+        return f"{what}, which loads the file: --runtime onnxruntime=={right} fuses it for that and later ones"
 
     @property
     def keeps_products(self) -> bool:

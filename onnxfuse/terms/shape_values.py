@@ -14,7 +14,21 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from onnxfuse.model.dims import END, Dim, Shape, Sym, at_least, equal, floor_divide, maximum, minimum, product, tail
+from onnxfuse.model.dims import (
+    END,
+    Dim,
+    Shape,
+    Sym,
+    at_least,
+    equal,
+    floor_divide,
+    maximum,
+    minimum,
+    modulo,
+    product,
+    tail,
+)
+from onnxfuse.model.op_traits import RESHAPES
 
 from .term import INTEGER, Array, Attributes, Term, Terms
 
@@ -116,6 +130,7 @@ _ARITHMETIC: dict[str, Callable[[Dim, Dim], Any]] = {
     "Sub": lambda a, b: a - b,
     "Mul": lambda a, b: a * b,
     "Div": floor_divide,
+    "Mod": modulo,
     "Min": minimum,
     "Max": maximum,
     "Equal": equal,
@@ -141,10 +156,12 @@ def shape_data(op: str, args: list[Term], attrs: Attributes, shape: Shape | None
     if op == "Identity" or (op == "Cast" and attrs["to"] in INTEGER and args[0].dtype in INTEGER):
         return first
     if op in _ARITHMETIC and len(data) == 2 and data[1] is not None and args[0].dtype in INTEGER:
+        if attrs.get("fmod"):  # C's, with the sign of the dividend
+            return None
         function = _ARITHMETIC[op]
         results = [function(p, q) for p, q in zip(*_flat(first, data[1]), strict=True)]
         return None if None in results else _array(results, np.broadcast_shapes(first.shape, data[1].shape))
-    if op in ("Unsqueeze", "Squeeze", "Reshape", "Flatten") and shape is not None:
+    if op in RESHAPES and shape is not None:
         dims = [d for d in shape if isinstance(d, int)]
         return first.reshape(dims) if len(dims) == len(shape) else None
     if any(d is None for d in data):
@@ -157,11 +174,12 @@ def shape_data(op: str, args: list[Term], attrs: Attributes, shape: Shape | None
             return np.asarray(np.take(first, indices, axis=axis), object)
     elif op == "Concat" and all(a.ndim for a in arrays):
         return np.concatenate(arrays, axis=attrs["axis"])
-    elif op == "Slice" and first.ndim == 1:
+    elif op == "Slice":
         bounds = slice_bounds(args)
-        if bounds and len(bounds) == 1 and not any(isinstance(b, Sym) for b in bounds[0][1:3]):
-            _, start, stop, step = bounds[0]
-            return first[slice(start, None if step < 0 and int(stop) <= -END else stop, step)]  # type: ignore[arg-type]
+        if bounds is not None and not any(isinstance(b, Sym) for bound in bounds for b in bound[1:3]):
+            return first[_cut(bounds, first.ndim)]
+    elif op == "Transpose" and first.ndim:
+        return np.transpose(first, attrs.get("perm"))
     elif op == "Where" and all(isinstance(c, bool | np.bool_) for c in first.ravel()):
         chosen = [x if c else y for c, x, y in zip(*_flat(*arrays), strict=True)]
         return _array(chosen, np.broadcast_shapes(*[a.shape for a in arrays]))
@@ -180,6 +198,13 @@ def shape_data(op: str, args: list[Term], attrs: Attributes, shape: Shape | None
     elif op == "Neg":
         return _array([-x for x in first.ravel()], first.shape)
     return None
+
+
+def _cut(bounds: Sequence[tuple[int, Any, Any, int]], rank: int) -> tuple[slice, ...]:
+    cut = [slice(None)] * rank
+    for axis, start, stop, step in bounds:
+        cut[axis] = slice(int(start), None if step < 0 and int(stop) <= -END else int(stop), step)
+    return tuple(cut)
 
 
 def _array(items: Sequence[Any], shape: tuple[int, ...] | None = None) -> Array:

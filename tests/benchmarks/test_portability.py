@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-import onnxfuse
 from benchmarks import environments, portability
 from benchmarks.environments import Environment, UnavailableError
 from benchmarks.portability import OPENERS, ORIGINAL, TARGETS, Case, Opener, Verdict, work
+from onnxfuse.targets.target import Target
 from tests import broken
+from tests.fused_models import FusedModel
 
 MODELS = Path(__file__).parents[2] / "models"
 TAKEN = ["bert.ts", "llama.dynamo", "gpt2.ts", "resnet.dynamo", "t5_decoder.ts", "control_if", "function_layernorm"]
@@ -21,12 +23,22 @@ TAKEN = ["bert.ts", "llama.dynamo", "gpt2.ts", "resnet.dynamo", "t5_decoder.ts",
 OLDER = "onnxruntime 1.23"
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
-    """Without proof: what they compute is what the tests compare."""
-    folder = tmp_path_factory.mktemp("fused")
+@contextmanager
+def kept(fused_model: FusedModel) -> Iterator[None]:
+    """Files are what all tests have of these models, without proof: what they compute is what is compared."""
+
+    def optimize(path: Path, output: Path, *, target: str) -> None:
+        onnx.save(fused_model(path.name, Target(target)), output)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(portability.onnxfuse, "optimize", partial(onnxfuse.optimize, validate="off"))
+        patch.setattr(portability.onnxfuse, "optimize", optimize)
+        yield
+
+
+@pytest.fixture(scope="module")
+def cases(fused_model: FusedModel, tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
+    folder = tmp_path_factory.mktemp("fused")
+    with kept(fused_model):
         return [portability.prepare(MODELS / f"{name}.onnx", folder / name) for name in TAKEN]
 
 
@@ -48,11 +60,11 @@ def test_fused_files_are_right_in_onnxruntime_1_23(cases: list[Case], tmp_path: 
     assert_all_right(cases, OLDER, environment, tmp_path)
 
 
-def test_a_padded_sample_is_right_in_onnxruntime_1_23(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_padded_sample_is_right_in_onnxruntime_1_23(tmp_path: Path, fused_model: FusedModel) -> None:
     """Its ai.onnx Attention has NaN for a row in which every key is masked, and shares keys wrongly in float16."""
-    monkeypatch.setattr(portability.onnxfuse, "optimize", partial(onnxfuse.optimize, validate="off"))
     names = ["bert.ts", "gpt2.ts", "llama_half.ts"]
-    cases = [portability.prepare(MODELS / f"{name}.onnx", tmp_path / name, pad=True) for name in names]
+    with kept(fused_model):
+        cases = [portability.prepare(MODELS / f"{name}.onnx", tmp_path / name, pad=True) for name in names]
     try:
         environment = environments.build(OPENERS[OLDER].packages)
     except UnavailableError as reason:

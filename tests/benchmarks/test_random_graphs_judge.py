@@ -108,6 +108,24 @@ def test_a_size_of_0_is_no_dimension_to_copy(before: str, after: str, right: boo
     assert (original.wrong(models[1]) is None) == right
 
 
+def test_the_rest_of_a_shape_with_a_size_of_0_is_a_multiple_of_it() -> None:
+    """Reshape makes [0, 1] of [0, 1, 0] by the shape [-1, 0]; it meant [0, 0], as of [3, 1, 3] it makes [3, 3]."""
+    shaped = "n = Shape(x)  s = Gather(n, i)  m = Constant<value = int64[1] {-1}>()  t = Concat<axis = 0>(m, s)"
+    types = "float[s,1,s] x", "float y"
+    bodies = (
+        f"i = Constant<value = int64[1] {{2}}>() {shaped}  y = Reshape(x, t)",
+        "i = Constant<value = int64[1] {1}>()  y = Squeeze(x, i)",
+        "i = Constant<value = int64[1] {1}>()  y = Identity(x)",
+    )
+    models = [written(body, *types) for body in bodies]
+    for model in models:
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    original = Original(models[0], [feed for feed in feeds(models[0]) if feed.name == "empty sequence"])
+    assert [y.shape for _, (y,) in original.expected] == [(0, 1)]
+    assert original.wrong(models[1]) is None
+    assert original.wrong(models[2]) is not None
+
+
 def test_a_result_that_is_always_empty_has_the_shape_that_the_standard_says() -> None:
     """onnxruntime reduces nothing along an axis that counts from the end to the wrong shape, whatever it is fed."""
     hollow = "o = Constant<value = int64[1] {1}>() e = Slice(x, o, o, o) a = Constant<value = int64[1] {-1}>()"

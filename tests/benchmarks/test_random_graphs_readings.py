@@ -112,6 +112,27 @@ READ = {
         "n = Reciprocal(x) s = Log(n) i = Constant<value = int64[1] {2}>() y = ReduceLogSumExp(s, i)",
         "float[b,s,4] x",
     ),
+    "a quotient of what stays infinite for others": (
+        "e = Exp(x) n = Neg(x) f = Exp(n) a = Sub(e, f) s = Add(e, f) t = Div(a, s) d = Sub(t, s) "
+        "w = Constant<value = float[4,1] {1.0, 2.0, 0.5, 0.5}>() y = MatMul(d, w)",
+        "e = Exp(x) n = Neg(x) f = Exp(n) s = Add(e, f) t = Tanh(x) d = Sub(t, s) "
+        "w = Constant<value = float[4,1] {1.0, 2.0, 0.5, 0.5}>() y = MatMul(d, w)",
+        "float[b,s,4] x",
+    ),
+    "numbers that are multiplied first": (
+        "b = Constant<value = float {3e38}>() n = Mul(x, b) m = Mul(n, b) c = Constant<value = float {1e-38}>() "
+        "o = Mul(m, c) d = Mul(o, c) i = Constant<value = int64[1] {2}>() e = ReduceMean(d, i) y = Sub(d, e)",
+        "b = Constant<value = float {9.0}>() d = Mul(x, b) i = Constant<value = int64[1] {2}>() "
+        "e = ReduceMean(d, i) y = Sub(d, e)",
+        "float[b,s,4] x",
+    ),
+    "a logarithm of a sum of exponentials out of range": (
+        "b = Constant<value = float {1e18}>() n = Mul(x, b) e = Exp(n) i = Constant<value = int64[1] {2}>() "
+        "y = ReduceLogSum(e, i)",
+        "b = Constant<value = float {1e18}>() n = Mul(x, b) i = Constant<value = int64[1] {2}>() "
+        "y = ReduceLogSumExp(n, i)",
+        "float[b,s,4] x",
+    ),
     "the mean of an infinity": (
         "i = Constant<value = int64[1] {2}>() y = ReduceMean(x, i)",
         "o = Constant<value = float[4] {1.0, 1.0, 1.0, 1.0}>() g, y = LayerNormalization<axis = 2>(x, o)",

@@ -18,7 +18,7 @@ from onnxfuse.cli.main import COMMANDS as NAMES
 from onnxfuse.cli.main import INTERRUPTED, main, onnxfuse
 from tests.fake_engine import Engine, fusion, near_miss
 
-COMMANDS = [[], *([name] for name in NAMES), *(["rules", name] for name in ("list", "show", "test", "new"))]
+COMMANDS = [[], *([name] for name in NAMES), *(["rules", name] for name in ("list", "show", "grad", "test", "new"))]
 
 Capture = pytest.CaptureFixture[str]
 

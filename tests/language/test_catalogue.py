@@ -78,3 +78,12 @@ def test_the_shipped_rules_are_read_once() -> None:
 def test_what_is_no_folder_holds_no_rules(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a folder; --rules wants a folder"):
         catalogue.load([tmp_path / "none"])
+
+
+def test_rules_are_short() -> None:
+    """Comments aside; but for the definition of Attention, which has eleven inputs."""
+    rules = (*catalogue.load().rules, *catalogue.load().definitions.values())
+    said = {
+        rule: [line for line in rule.text.splitlines() if line.strip() and line.lstrip()[0] != "#"] for rule in rules
+    }
+    assert {rule.path for rule, lines in said.items() if len(lines) > 25} == {"ops/attention.rule"}

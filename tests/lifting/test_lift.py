@@ -158,3 +158,21 @@ def test_statistics_and_indices_have_types_of_their_own() -> None:
     assert [kinds[name] for name in "nmrpi"] == [
         TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64
     ]  # fmt: skip
+
+
+def test_lengths_behind_convolutions_are_those_that_the_graph_computes_if_none_is_too_short_for_them() -> None:
+    """Wav2Vec2's front: (n - 5) // 4 - 1 in the graph's words, a quotient of a quotient in the convolutions'."""
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[1,1,n] X) => (Y) <float[1,1,5] W> {
+        c = Conv <strides = [2]> (X, W)  d = Conv <strides = [2]> (c, W)
+        s = Shape <start = 2> (X)  five = Constant <value_ints = [5]> ()  four = Constant <value_ints = [4]> ()
+        one = Constant <value_ints = [1]> ()  t = Sub (s, five)  u = Div (t, four)  v = Sub (u, one)
+        last = Constant <value_ints = [-1]> ()  shape = Concat <axis = 0> (v, last)  Y = Reshape (d, shape) }"""
+    model = onnx.parser.parse_model(text)
+    view = lift(next(roots(model)), None)
+    shape = view.term("Y").shape
+    assert shape is not None
+    assert shape[1] == 1
+    assert shape[0] == (view.term("d").shape or ())[2]
+    short = onnx.parser.parse_model(text.replace("Conv <strides = [2]>", "Conv <strides = [2], pads = [3, 3]>"))
+    view = lift(next(roots(short)), None)
+    assert (view.term("Y").shape or ())[0] != (view.term("d").shape or ())[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.lifting.operand_dims import together
+from onnxfuse.lifting.operand_dims import spanned, together
 from onnxfuse.model.dims import symbol
 from onnxfuse.terms.term import Term
 from tests.terms.normal.space import FLOAT, Space, b, h
@@ -72,3 +72,13 @@ def test_products_have_batches_that_fit(t: Space) -> None:
     z = t.input("z", b, 3, 8, k)
     product = t.terms.raw("MatMul", [x, z], shape=None, dtype=FLOAT)
     assert list(together(product, 23)) == [(8, 8), (h, 3), (symbol("batch"), b)]
+
+
+def test_a_convolution_has_no_fewer_positions_than_its_kernel_unless_it_pads(t: Space) -> None:
+    x, w = t.input("x", b, 3, q, k), t.input("w", 8, 3, 5, 3)
+    attrs = {"dilations": (2, 1), "pads": (1, 0, 1, 2)}
+    convolution = t.terms.raw("Conv", [x, w], tuple(sorted(attrs.items())), shape=None, dtype=FLOAT)
+    assert list(spanned(convolution)) == [(q, 7), (k, 1)]
+    same = t.terms.raw("Conv", [x, w], (("auto_pad", "SAME_UPPER"),), shape=None, dtype=FLOAT)
+    pool = t.terms.raw("MaxPool", [x], (("kernel_shape", (5, 3)),), shape=None, dtype=FLOAT)
+    assert [*spanned(same), *spanned(pool)] == []

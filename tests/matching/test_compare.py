@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from onnxfuse.matching.compare import close, same
+from onnxfuse.matching.compare import close, collected, same
 from onnxfuse.model.dims import symbol
+from onnxfuse.terms.term import Terms
 
 FLOAT, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 
@@ -44,3 +45,12 @@ def test_equal_is_what_is_equal_for_certain() -> None:
     assert same(0.1, 0.1 * (1 + 1e-8))
     assert not same(0.1, 0.1001)
     assert not same((0, 1), (1, 0))
+
+
+def test_numbers_of_an_opened_chain_are_one() -> None:
+    terms = Terms()
+    a, b, big = terms.number(2.0, FLOAT), terms.number(3.0, FLOAT, 1), terms.number(1e30, FLOAT)
+    assert [t.scalar for t in collected(terms, "Mul", [a, b])] == [6.0]
+    assert [t.scalar for t in collected(terms, "Add", [a, b])] == [5.0]
+    assert collected(terms, "Mul", [a]) == [a]
+    assert collected(terms, "Mul", [big, big, a]) == [big, big, a]  # infinity is no number of the chain

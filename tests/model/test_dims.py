@@ -23,6 +23,7 @@ from onnxfuse.model.dims import (
     floor_divide,
     maximum,
     minimum,
+    modulo,
     product,
     smallest_of,
     symbol,
@@ -106,6 +107,61 @@ def test_floor_division_is_a_named_symbol_where_it_may_not_be_exact() -> None:
     assert isinstance(half, Sym)
     assert half == floor_divide(a, 2)
     assert half != floor_divide(b, 2)
+
+
+def test_a_division_truncates_numbers_below_zero_too_and_no_symbol_stands_for_one() -> None:
+    assert floor_divide(-a, 4) == -floor_divide(a, 4) == floor_divide(a, -4)
+    assert floor_divide(-a, -4) == floor_divide(a, 4)
+    assert at_least(0, floor_divide(-a, 4))
+    assert not at_least(floor_divide(-a, 4), 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 7, 8])
+def test_the_rest_of_a_division_is_what_it_leaves(size: int) -> None:
+    for dim in (a, -a, 6 * a, -3 * a - 1):
+        rest = modulo(dim, 4)
+        assert rest is not None
+        assert evaluate(rest, {"a": size}) == evaluate(dim, {"a": size}) % 4
+
+
+def test_what_is_filled_up_to_a_multiple_is_one() -> None:
+    rest = modulo(-a, 4)
+    assert rest is not None
+    assert floor_divide(a + rest, 4) * 4 == a + rest
+    assert modulo(8 * a, 4) == 0
+    assert modulo(a - 7, 4) is None
+    assert modulo(a, b) is None
+    assert modulo(-7, 4) == 1
+
+
+def test_a_quotient_of_a_quotient_is_one_where_none_is_below_zero() -> None:
+    long = symbol(Bounded.of("t", 13))
+    first = floor_divide(long - 5, 2) + 1
+    assert floor_divide(first - 5, 2) + 1 == floor_divide(long - 5, 4) - 1
+    assert floor_divide(a * 5 + 3, 2) == 2 * a + 1 + floor_divide(a + 1, 2)
+    assert floor_divide(floor_divide(a - 5, 2) + 1, 2) != floor_divide(a - 3, 4)  # -1 / 2 is 0
+
+
+@pytest.mark.parametrize("size", [13, 14, 20, 31, 64])
+def test_quotients_are_the_numbers_they_were(size: int) -> None:
+    long = symbol(Bounded.of("t", 13))
+    first = floor_divide(long - 5, 2) + 1
+    for dim, number in {
+        first: (size - 5) // 2 + 1,
+        floor_divide(first - 5, 2) + 1: ((size - 5) // 2 - 4) // 2 + 1,
+        floor_divide(7 * long + 9, 4): (7 * size + 9) // 4,
+        floor_divide(floor_divide(3 * long + 1, 4) + 6, 5): ((3 * size + 1) // 4 + 6) // 5,
+    }.items():
+        assert evaluate(dim, {"t": size}) == number
+
+
+def test_a_symbol_that_is_so_much_at_least_leaves_something_when_less_is_taken() -> None:
+    long = symbol(Bounded.of("t", 13))
+    assert at_least(long, 13)
+    assert not at_least(long, 14)
+    assert at_least(floor_divide(long, 4), 3)
+    assert minimum(floor_divide(long, 4), 1) == 1
+    assert not at_least(a, 1)
 
 
 def test_equality_is_yes_no_or_undecided() -> None:
@@ -223,3 +279,21 @@ def test_a_dimension_that_is_not_empty_holds_one() -> None:
 @pytest.mark.parametrize(("dim_param", "name"), [("batch", "batch"), ("9", "9"), ("?", ""), ("", ""), ("-", "")])
 def test_what_names_a_dimension(dim_param: str, name: str) -> None:
     assert declared_name(dim_param) == name
+
+
+def test_a_quotient_of_what_may_be_negative_may_be_negative() -> None:
+    """(a - 8) / 4 of 4 positions is -1, so that the larger of it and 0 is not it."""
+    steps = floor_divide(a - 8, 4)
+    assert not at_least(steps, 0)
+    assert not at_least(steps * b, 0)
+    assert maximum(steps, 0) != steps
+    assert modulo(steps, 3) is None
+    assert not at_least(minimum(steps, b), 0)
+    assert at_least(floor_divide(a + 8, 4), 2)
+    assert at_least(minimum(floor_divide(a, 4), b), 0)
+
+
+def test_division_by_zero_is_no_crash() -> None:
+    for dividend in (a, a - 1, -a, a * b + 3):
+        assert isinstance(floor_divide(dividend, 0), Sym)
+        assert modulo(dividend, 0) is None

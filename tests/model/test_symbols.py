@@ -24,6 +24,7 @@ from onnxfuse.model.symbols import (
     last,
     limit,
     multiples,
+    needed,
     plain,
     present,
     renamed,
@@ -169,3 +170,12 @@ def test_a_plain_symbol_is_derived_from_no_others() -> None:
     assert plain(a) == "a"
     for dim in (3, 2 * a, a * b, a + 1, minimum(a, b)):
         assert plain(dim) is None
+
+
+def test_what_a_dimension_needs_of_its_symbol() -> None:
+    assert needed(a, 3) == ("a", 3)
+    assert needed(2 * a + 3, 10) == ("a", 4)
+    assert needed(floor_divide(a - 5, 2) + 1, 5) == ("a", 13)
+    assert all(
+        needed(*asked) is None for asked in ((a, 0), (a + b, 3), (5 - a, 1), (a * b, 2), (minimum(a, b), 2), (7, 3))
+    )

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from onnxfuse.model.op_traits import CONTROL_FLOW
 from onnxfuse.model.walk import attribute_graphs, nodes
 from onnxfuse.precision import bodies
 from onnxfuse.precision.convert import Converted, convert
@@ -127,17 +128,17 @@ def test_what_carries_no_tensors_stays_as_it_is() -> None:
     y = ConcatFromSequence<axis = 0>(all)"""
     original = model(text)
     loop = next(node for node in original.graph.node if node.op_type == "Loop")
-    assert not bodies.converts(loop, 17, bodies.EVERY)
+    assert not bodies.converts(loop, 17, CONTROL_FLOW)
     same(original, convert(original, Precision("fp16")))
 
 
 def test_a_scan_of_batches_stays_as_it_is() -> None:
     (scan,) = (node for node in model(RNN).graph.node if node.op_type == "Scan")
-    assert bodies.converts(scan, 9, bodies.EVERY)
-    assert not bodies.converts(scan, 8, bodies.EVERY)
+    assert bodies.converts(scan, 9, CONTROL_FLOW)
+    assert not bodies.converts(scan, 8, CONTROL_FLOW)
     own = onnx.NodeProto.FromString(scan.SerializeToString())
     own.domain = "own"
-    assert not bodies.converts(own, 9, bodies.EVERY)
+    assert not bodies.converts(own, 9, CONTROL_FLOW)
 
 
 def test_results_that_nodes_do_not_make_are_made() -> None:

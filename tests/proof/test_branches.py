@@ -1,4 +1,4 @@
-"""A branch of an If in place of the If: its nodes, weights and bodies, under names of their own."""
+"""A body in place of its node: its nodes, weights and bodies, under names of their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxfuse.proof.branches import branches, taken
+from onnxfuse.proof.branches import branches, called_alike, taken, with_calls
 from tests.spellings.build import Array
 from tests.spellings.mutants import run
 
@@ -179,3 +179,100 @@ def test_a_branch_within_a_loop_is_taken_in_its_first_iteration() -> None:
     feeds = {"n": np.array(4), "c": np.array(True), "x": X}
     assert stepped(given, "/Loop_y.body/If_next.then_branch", **feeds) == [[1, -2]]
     assert stepped(given, "/Loop_y.body/If_next.else_branch", **feeds) == [[-1, 2]]
+
+
+def calling(function: str, opset: int = 17) -> onnx.ModelProto:
+    """A model with two calls of a function, of which only the second has a name."""
+    given = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17, "own": 1]> g (bool c, float[2] x) => (float[2] y) {{
+            t = own.f <a = 3.0> (x)
+            y = own.f (t, x)
+        }}
+        <domain: "own", opset_import: ["": {opset}]> {function}"""
+    )
+    given.graph.node[1].name = "second"
+    return given
+
+
+SCALED = "f <a: float = 2.0> (p, q) => (r) { w = Constant <value_float: float = @a> ()  r = Mul (p, w) }"
+
+
+def test_a_function_is_its_first_call_with_the_attributes_of_that() -> None:
+    given = calling(SCALED)
+    assert branches(given).keys() == {"/own.f"}
+    assert computed(given, "/own.f") == [6, -12]
+    alone = taken(given, branches(given)["/own.f"])
+    assert alone is not None
+    assert [node.op_type for node in alone.graph.node] == ["Identity", "Constant", "Mul", "Identity", "f"]
+    assert branches(given)["/own.f"].name("w") in alone.graph.node[1].output
+
+
+def test_what_a_call_omits_its_function_has_not() -> None:
+    given = calling("f (p, q) => (r) { r = Clip (p, q) }")
+    given.graph.node[0].attribute.pop()
+    given.graph.node[1].input.pop()
+    assert computed(given, "/own.f") == [1, -2]
+    alone = taken(given, branches(given)["/own.f"])
+    assert alone is not None
+    assert list(alone.graph.node[1].input) == ["/own.f//p", ""]
+
+
+def test_a_branch_in_a_function_is_taken_there() -> None:
+    inner = "then_branch = t () => (k) { k = Neg (p) }, else_branch = e () => (m) { m = Identity (p) }"
+    given = calling(
+        f"f (p, q) => (r) {{ b = Constant <value_int: int = 1> () h = Cast <to = 9> (b) r = If (h) <{inner}> }}"
+    )
+    given.graph.node[0].attribute.pop()
+    branch = branches(given)["/own.f/If_r.else_branch"]
+    assert branch.chosen
+    assert not branches(given)["/own.f"].chosen
+    assert computed(given, "/own.f/If_r.else_branch") == [-1, 2]
+
+
+def test_a_function_of_another_opset_stands_for_no_call() -> None:
+    assert branches(calling(SCALED, 16)) == {}
+    assert not branches(calling(SCALED))["/own.f"].is_in(calling(SCALED, 16))
+
+
+def test_a_call_within_a_body_may_be_named_as_torch_names_it() -> None:
+    """By a path with a slash before it."""
+    given = calling("f (p, q) => (r) { s = Neg (p)  r = own.h (s) }")
+    given.graph.node[0].attribute.pop()
+    given.graph.node[0].name = "/layer/f"
+    inner = parser.parse_function('<domain: "own", opset_import: ["": 17]> h (p) => (r) { r = Abs (p) }')
+    given.functions.append(inner)
+    given.functions[0].node[1].name = "/layer/f/h"
+    alone = taken(given, branches(given)["/own.h"])
+    assert alone is not None
+    assert "Abs" in [node.op_type for node in alone.graph.node]
+
+
+def test_functions_that_are_always_called_stand_for_their_first_calls_at_once() -> None:
+    given = calling("f (p, q) => (r) { s = Neg (p)  r = own.h (s) }")
+    given.graph.node[0].attribute.pop()
+    inner = parser.parse_function('<domain: "own", opset_import: ["": 17]> h (p) => (r) { r = Abs (p) }')
+    given.functions.append(inner)
+    given.functions[0].opset_import.add(domain="own", version=1)
+    called = called_alike(given, given, ["/own.h"])
+    assert [branch.scope for branch in called] == ["/own.f", "/own.h"]
+    made = with_calls(given, called)
+    onnx.checker.check_model(made)
+    assert [node.op_type for node in made.graph.node if node.op_type != "Identity"] == ["Neg", "Abs", "f"]
+    assert called[1].name("r") in {name for node in made.graph.node for name in node.output}
+    assert run(made, {"c": np.array(True), "x": X})[0].tolist() == [1, 2]
+
+
+def test_a_function_whose_first_call_is_another_one_is_called() -> None:
+    given, fewer = calling(SCALED), calling(SCALED)
+    del fewer.graph.node[0]
+    fewer.graph.node[0].input[0] = "x"
+    assert called_alike(given, fewer, ["/own.f"]) == []
+    assert called_alike(BOTH_CALL, BOTH_CALL, branches(BOTH_CALL)) == []
+
+
+BOTH_CALL = parser.parse_model(
+    """<ir_version: 9, opset_import: ["": 17, "own": 1]> g (bool c, float[2] x) => (float[2] y) {
+        y = If (c) <then_branch = p () => (t) { t = own.f (x) }, else_branch = q () => (u) { u = own.f (x) }>
+    }
+    <domain: "own", opset_import: ["": 17]> f (p) => (r) { r = Neg (p) }"""
+)

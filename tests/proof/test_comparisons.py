@@ -185,3 +185,24 @@ def test_a_step_that_does_not_run_alone_is_compared_with_the_whole_model() -> No
     done = optimize(given)
     assert done.report.validation.verdict == "equal"
     assert done.report.left_out == []
+
+
+def test_a_wrong_fusion_of_a_function_is_named_and_left_out_alone(rules: list[Path]) -> None:
+    """Also within another function; and all functions are run in the two runs of the whole model."""
+    given = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17, "own": 1]> g (float[n, 4] x) => (float[n, 4] y) {{
+            a = own.outer (x)  b = own.outer (a)  y = own.gate (b)
+        }}
+        <domain: "own", opset_import: ["": 17, "own": 1]> outer (x) => (y) {{
+            {SLOPPY.format("s")}  y = own.gate (s)
+        }}
+        <domain: "own", opset_import: ["": 17]> gate (x) => (y) {{
+            k = Constant <value_float = 1.702> ()  {GATE.format("y")}
+        }}"""
+    )
+    right = optimize(given).report.validation
+    assert (right.verdict, right.sites) == ("equal", 1)
+    assert right.cases == optimize(given, rules=rules).report.validation.cases
+    done = optimize(given, rules=rules)
+    assert [(left.fusion.rule, left.fusion.scope) for left in done.report.left_out] == [("Sloppy", "/own.outer")]
+    assert [family_of(node) for function in done.model.functions for node in function.node].count("QuickGelu") == 1

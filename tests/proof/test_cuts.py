@@ -139,6 +139,20 @@ def test_what_is_only_measured_is_not_what_the_original_rests_on() -> None:
     (site,) = cuts.find(original, fused)
     assert (site.stops, site.entangled) == (("a", "b"), False)
     assert [original.graph.node[i].op_type for i in site.original] == ["Tanh", "Mul", "Sin"]
+    assert list(compare(original, fused)[1]) == ["y"]
+
+
+def test_what_is_only_measured_the_original_computes() -> None:
+    """Fed the noise whose shape the fused model is to take, it would give another number."""
+    original = parse("""g (float[n, 4] x) => (float[n, 4] y) <float two = {2}> {
+        a = Exp(x)  b = Tanh(a)  c = Mul(b, two)  y = Sin(c)
+    }""")
+    fused = parse("""g (float[n, 4] x) => (float[n, 4] y) <float two = {2}> {
+        a = Exp(x)  b = Tanh(a)  s = Shape(b)  t = Tanh(a)  e = Mul(t, two)  f = Reshape(e, s)  y = Sin(f)
+    }""")
+    (site,) = cuts.find(original, fused)
+    assert (site.stops, site.computed) == (("a", "b"), ("b",))
+    assert compare(original, fused) == (1, {})
 
 
 def test_constants_that_nodes_make_keep_their_values() -> None:

@@ -47,6 +47,18 @@ def test_indices_are_traced_to_their_table(body: str, shape: tuple[int, ...], li
     assert bound(f"g (int64[3] ids) => (y) {constants} {{ {body} }}", w=shape) == limit
 
 
+@pytest.mark.parametrize(("body", "times"), [("y = Gather(w, ids)", 0), ("a = Transpose(w) y = Gather(a, ids)", 1)])
+def test_shapes_are_inferred_once_and_only_for_a_table_that_declares_none(
+    monkeypatch: pytest.MonkeyPatch, body: str, times: int
+) -> None:
+    asked = []
+    infer = onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda model: asked.append(model) or infer(model))
+    found = trace(table(parse(f"g (int64[3] ids, float[3] x) => (y) {{ {body} z = Gather(w, ids) }}"), w=(50, 8)))
+    assert found["ids"].bound({}) == (8 if times else 50)
+    assert len(asked) == times
+
+
 def test_the_smallest_of_several_tables_bounds_an_index() -> None:
     assert (
         bound("g (int64[3] ids) => (y) { a = Gather(w, ids) b = Gather(v, ids) y = Add(a, b) }", w=(9, 4), v=(5, 4))

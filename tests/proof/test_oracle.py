@@ -76,6 +76,13 @@ def _mutant(old: str, new: str) -> onnx.ModelProto:
     return model
 
 
+def test_a_case_that_does_not_run_is_named() -> None:
+    verdict = Oracle(parse("g (float[n] x) => (float[n] y) { y = Identity(x) }")).compare(
+        parse("g (float[n] x) => (float[n] y) <int64[1] three = {3}> { y = Reshape(x, three) }")
+    )
+    assert verdict.note.startswith("the fused model does not run at n=1: ")
+
+
 def test_a_difference_names_the_case_and_the_size() -> None:
     verdict = Oracle(parse("g (float[n] x) => (float[n] y) { y = Identity(x) }")).compare(
         parse("g (float[n] x) => (float[n] y) <float k = {1.01}> { y = Mul(x, k) }")

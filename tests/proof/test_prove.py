@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from onnxfuse.cli.main import main
 from onnxfuse.errors import NumericsError
 from onnxfuse.model.graph import family_of
 from onnxfuse.pipeline import Optimized
+from onnxfuse.proof import prove
+from onnxfuse.proof.claim import Proved
 from onnxfuse.proof.prove import ATTEMPTS
+from onnxfuse.reporting.records import Validation
 from tests import broken, exports
 from tests.spellings.mutants import run
 
@@ -241,3 +245,23 @@ def test_what_onnxruntime_does_to_the_original_is_not_held_against_the_fused_mod
     assert report.census["Gelu"]
     (tmp_path / "sloppy.rule").write_text(WRONG["another result"])
     assert [left.fusion.rule for left in optimize(model, rules=[tmp_path]).report.left_out] == ["Sloppy"]
+
+
+def test_what_is_not_simplified_for_inputs_of_two_lengths_is_told_with_what_to_do() -> None:
+    """As of BERT for `onnx`: Attention refuses a mask that is longer than its keys, which the original cuts."""
+    simplified, plain = broken.good(), broken.good()
+    plain.graph.node.append(plain.graph.node[0])
+    left = SimpleNamespace(model=plain)
+    comparison: Any = SimpleNamespace(
+        claim=SimpleNamespace(rebuild=lambda banned: left), outputs=lambda fused: Validation("equal", note="as before")
+    )
+    whole: Any = SimpleNamespace(model=simplified, banned=frozenset(), simplified=frozenset({("", "", "y")}))
+    cases = {
+        "the fused model does not run at t=7/13: FAIL: inconsistent": (
+            "inputs such as t=7/13, which the original runs: if yours are never so, fix their sizes with --shape"
+        ),
+        "output 'y' differs by 1": "this: output 'y' differs by 1",
+    }
+    for note, told in cases.items():
+        proved = prove._unsimplified(comparison, Proved(whole, Validation("mismatch", note=note), []))
+        assert proved.validation.note == f"as before; 1 more nodes could go but for {told}"

@@ -158,3 +158,22 @@ def test_what_is_turned_before_a_product_is_read_turned() -> None:
         "g (float[B,4,8] x, float[B,6,8] k) => (float[B,4,6] y) { t = Transpose<perm = [0, 2, 1]>(k) y = MatMul(x, t) }"
     )
     assert parts(text) == ["Transpose MatMul"]
+
+
+NORMED = """g (float[N,8] x, float[8,8] w, float[N,8] r, float[8] g, float[8,8] v) => (float[N,8] y, float[N,8] s) {
+    m = MatMul(x, w) s = Add(m, r) n = LayerNormalization(s, g) y = MatMul(n, v) }"""
+
+
+def test_the_norm_behind_a_product_goes_into_it_and_not_into_the_next() -> None:
+    assert parts(NORMED) == ["MatMul Add LayerNormalization", "MatMul"]
+
+
+def test_the_norm_of_two_products_goes_into_the_second() -> None:
+    text = NORMED.replace("s = Add(m, r)", "t = MatMul(r, v) u = Add(m, t) s = Add(u, r)")
+    assert parts(text) == ["MatMul", "MatMul Add Add LayerNormalization", "MatMul"]
+
+
+def test_rows_that_are_not_those_of_the_product_stay_apart() -> None:
+    text = NORMED.replace("LayerNormalization(s, g)", "Transpose(s)").replace("MatMul(n, v)", "Softmax(n)")
+    text = text.replace("float[N,8] y", "float[8,N] y")
+    assert parts(text) == ["MatMul", "Add Transpose Softmax"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+import pytest
 
 from onnxfuse.language.catalogue import load
 from onnxfuse.lifting.lifted import Lifted
@@ -92,3 +93,28 @@ def test_inner_values_have_names_of_their_own() -> None:
 def test_words() -> None:
     assert words(["Mul", "Add", "Transpose"]) == "Mul Add Transpose"
     assert words(["Mul", "Add"] * 9 + ["Exp"]) == "Mul×9 Add×9 Exp"
+
+
+def test_a_kernel_that_would_give_another_type_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever reads it takes the buffer for what the graph says."""
+    found = scope(TEXT)
+    indices = [launch.index for launch in found.launches]
+    assert not refusal(found, indices, ["y"], whole=True)
+    kind = found.kind
+    monkeypatch.setattr(found, "kind", lambda name: "float16" if name == "y" else kind(name))
+    for whole in (True, False):
+        assert refusal(found, indices, ["y"], whole=whole) == "the kernel would give float32 where float16 is read"
+
+
+def test_results_of_products_have_their_types_too() -> None:
+    text = """g (float[N,6] x, float[6,4] w, float[6,4] v, float[4] g, float[N,4] z)
+        => (float[N,4] a, float[N,4] b) {{ {} }}"""
+    for nodes in (
+        "p = MatMul(x, w) a = Relu(p) b = MatMul(x, v)",
+        "p = MatMul(x, w) b = Add(p, z) a = LayerNormalization(b, g)",
+        "p = MatMul(x, w) a = Relu(p) b = Tanh(p)",
+    ):
+        found = scope(text.format(nodes))
+        assert not refusal(found, [launch.index for launch in found.launches], ["a", "b"], whole=True)
+    found = scope(text.format("p = MatMul(x, w) q = MatMul(x, v) r = Sigmoid(p) a = Mul(r, q) b = Abs(x)"))
+    assert not refusal(found, [launch.index for launch in found.launches][:4], ["a"], whole=True)

@@ -50,3 +50,14 @@ def test_a_place_that_a_fusion_covers_is_no_near_miss_of_another_rule() -> None:
     assert told.bytes_saved == 2 * 2 * 16, "t and s are written and read no more"
     assert told.sources == ("fusions/2_ops/activation/swish.rule",)
     assert worth_telling(site)
+
+
+def test_what_only_makes_ready_for_another_rule_is_no_near_miss() -> None:
+    """Scores with a factor are no scores masked by a product, and a Softmax is one already."""
+    text = """g (float[2,4,8,16] q, float[2,4,16,8] k, float[2,4,8,16] v, float[8,8] m) => (float[2,4,8,16] y)
+        <float f = {0.25}> {
+        s = MatMul (q, k) t = Mul (s, f) u = Add (t, m) p = Softmax <axis = -1> (u) a = Abs (p) y = MatMul (a, v)
+    }"""
+    assert not fuse(model(text), language.load()).near_misses
+    why = fuse(model(text), language.load(), why="Softmax").near_misses
+    assert {miss.rule for miss in why} == {"Softmax"}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from onnx import NodeProto, helper
 
+from onnxfuse.fusing.fuse import fuse
+from onnxfuse.language import catalogue
 from onnxfuse.rewriting.duplicates import Duplicates
+from tests.quantized_models import counts, quantized
 
 
 def neg(source: str, target: str, **attrs: float) -> NodeProto:
@@ -43,3 +46,27 @@ def test_values_that_are_gone_are_those_that_stand_for_them() -> None:
     assert seen.first(neg("x", "a")) is None
     alias["a"] = "earlier"
     assert seen.first(neg("z", "b")) == "earlier"
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("int8", 2), ("uint8", 1)])
+def test_steps_of_bytes_with_a_sign_stay_for_each_that_reads_them(kind: str, steps: int) -> None:
+    """onnxruntime makes bytes without a sign of them only where one DequantizeLinear reads a QuantizeLinear."""
+    model = quantized(
+        """q = QuantizeLinear(x, s, o) a = DequantizeLinear(q, s, o) b = Sin(a)
+        r = QuantizeLinear(x, s, o) c = DequantizeLinear(r, s, o) d = Cos(c) y = MatMul(b, d)""",
+        inputs="float[8,8] x",
+        constants=f"{kind} o = {{3}}",
+    )
+    made = counts(fuse(model, catalogue.load()).model)
+    assert (made["QuantizeLinear"], made["DequantizeLinear"]) == (steps, steps)
+
+
+def test_steps_with_a_sign_that_are_taken_again_go() -> None:
+    model = quantized(
+        """q = QuantizeLinear(x, s, o) a = DequantizeLinear(q, s, o)
+        r = QuantizeLinear(a, s, o) c = DequantizeLinear(r, s, o) y = Sin(c)""",
+        inputs="float[8,8] x",
+        constants="int8 o = {3}",
+    )
+    made = counts(fuse(model, catalogue.load()).model)
+    assert made == {"QuantizeLinear": 1, "DequantizeLinear": 1, "Sin": 1}

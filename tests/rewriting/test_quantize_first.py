@@ -39,8 +39,9 @@ def test_a_merge_of_rows_moves_behind() -> None:
         "r = Reshape(x, one)  q, s1, c = DynamicQuantizeLinear(r)  y = DequantizeLinear(q, s1, c)",
         "r = Transpose<perm = [0, 2, 1]>(x)  q, s1, c = DynamicQuantizeLinear(r)  y = DequantizeLinear(q, s1, c)",
         "r = Reshape(x, rows)  q, s1, c = DynamicQuantizeLinear(r)  d = DequantizeLinear(q, s1, c)  y = Add(r, d)",
+        "r = Constant<value_floats = [1.0]>()  q, s1, c = DynamicQuantizeLinear(r)  y = DequantizeLinear(q, s1, c)",
     ],
-    ids=["no view", "another last axis", "an axis of 1", "a transposition", "read besides"],
+    ids=["no view", "another last axis", "an axis of 1", "a transposition", "read besides", "no input"],
 )
 def test_other_views_stay(nodes: str) -> None:
     model, made = moved(nodes)

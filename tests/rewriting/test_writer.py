@@ -234,3 +234,26 @@ def test_a_product_of_several_whose_type_is_not_told_is_written_as_products_of_t
     fused = fuse(parser.parse_model(text), catalogue.load().serving(Target("ort"))).model
     assert [len(node.input) for node in nodes_of(fused) if node.op_type == "Mul"] == [2, 2]
     onnx.checker.check_model(fused)
+
+
+def test_what_nothing_reads_goes_though_every_node_stays() -> None:
+    """Nothing is written, and so nothing drafted; what stands around the nodes is put in order all the same."""
+    before = model(
+        """g (float[2, 3] x) => (float[2, 3] y)
+        <float[3] w = {1, 2, 3}, float[3] unread = {4, 5, 6}, float[2, 3] a> { a = Tanh (x)  y = Max (a, w) }"""
+    )
+    info = before.graph.value_info.add(name="nowhere")
+    info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    after = fuse(before, CATALOGUE).model
+    assert list(after.graph.node) == list(before.graph.node)
+    assert [tensor.name for tensor in after.graph.initializer] == ["w"]
+    assert [info.name for info in after.graph.value_info] == ["a"]
+
+
+def test_nodes_that_compute_the_same_are_one_though_no_other_is_touched() -> None:
+    before = model(
+        """g (float[2, 3] x) => (float[2, 3] y) {
+            a = Tanh (x)  b = Tanh (x)  c = Sin (a)  d = Erf (b)  y = Max (c, d)
+        }"""
+    )
+    assert ops(fuse(before, CATALOGUE).model.graph) == ["Tanh", "Sin", "Erf", "Max"]

@@ -57,3 +57,43 @@ def test_an_op_without_a_kernel_runs_its_body(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(kernels, "find", no_kernel)
     assert examine(one_node()).reasons == {"Shift": "Shift has no kernel"}
     assert run(opened(one_node()), x=np.ones((1, 1), np.float32))[0].tolist() == [[1]]
+
+
+GRADIENT = """<ir_version: 10, opset_import: ["": 20, "onnxfuse": 1]>
+g (float[N,5,SIZE] dy, float[N,5,SIZE] y) => (float[N,5,SIZE] dx) { dx = onnxfuse.SoftmaxGrad_1(dy, y) }
+<opset_import: ["": 20], domain: "onnxfuse"> SoftmaxGrad_1 (dY, Y) => (dX) {
+  p = Mul(dY, Y) axes = Constant <value = int64[1] {AXIS}> () s = ReduceSum <keepdims = 1> (p, axes)
+  d = Sub(dY, s) MORE }
+"""
+
+
+@pytest.mark.parametrize(
+    ("axis", "more", "size", "reason"),
+    [
+        ("2", "dX = Mul(Y, d)", "4", ""),
+        ("-1", "dX = Mul(Y, d)", "M", ""),
+        ("1", "dX = Mul(Y, d)", "4", "ReduceSum along axes that are not the last"),
+        (
+            "2",
+            "t = ReduceMean <keepdims = 1> (d, axes) dX = Mul(Y, t)",
+            "4",
+            "ReduceMean is a second reduction of rows",
+        ),
+    ],
+)
+def test_a_kernel_is_generated_for_an_op_where_it_takes_the_operands_of_all_nodes(
+    axis: str, more: str, size: str, reason: str
+) -> None:
+    text = GRADIENT.replace("AXIS", axis).replace("MORE", more).replace("SIZE", size)
+    served = examine(onnx.parser.parse_model(text))
+    assert served.reasons == ({"SoftmaxGrad_1": reason} if reason else {})
+    assert served.names == ([] if reason else ["SoftmaxGrad_1"])
+
+
+def test_no_kernel_is_generated_for_operands_of_unknown_rank() -> None:
+    made = onnx.parser.parse_model(
+        GRADIENT.replace("AXIS", "-1").replace("MORE", "dX = Mul(Y, d)").replace("SIZE", "4")
+    )
+    for given in (*made.graph.input, *made.graph.output):
+        given.type.tensor_type.ClearField("shape")
+    assert examine(made).reasons == {"SoftmaxGrad_1": "the rank of dy is unknown before the model runs"}

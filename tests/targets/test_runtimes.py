@@ -213,3 +213,13 @@ def test_the_report_says_what_runs_the_file(capsys: pytest.CaptureFixture[str]) 
     )
     assert main(["optimize", path, "--target", "ort", "--dry-run", "--no-validate"]) == 0
     assert "  runs in onnxruntime 1.23 and later: opset 23\n" in capsys.readouterr().out
+
+
+def test_what_is_written_runs_in_the_version_that_is_named_or_else_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = runtimes.known()[0]
+    assert runtimes.proving(named) == named
+    monkeypatch.setattr(runtimes.metadata, "version", lambda package: "1.23.2")
+    assert str(runtimes.proving(None)) == "1.23"
+    for unknown in ("1.2.0", "99.0.0"):
+        monkeypatch.setattr(runtimes.metadata, "version", lambda package, unknown=unknown: unknown)
+        assert runtimes.proving(None) == runtimes.known()[-1]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto
 
+import onnxfuse
 from onnxfuse.errors import UsageError
 from onnxfuse.targets import runtimes
 from onnxfuse.targets.target import KINDS, Target
@@ -131,3 +134,27 @@ def test_quantizers_take_ops_for_those_of_com_microsoft_by_their_name(keep: Any)
 def test_products_are_kept_or_those_with_a_weight() -> None:
     with pytest.raises(UsageError, match="keep_products='weights': it is 'all', 'weighted' or None"):
         Target(keep_products="weights")  # type: ignore[arg-type]
+
+
+CAPPED = """<ir_version: 10, opset_import: ["": 23]>
+    g (float[1,2,6,8] q, float[1,2,8,6] k, float[1,2,6,8] v, float[1,1,6,6] m) => (float[1,2,6,8] y)
+    <float c = {30.0}, float s = {0.3}> {
+    p = MatMul (q, k) e = Mul (p, s) d = Div (e, c) t = Tanh (d) u = Mul (t, c) a = Add (u, m)
+    w = Softmax <axis = -1> (a)
+    y = MatMul (w, v)}"""
+
+
+@pytest.mark.parametrize("name", ["onnx", "ort"])
+def test_what_an_older_version_computes_wrong_is_told_with_what_to_ask_for(name: Literal["onnx", "ort"]) -> None:
+    model = onnx.parser.parse_model(CAPPED)
+    (miss,) = onnxfuse.report(model, target=name).near_misses
+    assert (miss.rule, miss.launches_saved) == ("Attention", 6)
+    assert miss.reason == (
+        "Attention with mask and softcap is wrong in onnxruntime before 1.27, which loads the file: --runtime "
+        "onnxruntime==1.27 fuses it for that and later ones"
+    )
+    (held,) = onnxfuse.report(model, target=name, runtime="onnxruntime==1.25").near_misses
+    assert held.reason.endswith("before 1.27, and --runtime holds it to 1.25")
+    done = onnxfuse.report(model, target=name, runtime="onnxruntime==1.27")
+    assert [fusion.rule for fusion in done.fusions] == ["Attention"]
+    assert not done.near_misses

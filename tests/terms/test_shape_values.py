@@ -107,6 +107,8 @@ def test_arithmetic_of_sizes() -> None:
     assert computed(terms, "Sub", b, a) == [2 - n, -4]
     assert computed(terms, "Mul", a, b) == [2 * n, 12]
     assert computed(terms, "Div", ints(terms, 4 * n, -7), b) == [2 * n, -3]
+    assert computed(terms, "Mod", ints(terms, 2 * n, -7), b) == [0, 1]
+    assert computed(terms, "Mod", a, b, fmod=1) is None
     assert computed(terms, "Neg", a) == [-n, -6]
     assert computed(terms, "Min", ints(terms, n), ints(terms, n + 1)) == [n]
     assert computed(terms, "Max", ints(terms, n), ints(terms, n + 1)) == [n + 1]
@@ -136,6 +138,18 @@ def test_comparisons_are_told_where_they_hold_for_every_size(op: str) -> None:
                 assert bool(found[0]) == compare(left, right)
     assert {(1, 2), (n, n + 1), (n, n), (0, n + 1)} <= set(told)
     assert (n, m) not in told
+
+
+def test_a_matrix_of_sizes_is_turned_and_cut_as_torch_turns_its_pads() -> None:
+    terms = Terms()
+    data = np.empty((2, 2), object)
+    data[:] = [[n, 3], [0, m]]
+    pads = terms.integers(data)
+    assert computed(terms, "Transpose", pads, perm=(1, 0)) == [n, 0, 3, m]
+    back = [ints(terms, x) for x in (-1, -END, 0, -1)]
+    assert computed(terms, "Slice", pads, *back) == [0, m, n, 3]
+    both = [ints(terms, *x) for x in ((0, -1), (1, END), (0, 1), (1, 1))]
+    assert computed(terms, "Slice", pads, *both) == [3]
 
 
 def test_choices_and_views_of_sizes() -> None:

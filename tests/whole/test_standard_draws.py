@@ -79,10 +79,25 @@ def test_a_body_folds_back_and_computes_the_same(op: str, data: st.DataObject) -
         950881,  # Attention with a window that leaves some rows nothing, so that mask and guard are constants
         970129,  # Attention whose keys and values are split into heads by one computed target
         970280,  # Clip of int8 from 0
+        1000039,  # CenterCropPad whose length is cut to the smaller of two
         972067,  # LayerNormalization over a dimension of 1 and another, of which scale and bias have both
+        974209,  # Attention with a mask of booleans and sequences of their own lengths, which may leave a row nothing
+        976046,  # GroupNormalization in bfloat16 of groups of one, at an opset whose InstanceNormalization has none
         976232,  # Clip of uint8 from 0, without a maximum
         978373,  # Selu with a gamma of 1, which is an Elu
+        992179,  # LayerNormalization of one element
+        990289,  # Attention whose causal order is zeros, since one query sees all, beside a mask
+        993217,  # Attention with a mask of each head, whose heads lie side by side
     ],
 )
 def test_draws_that_did_not_fold(seed: int) -> None:
     assert one(drawn_as(seed, sorted(DRAWERS))).outcome == FOLDED
+
+
+def test_what_older_versions_of_onnxruntime_compute_wrong_and_no_newer_one_runs_is_said_so() -> None:
+    verdict = one(drawn_as(991249, sorted(DRAWERS)))  # keys shared by heads with masks of their own, in bfloat16
+    assert verdict.outcome == IMPOSSIBLE
+    assert (
+        verdict.reason
+        == "an onnxruntime below 1.25 loads it and computes it wrong, and no newer one runs it in bfloat16"
+    )

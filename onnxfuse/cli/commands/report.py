@@ -92,6 +92,7 @@ def report(
     from onnxfuse.cli import console, paths, report_text
     from onnxfuse.fusing.build import Build
     from onnxfuse.language import lookup
+    from onnxfuse.language.catalogue import REGIONS
     from onnxfuse.performance import gpus
 
     wanted, crew = choose_precision(options), choose_workers(options)
@@ -101,6 +102,7 @@ def report(
     estimated = gpus.given(card or gpus.DEFAULT if estimate else None, build.target)
     lookup.check_rules((*build.select, *build.ignore, *filter(None, [why])), build.rules)
     out, sources = console.console(), paths.expand(models)
+    regions = build.level < REGIONS and build.target.functions and wanted is None
     places, nodes = page_places(html, sources), html is not None or (verbose and style == "json")
 
     one = _Reporter(build, shapes, settled(), why, explain, weighed, estimated, wanted, nodes, places)
@@ -114,7 +116,7 @@ def report(
         if node:
             _explain(out, node, found, build.rules)
         else:
-            _print(out, found, why, verbose=verbose)
+            _print(out, found, why, verbose=verbose, regions=regions)
         report_text.print_page(out, places.get(Path(found.model)))
         return found
 
@@ -165,13 +167,13 @@ class _Reporter:
         return found, node
 
 
-def _print(out: Console, found: Report, why: str | None, *, verbose: bool) -> None:
+def _print(out: Console, found: Report, why: str | None, *, verbose: bool, regions: bool) -> None:
     from onnxfuse.cli import report_text
 
     if why:
         report_text.print_why(out, found, why)
     else:
-        report_text.print_report(out, found, verbose=verbose)
+        report_text.print_report(out, found, verbose=verbose, regions=regions)
         report_text.print_estimates(out, found, verbose=verbose)
 
 

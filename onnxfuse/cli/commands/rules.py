@@ -90,6 +90,26 @@ def show_rule(name: str, rules: tuple[Path, ...]) -> None:
         click.echo(rule.text.rstrip())
 
 
+@rules.command(name="grad", short_help="Print the gradient of an op, derived from its equations.")
+@click.argument("name", shell_complete=rule_names)
+@more_rules
+def gradient_of(name: str, rules: tuple[Path, ...]) -> None:
+    """Print the gradient of the op NAME with respect to each of its tensors, derived from the equations of its rule;
+    equal spellings are parted by |.
+
+    \b
+    Example:
+      onnxfuse rules grad Swish
+    """
+    from onnxfuse.language import gradients, lookup
+
+    lookup.check_rules([name], rules, or_ops=True)
+    definitions = lookup.catalogue(rules).definitions
+    if name not in definitions:
+        raise UsageError(f"{name} defines no op: `onnxfuse rules show {name}` has what it says")
+    click.echo(gradients.derived(name, definitions))
+
+
 @rules.command(name="test", short_help="Prove what a rule claims of itself, or all rules.")
 @click.argument("name", required=False, shell_complete=rule_names)
 @more_rules

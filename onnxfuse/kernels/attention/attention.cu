@@ -1,5 +1,5 @@
-// Attention by tiles of keys, its scores never in memory: each tile's exponentials are taken against the greatest score
-// so far, and what has been summed is scaled when a greater one comes.
+// Attention by tiles of keys, its scores never in memory: exponentials are taken against the greatest score of the first
+// tiles, and what has been summed is scaled when one comes that is greater by more than SLACK.
 //
 // A block has ROWS rows of one head of keys in one batch; a row is a query of one of the heads that share these keys,
 // so that all of them read the keys once: row r is query r / group of head r % group.  A warp has 16 rows, and keeps
@@ -15,8 +15,11 @@
 //          attention_rotary.cuh asks for
 // reads    queries once for each split; keys and values once for each tile of rows that may see them; the mask once
 // writes   Y, or its parts: HEAD_V + 2 floats for each row and split
-// flops    2 (head + head_v) for each score, besides its exponential; for halves the second product is done twice
+// flops    2 (head + head_v) for each score, besides its exponential
 // source   Milakov and Gimelshein 2018; Dao 2023 (FlashAttention-2); Dao et al. 2023 (Flash-Decoding)
+//
+// A share is rounded to TYPE before the second product, as it is where the ops are separate: each result is off by at
+// most half a unit in the last place of TYPE times the sum of what its terms are worth without their signs.
 //
 // An H100 has more than mma.sync gives: FlashAttention-2 reaches 35 % of its rate in half precision, FlashAttention-3
 // up to 75 % (Shah et al. 2024).  A path of its own for sm_90 would differ in this:
@@ -47,7 +50,7 @@ constexpr bool SMALL = TENSOR && HEAD <= 64 && HEAD_V <= 64 && VECTOR == CHUNK &
 constexpr int BLOCKS = (SMALL ? 12 : 8) / WARPS;
 // A boolean mask of eights is read while the values are on their way, for no register is left before.
 constexpr bool LATE = SMALL && MASKED_BY_EIGHT && MASK == BOOLEAN;
-constexpr bool ROOM = !SMALL && VECTOR == CHUNK && HEAD <= 128 && HEAD_V <= 128;  // for addresses in registers
+constexpr bool ROOM = VECTOR == CHUNK && HEAD <= 128 && HEAD_V <= 128;  // for addresses in registers
 // Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks.
 constexpr int STRIDE = HEAD + CHUNK;
 constexpr int STRIDE_V = HEAD_V + CHUNK;
@@ -64,43 +67,80 @@ using Products = Scalar;
 #include "attention_rows.cuh"
 #include "attention_mask.cuh"
 
+// In what scores are kept: as the product gives them (times `unit` they are logarithms to base 2), as natural logarithms,
+// to which a mask is added as it is, or as logarithms to base 2.
+constexpr bool NATURAL = MASK == ADDED;
+constexpr bool RAW = TENSOR && !NATURAL && !CAPPED;
+
 // The scores of a warp's rows so far.
 struct Softmax {
-    float top[2] = {minus_infinity(), minus_infinity()};
+    // How much greater than `top` a score may be, as its logarithm to base 2: 2^(BOOST + SLACK) is a number of TYPE.
+    static constexpr float SLACK = 7.0f, GROWN = NATURAL ? SLACK / LOG2_E : SLACK;
+    float top[2] = {minus_infinity(), minus_infinity()};  // what exponentials are taken against, with its unit
     float sum[2] = {0.0f, 0.0f};  // of the thread's own keys
+    // Greater logarithms have no digits left for BOOST, nor for what one rounding less makes of a product.
+    static constexpr float FAR = 1 << 20;
 
     // Scores become exponentials; o is scaled to go with them.
-    __device__ __forceinline__ void add(float (&s)[KEYS / 8][4], float (&o)[HEAD_V / 8][4]) {
-        float peak[2] = {top[0], top[1]};
+    __device__ __forceinline__ void add(float (&s)[KEYS / 8][4], float (&o)[HEAD_V / 8][4], float unit) {
+        float peak[2] = {minus_infinity(), minus_infinity()};
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) peak[i / 2] = fmaxf(peak[i / 2], s[n][i]);
         }
         warp_reduce<4>(peak, Max());
-        float base[2];
+        bool grown = false;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            base[half] = base_of(peak[half]);
-            const float factor = exp2f(top[half] - base[half]);
-            top[half] = peak[half];
-            base[half] -= Products::BOOST;
-            sum[half] *= factor;
+            if (RAW) peak[half] *= unit;
+            grown |= peak[half] - top[half] > GROWN;  // false of -inf twice
+        }
+        // Ordinary arithmetic has no registers left for two ways.
+        if (!TENSOR || __any_sync(0xffffffffu, grown)) {
 #pragma unroll
-            for (int n = 0; n < HEAD_V / 8; n++) {
-                o[n][2 * half] *= factor;
-                o[n][2 * half + 1] *= factor;
+            for (int half = 0; half < 2; half++) {
+                const float greatest = fmaxf(top[half], peak[half]);
+                const float factor = exponential(top[half], base_of(greatest), 0.0f, 1.0f);
+                top[half] = greatest;
+                sum[half] *= factor;
+#pragma unroll
+                for (int n = 0; n < HEAD_V / 8; n++) {
+                    o[n][2 * half] *= factor;
+                    o[n][2 * half + 1] *= factor;
+                }
             }
+        }
+        float base[2] = {base_of(top[0]), base_of(top[1])};
+        // `top` is a rounded product, from which that of the greatest score must not be taken unrounded where it is far.
+        if (RAW && __any_sync(0xffffffffu, fmaxf(fabsf(base[0]), fabsf(base[1])) > FAR)) {
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[n][i] = __fmul_rn(s[n][i], unit) - base[i / 2];
+            }
+            fill(base, 0.0f);
+            unit = 1.0f;
         }
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                s[n][i] = exp2f(s[n][i] - base[i / 2]);
+                s[n][i] = exponential(s[n][i], base[i / 2], Products::BOOST, unit);
                 sum[i / 2] += s[n][i];
             }
         }
     }
+
+    // Of a score against a base, times 2^boost.
+    static __device__ __forceinline__ float exponential(float score, float base, float boost, float unit) {
+        if (NATURAL) return exp2f((score - base) * LOG2_E + boost);
+        if (RAW) return exp2f(__fmaf_rn(score, unit, boost - base));
+        return exp2f(score + (boost - base));
+    }
+
+    // In units of log 2.
+    __device__ __forceinline__ float top_of(int half) const { return NATURAL ? added(top[half]) : top[half]; }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
@@ -195,9 +235,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
 #if MASK
     told.begin();
 #endif
-    // In units of log 2.
-    const float unit = CAPPED ? softcap * LOG2_E : scale * LOG2_E;
+    // What scores are multiplied by, see RAW and NATURAL; queries take its sign, for the greatest are looked for before.
+    const float times = (CAPPED ? softcap : scale) * (NATURAL ? 1.0f : LOG2_E);
+    const bool even = fabsf(times) < 1.18e-38f;  // all keys count the same
+    const float unit = RAW ? (even ? 1.0f : fabsf(times)) : times;
     const float inner = CAPPED ? scale / softcap : 1.0f;
+    const float hidden = RAW && filler > minus_infinity() ? fmaxf(added(filler) / unit, -3.402823466e38f) : added(filler);
 
     TYPE* const own_rows = query_tile + own * QUERY_STRIDE;
     Products products;
@@ -207,6 +250,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
     for (int n = 0; n < HEAD_V / 8; n++) fill(o[n], 0.0f);
     __pipeline_wait_prior(0);
     __syncthreads();
+    if (RAW && (even || times < 0.0f)) {
+        const float sign = even ? 0.0f : -1.0f;
+        for (int i = lane; i < 16 * HEAD; i += 32) {
+            TYPE& turned = own_rows[i / HEAD * QUERY_STRIDE + i % HEAD];
+            assign(turned, sign * to_float(turned));
+        }
+        __syncwarp();
+    }
     products.hold(own_rows);
 
     for (int key = begin; key < end; key += KEYS) {
@@ -223,10 +274,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
         __syncthreads();
         if (key + KEYS < end) keys.copy(key + KEYS);
 
+        if (CAPPED || (!RAW && !NATURAL)) {
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
+            for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) s[n][i] = unit * (CAPPED ? tanhf(s[n][i] * inner) : s[n][i]);
+                for (int i = 0; i < 4; i++) s[n][i] = __fmul_rn(unit, CAPPED ? tanhf(s[n][i] * inner) : s[n][i]);
+            }
         }
         const bool edge = key < last_query + offset - left || key + KEYS - 1 > min(known - 1, first_query + offset + right);
         if (edge) {
@@ -243,7 +296,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) s[n][i] = told.apply(s[n][i], n, i, added(filler));
+            for (int i = 0; i < 4; i++) s[n][i] = told.apply(s[n][i], n, i, hidden, CAPPED ? 1.0f : unit);
         }
         if (everything && key + KEYS > total) {
 #pragma unroll
@@ -255,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
             }
         }
 #endif
-        softmax.add(s, o);
+        softmax.add(s, o, unit);
         products.add_values(o, s, value_tile);
         __pipeline_wait_prior(0);
         __syncthreads();
@@ -275,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
                 const float both[2] = {o[n][2 * half] * unboosted, o[n][2 * half + 1] * unboosted};
                 store_floats(partial + place * HEAD_V + Products::column(n, 2 * half), both);
             }
-            const float statistics[2] = {softmax.top[half], softmax.sum[half] * unboosted};
+            const float statistics[2] = {softmax.top_of(half), softmax.sum[half] * unboosted};
             if (lane % 4 == 0) store_floats(partial + count * HEAD_V + place * 2, statistics);
         }
         return;
@@ -288,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
         const int row = min(first_row + own + lane / 4 + 8 * half, rows - 1);
         const float sink = sinks ? to_float(sinks[kv_head * group + row % group]) * LOG2_E : minus_infinity();
         const float boosted = exp2f(-Products::BOOST);
-        const float factor = factor_of(softmax.top[half], softmax.sum[half] * boosted, sink, nan_to_zero) * boosted;
+        const float factor = factor_of(softmax.top_of(half), softmax.sum[half] * boosted, sink, nan_to_zero) * boosted;
 #pragma unroll
         for (int n = 0; n < HEAD_V / 8; n++) {
             const float both[2] = {scaled(o[n][2 * half], factor), scaled(o[n][2 * half + 1], factor)};

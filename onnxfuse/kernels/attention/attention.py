@@ -17,9 +17,10 @@ import numpy as np
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import Array, Device, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import EITHER, Parameter, Signature, Work
+from onnxfuse.kernels.device.replay import Arrays, Recorder, Replay
 
-from .plan import UNBOUNDED, Class, Plan, Setting, class_of
-from .sizes import Sizes
+from .plan import UNBOUNDED, Class, Plan, Setting, class_of, relative
+from .sizes import MOST_LENGTH, Sizes
 
 KNOWN = 64
 """Classes of shapes that a node remembers; past that it begins anew."""
@@ -75,29 +76,62 @@ class Attention:
             rotary=int(get("rotary_embedding_dim", 0)),
         )
         self._plans: dict[Class, Plan] = {}
+        """Behind a past."""
+        self._replay = Replay(self._write_down)
+        self._types: dict[tuple[object, ...], tuple[TensorType, ...]] = {}
+        """Of outputs, without the past, by those of inputs."""
 
     def sizes(self, inputs: Sequence[TensorType | Array | None]) -> Sizes:
         """What the inputs come to.  Raises KernelError if they do not fit each other."""
         return Sizes.of(inputs, self._setting.heads, self._setting.kv_heads, self._setting.rotary)
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-        sizes = self.sizes(inputs)
-        assert inputs[0] is not None
-        dtype, q, v = inputs[0].dtype, sizes.q, sizes.v
-        three = len(inputs[0].shape) == 3
-        y = (q.batches, q.rows, q.heads * v.size) if three else (*q[:3], v.size)
-        present = (q.batches, sizes.k.heads, sizes.total)
-        return tuple(TensorType(dtype, shape) for shape in (y, (*present, q.size), (*present, v.size)))
+        past = inputs[4].shape[2] if len(inputs) > 4 and inputs[4] is not None else 0
+        key = self._shapes(inputs, past)
+        known = self._types.get(key)
+        if known is None or past + known[1].shape[2] >= MOST_LENGTH:
+            sizes = self.sizes(inputs)
+            assert inputs[0] is not None
+            dtype, q, v = inputs[0].dtype, sizes.q, sizes.v
+            three = len(inputs[0].shape) == 3
+            y = (q.batches, q.rows, q.heads * v.size) if three else (*q[:3], v.size)
+            present = (q.batches, sizes.k.heads, sizes.k.rows)
+            known = tuple(TensorType(dtype, shape) for shape in (y, (*present, q.size), (*present, v.size)))
+            if len(self._types) >= KNOWN:
+                self._types.clear()
+            self._types[key] = known
+        if not past:
+            return known
+        y_type, *presents = known
+        return y_type, *[TensorType(t.dtype, (*t.shape[:2], t.shape[2] + past, t.shape[3])) for t in presents]
+
+    def _shapes(self, inputs: Sequence[TensorType | None], past: int) -> tuple[object, ...]:
+        """The types of inputs, the same for all lengths of a past."""
+        if not past:
+            return tuple(inputs)
+        q, k, v, mask, past_k, past_v, *others = inputs
+        told = None if mask is None else (mask.dtype, relative(mask.shape, past))
+        behind = [None if a is None else (*a.shape[:2], a.shape[2] - past, *a.shape[3:], -1) for a in (past_k, past_v)]
+        return q, k, v, told, *behind, *others
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        if len(inputs) < 5 or inputs[4] is None:
+            self._replay(device, inputs, outputs)
+            return
         key = class_of(device, inputs, outputs)
         plan = self._plans.get(key)
         if plan is None:
-            plan = Plan(self._setting, self.sizes(inputs), device.multiprocessors, inputs, outputs)
+            plan = self._plan(device, inputs, outputs)
             if len(self._plans) >= KNOWN:
                 self._plans.clear()
             self._plans[key] = plan
         plan.launch(device, inputs, outputs)
+
+    def _plan(self, device: Device | Recorder, inputs: Arrays, outputs: Arrays) -> Plan:
+        return Plan(self._setting, self.sizes(inputs), device.multiprocessors, inputs, outputs)
+
+    def _write_down(self, recorder: Recorder, inputs: Arrays, outputs: Arrays) -> None:
+        self._plan(recorder, inputs, outputs).write_down(recorder, inputs, outputs)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         sizes = self.sizes(inputs)

@@ -88,12 +88,12 @@ struct Mask {
     static __device__ __forceinline__ void hide(bool& shown) { shown = false; }
     template <class T> static __device__ __forceinline__ void hide(T& added) { assign(added, minus_infinity()); }
 
-    __device__ __forceinline__ float apply(float x, int n, int i, float fill) const {
+    __device__ __forceinline__ float apply(float x, int n, int i, float fill, float unit) const {
         const MASK_TYPE said = of(n, i);
         if constexpr (MASK == BOOLEAN) {
             return said ? x : fill;
         } else {
-            return x + added(to_float(said));
+            return x * unit + to_float(said);
         }
     }
 };

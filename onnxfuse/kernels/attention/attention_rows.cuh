@@ -9,10 +9,10 @@ __device__ __forceinline__ constexpr int slot_of(int key) {
 
 // Begins to copy rows to shared memory: `source(row)` is where row 0 <= row < present is, of `columns` elements; what
 // is behind them is 0.  Keys go to the rows that `slot_of` says.
-template <int COUNT, int COLUMNS, int WIDTH, bool KEY = false, class Rows>
+template <int COUNT, int COLUMNS, int WIDTH, bool KEY = false, int TOGETHER = 4, class Rows>
 __device__ __forceinline__ void copy_rows(TYPE* to, int present, int columns, const TYPE* aligned, Rows source) {
     constexpr int CHUNKS = COLUMNS / CHUNK;
-#pragma unroll(HEAD > 128 ? 1 : 4)
+#pragma unroll(HEAD > 128 ? 1 : TOGETHER)
     for (int i = threadIdx.x; i < COUNT * CHUNKS; i += THREADS) {
         const int row = i / CHUNKS, column = i % CHUNKS * CHUNK;
         TYPE* const into = to + (KEY ? slot_of(row) : row) * WIDTH + column;
@@ -34,15 +34,14 @@ __device__ __forceinline__ void copy_rows(TYPE* to, int present, int columns, co
 // How tiles of rows come to shared memory, the rows of keys or of values, of `columns` elements.  Row 0 <= j < past is
 // older[before + j], each behind the other; j up to `limit` is newer[j - past], and these are `step` elements apart.
 //
-// Where a tile is whole, a thread copies the same column of every APARTth row.  With ROOM, what its addresses start from
-// stays in registers, and an address is one multiplication: to work it out for each tile is most of the copy.
+// Where a tile is whole, a thread copies the same column of every APARTth row.  What its addresses start from stays in
+// registers, and an address is one multiplication: to work it out for each tile is most of the copy.
 template <int COLUMNS, int WIDTH> struct Rows {
     static constexpr int CHUNKS = COLUMNS / CHUNK, APART = CHUNKS < THREADS ? THREADS / CHUNKS : 1;
-    // Ordinary arithmetic takes so much longer that registers are worth more, and where neither holds none are left.
-    static constexpr bool SPARE = ROOM || (SMALL && WARPS > 1 && __CUDA_ARCH__ < 1000);
     // The slot of a sum is the sum of the slots where no bit of one is one of the other.
     static constexpr bool SUMS = !MASKED_BY_EIGHT || (CHUNKS & (CHUNKS - 1)) == 0;
-    static constexpr bool WHOLE = TENSOR && VECTOR == CHUNK && CHUNKS <= THREADS && SPARE && SUMS;
+    // Ordinary arithmetic takes so much longer that registers are worth more.
+    static constexpr bool WHOLE = TENSOR && ROOM && CHUNKS <= THREADS && SUMS;
     const TYPE *older, *newer, *aligned;
     long long before, step;
     int past, limit, columns;
@@ -63,20 +62,12 @@ template <int COLUMNS, int WIDTH> struct Rows {
 
     // Begins to copy the tile whose first row is `key`; later tiles have greater ones.
     __device__ __forceinline__ void copy(int key) {
-        if (WHOLE && ROOM) {
+        if (WHOLE) {
             if (key + KEYS > end && end < limit && key >= past) read(newer, past, step, limit);
-            if (key + KEYS <= end) return copy_whole(start + static_cast<long long>(key) * apart, own, apart);
-        } else if (WHOLE) {
-            const bool old = key + KEYS <= past;
-            if (columns == COLUMNS && limit - key >= KEYS && (old || key >= past)) {
-                const TYPE* const from = old ? older + (before + key) * columns : newer + (key - past) * step;
-                const long long between = old ? columns : step;
-                const int row = threadIdx.x / CHUNKS, column = threadIdx.x % CHUNKS * CHUNK;
-                const TYPE* const first = from + row * between + column;
-                return copy_whole(reinterpret_cast<const char*>(first), slot_of(row) * WIDTH + column, between * sizeof(TYPE));
-            }
+            if (key + KEYS <= end) return copy_whole(start + static_cast<long long>(key) * apart);
         }
-        copy_rows<KEYS, COLUMNS, WIDTH, true>(tile, limit - key, columns, aligned, [&](int row) {
+        // Tiles that are not whole are the few at an end.
+        copy_rows<KEYS, COLUMNS, WIDTH, true, WHOLE ? 1 : 4>(tile, limit - key, columns, aligned, [&](int row) {
             const int j = key + row;
             return j < past ? older + (before + j) * columns : newer + (j - past) * step;
         });
@@ -91,13 +82,13 @@ template <int COLUMNS, int WIDTH> struct Rows {
         keep(start);
     }
 
-    template <class Bytes> __device__ __forceinline__ void copy_whole(const char* from, int to, Bytes between) const {
+    __device__ __forceinline__ void copy_whole(const char* from) const {
         if (THREADS % CHUNKS == 0 || threadIdx.x < APART * CHUNKS) {
 #pragma unroll
             for (int first = 0; first < KEYS; first += APART) {
                 if (first + APART > KEYS && first + threadIdx.x / CHUNKS >= KEYS) break;
-                __pipeline_memcpy_async(tile + to + slot_of(first) * WIDTH, from, 16);
-                from += APART * static_cast<long long>(between);
+                __pipeline_memcpy_async(tile + own + slot_of(first) * WIDTH, from, 16);
+                from += APART * static_cast<long long>(apart);
             }
         }
         __pipeline_commit();

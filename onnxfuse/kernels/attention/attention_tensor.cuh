@@ -2,7 +2,29 @@
 #include "mma.cuh"
 
 template <class T> struct Boost { static constexpr float exponent = 0.0f; };
-template <> struct Boost<__half> { static constexpr float exponent = 14.0f; };
+template <> struct Boost<__half> { static constexpr float exponent = 8.0f; };
+
+// Two numbers rounded to T, the first in the lower half: one instruction, where compilers make two of it.
+#ifndef ONNXFUSE_EMULATOR
+template <class T> __device__ __forceinline__ unsigned rounded(float low, float high);
+template <> __device__ __forceinline__ unsigned rounded<__half>(float low, float high) {
+    unsigned both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+template <> __device__ __forceinline__ unsigned rounded<__nv_bfloat16>(float low, float high) {
+    unsigned both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+#else
+template <class T> __device__ __forceinline__ unsigned rounded(float low, float high) {
+    T first, second;
+    assign(first, low);
+    assign(second, high);
+    return pack(first, second);
+}
+#endif
 
 struct Tensor {
     // Rows that are as long as this stay in registers from the first tile to the last.
@@ -57,24 +79,17 @@ struct Tensor {
         }
     }
 
-    // o += p x values.  A share is two numbers of TYPE, itself rounded and what that leaves: one alone would be off by
-    // several units in the last place wherever the sum is small against its terms.
+    // o += p x values, the shares rounded to TYPE.
     __device__ __forceinline__ void
     add_values(float (&o)[HEAD_V / 8][4], const float (&p)[KEYS / 8][4], const TYPE* values) const {
         const TYPE* row = values + value_place;
 #pragma unroll
         for (int step = 0; step < KEYS / 16; step++) {
-            unsigned a[4], rest[4];
+            unsigned a[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float* pair = &p[2 * step + i / 2][i % 2 * 2];
-                TYPE low, high, rest_low, rest_high;
-                assign(low, pair[0]);
-                assign(high, pair[1]);
-                assign(rest_low, pair[0] - to_float(low));
-                assign(rest_high, pair[1] - to_float(high));
-                a[i] = pack(low, high);
-                rest[i] = pack(rest_low, rest_high);
+                a[i] = rounded<TYPE>(pair[0], pair[1]);
             }
 #pragma unroll
             for (int n = 0; n < HEAD_V / 8; n += 2) {
@@ -82,8 +97,6 @@ struct Tensor {
                 load_matrices<true>(b, row + 16 * step * STRIDE_V + 8 * n);
                 multiply_add<TYPE>(o[n], a, b);
                 multiply_add<TYPE>(o[n + 1], a, b + 2);
-                multiply_add<TYPE>(o[n], rest, b);
-                multiply_add<TYPE>(o[n + 1], rest, b + 2);
             }
         }
     }

@@ -9,9 +9,9 @@ Queries are turned by the blocks that read them.  Keys are turned once, however 
 present_key and present_value, on their way there, and attention reads these instead of the past and the new, so that
 turning costs no byte and no launch.
 
-A cache that grows by one key at a call stays in its class: only the lengths, what follows from them (the steps of a
-mask, the grid of the copies) and the number of parts are worked out again.  Where the length is that of the call
-before, the launches are repeated as they were.
+A cache that grows by one key at a call stays in its class: only the lengths and what follows from them (the steps of a
+mask, the grid of the copies) are worked out again, and given to the launches as values.  They are written down once for
+each number of parts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from onnxfuse.kernels.device.access import ACCESS, vector_of
 from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, Source, address
-from onnxfuse.kernels.device.replay import Launches, record
+from onnxfuse.kernels.device.replay import Arrays, Launches, Recorder, Value, record
 
 from .sizes import INPUTS, OUTPUTS, Layout, Mask, Sizes, filled
 from .source import (
@@ -36,6 +37,7 @@ from .source import (
     combine_source,
     padded,
     present_source,
+    resident,
     shared_bytes,
     source,
     splits,
@@ -70,25 +72,56 @@ class Setting(NamedTuple):
 Class = tuple[object, ...]
 
 
-def class_of(device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> Class:
-    """What a plan depends on: the same for all lengths of a past, but for whether there is one.
+def class_of(device: Device, inputs: Arrays, outputs: Arrays) -> Class:
+    """What a plan depends on behind a past, for inputs that fit each other and outputs that fit them: the same for all
+    lengths that a past has."""
+    q, k, v, mask, past_k, *_ = inputs
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    assert past_k is not None
+    past = past_k.shape[2]
+    # How many neighbouring keys are aligned in all rows of the mask is a matter of their number, too.
+    told = (
+        None if mask is None else (*relative(mask.shape, past), mask.shape[-1:] and mask.shape[-1] % (2 if past else 8))
+    )
+    aligned = [
+        None if a is None else (a.pointer if type(a) is Buffer else address(a)) % ACCESS for a in (*inputs, *outputs)
+    ]
+    others = [None if a is None else a.shape for a in inputs[6:]]
+    kinds = q.dtype.num, None if mask is None else mask.dtype.num
+    return device, past > 0, len(inputs), kinds, q.shape, k.shape, v.shape, told, *others, *aligned
 
-    With the length, it is all that launches depend on."""
-    past = inputs[4].shape[2] if len(inputs) > 4 and inputs[4] is not None else 0
-    found: list[object] = [type(device), device.multiprocessors, past > 0, len(inputs)]
-    for place, array in enumerate((*inputs, *outputs)):
-        if array is None:
-            found.append(None)
-            continue
-        shape = array.shape
-        if place == 3 and shape and shape[-1] != 1:
-            # How many neighbouring keys are aligned in all rows of the mask is a matter of their number, too.
-            shape = (*shape[:-1], shape[-1] % 2 if past else shape[-1] % 8, shape[-1] - past, -1)
-        elif place in (4, 5) or place > len(inputs):
-            shape = (*shape[:2], shape[2] - past, *shape[3:])
-        pointer = array.pointer if type(array) is Buffer else address(array)  # a call less
-        found.append((shape, array.dtype.num, pointer % ACCESS))
-    return tuple(found)
+
+def relative(shape: tuple[int, ...], past: int) -> tuple[int, ...]:
+    """The shape of a mask of all keys, the same for all lengths of a past."""
+    return (*shape[:-1], shape[-1] - past, -1) if shape and shape[-1] != 1 else shape
+
+
+class Length(NamedTuple):
+    """What differs from call to call in a class of shapes, as the values of its launches: see `replay.Value`."""
+
+    mask_batch: int
+    mask_head: int
+    mask_row: int
+    mask_key: int
+    mask_keys: int
+    past: int
+    """Rows that are read from the past, of `fresh` besides: those of the presents stand in one piece."""
+    fresh: int
+    start: int
+    """Where the first query stands: behind all of the past."""
+    keys: int
+    """Elements of keys, then of values, that are copied, and the blocks that copy them."""
+    keys_blocks: int
+    values: int
+    values_blocks: int
+    rows: int
+    """Of the presents."""
+
+
+def _value(field: str, kind: type[np.generic]) -> Value:
+    return Value(Length._fields.index(field), kind)
 
 
 class _Copy:
@@ -104,15 +137,26 @@ class _Copy:
         self._elements = COPIERS * vector
         self._numbers = (*layout.steps, np.int32(layout.heads), np.int32(layout.size), np.int64(positions))
 
-    def __call__(
-        self, device: Device, past: Array | None, length: int, added: Array, to: Array, angles: Sequence[Array | None]
+    def counts(self, length: int) -> tuple[int, int]:
+        """Elements behind a past of so many rows, and blocks."""
+        count = (length + self._rows) * self._each
+        return count, -(-count // self._elements)
+
+    def behind(
+        self, recorder: Recorder, which: str, past: Array | None, added: Array, to: Array, angles: Arrays
     ) -> None:
-        """Behind a past of `length` rows, if there is one."""
-        rows = length + self._rows
-        count = rows * self._each
-        lengths = (np.int64(count), np.int32(length), np.int32(rows))
-        launch = Launch(self._source, "attention_present", (-(-count // self._elements),), (COPIERS,))
-        device.launch(launch, (past, added, to, *angles, *self._numbers, *lengths))
+        """Behind a past, if there is one; `which` is the length's name for what is copied."""
+        lengths = (_value(which, np.int64), _value("start", np.int32), _value("rows", np.int32))
+        launch = Launch(self._source, "attention_present", (1,), (COPIERS,))
+        arguments = (past, added, to, *angles, *self._numbers, *lengths)
+        recorder.launch(launch, arguments, blocks=_value(f"{which}_blocks", np.int64))
+
+    def alone(self, recorder: Recorder, added: Array, to: Array, angles: Arrays) -> None:
+        """What is added and nothing else."""
+        count, blocks = self.counts(0)
+        lengths = (np.int64(count), np.int32(0), np.int32(self._rows))
+        launch = Launch(self._source, "attention_present", (blocks,), (COPIERS,))
+        recorder.launch(launch, (None, added, to, *angles, *self._numbers, *lengths))
 
 
 def _source(
@@ -144,6 +188,15 @@ def _most(sizes: Sizes, tile: Tiles, mask: Array) -> int:
     return 8 if not sizes.past and tile.keys % 32 == 0 and mask.dtype.itemsize <= 2 else 2
 
 
+def _mask(shape: tuple[int, ...] | None, total: int) -> tuple[int, int, int, int, int]:
+    """The steps of a mask, those of batches, heads and rows in rows; and how many more keys it has than there are."""
+    if shape is None:
+        return 0, 0, 0, 0, 0
+    steps, keys = Mask.of(shape, total)
+    batch, head, row = (step // shape[-1] if shape and shape[-1] else 0 for step in steps[:3])
+    return batch, head, row, steps[3], keys - total
+
+
 class Plan:
     """What all calls of one class have in common."""
 
@@ -162,8 +215,12 @@ class Plan:
         self._from_present = bool(sizes.turned and present_k is not None and present_v is not None)
         self._apart = bool(sizes.turned) and not self._from_present
         self._wanted = y is not None and 0 not in y.shape
-        self._last = -1
-        self._repeated: tuple[int, Launches | None] = -1, None
+        self._known: dict[int, Launches] = {}
+        """By the number of parts that the keys of a row are divided in."""
+        self._last: tuple[int, Launches | None, tuple[int, ...]] = -1, None, ()
+        """Of the call before, by the length of its past."""
+        mask = inputs[3] if len(inputs) > 3 else None
+        self._mask = _mask(None if mask is None else mask.shape, sizes.total)
         self._prepare_copies(filled(inputs, INPUTS), present_k, present_v)
         if y is not None and self._wanted:
             self._prepare_attention(setting, filled(inputs, INPUTS), y, present_k, present_v)
@@ -200,6 +257,7 @@ class Plan:
         tile = tiles(sizes.rows, head, head_v, dtype.name != "float32")
         self._across = -(-sizes.rows // tile.rows)
         self._pairs = sizes.q.batches * sizes.k.heads
+        self._blocks = self._across * self._pairs
         self._tile, self._head_v = tile, head_v
         to = Layout.of("Y", y.shape, sizes.q.heads)
         numbers = [n for layout in (sizes.q, sizes.k, sizes.v) for n in layout[3:]]
@@ -212,9 +270,8 @@ class Plan:
             rotary = rotary._replace(vector=vector_of(itemsize, [*sizes.q[3:], rotary.step], (q, *angles)))
         code = _source(setting, sizes, tile, dtype.name, mask, vectors, rotary)
         shared = shared_bytes(tile, head, head_v, itemsize)
-        self._whole = Launch(code, "attention", (self._across * self._pairs,), (32 * tile.warps,), shared)
-        self._launches = {1: self._whole}
-        """By the number of parts that the keys of a row are divided in."""
+        self._places = self._multiprocessors * resident(tile, shared)
+        self._whole = Launch(code, "attention", (self._blocks,), (32 * tile.warps,), shared)
         rows = -(-self._pairs * sizes.rows // COMBINED)
         self._combine = Launch(combine_source(dtype.name, head_v), "attention_combine", (rows,), (32 * COMBINED,))
         # Without any key a row is 0, whatever else holds.
@@ -236,73 +293,80 @@ class Plan:
             nan_to_zero,
         )
 
-    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+    def launch(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """Launch what the outputs ask for.  Several threads may."""
+        past_k = inputs[4]
+        assert past_k is not None
+        past, launches, values = self._last  # one look: another thread sees the old or the new
+        if launches is None or past != past_k.shape[2]:
+            parts, values = self._called(inputs)
+            launches = self._known.get(parts)
+            if launches is None:
+                launches = self._known[parts] = record(partial(self._write_down, parts), device, inputs, outputs)
+            self._last = past_k.shape[2], launches, values
+        launches((*inputs, *outputs), values)
+
+    def write_down(self, recorder: Recorder, inputs: Arrays, outputs: Arrays) -> None:
+        """The same, for arrays of these lengths alone."""
+        parts, recorder.values = self._called(inputs)
+        self._write_down(parts, recorder, inputs, outputs)
+
+    def _called(self, inputs: Arrays) -> tuple[int, tuple[int, ...]]:
+        """The number of parts of a call, and its values, as Length has them."""
         past_k = inputs[4] if len(inputs) > 4 else None
         past = 0 if past_k is None else past_k.shape[2]
-        length, launches = self._repeated  # one look: another thread sees the old pair or the new
-        if launches is None or length != past:
-            if past != self._last:
-                self._last = past
-                return self._work_out(device, inputs, outputs)
-            launches = record(self._work_out, device, inputs, outputs)
-            self._repeated = past, launches
-        return launches(device, inputs, outputs)
+        total = past + self._sizes.k.rows
+        parts = splits(self._blocks, total, self._tile, self._places) if self._wanted else 1
+        batch, head, row, key, more = self._mask
+        told = total + more
+        apart = told if key else 1  # rows of a mask
+        copied = self._keys.counts(past) if self._keys is not None else (0, 0)
+        copied_values = self._values.counts(past) if self._values is not None else (0, 0)
+        cached = (total, 0) if self._from_present else (past, total - past)
+        return parts, (
+            *(batch * apart, head * apart, row * apart, key, told),
+            *(*cached, past, *copied, *copied_values, total),
+        )
 
-    def _work_out(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+    def _write_down(self, parts: int, recorder: Recorder, inputs: Arrays, outputs: Arrays) -> None:
         given, made = filled(inputs, INPUTS), filled(outputs, OUTPUTS)
         _, k, v, _, past_k, past_v, _, _, *angles = given
         _, present_k, present_v = made
-        past = 0 if past_k is None else past_k.shape[2]
         assert k is not None
         assert v is not None
         if self._keys is not None and present_k is not None:
-            self._keys(device, past_k, past, k, present_k, angles)
+            self._keys.behind(recorder, "keys", past_k, k, present_k, angles)
         if self._values is not None and present_v is not None:
-            self._values(device, past_v, past, v, present_v, (None, None, None))
+            self._values.behind(recorder, "values", past_v, v, present_v, (None, None, None))
         if not self._wanted:
             return
-        total = past + self._sizes.k.rows
-        parts = splits(self._across * self._pairs, total, self._tile, self._multiprocessors)
-        partial = 4 * self._pairs * self._sizes.rows * parts * (self._head_v + 2) if parts > 1 else 0
-        count = self._turned + partial
-        with device.scratch(count) if count else _NOTHING as memory:
+        parted = 4 * self._pairs * self._sizes.rows * parts * (self._head_v + 2) if parts > 1 else 0
+        count = self._turned + parted
+        with recorder.scratch(count) if count else _NOTHING as memory:
             keys: Array = k
             if memory is not None and self._turn is not None:
                 keys = Buffer(address(memory), (self._turned,), BYTES)
-                self._turn(device, None, 0, k, keys, angles)
-            held = Buffer(address(memory) + self._turned, (partial,), BYTES) if memory is not None and partial else None
-            self._attend(device, given, made, keys, past, parts, held)
+                self._turn.alone(recorder, k, keys, angles)
+            held = Buffer(address(memory) + self._turned, (parted,), BYTES) if memory is not None and parted else None
+            self._attend(recorder, given, made, keys, parts, held)
 
     def _attend(
-        self,
-        device: Device,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        keys: Array,
-        past: int,
-        parts: int,
-        partial: Array | None,
+        self, recorder: Recorder, inputs: Arrays, outputs: Arrays, keys: Array, parts: int, partial: Array | None
     ) -> None:
         q, _, v, mask, past_k, past_v, lengths, sinks, *angles = inputs
         y, present_k, present_v = outputs
-        fresh = self._sizes.k.rows
-        cached = (past, fresh)
         if self._from_present:
-            past_k, past_v, cached = present_k, present_v, (past + fresh, 0)
-        told = Mask.of(mask.shape, past + fresh) if mask is not None else Mask((0, 0, 0, 0), 0)
-        launch = self._launches.get(parts)
-        if launch is None:
-            launch = self._launches[parts] = replace(self._whole, grid=(self._across * self._pairs * parts,))
-        device.launch(
-            launch,
+            past_k, past_v = present_k, present_v
+        recorder.launch(
+            replace(self._whole, grid=(self._blocks * parts,)),
             (
                 *(q, keys, v, past_k, past_v, mask, lengths, sinks, *angles, y, partial),
                 *self._steps,
                 *self._numbers,
-                *map(np.int64, told.steps),
-                *map(np.int32, (told.keys, *cached, past, parts)),
+                *(_value(f"mask_{step}", np.int64) for step in ("batch", "head", "row", "key")),
+                *(_value(each, np.int32) for each in ("mask_keys", "past", "fresh", "start")),
+                np.int32(parts),
             ),
         )
         if partial is not None:
-            device.launch(self._combine, (partial, sinks, y, *self._rows, np.int32(parts)))
+            recorder.launch(self._combine, (partial, sinks, y, *self._rows, np.int32(parts)))

@@ -9,6 +9,11 @@ from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.device.types import TYPES
 
 MOST_SPLITS = 64
+WARPS = 8
+"""Of a multiprocessor at a time at least, by their registers; see BLOCKS in attention.cu."""
+SHARED, RESERVED = 164 * 1024, 1024
+"""Bytes of shared memory of a multiprocessor of sm_80, of which later ones have more, and those that each block takes
+besides its own."""
 
 
 class Tiles(NamedTuple):
@@ -61,12 +66,17 @@ def shared_bytes(tile: Tiles, head: int, head_v: int, itemsize: int) -> int:
     return itemsize * (tile.rows * max(stride, stride_v) + tile.keys * (stride + stride_v))
 
 
-def splits(blocks: int, total: int, tile: Tiles, multiprocessors: int) -> int:
-    """Among how many blocks the keys of a row are divided: as many as fill the card, each with two tiles at least."""
-    wanted = 8 * multiprocessors // tile.warps
-    if 2 * blocks > wanted:
+def resident(tile: Tiles, shared: int) -> int:
+    """Blocks with so many bytes of shared memory that a multiprocessor runs at a time, if not more."""
+    return max(1, min(WARPS // tile.warps, SHARED // (shared + RESERVED)))
+
+
+def splits(blocks: int, total: int, tile: Tiles, places: int) -> int:
+    """Among how many blocks the keys of a row are divided: as many as run at a time on a card that has room for
+    `places` blocks, for those of a second turn would wait for all of the first; each has two tiles at least."""
+    if 2 * blocks > places:
         return 1
-    return max(1, min(wanted // max(1, blocks), total // (2 * tile.keys), MOST_SPLITS))
+    return max(1, min(places // max(1, blocks), total // (2 * tile.keys), MOST_SPLITS))
 
 
 @cache

@@ -7,17 +7,18 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from onnxfuse.errors import DependencyError, KernelError
 
 from .cublas import Cublas, found
-from .device import Argument, Array, Buffer, Launch, Source, Vendor
+from .device import Argument, Array, Buffer, Grid, Launch, Source, Vendor
+from .packed import Start
 
 if TYPE_CHECKING:
     import cupy
@@ -31,6 +32,8 @@ FRAGMENTS = Path("include/crt/mma.h")
 """A header that a toolkit has, by its folder."""
 LEAST_SCRATCH = 1 << 20
 """Bytes that a stream begins with."""
+COUNTER = 4
+"""Bytes of a counter."""
 DEFAULT_SHARED = 48 * 1024
 """Bytes of dynamic shared memory that a kernel may have without asking for more."""
 
@@ -48,7 +51,8 @@ class Cuda:
         module = _cupy()
         self.multiprocessors = _multiprocessors(int(module.cuda.runtime.getDevice()))
         self._stream = module.cuda.Stream.from_external(_Stream(stream))
-        self._scratch = _scratch(int(module.cuda.runtime.getDevice()), stream)
+        own = (int(module.cuda.runtime.getDevice()), stream)
+        self._scratch, self._counters = _scratch(*own), _scratch(*own, zeros=True)
 
     @property
     def vendor(self) -> Vendor | None:
@@ -68,36 +72,87 @@ class Cuda:
         except _cupy().cuda.driver.CUDADriverError as error:
             raise KernelError(f"{launch}: launch of {grid} blocks of {launch.block}: {error}") from None
 
-    def number(self, value: np.generic) -> Any:
-        """A number that many launches have, in CuPy's own form: a third of a launch is to make these."""
-        scalar = _ready()[-1]
-        return value if scalar is np.generic else scalar(value)
+    def starter(self, launch: Launch) -> Start:
+        """What launches a kernel again and again on arguments that are packed; see packed.py.
 
-    @contextmanager
-    def scratch(self, count: int) -> Iterator[Buffer]:
+        Raises KernelError as `launch` does."""
+        module = _cupy()
+        kernel = _kernel(launch.source, launch.entry)
+        if launch.shared > DEFAULT_SHARED:
+            _allow(launch.source, launch.entry, launch.shared)
+        start, refused = module.cuda.driver.launchKernel, module.cuda.driver.CUDADriverError
+        stream = self._stream
+        entry, place = int(kernel.kernel.ptr), int(stream.ptr)
+        (_, *yz), block = _three(launch.grid), _three(launch.block)
+        rest = (*yz, *block, launch.shared, place)
+
+        def begin(table: int, blocks: int) -> None:
+            try:
+                start(entry, blocks, *rest, table, 0)
+            except refused:
+                again(table, blocks)
+
+        def again(table: int, blocks: int) -> None:
+            module.cuda.runtime.memGetInfo()  # A thread has no context of CUDA's before it has asked for something.
+            try:
+                start(entry, blocks, *rest, table, 0)
+            except refused as error:
+                raise KernelError(f"{launch}: launch of {(blocks, *yz)} blocks of {launch.block}: {error}") from None
+
+        return begin
+
+    def scratch(self, count: int) -> AbstractContextManager[Buffer]:
         """Memory of the stream's own; see `Device.scratch`.  It grows outside of graph capture only: a first run with
         such sizes must come before."""
-        with self._scratch.lock:
-            yield self._scratch.of(count)
+        return _Held(self._scratch, count)
+
+    @contextmanager
+    def counters(self, count: int) -> Iterator[Buffer]:
+        """Zeros of the stream's own; see `Device.counters`.  They grow as `scratch` does."""
+        with self._counters.lock:
+            yield self._counters.of(count * COUNTER)._replace(shape=(count,), dtype=np.dtype(np.uint32))
 
 
 class _Scratch:
     """Memory that the launches of one stream use in turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, zeros: bool) -> None:
         self.lock = threading.Lock()
+        self._zeros = zeros
         self._kept: list[Any] = []
 
     def of(self, count: int) -> Buffer:
         if not self._kept or self._kept[-1].size < count:
             # Not from CuPy's pool, whose memory may have launches of other streams behind it.
-            self._kept.append(_cupy().cuda.Memory(max(LEAST_SCRATCH, 1 << (count - 1).bit_length())))
-        return Buffer(int(self._kept[-1].ptr), (count,), np.dtype(np.uint8))
+            made = _cupy().cuda.Memory(max(LEAST_SCRATCH, 1 << (count - 1).bit_length()))
+            if self._zeros:  # at once: no launch has this memory yet
+                _cupy().cuda.runtime.memset(made.ptr, 0, made.size)
+                _cupy().cuda.runtime.deviceSynchronize()
+            self._kept.append(made)
+        return Buffer(int(self._kept[-1].ptr), (count,), _BYTES)
+
+
+class _Held(NamedTuple):
+    """So many bytes of it, and nobody else's meanwhile."""
+
+    memory: _Scratch
+    size: int
+
+    def __enter__(self) -> Buffer:
+        self.memory.lock.acquire()
+        try:
+            return self.memory.of(self.size)
+        except BaseException:
+            self.memory.lock.release()
+            raise
+
+    def __exit__(self, *raised: object) -> None:
+        self.memory.lock.release()
 
 
 @cache
-def _scratch(device: int, stream: int) -> _Scratch:
-    return _Scratch()
+def _scratch(device: int, stream: int, zeros: bool = False) -> _Scratch:
+    return _Scratch(zeros)
 
 
 def prepare(source: Source, entry: str) -> None:
@@ -119,6 +174,7 @@ class _Stream:
 
 
 _NULL = np.uintp(0)
+_BYTES = np.dtype(np.uint8)
 
 
 def packed(arguments: Sequence[Argument]) -> tuple[Any, ...]:
@@ -126,19 +182,12 @@ def packed(arguments: Sequence[Argument]) -> tuple[Any, ...]:
 
     CuPy passes an int in 64 bits.
     """
-    ready = _ready()
-    # A list is made faster than what a generator gives, and most launches have some forty numbers.
-    return tuple([a if isinstance(a, ready) else _NULL if a is None else address(a) for a in arguments])
+    return tuple([a if isinstance(a, np.generic) else _NULL if a is None else address(a) for a in arguments])
 
 
-@cache
-def _ready() -> tuple[type, ...]:
-    """What is passed as it is: NumPy scalars, and what CuPy makes of each of them at each launch, were it not made."""
-    try:
-        from cupy._core._scalar import CScalar
-    except ImportError:
-        return (np.generic,)
-    return (np.generic, CScalar)
+def _three(extent: Grid) -> tuple[int, int, int]:
+    x, y, z = (*extent, 1, 1)[:3]
+    return x, y, z
 
 
 def address(array: Array) -> int:

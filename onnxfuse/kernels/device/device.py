@@ -215,3 +215,8 @@ class Device(Protocol):
         No other launch has them until the block ends.  They are never given back: a captured CUDA graph may use them
         for as long as it lives.  One block at a time.
         """
+
+    def counters(self, count: int) -> AbstractContextManager[Array]:
+        """At least `count` unsigned integers of 32 bits, all 0, which launches within the `with` block leave as 0.
+
+        Else as `scratch`."""

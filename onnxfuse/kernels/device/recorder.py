@@ -31,3 +31,7 @@ class Recorder:
     def scratch(self, count: int) -> Iterator[Buffer]:
         self.scratched = max(self.scratched, count)
         yield Buffer(ADDRESS, (count,), np.dtype(np.uint8))
+
+    @contextmanager
+    def counters(self, count: int) -> Iterator[Buffer]:
+        yield Buffer(ADDRESS, (count,), np.dtype(np.uint32))

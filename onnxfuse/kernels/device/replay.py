@@ -1,16 +1,24 @@
-"""Launches that are worked out once: what a kernel does on the host for each node and call is a look-up."""
+"""Launches that are worked out once: what a kernel does on the host for each node and call is a look-up.
+
+Arrays are told apart by shape, element type and alignment, and their addresses written where the launches want them.
+Numbers that differ from call to call (the length of a cache) are values: `record` is told which these are, and
+`Launches` takes them with the arrays.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from onnxfuse.errors import KernelError
+
 from .access import ACCESS
 from .device import Argument, Array, Buffer, Device, Launch, address
+from .packed import Packed, Start
 
 KNOWN = 512
 """Combinations of arrays that a kernel remembers; past that it begins anew."""
@@ -18,95 +26,183 @@ SCRATCH = 1 << 60
 """Where scratch memory seems to begin while launches are written down: on a multiple of whatever it may have to be."""
 
 Arrays = Sequence[Array | None]
-Launching = Callable[[Device, Arrays, Arrays], None]
-_NOTHING = nullcontext()
 
 
-class _Part(NamedTuple):
-    """Memory within that of the scratch, `offset` bytes from its beginning."""
+class Place(NamedTuple):
+    """An argument that a call gives: an array by its number, or memory within that of the scratch."""
 
-    offset: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    number: int
+    offset: int = 0
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] = np.dtype(np.uint8)
 
-    def of(self, memory: Array) -> Buffer:
+    def of(self, arrays: Arrays) -> Array | None:
+        if self.number >= 0:
+            return arrays[self.number]
+        memory = arrays[-1]
+        assert memory is not None
         return Buffer(address(memory) + self.offset, self.shape, self.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class _Repeated:
-    """A launch; `arguments` has None for arrays and parts of scratch memory, whose places and numbers are apart."""
+class Value(NamedTuple):
+    """A whole number that a call gives as its value of this number, and the type in which a kernel takes it."""
 
+    number: int
+    type: type[np.generic]
+
+
+class _Repeated(NamedTuple):
     launch: Launch
-    arguments: list[Argument]
-    arrays: tuple[tuple[int, int], ...]
-    parts: tuple[tuple[int, _Part], ...]
+    arguments: tuple[np.generic | Place | Value | None, ...]
+    blocks: int | None
+    """The value that is the number of blocks, if one is."""
 
 
-@dataclass(slots=True)
 class Launches:
-    """The launches of one call, to be repeated.  Their last array is scratch memory, of `scratch` bytes if any."""
+    """The launches of one call on one device, to be repeated with other arrays of the same shapes, types and alignment.
 
-    launches: list[_Repeated] = field(default_factory=list)
-    scratch: int = 0
+    It may be called from several threads at a time.
+    """
 
-    def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
-        """On other arrays of the same shapes, types and alignment, on a device of the same kind."""
-        with device.scratch(self.scratch) if self.scratch else _NOTHING as memory:
-            arrays = (*inputs, *outputs, memory)
-            for one in self.launches:
-                arguments = one.arguments.copy()
-                for at, number in one.arrays:
-                    arguments[at] = arrays[number]
-                for at, part in one.parts:
-                    assert memory is not None
-                    arguments[at] = part.of(memory)
-                device.launch(one.launch, arguments)
+    def __init__(self, device: Device, launches: Sequence[_Repeated], scratch: int = 0) -> None:
+        self._device, self._launches, self._scratch = device, launches, scratch
+        self._blocks = [one.launch.grid[0] for one in launches]
+        self._varying = [  # of a launch and of the value that is its number of blocks
+            (at, one.blocks) for at, one in enumerate(launches) if one.blocks is not None
+        ]
+        places = [a for one in launches for a in one.arguments if isinstance(a, Place)]
+        self._arrays = sorted({p.number for p in places if p.number >= 0})
+        self._parts = sorted({p.offset for p in places if p.number < 0})
+        self._packed: Packed | None = None
+
+    def __call__(self, arrays: Arrays, values: Sequence[int] = ()) -> None:
+        """On the inputs and outputs of a call."""
+        if self._packed is None:
+            starter: Callable[[Launch], Start] | None = getattr(self._device, "starter", None)
+            if starter is None:
+                self._one_by_one(arrays, values)
+                return
+            self._packed = self._pack(starter, len(values))
+        blocks = self._blocks
+        if self._varying and values:
+            blocks = blocks.copy()
+            for at, number in self._varying:
+                blocks[at] = values[number]
+        try:
+            pointers = [arrays[number].pointer for number in self._arrays]  # type: ignore[union-attr]
+        except AttributeError:
+            pointers = [0 if (a := arrays[number]) is None else address(a) for number in self._arrays]
+        if not self._scratch:
+            self._packed(blocks, pointers, values)
+            return
+        with self._device.scratch(self._scratch) as memory:
+            first = address(memory)
+            pointers += [first + offset for offset in self._parts]
+            self._packed(blocks, pointers, values)
+
+    def _pack(self, starter: Callable[[Launch], Start], values: int) -> Packed:
+        addresses = len(self._arrays) + len(self._parts)
+        numbers: list[np.generic] = []
+
+        def place(argument: np.generic | Place | Value | None) -> int:
+            if isinstance(argument, Value):
+                return addresses + argument.number
+            if isinstance(argument, Place):
+                if argument.number >= 0:
+                    return self._arrays.index(argument.number)
+                return len(self._arrays) + self._parts.index(argument.offset)
+            numbers.append(np.uint64(0) if argument is None else argument)
+            return addresses + values + len(numbers) - 1
+
+        tables = [[place(argument) for argument in one.arguments] for one in self._launches]
+        return Packed([starter(one.launch) for one in self._launches], tables, addresses, values, numbers)
+
+    def _one_by_one(self, arrays: Arrays, values: Sequence[int]) -> None:
+        if not self._scratch:
+            self._launch((*arrays, None), values)
+            return
+        with self._device.scratch(self._scratch) as memory:
+            self._launch((*arrays, memory), values)
+
+    def _launch(self, arrays: Arrays, values: Sequence[int]) -> None:
+        for launch, given, blocks in self._launches:
+            arguments = [
+                a.of(arrays) if isinstance(a, Place) else a.type(values[a.number]) if isinstance(a, Value) else a
+                for a in given
+            ]
+            if blocks is not None:
+                launch = replace(launch, grid=(values[blocks], *launch.grid[1:]))
+            self._device.launch(launch, arguments)
 
 
-class _Recorder:
+class Recorder:
     """A device that writes down what it is asked to launch."""
 
     vendor = None
 
     def __init__(self, multiprocessors: int, arrays: Arrays) -> None:
         self.multiprocessors = multiprocessors
-        self.plan = Launches()
+        self.launches: list[_Repeated] = []
+        self.scratched = 0
+        self.values: Sequence[int] = ()
+        """What a call would give, where all of it stays as it is."""
         self._places = {id(array): i for i, array in enumerate(arrays)}
         self._memory: list[Buffer] = []
 
-    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
-        kept: list[Argument] = [a if isinstance(a, np.generic) else None for a in arguments]
-        arrays, parts = list[tuple[int, int]](), list[tuple[int, _Part]]()
-        for at, given in enumerate(arguments):
-            if given is None or isinstance(given, np.generic):
-                continue
-            known = self._places.get(id(given))
-            if known is None:
-                parts.append((at, _Part(address(given) - SCRATCH, given.shape, given.dtype)))
-            else:
-                arrays.append((at, known))
-        self.plan.launches.append(_Repeated(launch, kept, tuple(arrays), tuple(parts)))
+    def launch(self, launch: Launch, arguments: Sequence[Argument | Value], blocks: Value | None = None) -> None:
+        """See `Device.launch`; arguments, and the number of blocks, may be what calls give."""
+        if blocks is not None and self.values:
+            launch, blocks = replace(launch, grid=(self.values[blocks.number], *launch.grid[1:])), None
+        kept = tuple(self._kept(argument) for argument in arguments)
+        self.launches.append(_Repeated(launch, kept, None if blocks is None else blocks.number))
+
+    def _kept(self, given: Argument | Value) -> np.generic | Place | Value | None:
+        if given is None or isinstance(given, np.generic):
+            return given
+        if isinstance(given, Value):
+            return given.type(self.values[given.number]) if self.values else given
+        known = self._places.get(id(given))
+        return Place(-1, address(given) - SCRATCH, given.shape, given.dtype) if known is None else Place(known)
 
     @contextmanager
     def scratch(self, count: int) -> Iterator[Buffer]:
         memory = Buffer(SCRATCH, (count,), np.dtype(np.uint8))
         self._memory.append(memory)  # An id is a thing's own while it lives.
-        self._places[id(memory)] = -1
-        self.plan.scratch = max(self.plan.scratch, count)
+        self.scratched = max(self.scratched, count)
         yield memory
 
+    def counters(self, count: int) -> AbstractContextManager[Array]:
+        """None: a kernel that counts works out its launches each time."""
+        raise KernelError(f"{count} counters in launches that are to be repeated")
 
-def record(launch: Launching, device: Device, inputs: Arrays, outputs: Arrays) -> Launches:
+
+Writing = Callable[[Recorder, Arrays, Arrays], None]
+"""Launches on a device what inputs and outputs ask for; what it does depends on their shapes, types and alignment."""
+
+
+def record(launch: Writing, device: Device, inputs: Arrays, outputs: Arrays) -> Launches:
     """What `launch(device, inputs, outputs)` would launch; nothing is."""
     # One array may stand in two places, but not the next time.
     stands = [None if a is None else Buffer(address(a), a.shape, a.dtype) for a in (*inputs, *outputs)]
-    recorder = _Recorder(device.multiprocessors, stands)
+    recorder = Recorder(device.multiprocessors, stands)
     launch(recorder, stands[: len(inputs)], stands[len(inputs) :])
-    if number := getattr(device, "number", None):
-        for one in recorder.plan.launches:
-            one.arguments[:] = [a if a is None else number(a) for a in one.arguments]
-    return recorder.plan
+    return Launches(device, recorder.launches, recorder.scratched)
+
+
+Key = tuple[object, ...]
+
+
+def key_of(device: Device, inputs: Arrays, arrays: Arrays) -> Key:
+    """What launches depend on; `arrays` are the inputs and the outputs behind them."""
+    # Devices are told apart by identity: what is packed starts on one of them.
+    return (
+        device,
+        len(inputs),
+        *[
+            None if a is None else (a.shape, a.dtype.num, (a.pointer if type(a) is Buffer else address(a)) % ACCESS)
+            for a in arrays
+        ],
+    )
 
 
 class Replay:
@@ -115,21 +211,17 @@ class Replay:
     It may be called from several threads at a time.
     """
 
-    def __init__(self, launch: Launching) -> None:
+    def __init__(self, launch: Writing) -> None:
         self._launch = launch
-        self._known: dict[tuple[object, ...], Launches] = {}
+        self._known: dict[Key, Launches] = {}
 
     def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
-        key = (
-            type(device),
-            device.multiprocessors,
-            len(inputs),
-            *[None if a is None else (a.shape, a.dtype.num, address(a) % ACCESS) for a in (*inputs, *outputs)],
-        )
+        arrays = (*inputs, *outputs)
+        key = key_of(device, inputs, arrays)
         known = self._known.get(key)
         if known is None:
             known = record(self._launch, device, inputs, outputs)
             if len(self._known) >= KNOWN:
                 self._known.clear()
             self._known[key] = known
-        known(device, inputs, outputs)
+        known(arrays)

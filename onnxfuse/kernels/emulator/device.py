@@ -131,6 +131,14 @@ class Emulated:
         yield memory[start : start + count]
 
     @contextmanager
+    def counters(self, count: int) -> Iterator[NDArray[np.uint32]]:
+        """Zeros; see `Device.counters`.  Raises KernelError if launches leave anything else."""
+        memory = np.zeros(count, np.uint32)
+        yield memory
+        if memory.any():
+            raise KernelError(f"counter {np.flatnonzero(memory)[0]} of {count} is not 0 again")
+
+    @contextmanager
     def fresh(self, *outputs: Array) -> Iterator[None]:
         """Within it these arrays are poisoned and count as never written; at its end all must have been written.
 

@@ -49,7 +49,7 @@ from onnxfuse.system.cache_folder import cache_folder
 TILED, VENDOR, CUBLASLT = "tiled", "vendor", "cublaslt"
 FORMS = (TILED, VENDOR, CUBLASLT)
 VARIABLE = "ONNXFUSE_PRODUCT"
-LAUNCHING = ("gated", "gemm", "members", "parts", "plan", "siblings", "source", "tiles")
+LAUNCHING = ("gated", "gemm", "members", "parts", "plan", "reduced", "siblings", "source", "tiles")
 """Modules of the kernels' host side."""
 SCHEMA = 3
 """Of the file, and of the way to measure: verdicts of another are not looked at."""
@@ -98,7 +98,7 @@ def _bucket(size: int) -> int:
 @cache
 def _digest() -> str:
     """What verdicts on our kernels depend on: their text, and that of what chooses tiles and launches them."""
-    kinds = ("gemm", "gemm_epilogue", "gemm_gated", "gemm_region", "gemm_siblings")
+    kinds = ("gemm", "gemm_epilogue", "gemm_gated", "gemm_region", "gemm_rows", "gemm_siblings")
     files = [Source.file(f"{kind}.cu").text for kind in kinds]
     files += [Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in LAUNCHING]
     return hashlib.sha256("".join(files).encode()).hexdigest()[:8]

@@ -28,9 +28,7 @@ from onnxfuse.kernels.pointwise.expressions.values import Value, aligned
 from onnxfuse.kernels.pointwise.expressions.values import source as array
 from onnxfuse.kernels.pointwise.loops import bytes_read, reached
 from onnxfuse.kernels.rows.places import Matrix, PlaceError, places
-
-PRODUCTS = frozenset(("MatMul", "Gemm"))
-"""Ops that are products."""
+from onnxfuse.model.op_traits import MATRIX_PRODUCTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class Operand:
 
 
 @dataclass
-class _Product(Matrix):
+class Multiplied(Matrix):
     """The product of a body, once it is met, and the matrix that it makes."""
 
     inputs: Sequence[TensorType] = ()
@@ -132,13 +130,15 @@ def product(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], output
 
     Raises KernelError where they are anything else."""
     scalars = Scalars()
-    made = _Product(scalars, inputs=list(inputs.values()))
+    made = Multiplied(scalars, inputs=list(inputs.values()))
     given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
     names = [name for node in nodes for name in node.output if name]
-    values = dict(zip(names, trace(scalars, nodes, given, names, dict.fromkeys(PRODUCTS, made.meet)), strict=True))
+    values = dict(
+        zip(names, trace(scalars, nodes, given, names, dict.fromkeys(MATRIX_PRODUCTS, made.meet)), strict=True)
+    )
     if made.a is None or made.b is None:
         raise KernelError("no node is a product")
-    found = places(made, PRODUCTS, nodes, values)
+    found = places(made, MATRIX_PRODUCTS, nodes, values)
     stores: list[Stored] = []
     for k, name in enumerate(outputs):
         if name:

@@ -17,23 +17,16 @@ import numpy as np
 from onnx import FunctionProto, NodeProto
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.access import ACCESS, vector_of
-from onnxfuse.kernels.device.device import (
-    Array,
-    Device,
-    Launch,
-    Product,
-    TensorType,
-    address,
-    nbytes,
-)
+from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.device import Array, Device, Launch, Product, TensorType, Vendor, nbytes
 from onnxfuse.kernels.device.kernel import REAL, Signature, Work
 from onnxfuse.kernels.device.products import result
-from onnxfuse.kernels.device.replay import KNOWN
+from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
-from .autotune import TILED, VENDOR, Class, choose
+from .autotune import VENDOR, Class
+from .forms import Forms, Products, Run
 from .members import Gate, gate_of, result_type
 from .parts import span
 from .plan import MOST_BLOCKS
@@ -65,6 +58,12 @@ def spans(own: Gate, a: TensorType, b: TensorType) -> list[tuple[int, int]]:
     return [span(part, columns, len(a.shape)) for part in own.parts]
 
 
+def gated_types(own: Gate, inputs: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
+    """The type of a gate's result."""
+    a, b = inputs[own.a], inputs[own.b]
+    return (TensorType(a.dtype, (*a.shape[:-1], spans(own, a, b)[0][1])),)
+
+
 class Gated:
     """One node; `kernels.of_region` makes the class of a function."""
 
@@ -74,35 +73,28 @@ class Gated:
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         self._gates: dict[tuple[TensorType | None, ...], Gate] = {}
-        self._plans: dict[tuple[object, ...], _Plan | None] = {}
+        self._run = Products(self._forms)
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-        own, types = self._gate(inputs), named(self.signature, inputs)
-        a, b = types[own.a], types[own.b]
-        return (TensorType(a.dtype, (*a.shape[:-1], spans(own, a, b)[0][1])),)
+        return gated_types(self._gate(inputs), named(self.signature, inputs))
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        given = [array for array in (*inputs, *outputs) if array is not None]
-        key = (device.multiprocessors, *((x.shape, x.dtype.num, address(x) % ACCESS) for x in given))
-        if key not in self._plans:
-            if len(self._plans) >= KNOWN:
-                self._plans.clear()
-            self._plans[key] = self._planned(device.multiprocessors, inputs, outputs)
-        made, y = self._plans[key], outputs[0]
-        if made is None or y is None:
-            return
-        arrays = dict(zip(self.body.input, inputs, strict=True))
-        a, b, c = (arrays[name] for name in made.names)
-        vendor = device.vendor
+        self._run(device, inputs, outputs)
 
-        def tiled() -> None:
-            device.launch(made.tiled, [a, b, c, y, *made.sizes])
+    def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
+        made = self._planned(device.multiprocessors, inputs, outputs)
+        if made is None:
+            return None
 
-        forms = {TILED: tiled}
-        if vendor is not None:
-            arrays[self.body.output[0]] = y
-            forms[VENDOR] = lambda: made.apart.run(device, vendor, arrays)
-        choose(vendor, made.which, forms)
+        def tiled(device: Device, inputs: Arrays, outputs: Arrays) -> None:
+            arrays = dict(zip(self.body.input, inputs, strict=True))
+            device.launch(made.tiled, [*(arrays[name] for name in made.names), outputs[0], *made.sizes])
+
+        def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
+            arrays = dict(zip((*self.body.input, *self.body.output), (*inputs, *outputs), strict=True))
+            return {VENDOR: lambda: made.apart.run(device, vendor, arrays)}
+
+        return Forms(made.which, record(tiled, device, inputs, outputs), others)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         types, own = named(self.signature, inputs), self._gate(inputs)

@@ -20,13 +20,14 @@ from typing import Any, ClassVar
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device import cublaslt
-from onnxfuse.kernels.device.access import ACCESS, vector_of
-from onnxfuse.kernels.device.device import After, Array, Device, Product, TensorType, address, nbytes
+from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.device import After, Array, Device, Product, TensorType, Vendor, nbytes
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.products import multiplications, products, result
-from onnxfuse.kernels.device.replay import KNOWN
+from onnxfuse.kernels.device.replay import Arrays, record
 
-from .autotune import CUBLASLT, TILED, VENDOR, Class, choose
+from .autotune import CUBLASLT, VENDOR, Class
+from .forms import Forms, Products, Run
 from .plan import Pass, Plan, Result, Vectors, plan
 from .source import Attributes, epilogue
 
@@ -57,7 +58,7 @@ class FusedMatMul:
         if other:
             raise KernelError(f"{self.signature.op} has no attribute {min(other)}")
         epilogue(self.signature.op, self.attributes, True, True)
-        self._plans: dict[tuple[object, ...], tuple[Plan, Class] | None] = {}
+        self._run = Products(self._forms)
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         a, b, bias, residual = _four(inputs)
@@ -75,40 +76,30 @@ class FusedMatMul:
         return (TensorType(a.dtype, shape),)
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        self._run(device, inputs, outputs)
+
+    def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
         a, b, bias, residual = _four(inputs)
         y = outputs[0]
-        if a is None or b is None or y is None:
-            return
-        arrays: dict[str, Array | None] = {"a": a, "b": b, "bias": bias, "residual": residual, "y": y}
-        key = (
-            device.multiprocessors,
-            *[None if x is None else (x.shape, x.dtype.num, address(x) % ACCESS) for x in arrays.values()],
-        )
-        if key not in self._plans:
-            if len(self._plans) >= KNOWN:
-                self._plans.clear()
-            self._plans[key] = self._planned(device.multiprocessors, a, b, bias, residual, y)
-        found = self._plans[key]
+        found = None if a is None or y is None else self._planned(device.multiprocessors, a, b, bias, residual, y)
         if found is None:
-            return
+            return None
         made, which = found
 
-        def run(one: Pass, sums: Array | None = None) -> None:
-            given = [sums if name == "sums" else arrays[name] for name in one.arrays]
-            device.launch(one.launch, [*given, *one.scalars])
-
-        def tiled() -> None:
+        def tiled(device: Device, inputs: Arrays, outputs: Arrays) -> None:
             with device.scratch(made.scratch) if made.scratch else nullcontext() as sums:
                 for one in made.tiled:
-                    run(one, sums)
+                    _pass(device, one, inputs, outputs, sums)
 
-        forms, vendor = {TILED: tiled}, device.vendor
-        if vendor is not None:
+        def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
+            a, b, bias, residual = _four(inputs)
+            y = outputs[0]
+            assert y is not None
 
             def vendors() -> None:
                 for product in made.products:
                     vendor.product(product, a, b, y)
-                run(made.after)
+                _pass(device, made.after, inputs, outputs)
 
             def fused() -> None:
                 after = After(bias, residual, self.activation)
@@ -116,10 +107,12 @@ class FusedMatMul:
                     for product in made.products:
                         vendor.fused(product, a, b, y, after, workspace)
 
-            forms[VENDOR] = vendors
+            forms: dict[str, Run] = {VENDOR: vendors}
             if which.epilogue and vendor.fuses(self.activation, a.dtype):
                 forms[CUBLASLT] = fused
-        choose(vendor, which, forms)
+            return forms
+
+        return Forms(which, record(tiled, device, inputs, outputs), others)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         a, b, bias, residual = _four(inputs)
@@ -173,6 +166,11 @@ class FusedMatMul:
         if residual is not None and math.prod(residual.shape) != math.prod(y.shape):
             return ""
         return cublaslt.name(self.activation, bias is not None, residual is not None)
+
+
+def _pass(device: Device, one: Pass, inputs: Arrays, outputs: Arrays, sums: Array | None = None) -> None:
+    given = dict(zip(("a", "b", "bias", "residual"), _four(inputs), strict=True)) | {"y": outputs[0], "sums": sums}
+    device.launch(one.launch, [*(given[name] for name in one.arrays), *one.scalars])
 
 
 def _four(given: Sequence[Any]) -> tuple[Any, Any, Any, Any]:

@@ -6,7 +6,7 @@ few tiles.  "vendor" is the vendor's product into memory that is thrown away, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -15,21 +15,35 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import FunctionProto, NodeProto
 
-from onnxfuse.kernels.device.access import ACCESS, vector_of
-from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, Product, Source, TensorType, address, nbytes
+from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.device import (
+    Array,
+    Buffer,
+    Device,
+    Launch,
+    Product,
+    Source,
+    TensorType,
+    Vendor,
+    address,
+    nbytes,
+)
 from onnxfuse.kernels.device.kernel import Kernel, Signature, Work
 from onnxfuse.kernels.device.products import multiplications, products
-from onnxfuse.kernels.device.replay import KNOWN
+from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.device.types import TYPES
 from onnxfuse.kernels.rows.region import Region, named
 from onnxfuse.kernels.rows.region import planned as loops
+from onnxfuse.model.op_traits import MATRIX_PRODUCTS
 
-from .autotune import TILED, VENDOR, Class, choose
-from .epilogue import PRODUCTS, Traced, product
-from .gated import Gated, gate
+from .autotune import VENDOR, Class
+from .epilogue import Traced, product
+from .forms import Forms, Products, Run
+from .gated import Gated, gate, gated_types
 from .members import is_family, is_gate
 from .plan import BLOCKS, SUM, THREADS, Vectors, partial_sums
-from .siblings import Siblings, family
+from .reduced import ReducedProduct, is_reduced, reduced
+from .siblings import Siblings, family, family_types
 from .source import defines
 from .tiles import Tile, divide
 
@@ -83,9 +97,15 @@ class _Plan:
     vectors: Vectors
     multiprocessors: int
 
-    def tiled(self, device: Device, a: Array, b: Array, others: Sequence[Any]) -> None:
+    def others(self, inputs: Arrays, outputs: Arrays) -> list[Any]:
+        """What the launches are given besides the operands."""
+        traced = self.traced
+        return [*(inputs[k] for k in traced.inputs), *(outputs[k] for k in traced.outputs), *traced.carried.values]
+
+    def tiled(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """Our own product."""
         one, traced = self.products[0], self.traced
+        (a, b), others = _operands(traced, inputs), self.others(inputs, outputs)
         name, itemsize = traced.dtype.name, traced.dtype.itemsize
         division = divide(itemsize, one.m, one.n, one.k, one.batch, self.multiprocessors)
         if division.splits > 1:
@@ -104,10 +124,10 @@ class _Plan:
             sizes = (np.int32(each.m), np.int32(each.n), np.int32(each.k), np.float32(each.scale))
             device.launch(launch, [a, b, *others, *sizes, *map(np.int64, steps)])
 
-    def vendors(self, device: Device, a: Array, b: Array, others: Sequence[Any]) -> None:
+    def vendors(self, device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> None:
         """The vendor's product, and a pass over it."""
-        vendor, traced = device.vendor, self.traced
-        assert vendor is not None
+        traced = self.traced
+        (a, b), others = _operands(traced, inputs), self.others(inputs, outputs)
         shape = (traced.rows, traced.columns)
         with device.scratch(prod(shape) * traced.dtype.itemsize) as memory:
             y = Buffer(address(memory), shape, traced.dtype)
@@ -133,7 +153,7 @@ class ProductRegion:
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         self._traced: dict[Any, Traced] = {}
-        self._plans: dict[Any, _Plan] = {}
+        self._run = Products(self._forms)
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         return self._of(tuple(inputs), (True,) * len(self.body.output)).types
@@ -148,26 +168,19 @@ class ProductRegion:
         )
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        self._run(device, inputs, outputs)
+
+    def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
         types = tuple(None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs)
-        wanted = tuple(y is not None for y in outputs)
-        traced = self._of(types, wanted)
+        traced = self._of(types, tuple(y is not None for y in outputs))
         if not traced.rows * traced.columns:
-            return
-        a, b = inputs[traced.a.number], inputs[traced.b.number]
-        assert a is not None
-        assert b is not None
-        key = (device.multiprocessors, types, wanted, address(a) % ACCESS, address(b) % ACCESS)
-        if key not in self._plans:
-            if len(self._plans) >= KNOWN:
-                self._plans.clear()
-            self._plans[key] = _planned(device.multiprocessors, traced, a, b)
-        plan = self._plans[key]
-        arrays = [*(inputs[k] for k in traced.inputs), *(outputs[k] for k in traced.outputs)]
-        others = [*arrays, *traced.carried.values]
-        forms: dict[str, Callable[[], None]] = {TILED: lambda: plan.tiled(device, a, b, others)}
-        if device.vendor is not None:
-            forms[VENDOR] = lambda: plan.vendors(device, a, b, others)
-        choose(device.vendor, plan.which, forms)
+            return None
+        plan = _planned(device.multiprocessors, traced, *_operands(traced, inputs))
+
+        def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
+            return {VENDOR: lambda: plan.vendors(device, vendor, inputs, outputs)}
+
+        return Forms(plan.which, record(plan.tiled, device, inputs, outputs), others)
 
     def _of(self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...]) -> Traced:
         key = (inputs, wanted)
@@ -178,6 +191,13 @@ class ProductRegion:
             names = [name if asked else "" for name, asked in zip(self.body.output, wanted, strict=True)]
             self._traced[key] = product(list(self.body.node), types, names)
         return self._traced[key]
+
+
+def _operands(traced: Traced, inputs: Arrays) -> tuple[Array, Array]:
+    a, b = inputs[traced.a.number], inputs[traced.b.number]
+    assert a is not None
+    assert b is not None
+    return a, b
 
 
 def _planned(multiprocessors: int, traced: Traced, a: Array, b: Array) -> _Plan:
@@ -197,14 +217,24 @@ def base(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> type[Kernel]:
     """The class that runs a body."""
     if is_family(nodes):
         return Gated if is_gate(outputs) else Siblings
-    return ProductRegion if any(node.op_type in PRODUCTS for node in nodes) else Region
+    if is_reduced(nodes):
+        return ReducedProduct
+    return ProductRegion if any(node.op_type in MATRIX_PRODUCTS for node in nodes) else Region
 
 
-def planned(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> int:
-    """How many launches a body is, whatever is in it.  Raises KernelError for what no kernel computes."""
+def planned(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[tuple[TensorType, ...], int]:
+    """The types of the outputs of a body, whatever is in it, and how many launches it is.  Raises KernelError for what
+    no kernel computes."""
     own = base(nodes, outputs)
     if own is Region:
-        return len(loops(nodes, inputs, outputs)[1])
-    by: Callable[..., object] = {ProductRegion: product, Gated: gate, Siblings: family}[own]
-    by(nodes, inputs, outputs)
-    return 1
+        types, launched = loops(nodes, inputs, outputs)
+        return types, len(launched)
+    if own is Gated:
+        return gated_types(gate(nodes, inputs, outputs), inputs), 1
+    if own is Siblings:
+        return family_types(family(nodes, inputs, outputs), inputs), 1
+    if own is ReducedProduct:
+        return reduced(nodes, inputs, outputs)[0], 1
+    return product(nodes, inputs, outputs).types, 1

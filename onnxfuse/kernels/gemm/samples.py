@@ -12,6 +12,8 @@ from onnxfuse.kernels.device.types import DTYPES
 from .epilogue import product
 from .gemm import FusedMatMul
 from .plan import Vectors
+from .reduced import reduced
+from .reduced import source as product_rows
 from .region import after as after_product
 from .region import tiled
 from .source import epilogue, finish, gated, gemm, partial, siblings
@@ -43,6 +45,7 @@ def samples() -> Iterable[tuple[str, Source]]:
     family = (biased, bare, biased, gate)
     for dtype, tiles, vector in (("float32", FLOAT, 4), ("float16", HALF, 8)):
         yield from _regions(dtype, tiles, vector)
+        yield from _rows(dtype, tiles, vector)
         vectors = Vectors(vector, vector, vector)
         for where, tile in zip(WHERE, tiles, strict=True):
             for transposed in (False, True):
@@ -65,6 +68,28 @@ REGION = """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (a, b, c, z) =
     p = MatMul(a, b) s = Add(p, c) g = Gelu(s) m = Mul(g, z) n = Constant<value = int64[4] {8, 512, 12, 64}>()
     r = Reshape(m, n) y = Transpose<perm = [0, 2, 1, 3]>(r) }"""
 """A product with a bias, an activation, a further operand, and its heads apart."""
+
+
+ROWS = """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (a, b, c, z, g, h) => (y, s) {
+    p = MatMul(a, b) q = Add(p, c) s = Add(q, z) y = LayerNormalization(s, g, h) }"""
+"""A product with its bias, a residual sum and the normalization of that."""
+SCALED = """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (a, b, z, g) => (y, s) {
+    p = MatMul(a, b) s = Add(p, z) q = Mul(s, s) n = Constant<value = int64[1] {-1}>() m = ReduceMean(q, n)
+    e = Constant<value = float {0.001}>() v = Add(m, e) d = Sqrt(v) r = Div(g, d) y = Mul(s, r) }"""
+"""The same by the root mean square, spelled out: behind the reduction the product is needed again."""
+
+
+def _rows(dtype: str, tiles: Sequence[Tile], vector: int) -> Iterable[tuple[str, Source]]:
+    """A product whose rows are reduced: each tile."""
+    sizes = {"a": (8, 512, 768), "b": (768, 768), "z": (8, 512, 768)}
+    for kind, text in (("normalised", ROWS), ("scaled", SCALED)):
+        body = parser.parse_function(text)
+        inputs = {n: TensorType(DTYPES[dtype], sizes.get(n, (768,))) for n in body.input}
+        own = reduced(list(body.node), inputs, list(body.output))[1]
+        assert own is not None
+        for where, tile in zip(WHERE, tiles, strict=True):
+            vectors = (vector, vector, vector)
+            yield f"Region product {kind} {dtype} {where}", product_rows(dtype, tile, False, vectors, own)
 
 
 def _regions(dtype: str, tiles: Sequence[Tile], vector: int) -> Iterable[tuple[str, Source]]:

@@ -21,23 +21,16 @@ import numpy as np
 from onnx import FunctionProto, NodeProto
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.access import ACCESS, vector_of
-from onnxfuse.kernels.device.device import (
-    Array,
-    Device,
-    Launch,
-    Product,
-    TensorType,
-    address,
-    nbytes,
-)
+from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.device import Array, Device, Launch, Product, TensorType, Vendor, nbytes
 from onnxfuse.kernels.device.kernel import REAL, Signature, Work
 from onnxfuse.kernels.device.products import result
-from onnxfuse.kernels.device.replay import KNOWN
+from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
-from .autotune import TILED, VENDOR, Class, choose
+from .autotune import VENDOR, Class
+from .forms import Forms, Products, Run
 from .members import Member, members, result_type
 from .parts import span
 from .plan import MOST_BLOCKS, Pass, Result, finish_pass
@@ -70,6 +63,16 @@ def family(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs
     return found
 
 
+def family_types(own: Sequence[Member], inputs: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
+    """The types of the results of a family."""
+    made = []
+    for each in own:
+        shape = result(inputs[each.a].shape, inputs[each.b].shape, each.transposed)
+        width = span(each.part, shape[-1], len(shape))[1]
+        made.append(TensorType(inputs[each.a].dtype, (*shape[:-1], width)))
+    return tuple(made)
+
+
 class Siblings:
     """One node; `kernels.of_region` makes the class of a function."""
 
@@ -79,52 +82,31 @@ class Siblings:
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         self._families: dict[tuple[TensorType | None, ...], list[Member]] = {}
-        self._plans: dict[tuple[object, ...], _Plan | None] = {}
+        self._run = Products(self._forms)
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-        types = named(self.signature, inputs)
-        made = []
-        for each in self._family(inputs):
-            shape = result(types[each.a].shape, types[each.b].shape, each.transposed)
-            width = span(each.part, shape[-1], len(shape))[1]
-            made.append(TensorType(types[each.a].dtype, (*shape[:-1], width)))
-        return tuple(made)
+        return family_types(self._family(inputs), named(self.signature, inputs))
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        given = (None if x is None else (x.shape, x.dtype.num, address(x) % ACCESS) for x in (*inputs, *outputs))
-        key = (device.multiprocessors, *given)
-        if key not in self._plans:
-            if len(self._plans) >= KNOWN:
-                self._plans.clear()
-            self._plans[key] = self._planned(device.multiprocessors, inputs, outputs)
-        made = self._plans[key]
-        if made is None:
-            return
-        arrays: dict[str, Array | None] = dict(zip(self.body.input, inputs, strict=True))
-        arrays |= dict(zip(self.body.output, outputs, strict=True))
-        vendor = device.vendor
+        self._run(device, inputs, outputs)
 
-        def tiled() -> None:
+    def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
+        made = self._planned(device.multiprocessors, inputs, outputs)
+        if made is None:
+            return None
+
+        def named(inputs: Arrays, outputs: Arrays) -> dict[str, Array | None]:
+            arrays = dict(zip(self.body.input, inputs, strict=True))
+            return arrays | dict(zip(self.body.output, outputs, strict=True))
+
+        def tiled(device: Device, inputs: Arrays, outputs: Arrays) -> None:
+            arrays = named(inputs, outputs)
             device.launch(made.tiled, [arrays.get(x) if isinstance(x, str) else x for x in made.arguments])
 
-        forms = {TILED: tiled}
-        if vendor is not None:
+        def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
+            return {VENDOR: lambda: made.vendors(device, vendor, named(inputs, outputs))}
 
-            def vendors() -> None:
-                if isinstance(made.separate, Apart):
-                    made.separate.run(device, vendor, arrays)
-                    return
-                for each in made.separate:
-                    a, b, bias, y = (arrays.get(name) for name in each.names)
-                    assert a is not None
-                    assert b is not None
-                    assert y is not None
-                    vendor.product(each.product, a, b, y)
-                    if each.after is not None:
-                        device.launch(each.after.launch, [y, bias, None, y, *each.after.scalars])
-
-            forms[VENDOR] = vendors
-        choose(vendor, made.which, forms)
+        return Forms(made.which, record(tiled, device, inputs, outputs), others)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         types, made = named(self.signature, inputs), self.outputs(inputs)
@@ -197,6 +179,20 @@ class _Plan:
     arguments: tuple[str | np.generic | None, ...]
     separate: tuple[_Separate, ...] | Apart
     which: Class
+
+    def vendors(self, device: Device, vendor: Vendor, arrays: Mapping[str, Array | None]) -> None:
+        """Each product by the vendor's library; `arrays` are those of the body's names."""
+        if isinstance(self.separate, Apart):
+            self.separate.run(device, vendor, arrays)
+            return
+        for each in self.separate:
+            a, b, bias, y = (arrays.get(name) for name in each.names)
+            assert a is not None
+            assert b is not None
+            assert y is not None
+            vendor.product(each.product, a, b, y)
+            if each.after is not None:
+                device.launch(each.after.launch, [y, bias, None, y, *each.after.scalars])
 
 
 def _plan(a: Array | None, each: Sequence[_One], multiprocessors: int) -> _Plan:

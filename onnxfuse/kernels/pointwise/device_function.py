@@ -47,7 +47,7 @@ def device_function(
 def _function(name: str, arguments: Sequence[tuple[str, str]], results: Sequence[tuple[str, Scalar]]) -> str:
     """A device function of scalars: (C++ type, name) of what it takes, (name, expression) of what it returns by
     reference.  Raises KernelError for an expression that depends on where it is evaluated."""
-    writer = Writer({})
+    writer = Writer({}, taken=frozenset([*(name for _, name in arguments), *(name for name, _ in results)]))
     texts = [writer.scalar(s) for _, s in results]
     if writer.divisors or writer.numbers or writer.tables:
         raise KernelError(f"{name} depends on positions, which a function of elements does not know")

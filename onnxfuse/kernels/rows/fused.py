@@ -67,7 +67,7 @@ class RowLoop:
 
 
 @dataclass
-class _Row(Matrix):
+class Reduced(Matrix):
     """The reduction of a body, once it is met, and the matrix that it reduces."""
 
     given: Value | None = None
@@ -142,7 +142,7 @@ def rows(
     """The types of the outputs of some nodes, one of which reduces rows, and the launch that computes them, none where
     they are empty; an output named "" is not wanted.  Raises KernelError."""
     scalars = Scalars()
-    row = _Row(scalars)
+    row = Reduced(scalars)
     given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
     names = [name for node in nodes for name in node.output if name]
     values = dict(zip(names, trace(scalars, nodes, given, names, dict.fromkeys(ROWS, row.meet)), strict=True))
@@ -158,7 +158,7 @@ def rows(
     return types, [_loop(row, list(inputs.values()), wanted)]
 
 
-def _loop(row: _Row, inputs: Sequence[TensorType], outputs: Mapping[int, tuple[Value, Index | None]]) -> RowLoop:
+def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tuple[Value, Index | None]]) -> RowLoop:
     """The launch for some outputs, each with the place of its elements."""
     assert row.given is not None
     read = row.given.at(coordinates(row.place, row.given.shape))
@@ -202,7 +202,7 @@ def _loop(row: _Row, inputs: Sequence[TensorType], outputs: Mapping[int, tuple[V
 
 
 def _source(
-    row: _Row,
+    row: Reduced,
     inputs: Mapping[int, str],
     read: Scalar,
     each: Sequence[Stored],

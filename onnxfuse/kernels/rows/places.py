@@ -13,7 +13,7 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.pointwise.expressions.elementwise import FORMULAS
+from onnxfuse.kernels.pointwise.expressions.elementwise import FOLDED, FORMULAS
 from onnxfuse.kernels.pointwise.expressions.index import (
     Coordinates,
     Guard,
@@ -25,12 +25,12 @@ from onnxfuse.kernels.pointwise.expressions.index import (
     variable,
 )
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
+from onnxfuse.kernels.pointwise.expressions.trace import CHOSEN
 from onnxfuse.kernels.pointwise.expressions.values import Value
+from onnxfuse.model.op_traits import RESHAPES
 
-ELEMENTWISE = frozenset("Cast CastLike Clip Gelu IsInf Max Mean Min Mod Pow Sum Where".split())
+ELEMENTWISE = CHOSEN | FOLDED.keys()
 """Ops of elements at one place, beside those that have one formula."""
-KEEPING = frozenset("Reshape Squeeze Unsqueeze Flatten".split())
-"""Ops that leave elements at their places in memory."""
 
 
 class PlaceError(KernelError):
@@ -44,6 +44,8 @@ class Matrix:
     scalars: Scalars
     rows: int = 1
     columns: int = 1
+    argument: str = "result"
+    """What device code calls the element in hand."""
 
     @property
     def row(self) -> Index:
@@ -64,7 +66,7 @@ class Matrix:
         def at(c: Coordinates, _: Guard) -> Scalar:
             if free(flat(c, shape)) != free(own):
                 raise PlaceError("what is behind needs another row's result, or another element's")
-            return self.scalars.argument("result", FLOAT)
+            return self.scalars.argument(self.argument, FLOAT)
 
         return Value(shape, dtype, at)
 
@@ -100,7 +102,7 @@ def _moved(
     place = places[0]
     if len(places) > 1 or place is None or x is None or x.size != y.size:
         return None
-    if node.op_type in KEEPING:
+    if node.op_type in RESHAPES:
         return place
     if node.op_type != "Transpose":
         return None

@@ -14,7 +14,7 @@ constexpr int THREADS = 256, BATCH = 4;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 softmax_columns(const TYPE* __restrict__ x, TYPE* __restrict__ y, long long inner, int columns) {
-    __shared__ Exponentials shared[THREADS];
+    __shared__ float peaks[THREADS], sums[THREADS];  // apart: neighbours in neighbouring banks
     const long long tiles = (inner + blockDim.x - 1) / blockDim.x;
     const long long position = blockIdx.x % tiles * blockDim.x + threadIdx.x;
     const long long first = blockIdx.x / tiles * columns * inner + position;
@@ -33,13 +33,19 @@ softmax_columns(const TYPE* __restrict__ x, TYPE* __restrict__ y, long long inne
     }
 
     const int me = threadIdx.y * blockDim.x + threadIdx.x;
-    shared[me] = own;
+    peaks[me] = own.peak;
+    sums[me] = own.sum;
     for (int half = depth / 2; half > 0; half /= 2) {
         __syncthreads();
-        if (threadIdx.y < half) shared[me].join(shared[me + half * blockDim.x]);
+        if (threadIdx.y < half) {
+            const int other = me + half * blockDim.x;
+            own.join({peaks[other], sums[other]});
+            peaks[me] = own.peak;
+            sums[me] = own.sum;
+        }
     }
     __syncthreads();
-    const float top = shared[threadIdx.x].peak, factor = norm(shared[threadIdx.x].sum);
+    const float top = peaks[threadIdx.x], factor = norm(sums[threadIdx.x]);
 
     for (int column = threadIdx.y; live && column < columns; column += depth) {
         const long long at = first + column * inner;

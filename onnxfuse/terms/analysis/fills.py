@@ -7,12 +7,13 @@ magnitude is that of activations.
 from __future__ import annotations
 
 import math
+from itertools import permutations
 
 import numpy as np
 
 from onnxfuse.model.op_traits import MODERATE
 from onnxfuse.terms.fold import value_of
-from onnxfuse.terms.term import REAL, Term, static
+from onnxfuse.terms.term import HALF, REAL, Term, static
 
 LARGEST = 1 << 24
 """Elements of a constant that are looked at; one with more may hold anything."""
@@ -60,11 +61,26 @@ class _Fills:
         match term.op:
             case "Add" | "Sum":
                 return finite > 0, infinite > 0 or finite > 1  # the sum of two overflows
+            case "Mul" if self._shrinks(term):
+                return False, infinite > 0
+            case "Max" if any(self._falls(line, of) for line, of in permutations(term.args, 2)):
+                return False, infinite == len(parts)
             case "Max":
                 return finite > 0 and all(any(low) for low in parts), infinite == len(parts)
             case "Log":
                 return finite > 0, True
         return finite > 0, infinite > 0
+
+    def _shrinks(self, term: Term) -> bool:
+        """Is this a tensor times a number, by which the lowest fill of its type comes nearer to 0 than this one?  Of
+        doubles that is float32's: exporters widen it.  Of bfloat16 half of the lowest is no longer that, either."""
+        largest = 65504.0 if term.dtype in HALF else float(np.finfo(np.float32).max)
+        numbers = [abs(a.scalar) for a in term.args if a.scalar is not None]
+        return len(term.args) == 2 and any(number * largest < -self.bound for number in numbers)
+
+    def _falls(self, line: Term, of: Term) -> bool:
+        """Is this the other term times a number that keeps it finite, and a number added?"""
+        return any(self._shrinks(part) and of in part.args for part in line.args if line.op == "Add")
 
     def _constant(self, term: Term) -> tuple[bool, bool]:
         dims = static(term.shape)

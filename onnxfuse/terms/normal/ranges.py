@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ml_dtypes
+import numpy as np
 
 from onnxfuse.model.op_traits import MONOTONOUS, NONNEGATIVE
+from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.term import Term, is_number, numpy_dtype
 
 MODERATE = 2.0**24
@@ -24,6 +26,12 @@ def moderate(number: float) -> bool:
     """May the number be multiplied in before a sum of products or after it?  Others may take one of the two out of
     range, and 0 hides that it is."""
     return 1 / MODERATE <= abs(number) <= MODERATE
+
+
+def all_moderate(term: Term) -> bool:
+    """Is each element of a constant `moderate`, or 0?"""
+    sizes = np.abs(value_of(term).astype(np.float64))  # half precision has no number as large as MODERATE
+    return bool(((sizes == 0) | ((sizes >= 1 / MODERATE) & (sizes <= MODERATE))).all())
 
 
 def nonnegative(term: Term, depth: int = DEEP) -> bool:

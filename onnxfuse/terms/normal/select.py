@@ -170,7 +170,9 @@ def _sides(terms: Terms, condition: Term, x: Term, y: Term) -> tuple[tuple[Calla
 
 def _everywhere(term: Term) -> bool | None:
     """The truth value that all elements of a condition are known to have."""
-    constant = term.args[0] if term.op == "Expand" and len(term.args) == 1 else term
+    constant = term
+    while constant.op == "Expand" and len(constant.args) == 1:  # to lengths that are not known, one after another
+        constant = constant.args[0]
     if constant.op != "Constant" or constant.data is None or not constant.data.size:
         return None
     values = {bool(b) for b in constant.data.ravel()}

@@ -32,7 +32,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
     shapes = [a.shape for a in args]
     shape = None if None in shapes else broadcast(*[s for s in shapes if s is not None])
     dtype, number, operands = args[0].dtype, NEUTRAL[op], list[Term]()
-    args = _unexpanded(terms, args, shape)
+    args = _unexpanded(terms, op, args, shape)
     flat = [operand for arg in args for operand in (arg.args if arg.op == op and not arg.closed else (arg,))]
     for operand in flat:
         if is_number(operand) and _never_widens(operand, flat):
@@ -55,7 +55,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
         operands.append(terms.number(number, dtype))
     if len(operands) == 1:
         return operands[0]
-    if any(hoisted(operand)[0].op == "Reshape" for operand in operands):
+    if any(o.op == "Reshape" or (o.op == "Mul" and hoisted(o)[0].op == "Reshape") for o in operands):
         lifted = lift_merge(terms, op, operands, shape)
         if lifted is None:
             lifted = (lift_rows if op == "Add" else lift_scaled)(terms, operands, shape)
@@ -69,26 +69,42 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
     return terms.raw(op, operands, shape=shape, dtype=dtype)
 
 
-def _unexpanded(terms: Terms, args: Sequence[Term], shape: Shape | None) -> Sequence[Term]:
-    """The operands with numbers for what repeats one over dims that others have as well."""
-    numbers = [_repeated(terms, a) for a in args]
-    if shape is None or all(number is None for number in numbers):
+def _unexpanded(terms: Terms, op: str, args: Sequence[Term], shape: Shape | None) -> Sequence[Term]:
+    """The operands without what repeats one over dims that others have as well: a number, or what a product repeats of
+    a reduction."""
+    mask = any(a.op == "Where" and all(map(is_number, a.args[1:])) for a in args)
+    inner = [_repeated(terms, a, vector=mask) or (_repeated_row(terms, a) if op == "Mul" else None) for a in args]
+    if shape is None or all(term is None for term in inner):
         return args
     kept = list(args)
-    for i, number in enumerate(numbers):
+    for i, term in enumerate(inner):
         others = [b.shape for j, b in enumerate(kept) if j != i and b.shape is not None]
-        if number is not None and others and broadcast(*others) == shape:
-            kept[i] = number
+        if term is not None and others and broadcast(*others) == shape:
+            kept[i] = term
     return kept
 
 
-def _repeated(terms: Terms, term: Term) -> Term | None:
+def _repeated_row(terms: Terms, term: Term) -> Term | None:
+    """What a term repeats along axes that a reduction left, as it does where a mean is differentiated."""
+    base, factor = hoisted(term)
+    if base.op != "Expand" or len(base.args) > 1 or not _reduced(base.args[0]):
+        return None
+    return scaled(terms, base.args[0], factor) if base.args[0].rank == base.rank else None
+
+
+def _reduced(term: Term) -> bool:
+    """Is it a reduction, or a product of which one is a factor?"""
+    parts = term.args if term.op == "Mul" else (term,)
+    return any(part.op in ("ReduceSum", "ReduceMean") for part in parts)
+
+
+def _repeated(terms: Terms, term: Term, *, vector: bool) -> Term | None:
     """The number that a term of several elements is throughout.  A stored vector is a weight or a bias, which norms
-    want where it is, whatever it holds."""
+    want where it is, whatever it holds, if it is not beside a mask."""
     if term.op == "Expand" and is_number(term.args[0]):
         return term.args[0]
     dims = static(term.shape) if term.constant and term.scalar is None else None
-    if dims is None or not max(dims, default=0) < math.prod(dims) <= SMALL:
+    if dims is None or not (0 if vector else max(dims, default=0)) < math.prod(dims) <= SMALL:
         return None
     value = value_of(term)
     same = (value == value.flat[0]).all()
@@ -136,7 +152,8 @@ def _one_factor(terms: Terms, operands: list[Term], dtype: int) -> list[Term]:
 
 
 def _mean(terms: Terms, operands: list[Term], number: float) -> float:
-    """ReduceSum(x) * 1/N is ReduceMean(x) if N is the number of elements reduced; edits `operands`."""
+    """ReduceSum(x) * 1/N is ReduceMean(x) if N is the number of elements reduced, and with -1/N its negative; edits
+    `operands`."""
     for i, term in enumerate(operands):
         if term.op != "ReduceSum" or term.args[0].shape is None or not term.attr("axes"):
             continue
@@ -145,9 +162,9 @@ def _mean(terms: Terms, operands: list[Term], number: float) -> float:
             # A factor stored in half precision is 1/N rounded: half an ulp is 2**-11 of it.
             half, brain = term.dtype == TensorProto.FLOAT16, term.dtype == TensorProto.BFLOAT16
             tolerance = 2.0**-11 if half else 2.0**-8 if brain else 1e-6
-            if number != 1 and count and abs(number * count - 1) <= tolerance:
+            if number != 1 and count and abs(abs(number) * count - 1) <= tolerance:
                 operands[i] = make(terms, "ReduceMean", term.args, dict(term.attrs))
-                return 1.0
+                return math.copysign(1.0, number)
     return number
 
 

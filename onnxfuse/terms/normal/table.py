@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from onnxfuse.model.dims import Shape, product
-from onnxfuse.model.op_traits import FOLDABLE
+from onnxfuse.model.op_traits import FOLDABLE, GROWING, VIEWS
 from onnxfuse.model.schema import freeze
 from onnxfuse.terms.fold import evaluate, value_of
 from onnxfuse.terms.infer import infer
@@ -119,7 +119,7 @@ def make(
     return terms.raw(op, arguments, freeze(dict(attrs)), shape=shape, dtype=dtype)
 
 
-SEEN_OTHERWISE = frozenset("Flatten Gather Identity Reshape Slice Squeeze Transpose Unsqueeze".split())
+SEEN_OTHERWISE = VIEWS - GROWING | {"Gather"}
 """Ops that give elements of their first operand, whatever these are."""
 
 

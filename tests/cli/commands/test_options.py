@@ -68,8 +68,8 @@ def test_a_shell_completes_rules(tmp_path: Path) -> None:
     (tmp_path / "mine.rule").write_text("# x\nGeluOfMine(X)\n\nmatch:  Y = Abs(Abs(X))\nemit:   Y = GeluOfMine(X)\n")
     context = click.Context(report)
     parameter = next(each for each in report.params if each.name == "why")
-    assert [item.value for item in parameter.shell_complete(context, "Gelu")] == ["Gelu"]
+    assert [item.value for item in parameter.shell_complete(context, "Gelu")] == ["Gelu", "GeluGrad"]
     context.params["rules"] = (tmp_path,)
-    assert [item.value for item in parameter.shell_complete(context, "Gelu")] == ["Gelu", "GeluOfMine"]
+    assert [item.value for item in parameter.shell_complete(context, "Gelu")] == ["Gelu", "GeluGrad", "GeluOfMine"]
     (tmp_path / "mine.rule").write_text("half a rule")
-    assert [item.value for item in parameter.shell_complete(context, "Gelu")] == ["Gelu"]
+    assert [item.value for item in parameter.shell_complete(context, "Gelu")] == ["Gelu", "GeluGrad"]

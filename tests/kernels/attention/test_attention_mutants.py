@@ -48,6 +48,7 @@ CAUSAL = {"is_causal": 1, "scale": 0.2}
 WINDOW = {"left_window_size": 20, "right_window_size": 3, "nan_to_zero": 1}
 RUNS = {
     "causal": attended(Case(70, 70, 40, past=65, kv_heads=1, flat=True, attributes=CAUSAL), HALF),
+    "steep": attended(Case(70, 200, 40, attributes={"scale": -3.0}), HALF),
     "scalar": attended(Case(70, 70, 40, past=65, kv_heads=1, flat=True, attributes=CAUSAL), FLOAT),
     "whole": attended(Case(70, 70, 64, past=128, flat=True, attributes=CAUSAL), HALF),
     "kept": attended(Case(70, 70, 80, past=128, flat=True, attributes=CAUSAL), HALF),
@@ -60,6 +61,10 @@ RUNS = {
     "boolean": attended(
         Case(70, 131, 40, mask=(70, 131), boolean=True, attributes={"mask_filter_value": -3.0, "is_causal": 1}), HALF
     ),
+    "even": attended(
+        Case(20, 70, 40, mask=(20, 70), boolean=True, attributes={"mask_filter_value": -1e9, "scale": 0.0}), HALF
+    ),
+    "far": attended(Case(70, 200, 40, attributes={"scale": -3e7}), HALF),
     "short": attended(Case(20, 131, 40, mask=(20, 66)), HALF),
     "lengths": attended(Case(3, 200, 40, lengths=(200, 77)), HALF),
     "capped": attended(Case(20, 70, 40, sink=True, mask=(20, 70), hidden=(5,), attributes={"softcap": 2.0}), HALF),
@@ -72,7 +77,7 @@ RUNS = {
 
 def test_every_barrier_is_needed() -> None:
     def run(device: Device) -> None:
-        for name in ("causal", "hidden"):
+        for name in ("causal", "hidden", "steep"):
             RUNS[name](device)
 
     assert [label for label in survivors(run) if not label.startswith("common.cuh")] == []  # what none of them calls
@@ -95,14 +100,19 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("causal", "j > at[i / 2] + right", "j >= at[i / 2] + right"),
     ("causal", "j > at[i / 2] + right", "j > at[i / 2] + right + 1"),
     ("causal", "lengths ? static_cast<int>(length) - queries : start", "0"),
-    ("causal", "sum[half] *= factor;", ""),
-    ("causal", "o[n][2 * half + 1] *= factor;", ""),
-    ("causal", "top[half] = peak[half];", ""),
-    ("causal", "warp_reduce<4>(peak, Max());", ""),
+    ("steep", "sum[half] *= factor;", ""),
+    ("steep", "o[n][2 * half + 1] *= factor;", ""),
+    ("steep", "top[half] = greatest;", ""),
+    ("steep", "warp_reduce<4>(peak, Max());", ""),
+    ("steep", "peak[half] - top[half] > GROWN", "top[half] == minus_infinity()"),
+    ("steep", "if (RAW && (even || times < 0.0f))", "if (false)"),
+    ("even", "sign = even ? 0.0f : -1.0f", "sign = -1.0f"),
+    ("far", "FAR = 1 << 20", "FAR = 1e38f"),
+    ("far", "__fmul_rn(s[n][i], unit) - base[i / 2]", "__fmaf_rn(s[n][i], unit, -base[i / 2])"),
+    ("steep", "SLACK = 7.0f", "SLACK = 9.0f"),
     ("causal", "warp_reduce<4>(softmax.sum, Add());", ""),
     ("causal", "lane % 16 * STRIDE_V + lane / 16 * 8", "lane % 8 * STRIDE_V + lane / 16 * 8"),
     ("causal", "load_matrices<true>", "load_matrices<false>"),
-    ("causal", "multiply_add<TYPE>(o[n], rest, b);", ""),
     ("causal", "r >= rows || column >= head_v", "column >= head_v"),
     ("causal", "r >= rows || column >= head_v", "r >= rows"),
     ("causal", "r / group * y_row + column", "r / group * y_head + column"),
@@ -112,9 +122,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("scalar", "quad + key % 8 / 2", "quad + key % 4"),
     ("scalar", "rows + 8 * QUERY_STRIDE + k", "rows + 8 * STRIDE_V / 2 + k"),
     ("scalar", "columns + (8 * n + i) * STRIDE + k", "columns + (8 * n + i) * HEAD + k"),
-    ("whole", "newer + (key - past) * step", "newer + key * step"),
-    ("whole", "old ? older + (before + key)", "old ? older + key"),
-    ("whole", "between = old ? columns : step", "between = columns"),
+    ("whole", "read(newer, past, step, limit)", "read(newer, past, columns, limit)"),
+    ("whole", "from += APART * static_cast<long long>(apart)", "from += APART"),
     ("kept", "read(newer, past, step, limit)", "read(newer, 0, step, limit)"),
     ("kept", "older + before * columns, 0", "older, 0"),
     ("kept", "from += APART *", "from += 2 * APART *"),
@@ -126,21 +135,24 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("window", "j < at[i / 2] - left", "false"),
     ("left", "key < last_query + offset - left", "key < first_query + offset - left"),
     ("window", "first_query + offset - left) / KEYS * KEYS", "first_query + offset) / KEYS * KEYS"),
-    ("window", "s[n][i] = told.apply(s[n][i], n, i, added(filler));", ""),
+    ("window", "s[n][i] = told.apply(s[n][i], n, i, hidden, CAPPED ? 1.0f : unit);", ""),
     ("window", "batch * mask_batch", "batch * mask_head"),
     ("window", "row / group * mask_row", "row / group * mask_key"),
-    ("window", "added(to_float(said))", "to_float(said)"),
+    ("one query", "NATURAL ? added(top[half]) : top[half]", "top[half]"),
+    ("window", "(score - base) * LOG2_E", "(score - base)"),
     ("window", "first + key_of(n, i);", "first + 8 * n + threadIdx.x % 4 + i % 2 * 4;"),
     ("eights", "rows[1] += own;", ""),
     ("eights", "n / 4 * 32 + 8 * t", "n / 4 * 32 + 4 * t"),
-    ("eights", "slot_of(row) * WIDTH + column, between", "row * WIDTH + column, between"),
+    ("eights", "own + slot_of(first) * WIDTH", "own + first * WIDTH"),
+    ("eights", "own = slot_of(threadIdx.x / CHUNKS)", "own = (threadIdx.x / CHUNKS)"),
     ("eights", "static_cast<int>(threadIdx.x % 4 * 8)) < keys", "0) < keys"),
+    ("boolean", "added(filler) / unit", "added(filler)"),
     ("boolean", "MASK == BOOLEAN && filler > minus_infinity()", "false"),
     ("boolean", "everything && key + KEYS > total", "false"),
     ("boolean", "key + key_of(n, i) >= total", "key + key_of(n, i) > total"),
     ("short", "if (key < keys)", "if (key <= keys)"),
     ("lengths", "min(static_cast<int>(length), total)", "total"),
-    ("capped", "unit * (CAPPED ? tanhf(s[n][i] * inner) : s[n][i])", "unit * s[n][i] * inner"),
+    ("capped", "CAPPED ? tanhf(s[n][i] * inner) : s[n][i]", "s[n][i] * inner"),
     ("capped", "exp2f(sink - base)", "0.0f"),
     ("turned", "if (fresh >= 0)", "if (false)"),
     ("turned", "pair + ROTARY : pair", "pair : pair + ROTARY"),

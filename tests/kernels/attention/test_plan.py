@@ -12,6 +12,7 @@ from onnxfuse.kernels.attention import source
 from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.device.device import Buffer, TensorType
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
+from onnxfuse.kernels.inspect.launches import LIMITS, occupancy
 from tests.attention_cases import INPUTS
 from tests.kernels.attention.test_attention_kernel import FLOAT, HALF
 
@@ -46,6 +47,17 @@ def test_a_long_cache_is_read_by_as_many_blocks_as_the_card_has_room_for() -> No
     assert second.grid == (8,)
     (only,) = recorded((16, 32, 1, 128), (16, 32, 64, 128)).launches
     assert only.grid == (16 * 32,)
+
+
+@pytest.mark.parametrize("head", [64, 128, 256])
+@pytest.mark.parametrize("rows", [1, 32, 64])
+def test_blocks_that_share_a_row_run_at_the_same_time(head: int, rows: int) -> None:
+    for heads in (1, 2, 7, 32, 100):
+        first, *rest = recorded((1, heads, rows, head), (1, heads, 2**16, head)).launches
+        for architecture in LIMITS:
+            needs = occupancy(first, architecture)
+            assert needs is not None
+            assert not rest or first.blocks <= needs.resident * Recorder().multiprocessors
 
 
 def test_work_is_what_is_seen() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +29,7 @@ class RefusedError(Exception):
 class FakeKernel:
     def __init__(self, name: str) -> None:
         self.name = name
+        self.kernel = SimpleNamespace(ptr=0xC0DE)
         self.max_dynamic_shared_size_bytes = 48 * 1024
         self.launches: list[tuple[Any, ...]] = []
 
@@ -34,6 +37,24 @@ class FakeKernel:
         if block[0] > 1024:
             raise RefusedError("CUDA_ERROR_INVALID_VALUE: invalid argument")
         self.launches.append((grid, block, arguments, shared_mem, stream.ptr))
+
+
+class FakeDriver:
+    """cuLaunchKernel; threads that have not asked for memory are refused, and blocks of more than 1024 threads."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[int, ...]] = []
+        self.context = False
+
+    def __call__(self, *given: int) -> None:
+        if not self.context:
+            raise RefusedError("CUDA_ERROR_INVALID_CONTEXT: invalid device context")
+        if given[4] > 1024:
+            raise RefusedError("CUDA_ERROR_INVALID_VALUE: invalid argument")
+        self.launches.append(given)
+
+    def begin(self) -> None:
+        self.context = True
 
 
 class FakeModule:
@@ -63,11 +84,16 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeModule]]:
     fake = SimpleNamespace(
         RawModule=FakeModule,
         cuda=SimpleNamespace(
-            runtime=SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 1, CUDARuntimeError=RefusedError),
+            runtime=SimpleNamespace(
+                getDevice=lambda: 0,
+                getDeviceCount=lambda: 1,
+                CUDARuntimeError=RefusedError,
+                memGetInfo=lambda: fake.cuda.driver.launchKernel.begin(),
+            ),
             Device=lambda number: SimpleNamespace(attributes={"MultiProcessorCount": 132}),
             Stream=SimpleNamespace(from_external=lambda found: SimpleNamespace(ptr=found.__cuda_stream__()[1])),
             Memory=FakeMemory,
-            driver=SimpleNamespace(CUDADriverError=RefusedError),
+            driver=SimpleNamespace(CUDADriverError=RefusedError, launchKernel=FakeDriver()),
             compiler=SimpleNamespace(CompileException=RefusedError),
             get_cuda_path=lambda: None,
         ),
@@ -89,7 +115,6 @@ def forget() -> None:
         cuda._multiprocessors,
         cuda._scratch,
         cuda._headers,
-        cuda._ready,
     ):
         function.cache_clear()  # type: ignore[attr-defined]
 
@@ -167,6 +192,22 @@ def test_arguments_have_the_size_the_kernel_reads() -> None:
     assert [value.itemsize for value in packed[1:]] == [8, 8, 4, 1]
 
 
+def test_packed_arguments_go_to_the_driver_as_they_lie(modules: list[FakeModule]) -> None:
+    import cupy
+
+    driver = cupy.cuda.driver.launchKernel
+    start = cuda.Cuda(stream=0x1234).starter(Launch(SOURCE, "twice", (2, 3), (32, 4), shared=96 * 1024))
+    numbers = (ctypes.c_void_p * 3)()
+    start(ctypes.addressof(numbers), 7)
+    assert driver.launches == [(0xC0DE, 7, 3, 1, 32, 4, 1, 96 * 1024, 0x1234, ctypes.addressof(numbers), 0)]
+    assert modules[0].kernels["twice"].max_dynamic_shared_size_bytes == 96 * 1024
+    start = cuda.Cuda().starter(Launch(SOURCE, "twice", (2,), (2048,)))
+    with pytest.raises(
+        KernelError, match=r"^double.cu, kernel twice: launch of \(2, 1, 1\) blocks of \(2048,\): CUDA_"
+    ):
+        start(0, 2)
+
+
 def test_more_shared_memory_is_asked_for_once(modules: list[FakeModule]) -> None:
     for shared in (48 * 1024, 96 * 1024, 64 * 1024):
         cuda.Cuda().launch(Launch(SOURCE, "twice", (1,), (1,), shared=shared), [])
@@ -196,9 +237,12 @@ def test_cupy_has_what_is_used() -> None:
     assert cupy.cuda.Stream.from_external(cuda._Stream(0x1234)).ptr == 0x1234
     assert cupy.RawModule(code=SOURCE.text, options=cuda.OPTIONS).options == cuda.OPTIONS
     assert hasattr(cupy.RawKernel, "max_dynamic_shared_size_bytes")
-    number = cuda._ready()[-1](np.int32(7))
-    assert isinstance(number, cupy.cuda.function.CPointer), "which a launch takes as it is"
-    assert cuda.packed([number]) == (number,)
+    assert isinstance(cupy.RawKernel.kernel, property | type(cupy.RawKernel.attributes))
+    assert hasattr(cupy.cuda.function.Function, "ptr")
+    assert hasattr(cupy.cuda.runtime, "memGetInfo")
+    names = re.findall(r"(?:int|intptr_t) (\w+)", cupy.cuda.driver.launchKernel.__doc__)
+    grid_and_block = [f"{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz"]
+    assert names == ["f", *grid_and_block, "shared_mem_bytes", "stream", "kernel_params", "extra"]
     assert Path(cupy.cuda.get_cuda_path(), cuda.FRAGMENTS).exists(), "the headers of the packages in [dev]"
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels import find
 from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.attention.plan import Plan
-from onnxfuse.kernels.device.device import Buffer, Launch
+from onnxfuse.kernels.device.device import Buffer, Launch, TensorType
+from onnxfuse.kernels.device.packed import Start
 from onnxfuse.kernels.device.recorder import ADDRESS
 from onnxfuse.kernels.emulator.device import Emulated
 from tests.attention_cases import Case, expected
@@ -48,76 +51,101 @@ class Elsewhere(Emulated):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_is_repeated_computes_the_same_as_what_is_worked_out(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    worked, real = list[int](), Plan._work_out
-    monkeypatch.setattr(Plan, "_work_out", lambda self, *arguments: (worked.append(1), real(self, *arguments))[1])
+    worked, real = list[int](), Plan._write_down
+    monkeypatch.setattr(Plan, "_write_down", lambda self, *arguments: (worked.append(1), real(self, *arguments))[1])
     kernel, device = Attention(case.node), Elsewhere()
-    for seed in range(4):
+    for seed in range(3):
         inputs = replace(case, seed=seed).inputs(HALF)
         # Outputs at other addresses, and presents among them.
         for got, want in zip(run(kernel, inputs, device), expected(case.node, inputs), strict=True):
             assert_close(got, want)
-    assert len(worked) == 2, "once to run, once to be written down"
+    assert len(worked) == 1
 
 
-def test_lengths_that_come_once_are_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_of_a_past_are_written_down_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked, real = list[int](), Plan._write_down
+    monkeypatch.setattr(Plan, "_write_down", lambda self, *arguments: (worked.append(1), real(self, *arguments))[1])
     kernel, device = Attention({}), Elsewhere()
-    for past in (4, 5, 5, 5, 6, 5, 6, 6):
+    for past in (4, 5, 5, 6, 5, 7):
         inputs = Case(1, 1, 32, past=past, seed=past).inputs(HALF)
         for got, want in zip(run(kernel, inputs, device), expected({}, inputs), strict=True):
             assert_close(got, want)
-    (plan,) = kernel._plans.values()
-    assert plan._repeated[0] == 6
+    assert len(worked) == len(kernel._plans) == 1
 
 
 class Nowhere:
-    """A device that launches nothing, and makes numbers its own."""
+    """A device that launches nothing, and takes what is packed."""
 
     multiprocessors, vendor = 132, None
 
-    def __init__(self) -> None:
-        self.launched: list[tuple[str, Sequence[Any]]] = []
-
-    def number(self, value: np.generic) -> Any:
-        return ("own", value)
-
     def launch(self, launch: Launch, arguments: Sequence[Any]) -> None:
-        self.launched.append((launch.entry, arguments))
+        raise AssertionError("what is repeated is packed")
 
-    @contextmanager
-    def scratch(self, count: int) -> Iterator[Buffer]:
-        yield Buffer(2 * ADDRESS, (count,), np.dtype(np.uint8))
+    def starter(self, launch: Launch) -> Start:
+        return int.__add__
 
+    def scratch(self, count: int) -> AbstractContextManager[Buffer]:
+        return nullcontext(Buffer(2 * ADDRESS, (count,), np.dtype(np.uint8)))
 
-def test_numbers_are_made_the_devices_own_once() -> None:
-    q, k = (Buffer(ADDRESS, (1, 1, rows, 64), HALF) for rows in (1, 16384))
-    device, kernel = Nowhere(), Attention({})
-    for _ in range(3):
-        kernel.launch(device, [q, k, k], [q, None, None])
-    (_, first), *_, (entry, arguments), (last, _) = device.launched
-    assert (entry, last) == ("attention", "attention_combine")
-    assert [a[1] for a in arguments if isinstance(a, tuple) and a[0] == "own"] == [
-        a for a in first if isinstance(a, np.generic)
-    ]
-    assert [a for a in arguments if isinstance(a, Buffer)] == [a for a in first if isinstance(a, Buffer)]
+    def counters(self, count: int) -> AbstractContextManager[Buffer]:
+        return nullcontext(Buffer(3 * ADDRESS, (count,), np.dtype(np.uint32)))
 
 
-def test_a_call_at_a_known_shape_is_a_look_up() -> None:
-    """Python's calls are counted: three for each launch and array, and none for numbers."""
-    q = Buffer(ADDRESS, (1, 12, 128, 64), HALF)
-    device, kernel, calls = Nowhere(), Attention({}), list[str]()
+def calls_of(run: Callable[[], object]) -> int:
+    """How many calls Python makes, once shapes are known."""
+    calls = list[str]()
 
     def count(frame: Any, event: str, argument: Any) -> None:
         calls.extend([event] if event in ("call", "c_call") else [])
 
     for _ in range(3):
-        kernel.launch(device, [q, q, q], [q, None, None])
+        run()
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        kernel.launch(device, [q, q, q], [q, None, None])
+        run()
     finally:
         sys.setprofile(before)
-    assert len(calls) < 35
+    return len(calls)
+
+
+def test_a_call_at_a_known_shape_is_a_look_up() -> None:
+    """However many numbers a launch has."""
+    q, fresh = (Buffer(ADDRESS, (1, 12, rows, 64), HALF) for rows in (128, 1))
+    past, present = (Buffer(ADDRESS, (1, 12, rows, 64), HALF) for rows in (999, 1000))
+    x, weight, device = Buffer(ADDRESS, (128, 64), HALF), Buffer(ADDRESS, (64, 64), HALF), Nowhere()
+    attention, gelu, product = Attention({}), find("Gelu")({}), find("FusedMatMul")({})
+    assert calls_of(lambda: attention.launch(device, [q, q, q], [q, None, None])) < 20
+    assert calls_of(lambda: gelu.launch(device, [x], [x])) < 20
+    assert calls_of(lambda: product.launch(device, [x, weight], [x])) < 20
+    cached = [fresh, fresh, fresh, None, past, past]
+    assert calls_of(lambda: attention.launch(device, cached, [fresh, present, present])) < 30
+
+
+def test_a_length_never_seen_is_a_few_sums() -> None:
+    attention, device, lengths = Attention({}), Nowhere(), iter(range(1000, 2000))
+    fresh = Buffer(ADDRESS, (1, 12, 1, 64), HALF)
+
+    def grow() -> None:
+        length = next(lengths)
+        past, present = (Buffer(ADDRESS, (1, 12, rows, 64), HALF) for rows in (length, length + 1))
+        inputs = [fresh, fresh, fresh, None, past, past]
+        assert attention.outputs([None if a is None else TensorType(a.dtype, a.shape) for a in inputs])
+        attention.launch(device, inputs, [fresh, present, present])
+
+    assert calls_of(grow) < 75
+
+
+def test_a_past_that_grows_too_long_is_refused() -> None:
+    attention = Attention({})
+
+    def outputs(past: int) -> Any:
+        fresh, cached = TensorType(HALF, (1, 1, 1, 64)), TensorType(HALF, (1, 1, past, 64))
+        return attention.outputs([fresh, fresh, fresh, None, cached, cached])
+
+    assert outputs(2**28 - 2)[1].shape == (1, 1, 2**28 - 1, 64)
+    with pytest.raises(KernelError, match="longer than 2"):
+        outputs(2**28 - 1)
 
 
 @pytest.mark.parametrize("length", [70, 130, 300])

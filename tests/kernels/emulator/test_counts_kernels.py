@@ -52,7 +52,7 @@ CASES = {
     "layer normalization": Case("LayerNormalization", ((64, 768), (768,), (768,)), 1.0, moved=1.23),
     "layer normalization of odd rows": Case("LayerNormalization", ((64, 1001), (1001,), (1001,)), 1.24, moved=2.01),
     "softmax": Case("Softmax", ((64, 512),), 1.0),
-    "softmax along another axis": Case("Softmax", ((2, 128, 64),), 1.0, 1.82, attributes={"axis": 1}),
+    "softmax along another axis": Case("Softmax", ((2, 128, 64),), 1.0, attributes={"axis": 1}),
     "softmax of a transpose": Case(f"(x) => (y) {{ t = {TURN}(x) y = Softmax(t) }}", ((2, 64, 96),), 8.5, moved=2.5),
     "group normalization": Case(
         "GroupNormalization", ((2, 32, 16, 16), (32,), (32,)), 1.0, moved=1.02, attributes={"num_groups": 4}

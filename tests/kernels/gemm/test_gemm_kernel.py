@@ -290,8 +290,8 @@ def test_a_plan_is_made_once_for_shapes_and_alignment() -> None:
     kernel = FusedMatMul(attributes())
     for _ in range(3):
         run(kernel, operands((5, 8), (8, 16), FLOAT), FAST)
-    assert len(kernel._plans) == 1
+    assert len(kernel._run._known) == 1
     run(kernel, operands((6, 8), (8, 16), FLOAT), FAST)
     run(kernel, operands((6, 8), (8, 16), FLOAT), FAST, by=1)
-    assert len(kernel._plans) == 3
+    assert len(kernel._run._known) == 3
     assert math.prod(kernel.outputs(types(operands((6, 8), (8, 16), FLOAT)))[0].shape) == 96

@@ -51,6 +51,14 @@ def test_every_kernel_that_is_counted_writes(name: str) -> None:
         assert all(found.whole.written for found in entries.values())
 
 
+@pytest.mark.parametrize(("head", "most"), [(64, 6.0), (80, 6.0), (128, 4.0)])
+def test_attention_multiplies_most_of_the_time(head: int, most: float) -> None:
+    for architecture, entries in TABLE[f"Attention float16 {head}"].items():
+        per_product = entries["attention"].per_product
+        assert per_product is not None
+        assert per_product <= most, architecture
+
+
 PRODUCT = """
 .text.gemm:
         /*0000*/                   LDC R1, c[0x0][0x28] ;

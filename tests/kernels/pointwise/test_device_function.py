@@ -38,3 +38,13 @@ def test_a_function_of_elements_knows_no_coordinates() -> None:
         device_function("f", [integers("n", 1, 2), node("Cast", "n", "y", to=1)], {}, {"y": "y"})
     with pytest.raises(KernelError, match="neither elementwise nor a view"):
         device_function("f", [node("Softmax", "x", "y")], {"x": FLOAT32}, {"y": "y"})
+
+
+def test_values_are_called_otherwise_than_what_it_takes() -> None:
+    text = device_function("f", [node("Exp", "t1", "a"), node("Neg", "a", "b"), node("Add", "b t1", "y")],
+                           {"t1": FLOAT32}, {"y": "t0"})  # fmt: skip
+    caller = 'extern "C" __global__ void k(const float* x, float* y) { f(x[threadIdx.x], y[threadIdx.x]); }\n'
+    x = np.linspace(-3, 3, 32, dtype=np.float32)
+    y = np.empty_like(x)
+    CHECKED.launch(Launch(Source("f", Source.file("functions.cuh").text + text + caller), "k", (1,), (32,)), [x, y])
+    np.testing.assert_allclose(y, x - np.exp(x), rtol=1e-6)

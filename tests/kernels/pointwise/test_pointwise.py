@@ -70,7 +70,8 @@ def test_an_op_is_its_body(op: str, dtype: np.dtype[Any], shape: tuple[int, ...]
     (actual,) = run(kernel(op, **attributes), arrays, CHECKED, by)
     (expected,) = reference(op, attributes, arrays, CATALOGUE)
     assert actual.dtype == dtype
-    assert not far(actual, expected)
+    # The derivative is a sum that is 0 somewhere: there its terms say how far rounding goes.
+    assert not far(actual, expected, np.abs(arrays[0]) if op.endswith("Grad") else 0.0)
 
 
 LIMITS: dict[str, tuple[float, float, float]] = {

@@ -112,3 +112,12 @@ def test_every_element_is_in_one_square() -> None:
     assert [c.high for c in found.coordinates] == [2, 15, 23]
     assert found.place.high == 3 * 16 * 24 - 8
     assert variable("u", 8, 4).terms.keys() <= found.place.terms.keys()
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 4), (3, 4, 4), (1, 64, 4)])
+def test_rows_as_long_as_a_vector(shape: tuple[int, ...]) -> None:
+    """Where they lie one behind the other, rows and their elements are counted by one number."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    (result,), loop = run([node("Transpose", "x", "t", perm=[0, 2, 1]), node("Neg", "t", "y")], {"x": x}, ["y"])
+    assert squares(loop)
+    np.testing.assert_array_equal(result, -x.transpose(0, 2, 1))

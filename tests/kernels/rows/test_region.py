@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import parser
 
+from onnxfuse import kernels
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.rows.region import kernel
+from tests.kernel_runs import run
 
 FUNCTION = parser.parse_function(
     """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (x0, x1) => (y0, y1) {
@@ -41,3 +45,51 @@ def test_one_function_has_one_kernel() -> None:
 def test_a_type_that_no_kernel_has() -> None:
     with pytest.raises(KernelError, match="no kernel takes float64"):
         kernel(FUNCTION, ["bool", "float64"], ["float64", "float64"])
+
+
+REDUCES = parser.parse_function(
+    """<opset_import: ["": 20], domain: "onnxfuse"> SoftmaxGrad_1 (dY, Y) => (dX) {
+    p = Mul(dY, Y) axes = Constant <value = int64[1] {-1}> () s = ReduceSum <keepdims = 1> (p, axes)
+    d = Sub(dY, s) dX = Mul(Y, d) }"""
+)
+
+
+def test_an_op_that_reduces_rows_has_a_kernel_of_its_function() -> None:
+    with pytest.raises(KernelError, match="ReduceSum is neither elementwise nor a view"):
+        kernels.find("SoftmaxGrad")
+    made = kernels.of_use("SoftmaxGrad", REDUCES, ["float32"] * 2, ["float32"], (), operands(5, 67))
+    rng = np.random.default_rng(0)
+    dy, y = (rng.standard_normal((5, 67)).astype(np.float32) for _ in range(2))
+    found = run(made({}), [dy, y], Emulated())[0]
+    np.testing.assert_allclose(found, y * (dy - (dy * y).sum(-1, keepdims=True)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_kernel_that_is_written_comes_first_and_others_have_none() -> None:
+    assert kernels.of_use("Softmax", REDUCES, ["float32"] * 2, ["float32"]) is kernels.find("Softmax")
+    with pytest.raises(KernelError, match="Region_1"):
+        kernels.of_use("Region_1", FUNCTION, ["bool", "float32"], ["float32"] * 2)
+
+
+def operands(*shape: int) -> list[list[TensorType]]:
+    return [[TensorType(np.dtype(np.float32), shape)] * 2]
+
+
+def test_an_op_that_reduces_rows_twice_runs_from_its_body() -> None:
+    """Such a kernel would fail where it is launched."""
+    twice = onnx.FunctionProto.FromString(REDUCES.SerializeToString())
+    twice.node[-1].output[0] = "first"
+    twice.node.append(onnx.helper.make_node("ReduceSum", ["first", "axes"], ["t"], keepdims=1))
+    twice.node.append(onnx.helper.make_node("Mul", ["first", "t"], ["dX"]))
+    with pytest.raises(KernelError, match="a second reduction of rows"):
+        kernels.of_use("LayerNormalizationGrad", twice, ["float32"] * 2, ["float32"], (), operands(5, 7))
+
+
+def test_an_op_that_reduces_other_rows_runs_from_its_body() -> None:
+    """A count from the front is the last axis of one rank alone."""
+    front = onnx.FunctionProto.FromString(REDUCES.SerializeToString())
+    axes = next(node for node in front.node if node.op_type == "Constant")
+    axes.attribute[0].t.CopyFrom(onnx.numpy_helper.from_array(np.array([1])))
+    kernels.of_use("SoftmaxGrad", front, ["float32"] * 2, ["float32"], (), operands(5, 7))
+    for known in (operands(5, 7, 9), None):
+        with pytest.raises(KernelError):
+            kernels.of_use("SoftmaxGrad", front, ["float32"] * 2, ["float32"], (), known)

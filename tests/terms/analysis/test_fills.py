@@ -119,13 +119,17 @@ def test_attention_that_the_model_has_keeps_its_mask() -> None:
         ("a = MatMul (x, x)  Y = Add (a, one)", False, False),
         ("a = Sigmoid (x)  Y = Log (a)", False, True),
         ("a = Cast <to = 1> (C)  Y = Mul (a, low)", True, False),
+        ("a = Where (C, low, x)  b = Add (a, a)  Y = Mul (b, half)", False, True),
+        ("a = Where (C, low, x)  b = Mul (a, half)  c = Add (b, one)  Y = Max (a, c)", False, True),
+        ("a = Where (C, low, x)  b = Mul (x, half)  c = Add (b, one)  Y = Max (a, c)", True, True),
+        ("a = Where (C, low, x)  b = Mul (x, a)  Y = Mul (b, half)", True, True),
     ],
 )
 def test_what_a_mask_may_hold(value: str, lowest: bool, infinite: bool) -> None:
     model = onnx.parser.parse_model(
         f"""<ir_version: 10, opset_import: ["": 18]> g (float[4,4] x, bool[4,4] C) => (float[4,4] Y) {{ {value} }}"""
     )
-    for name, number in {"one": 1, "zero": 0, "low": LOWEST, "never": -np.inf}.items():
+    for name, number in {"one": 1, "half": 0.5, "zero": 0, "low": LOWEST, "never": -np.inf}.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(number, np.float32), name))
     mask = lift(next(roots(model)), None).term("Y")
     assert (fills.may_hold(mask, LOWEST), fills.may_hold(mask, -np.inf)) == (lowest, infinite)

@@ -44,6 +44,18 @@ MODELS = {
         ONE_ROW,
         "float[?,?,?] y",
     ),
+    "an infinite factor before a convolution that pads": (
+        """f = Constant<value = float {inf}>()  p = Mul(x, f)
+        w = Constant<value = float[1,1,1,1] {2.0}>()  y = Conv<pads = [1, 1, 1, 1]>(p, w)""",
+        "float[b,1,4,6] x",
+        "float[?,?,?,?] y",
+    ),
+    "a factor that leaves the range before a convolution": (
+        """f = Constant<value = float {1e-30}>()  p = Div(x, f)
+        w = Constant<value = float[1,1,1,1] {1e-9}>()  y = Conv(p, w)""",
+        "float[b,1,4,6] x",
+        "float[?,?,?,?] y",
+    ),
     "Gemm takes nothing 0 times": (
         "t = Neg(x)  g = Gemm<alpha = 0.0, transA = 1>(x, t)  y = Neg(g)",
         "float[4,6] x",

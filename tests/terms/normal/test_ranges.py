@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from onnxfuse.terms.normal.ranges import in_range, moderate, nonnegative
+from onnxfuse.terms.normal.ranges import all_moderate, in_range, moderate, nonnegative
 from onnxfuse.terms.term import Term
 from tests.terms.normal.space import FLOAT, HALF, Space, b
 
@@ -30,6 +31,17 @@ def test_numbers_in_the_range_of_a_type(number: float, dtype: int, within: bool)
 def test_moderate_factors_leave_a_product_of_matrices() -> None:
     assert all(moderate(c) for c in (1, -(2.0**24), 2.0**-24))
     assert not any(moderate(c) for c in (0, 2.0**25, -(2.0**-25), float("inf"), float("nan")))
+
+
+def test_moderate_constants_may_have_zeros() -> None:
+    t = Space()
+    for values, within in (
+        ([0.0, 1e-6, -255.0], True),
+        ([1.0, float("inf")], False),
+        ([float("nan")], False),
+        ([1e-9], False),
+    ):
+        assert all_moderate(t.terms.constant(np.array(values), FLOAT)) == within
 
 
 def variance(t: Space, x: Term) -> Term:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from onnxfuse.terms.normal.views import expand
 from onnxfuse.terms.term import Term
 from tests.terms.normal.space import BOOL, FLOAT, HALF, INT64, Space, b, s
 
@@ -65,3 +67,10 @@ def test_the_larger_of_a_choice_and_a_number_is_a_choice(t: Space, keep: Term) -
     assert t.op("Min", t.number(-1), mask) is chosen(t, keep, -1, float("-inf"))
     wider = t.op("Max", mask, t.input("x", b, s))
     assert wider.op == "Max"
+
+
+def test_what_holds_everywhere_is_known_after_it_was_expanded_twice(t: Space) -> None:
+    """As transformers' mask of a sequence without padding: Range(n) >= 0, for each query and for each sequence."""
+    x, one = t.input("x", b, s, s), t.terms.constant(np.ones((1, 1, 1), bool), BOOL)
+    rows = expand(t.terms, one, (1, s, 1))
+    assert t.op("Where", expand(t.terms, rows, (b, s, s)), x, t.number(0)) is x

@@ -7,7 +7,7 @@ import pytest
 
 from onnxfuse.terms.normal.normal import closed, expand
 from onnxfuse.terms.term import Term
-from tests.terms.normal.space import FLOAT, INT64, Space
+from tests.terms.normal.space import BOOL, FLOAT, INT64, Space
 
 
 @pytest.mark.parametrize("op", ["Add", "Mul"])
@@ -23,6 +23,13 @@ def test_constants_of_a_chain_are_collected(t: Space) -> None:
     assert t.op("Mul", t.op("Mul", x, t.number(2)), t.number(3)) is t.op("Mul", t.number(6), x)
     assert t.op("Add", t.op("Add", x, t.number(2)), t.number(-2)) is x
     assert t.op("Mul", x, t.number(1)) is x
+
+
+def test_a_vector_that_repeats_one_number_is_it_beside_a_mask_and_stays_a_bias_elsewhere(t: Space) -> None:
+    x, zeros = t.input("x", 2, 3), t.terms.constant(np.zeros(3, np.float32), FLOAT)
+    mask = t.op("Where", t.input("kept", 1, 3, dtype=BOOL), t.number(0), t.number(-np.inf))
+    assert t.op("Add", mask, zeros) is mask
+    assert t.op("Add", x, zeros) is not x
 
 
 def test_a_chain_that_others_use_stays_closed(t: Space) -> None:
@@ -126,3 +133,20 @@ def test_a_number_repeated_over_what_others_have_is_that_number(t: Space, op: st
     assert t.op(op, x, t.terms.constant(np.array([3, 3, 4]), x.dtype)) is not t.op(op, x, three)
     both = t.op(op, expand(t.terms, three, (2, 3)), expand(t.terms, t.number(5), (2, 3)))
     assert both.shape == (2, 3)
+
+
+def test_a_sum_over_how_many_there_are_is_a_mean_of_either_sign(t: Space) -> None:
+    total = t.op("ReduceSum", t.input("x", 2, 8), axes=(-1,))
+    mean = t.op("ReduceMean", t.input("x", 2, 8), axes=(-1,))
+    assert t.op("Mul", total, t.number(0.125)) is mean
+    assert t.op("Mul", total, t.number(-0.125)) is t.op("Mul", mean, t.number(-1))
+    assert t.op("Mul", total, t.number(0.25)) is not mean
+
+
+def test_a_product_need_not_repeat_a_reduction_itself(t: Space) -> None:
+    x, row = t.input("x", 2, 8), t.input("row", 2, 1)
+    total = t.op("ReduceSum", t.input("y", 2, 8), axes=(-1,))
+    repeated = expand(t.terms, t.op("Mul", total, t.number(3)), (2, 8))
+    assert t.op("Mul", x, repeated) is t.op("Mul", t.op("Mul", x, total), t.number(3))
+    wide = t.op("Mul", row, repeated)  # nothing else has these dims
+    assert any(arg.op == "Expand" for arg in (wide, *wide.args))

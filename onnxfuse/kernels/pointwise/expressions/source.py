@@ -52,11 +52,16 @@ class Writer:
     largest: int = 0
     numbers: dict[int, str] = field(default_factory=dict)
     divisors: dict[int, str] = field(default_factory=dict)
+    taken: frozenset[str] = frozenset()
+    """Names that are somebody else's."""
 
     # ------------------------------------------------------------------------------------------------------- names
 
     def name(self, key: Any, prefix: str) -> str:
-        count = self.counts[prefix] = self.counts.get(prefix, -1) + 1
+        count = self.counts.get(prefix, -1) + 1
+        while f"{prefix}{count}" in self.taken:
+            count += 1
+        self.counts[prefix] = count
         self.names[key] = f"{prefix}{count}"
         return self.names[key]
 
@@ -84,15 +89,15 @@ class Writer:
 
     # ----------------------------------------------------------------------------------------------------- indices
 
-    def index(self, index: Index) -> str:
-        """A sum; `i` is the position of the lane's element."""
+    def index(self, index: Index, *, within: bool = True) -> str:
+        """A sum; `i` is the position of the lane's element, which is known `within` the loop over lanes alone."""
         self.largest = max(self.largest, -index.low, index.high)
         terms = dict(index.terms)
         parts = []
         literal = index.depends == LANE
         loop = next((a for a in terms if isinstance(a, Variable) and a.depends == LOOP), None)
         lane = next((a for a in terms if isinstance(a, Variable) and a.depends == LANE), None)
-        if loop and lane and terms[loop] == self.width * terms[lane]:
+        if within and loop and lane and terms[loop] == self.width * terms[lane]:
             self.position = True
             parts.append(self._term("i", terms[lane], False))
             del terms[loop], terms[lane]
@@ -225,8 +230,8 @@ class Writer:
         key = ("square", number, rest, guard)
         if key not in self.names:
             start = Index(rest.const // width, {a: c // width for a, c in rest.terms.items()})
-            condition, address = self.guard(guard), f"in{number} + {width} * {self._grouped(self.index(start))}"
-            name = self.name(key, "x")
+            address = f"in{number} + {width} * {self._grouped(self.index(start, within=False))}"
+            condition, name = self.guard(guard), self.name(key, "x")
             load = f"load({name}[v], {address});"
             self.outer += [
                 f"{TYPES[self.dtypes[number]]} {name}[{width}][{width}];",

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import NodeProto, helper, numpy_helper
 
 from onnxfuse.errors import KernelError
+from onnxfuse.model.op_traits import CASTS as CONVERSIONS
 
 from .elementwise import FMOD, FOLDED, FORMULAS, GELU, IS_INF, MOD, POW, POW_INTEGER, Formula
 from .index import Coordinates, Guard
@@ -150,7 +151,7 @@ def _result_type(call: Call, operands: Sequence[Value]) -> np.dtype[Any]:
 def compute(call: Call, args: list[Scalar], dtype: np.dtype[Any], type: str) -> Scalar:
     """One element of an elementwise op."""
     scalars, attributes, op = call.scalars, call.attributes, call.op
-    if op in ("Cast", "CastLike"):
+    if op in CONVERSIONS:
         return cast(scalars, args[0], dtype)
     if op == "Where":
         return args[1] if args[1] is args[2] else scalars.call(op, CONDITION, args, result=args[1].type)
@@ -171,6 +172,8 @@ def compute(call: Call, args: list[Scalar], dtype: np.dtype[Any], type: str) -> 
         if op == "Mean":
             result = scalars.call("Mul", FORMULAS["Mul"], [result, scalars.literal(1 / len(args), FLOAT)])
         return result
+    if op == "Pow" and args[0].type == FLOAT and args[1].value == 2:
+        return scalars.call("Mul", FORMULAS["Mul"], [args[0], args[0]])
     formula = _formula(call, args)
     given = {name: attributes.get(name, default) for name, default in formula.attributes.items()}
     if formula is IS_INF:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto, TensorProto, helper
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
@@ -34,3 +34,13 @@ def test_a_chain_of_many_ops_is_no_deep_recursion() -> None:
     assert made[0].source.text.count("tanhf") == 200
     with pytest.raises(KernelError, match="too many"):
         loops("chain", nodes * 2, {"x0": TensorType(FLOAT32, (8,))}, ["x200"])
+
+
+@pytest.mark.parametrize(("exponent", "called"), [(2.0, False), (2.5, True)])
+def test_a_square_is_a_product(exponent: float, called: bool) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["e"], value_float=exponent),
+        helper.make_node("Pow", ["x", "e"], ["y"]),
+    ]
+    (loop,) = loops("f", nodes, {"x": TensorType(FLOAT32, (8,))}, ["y"])[1]
+    assert ("powf(" in loop.source.text.split("extern")[-1]) == called

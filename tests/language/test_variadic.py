@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.language.each import Each, one_by_one, spread
+from onnxfuse.language.variadic import Each, one_by_one, spread
 
 
 def test_names_of_lists_stand_for_one_value_at_a_time_and_all_others_for_what_they_are() -> None:

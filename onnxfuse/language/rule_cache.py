@@ -32,7 +32,7 @@ from .rule import Rule
 from .variants import Variant, keep_variants, variants_of
 
 PACKAGE = Path(__file__).parents[1]
-READERS = ("errors.py", "language", "model", "targets", "terms")
+READERS = ("derivatives", "errors.py", "language", "model", "targets", "terms")
 """This room and all below it: what a rule file says may depend on any module there."""
 FILES = 8
 """Files that stay in the folder, those of other versions among them."""

@@ -8,7 +8,7 @@ import pytest
 from onnx import parser
 
 import onnxfuse
-from onnxfuse.rewriting.straight import straightened
+from onnxfuse.rewriting.inline_control_flow import straightened
 from tests.spellings.mutants import run
 
 X = np.array([[1, -2, 3]], np.float32)

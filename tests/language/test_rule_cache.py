@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.language import catalogue, kept
+from onnxfuse.language import catalogue, rule_cache
 from onnxfuse.language.pattern import Pattern
 from onnxfuse.language.rule import Rule
 from onnxfuse.language.variants import Variant, variants_of
@@ -26,9 +26,9 @@ def made() -> catalogue.Catalogue:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory, made: catalogue.Catalogue) -> Path:
-    """The shipped rules, kept."""
+    """The shipped rules, rule_cache."""
     file = tmp_path_factory.mktemp("cache") / "deeper" / "rules-1.jsonl"
-    kept.write(file, made.rules, made.definitions)
+    rule_cache.write(file, made.rules, made.definitions)
     return file
 
 
@@ -56,11 +56,11 @@ def variant(v: Variant) -> object:
 
 
 def test_the_same_rules_come_back(made: catalogue.Catalogue, file: Path) -> None:
-    found = kept.read(file)
+    found = rule_cache.read(file)
     assert found is not None
     rules, definitions = found
     for rule, other in zip(made.rules, rules, strict=True):
-        for name in (*kept.FIRST, *(f.name for f in fields(Rule))):
+        for name in (*rule_cache.FIRST, *(f.name for f in fields(Rule))):
             assert plain(getattr(rule, name)) == plain(getattr(other, name)), (rule.name, name)
     assert [(op, r.name, r.path) for op, r in definitions.items()] == [
         (op, r.name, r.path) for op, r in made.definitions.items()
@@ -69,7 +69,7 @@ def test_the_same_rules_come_back(made: catalogue.Catalogue, file: Path) -> None
 
 
 def test_the_same_variants_come_back(made: catalogue.Catalogue, file: Path) -> None:
-    found = kept.read(file)
+    found = rule_cache.read(file)
     assert found is not None
     for rule, other in zip(made.rules, found[0], strict=True):
         assert list(map(variant, variants_of(rule))) == list(map(variant, variants_of(other)))
@@ -77,7 +77,7 @@ def test_the_same_variants_come_back(made: catalogue.Catalogue, file: Path) -> N
 
 
 def test_equations_are_read_when_they_are_asked_for(file: Path) -> None:
-    found = kept.read(file)
+    found = rule_cache.read(file)
     assert found is not None
     rule = found[0][0]
     one = variants_of(rule)[0]
@@ -94,42 +94,42 @@ def test_a_file_that_is_not_whole_counts_as_none(file: Path, tmp_path: Path) -> 
     for number, text in enumerate([b"", whole[:-1], whole[:1000], whole.replace(b"MatMul", b"MatMuL"), b"\0" * 100]):
         broken = tmp_path / f"{number}.jsonl"
         broken.write_bytes(text)
-        assert kept.read(broken) is None
-    assert kept.read(tmp_path / "none.jsonl") is None
+        assert rule_cache.read(broken) is None
+    assert rule_cache.read(tmp_path / "none.jsonl") is None
 
 
 def test_the_place_follows_the_rules_and_what_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNXFUSE_CACHE", str(tmp_path))
     rules, package = tmp_path / "rules", tmp_path / "package"
     shutil.copytree(catalogue.CATALOGUE, rules)
-    assert kept.place(rules) == kept.place(catalogue.CATALOGUE)
+    assert rule_cache.place(rules) == rule_cache.place(catalogue.CATALOGUE)
     changed = next(rules.rglob("*.rule"))
     changed.write_text(changed.read_text() + "\n# changed\n")
-    assert kept.place(rules) != kept.place(catalogue.CATALOGUE)
-    before = kept.place(catalogue.CATALOGUE)
-    shutil.copytree(kept.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "kernels"))
-    monkeypatch.setattr(kept, "PACKAGE", package)
-    assert kept.place(catalogue.CATALOGUE) == before
+    assert rule_cache.place(rules) != rule_cache.place(catalogue.CATALOGUE)
+    before = rule_cache.place(catalogue.CATALOGUE)
+    shutil.copytree(rule_cache.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "kernels"))
+    monkeypatch.setattr(rule_cache, "PACKAGE", package)
+    assert rule_cache.place(catalogue.CATALOGUE) == before
     for reader in ("language/pattern.py", "model/op_traits.py"):
         (package / reader).write_text((package / reader).read_text() + "# changed\n")
-        assert kept.place(catalogue.CATALOGUE) != before
-        before = kept.place(catalogue.CATALOGUE)
+        assert rule_cache.place(catalogue.CATALOGUE) != before
+        before = rule_cache.place(catalogue.CATALOGUE)
 
 
 def test_the_oldest_files_go(made: catalogue.Catalogue, tmp_path: Path) -> None:
     few, one = made.rules[:1], {}
-    for number in range(kept.FILES + 3):
+    for number in range(rule_cache.FILES + 3):
         (tmp_path / f"rules-old{number}.jsonl").write_text("")
     (tmp_path / "products.json").write_text("{}")
-    kept.write(tmp_path / "rules-new.jsonl", few, one)
+    rule_cache.write(tmp_path / "rules-new.jsonl", few, one)
     left = {path.name for path in tmp_path.iterdir()}
-    assert len(left) == kept.FILES + 1
+    assert len(left) == rule_cache.FILES + 1
     assert {"rules-new.jsonl", "products.json"} <= left
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(made: catalogue.Catalogue, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    kept.write(tmp_path / "file" / "rules-1.jsonl", made.rules, made.definitions)
+    rule_cache.write(tmp_path / "file" / "rules-1.jsonl", made.rules, made.definitions)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -142,7 +142,7 @@ def test_several_processes_may_keep_rules_at_once(tmp_path: Path) -> None:
     said = {process.communicate()[0] for process in started}
     assert said == {" ".join(catalogue.load().names) + "\n"}
     (file,) = tmp_path.rglob("*.jsonl")
-    assert kept.read(file) is not None
+    assert rule_cache.read(file) is not None
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file], "nothing half-written is left"
 
 
@@ -150,8 +150,8 @@ def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
     def homeless(name: str) -> Path:
         raise RuntimeError("no home")
 
-    monkeypatch.setattr(kept, "cache_folder", homeless)
-    assert kept.place(catalogue.CATALOGUE) is None
+    monkeypatch.setattr(rule_cache, "cache_folder", homeless)
+    assert rule_cache.place(catalogue.CATALOGUE) is None
     catalogue._plain.cache_clear()
     try:
         assert type(catalogue.load().rules[0]) is Rule

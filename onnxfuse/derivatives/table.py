@@ -1,0 +1,60 @@
+"""The transposition table: for each op of the equations what the gradient of its result gives to each of its operands.
+
+An entry is an equation of the rule language over
+
+    g        the gradient of the result
+    y        the result itself
+    a, b, c  the operands
+    axes, axis  attributes of those names
+
+`None` stands for an operand that no gradient reaches, such as a condition or an index.  Where an operand was broadcast,
+what reaches it is summed over those axes besides (`reverse`).
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+
+ELEMENTWISE: dict[str, tuple[str | None, ...]] = {
+    "Add": ("g", "g"),
+    "Sub": ("g", "-g"),
+    "Mul": ("g * b", "g * a"),
+    "Div": ("g / b", "-g * y / b"),
+    "Pow": ("b * g * a**(b - 1)", "g * y * Log(a)"),
+    "Neg": ("-g",),
+    "Reciprocal": ("-g * y**2",),
+    "Sqrt": ("0.5 * g / y",),
+    "Rsqrt": ("-0.5 * g * y**3",),
+    "Exp": ("g * y",),
+    "Log": ("g / a",),
+    "Tanh": ("g * (1 - y**2)",),
+    "Sigmoid": ("g * y * (1 - y)",),
+    "Erf": ("1.1283791670955126 * g * Exp(-a**2)",),
+    "Softplus": ("g * Sigmoid(a)",),
+    "Sin": ("g * Cos(a)",),
+    "Cos": ("-g * Sin(a)",),
+    "Abs": ("g * Sign(a)",),
+    "Relu": ("Where(LessOrEqual(y, 0), 0, g)",),
+    "Where": (None, "Where(a, g, 0)", "Where(a, 0, g)"),
+    "Cast": ("g",),
+    "Identity": ("g",),
+}
+"""Each element of the result depends on those of its own place alone."""
+
+ROWS: dict[str, tuple[str | None, ...]] = {
+    "ReduceSum": ("g",),
+    "ReduceMean": ("g / size(a, axes)",),
+    "Softmax": ("y * (g - ReduceSum(g * y, axes=[axis]))",),
+    "LogSoftmax": ("g - Exp(y) * ReduceSum(g, axes=[axis])",),
+}
+"""The others.  A reduction keeps its dims, as it does wherever rules write one."""
+
+OPERANDS = "abc"
+
+
+@cache
+def transposed(op: str) -> tuple[ast.expr | None, ...] | None:
+    """The entry of an op, read; None if there is none."""
+    entry = ELEMENTWISE.get(op) or ROWS.get(op)
+    return None if entry is None else tuple(None if e is None else ast.parse(e, mode="eval").body for e in entry)

@@ -1,0 +1,68 @@
+"""What a node of products runs: our own launches, repeated for arrays like those of a call before, or another form.
+
+Where our form was found to be the fastest for a class of shapes, nothing is asked any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from onnxfuse.kernels.device.device import Device, Vendor
+from onnxfuse.kernels.device.replay import KNOWN, Arrays, Key, Launches, key_of
+
+from .autotune import TILED, Class, choose
+
+Run: TypeAlias = Callable[[], None]
+Others: TypeAlias = Callable[[Device, Vendor, Arrays, Arrays], dict[str, Run]]
+"""The forms that take the vendor's library, by name, for a device, inputs and outputs."""
+
+
+@dataclass(slots=True)
+class Forms:
+    """The forms for arrays of known shapes and alignment, on one device."""
+
+    which: Class
+    tiled: Launches
+    others: Others
+    settled: bool = False
+    """On our own form: nothing is asked any more."""
+
+    def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
+        """Compute the outputs by the form that is the fastest."""
+        vendor = device.vendor
+        forms: dict[str, Run] = {TILED: lambda: self.tiled((*inputs, *outputs))}
+        if vendor is not None:
+            forms |= self.others(device, vendor, inputs, outputs)
+        self.settled = choose(vendor, self.which, forms) == TILED
+
+
+class Products:
+    """Runs what `plan(device, inputs, outputs)` found for arrays of these shapes, types and alignment; None is nothing
+    to do.
+
+    It may be called from several threads at a time.
+    """
+
+    def __init__(self, plan: Callable[[Device, Arrays, Arrays], Forms | None]) -> None:
+        self._plan = plan
+        self._known: dict[Key, Forms | None] = {}
+
+    def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
+        arrays = (*inputs, *outputs)
+        key = key_of(device, inputs, arrays)
+        known = self._known.get(key)
+        if known is None:
+            if key not in self._known:
+                found = self._plan(device, inputs, outputs)
+                if len(self._known) >= KNOWN:
+                    self._known.clear()
+                self._known[key] = found
+            known = self._known[key]
+            if known is None:
+                return
+        if known.settled:
+            known.tiled(arrays)
+        else:
+            known(device, inputs, outputs)

@@ -1,0 +1,357 @@
+"""One product, what is elementwise behind it, and a normalization, softmax or reduction of its rows, as one launch: a
+layer's last product with its bias, the residual sum and the norm that the next layer begins with.
+
+"tiled" is gemm_rows.cu: the last block of some rows reduces them.  "vendor" is the vendor's product into scratch
+memory, and the row kernel of the rest.  `autotune` knows which is the faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from onnx import FunctionProto, NodeProto, helper
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.access import ACCESS, vector_of
+from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, Product, Source, TensorType, address, nbytes
+from onnxfuse.kernels.device.kernel import Signature, Work
+from onnxfuse.kernels.device.products import multiplications, products
+from onnxfuse.kernels.device.replay import KNOWN
+from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
+from onnxfuse.kernels.pointwise.expressions.index import coordinates
+from onnxfuse.kernels.pointwise.expressions.scalars import Scalar, Scalars
+from onnxfuse.kernels.pointwise.expressions.trace import trace
+from onnxfuse.kernels.pointwise.expressions.values import Value
+from onnxfuse.kernels.pointwise.expressions.values import source as array
+from onnxfuse.kernels.pointwise.loops import bytes_read, reached
+from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, rows
+from onnxfuse.kernels.rows.places import PlaceError, places
+from onnxfuse.kernels.rows.region import named
+
+from .autotune import TILED, VENDOR, Class, choose
+from .epilogue import MOST_NARROW, Multiplied, Operand
+from .plan import MOST_BLOCKS, SUM, Vectors
+from .source import PRODUCT, defines
+from .tiles import Division, Tile, divide
+
+ENTRY = "product_rows"
+PRODUCTS = frozenset((PRODUCT,))
+ARGUMENT = "product"
+"""What device code calls an element of the product."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A product and the reduction of its rows."""
+
+    a: Operand
+    b: Operand
+    product: Product
+    dtype: np.dtype[np.generic]
+    reduce: str
+    center: int
+    epsilon: float
+    again: bool
+    """Whether the product is needed behind the reduction."""
+    inputs: tuple[int, ...]
+    """Numbers of the arrays that are read beside the product."""
+    outputs: tuple[int, ...]
+    text: str
+    """The struct `Fused`."""
+    carried: Carried
+    after: RowLoop
+    """The same behind the product, whose number is that of one more input."""
+    read: int
+    """Bytes of those arrays."""
+    flops: int
+    """Of each element."""
+
+
+def is_reduced(nodes: Sequence[NodeProto]) -> bool:
+    """Whether a body has a product and a reduction of rows."""
+    ops = {node.op_type for node in nodes}
+    return PRODUCT in ops and not ops.isdisjoint(ROWS)
+
+
+def reduced(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[tuple[TensorType, ...], Reduction | None]:
+    """The types of the outputs of some nodes, of which one is a product and one reduces its rows, and how they are
+    computed, None where they are empty; an output named "" is not wanted.  Raises KernelError where they are anything
+    else."""
+    scalars = Scalars()
+    product = Multiplied(scalars, argument=ARGUMENT, inputs=list(inputs.values()))
+    row = Reduced(scalars)
+    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
+    names = [name for node in nodes for name in node.output if name]
+    others = dict.fromkeys(PRODUCTS, product.meet) | dict.fromkeys(ROWS, row.meet)
+    values = dict(zip(names, trace(scalars, nodes, given, names, others), strict=True))
+    if product.a is None or product.b is None or row.given is None:
+        raise KernelError("no product, or no reduction of rows")
+    if (product.rows, product.columns) != (row.rows, row.columns):
+        raise PlaceError("what is reduced are not the rows of the product")
+    whole = next(values[node.output[0]] for node in nodes if node.op_type == PRODUCT)
+    # The product is one more array, and may be asked for.
+    taken = [helper.make_node("Identity", [ARGUMENT], node.output) for node in nodes if node.op_type == PRODUCT]
+    rest = [*taken, *(node for node in nodes if node.op_type != PRODUCT)]
+    types, after = rows(rest, {**inputs, ARGUMENT: TensorType(whole.dtype, whole.shape)}, outputs)
+    if not after:
+        return types, None
+    found = products(product.a.shape, product.b.shape, product.b.turned, product.scale)
+    if len(found) != 1 or found[0].batch != 1:
+        raise KernelError("a batch of products, whose rows are reduced")
+    count, kinds = row.rows * row.columns, product.inputs
+    written = _written(nodes, values, outputs, product, row)
+    used = written.used
+    text, carried, numbers = _text({k: kinds[k].dtype.name for k in written.numbers}, written, count)
+    return types, Reduction(
+        product.a,
+        product.b,
+        found[0],
+        product.dtype,
+        str(row.defines.get("REDUCE") or row.defines.get("FORM") or "NORM"),
+        int(str(row.defines.get("CENTER", 0))),
+        row.epsilon,
+        written.again,
+        written.numbers,
+        numbers,
+        text,
+        carried,
+        after[0],
+        bytes_read(used, kinds, count),
+        sum(s.flops for s in used) + 9,
+    )
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What is reduced, and the outputs: before the reduction, behind it for each element, and for each row."""
+
+    read: Scalar
+    kept: list[Stored]
+    each: list[Stored]
+    once: list[Stored]
+
+    @property
+    def used(self) -> list[Scalar]:
+        return reached([self.read, *(stored.element for stored in (*self.kept, *self.each, *self.once))])
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Those of the arrays that are read."""
+        return tuple(sorted({s.payload[0] for s in self.used if s.kind == "load"}))
+
+    @property
+    def again(self) -> bool:
+        return _needs_product(self.each)
+
+
+def _needs_product(stores: Sequence[Stored]) -> bool:
+    used = reached([stored.element for stored in stores])
+    return any(s.kind == "argument" and s.payload == ARGUMENT for s in used)
+
+
+def _written(
+    nodes: Sequence[NodeProto], values: Mapping[str, Value], outputs: Sequence[str], product: Multiplied, row: Reduced
+) -> _Written:
+    assert row.given is not None
+    behind = _behind(nodes)
+    before, after = places(product, PRODUCTS, nodes, values), places(row, ROWS, nodes, values)
+    read = row.given.at(coordinates(row.place, row.given.shape))
+    found = _Written(read, [], [], [])
+    for k, name in enumerate(outputs):
+        if not name:
+            continue
+        value, place = values[name], (after if name in behind else before).get(name)
+        if place is None or value.size not in (row.rows, row.rows * row.columns):
+            raise PlaceError("what is behind the product is written at no one place")
+        stored = Stored(k, value.dtype.name, value.at(coordinates(place, value.shape)), place)
+        if name not in behind and value.size == row.rows * row.columns:
+            found.kept.append(stored)
+        elif name in behind and value.size == row.rows * row.columns and (not row.reduces or place != row.row):
+            found.each.append(stored)
+        elif name in behind and row.reduces and place == row.row:
+            found.once.append(stored)
+        else:
+            raise PlaceError("what is behind the product is written at no one place")
+    if _needs_product(found.once):
+        raise PlaceError("what is written once for each row needs the product")  # of which rows have one element
+    if any(s.kind == "select" or (s.kind in ("load", "table") and s.payload[2]) for s in found.used):
+        raise PlaceError("what is read under a condition is left to a loop over elements")
+    return found
+
+
+def _behind(nodes: Sequence[NodeProto]) -> set[str]:
+    """What is computed of the results of the reduction."""
+    found: set[str] = set()
+    for node in nodes:
+        if node.op_type in ROWS or found.intersection(node.input):
+            found |= {name for name in node.output if name}
+    return found
+
+
+def _text(kinds: Mapping[int, str], written: _Written, count: int) -> tuple[str, Carried, tuple[int, ...]]:
+    """The struct `Fused`, what it carries, and the numbers of the outputs in their order."""
+    for wide in (False, True):
+        functions = Functions(kinds, wide)
+        read = functions.value(written.read, "made_")
+        kept, each, once = (functions.stores(stores) for stores in (written.kept, written.each, written.once))
+        if functions.narrow and count < MOST_NARROW:
+            break
+    carried = functions.carried()
+    row = "const Index row = static_cast<Index>(row_);"
+    place, own = "long long row_, int column_", [row, "const Index column = static_cast<Index>(column_);"]
+    product = f"const float {ARGUMENT}"
+    text = [
+        *carried.head,
+        "struct Fused {",
+        *(f"{member};" for member in carried.members),
+        f"__device__ __forceinline__ float read({product}, {place}) const {{",
+        *(*own, "float made_;", *read, "return made_;", "}"),
+        f"__device__ __forceinline__ void keep({product}, {place}) const {{",
+        *(*own, *kept, "}"),
+        f"__device__ __forceinline__ void write(const float result, {product}, {place}) const {{",
+        *(*own, *each, "}"),
+        "__device__ __forceinline__ void finish(const float result, long long row_) const {",
+        *(row, *once, "}"),
+        "};",
+        "",
+    ]
+    numbers = tuple(stored.number for stored in (*written.kept, *written.each, *written.once))
+    return "\n".join(text), carried, numbers
+
+
+@lru_cache(maxsize=1024)
+def source(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], own: Reduction) -> Source:
+    """Entry `product_rows`: a, b; float* sums [gridDim.y, m, n]; unsigned* counters, of the tiles down; what is read
+    and written besides, and its numbers; int m, n, k; float scale, epsilon."""
+    how = {"REDUCE": own.reduce, "CENTER": own.center, "AGAIN": int(own.again)}
+    file = Source.file("gemm_rows.cu", **how, **defines(dtype, tile, transposed, vectors, False, False))
+    entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) {ENTRY}(
+    const TYPE* __restrict__ a, const TYPE* __restrict__ b, float* sums, unsigned* counters,
+    {", ".join((*own.carried.parameters, ""))}int m, int n, int k, float scale, float epsilon
+) {{
+    const Part part = part_of(blockIdx.x, m, n);
+    multiply(a, b, Partial{{sums + blockIdx.y * static_cast<long long>(m) * n, m, n}}, part.row, part.column, k);
+    const unsigned across = (n + TILE_N - 1) / TILE_N;
+    if (!last_of_rows(counters + part.row / TILE_M, across * gridDim.y)) return;
+    const Fused fused{own.carried.fill};
+    reduce_rows(fused, sums, part.row, m, n, gridDim.y, scale, epsilon);
+}}
+"""
+    return Source(file.name, file.text + own.text + entry)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A product at sizes that are known, on a card with so many multiprocessors."""
+
+    own: Reduction
+    vectors: Vectors
+    division: Division
+    launch: Launch
+    which: Class
+    multiprocessors: int
+
+    def tiled(self, device: Device, a: Array, b: Array, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """One launch of ours."""
+        own, one = self.own, self.own.product
+        others = [*(inputs[k] for k in own.inputs), *(outputs[k] for k in own.outputs), *own.carried.values]
+        sizes = (*map(np.int32, (one.m, one.n, one.k)), np.float32(one.scale), np.float32(own.epsilon))
+        with (
+            device.scratch(self.division.splits * one.m * one.n * SUM) as sums,
+            device.counters(-(-one.m // self.division.tile.m)) as counters,
+        ):
+            device.launch(self.launch, [a, b, sums, counters, *others, *sizes])
+
+    def vendors(self, device: Device, a: Array, b: Array, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """The vendor's product, and the row kernel."""
+        own, one, after = self.own, self.own.product, self.own.after
+        vendor = device.vendor
+        assert vendor is not None
+        with device.scratch(one.m * one.n * own.dtype.itemsize) as memory:
+            y = Buffer(address(memory), (one.m, one.n), own.dtype)
+            vendor.product(one, a, b, y)
+            given = [*inputs, y]
+            arrays = [*(given[k] for k in after.inputs), *(outputs[k] for k in after.outputs)]
+            device.launch(after.launch(self.multiprocessors), [*arrays, *after.parameters])
+
+
+class ReducedProduct:
+    """One node; `kernels.of_region` makes the class of a function.  Its operands have each its own element type."""
+
+    name: ClassVar[str] = "gemm"
+    signature: ClassVar[Signature]
+    body: ClassVar[FunctionProto]
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        self._known: dict[Any, tuple[tuple[TensorType, ...], Reduction | None]] = {}
+        self._plans: dict[Any, _Plan] = {}
+
+    def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        return self._of(tuple(inputs), (True,) * len(self.body.output))[0]
+
+    def work(self, inputs: Sequence[TensorType | None]) -> Work:
+        types, own = self._of(tuple(inputs), (True,) * len(self.body.output))
+        if own is None:
+            return Work(0, 0, 0)
+        a, b = (TensorType(own.dtype, operand.shape) for operand in (own.a, own.b))
+        return Work(
+            read=nbytes(a) + nbytes(b) + own.read,
+            written=sum(map(nbytes, types)),
+            flops=2 * multiplications(a.shape, b.shape, own.b.turned) + own.product.m * own.product.n * own.flops,
+        )
+
+    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        types = tuple(None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs)
+        wanted = tuple(y is not None for y in outputs)
+        own = self._of(types, wanted)[1]
+        if own is None:
+            return
+        a, b = inputs[own.a.number], inputs[own.b.number]
+        assert a is not None
+        assert b is not None
+        key = (device.multiprocessors, types, wanted, address(a) % ACCESS, address(b) % ACCESS)
+        if key not in self._plans:
+            if len(self._plans) >= KNOWN:
+                self._plans.clear()
+            self._plans[key] = _planned(device.multiprocessors, own, a, b)
+        plan = self._plans[key]
+        forms: dict[str, Callable[[], None]] = {TILED: lambda: plan.tiled(device, a, b, inputs, outputs)}
+        if device.vendor is not None:
+            forms[VENDOR] = lambda: plan.vendors(device, a, b, inputs, outputs)
+        choose(device.vendor, plan.which, forms)
+
+    def _of(
+        self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...]
+    ) -> tuple[tuple[TensorType, ...], Reduction | None]:
+        key = (inputs, wanted)
+        if key not in self._known:
+            types = named(self.signature, inputs)
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            names = [name if asked else "" for name, asked in zip(self.body.output, wanted, strict=True)]
+            self._known[key] = reduced(list(self.body.node), types, names)
+        return self._known[key]
+
+
+def _planned(multiprocessors: int, own: Reduction, a: Array, b: Array) -> _Plan:
+    one, itemsize = own.product, own.dtype.itemsize
+    division = divide(itemsize, one.m, one.n, one.k, 1, multiprocessors)
+    tile = division.tile
+    vectors = Vectors(
+        vector_of(itemsize, [one.k], [a]),
+        vector_of(itemsize, [one.k if one.transposed else one.n], [b]),
+        vector_of(SUM, [one.n], ()),
+    )
+    blocks = tile.count(one.m, one.n)
+    if blocks > MOST_BLOCKS:
+        raise KernelError(f"a product of {blocks} tiles is more than one launch has blocks")
+    made = source(own.dtype.name, tile, one.transposed, vectors, own)
+    launch = Launch(made, ENTRY, (blocks, division.splits), (tile.threads,), tile.shared(itemsize, one.transposed))
+    which = Class.of(one, 1, own.dtype.name, min(vectors.a, vectors.b) * itemsize, "rows")
+    return _Plan(own, vectors, division, launch, which, multiprocessors)

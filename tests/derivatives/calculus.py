@@ -1,0 +1,120 @@
+"""Equations of rules computed in float64, and gradients by differences: what derived gradients are compared with."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxfuse.derivatives.reverse import gradient
+from onnxfuse.derivatives.tape import Definition, Tape
+from onnxfuse.language import catalogue
+from onnxfuse.language.gradients import definition_of
+
+Array = npt.NDArray[np.float64]
+
+STEP = 1e-6
+
+
+def _reduced(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, axes: function(x, axis=tuple(axes), keepdims=True)
+
+
+def _softmax(x: Array, axis: int = -1) -> Array:
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    return np.asarray(e / e.sum(axis=axis, keepdims=True))
+
+
+MEANS: Mapping[str, Any] = {
+    "Abs": np.abs,
+    "Cast": lambda x, to: x,
+    "Cos": np.cos,
+    "Erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "Exp": np.exp,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Identity": lambda x: x,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Log": np.log,
+    "LogSoftmax": lambda x, axis=-1: np.log(_softmax(x, axis)),
+    "Min": np.minimum,
+    "Reciprocal": np.reciprocal,
+    "ReduceMax": _reduced(np.max),
+    "ReduceMean": _reduced(np.mean),
+    "ReduceSum": _reduced(np.sum),
+    "Relu": lambda x: np.maximum(x, 0),
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Sign": np.sign,
+    "Sin": np.sin,
+    "Softmax": _softmax,
+    "Softplus": lambda x: np.log1p(np.exp(x)),
+    "Sqrt": np.sqrt,
+    "Tanh": np.tanh,
+    "Where": np.where,
+    "size": lambda x, axes: math.prod(np.shape(x)[a] for a in axes),
+    "trailing": lambda axis: list(range(axis, 0)),
+}
+
+
+def expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def definition(op: str) -> Definition | None:
+    """What an op of the shipped rules means."""
+    rule = catalogue.load().definitions.get(op)
+    return None if rule is None else definition_of(rule)
+
+
+def value(node: ast.expr, env: Mapping[str, Any]) -> Any:
+    """An expression over arrays and numbers."""
+    tree = ast.fix_missing_locations(ast.Expression(ast.parse(ast.unparse(node), mode="eval").body))
+    return eval(compile(tree, "equation", "eval"), {"__builtins__": {}, **MEANS, **env})
+
+
+def forward(text: str, env: Mapping[str, Any]) -> Array:
+    """An expression in which ops of rules are written out by what they mean."""
+    tape = Tape(definition, set(env))
+    root = tape.write(expression(text), {})
+    known = dict(env)
+    for step in tape.steps:
+        known[step.name] = value(step.value, known)
+    return np.asarray(value(root, known), np.float64)
+
+
+def derived(text: str, wrt: str, env: Mapping[str, Any], seed: Array) -> list[Array]:
+    """Every spelling of the gradient of an expression."""
+    numbers = frozenset(name for name, given in env.items() if not isinstance(given, np.ndarray))
+    made = gradient(expression(text), wrt, expression("dY"), definition, {"dY", *env}, None, numbers)
+    known = {**env, "dY": seed}
+    for equation in made.equations:
+        target = equation.targets[0]
+        assert isinstance(target, ast.Name)
+        known[target.id] = value(equation.value, known)
+    return [np.broadcast_to(value(s, known), seed.shape) for s in made.spellings]
+
+
+def by_differences(text: str, wrt: str, env: Mapping[str, Any], seed: Array) -> Array:
+    """The gradient of sum(seed * expression) by central differences."""
+    x = env[wrt]
+    found = np.zeros_like(x)
+    for place in np.ndindex(*x.shape):
+        sides = []
+        for step in (STEP, -STEP):
+            moved = x.copy()
+            moved[place] += step
+            sides.append(float((seed * forward(text, {**env, wrt: moved})).sum()))
+        found[place] = (sides[0] - sides[1]) / (2 * STEP)
+    return found
+
+
+def summed(g: Array, shape: Sequence[int]) -> Array:
+    """A gradient over the axes along which its tensor was broadcast."""
+    lead = tuple(range(g.ndim - len(shape)))
+    ones = tuple(len(lead) + i for i, d in enumerate(shape) if d == 1)
+    return np.asarray(g.sum(axis=(*lead, *ones)).reshape(shape))
