@@ -199,7 +199,7 @@ def _every(scope: Scope, x: Value, number: Value) -> bool:
 
 @builtin()
 def _moderate(scope: Scope, x: Value) -> bool:
-    """Is each element of a constant 0, or between 2^-24 and 2^24 in size?  Others leave the range elsewhere."""
+    """Is each element of a constant 0, NaN, or between 2^-24 and 2^24 in size?  Others leave the range elsewhere."""
     return isinstance(x, Term) and all_moderate(x)
 
 

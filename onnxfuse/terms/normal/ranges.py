@@ -29,9 +29,10 @@ def moderate(number: float) -> bool:
 
 
 def all_moderate(term: Term) -> bool:
-    """Is each element of a constant `moderate`, or 0?"""
+    """Is each element of a constant `moderate`, 0, or NaN, which a product is with its factor before or after it?  What
+    external data would say is NaN where a report does without it."""
     sizes = np.abs(value_of(term).astype(np.float64))  # half precision has no number as large as MODERATE
-    return bool(((sizes == 0) | ((sizes >= 1 / MODERATE) & (sizes <= MODERATE))).all())
+    return not bool((((sizes > 0) & (sizes < 1 / MODERATE)) | (sizes > MODERATE)).any())
 
 
 def nonnegative(term: Term, depth: int = DEEP) -> bool:
