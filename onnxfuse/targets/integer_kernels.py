@@ -53,7 +53,7 @@ def integer_nodes(graph: Graph, *providers: str) -> dict[int, str]:
             found.setdefault(index, kernel)
         if node.op_type == "MatMulInteger" and (scaled := table(provider)["scaled"]):
             found.update(dict.fromkeys(_scaled(graph, index, readers), scaled))
-    return found
+    return dict(_before_signed_steps(graph, readers, found)) | found
 
 
 def _real(graph: Graph, source: NodeProto) -> str:
@@ -164,6 +164,23 @@ def _rounded(graph: Graph, node: NodeProto, readers: Mapping[str, Sequence[int]]
             return False
         name = above[0].output[0]
     return False
+
+
+def _before_signed_steps(
+    graph: Graph, readers: Mapping[str, Sequence[int]], found: Mapping[int, str]
+) -> Iterator[tuple[int, str]]:
+    """Each Gather of rows that are numbers already, and are quantized to bytes with a sign for a node that runs on
+    integers, with that node's kernel.  Were the rows bytes before, the QuantizeLinear would be no step, and gone;
+    onnxruntime makes bytes without a sign, which it has most kernels for, where it finds one."""
+    for index, node in enumerate(graph.nodes):
+        if not _is(node, "Gather") or not _dequantized(graph, node.input[0]) or not _rounded(graph, node, readers):
+            continue
+        steps = [step for i in readers[node.output[0]] for step in graph.nodes[i].output]
+        numbers = [name for step in steps for i in readers.get(step, ()) for name in graph.nodes[i].output]
+        signed = any(graph.type_of(step)[0] == TensorProto.INT8 for step in steps)
+        kernel = next((found[i] for name in numbers for i in readers.get(name, ()) if i in found), None)
+        if signed and kernel is not None:
+            yield index, kernel
 
 
 def _scaled(graph: Graph, index: int, readers: Mapping[str, Sequence[int]]) -> Iterator[int]:
