@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import resource
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,8 +36,10 @@ from .shrink import fused, shrunken
 TARGETS = ("onnxfuse", "onnx", "ort")
 REGIONS = "onnxfuse-O2"
 """The default target with regions: a target of its own here, asked for by --target."""
-SLOW = 300.0
-"""Seconds after which a model counts as one that never ends."""
+SLOW = 300
+"""Seconds of a processor that one stage of a model may take before it counts as one that never ends."""
+STUCK = 4.0
+"""How many times as long one may take that waits for others."""
 
 
 def main() -> int:
@@ -142,7 +145,7 @@ def _results(seeds: list[int], jobs: int, work: Work) -> Iterator[dict[str, Any]
     for _ in range(min(jobs, len(seeds))):
         start()
     while running:
-        ready = wait(list(running), timeout=SLOW)
+        ready = wait(list(running), timeout=STUCK * SLOW)
         for pipe in [p for p in ready if isinstance(p, Connection)] or list(running):
             process, seed, stage = running[pipe]
             try:
@@ -165,7 +168,7 @@ def _results(seeds: list[int], jobs: int, work: Work) -> Iterator[dict[str, Any]
 
 def _died(seed: int, stage: str) -> dict[str, Any]:
     crashed = stage == "original"
-    wrong = [] if crashed else [f"seed {seed}: {stage}: the process died, or took longer than {SLOW:.0f} s"]
+    wrong = [] if crashed else [f"seed {seed}: {stage}: the process died, or took longer than {SLOW} s"]
     return {"seed": seed, "wrong": wrong, "fused": {}, "optimizer": [], "crashed": crashed, "feeds": 0}
 
 
@@ -175,10 +178,17 @@ def _work(pipe: Connection, work: Work) -> None:
         pipe.send(_examined(seed, pipe, work))
 
 
+def _begin(stage: str, pipe: Connection) -> None:
+    """Tell the stage, at the end of whose time the system ends this process."""
+    used, (_, most) = resource.getrusage(resource.RUSAGE_SELF), resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + SLOW, most))
+    pipe.send(stage)
+
+
 def _examined(seed: int, pipe: Connection, work: Work) -> dict[str, Any]:
     """All targets of one model."""
     model = random_model(Seeded(seed))
-    pipe.send("original")
+    _begin("original", pipe)
     original = Original(model, feeds(model, seed))
     record: dict[str, Any] = {
         "seed": seed,
@@ -189,7 +199,7 @@ def _examined(seed: int, pipe: Connection, work: Work) -> dict[str, Any]:
         "feeds": len(original.expected),
     }
     for target in work.targets:
-        pipe.send(target)
+        _begin(target, pipe)
         try:
             result = fused(model, target)
             found = original.wrong(result)
@@ -212,6 +222,7 @@ def _examined(seed: int, pipe: Connection, work: Work) -> dict[str, Any]:
 def _written(model: onnx.ModelProto, target: str, found: Wrong, path: Path, pipe: Connection) -> Path:
     """The smallest model that is still wrong, and what it becomes."""
     onnx.save(model, path)
+    _begin(f"{target}, made smaller", pipe)
     small, feed = shrunken(model, target, found)
     np.savez(path.with_suffix(".npz"), allow_pickle=False, **feed.inputs)
     onnx.save(small, path)

@@ -24,8 +24,8 @@ from .feeds import Feed, feeds
 Array = NDArray[Any]
 Answer: TypeAlias = Callable[[], list[Array]]
 """Gives outputs, or raises SessionError or CrashError."""
-LONG = 60.0
-"""Seconds that a run may take."""
+LONG = 300.0
+"""Seconds that a run may take, on a machine that has other work."""
 
 
 class CrashError(Exception):

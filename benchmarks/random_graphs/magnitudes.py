@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 if TYPE_CHECKING:
     from .readings import Edit
@@ -75,7 +75,7 @@ class Magnitudes:
 
     def square(self, node: onnx.NodeProto) -> Magnitude:
         """That of infinity is infinity, and no enormous number."""
-        edit, x, infinity = self.edit, self.of(node.input[0]), self.number(np.inf)
+        edit, x, infinity = self.edit, self._powered(node), self.number(np.inf)
         size, plain = edit.node("Abs", x.factor), edit.node("Mul", x.factor, x.factor)
         over = edit.node("And", edit.node("Equal", plain, infinity), edit.node("Less", size, infinity))
         half = edit.node("Mul", edit.node("Log", size), self.number(0.5))
@@ -85,6 +85,15 @@ class Magnitudes:
         factor = edit.node("Where", over, edit.node("Mul", near, near), plain)
         own = edit.node("Mul", x.exponent, self.number(2.0))
         return Magnitude(factor, edit.node("Add", edit.node("Mul", exponent, self.number(4.0)), own))
+
+    def _powered(self, node: onnx.NodeProto) -> Magnitude:
+        """What is squared, of the rank that the exponent of a Pow may have instead."""
+        x = self.of(node.input[0])
+        exponent = self.edit.constant(node.input[1]) if node.op_type == "Pow" else None
+        if exponent is None or not exponent.ndim:
+            return x
+        ones = self.edit.node("Constant", value=numpy_helper.from_array(np.ones(exponent.ndim, np.int64)))
+        return Magnitude(self.edit.node("Expand", x.factor, ones), x.exponent)
 
     def add(self, node: onnx.NodeProto) -> Magnitude:
         edit = self.edit

@@ -95,7 +95,7 @@ def gathered(edit: Edit) -> None:
             count += 1
         first = next((value for value, divides in rest if not divides), None)
         kind = RANGE[edit.kinds[result]]
-        if count < 2 or first is None or not kind.tiny < abs(number) < kind.max:
+        if count < 2 or first is None or not float(kind.tiny) < abs(number) < float(kind.max):
             continue
         rest.remove((first, False))
         made = edit.node("Mul", first, edit.number(number, result))

@@ -144,9 +144,12 @@ def listed(names: Sequence[str]) -> str:
 
 def print_conversion(out: Console, told: Conversion, *, verbose: bool) -> None:
     """What computes in half precision, and where Casts remain and why."""
+    if not told.half:
+        out.print(Padding.indent(Text(_unconverted(told)), 2))
     edges, inner = len(told.casts) - len(told.inner), told.inner
     counted = f"{told.type}: {told.half:,} nodes, {told.float32:,} in float32; Casts: {edges} of inputs and outputs"
-    out.print(f"  {counted}, {len(inner)} inside")
+    if told.half or told.casts:
+        out.print(f"  {counted}, {len(inner)} inside")
     reasons: dict[str, list[KeptCast]] = {}
     for cast in inner:
         reasons.setdefault(cast.reason, []).append(cast)
@@ -155,3 +158,12 @@ def print_conversion(out: Console, told: Conversion, *, verbose: bool) -> None:
         places = ", ".join(cast.node for cast in shown) + (" ..." if len(shown) < len(casts) else "")
         out.print(Padding.indent(Text(f"{len(casts)} at {places}: {reason}", style="dim"), 4))
     out.print()
+
+
+def _unconverted(told: Conversion) -> str:
+    """Why nothing computes in half precision."""
+    if not told.float32:
+        return f"nothing in {told.type}: no node computes with floats"
+    often = [f"{each.reason}{f' ({each.nodes:,} nodes)' * (each.nodes > 1)}" for each in told.kept]
+    nodes = f"{told.float32:,} node{'s' * (told.float32 > 1)}"
+    return f"nothing in {told.type}, {nodes} in float32: {listed(often)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.model.op_traits import PRODUCTS, VIEWS
+from onnxfuse.model.op_traits import KERNELS, PRODUCTS, VIEWS
 from onnxfuse.terms.term import Term
 
 from .cost import launches
@@ -51,6 +51,8 @@ def weigh(
     saved = sum(launches(t) for t in dead) - made
     if any(cover[i].op in PRODUCTS for i in kept):
         saved = -1
+    if saved == 0 and any(cover[i].op in KERNELS for i in kept):
+        saved = -1  # a pass over rows is not made twice instead of once
     if saved == 0 and any(t.id in match.matched for t in new):
         saved = -1  # what is summed in another order rounds in another way: for a gain alone
     dying = frozenset(t.id for t in dead if t is not match.root and t.id not in exposed)

@@ -8,6 +8,7 @@ guarantees   inputs and outputs keep names and types, unless the latter are aske
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from onnxfuse.model.op_traits import CONTROL_FLOW
 from onnxfuse.model.spool import Spool
 from onnxfuse.model.tensors import tensors
 from onnxfuse.model.walk import attribute_graphs
-from onnxfuse.reporting.records import Conversion, KeptCast
+from onnxfuse.reporting.records import Conversion, KeptCast, KeptNodes
 from onnxfuse.targets.target import Target
 
 from . import bodies
@@ -319,7 +320,15 @@ def _is_tensor(info: object) -> bool:
 def together(parts: Sequence[Conversion]) -> Conversion:
     """What there is to say of scopes, told of them as one."""
     half, single = sum(part.half for part in parts), sum(part.float32 for part in parts)
-    return replace(parts[0], half=half, float32=single, casts=[cast for part in parts for cast in part.casts])
+    kept = Counter[str]()
+    for part in parts:
+        kept.update({each.reason: each.nodes for each in part.kept})
+    casts = [cast for part in parts for cast in part.casts]
+    return replace(parts[0], half=half, float32=single, casts=casts, kept=_most_frequent(kept))
+
+
+def _most_frequent(kept: Counter[str]) -> list[KeptNodes]:
+    return [KeptNodes(nodes, reason) for reason, nodes in kept.most_common()]
 
 
 def _told(decided: Decided, made: Sequence[Made], precision: Precision) -> Conversion:
@@ -337,4 +346,5 @@ def _told(decided: Decided, made: Sequence[Made], precision: Precision) -> Conve
     real = [i for i, node in enumerate(scope.nodes) if any(scope.real(name) for name in (*node.input, *node.output))]
     real = [i for i in real if scope.nodes[i].op_type != "Constant"]
     single = sum(i in decided.single for i in real)
-    return Conversion(precision.name, precision.type_name, len(real) - single, single, casts)
+    kept = _most_frequent(Counter(decided.reasons[i] for i in real if i in decided.reasons))
+    return Conversion(precision.name, precision.type_name, len(real) - single, single, casts, kept)

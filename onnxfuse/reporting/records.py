@@ -264,6 +264,14 @@ class KeptCast:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptNodes:
+    """Nodes that a conversion to half precision left in float32 for one reason."""
+
+    nodes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Conversion:
     """What a conversion to half precision did."""
 
@@ -276,6 +284,8 @@ class Conversion:
     float32: int
     """Those that do not, though they have floats."""
     casts: list[KeptCast]
+    kept: list[KeptNodes] = field(default_factory=list)
+    """Those among the latter that cannot, the most frequent reason first; the others save Casts beside them."""
 
     @property
     def inner(self) -> list[KeptCast]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import onnx
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import benchmarks.random_graphs.__main__ as main
 from benchmarks.random_graphs.build import Seeded
 from benchmarks.random_graphs.feeds import feeds
 from benchmarks.random_graphs.graphs import random_model
@@ -58,3 +64,18 @@ def test_a_seed_gives_the_same_model_and_the_same_feeds() -> None:
     for a, b in zip(feeds(one, 3), feeds(other, 3), strict=True):
         assert a.name == b.name
         assert all(np.array_equal(a.inputs[name], b.inputs[name], equal_nan=True) for name in a.inputs)
+
+
+def test_a_model_that_never_ends_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What counts is time of a processor: a machine with other work is no reason."""
+
+    def examined(seed: int, pipe: Connection, work: main.Work) -> dict[str, Any]:
+        main._begin("onnx", pipe)
+        while seed == 1:
+            pass
+        return {"seed": seed, "wrong": []}
+
+    monkeypatch.setattr(main, "_examined", examined)
+    monkeypatch.setattr(main, "SLOW", 1)
+    found = {record["seed"]: record["wrong"] for record in main._results([0, 1, 2], 1, main.Work((), tmp_path, False))}
+    assert found == {0: [], 1: ["seed 1: onnx: the process died, or took longer than 1 s"], 2: []}

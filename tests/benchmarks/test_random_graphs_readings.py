@@ -21,6 +21,8 @@ MOMENTS = """i = Constant<value = int64[1] {-1}>() m = ReduceMean(x, i) d = Sub(
     q = Mul(x, x) s = ReduceMean(q, i)"""
 BRANCH = """k = Greater(one, z) y = If<then_branch = t () => (float[b,s,4] a) {{ n = Mul(x, x) {} a = Reciprocal(l) }},
     else_branch = f () => (float[b,s,4] e) {{ e = Neg(x) }}>(k)"""
+POWER = """t = Tanh(x) h = ReduceMax<keepdims = 0>(t) k = Constant<value = float[1] {2.0}>() p = Pow(h, k)
+    o = Constant<value = int64[1] {0}>() r = ReduceSum(p, o)"""
 READ = {
     "a mask hides what it is added to": (
         f"""{WEIGHTS.replace("-1e9", "-inf")} y = MatMul(w, v)""",
@@ -75,6 +77,11 @@ READ = {
     "a logarithm beyond float64": (
         f"{ZERO} e = Exp(x) a = Add(e, one) b = Log(a) c = Mul(b, b) f = Exp(c) g = Add(f, one) y = Log(g)",
         "a = Softplus(x) b = Mul(a, a) y = Softplus(b)",
+        "float[b,s,4] x",
+    ),
+    "one beside the square of a scalar, by an exponent of a higher rank": (
+        f"{ZERO} {POWER} n = Mul(x, x) m = Mul(n, n) e = Exp(m) a = Add(e, one) b = Log(a) y = Add(b, r)",
+        f"{ZERO} {POWER} n = Mul(x, x) m = Mul(n, n) b = Softplus(m) y = Add(b, r)",
         "float[b,s,4] x",
     ),
     "the logarithm of one that is enormous or nothing": (

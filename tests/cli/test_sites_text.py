@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from onnxfuse.cli import console, sites_text
-from onnxfuse.reporting.records import Remaining
+from onnxfuse.reporting.records import Conversion, KeptCast, KeptNodes, Remaining
 from tests.fake_engine import fusion, near_miss
 
 Capture = pytest.CaptureFixture[str]
@@ -62,3 +62,32 @@ def test_a_size_that_depends_on_the_data_is_said_once(capsys: Capture) -> None:
     assert capsys.readouterr().out.count("a size depends on the data") == 1
     sites_text.print_fusions(console.console(), fusions[:1], scopes=False, sites=False)
     assert "depends" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (Conversion("fp16", "float16", 0, 0, []), "nothing in float16: no node computes with floats"),
+        (
+            Conversion("fp16", "float16", 0, 1, [], [KeptNodes(1, "why")]),
+            "nothing in float16, 1 node in float32: why",
+        ),
+        (
+            Conversion("fp16", "float16", 0, 1234, [], [KeptNodes(1230, "why"), KeptNodes(1, "what for")]),
+            "nothing in float16, 1,234 nodes in float32: why (1,230 nodes), what for",
+        ),
+    ],
+)
+def test_a_conversion_of_nothing_says_why_in_one_line(told: Conversion, said: str, capsys: Capture) -> None:
+    sites_text.print_conversion(console.console(), told, verbose=False)
+    assert capsys.readouterr().out == f"  {said}\n\n"
+
+
+def test_inputs_that_are_cast_all_the_same_are_told(capsys: Capture) -> None:
+    cast = KeptCast("x", "float32", "", "an input or output of the model")
+    told = Conversion("fp16", "float16", 0, 2, [cast], [KeptNodes(2, "why")])
+    sites_text.print_conversion(console.console(), told, verbose=False)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  float16: 0 nodes, 2 in float32; Casts: 1 of inputs and outputs, 0 inside",
+        "",
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from onnxfuse.language.catalogue import load
 from tests.matching.test_match import fused_by, ops, rule
 
@@ -37,3 +39,14 @@ def test_a_sum_that_stands_is_not_taken_apart_to_be_summed_in_another_order() ->
     made = ops(fused_by(text, *load().rules))
     assert "Sub" in made
     assert not any("Skip" in op for op in made)
+
+
+@pytest.mark.parametrize("body", ["y = LogSoftmax(x)  z = Exp(y)", "y = Softmax(x)  z = Log(y)"])
+def test_what_a_kernel_computes_is_not_computed_again_for_nothing(body: str) -> None:
+    """Its logarithm, or its exponential, is one step behind it as well."""
+    types = "g (float[s, 8] x) => (float[s, 8] z{}) {{ {} }}"
+    first = body.split()[2].partition("(")[0]
+    both = ops(fused_by(types.format(", float[s, 8] y", body), *load().rules))
+    assert both == [first, body.split()[5].partition("(")[0]]
+    (alone,) = ops(fused_by(types.format("", body), *load().rules))
+    assert {first, alone} == {"Softmax", "LogSoftmax"}

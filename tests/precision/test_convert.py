@@ -15,6 +15,7 @@ from onnxfuse.errors import ModelError
 from onnxfuse.precision.convert import convert
 from onnxfuse.precision.wanted import Name, Precision
 from onnxfuse.proof.oracle import Oracle
+from onnxfuse.reporting.records import KeptNodes
 
 from .models import parse
 
@@ -62,6 +63,17 @@ def test_a_stretch_of_nodes_may_be_kept() -> None:
     assert (done.told.half, done.told.float32) == (2, 2)
     assert {cast.reason for cast in done.told.inner} == {"what float16 rounds here is too much in the end"}
     same(original, done.model)
+
+
+def test_what_keeps_nodes_in_float32_is_told_without_any_cast() -> None:
+    text = "g (float[n, 4] x, bool k) => (float[n, 1] y) {{ e = Exp(x) t = ReduceL2<axes = [1]>(e) {} }}"
+    alone = convert(parse(text.format("y = Neg(t)")), Precision("fp16")).told
+    assert (alone.half, alone.float32, alone.casts) == (0, 3, [])
+    assert alone.kept == [KeptNodes(2, "sums and squares leave float16")], "the Neg saves a Cast"
+    branch = "{} = r () => (float[n, 1] {}) {{ e = Exp(t)  {} = ReduceL2<axes = [1]>(e) }}"
+    both = ", ".join(branch.format(f"{name}_branch", name, name) for name in ("then", "else"))
+    inside = convert(parse(text.format(f"y = If<{both}>(k)")), Precision("fp16")).told
+    assert inside.kept == [KeptNodes(6, "sums and squares leave float16")], "two here, and two in each branch"
 
 
 def test_inputs_and_outputs_change_where_that_is_asked_for() -> None:

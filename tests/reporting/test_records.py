@@ -13,6 +13,7 @@ from onnxfuse.reporting.records import (
     Conversion,
     Estimate,
     KeptCast,
+    KeptNodes,
     LeftOut,
     Node,
     Nodes,
@@ -88,7 +89,14 @@ def full() -> Report:
             (Node("b", "Gelu", "/m", 1, 3e-6, 5e-7, 1e-8, "bytes", None, None, (), None, 0, "why"),),
         ),
         left_out=[LeftOut(fusion("Attention"), float("nan"), "has NaN")],
-        conversion=Conversion("fp16", "float16", 20, 1, [KeptCast("cos", "float16", "/rotary/Cos", "positions")]),
+        conversion=Conversion(
+            "fp16",
+            "float16",
+            20,
+            1,
+            [KeptCast("cos", "float16", "/rotary/Cos", "positions")],
+            [KeptNodes(1, "positions")],
+        ),
         validation=Validation("equal", 1e-7, 1e-4, 1e-5, 2, "", (1e-6, float("inf"))),
         seconds=1.5,
     )
