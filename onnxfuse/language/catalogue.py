@@ -176,7 +176,7 @@ def load(directories: Iterable[Path] = ()) -> Catalogue:
 
 @cache
 def _plain() -> Catalogue:
-    """The shipped catalogue alone, which is checked once and then rule_cache."""
+    """The shipped catalogue alone, which is checked once and then kept."""
     file = rule_cache.place(CATALOGUE)
     found = rule_cache.read(file) if file is not None else None
     if found is not None:

@@ -30,8 +30,6 @@ MICROSOFT = frozenset(
 """Ops of com.microsoft that compute and nothing else (onnxruntime, docs/ContribOperators.md); others there write into
 their inputs, draw random numbers, or talk to other processes."""
 
-"""(domain, name, overload) of a local function."""
-
 
 class Effect(IntEnum):
     """From what is always sound to change to what is never: two may be computed once; may go; stays."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxfuse.language.builtins import UndecidedError, Value
@@ -12,13 +12,14 @@ from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.language.context import Context
 from onnxfuse.language.evaluate import Bindings, Scope
 from onnxfuse.language.rule import Rule, targets
+from onnxfuse.language.variadic import spread
 from onnxfuse.language.variants import Variant
 from onnxfuse.model.dims import product
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.normal.normal import closed, combine, reshape
-from onnxfuse.terms.normal.ranges import in_range
+from onnxfuse.terms.normal.ranges import in_range, misfit
 from onnxfuse.terms.normal.views import is_reshape
-from onnxfuse.terms.term import REAL, Term, Terms, same_shape
+from onnxfuse.terms.term import REAL, Term, Terms, UnknownValueError, same_shape
 
 from .near_miss import Reason, is_other, unmet
 
@@ -78,6 +79,8 @@ def conclude(
     except UndecidedError as reason:
         text = str(reason)
         raise RefusedError(line, lambda: text) from None
+    if rule.cost == "fold" and not _fits(emitted, root, env):
+        raise RefusedError(line, lambda: "what is folded leaves the range of its element type")
     if any(t.scalar is not None and math.isfinite(t.scalar) and not in_range(t.scalar, root.dtype) for t in outside):
         raise RefusedError(line, lambda: "what is left of its factors is out of range")
     if outside:
@@ -95,6 +98,25 @@ def conclude(
     if emitted is not root and _depends(emitted, root):
         raise RefusedError(line, lambda: "what it emits is computed from what it replaces")
     return Conclusion(bindings, emitted, exposed)
+
+
+def _fits(emitted: Term, root: Term, env: Bindings) -> bool:
+    """Are the constants that a fold makes as well within the range of their type as those that it was given?"""
+    given = {term.id: term for term in spread([*env.values()]) if isinstance(term, Term)}
+    made, stack = dict[int, Term](), [emitted]
+    while stack:
+        term = stack.pop()
+        if term.id not in given and term.id not in made and (term.constant or term.id > root.id):
+            made[term.id] = term
+            stack += () if term.constant else term.args
+    try:
+        return _worst(made) <= _worst(given)
+    except UnknownValueError:
+        return True
+
+
+def _worst(terms: Mapping[int, Term]) -> int:
+    return max((misfit(term) for term in terms.values() if term.constant and term.dtype in REAL), default=0)
 
 
 def _depends(term: Term, other: Term) -> bool:

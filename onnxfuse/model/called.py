@@ -11,7 +11,7 @@ from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, helper
 
 from .graph import DOMAIN
 from .in_place import copied, renamed
-from .walk import attribute_graphs
+from .walk import attribute_graphs, called_by, key_of
 
 
 def callees(model: ModelProto) -> Callable[[NodeProto], FunctionProto | None]:
@@ -21,11 +21,11 @@ def callees(model: ModelProto) -> Callable[[NodeProto], FunctionProto | None]:
     for entry in (entry for function in model.functions for entry in function.opset_import):
         imported.setdefault(entry.domain, entry.version)
     own = {
-        (function.domain, function.name, function.overload): function
+        key_of(function): function
         for function in model.functions
         if function.domain != DOMAIN and all(imported[entry.domain] == entry.version for entry in function.opset_import)
     }
-    return lambda node: own.get((node.domain, node.op_type, node.overload)) if own else None
+    return lambda node: own.get(called_by(node)) if own else None
 
 
 def in_place_of_call(

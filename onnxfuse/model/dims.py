@@ -205,8 +205,10 @@ def floor_divide(a: Dim, b: Dim) -> Dim:
         return quotient
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
-    if at_least(0, a) or (isinstance(b, int) and b < 0):  # a symbol is never negative
-        return -floor_divide(-a, b) if at_least(0, a) else -floor_divide(a, -b)
+    if isinstance(b, int) and b < 0:
+        return -floor_divide(a, -b)
+    if at_least(0, a):  # a symbol is never negative
+        return 0 if at_least(a, 0) else -floor_divide(-a, b)
     low = _lowest(a)
     if isinstance(a, Sym) and isinstance(b, int) and b and low is not None and low >= 0:
         return _steps(a, b)

@@ -11,7 +11,7 @@ from onnxfuse.matching.cost import launches, traffic
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import family_of
-from onnxfuse.model.op_traits import COMMON
+from onnxfuse.model.op_traits import COMMON, NEUTRAL
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.rewriting.provenance import FusedNode
@@ -95,13 +95,17 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
             continue
         if not _telling(failure, why) or failure.root.id in told or failure.at.id in told:
             continue  # a smaller rule stops at the same step, or inside what a larger one has matched
+        steps = {i: view.terms_of[names[i]] for i in failure.covered if i in names}
+        done = covered & {i for i, term in steps.items() if launches(term)}
+        if failure.rule.name != why and 2 * len(done) > sum(1 for term in steps.values() if launches(term)):
+            continue  # most of it is fused already, and what is there is in the way of the rest
         told |= failure.covered | {failure.at.id}
         value = names.get(failure.at.id) or names[failure.root.id]
         node = view.graph.nodes[view.graph.producer[value]]
         scope = f"{view.graph.path}{modules.of([node])}"
         source = f"{failure.rule.path}:{failure.line}"
-        steps = [view.terms_of[names[i]] for i in failure.covered if i in names]
-        saved = max(sum(min(launches(term), 1) for term in steps) - 1, 0)
+        alone = sum(min(launches(term), 1) for i, term in steps.items() if i not in covered)
+        saved = max(alone + sum(1 for site in sites if done & _covered([site])) - 1, 0)
         code = place(frames(node))
         result.append(NearMiss(failure.rule.name, source, scope, node.name or value, failure.reason(), saved, code))
     result += _not_made(view, found, names, covered, modules)
@@ -155,5 +159,12 @@ def _telling(failure: Failure, why: str | None) -> bool:
     if failure.other or (failure.root.op == failure.rule.op == "Softmax"):
         return False  # it is only made ready for another rule
     if failure.size < SMALL or failure.rule.cost == "fold":
-        return failure.matched == failure.size > 1 and failure.root.op not in COMMON
+        return failure.matched == failure.size > 1 and failure.root.op not in COMMON and not _is_residual(failure)
     return failure.matched / failure.size >= NEAR
+
+
+def _is_residual(failure: Failure) -> bool:
+    """Is what should be a constant one of two tensors of a shape that are summed or multiplied before the root?  It is
+    no shift or factor that could be folded."""
+    sums = [arg for arg in failure.root.args if arg.op in NEUTRAL and failure.at in arg.args]
+    return any(arg.shape is not None and failure.at.shape == arg.shape for arg in sums)

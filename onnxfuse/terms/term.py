@@ -77,6 +77,14 @@ class Term:
         attrs = "".join(f", {k}={v}" for k, v in self.attrs) if self.op not in ("Constant", "Input") else ""
         return f"{self.op}#{self.id}({', '.join(f'#{a.id}' for a in self.args)}{attrs})"
 
+    def __str__(self) -> str:
+        """A few words for a user."""
+        if self.scalar is not None:
+            return f"{self.scalar:.6g}"
+        if self.op == "Input":
+            return "an input"
+        return f"a constant of shape {list(self.shape or ())}" if self.op == "Constant" else self.op
+
     def attr(self, name: str, default: Any = None) -> Any:
         for key, value in self.attrs:
             if key == name:

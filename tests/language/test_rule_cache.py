@@ -26,7 +26,7 @@ def made() -> catalogue.Catalogue:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory, made: catalogue.Catalogue) -> Path:
-    """The shipped rules, rule_cache."""
+    """The shipped rules, kept."""
     file = tmp_path_factory.mktemp("cache") / "deeper" / "rules-1.jsonl"
     rule_cache.write(file, made.rules, made.definitions)
     return file

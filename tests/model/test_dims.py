@@ -113,6 +113,7 @@ def test_a_division_truncates_numbers_below_zero_too_and_no_symbol_stands_for_on
     assert floor_divide(-a, 4) == -floor_divide(a, 4) == floor_divide(a, -4)
     assert floor_divide(-a, -4) == floor_divide(a, 4)
     assert at_least(0, floor_divide(-a, 4))
+    assert floor_divide(tail(a, 0), 2) == 0  # an empty axis
     assert not at_least(floor_divide(-a, 4), 0)
 
 

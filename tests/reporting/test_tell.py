@@ -6,6 +6,7 @@ from pathlib import Path
 
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue as language
+from onnxfuse.model.graph import family_of
 from onnxfuse.reporting.tell import fusion, worth_telling
 from tests.matching.test_match import model
 
@@ -50,6 +51,36 @@ def test_a_place_that_a_fusion_covers_is_no_near_miss_of_another_rule() -> None:
     assert told.bytes_saved == 2 * 2 * 16, "t and s are written and read no more"
     assert told.sources == ("fusions/2_ops/activation/swish.rule",)
     assert worth_telling(site)
+
+
+def test_what_is_fused_but_for_its_last_steps_is_no_near_miss_of_all_of_them() -> None:
+    """A normalization of channels, a factor for all of them, and a tensor instead of a shift of each."""
+    text = """g (float[b,8,n] x, float[b,8,n] z, float s) => (float[b,8,n] y) <float eps = {0.00001}> {
+        m = ReduceMean <axes = [2]> (x)  d = Sub (x, m)  p = Mul (d, d)  v = ReduceMean <axes = [2]> (p)
+        e = Add (v, eps)  q = Sqrt (e)  n = Div (d, q)  t = Mul (n, s)  y = Add (t, z)
+    }"""
+    made = fuse(model(text), language.load())
+    assert len(made.sites) == 1
+    assert made.near_misses == []
+
+
+def test_what_is_fused_of_a_near_miss_already_counts_as_one_launch() -> None:
+    """The first product with its factor and mask; that, the softmax, the square and the other product would be one."""
+    text = """g (float[2,4,8,16] q, float[2,4,16,8] k, float[2,4,8,16] v, float[8,8] m) => (float[2,4,8,16] y)
+        <float f = {0.25}> {
+        s = MatMul (q, k) t = Mul (s, f) u = Add (t, m) p = Softmax <axis = -1> (u) r = Mul (p, p) y = MatMul (r, v)
+    }"""
+    made = fuse(model(text), language.load())
+    assert [family_of(site.node) for site in made.sites] == ["FusedMatMul"]
+    assert [(miss.rule, miss.launches_saved) for miss in made.near_misses] == [("Attention", 3)]
+
+
+def test_a_residual_before_a_convolution_is_no_shift_of_it() -> None:
+    text = """g (float[1,2,8,8] x, float[1,2,8,8] z) => (float[1,3,6,6] y) <float[3,2,3,3] w> {
+        r = Add (x, z)
+        y = Conv (r, w)
+    }"""
+    assert fuse(model(text), language.load()).near_misses == []
 
 
 def test_what_only_makes_ready_for_another_rule_is_no_near_miss() -> None:

@@ -8,8 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from onnxfuse import optimize
 from onnxfuse.cli.main import main
@@ -226,3 +228,26 @@ def test_a_mask_of_fewer_dimensions_than_the_scores_is_given_rows_and_columns(ma
     )
     report = optimize(model, target=target).report
     assert (report.census["Attention"], report.validation.verdict) == (1, "equal")
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_a_norm_with_its_small_number_beside_the_root_is_0_where_all_elements_are_equal(target: Any) -> None:
+    """onnxruntime's kernel of ai.onnx MeanVarianceNormalization adds no such number, and gives NaN."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 17]>
+        g (float[b, 6, 4, w] x) => (float[b, 6, 4, w] y) <float e = {1e-9}, float two = {2.0}> {
+            mean = ReduceMean<axes = [0, 2, 3]>(x)
+            d = Sub(x, mean)
+            square = Pow(d, two)
+            variance = ReduceMean<axes = [0, 2, 3]>(square)
+            deviation = Sqrt(variance)
+            most = Add(deviation, e)
+            y = Div(d, most)
+        }"""
+    )
+    fused = optimize(model, target=target).model
+    assert (len(fused.graph.node) == 1) == (target == "onnxfuse")
+    feeds = {"x": np.full((2, 6, 4, 5), 0.25, np.float32)}
+    np.testing.assert_array_equal(ReferenceEvaluator(fused).run(None, feeds)[0], 0)
+    session = onnxruntime.InferenceSession(fused.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, feeds)[0], 0)

@@ -35,6 +35,15 @@ def all_moderate(term: Term) -> bool:
     return not bool((((sizes > 0) & (sizes < 1 / MODERATE)) | (sizes > MODERATE)).any())
 
 
+def misfit(term: Term) -> int:
+    """How badly a type holds the elements of a constant: 0 where it does, 1 where the largest is too small for all its
+    digits, 2 where one is infinite or NaN."""
+    largest = float(np.abs(value_of(term)).max(initial=0))
+    if in_range(largest, term.dtype):
+        return 0
+    return 1 if largest < 1 else 2
+
+
 def nonnegative(term: Term, depth: int = DEEP) -> bool:
     """Is no element below 0, but for rounding?  NaN may be among them.
 
