@@ -224,7 +224,7 @@ def _window(scope: Scope, mask: Value, queries: Value, keys: Value, offset: Valu
     find = window_of if isinstance(offset, Term) else masks.window
     found = find(mask, queries, keys, offset) if isinstance(mask, Term) else None
     if found is None:
-        raise UndecidedError(f"{mask!r} is no window")
+        raise UndecidedError(f"{mask} is no window")
     return found
 
 
@@ -233,7 +233,7 @@ def _apart(scope: Scope, mask: Value) -> tuple[Term, Term]:
     """A mask of booleans as a condition on positions and another on everything else."""
     found = masks.apart(scope.terms, mask) if isinstance(mask, Term) else None
     if found is None:
-        raise UndecidedError(f"{mask!r} is no conjunction of positions and others")
+        raise UndecidedError(f"{mask} is no conjunction of positions and others")
     return found
 
 
@@ -248,7 +248,7 @@ def _lengths(scope: Scope, mask: Value, batch: Value, keys: Value, queries: Valu
     """The lengths of sequences behind which a mask hides keys."""
     found = lengths_of(mask, batch, keys, queries) if isinstance(mask, Term) else None
     if found is None:
-        raise UndecidedError(f"{mask!r} is no mask of lengths")
+        raise UndecidedError(f"{mask} is no mask of lengths")
     return found
 
 
@@ -257,7 +257,7 @@ def _blended(scope: Scope, keep: Value, fill: Value) -> float:
     """What a mask of 0 and 1 has in place of a score."""
     low = masks.blended(keep, fill) if isinstance(keep, Term) and isinstance(fill, Term) else None
     if low is None:
-        raise UndecidedError(f"{fill!r} is not 0 where {keep!r} is 1, and one number where it is 0")
+        raise UndecidedError(f"{fill} is not 0 where {keep} is 1, and one number where it is 0")
     return low
 
 
@@ -272,7 +272,7 @@ def _filled(scope: Scope, value: Value, x: Value, axes: Value) -> Value:
     number = value.scalar if isinstance(value, Term) else value
     dims = [_dim(scope, x, a) for a in axes]
     if number is None or any(isinstance(d, Sym) for d in dims):
-        raise UndecidedError(f"the size of {x!r} along {axes} is unknown")
+        raise UndecidedError(f"the size of {x} along {axes} is unknown")
     return scope.terms.constant(np.full([int(d) for d in dims if isinstance(d, int)], float(number)), scope.like.dtype)
 
 
@@ -281,7 +281,7 @@ def _lengthened(scope: Scope, x: Value, number: Value) -> Term:
     """What a Pad lengthens by a number behind the last axis."""
     found = lengthened(x, number) if isinstance(x, Term) else None
     if found is None:
-        raise UndecidedError(f"{x!r} is not padded by {number} behind its last axis")
+        raise UndecidedError(f"{x} is not padded by {number} behind its last axis")
     return found
 
 
@@ -290,7 +290,7 @@ def _along(scope: Scope, x: Value, axis: int) -> Term:
     """The vector that x repeats along all axes but one."""
     vector = along(scope.terms, x, axis) if isinstance(x, Term) else None
     if vector is None:
-        raise UndecidedError(f"{x!r} differs along an axis other than {axis}")
+        raise UndecidedError(f"{x} differs along an axis other than {axis}")
     return vector
 
 
@@ -299,7 +299,7 @@ def _rows(scope: Scope, x: Value, count: Value) -> Term:
     """The matrix of which x repeats the first rows, or the only one, along its leading axes."""
     matrix = rows(scope.terms, x, count) if isinstance(x, Term) else None
     if matrix is None:
-        raise UndecidedError(f"{x!r} has no rows that are the same along its leading axes")
+        raise UndecidedError(f"{x} has no rows that are the same along its leading axes")
     return matrix
 
 
@@ -308,7 +308,7 @@ def _part(scope: Scope, x: Value, start: Value, stop: Value, step: int = 1) -> T
     """x[..., start:stop:step], computed inside what computes x."""
     piece = part(scope.terms, x, start, stop, step) if isinstance(x, Term) and isinstance(stop, int) else None
     if piece is None:
-        raise UndecidedError(f"the last dimension of {x!r} is no {stop}")
+        raise UndecidedError(f"the last dimension of {x} is no {stop}")
     return piece
 
 
@@ -317,7 +317,7 @@ def _parts(scope: Scope, x: Value, counts: Value) -> Each:
     """x cut along its first axis: a list of pieces, of so many each, which are all there is of it."""
     counted = isinstance(counts, tuple) and all(isinstance(count, int) for count in counts)
     if not isinstance(x, Term) or not x.shape or not counted or symbolic.equal(x.shape[0], sum(counts)) is not True:
-        raise UndecidedError(f"{x!r} has not as many elements as {counts}")
+        raise UndecidedError(f"{x} has not as many elements as {counts}")
     ends = list(accumulate(counts))
     return Each(slice_axis(scope.terms, x, 0, end - count, end, 1) for count, end in zip(counts, ends, strict=True))
 

@@ -27,7 +27,7 @@ def _fixed(scope: Scope, x: Value) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _viewed(scope: Scope, x: Value, dims: Value) -> Term:
     """x in another shape: what a Reshape to these dimensions gives that does not fail."""
     if not isinstance(x, Term) or not isinstance(dims, tuple):
-        raise UndecidedError(f"{x!r} is no tensor")
+        raise UndecidedError(f"{x} is no tensor")
     return make(scope.terms, "Reshape", [x, scope.term(dims)], {})
 
 
@@ -36,7 +36,7 @@ def _behind(scope: Scope, x: Value, dims: Value) -> Term:
     """The tensor of such last dimensions from which x is taken by moving elements alone: the furthest behind it."""
     found = behind(x, dims) if isinstance(x, Term) else None
     if found is None:
-        raise UndecidedError(f"{x!r} is not taken from a tensor of {list(dims)}")
+        raise UndecidedError(f"{x} is not taken from a tensor of {list(dims)}")
     return found
 
 
@@ -61,7 +61,7 @@ def _body(scope: Scope, op: Value) -> tuple[Term, ...]:
 def _output(scope: Scope, x: Value, index: int) -> Term:
     """Another output of the If or the Scan that gives x."""
     if not isinstance(x, Term) or x.attr("output") is None:
-        raise UndecidedError(f"{x!r} is not given by an If or a Scan")
+        raise UndecidedError(f"{x} is not given by an If or a Scan")
     attrs = tuple((name, index if name == "output" else value) for name, value in x.attrs)
     return scope.terms.raw(x.op, x.args, attrs, shape=None, dtype=x.dtype, key=x.key)
 

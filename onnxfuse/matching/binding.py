@@ -21,7 +21,7 @@ from onnxfuse.terms.normal.normal import closed
 from onnxfuse.terms.term import Term, Terms
 
 from .compare import close, same
-from .near_miss import MISSING, attribute, describe
+from .near_miss import MISSING, attribute
 
 
 @dataclass(eq=False)
@@ -75,7 +75,7 @@ class Binder:
         elif known is whole or known is closed(self.terms, whole):
             yield
         else:
-            self._fail(p, t, lambda: f"{rest.name} is {describe(known)}, and {describe(whole)} is left of {p.op}")
+            self._fail(p, t, lambda: f"{rest.name} is {known}, and {whole} is left of {p.op}")
 
     def _scalar(self, p: Pattern, value: float, t: Term) -> Iterator[None]:
         """Solve a scalar pattern with at most one unbound name for a number."""

@@ -28,7 +28,7 @@ from .binding import Binder, Failure
 from .compare import KIND_TEXT, close, collected, kind_fits
 from .instantiate import RefusedError, conclude
 from .kept_products import hidden
-from .near_miss import describe, listed, surplus
+from .near_miss import listed, surplus
 from .prefilter import OPENINGS, Glance, may_lack, may_open
 
 BUDGET = 4000
@@ -141,7 +141,7 @@ class Matcher(Binder):
             if self.env[p.label] is t:
                 yield
         elif p.op != t.op:
-            self._fail(p, t, lambda: f"wants {p.op}, saw {describe(t)}")
+            self._fail(p, t, lambda: f"wants {p.op}, saw {t}")
         elif t.id in self.context.outputs and t is not self.whole:
             self._fail(p, t, lambda: f"{p.op} has further outputs here")
         else:
@@ -158,7 +158,7 @@ class Matcher(Binder):
             if bound is t:
                 yield
             else:
-                self._fail(p, t, lambda: f"{p.name} is {describe(bound)} elsewhere, saw {describe(t)}")
+                self._fail(p, t, lambda: f"{p.name} is {bound} elsewhere, saw {t}")
         elif t.op == "Absent":
             if p.lacking:
                 self.env[p.name] = None
@@ -167,7 +167,7 @@ class Matcher(Binder):
             else:
                 self._fail(p, t, lambda: f"{p.name} is not given")
         elif not kind_fits(p.op, t):
-            self._fail(p, t, lambda: f"{p.name} wants {KIND_TEXT[p.op]}, saw {describe(t)}")
+            self._fail(p, t, lambda: f"{p.name} wants {KIND_TEXT[p.op]}, saw {t}")
         else:
             self.env[p.name] = t
             yield
@@ -175,7 +175,7 @@ class Matcher(Binder):
 
     def _number(self, p: Pattern, t: Term) -> Iterator[None]:
         if t.scalar is None or t.dtype == TensorProto.BOOL:
-            self._fail(p, t, lambda: f"wants a number, saw {describe(t)}")
+            self._fail(p, t, lambda: f"wants a number, saw {t}")
             return
         yield from self._scalar(p, t.scalar, t)
 
@@ -351,7 +351,7 @@ class Matcher(Binder):
                 self._left = ts
                 yield
             elif not rest:
-                self._fail(p, t, lambda: f"{p.op} has {describe(ts[0])} as a further operand")
+                self._fail(p, t, lambda: f"{p.op} has {ts[0]} as a further operand")
             return
         seen = set()
         wanted = ps[0]

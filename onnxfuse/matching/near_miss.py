@@ -16,19 +16,6 @@ MISSING = object()
 """An attribute that a node does not have."""
 
 
-def describe(value: Any) -> str:
-    """A term in a few words, for a reason."""
-    if not isinstance(value, Term):
-        return str(value)
-    if value.scalar is not None:
-        return f"{value.scalar:.6g}"
-    if value.op == "Input":
-        return "an input"
-    if value.op == "Constant":
-        return f"a constant of shape {list(value.shape or ())}"
-    return value.op
-
-
 def surplus(wanted: Pattern, seen: Term) -> str:
     """A sum or product with more operands than the rule has; of a power, the exponents."""
     if wanted.op == seen.op == "Mul" and len({id(a) for a in wanted.args}) == len({a.id for a in seen.args}) == 1:
@@ -37,7 +24,7 @@ def surplus(wanted: Pattern, seen: Term) -> str:
 
 
 def listed(operands: Sequence[Term]) -> str:
-    return ", ".join(describe(o) for o in operands)
+    return ", ".join(map(str, operands))
 
 
 def unmet(condition: ast.expr, bindings: Bindings) -> Reason:
@@ -71,5 +58,5 @@ def _seen(name: str, value: Any) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, Term) and value.scalar is None:
         shape = f" of shape {list(value.shape) if value.shape is not None else 'unknown'}"
-        return describe(value).removesuffix(shape) + shape
-    return describe(value) if isinstance(value, Term) else str(value)
+        return str(value).removesuffix(shape) + shape
+    return str(value)

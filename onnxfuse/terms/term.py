@@ -77,6 +77,16 @@ class Term:
         attrs = "".join(f", {k}={v}" for k, v in self.attrs) if self.op not in ("Constant", "Input") else ""
         return f"{self.op}#{self.id}({', '.join(f'#{a.id}' for a in self.args)}{attrs})"
 
+    def __str__(self) -> str:
+        """In a few words, for a reason."""
+        if self.scalar is not None:
+            return f"{self.scalar:.6g}"
+        if self.op == "Input":
+            return "an input"
+        if self.op == "Constant":
+            return f"a constant of shape {list(self.shape or ())}"
+        return self.op
+
     def attr(self, name: str, default: Any = None) -> Any:
         for key, value in self.attrs:
             if key == name:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from onnxfuse.cli import console, sites_text
-from onnxfuse.reporting.records import Remaining
+from onnxfuse.reporting.records import Conversion, KeptCast, Remaining
 from tests.fake_engine import fusion, near_miss
 
 Capture = pytest.CaptureFixture[str]
@@ -41,6 +41,15 @@ def test_what_is_folded_stays_indented(width: int, code: str) -> None:
     assert (len(placed) < len(below)) == (bool(code) and width < 110), "below the place where there is little room"
     assert code in " ".join(below)
     assert any("launches saved" in line for line in lines) == (width > (110 if code else 79))
+
+
+def test_a_node_with_casts_before_and_behind_it_is_named_once(capsys: Capture) -> None:
+    around = [KeptCast(value, "float32", node, "it overflows") for node in ("/Exp", "/Pow") for value in ("in", "out")]
+    sites_text.print_conversion(console.console(), Conversion("mixed", "float16", 9, 2, around), verbose=False)
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "  float16: 9 nodes, 2 in float32; Casts: 0 of inputs and outputs, 4 inside",
+        "    4 at /Exp, /Pow: it overflows",
+    ]
 
 
 def test_what_hardly_takes_time_is_told_together(capsys: Capture) -> None:

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from onnxfuse.language.pattern import Pattern
-from onnxfuse.matching.near_miss import MISSING, attribute, describe, listed, surplus, unmet
+from onnxfuse.matching.near_miss import MISSING, attribute, listed, surplus, unmet
 from tests.terms.normal.space import Space, b
 
 
@@ -21,7 +21,6 @@ def test_terms_in_a_few_words(t: Space) -> None:
     weight = t.terms.stored("w", (4, 4), 1, lambda: pytest.fail("read"))
     operands = [t.number(0.25), x, weight, t.op("Tanh", x)]
     assert listed(operands) == "0.25, an input, a constant of shape [4, 4], Tanh"
-    assert describe((1, 2)) == "(1, 2)"
 
 
 def test_a_condition_is_shown_with_what_its_names_stand_for(t: Space) -> None:
