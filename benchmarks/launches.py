@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(*table(rows), sep="\n")
     unknown = sum(each.before.unknown + each.after.unknown for each in rows)
     if unknown:
-        print(f"{unknown} launches are of sizes that depend on the data: their bytes are not counted")
+        print(f"{unknown} launches are of sizes that nothing tells before they run: their bytes are not counted")
     if given.record:
         given.record.write_text(json.dumps([asdict(each) for each in rows], indent=1) + "\n")
     return 0

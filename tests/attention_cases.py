@@ -177,6 +177,18 @@ def _hidden(
     return hidden
 
 
+TURNED = {
+    "a mask added to scores of a negative scale": Case(37, 70, mask=(37, 70), attributes={"scale": -0.5}),
+    "a mask added to scores of a negative scale, causal": Case(
+        37, 70, mask=(37, 70), hidden=(3,), attributes={"scale": -0.5, "is_causal": 1, "nan_to_zero": 1}
+    ),
+    "a mask added to scores that are all 0": Case(37, 70, mask=(37, 70), attributes={"scale": 0.0}),
+    "a mask added to a score of a negative scale behind a past": Case(
+        1, 1, past=130, mask=(1, 131), attributes={"scale": -0.5}
+    ),
+}
+"""Cases whose scale makes no -inf of -inf."""
+
 FAR = {
     "rows hidden by a filler far from 0": Case(
         37, 131, mask=(37, 131), boolean=True, hidden=(0, 36), attributes={"mask_filter_value": -1e9}

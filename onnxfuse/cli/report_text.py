@@ -242,7 +242,7 @@ def _print_sum(out: Console, report: Report) -> None:
     _print_sizes(out, report)
     if before.unsized or after.unsized:
         unsized = _change(f"{before.unsized:,}", human_launches(after.unsized), before.unsized, after.unsized)
-        _print_line(out, f"traffic is without {unsized} whose sizes depend on the data", style="dim")
+        _print_line(out, f"traffic is without {unsized} whose sizes nothing tells before it runs", style="dim")
 
 
 def _print_sizes(out: Console, report: Report) -> None:

@@ -154,8 +154,9 @@ def print_conversion(out: Console, told: Conversion, *, verbose: bool) -> None:
     for cast in inner:
         reasons.setdefault(cast.reason, []).append(cast)
     for reason, casts in reasons.items():
-        shown = casts if verbose else casts[:_EXAMPLES]
-        places = ", ".join(cast.node for cast in shown) + (" ..." if len(shown) < len(casts) else "")
+        nodes = list(dict.fromkeys(cast.node for cast in casts))  # one has Casts before and behind it
+        shown = nodes if verbose else nodes[:_EXAMPLES]
+        places = ", ".join(shown) + (" ..." if len(shown) < len(nodes) else "")
         out.print(Padding.indent(Text(f"{len(casts)} at {places}: {reason}", style="dim"), 4))
     out.print()
 

@@ -154,7 +154,8 @@ class Scope(Backend):
         x = operands[0] if operands else self.terms.absent
         if op == "Reshape" and len(operands) == 1:
             if x.shape is None or product(x.shape) != product(attrs["shape"]):
-                raise UndecidedError(f"{x} does not have {product(attrs['shape'])!r} elements")
+                shape = "unknown" if x.shape is None else list(x.shape)
+                raise UndecidedError(f"{x} of shape {shape} does not have {product(attrs['shape'])!r} elements")
             return reshape(self.terms, x, tuple(attrs["shape"]))
         if op in ("Unsqueeze", "Squeeze"):
             return make(self.terms, op, [x], attrs)

@@ -184,16 +184,18 @@ class Writer:
             return
         free = self.forms[name, half] != name
         self.forms[name, not half] = name if free else self.unique(f"{name}_{self._suffix(not half)}")
-        self._cast(self.forms[name, half], self.forms[name, not half], not half)
+        result = self.forms[name, not half]
+        # A node may be called as the value is.
+        self._cast(self.forms[name, half], result, not half, self.unique(f"{result}_Cast") if free else result)
         if half:
             readers = [i for i, _ in scope.readers.get(name, ()) if i in decided.single]
         else:
             readers = [scope.producer.get(name, -1)]
         self.made.append(Made(name, not half, -1 if output or name in scope.inputs or not readers else readers[0]))
 
-    def _cast(self, given: str, result: str, half: bool) -> None:
+    def _cast(self, given: str, result: str, half: bool, name: str) -> None:
         dtype = self.precision.dtype if half else FLOAT
-        self.nodes.append(helper.make_node("Cast", [given], [result], name=result, to=dtype))
+        self.nodes.append(helper.make_node("Cast", [given], [result], name=name, to=dtype))
 
     def _mask(self, name: str) -> str:
         """The name of a mask in half precision: of numbers that the type cannot say, the lowest that it can."""
@@ -204,7 +206,7 @@ class Writer:
         self.tensors[lowest] = numpy_helper.from_array(np.asarray(-self.precision.largest, np.float32), lowest)
         self.nodes.append(helper.make_node("Max", [self.forms[name, False], lowest], [floor], name=floor))
         self.forms[name, True] = self.unique(f"{name}_{self.precision.type_name}")
-        self._cast(floor, self.forms[name, True], True)
+        self._cast(floor, self.forms[name, True], True, self.forms[name, True])
         self.made.append(Made(name, True, self.decided.scope.producer.get(name, -1)))
         return self.forms[name, True]
 

@@ -210,7 +210,7 @@ class Oracle:
         if self.stepped and judged.verdict == "equal":
             judged = _noted(judged, self._boundaries.note)
         judged = _noted(judged, self._boundaries.unknown)
-        if self._sensitive and all(d.error is not None for *_, d in differences):
+        if self._sensitive and not any(d.reason and d.error is None for *_, d in differences):
             judged = replace(judged, verdict="equal", note=self._sensitive)  # unless float64 says otherwise
         if refused:
             told = f"{', '.join(refused)}: onnxruntime refuses the fused model, and runs the original"

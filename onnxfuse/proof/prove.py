@@ -102,7 +102,8 @@ def _unsimplified(comparison: Comparisons, proved: Proved) -> Proved:
     verdict = comparison.outputs(fused)
     more = count_nodes(fused.model) - count_nodes(proved.fused.model)
     if verdict.verdict == "equal" and more > 0:
-        lost = f"{more} more nodes could go but for {_shortened(proved.validation.note)}"
+        nodes = "one more node" if more == 1 else f"{more} more nodes"
+        lost = f"{nodes} could go but for {_shortened(proved.validation.note)}"
         verdict = replace(verdict, note="; ".join(filter(None, (verdict.note, lost))))
     return proved._replace(fused=fused, validation=verdict)
 

@@ -43,6 +43,15 @@ def test_what_is_folded_stays_indented(width: int, code: str) -> None:
     assert any("launches saved" in line for line in lines) == (width > (110 if code else 79))
 
 
+def test_a_node_with_casts_before_and_behind_it_is_named_once(capsys: Capture) -> None:
+    around = [KeptCast(value, "float32", node, "it overflows") for node in ("/Exp", "/Pow") for value in ("in", "out")]
+    sites_text.print_conversion(console.console(), Conversion("mixed", "float16", 9, 2, around), verbose=False)
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "  float16: 9 nodes, 2 in float32; Casts: 0 of inputs and outputs, 4 inside",
+        "    4 at /Exp, /Pow: it overflows",
+    ]
+
+
 def test_what_hardly_takes_time_is_told_together(capsys: Capture) -> None:
     remaining = [
         Remaining("Conv", 2, 0.5, "a product by itself"),

@@ -71,6 +71,11 @@ def test_what_makes_no_sense_is_undecided(t: Space, text: str, lenient: None) ->
         evaluated(t, text, x=t.input("x", b, s, 8), n=b, alpha=1.5)
 
 
+def test_what_does_not_fit_is_told_as_a_reader_of_the_model_knows_it(t: Space) -> None:
+    with pytest.raises(UndecidedError, match=r"^Add of shape \[b, 8\] does not have 8 elements$"):
+        evaluated(t, "Reshape(x + y, shape=[8])", x=t.input("x", b, 8), y=t.input("y", b, 8))
+
+
 def test_an_input_that_is_left_out_is_absent(t: Space) -> None:
     x = t.input("x", b, s, 8)
     assert evaluated(t, "Made(x, None)", x=x) is evaluated(t, "Made(x)", x=x)

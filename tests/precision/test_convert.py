@@ -57,6 +57,25 @@ def test_casts_at_inputs_and_outputs_alone(name: Name) -> None:
     same(original, done.model, name)
 
 
+def test_nodes_that_are_called_as_their_results_keep_names_of_their_own() -> None:
+    """Also where a body reads a value in float32, and gives one as the result of the model."""
+    body = "b (int64 i, bool c, float[n, 4] p) => (bool d, float[n, 4] q) { d = Identity(c) q = Add(p, a) }"
+    original = given(
+        parse(
+            f"g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z) {{ a = MatMul(x, w) y = Relu(a) "
+            f"k = Constant<value = int64 {{2}}>() z = Loop(k, , x) <body = {body}> }}"
+        ),
+        w=W,
+    )
+    for node in original.graph.node:
+        node.name = node.output[0]
+    for bodies in (("Loop",), ()):
+        made = convert(original, Precision("fp16"), bodies=bodies).model
+        names = [node.name for node in made.graph.node]
+        assert len(set(names)) == len(names)
+        same(original, made)
+
+
 def test_a_stretch_of_nodes_may_be_kept() -> None:
     original = given(parse(MLP), w=W)
     done = convert(original, Precision("fp16"), kept=range(2))

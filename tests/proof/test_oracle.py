@@ -248,6 +248,16 @@ def test_what_rounding_alone_does_is_no_mismatch_and_what_it_does_not_is_one() -
     assert wrong.note.startswith("output 'y' lost precision")
 
 
+def test_rounding_that_is_forgiven_in_an_unusual_case_is_no_reason_against_float64() -> None:
+    """3,000,000 leaves no digit behind the point of the largest sample, too."""
+    original = parse(CANCELLING.replace("SCALE", "1").replace("30000", "3000000"))
+    oracle = Oracle(original)
+    assert oracle.judge_by_float64(original)
+    assert oracle.compare(original).verdict == "equal"
+    wrong = oracle.compare(parse(CANCELLING.replace("SCALE", "3").replace("30000", "3000000")))
+    assert wrong.verdict == "mismatch"
+
+
 def test_an_unusual_case_that_float64_does_not_run_is_none_to_judge_by(monkeypatch: pytest.MonkeyPatch) -> None:
     original = parse(CANCELLING.replace("SCALE", "1"))
     oracle = Oracle(original)

@@ -264,4 +264,4 @@ def test_what_is_not_simplified_for_inputs_of_two_lengths_is_told_with_what_to_d
     }
     for note, told in cases.items():
         proved = prove._unsimplified(comparison, Proved(whole, Validation("mismatch", note=note), []))
-        assert proved.validation.note == f"as before; 1 more nodes could go but for {told}"
+        assert proved.validation.note == f"as before; one more node could go but for {told}"

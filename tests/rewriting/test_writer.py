@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import onnx
+import pytest
 from onnx import parser
 
 from onnxfuse.fusing.fuse import fuse
@@ -174,6 +175,15 @@ def test_a_reduction_is_written_without_the_dims_that_nothing_wants() -> None:
     inputs = feeds(before)
     for got, want in zip(run(after, inputs), run(before, inputs), strict=True):
         assert np.allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"])
+def test_a_reduction_that_is_there_is_left_as_it_is(op: str) -> None:
+    """The normal form takes it apart."""
+    before = model(f"g (float[N, 4, 6] x) => (float[N, 4, 6] z) {{ y = {op} <axes = [-1]> (x)  z = Mul (x, y) }}")
+    after = fuse(before, CATALOGUE)
+    assert after.sites == []
+    assert list(after.model.graph.node) == list(before.graph.node)
 
 
 def test_dims_that_something_else_wants_are_kept() -> None:

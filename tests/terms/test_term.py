@@ -146,4 +146,4 @@ def test_an_attribute_has_a_default(terms: Terms) -> None:
     assert (term.attr("axis", -1), term.attr("other", -1), term.attr("other")) == (0, -1, None)
     assert (term.rank, term.real) == (None, False)
     assert str(terms.number(0.25, FLOAT)) == "0.25"
-    assert repr(term) == f"Softmax#{term.id}(#{terms.absent.id}, axis=0)"
+    assert (repr(term), str(term)) == (f"Softmax#{term.id}(#{terms.absent.id}, axis=0)", "Softmax")

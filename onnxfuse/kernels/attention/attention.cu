@@ -281,6 +281,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
                 for (int i = 0; i < 4; i++) s[n][i] = __fmul_rn(unit, CAPPED ? tanhf(s[n][i] * inner) : s[n][i]);
             }
         }
+#if MASK
+        const auto mask_scores = [&] {
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[n][i] = told.apply(s[n][i], n, i, hidden, CAPPED ? 1.0f : unit);
+            }
+        };
+        if (NATURAL) mask_scores();  // before keys are hidden: -inf times a scale that is 0 or less is not -inf
+#endif
         const bool edge = key < last_query + offset - left || key + KEYS - 1 > min(known - 1, first_query + offset + right);
         if (edge) {
 #pragma unroll
@@ -293,11 +303,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
             }
         }
 #if MASK
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) s[n][i] = told.apply(s[n][i], n, i, hidden, CAPPED ? 1.0f : unit);
-        }
+        if (!NATURAL) mask_scores();
         if (everything && key + KEYS > total) {
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) {

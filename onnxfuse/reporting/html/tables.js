@@ -11,7 +11,7 @@ function showHead() {
   verdict.dataset.verdict = head.verdict;
   verdict.textContent = `${{ equal: "✓", mismatch: "✗" }[head.verdict] ?? "!"} ${head.proof[0].toUpperCase()}${head.proof.slice(1)}`;
   byId("notes").append(...head.proofNotes.map((note) => make("li", {}, note)));
-  const unsized = head.unsized.some(Boolean) ? `without ${whole(head.unsized[0])} → ${plural(head.unsized[1], "launch", "launches")} whose sizes depend on the data` : "";
+  const unsized = head.unsized.some(Boolean) ? `without ${whole(head.unsized[0])} → ${plural(head.unsized[1], "launch", "launches")} whose sizes nothing tells before it runs` : "";
   byId("figures").append(
     headline("Launches", head.launches, whole),
     headline("Bytes moved", head.bytes, humanBytes, unsized),

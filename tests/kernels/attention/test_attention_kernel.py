@@ -23,7 +23,7 @@ from onnxfuse.language.catalogue import load
 from onnxfuse.language.functions import function
 from onnxfuse.model.graph import family
 from onnxfuse.runtime.served import examine
-from tests.attention_cases import FAR, POSITIONS, Case, expected
+from tests.attention_cases import FAR, POSITIONS, TURNED, Case, expected
 from tests.kernel_runs import reference
 from tests.row_cases import DTYPES, Values, assert_close, misaligned, run, values
 
@@ -133,6 +133,7 @@ CASES = {
         70, 131, mask=(70, 131), boolean=True, hidden=(3,), attributes={"mask_filter_value": -3.0, "is_causal": 1}
     ),
     **FAR,
+    **TURNED,
     "filler beyond lengths": Case(
         7, 131, mask=(7, 131), boolean=True, lengths=(10, 100), attributes={"mask_filter_value": -1.0}
     ),
