@@ -124,8 +124,9 @@ def _places(name: str) -> list[onnx.NodeProto]:
         node("Shape", "exact", "shape"),
         node("Equal", "shape _zero", "none"),
         node("Where", "none _one shape", "room"),  # a Reshape takes 0 for the dimension of its input
-        node("ReduceProd", "room", "size", keepdims=0),
-        node("Range", "_zero size _one", "place"),
+        node("ReduceProd", "room", "size"),
+        node("ConstantOfShape", "size", "ones", value=helper.make_tensor("value", TensorProto.INT64, [1], [1])),
+        node("NonZero", "ones", "place"),  # Range is of opset 11
         node("Cast", "place", "real", to=TensorProto.FLOAT),
         node("Mul", "real _often", "far"),
         node("Reshape", "far room", "angle"),

@@ -130,7 +130,8 @@ def withheld(drawn: Draw, target: str) -> str:
     shapes = [known[name][0] if name else None for name in node.input]
     said = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     dtype = type_name(known[node.input[0]][1])
-    right = runtimes.right_from(drawn.op, runtimes.features(drawn.op, said, shapes, dtype, len(node.output)))
+    like = "float16" if dtype == "bfloat16" else dtype  # half precision that no version was asked about
+    right = runtimes.right_from(drawn.op, runtimes.features(drawn.op, said, shapes, like, len(node.output)))
     oldest = runtimes.loading(drawn.opset)
     if right is None or oldest is None or right <= oldest:
         return ""

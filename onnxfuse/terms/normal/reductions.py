@@ -135,6 +135,33 @@ def _of_merged_rows(a: Applied) -> Term | None:
     return reshape(a.terms, make(a.terms, a.op, [x.args[0], *rest], dict(a.attrs) | {"axis": -1}), x.shape)
 
 
+@law(
+    "LayerNormalization RMSNormalization",
+    "f(Reshape(x, (6, 1, 4, 4)), Reshape(ReduceMean(u, axes=(0,)), (4, 4)), axis=-2)"
+    " = f(Reshape(x, (6, 1, 4, 4)), ReduceMean(u, axes=(0,)), axis=-3)",
+)
+def _of_squeezed_scale(a: Applied) -> Term | None:
+    """A scale that lost leading dims of 1 keeps them where the tensor has them, too.  Not before the last axis alone,
+    which most of what is fused with a normalization wants."""
+    (x, *rest), axis = a.args, a.attrs.get("axis", -1)
+    axis = axis - x.rank if x.rank is not None and axis >= 0 else axis
+    lost = {_lost_ones(t) for t in rest if t.rank}
+    ones = lost.pop() if len(lost) == 1 else 0
+    if not ones or axis == -1 or x.shape is None or x.shape[axis - ones : axis] != (1,) * ones:
+        return None
+    wide = [t.args[0] if t.rank else t for t in rest]
+    return make(a.terms, a.op, [x, *wide], dict(a.attrs) | {"axis": axis - ones}, a.shape, a.dtype)
+
+
+def _lost_ones(term: Term) -> int:
+    """How many leading dims of 1 a view has taken away."""
+    inner = term.args[0].shape if term.op == "Reshape" and len(term.args) == 1 else None
+    if inner is None or term.shape is None:
+        return 0
+    lost = len(inner) - len(term.shape)
+    return lost if lost > 0 and inner == (1,) * lost + term.shape else 0
+
+
 @law("LogSoftmax", "LogSoftmax(merge(x)) = merge(LogSoftmax(x))")
 def _of_viewed_rows(a: Applied) -> Term | None:
     """Rows that only lie in other axes: the view floats up."""

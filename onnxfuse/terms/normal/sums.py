@@ -44,7 +44,7 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
             else:
                 operands.append(operand)
         else:
-            operands.append(_without_leading_ones(terms, operand, flat))
+            operands.append(_without_leading_ones(terms, operand, flat, shape))
     if op == "Mul":
         operands = _one_factor(terms, operands, dtype)
         number = _mean(terms, operands, number)
@@ -125,16 +125,25 @@ def _never_widens(number: Term, flat: Sequence[Term]) -> bool:
     return not rank or any(not is_number(a) and a.rank is not None and a.rank >= rank for a in flat)
 
 
-def _without_leading_ones(terms: Terms, constant: Term, flat: Sequence[Term]) -> Term:
+def _without_leading_ones(terms: Terms, operand: Term, flat: Sequence[Term], shape: Shape | None) -> Term:
     """A constant of shape [1, n] is one of shape [n] beside an operand of at least its rank, which is none that may
-    lose its own; others stay."""
-    dims = static(constant.shape) if constant.constant else None
-    if dims is None or dims[:1] != (1,) or len(dims) < 2:
-        return constant
-    if not any(not a.constant and a.rank is not None and a.rank >= len(dims) for a in flat):
-        return constant
-    lead = next((i for i, d in enumerate(dims) if d != 1), len(dims) - 1)
-    return reshape(terms, constant, dims[lead:])
+    lose its own, and so is a row that was seen as [1, n], if it is repeated beside it; others stay."""
+    lead = _leading_ones(operand)
+    if not lead or not any(a.rank is not None and a.rank >= (operand.rank or 0) and not _narrow(a) for a in flat):
+        return operand
+    assert operand.shape is not None
+    return operand if operand.shape == shape and not operand.constant else reshape(terms, operand, operand.shape[lead:])
+
+
+def _leading_ones(term: Term) -> int:
+    """How many leading dims of 1 a constant has before its last dim, or a row that is seen in another shape."""
+    dims = (static(term.shape) if term.constant else term.shape) or ()
+    row = term.op == "Reshape" and len(term.args) == 1 and term.args[0].shape == dims[-1:]
+    return next((i for i, d in enumerate(dims[:-1]) if d != 1), len(dims[:-1])) if term.constant or row else 0
+
+
+def _narrow(term: Term) -> bool:
+    return term.constant or _leading_ones(term) > 0
 
 
 def _one_factor(terms: Terms, operands: list[Term], dtype: int) -> list[Term]:

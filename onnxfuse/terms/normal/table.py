@@ -21,6 +21,7 @@ from onnxfuse.terms.infer import infer
 from onnxfuse.terms.term import (
     REAL,
     SMALL,
+    Array,
     Attributes,
     Term,
     Terms,
@@ -131,9 +132,19 @@ def fold(terms: Terms, op: str, args: list[Term], attrs: Attributes, shape: Shap
     term = terms.raw(op, args, freeze(dict(attrs)), shape=shape, dtype=dtype)
     seen = _seen(terms, op, args, term) if op in SEEN_OTHERWISE else None
     try:
-        return seen or terms.constant(value_of(term), dtype)
+        return seen or _computed(terms, op, args, value_of(term), dtype)
     except UnknownValueError:
         return None
+
+
+def _computed(terms: Terms, op: str, args: list[Term], value: Array, dtype: int) -> Term:
+    """What was computed.  A choice by conditions that gives one number everywhere, and what is computed of it, is no
+    weight, which norms want as the vector it is, but that number repeated."""
+    chosen = dtype in REAL and value.size > 1 and (op == "Where" or any(a.op == "Expand" for a in args))
+    if not chosen or not (value == value.flat[0]).all():
+        return terms.constant(value, dtype)
+    number = terms.number(float(value.flat[0]), dtype)
+    return terms.raw("Expand", [number], (("shape", value.shape),), shape=value.shape, dtype=dtype)
 
 
 def _seen(terms: Terms, op: str, args: list[Term], term: Term) -> Term | None:

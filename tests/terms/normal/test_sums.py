@@ -32,6 +32,23 @@ def test_a_vector_that_repeats_one_number_is_it_beside_a_mask_and_stays_a_bias_e
     assert t.op("Add", x, zeros) is not x
 
 
+def test_a_choice_that_is_one_number_everywhere_is_it_and_no_bias(t: Space) -> None:
+    x, kept = t.input("x", 2, 3), t.terms.constant(np.ones((1, 3), bool), BOOL)
+    hidden = t.op("Where", kept, t.number(0), t.number(-np.inf))
+    assert hidden is expand(t.terms, t.number(0), (1, 3))
+    assert t.op("Add", x, hidden) is x
+
+
+def test_a_row_that_was_seen_with_leading_dims_of_1_is_that_row(t: Space) -> None:
+    x, row = t.input("x", 2, 3), t.input("row", 3)
+    seen = t.reshape(row, 1, 3)
+    for op in ("Add", "Mul"):
+        assert t.op(op, x, seen) is t.op(op, x, row)
+        assert t.op(op, seen, seen).shape == (1, 3)
+        assert t.op(op, seen, t.input("other", 3)).shape == (1, 3)
+        assert t.op(op, x, t.reshape(t.input("column", 2), 2, 1)) is not t.op(op, x, t.input("column", 2))
+
+
 def test_a_chain_that_others_use_stays_closed(t: Space) -> None:
     x, y, z = (t.input(name, 2, 3) for name in "xyz")
     inner = t.op("Add", x, y)
