@@ -11,15 +11,9 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 
 from .algebra import number, simplified, value_of
+from .operators import BINARY
 from .table import transposed
 
-BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "Add",
-    ast.Sub: "Sub",
-    ast.Mult: "Mul",
-    ast.Div: "Div",
-    ast.Pow: "Pow",
-}
 DEEPEST = 20
 """Definitions inside one another."""
 
@@ -157,14 +151,21 @@ class Tape:
 
     def _holds(self, test: ast.expr, names: Mapping[str, ast.expr]) -> bool:
         """Is a condition over literals true?"""
+        match test:
+            case ast.BoolOp(op=op, values=values):
+                return (all if isinstance(op, ast.And) else any)(self._holds(value, names) for value in values)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return not self._holds(operand, names)
         test = substituted(test, names)
         match test:
+            case ast.Constant(value=value):
+                return bool(value)
             case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq() as op], comparators=[right]):
                 if isinstance(left, ast.Constant) and isinstance(right, ast.Constant):
                     return (left.value == right.value) == isinstance(op, ast.Eq)
             case ast.Call(func=ast.Name(id="given"), args=[operand]):
                 return not (isinstance(operand, ast.Constant) and operand.value is None)
-        raise NoDerivativeError(f"{ast.unparse(test)} is not decided: say which it is")
+        raise NoDerivativeError(f'{ast.unparse(test)} is not decided: say what it is, as in Gelu(approximate="none")')
 
 
 def _written(op: str, operands: Sequence[ast.expr], attributes: Mapping[str, ast.expr]) -> ast.expr:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NoReturn, TypeAlias
 
 import numpy as np
 
+from onnxfuse.derivatives.operators import BINARY
 from onnxfuse.model import dims as symbolic
 from onnxfuse.model.dims import Sym, exact
 
@@ -25,15 +26,6 @@ from .builtins import BUILTINS, UndecidedError, Value
 from .registry import Builtin
 from .rule import alternatives, names_in, op_name
 from .variadic import Each, one_by_one
-
-BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "Add",
-    ast.Sub: "Sub",
-    ast.Mult: "Mul",
-    ast.Div: "Div",
-    ast.Pow: "Pow",
-}
-"""Operators → the ops that they are for tensors."""
 
 _BITS = 4096
 """Of the largest integer that a rule may compute."""

@@ -13,9 +13,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from onnxfuse.derivatives.reverse import Gradient, gradient
 from onnxfuse.derivatives.tape import Definition, NoDerivativeError
+from onnxfuse.errors import UsageError
 
 from .rule import OTHER, Rule, Statement, alternatives, op_name, targets
 
@@ -106,33 +108,66 @@ def _placed(statement: Statement, place: ast.AST) -> Statement:
     return made
 
 
-def derived(op: str, definitions: Mapping[str, Rule]) -> str:
+def asked(text: str) -> tuple[str, dict[str, ast.expr]]:
+    """The name of an op, and what is said of its attributes: Gelu, or Gelu(approximate="tanh").  Raises UsageError."""
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        call = ast.Constant(text)
+    said = {k.arg: k.value for k in call.keywords if k.arg} if isinstance(call, ast.Call) else {}
+    plain = not isinstance(call, ast.Call) or (not call.args and len(said) == len(call.keywords))
+    if not plain or not all(isinstance(value, ast.Constant) for value in said.values()):
+        raise UsageError(f"{text}: attributes are said as in  onnxfuse rules grad 'Gelu(approximate=\"tanh\")'")
+    return ast.unparse(call.func) if isinstance(call, ast.Call) else text, said
+
+
+def derived(op: str, definitions: Mapping[str, Rule], said: Mapping[str, ast.expr] = MappingProxyType({})) -> str:
     """The gradient of an op that a rule defines, with respect to each of its real tensors, as the text of a rule.
 
-    Raises RuleError where something in it has no derivative."""
+    `said` is what attributes are.  One on which it depends what the op computes is its default where nothing is said.
+    Raises RuleError where something has no derivative, UsageError for an attribute that the op has not."""
     rule = definitions[op]
-    equations = rule.equations
-    result = targets(equations[-1])[0]
-    tensors = [p for p in rule.tensors if p.kind not in OTHER]
+    names = [p.name for p in rule.constants]
+    unknown = next((name for name in said if name not in names), "")
+    if unknown:
+        has = f"it has {', '.join(names)}" if names else "it has none"
+        raise UsageError(f"{unknown}: {op} has no such attribute: {has}")
+    deciding = _deciding(rule)
+    fixed = {p.name: p.default for p in rule.constants if p.default is not None and p.name in deciding} | dict(said)
+    result = targets(rule.equations[-1])[0]
     taken = {p.name for p in rule.parameters}
     seed = _free(f"d{result}", taken)
     lines = list[str]()
-    for parameter in tensors:
-        inputs = ", ".join(p.name for p in rule.tensors)
-        attributes = "".join(f", {p.name}={p.name}" for p in rule.constants)
-        call = ast.parse(f"{GRAD}({op}({inputs}{attributes}), {parameter.name}, {seed})", mode="eval").body
+    for parameter in (p for p in rule.tensors if p.kind not in OTHER):
+        keywords = [ast.keyword(name, fixed.get(name, ast.Name(name))) for name in names]
+        forward = ast.Call(ast.Name(op), [ast.Name(p.name) for p in rule.tensors], keywords)
+        call = ast.parse(f"{GRAD}({ast.unparse(forward)}, {parameter.name}, {seed})", mode="eval").body
         assert isinstance(call, ast.Call)
         made = _gradient(rule, call, definitions, set(taken))  # equal names are equal steps
         lines += [ast.unparse(ast.fix_missing_locations(e)) for e in made.equations]
         lines.append(f"d{parameter.name} = {' | '.join(map(ast.unparse, made.spellings))}")
     head = ", ".join([seed, *(p.name for p in rule.tensors)])
-    constants = "".join(f", {p.name}" for p in rule.constants)
+    constants = "".join(f", {name}" for name in names if name not in fixed)
     signature = f"{op}Grad({head}{', *' if constants else ''}{constants})"
-    about = [
-        f"# The gradient of {op}, derived from its equations ({rule.path}).",
-        "# What is broadcast has the dims of the result here: who wants its own sums over the others.",
-    ]
-    return "\n".join([*about, signature, "", "meaning:", *(f"    {line}" for line in dict.fromkeys(lines))])
+    body = [f"    {line}" for line in dict.fromkeys(lines)]
+    return "\n".join([*_about(op, rule, fixed), signature, "", "meaning:", *body])
+
+
+def _deciding(rule: Rule) -> set[str]:
+    """The constants that choose what an op computes: texts, and those that its equations ask."""
+    tests = [n.test for e in rule.equations for n in ast.walk(e) if isinstance(n, ast.IfExp)]
+    asked_for = {n.id for test in tests for n in ast.walk(test) if isinstance(n, ast.Name)}
+    texts = {p.name for p in rule.constants if isinstance(p.default, ast.Constant) and isinstance(p.default.value, str)}
+    return texts | asked_for & {p.name for p in rule.constants}
+
+
+def _about(op: str, rule: Rule, fixed: Mapping[str, ast.expr]) -> Iterator[str]:
+    yield f"# The gradient of {op}, derived from its equations ({rule.path})."
+    yield "# What is broadcast has the dims of the result here: who wants its own sums over the others."
+    if fixed:
+        texts = {name: ast.unparse(value).replace("'", '"') for name, value in fixed.items()}
+        call = f"{op}({', '.join(f'{name}={text}' for name, text in texts.items())})"
+        yield f"# What it computes depends on attributes, which may be others: onnxfuse rules grad '{call}'"
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.errors import RuleError
+from onnxfuse.errors import RuleError, UsageError
 from onnxfuse.language import catalogue, gradients
 from onnxfuse.language.rule import Rule
 from onnxfuse.language.variants import variants_of
@@ -57,6 +57,45 @@ def test_the_gradient_of_an_op_is_printed() -> None:
     text = gradients.derived("SwiGLU", catalogue.load().definitions)
     assert text.splitlines()[2:5] == ["SwiGLUGrad(dY, A, B, *, alpha)", "", "meaning:"]
     assert "    dB = dY * A * Sigmoid(alpha * A)" in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        ("Gelu", "    e = Erf(0.707106781186547 * X)"),
+        ('Gelu(approximate="tanh")', "    e = Tanh(0.797884560802865 * (X + 0.044715 * X ** 3))"),
+        ("GeGLU", "    e = Erf(0.707106781186547 * A)"),
+        ("GeGLU(approximate='tanh')", "    e = Tanh(0.797884560802865 * (A + 0.044715 * A ** 3))"),
+        ("Swish(alpha=1.0)", "    t = Sigmoid(X)"),
+    ],
+)
+def test_attributes_say_which_of_several_an_op_is(asked: str, line: str) -> None:
+    op, said = gradients.asked(asked)
+    assert line in gradients.derived(op, catalogue.load().definitions, said).splitlines()
+
+
+def test_what_was_taken_for_an_attribute_is_said() -> None:
+    text = gradients.derived("Gelu", catalogue.load().definitions)
+    assert "onnxfuse rules grad 'Gelu(approximate=\"none\")'" in text.splitlines()[2]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("Gelu(1)", "attributes are said as in"),
+        ("Gelu(approximate=x)", "attributes are said as in"),
+        ("Gelu(**x)", "attributes are said as in"),
+        ("Gelu(alpha=1)", "alpha: Gelu has no such attribute: it has approximate"),
+        ("Mish(alpha=1)", "alpha: Mish has no such attribute: it has none"),
+    ],
+)
+def test_an_attribute_that_is_not_there_is_told(asked: str, said: str) -> None:
+    def derived() -> str:
+        op, given = gradients.asked(asked)
+        return gradients.derived(op, catalogue.load().definitions, given)
+
+    with pytest.raises(UsageError, match=said):
+        derived()
 
 
 @pytest.mark.parametrize("op", ["Attention", "GroupNormalization"])

@@ -95,19 +95,21 @@ def show_rule(name: str, rules: tuple[Path, ...]) -> None:
 @more_rules
 def gradient_of(name: str, rules: tuple[Path, ...]) -> None:
     """Print the gradient of the op NAME with respect to each of its tensors, derived from the equations of its rule;
-    equal spellings are parted by |.
+    equal spellings are parted by |.  NAME may say what attributes are.
 
     \b
     Example:
       onnxfuse rules grad Swish
+      onnxfuse rules grad 'Gelu(approximate="tanh")'
     """
     from onnxfuse.language import gradients, lookup
 
-    lookup.check_rules([name], rules, or_ops=True)
+    op, said = gradients.asked(name)
+    lookup.check_rules([op], rules, or_ops=True)
     definitions = lookup.catalogue(rules).definitions
-    if name not in definitions:
-        raise UsageError(f"{name} defines no op: `onnxfuse rules show {name}` has what it says")
-    click.echo(gradients.derived(name, definitions))
+    if op not in definitions:
+        raise UsageError(f"{op} defines no op: `onnxfuse rules show {op}` has what it says")
+    click.echo(gradients.derived(op, definitions, said))
 
 
 @rules.command(name="test", short_help="Prove what a rule claims of itself, or all rules.")
