@@ -27,7 +27,7 @@ from onnxfuse.kernels.pointwise.expressions.scalars import Scalar, Scalars
 from onnxfuse.kernels.pointwise.expressions.trace import trace
 from onnxfuse.kernels.pointwise.expressions.values import Value
 from onnxfuse.kernels.pointwise.expressions.values import source as array
-from onnxfuse.kernels.pointwise.loops import bytes_read, reached
+from onnxfuse.kernels.pointwise.loops import Loop, bytes_read, reached
 from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, rows
 from onnxfuse.kernels.rows.places import PlaceError, places
 from onnxfuse.kernels.rows.region import named
@@ -79,10 +79,10 @@ def is_reduced(nodes: Sequence[NodeProto]) -> bool:
 
 def reduced(
     nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
-) -> tuple[tuple[TensorType, ...], Reduction | None]:
+) -> tuple[tuple[TensorType, ...], Reduction | Sequence[Loop]]:
     """The types of the outputs of some nodes, of which one is a product and one reduces its rows, and how they are
-    computed, None where they are empty; an output named "" is not wanted.  Raises KernelError where they are anything
-    else."""
+    computed: by loops over elements where the product has none; an output named "" is not wanted.  Raises KernelError
+    where they are anything else."""
     scalars = Scalars()
     product = Multiplied(scalars, argument=ARGUMENT, inputs=list(inputs.values()))
     row = Reduced(scalars)
@@ -99,8 +99,8 @@ def reduced(
     taken = [helper.make_node("Identity", [ARGUMENT], node.output) for node in nodes if node.op_type == PRODUCT]
     rest = [*taken, *(node for node in nodes if node.op_type != PRODUCT)]
     types, after = rows(rest, {**inputs, ARGUMENT: TensorType(whole.dtype, whole.shape)}, outputs)
-    if not after:
-        return types, None
+    if not isinstance(one := next(iter(after), None), RowLoop):
+        return types, [loop for loop in after if isinstance(loop, Loop)]
     found = products(product.a.shape, product.b.shape, product.b.turned, product.scale)
     if len(found) != 1 or found[0].batch != 1:
         raise KernelError("a batch of products, whose rows are reduced")
@@ -121,7 +121,7 @@ def reduced(
         numbers,
         text,
         carried,
-        after[0],
+        one,
         bytes_read(used, kinds, count),
         sum(s.flops for s in used) + 9,
     )
@@ -289,7 +289,7 @@ class ReducedProduct:
     body: ClassVar[FunctionProto]
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
-        self._known: dict[Any, tuple[tuple[TensorType, ...], Reduction | None]] = {}
+        self._known: dict[Any, tuple[tuple[TensorType, ...], Reduction | Sequence[Loop]]] = {}
         self._plans: dict[Any, _Plan] = {}
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -297,8 +297,8 @@ class ReducedProduct:
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         types, own = self._of(tuple(inputs), (True,) * len(self.body.output))
-        if own is None:
-            return Work(0, 0, 0)
+        if not isinstance(own, Reduction):
+            return Work(sum(loop.read for loop in own), sum(map(nbytes, types)), sum(loop.flops for loop in own))
         a, b = (TensorType(own.dtype, operand.shape) for operand in (own.a, own.b))
         return Work(
             read=nbytes(a) + nbytes(b) + own.read,
@@ -310,7 +310,10 @@ class ReducedProduct:
         types = tuple(None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs)
         wanted = tuple(y is not None for y in outputs)
         own = self._of(types, wanted)[1]
-        if own is None:
+        if not isinstance(own, Reduction):
+            for loop in own:
+                arrays = [*(inputs[k] for k in loop.inputs), *(outputs[k] for k in loop.outputs)]
+                device.launch(loop.launch(device.multiprocessors), [*arrays, *loop.parameters])
             return
         a, b = inputs[own.a.number], inputs[own.b.number]
         assert a is not None
@@ -328,7 +331,7 @@ class ReducedProduct:
 
     def _of(
         self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...]
-    ) -> tuple[tuple[TensorType, ...], Reduction | None]:
+    ) -> tuple[tuple[TensorType, ...], Reduction | Sequence[Loop]]:
         key = (inputs, wanted)
         if key not in self._known:
             types = named(self.signature, inputs)

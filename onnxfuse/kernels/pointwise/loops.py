@@ -66,15 +66,16 @@ def loops(
     of 16 bytes.  Raises KernelError for nodes that are neither elementwise nor views.
     """
     values = traced(nodes, inputs, outputs)
+    types = tuple(TensorType(v.dtype, v.shape) for v in values.values())
+    return types, computed(entry, values, list(inputs.values()), aligned)
+
+
+def computed(entry: str, values: Mapping[int, Value], inputs: Sequence[TensorType], aligned: bool = True) -> list[Loop]:
+    """The launches that compute some outputs, by their numbers; none for what is empty."""
     groups: dict[int, list[int]] = {}
     for k, value in values.items():
         groups.setdefault(value.size, []).append(k)
-    types = tuple(TensorType(v.dtype, v.shape) for v in values.values())
-    return types, [
-        _loop(entry, list(inputs.values()), {k: values[k] for k in members}, aligned)
-        for size, members in groups.items()
-        if size
-    ]
+    return [_loop(entry, inputs, {k: values[k] for k in members}, aligned) for size, members in groups.items() if size]
 
 
 def traced(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> dict[int, Value]:

@@ -30,7 +30,7 @@ from onnxfuse.kernels.pointwise.expressions.source import NARROW_LIMIT
 from onnxfuse.kernels.pointwise.expressions.trace import trace
 from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, computed_type
 from onnxfuse.kernels.pointwise.expressions.values import source as array
-from onnxfuse.kernels.pointwise.loops import bytes_read, reached
+from onnxfuse.kernels.pointwise.loops import Loop, bytes_read, computed, reached
 
 from .arrangement import Arrangement, arrange
 from .places import ELEMENTWISE, Matrix, PlaceError, places
@@ -42,6 +42,8 @@ CROWDED = 264
 NORMS = {"LayerNormalization": 1, "RMSNormalization": 0}
 SOFTMAXES = {"Softmax": "SOFTMAX", "LogSoftmax": "LOG"}
 REDUCTIONS = {"ReduceSum": "SUM", "ReduceMean": "MEAN", "ReduceMax": "MAX", "ReduceMin": "MIN"}
+EMPTY = {"ReduceSum": 0.0, "ReduceMean": 0.0, "ReduceMax": float("-inf"), "ReduceMin": float("inf")}
+"""What a row of no elements has for a result; of a mean, which ONNX leaves open, onnxruntime's."""
 ROWS = frozenset((*NORMS, *SOFTMAXES, *REDUCTIONS))
 """Ops that compute rows."""
 PLACED = frozenset((*FORMULAS, *ELEMENTWISE, *NORMS, *SOFTMAXES, "Constant"))
@@ -115,8 +117,11 @@ class Reduced(Matrix):
         self._matrix(x, axes[0])
         self.family, self.call = "REDUCTION", "reduce(fused, rows, columns)"
         self.defines = {"REDUCE": REDUCTIONS[call.op]}
-        kept = call.attributes.get("keepdims", 1)
-        return [self.result((*x.shape[: axes[0]], *((1,) * len(axes) if kept else ())), x.dtype, self.row)]
+        shape = (*x.shape[: axes[0]], *((1,) * len(axes) if call.attributes.get("keepdims", 1) else ()))
+        if not self.columns:
+            nothing = self.scalars.literal(EMPTY[call.op], FLOAT)
+            return [Value(shape, x.dtype, lambda *_: nothing)]
+        return [self.result(shape, x.dtype, self.row)]
 
     def _normalization(self, call: Call, x: Value) -> Value:
         if call.attributes.get("stash_type", 1) != 1:
@@ -138,9 +143,10 @@ class Reduced(Matrix):
 
 def rows(
     nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
-) -> tuple[tuple[TensorType, ...], list[RowLoop]]:
+) -> tuple[tuple[TensorType, ...], Sequence[RowLoop] | Sequence[Loop]]:
     """The types of the outputs of some nodes, one of which reduces rows, and the launch that computes them, none where
-    they are empty; an output named "" is not wanted.  Raises KernelError."""
+    they are empty; an output named "" is not wanted.  Rows without elements have a number for a result: what is made
+    of that is left to loops over elements.  Raises KernelError."""
     scalars = Scalars()
     row = Reduced(scalars)
     given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
@@ -152,9 +158,7 @@ def rows(
     wanted = {k: (values[name], found.get(name)) for k, name in enumerate(outputs) if name}
     types = tuple(TensorType(value.dtype, value.shape) for value, _ in wanted.values())
     if not row.rows * row.columns:
-        if any(value.size for value, _ in wanted.values()):
-            raise KernelError(f"{row.rows} rows of {row.columns} elements are nothing to reduce")
-        return types, []
+        return types, computed(ENTRY, {k: value for k, (value, _) in wanted.items()}, list(inputs.values()))
     return types, [_loop(row, list(inputs.values()), wanted)]
 
 

@@ -14,6 +14,7 @@ from onnxfuse.kernels.device.kernel import Work
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import reduced
 from onnxfuse.kernels.gemm.autotune import VARIABLE
+from tests.kernel_runs import run
 from tests.kernels.rows.test_fused import expected, function
 
 SKIP = "p = MatMul(a, b) q = Add(p, c) s = Add(q, x)"
@@ -164,6 +165,16 @@ def test_nothing_to_normalise_is_nothing_to_launch() -> None:
     assert type.shape == (0, 5, 24)
     assert made.work(types) == Work(0, 0, 0)
     made.launch(Emulated(), arrays, [np.empty(type.shape, np.float32)])
+
+
+def test_rows_without_columns_have_a_result_all_the_same() -> None:
+    text = """(a, b, z) => (y, e) { p = MatMul(a, b) e = Abs(p) axes = Constant<value = int64[1] {-1}>()
+        m = ReduceMax(e, axes) y = Add(m, z) }"""
+    made = kernel(function(text), ["float32"] * 3, ["float32"] * 2)({})
+    shapes = ((2, 5, 16), (16, 0), (2, 5, 1))
+    found, empty = run(made, [np.ones(shape, np.float32) for shape in shapes], Emulated())
+    np.testing.assert_array_equal(found, np.full((2, 5, 1), -np.inf, np.float32))
+    assert empty.shape == (2, 5, 0)
 
 
 def test_work_is_that_of_the_product_and_the_rows() -> None:

@@ -14,6 +14,7 @@ from onnxfuse.kernels.pointwise.expressions import carried
 from onnxfuse.kernels.rows.fused import rows
 from onnxfuse.kernels.rows.places import PlaceError
 from onnxfuse.kernels.rows.region import kernel
+from tests.kernel_runs import run
 
 LAST = "a = Constant<value = int64[1] {-1}>()"
 CASES = {
@@ -167,5 +168,16 @@ def test_empty_rows_are_no_launch() -> None:
     body = function(f"(x0) => (y0, y1) {{ {LAST} y0 = ReduceSum<keepdims = 0>(x0, a) e = Exp(y0) y1 = Neg(e) }}")
     found, launches = rows(list(body.node), {"x0": TensorType(np.dtype(np.float32), (0, 5, 7))}, ["y0", "y1"])
     assert ([each.shape for each in found], launches) == ([(0, 5), (0, 5)], [])
-    with pytest.raises(KernelError, match="15 rows of 0 elements are nothing to reduce"):
-        rows(list(body.node), {"x0": TensorType(np.dtype(np.float32), (3, 5, 0))}, ["y0", "y1"])
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"])
+def test_rows_of_no_elements_have_a_result(op: str) -> None:
+    """And what is behind it is computed, beside elements of which there are none."""
+    body = function(
+        f"(x0, x1) => (y0, y1, y2) {{ {LAST} e = Exp(x0) m = {op}(e, a) y1 = Sub(e, m) y0 = Add(m, x1) "
+        "y2 = Transpose<perm = [2, 1, 0]>(y0) }"
+    )
+    x0, x1 = np.empty((3, 5, 0), np.float32), np.arange(15, dtype=np.float32).reshape(3, 5, 1)
+    found = run(kernel(body, ["float32"] * 2, ["float32"] * 3)({}), [x0, x1], Emulated())
+    for own, wanted in zip(found, expected(body, [x0, x1]), strict=True):
+        np.testing.assert_array_equal(own, wanted)
