@@ -276,9 +276,7 @@ class _Plan:
         with device.scratch(one.m * one.n * own.dtype.itemsize) as memory:
             y = Buffer(address(memory), (one.m, one.n), own.dtype)
             vendor.product(one, a, b, y)
-            given = [*inputs, y]
-            arrays = [*(given[k] for k in after.inputs), *(outputs[k] for k in after.outputs)]
-            device.launch(after.launch(self.multiprocessors), [*arrays, *after.parameters])
+            after.run(device, [*inputs, y], outputs)
 
 
 class ReducedProduct:
@@ -312,8 +310,7 @@ class ReducedProduct:
         own = self._of(types, wanted)[1]
         if not isinstance(own, Reduction):
             for loop in own:
-                arrays = [*(inputs[k] for k in loop.inputs), *(outputs[k] for k in loop.outputs)]
-                device.launch(loop.launch(device.multiprocessors), [*arrays, *loop.parameters])
+                loop.run(device, inputs, outputs)
             return
         a, b = inputs[own.a.number], inputs[own.b.number]
         assert a is not None

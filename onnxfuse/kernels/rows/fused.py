@@ -30,7 +30,7 @@ from onnxfuse.kernels.pointwise.expressions.source import NARROW_LIMIT
 from onnxfuse.kernels.pointwise.expressions.trace import trace
 from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, computed_type
 from onnxfuse.kernels.pointwise.expressions.values import source as array
-from onnxfuse.kernels.pointwise.loops import Loop, bytes_read, computed, reached
+from onnxfuse.kernels.pointwise.loops import Loop, Single, bytes_read, computed, reached
 
 from .arrangement import Arrangement, arrange
 from .places import ELEMENTWISE, Matrix, PlaceError, places
@@ -50,8 +50,12 @@ PLACED = frozenset((*FORMULAS, *ELEMENTWISE, *NORMS, *SOFTMAXES, "Constant"))
 """Ops whose results of one shape all stand at the places of the matrix, whatever is put together of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowLoop:
+class OtherRowsError(KernelError):
+    """What reduces rows, but not once along the last axes."""
+
+
+@dataclass(frozen=True)
+class RowLoop(Single):
     """One launch: `inputs` and `outputs` are the numbers of the arrays that it takes, in order."""
 
     source: Source
@@ -86,7 +90,7 @@ class Reduced(Matrix):
         """The results of the reduction.  Raises KernelError for a second one, and for one that is none of rows."""
         x = call.x
         if self.given is not None:
-            raise KernelError(f"{call.op} is a second reduction of rows")
+            raise OtherRowsError(f"{call.op} is a second reduction of rows")
         if computed_type(x.dtype) != FLOAT or not x.shape:
             raise KernelError(f"{call.op} of {x.dtype.name} is no reduction of rows of real numbers")
         if call.outputs > 1:
@@ -96,7 +100,7 @@ class Reduced(Matrix):
             return self._reduction(call, x)
         axis = call.axis(-1)
         if call.op in SOFTMAXES and axis != len(x.shape) - 1:
-            raise KernelError(f"{call.op} along an axis that is not the last")
+            raise OtherRowsError(f"{call.op} along an axis that is not the last")
         self._matrix(x, axis)
         if call.op in SOFTMAXES:
             self.family, self.call = "SOFTMAX_ROWS", "softmax(fused, rows, columns)"
@@ -113,7 +117,7 @@ class Reduced(Matrix):
         rank, given = len(x.shape), call.integers(1, "axes")
         axes = sorted({a % rank for a in given} if given else range(rank))
         if axes != list(range(axes[0], rank)) or (not given and call.attributes.get("noop_with_empty_axes")):
-            raise KernelError(f"{call.op} along axes that are not the last")
+            raise OtherRowsError(f"{call.op} along axes that are not the last")
         self._matrix(x, axes[0])
         self.family, self.call = "REDUCTION", "reduce(fused, rows, columns)"
         self.defines = {"REDUCE": REDUCTIONS[call.op]}

@@ -72,16 +72,21 @@ class Matrix:
 
 
 def places(
-    matrix: Matrix, makers: Collection[str], nodes: Sequence[NodeProto], values: Mapping[str, Value]
+    matrix: Matrix,
+    makers: Collection[str],
+    nodes: Sequence[NodeProto],
+    values: Mapping[str, Value],
+    made: Mapping[str, Index] | None = None,
 ) -> dict[str, Index | None]:
     """Where the element of each value stands in its memory that is computed at a place of the matrix, or for a row;
-    None where that is no one place.  `makers` are the ops that make the matrix."""
+    None where that is no one place.  `makers` are the ops that make the matrix; `made` says where a result of theirs
+    stands, if that is not what the matrix says."""
     found: dict[str, Index | None] = {}
     for node in nodes:
         result = next((name for name in node.output if name), "")
         behind = [found[name] for name in node.input if name in found]
         if node.op_type in makers:
-            found[result] = matrix.row if matrix.reduces else matrix.place
+            found[result] = (made or {}).get(result, matrix.row if matrix.reduces else matrix.place)
         elif behind:
             found |= {name: _moved(matrix, node, behind, values) for name in node.output if name}
     size = matrix.rows * matrix.columns
@@ -98,7 +103,8 @@ def _moved(
         if y.size == matrix.rows * matrix.columns:
             wide = [place for place in places if place != matrix.row] or [matrix.place]
             return wide[0] if all(place == wide[0] for place in wide) else None
-        return matrix.row if y.size == matrix.rows and all(place == matrix.row for place in places) else None
+        one = places[0]
+        return one if one is not None and y.size == one.high + 1 and all(place == one for place in places) else None
     place = places[0]
     if len(places) > 1 or place is None or x is None or x.size != y.size:
         return None
