@@ -14,7 +14,7 @@ from onnx import helper
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.access import ACCESS
-from onnxfuse.kernels.device.device import Array, Device, TensorType, address, nbytes
+from onnxfuse.kernels.device.device import Array, Device, Source, TensorType, address, nbytes
 from onnxfuse.kernels.device.kernel import REAL, Kernel, Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import KNOWN, Replay
 from onnxfuse.language.bodies import Use, asks_for_shapes, output_names, real_dtype
@@ -33,6 +33,8 @@ OPSET = 17
 class Planned(Protocol):
     """What was generated: a launch, or several that follow each other."""
 
+    @property
+    def source(self) -> Source: ...
     @property
     def launches(self) -> int: ...
     @property

@@ -14,7 +14,7 @@ RESIDENT = 1024
 THREADS_OF_WIDE = 768
 """Threads of a block whose row is longer: up to 80 registers each, and nothing spilled."""
 RESIDENT_OF_ROWS = 640
-"""The same where a warp has rows of its own: up to 96 registers each."""
+"""The same where a warp has rows of its own, or 32 at once: up to 96 registers each."""
 MOST_ITEMS = 16
 """Accesses of a thread at most: each has an address and a condition, too."""
 MOST_CROWDED = 8
@@ -50,7 +50,7 @@ class Arrangement:
         if self.wide and not self.across:
             return self.threads, 1
         threads = 1 << (self.threads - 1).bit_length()
-        return threads, (RESIDENT_OF_ROWS if self.lanes else RESIDENT) // threads
+        return threads, (RESIDENT_OF_ROWS if self.lanes or self.across else RESIDENT) // threads
 
     def blocks(self, rows: int) -> int:
         """How many take all rows at once."""

@@ -27,13 +27,11 @@ from onnxfuse.kernels.pointwise.expressions.index import (
 from onnxfuse.kernels.pointwise.expressions.moves import Call
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
 from onnxfuse.kernels.pointwise.expressions.source import NARROW_LIMIT
-from onnxfuse.kernels.pointwise.expressions.trace import trace
 from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, computed_type
-from onnxfuse.kernels.pointwise.expressions.values import source as array
-from onnxfuse.kernels.pointwise.loops import Loop, Single, bytes_read, computed, reached
+from onnxfuse.kernels.pointwise.loops import Loop, Single, bytes_read, computed
 
 from .arrangement import Arrangement, arrange
-from .places import ELEMENTWISE, Matrix, PlaceError, places
+from .places import ELEMENTWISE, Matrix, kinds_of, places, stored, traced, used_by
 
 ENTRY = "region_rows"
 CROWDED = 264
@@ -153,9 +151,7 @@ def rows(
     of that is left to loops over elements.  Raises KernelError."""
     scalars = Scalars()
     row = Reduced(scalars)
-    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
-    names = [name for node in nodes for name in node.output if name]
-    values = dict(zip(names, trace(scalars, nodes, given, names, dict.fromkeys(ROWS, row.meet)), strict=True))
+    values = traced(scalars, nodes, inputs, dict.fromkeys(ROWS, row.meet))
     if row.given is None:
         raise KernelError("no node reduces rows")
     found = places(row, ROWS, nodes, values)
@@ -172,17 +168,12 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tupl
     read = row.given.at(coordinates(row.place, row.given.shape))
     each, once = list[Stored](), list[Stored]()
     for k, (value, place) in outputs.items():
-        if place is None or value.size not in (row.rows, row.rows * row.columns):
-            raise PlaceError("what is behind the reduction is written at no one place")
-        stored = Stored(k, value.dtype.name, value.at(coordinates(place, value.shape)), place)
-        (once if row.reduces and value.size == row.rows and place == row.row else each).append(stored)
-    used = reached([read, *(stored.element for stored in (*each, *once))])
-    if any(s.kind == "select" or (s.kind in ("load", "table") and s.payload[2]) for s in used):
-        # Where the condition fails its places are none, and what is computed of them overflows.
-        raise PlaceError("what is read under a condition is left to a loop over elements")
-    numbers = sorted({s.payload[0] for s in used if s.kind == "load"})
+        one = stored(k, value, place, (row.rows, row.rows * row.columns))
+        (once if row.reduces and value.size == row.rows and place == row.row else each).append(one)
+    used = used_by([read, *(one.element for one in (*each, *once))])
+    kinds = kinds_of(used, inputs)
     how = arrange(row.columns, 1, 4, row.rows > CROWDED)
-    text, parameters = _source(row, {k: inputs[k].dtype.name for k in numbers}, read, each, once)
+    text, parameters = _source(row, kinds, read, each, once)
     defines = {**row.defines, **({"SPREAD": int(bool(each))} if row.reduces else {})}
     file = Source.file(
         "region_rows.cu",
@@ -199,8 +190,8 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tupl
     count = row.rows * row.columns
     return RowLoop(
         Source(file.name, file.text + text.replace("BOUNDS", bounds)),
-        tuple(numbers),
-        tuple(stored.number for stored in (*each, *once)),
+        tuple(kinds),
+        tuple(one.number for one in (*each, *once)),
         (*parameters, *scalars),
         how,
         row.rows,

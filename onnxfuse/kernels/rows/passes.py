@@ -14,7 +14,7 @@ from onnxfuse.kernels.pointwise.loops import bytes_read, reached
 
 from .arrangement import Arrangement, arrange, arrange_across
 from .fused import CROWDED
-from .places import Matrix, PlaceError
+from .places import Matrix, PlaceError, kinds_of
 from .schedule import Pass, Reduction, Schedule, schedule
 
 ENTRY, SUMS = "row_passes", "column_sums"
@@ -98,7 +98,7 @@ def passes(
         plan = schedule(reductions, sums, own, hold=False)
     roots = [*(stored.element for stored in own), *(r.element for r in (*reductions, *sums))]
     used, count = reached(roots), matrix.rows * columns
-    first, last = _carrying(inputs, used), _carrying(inputs, reached([s.element for s in behind]))
+    first, last = kinds_of(used, inputs), kinds_of(reached([s.element for s in behind]), inputs)
     text = _text(plan, sums, behind, how, first, last)
     file = Source.file(
         "row_passes.cu",
@@ -128,11 +128,6 @@ def passes(
 
 def _arguments(element: Scalar) -> set[str]:
     return {s.payload for s in reached([element]) if s.kind == "argument"}
-
-
-def _carrying(inputs: Sequence[TensorType], used: Sequence[Scalar]) -> dict[int, str]:
-    """The element types of the arrays that are read."""
-    return {k: inputs[k].dtype.name for k in sorted({s.payload[0] for s in used if s.kind == "load"})}
 
 
 @dataclass(frozen=True)

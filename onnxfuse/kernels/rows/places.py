@@ -13,6 +13,8 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.pointwise.expressions.carried import Stored
 from onnxfuse.kernels.pointwise.expressions.elementwise import FOLDED, FORMULAS
 from onnxfuse.kernels.pointwise.expressions.index import (
     Coordinates,
@@ -24,9 +26,12 @@ from onnxfuse.kernels.pointwise.expressions.index import (
     total,
     variable,
 )
+from onnxfuse.kernels.pointwise.expressions.moves import Move
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
-from onnxfuse.kernels.pointwise.expressions.trace import CHOSEN
+from onnxfuse.kernels.pointwise.expressions.trace import CHOSEN, trace
 from onnxfuse.kernels.pointwise.expressions.values import Value
+from onnxfuse.kernels.pointwise.expressions.values import source as array
+from onnxfuse.kernels.pointwise.loops import reached
 from onnxfuse.model.op_traits import RESHAPES
 
 ELEMENTWISE = CHOSEN | FOLDED.keys()
@@ -69,6 +74,37 @@ class Matrix:
             return self.scalars.argument(self.argument, FLOAT)
 
         return Value(shape, dtype, at)
+
+
+def traced(
+    scalars: Scalars, nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], makers: Mapping[str, Move]
+) -> dict[str, Value]:
+    """All that nodes compute, by name; `makers` are the ops of matrices, and what they make.  Raises KernelError."""
+    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
+    names = [name for node in nodes for name in node.output if name]
+    return dict(zip(names, trace(scalars, nodes, given, names, makers), strict=True))
+
+
+def stored(number: int, value: Value, place: Index | None, sizes: Collection[int]) -> Stored:
+    """An output and where its element in hand goes.  Raises PlaceError where that is no one place, or where it has
+    another number of elements than there are places."""
+    if place is None or value.size not in sizes:
+        raise PlaceError("what is behind the matrix is written at no one place")
+    return Stored(number, value.dtype.name, value.at(coordinates(place, value.shape)), place)
+
+
+def used_by(elements: Sequence[Scalar]) -> list[Scalar]:
+    """All that elements are computed from.  Raises PlaceError for what is read under a condition: where that fails its
+    places are none, and what is computed of them overflows."""
+    found = reached(elements)
+    if any(s.kind == "select" or (s.kind in ("load", "table") and s.payload[2]) for s in found):
+        raise PlaceError("what is read under a condition is left to a loop over elements")
+    return found
+
+
+def kinds_of(used: Sequence[Scalar], inputs: Sequence[TensorType]) -> dict[int, str]:
+    """The arrays that are read, by their numbers, and their element types."""
+    return {k: inputs[k].dtype.name for k in sorted({s.payload[0] for s in used if s.kind == "load"})}
 
 
 def places(

@@ -33,14 +33,12 @@ from onnxfuse.kernels.pointwise.expressions.index import (
 from onnxfuse.kernels.pointwise.expressions.moves import Call
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
 from onnxfuse.kernels.pointwise.expressions.source import NARROW_LIMIT
-from onnxfuse.kernels.pointwise.expressions.trace import trace
 from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, computed_type
-from onnxfuse.kernels.pointwise.expressions.values import source as array
 from onnxfuse.kernels.pointwise.loops import Loop, computed, reached
 
 from .fused import EMPTY, ENTRY, NORMS, REDUCTIONS, ROWS, SOFTMAXES
 from .passes import Passes, passes
-from .places import Matrix, PlaceError, places
+from .places import Matrix, PlaceError, places, stored, traced, used_by
 from .schedule import COLUMN, Reduction
 
 
@@ -200,9 +198,7 @@ def several(
     is not wanted.  Raises KernelError where they are no passes over the rows of one matrix."""
     scalars = Scalars()
     rows = Several(scalars)
-    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
-    names = [name for node in nodes for name in node.output if name]
-    values = dict(zip(names, trace(scalars, nodes, given, names, dict.fromkeys(ROWS, rows.meet)), strict=True))
+    values = traced(scalars, nodes, inputs, dict.fromkeys(ROWS, rows.meet))
     wanted = {k: values[name] for k, name in enumerate(outputs) if name}
     types = tuple(TensorType(value.dtype, value.shape) for value in wanted.values())
     if not rows.reduced and not rows.sums_of:
@@ -211,17 +207,11 @@ def several(
     made = {name: rows.made[value] for name, value in values.items() if value in rows.made}
     found = places(rows, ROWS, nodes, values, made)
     stores: list[Stored] = []
-    for k, name in enumerate(outputs):
-        if name:
-            place, value = found.get(name), values[name]
-            if place is None or value.size != place.high + 1:
-                raise PlaceError("what is behind the reductions is written at no one place")
-            stores.append(Stored(k, value.dtype.name, value.at(coordinates(place, value.shape)), place))
+    for k, value in wanted.items():
+        place = found.get(outputs[k])
+        stores.append(stored(k, value, place, () if place is None else (place.high + 1,)))
     reductions, sums = _wanted(rows, stores)
-    used = reached([*(s.element for s in stores), *(r.element for r in (*reductions, *sums))])
-    if any(s.kind == "select" or (s.kind in ("load", "table") and s.payload[2]) for s in used):
-        # Where the condition fails its places are none, and what is computed of them overflows.
-        raise PlaceError("what is read under a condition is left to a loop over elements")
+    used_by([*(s.element for s in stores), *(r.element for r in (*reductions, *sums))])
     return types, [passes(rows, rows.inner > 1, reductions, sums, stores, list(inputs.values()))]
 
 
