@@ -70,7 +70,7 @@ def count(launches: Sequence[Asked]) -> Count:
     demands = [each.demand for each in launches if each.demand is not None]
     moved = sum(demand.bytes for demand in demands)
     weights = sum(demand.weights for demand in demands)
-    return Count(len(launches), moved - weights, moved, len(launches) - len(demands))
+    return Count(sum(each.launches for each in launches), moved - weights, moved, len(launches) - len(demands))
 
 
 def row(path: Path, level: Literal[0, 1, 2]) -> Row:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from onnx import NodeProto
+
 from onnxfuse.model.dims import Dim, Sym, product
-from onnxfuse.model.op_traits import FREE
+from onnxfuse.model.graph import family
+from onnxfuse.model.op_traits import COLUMN_SUMS, FREE
 from onnxfuse.model.symbols import evaluate
 from onnxfuse.terms.term import REAL, Term, is_number
 
@@ -26,6 +29,11 @@ def launches(term: Term) -> int:
             return 0
         return len(term.args) - 1
     return 1
+
+
+def launches_of(node: NodeProto) -> int:
+    """How many launches a fused node is: two where sums over all rows are asked for."""
+    return 2 if family(node.op_type) in COLUMN_SUMS and any(node.output[1:]) else 1
 
 
 def nodes(terms: Iterable[Term]) -> float:

@@ -85,6 +85,7 @@ _ROWS = """
     IsNaN                            unary boolean score foldable
     LRN                              like_first
     LayerNormalization               row_by_row moderate kernel
+    LayerNormalizationGrad           column_sums
     LeakyRelu                        unary
     Less                             comparison foldable
     LinearAttention                  single_inside
@@ -115,6 +116,7 @@ _ROWS = """
     Pow                              broadcast arithmetic square foldable common continuous transcendental wide_range
     QuickGelu                        unary
     RMSNormalization                 like_first row_by_row moderate kernel
+    RMSNormalizationGrad             column_sums
     RandomNormal                     random
     RandomNormalLike                 declares_dtype random
     RandomUniform                    random
@@ -255,6 +257,8 @@ COERCED = _ops("coerced")
 """Ops that made a matrix of their input before opset 13, and since then work along one axis."""
 SCORES = _ops("score")
 """What may lie between a product of matrices and its use as attention scores."""
+COLUMN_SUMS = _ops("column_sums")
+"""Ops whose outputs but the first are sums over all rows, which a second launch takes together."""
 SQUARES = _ops("square")
 """Ops that may multiply their first input by itself."""
 NONNEGATIVE = _ops("nonnegative")

@@ -3,9 +3,9 @@
 A kernel moves bytes, computes, and is launched: it takes as long as the longer of the first two, and the last beside
 that.  Bytes and operations are those of its `Kernel.work`; a grid of fewer blocks than there are multiprocessors gets
 that share of the bandwidth, and operations wait for the multiprocessor with the most blocks.  A product that was
-measured on this machine takes what `kernels.dispatch` knows.  An op without a kernel is what the nodes of its function
-body are one by one: their inputs and outputs once each, and a launch for each that is not a mere view.  So are nodes
-that nothing fused, but a product takes as long as ours would, fused or not.
+measured on this machine takes what `kernels.gemm.autotune` knows.  An op without a kernel is what the nodes of its
+function body are one by one: their inputs and outputs once each, and a launch for each that is not a mere view.  So are
+nodes that nothing fused, but a product takes as long as ours would, fused or not.
 """
 
 from __future__ import annotations

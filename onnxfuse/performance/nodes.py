@@ -113,7 +113,7 @@ def _node(
         name=place.name,
         op=qualified(place.node),
         scope=scope,
-        launches=int(asked is not None),
+        launches=asked.launches if asked is not None else 0,
         seconds=time.seconds,
         memory_seconds=time.bytes,
         compute_seconds=time.flops,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from onnx import FunctionProto, NodeProto, TensorProto
 
 from onnxfuse.lifting.view import View
-from onnxfuse.matching.cost import BYTES
+from onnxfuse.matching.cost import BYTES, launches_of
 from onnxfuse.model.graph import REGION, family, family_of
 from onnxfuse.model.op_traits import FREE, PRODUCTS, RESHAPES, SHAPE_QUERIES
 from onnxfuse.model.symbols import evaluate
@@ -67,7 +67,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one launch of a node asks of a card."""
+    """What a node asks of a card."""
 
     bytes: int
     """Read and written."""
@@ -77,11 +77,12 @@ class Demand:
     """Whether tensor cores compute it: products of float16 and bfloat16."""
     weights: int = 0
     """Bytes of what it reads that are the same in every run: the others are activations."""
+    launches: int = 1
 
     def on(self, card: Card) -> Times:
         """How long that takes."""
         rate = card.tensor if self.matrix else card.float32
-        return Times(self.bytes / card.bandwidth, self.flops / rate, card.launch)
+        return Times(self.bytes / card.bandwidth, self.flops / rate, self.launches * card.launch)
 
 
 def launched(view: View) -> Iterator[NodeProto]:
@@ -110,7 +111,7 @@ def demand(
         operands = tensors(view, node.input, known, told) or ()
         products = _products(body, dict(zip(node.input, operands, strict=False)), node)
     matrix = (products or family(node.op_type) in PRODUCTS) and outputs[0].dtype in HALF
-    return Demand(moved, products or flops(node, inputs, outputs), bool(matrix), weights)
+    return Demand(moved, products or flops(node, inputs, outputs), bool(matrix), weights, launches_of(node))
 
 
 def _body(view: View, node: NodeProto) -> FunctionProto | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from onnx import NodeProto
 
 from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.matching.cost import launches_of
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
 from onnxfuse.model.op_traits import CONTROL_FLOW, KERNELS, MOVEMENT, PRODUCTS, TRAITS
 from onnxfuse.model.standard import STANDARD
@@ -30,6 +31,10 @@ class Asked:
     """Path of the graph that it stands in."""
     node: NodeProto
     demand: Demand | None
+
+    @property
+    def launches(self) -> int:
+        return launches_of(self.node)
 
 
 def asked(lifted: Lifted, at: Sizes, terms: Mapping[str, Mapping[str, Term]] | None = None) -> list[Asked]:
@@ -80,7 +85,7 @@ def spread(launches: Sequence[Asked], lifted: Lifted, nodes: Sequence[Sequence[N
 def totals(launches: Sequence[Asked]) -> Totals:
     """All of them together."""
     moved = [each.demand.bytes for each in launches if each.demand is not None]
-    return Totals(len(launches), sum(moved), len(launches) - len(moved))
+    return Totals(sum(each.launches for each in launches), sum(moved), len(launches) - len(moved))
 
 
 def remaining(
@@ -126,7 +131,7 @@ def qualified(node: NodeProto) -> str:
 
 def times(each: Asked, card: Card) -> Times:
     """How long a launch takes; one of unknown size is one that moves nothing."""
-    return each.demand.on(card) if each.demand is not None else Times(0.0, 0.0, card.launch)
+    return each.demand.on(card) if each.demand is not None else Times(0.0, 0.0, each.launches * card.launch)
 
 
 def _reason(node: NodeProto, nearly: str | None, known_ops: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""What no rule names is fused, too: regions of elementwise ops, moves of data and one reduction of rows or one product,
+"""What no rule names is fused, too: regions of elementwise ops, moves of data and reductions of rows or one product,
 each of which one kernel computes.
 
 A region is a set of launches of one scope, taken from the nodes that the rules have written, after all strata.  It
@@ -9,10 +9,10 @@ only relabel memory and arithmetic of shapes are no launches; they go into a bod
 
 legality     convex: no way from the region out and back in, which would wait for itself.  All outputs have one number
              of elements, proved for every size: one loop computes them; where rows are reduced, that of the rows or
-             that of their results.  One reduction of rows at most: softmax, a normalization, or a sum, mean, maximum or
-             minimum over the last axes; what is behind it needs the thread's own element or the row's own result
-             alone.  Behind one product of matrices, which lie in memory as they are multiplied, what needs the
-             thread's own element of it alone, of further tensors too, and one reduction of its rows.  What is
+             that of their results.  All reductions of a region are of the rows of one matrix: softmax, normalizations,
+             sums, means, maxima and minima over the same axes; what is behind one needs the thread's own element or the
+             row's own result alone.  Behind one product of matrices, which lie in memory as they are multiplied, what
+             needs the thread's own element of it alone, of further tensors too, and one reduction of its rows.  What is
              transcendental is not computed again for each of four or more elements that it is broadcast to.  The
              generator takes the body, and gives results of the types that the graph has (what it refuses stays as it
              is, with its reason).

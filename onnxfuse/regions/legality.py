@@ -41,9 +41,7 @@ def _separate(groups: Groups, a: Group, b: Group) -> str:
     """Why two groups may not be one kernel, wherever they stand."""
     if a.fixed or b.fixed:
         return FIXED
-    if a.rows and b.rows:
-        return "each of them reduces rows"
-    if b.product and (a.product or a.rows):
+    if (b.product and (a.product or a.rows)) or (a.product and a.rows and b.rows):
         return PRODUCT
     if _ops(a) + _ops(b) > LARGEST:
         return TOO_MANY
@@ -63,6 +61,8 @@ def _refused(groups: Groups, a: Group, b: Group) -> str:
 
 def _placed(a: Group, b: Group) -> bool:
     """Is everything at its place because all that both compute has one shape?  Then code need not be written to see."""
+    if a.rows and b.rows:
+        return False  # along which axes?
     shapes = {launch.shape for launch in (*a.launches, *b.launches)}
     return len(shapes) == 1 and None not in shapes and _ops(a) + _ops(b) <= LARGEST // 2
 

@@ -120,7 +120,8 @@ class Totals:
     """What running a model once takes, all of its nodes together."""
 
     launches: int = 0
-    """Nodes that are more than a view, a constant, or arithmetic with shapes."""
+    """Of nodes that are more than a view, a constant, or arithmetic with shapes: one each, two where sums over all rows
+    come with what is of each row."""
     bytes: int = 0
     """Read and written by these, each input and output once."""
     unsized: int = 0

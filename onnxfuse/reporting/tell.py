@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.binding import Failure
-from onnxfuse.matching.cost import launches, traffic
+from onnxfuse.matching.cost import launches, launches_of, traffic
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import family_of
@@ -49,8 +49,8 @@ def fusion(site: FusedNode, known: Mapping[str, int] | None = None) -> Fusion:
 
 def _saved(site: FusedNode, known: Mapping[str, int] | None) -> tuple[int, int | None]:
     """The launches and the bytes that a site saves."""
-    # A node is one launch, however many steps its term has.
-    return max(sum(min(launches(term), 1) for term in site.dead) - 1, 0), traffic(site.gone, known)
+    # A node is one launch, or two, however many steps its term has.
+    return max(sum(min(launches(term), 1) for term in site.dead) - launches_of(site.node), 0), traffic(site.gone, known)
 
 
 def _told(site: FusedNode, launches_saved: int, bytes_saved: int | None) -> Fusion:

@@ -27,6 +27,14 @@ def test_all_launches_together() -> None:
     assert totals(launches) == Totals(3, 3 * 2 * 4 * 16, 0)
 
 
+def test_a_gradient_with_sums_over_all_rows_is_two_launches() -> None:
+    """The second takes the parts of blocks together; where nobody asks for these sums there is none."""
+    for outputs, launched in (("y", 1), ("y, s", 2), ("_, s, b", 2)):
+        given = model(f"{outputs} = onnxfuse.LayerNormalizationGrad(x, x, s0, x, x) y2 = Relu(x)")
+        (one, _) = asked(Lifted.of(given), Sizes.of(given, {"x": (2, 8)}))
+        assert (one.launches, totals([one]).launches) == (launched, launched)
+
+
 def test_sizes_that_are_no_function_of_the_inputs_are_not_guessed() -> None:
     given = model("i = NonZero(x)  y = Cast<to = 1>(i)")
     found = totals(asked(Lifted.of(given), Sizes.of(given)))

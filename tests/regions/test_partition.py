@@ -112,8 +112,40 @@ ROWS = "g0 (float[N,4,8] x, float[N,4,8] z, float[8] g, float[8] b, float[8,8] w
         pytest.param(
             "n = LayerNormalization(x, g, b) m = LayerNormalization(n, g, b) y = Tanh(m)",
             "float[N,4,8] y",
-            ["LayerNormalization", "LayerNormalization Tanh"],
-            id="one reduction at most",
+            ["LayerNormalization LayerNormalization Tanh"],
+            id="a norm of a norm",
+        ),
+        pytest.param(
+            "a = Constant<value = int64[1] {-1}>() t = ReduceMax(x, a) d = Sub(x, t) e = Exp(d) s = ReduceSum(e, a) "
+            "y = Div(e, s)",
+            "float[N,4,8] y",
+            ["ReduceMax Sub Exp ReduceSum Div"],
+            id="all parts of a softmax",
+        ),
+        pytest.param(
+            "a = Constant<value = int64[1] {-1}>() y = ReduceMax(x, a) s = ReduceMean(x, a)",
+            "float[N,4,1] y, float[N,4,1] s",
+            ["ReduceMax ReduceMean"],
+            id="two reductions side by side",
+        ),
+        pytest.param(
+            "t = Softmax<axis = 1>(x) y = Softmax(t)",
+            "float[N,4,8] y",
+            ["Softmax", "Softmax"],
+            id="of rows along one axis alone",
+        ),
+        pytest.param(
+            "n = LayerNormalization(x, g, b) k = Constant<value = int64[4] {0, 4, 2, 4}>() r = Reshape(n, k) "
+            "y = Softmax(r)",
+            "float[N,4,2,4] y",
+            ["LayerNormalization", "Softmax"],
+            id="of rows of one length alone",
+        ),
+        pytest.param(
+            "a = Constant<value = int64[1] {0}>() e = Exp(x) y = ReduceSum<keepdims = 0>(e, a)",
+            "float[4,8] y",
+            ["Exp", "ReduceSum"],
+            id="columns are no rows",
         ),
         pytest.param(
             "n = Softmax(x) y = Add(n, z) s = Neg(z)",
@@ -124,12 +156,12 @@ ROWS = "g0 (float[N,4,8] x, float[N,4,8] z, float[8] g, float[8] b, float[8,8] w
         pytest.param(
             "a = Constant<value = int64[1] {-2}>() e = Exp(x) y = ReduceSum<keepdims = 0>(e, a)",
             "float[N,8] y",
-            ["Exp", "ReduceSum"],
-            id="columns are no rows",
+            ["Exp ReduceSum"],
+            id="along an axis in the middle",
         ),
     ],
 )
-def test_one_reduction_of_rows(lines: str, outputs: str, expected: list[str]) -> None:
+def test_reductions_of_rows(lines: str, outputs: str, expected: list[str]) -> None:
     assert parts(ROWS.format(lines=lines, outputs=outputs)) == expected
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import Array, Device, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import EITHER, Parameter, Signature, Work
-from onnxfuse.kernels.device.replay import Arrays, Recorder, Replay
+from onnxfuse.kernels.device.replay import Arrays, Capture, Replay
 
 from .plan import UNBOUNDED, Class, Plan, Setting, class_of, relative
 from .sizes import MOST_LENGTH, Sizes
@@ -127,10 +127,10 @@ class Attention:
             self._plans[key] = plan
         plan.launch(device, inputs, outputs)
 
-    def _plan(self, device: Device | Recorder, inputs: Arrays, outputs: Arrays) -> Plan:
+    def _plan(self, device: Device | Capture, inputs: Arrays, outputs: Arrays) -> Plan:
         return Plan(self._setting, self.sizes(inputs), device.multiprocessors, inputs, outputs)
 
-    def _write_down(self, recorder: Recorder, inputs: Arrays, outputs: Arrays) -> None:
+    def _write_down(self, recorder: Capture, inputs: Arrays, outputs: Arrays) -> None:
         self._plan(recorder, inputs, outputs).write_down(recorder, inputs, outputs)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:

@@ -27,7 +27,7 @@ import numpy as np
 
 from onnxfuse.kernels.device.access import ACCESS, vector_of
 from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, Source, address
-from onnxfuse.kernels.device.replay import Arrays, Launches, Recorder, Value, record
+from onnxfuse.kernels.device.replay import Arrays, Capture, Launches, Value, record
 
 from .sizes import INPUTS, OUTPUTS, Layout, Mask, Sizes, filled
 from .source import (
@@ -143,7 +143,7 @@ class _Copy:
         return count, -(-count // self._elements)
 
     def behind(
-        self, recorder: Recorder, which: str, past: Array | None, added: Array, to: Array, angles: Arrays
+        self, recorder: Capture, which: str, past: Array | None, added: Array, to: Array, angles: Arrays
     ) -> None:
         """Behind a past, if there is one; `which` is the length's name for what is copied."""
         lengths = (_value(which, np.int64), _value("start", np.int32), _value("rows", np.int32))
@@ -151,7 +151,7 @@ class _Copy:
         arguments = (past, added, to, *angles, *self._numbers, *lengths)
         recorder.launch(launch, arguments, blocks=_value(f"{which}_blocks", np.int64))
 
-    def alone(self, recorder: Recorder, added: Array, to: Array, angles: Arrays) -> None:
+    def alone(self, recorder: Capture, added: Array, to: Array, angles: Arrays) -> None:
         """What is added and nothing else."""
         count, blocks = self.counts(0)
         lengths = (np.int64(count), np.int32(0), np.int32(self._rows))
@@ -306,7 +306,7 @@ class Plan:
             self._last = past_k.shape[2], launches, values
         launches((*inputs, *outputs), values)
 
-    def write_down(self, recorder: Recorder, inputs: Arrays, outputs: Arrays) -> None:
+    def write_down(self, recorder: Capture, inputs: Arrays, outputs: Arrays) -> None:
         """The same, for arrays of these lengths alone."""
         parts, recorder.values = self._called(inputs)
         self._write_down(parts, recorder, inputs, outputs)
@@ -328,7 +328,7 @@ class Plan:
             *(*cached, past, *copied, *copied_values, total),
         )
 
-    def _write_down(self, parts: int, recorder: Recorder, inputs: Arrays, outputs: Arrays) -> None:
+    def _write_down(self, parts: int, recorder: Capture, inputs: Arrays, outputs: Arrays) -> None:
         given, made = filled(inputs, INPUTS), filled(outputs, OUTPUTS)
         _, k, v, _, past_k, past_v, _, _, *angles = given
         _, present_k, present_v = made
@@ -351,7 +351,7 @@ class Plan:
             self._attend(recorder, given, made, keys, parts, held)
 
     def _attend(
-        self, recorder: Recorder, inputs: Arrays, outputs: Arrays, keys: Array, parts: int, partial: Array | None
+        self, recorder: Capture, inputs: Arrays, outputs: Arrays, keys: Array, parts: int, partial: Array | None
     ) -> None:
         q, _, v, mask, past_k, past_v, lengths, sinks, *angles = inputs
         y, present_k, present_v = outputs

@@ -135,8 +135,8 @@ class Launches:
             self._device.launch(launch, arguments)
 
 
-class Recorder:
-    """A device that writes down what it is asked to launch."""
+class Capture:
+    """A device that captures what it is asked to launch, to be repeated with other arrays."""
 
     vendor = None
 
@@ -176,7 +176,7 @@ class Recorder:
         raise KernelError(f"{count} counters in launches that are to be repeated")
 
 
-Writing = Callable[[Recorder, Arrays, Arrays], None]
+Writing = Callable[[Capture, Arrays, Arrays], None]
 """Launches on a device what inputs and outputs ask for; what it does depends on their shapes, types and alignment."""
 
 
@@ -184,9 +184,9 @@ def record(launch: Writing, device: Device, inputs: Arrays, outputs: Arrays) -> 
     """What `launch(device, inputs, outputs)` would launch; nothing is."""
     # One array may stand in two places, but not the next time.
     stands = [None if a is None else Buffer(address(a), a.shape, a.dtype) for a in (*inputs, *outputs)]
-    recorder = Recorder(device.multiprocessors, stands)
-    launch(recorder, stands[: len(inputs)], stands[len(inputs) :])
-    return Launches(device, recorder.launches, recorder.scratched)
+    capture = Capture(device.multiprocessors, stands)
+    launch(capture, stands[: len(inputs)], stands[len(inputs) :])
+    return Launches(device, capture.launches, capture.scratched)
 
 
 Key = tuple[object, ...]

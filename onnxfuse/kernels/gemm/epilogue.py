@@ -20,14 +20,12 @@ from onnxfuse.kernels.device.kernel import REAL
 from onnxfuse.kernels.device.products import result
 from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
 from onnxfuse.kernels.pointwise.expressions.elementwise import FORMULAS
-from onnxfuse.kernels.pointwise.expressions.index import Coordinates, Guard, coordinates, flat, variable
+from onnxfuse.kernels.pointwise.expressions.index import Coordinates, Guard, flat, variable
 from onnxfuse.kernels.pointwise.expressions.moves import Call
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
-from onnxfuse.kernels.pointwise.expressions.trace import trace
 from onnxfuse.kernels.pointwise.expressions.values import Value, aligned
-from onnxfuse.kernels.pointwise.expressions.values import source as array
-from onnxfuse.kernels.pointwise.loops import bytes_read, reached
-from onnxfuse.kernels.rows.places import Matrix, PlaceError, places
+from onnxfuse.kernels.pointwise.loops import bytes_read
+from onnxfuse.kernels.rows.places import Matrix, PlaceError, kinds_of, places, stored, traced, used_by
 from onnxfuse.model.op_traits import MATRIX_PRODUCTS
 
 
@@ -131,26 +129,18 @@ def product(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], output
     Raises KernelError where they are anything else."""
     scalars = Scalars()
     made = Multiplied(scalars, inputs=list(inputs.values()))
-    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
-    names = [name for node in nodes for name in node.output if name]
-    values = dict(
-        zip(names, trace(scalars, nodes, given, names, dict.fromkeys(MATRIX_PRODUCTS, made.meet)), strict=True)
-    )
+    values = traced(scalars, nodes, inputs, dict.fromkeys(MATRIX_PRODUCTS, made.meet))
     if made.a is None or made.b is None:
         raise KernelError("no node is a product")
     found = places(made, MATRIX_PRODUCTS, nodes, values)
     stores: list[Stored] = []
     for k, name in enumerate(outputs):
         if name:
-            value, place = values[name], found.get(name)
-            if place is None or value.size != made.rows * made.columns:
-                raise PlaceError("what is behind the product is written at no one place")
-            if value.size:
-                stores.append(Stored(k, value.dtype.name, value.at(coordinates(place, value.shape)), place))
-    used = reached([stored.element for stored in stores])
-    if any(s.kind == "select" or (s.kind in ("load", "table") and s.payload[2]) for s in used):
-        raise PlaceError("what is read under a condition is left to a loop over elements")
-    kinds = {k: made.inputs[k].dtype.name for k in sorted({s.payload[0] for s in used if s.kind == "load"})}
+            size = made.rows * made.columns
+            if size or values[name].size:
+                stores.append(stored(k, values[name], found.get(name), (size,)))
+    used = used_by([one.element for one in stores])
+    kinds = kinds_of(used, made.inputs)
     text, carried = _written(kinds, stores, made.rows * made.columns)
     return Traced(
         tuple(TensorType(values[name].dtype, values[name].shape) for name in outputs if name),
@@ -161,7 +151,7 @@ def product(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], output
         made.rows,
         made.columns,
         tuple(kinds),
-        tuple(stored.number for stored in stores),
+        tuple(one.number for one in stores),
         text,
         carried,
         bytes_read(used, made.inputs, made.rows * made.columns),

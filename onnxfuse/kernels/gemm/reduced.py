@@ -24,12 +24,10 @@ from onnxfuse.kernels.device.replay import KNOWN
 from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
 from onnxfuse.kernels.pointwise.expressions.index import coordinates
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar, Scalars
-from onnxfuse.kernels.pointwise.expressions.trace import trace
 from onnxfuse.kernels.pointwise.expressions.values import Value
-from onnxfuse.kernels.pointwise.expressions.values import source as array
-from onnxfuse.kernels.pointwise.loops import bytes_read, reached
+from onnxfuse.kernels.pointwise.loops import Loop, bytes_read, reached
 from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, rows
-from onnxfuse.kernels.rows.places import PlaceError, places
+from onnxfuse.kernels.rows.places import PlaceError, kinds_of, places, stored, traced, used_by
 from onnxfuse.kernels.rows.region import named
 
 from .autotune import TILED, VENDOR, Class, choose
@@ -79,17 +77,14 @@ def is_reduced(nodes: Sequence[NodeProto]) -> bool:
 
 def reduced(
     nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
-) -> tuple[tuple[TensorType, ...], Reduction | None]:
+) -> tuple[tuple[TensorType, ...], Reduction | Sequence[Loop]]:
     """The types of the outputs of some nodes, of which one is a product and one reduces its rows, and how they are
-    computed, None where they are empty; an output named "" is not wanted.  Raises KernelError where they are anything
-    else."""
+    computed: by loops over elements where the product has none; an output named "" is not wanted.  Raises KernelError
+    where they are anything else."""
     scalars = Scalars()
     product = Multiplied(scalars, argument=ARGUMENT, inputs=list(inputs.values()))
     row = Reduced(scalars)
-    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
-    names = [name for node in nodes for name in node.output if name]
-    others = dict.fromkeys(PRODUCTS, product.meet) | dict.fromkeys(ROWS, row.meet)
-    values = dict(zip(names, trace(scalars, nodes, given, names, others), strict=True))
+    values = traced(scalars, nodes, inputs, dict.fromkeys(PRODUCTS, product.meet) | dict.fromkeys(ROWS, row.meet))
     if product.a is None or product.b is None or row.given is None:
         raise KernelError("no product, or no reduction of rows")
     if (product.rows, product.columns) != (row.rows, row.columns):
@@ -99,15 +94,15 @@ def reduced(
     taken = [helper.make_node("Identity", [ARGUMENT], node.output) for node in nodes if node.op_type == PRODUCT]
     rest = [*taken, *(node for node in nodes if node.op_type != PRODUCT)]
     types, after = rows(rest, {**inputs, ARGUMENT: TensorType(whole.dtype, whole.shape)}, outputs)
-    if not after:
-        return types, None
+    if not isinstance(one := next(iter(after), None), RowLoop):
+        return types, [loop for loop in after if isinstance(loop, Loop)]
     found = products(product.a.shape, product.b.shape, product.b.turned, product.scale)
     if len(found) != 1 or found[0].batch != 1:
         raise KernelError("a batch of products, whose rows are reduced")
-    count, kinds = row.rows * row.columns, product.inputs
-    written = _written(nodes, values, outputs, product, row)
-    used = written.used
-    text, carried, numbers = _text({k: kinds[k].dtype.name for k in written.numbers}, written, count)
+    count, written = row.rows * row.columns, _written(nodes, values, outputs, product, row)
+    used = used_by(written.elements)
+    kinds = kinds_of(used, product.inputs)
+    text, carried, numbers = _text(kinds, written, count)
     return types, Reduction(
         product.a,
         product.b,
@@ -117,12 +112,12 @@ def reduced(
         int(str(row.defines.get("CENTER", 0))),
         row.epsilon,
         written.again,
-        written.numbers,
+        tuple(kinds),
         numbers,
         text,
         carried,
-        after[0],
-        bytes_read(used, kinds, count),
+        one,
+        bytes_read(used, product.inputs, count),
         sum(s.flops for s in used) + 9,
     )
 
@@ -137,13 +132,8 @@ class _Written:
     once: list[Stored]
 
     @property
-    def used(self) -> list[Scalar]:
-        return reached([self.read, *(stored.element for stored in (*self.kept, *self.each, *self.once))])
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """Those of the arrays that are read."""
-        return tuple(sorted({s.payload[0] for s in self.used if s.kind == "load"}))
+    def elements(self) -> list[Scalar]:
+        return [self.read, *(one.element for one in (*self.kept, *self.each, *self.once))]
 
     @property
     def again(self) -> bool:
@@ -167,21 +157,11 @@ def _written(
         if not name:
             continue
         value, place = values[name], (after if name in behind else before).get(name)
-        if place is None or value.size not in (row.rows, row.rows * row.columns):
-            raise PlaceError("what is behind the product is written at no one place")
-        stored = Stored(k, value.dtype.name, value.at(coordinates(place, value.shape)), place)
-        if name not in behind and value.size == row.rows * row.columns:
-            found.kept.append(stored)
-        elif name in behind and value.size == row.rows * row.columns and (not row.reduces or place != row.row):
-            found.each.append(stored)
-        elif name in behind and row.reduces and place == row.row:
-            found.once.append(stored)
-        else:
-            raise PlaceError("what is behind the product is written at no one place")
+        once = name in behind and row.reduces and place == row.row
+        one = stored(k, value, place, (row.rows if once else row.rows * row.columns,))
+        (found.kept if name not in behind else found.once if once else found.each).append(one)
     if _needs_product(found.once):
         raise PlaceError("what is written once for each row needs the product")  # of which rows have one element
-    if any(s.kind == "select" or (s.kind in ("load", "table") and s.payload[2]) for s in found.used):
-        raise PlaceError("what is read under a condition is left to a loop over elements")
     return found
 
 
@@ -276,9 +256,7 @@ class _Plan:
         with device.scratch(one.m * one.n * own.dtype.itemsize) as memory:
             y = Buffer(address(memory), (one.m, one.n), own.dtype)
             vendor.product(one, a, b, y)
-            given = [*inputs, y]
-            arrays = [*(given[k] for k in after.inputs), *(outputs[k] for k in after.outputs)]
-            device.launch(after.launch(self.multiprocessors), [*arrays, *after.parameters])
+            after.run(device, [*inputs, y], outputs)
 
 
 class ReducedProduct:
@@ -289,7 +267,7 @@ class ReducedProduct:
     body: ClassVar[FunctionProto]
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
-        self._known: dict[Any, tuple[tuple[TensorType, ...], Reduction | None]] = {}
+        self._known: dict[Any, tuple[tuple[TensorType, ...], Reduction | Sequence[Loop]]] = {}
         self._plans: dict[Any, _Plan] = {}
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
@@ -297,8 +275,8 @@ class ReducedProduct:
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         types, own = self._of(tuple(inputs), (True,) * len(self.body.output))
-        if own is None:
-            return Work(0, 0, 0)
+        if not isinstance(own, Reduction):
+            return Work(sum(loop.read for loop in own), sum(map(nbytes, types)), sum(loop.flops for loop in own))
         a, b = (TensorType(own.dtype, operand.shape) for operand in (own.a, own.b))
         return Work(
             read=nbytes(a) + nbytes(b) + own.read,
@@ -310,7 +288,9 @@ class ReducedProduct:
         types = tuple(None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs)
         wanted = tuple(y is not None for y in outputs)
         own = self._of(types, wanted)[1]
-        if own is None:
+        if not isinstance(own, Reduction):
+            for loop in own:
+                loop.run(device, inputs, outputs)
             return
         a, b = inputs[own.a.number], inputs[own.b.number]
         assert a is not None
@@ -328,7 +308,7 @@ class ReducedProduct:
 
     def _of(
         self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...]
-    ) -> tuple[tuple[TensorType, ...], Reduction | None]:
+    ) -> tuple[tuple[TensorType, ...], Reduction | Sequence[Loop]]:
         key = (inputs, wanted)
         if key not in self._known:
             types = named(self.signature, inputs)

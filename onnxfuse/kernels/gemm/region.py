@@ -230,7 +230,7 @@ def planned(
     own = base(nodes, outputs)
     if own is Region:
         types, launched = loops(nodes, inputs, outputs)
-        return types, len(launched)
+        return types, sum(each.launches for each in launched)
     if own is Gated:
         return gated_types(gate(nodes, inputs, outputs), inputs), 1
     if own is Siblings:

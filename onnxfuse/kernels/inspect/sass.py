@@ -22,9 +22,13 @@ from onnxfuse.system.atomic_write import replace
 
 from .nvrtc import toolkits
 
+# .text.softmax:
 FUNCTION = re.compile(r"^\.text\.(\w+):$")
+# .L_x_3:
 LABEL = re.compile(r"^(\.L_x?\w+):$")
+# /*0420*/ @!P0 LDG.E.128.CONSTANT R4, [R2.64] ;
 INSTRUCTION = re.compile(r"^/\*[0-9a-f]{4,}\*/\s+(?P<if>@!?U?P\w+\s+)?(?P<op>[A-Z][\w.]*)(?P<operands>[^;]*);")
+# BRA P1, `(.L_x_3) : where it jumps to, and on which condition besides that in front
 TARGET = re.compile(r"\.L_x?\w+")
 CONDITION = re.compile(r"^\s*!?U?P\d")
 

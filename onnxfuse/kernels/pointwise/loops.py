@@ -6,14 +6,16 @@ arguments; a new batch size is traced anew in a few milliseconds and finds the s
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.kernels.device.access import ACCESS
-from onnxfuse.kernels.device.device import Launch, Source, TensorType
+from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType
 
 from .expressions import source
 from .expressions.index import LANE, Index, coordinates, total, variable
@@ -31,8 +33,27 @@ BLOCKS = 2048 // THREADS
 HEADER = "pointwise.cuh"
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Single(ABC):
+    """One launch: `inputs` and `outputs` are the numbers of the arrays that it takes, in order."""
+
+    __slots__ = ()
+    launches: ClassVar[int] = 1
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    parameters: tuple[np.generic, ...]
+
+    @abstractmethod
+    def launch(self, multiprocessors: int) -> Launch:
+        """On a card with so many."""
+
+    def run(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        """Launch it on the arrays of a node."""
+        arrays = [*(inputs[k] for k in self.inputs), *(outputs[k] for k in self.outputs)]
+        device.launch(self.launch(device.multiprocessors), [*arrays, *self.parameters])
+
+
+@dataclass(frozen=True)
+class Loop(Single):
     """One launch: `inputs` and `outputs` are the numbers of the arrays that it takes, in order."""
 
     source: Source
@@ -66,15 +87,16 @@ def loops(
     of 16 bytes.  Raises KernelError for nodes that are neither elementwise nor views.
     """
     values = traced(nodes, inputs, outputs)
+    types = tuple(TensorType(v.dtype, v.shape) for v in values.values())
+    return types, computed(entry, values, list(inputs.values()), aligned)
+
+
+def computed(entry: str, values: Mapping[int, Value], inputs: Sequence[TensorType], aligned: bool = True) -> list[Loop]:
+    """The launches that compute some outputs, by their numbers; none for what is empty."""
     groups: dict[int, list[int]] = {}
     for k, value in values.items():
         groups.setdefault(value.size, []).append(k)
-    types = tuple(TensorType(v.dtype, v.shape) for v in values.values())
-    return types, [
-        _loop(entry, list(inputs.values()), {k: values[k] for k in members}, aligned)
-        for size, members in groups.items()
-        if size
-    ]
+    return [_loop(entry, inputs, {k: values[k] for k in members}, aligned) for size, members in groups.items() if size]
 
 
 def traced(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> dict[int, Value]:
@@ -173,12 +195,12 @@ def reached(results: Sequence[Scalar]) -> list[Scalar]:
         if s not in seen:
             seen[s] = None
             pending += s.args
-            for index in _indices(s):
+            for index in indices(s):
                 pending += [a.value for a in index.reads()]
     return list(seen)
 
 
-def _indices(s: Scalar) -> Iterator[Index]:
+def indices(s: Scalar) -> Iterator[Index]:
     """The index expressions of an element itself."""
     match s.kind:
         case "position":

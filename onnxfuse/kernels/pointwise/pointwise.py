@@ -10,12 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
 from onnx import helper
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.access import ACCESS
-from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType, address, nbytes
+from onnxfuse.kernels.device.device import Array, Device, Source, TensorType, address, nbytes
 from onnxfuse.kernels.device.kernel import REAL, Kernel, Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import KNOWN, Replay
 from onnxfuse.language.bodies import Use, asks_for_shapes, output_names, real_dtype
@@ -32,24 +31,20 @@ OPSET = 17
 
 
 class Planned(Protocol):
-    """A launch that was generated; `inputs` and `outputs` are the numbers of the arrays that it takes, in order."""
+    """What was generated: a launch, or several that follow each other."""
 
     @property
     def source(self) -> Source: ...
     @property
-    def inputs(self) -> tuple[int, ...]: ...
-    @property
-    def outputs(self) -> tuple[int, ...]: ...
-    @property
-    def parameters(self) -> tuple[np.generic, ...]: ...
+    def launches(self) -> int: ...
     @property
     def read(self) -> int:
         """Bytes."""
 
     @property
     def flops(self) -> int: ...
-    def launch(self, multiprocessors: int) -> Launch:
-        """On a card with so many."""
+    def run(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        """Launch it on the arrays of a node."""
 
 
 class Compiled(ABC):
@@ -75,8 +70,7 @@ class Compiled(ABC):
         types = tuple(None if a is None else TensorType(a.dtype, tuple(a.shape)) for a in inputs)
         aligned = not any(address(a) % ACCESS for a in (*inputs, *outputs) if a is not None)
         for loop in self._plan(types, tuple(a is not None for a in outputs), aligned)[1]:
-            arrays = [*(given[k] for k in loop.inputs), *(outputs[k] for k in loop.outputs)]
-            device.launch(loop.launch(device.multiprocessors), [*arrays, *loop.parameters])
+            loop.run(device, given, outputs)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         types, made = self._plan(tuple(inputs), self._all, True)

@@ -27,13 +27,11 @@ from onnxfuse.kernels.pointwise.expressions.index import (
 from onnxfuse.kernels.pointwise.expressions.moves import Call
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
 from onnxfuse.kernels.pointwise.expressions.source import NARROW_LIMIT
-from onnxfuse.kernels.pointwise.expressions.trace import trace
 from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, computed_type
-from onnxfuse.kernels.pointwise.expressions.values import source as array
-from onnxfuse.kernels.pointwise.loops import bytes_read, reached
+from onnxfuse.kernels.pointwise.loops import Loop, Single, bytes_read, computed
 
 from .arrangement import Arrangement, arrange
-from .places import ELEMENTWISE, Matrix, PlaceError, places
+from .places import ELEMENTWISE, Matrix, kinds_of, places, stored, traced, used_by
 
 ENTRY = "region_rows"
 CROWDED = 264
@@ -42,14 +40,20 @@ CROWDED = 264
 NORMS = {"LayerNormalization": 1, "RMSNormalization": 0}
 SOFTMAXES = {"Softmax": "SOFTMAX", "LogSoftmax": "LOG"}
 REDUCTIONS = {"ReduceSum": "SUM", "ReduceMean": "MEAN", "ReduceMax": "MAX", "ReduceMin": "MIN"}
+EMPTY = {"ReduceSum": 0.0, "ReduceMean": 0.0, "ReduceMax": float("-inf"), "ReduceMin": float("inf")}
+"""What a row of no elements has for a result; of a mean, which ONNX leaves open, onnxruntime's."""
 ROWS = frozenset((*NORMS, *SOFTMAXES, *REDUCTIONS))
 """Ops that compute rows."""
 PLACED = frozenset((*FORMULAS, *ELEMENTWISE, *NORMS, *SOFTMAXES, "Constant"))
 """Ops whose results of one shape all stand at the places of the matrix, whatever is put together of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowLoop:
+class OtherRowsError(KernelError):
+    """What reduces rows, but not once along the last axes."""
+
+
+@dataclass(frozen=True)
+class RowLoop(Single):
     """One launch: `inputs` and `outputs` are the numbers of the arrays that it takes, in order."""
 
     source: Source
@@ -84,7 +88,7 @@ class Reduced(Matrix):
         """The results of the reduction.  Raises KernelError for a second one, and for one that is none of rows."""
         x = call.x
         if self.given is not None:
-            raise KernelError(f"{call.op} is a second reduction of rows")
+            raise OtherRowsError(f"{call.op} is a second reduction of rows")
         if computed_type(x.dtype) != FLOAT or not x.shape:
             raise KernelError(f"{call.op} of {x.dtype.name} is no reduction of rows of real numbers")
         if call.outputs > 1:
@@ -94,7 +98,7 @@ class Reduced(Matrix):
             return self._reduction(call, x)
         axis = call.axis(-1)
         if call.op in SOFTMAXES and axis != len(x.shape) - 1:
-            raise KernelError(f"{call.op} along an axis that is not the last")
+            raise OtherRowsError(f"{call.op} along an axis that is not the last")
         self._matrix(x, axis)
         if call.op in SOFTMAXES:
             self.family, self.call = "SOFTMAX_ROWS", "softmax(fused, rows, columns)"
@@ -111,12 +115,15 @@ class Reduced(Matrix):
         rank, given = len(x.shape), call.integers(1, "axes")
         axes = sorted({a % rank for a in given} if given else range(rank))
         if axes != list(range(axes[0], rank)) or (not given and call.attributes.get("noop_with_empty_axes")):
-            raise KernelError(f"{call.op} along axes that are not the last")
+            raise OtherRowsError(f"{call.op} along axes that are not the last")
         self._matrix(x, axes[0])
         self.family, self.call = "REDUCTION", "reduce(fused, rows, columns)"
         self.defines = {"REDUCE": REDUCTIONS[call.op]}
-        kept = call.attributes.get("keepdims", 1)
-        return [self.result((*x.shape[: axes[0]], *((1,) * len(axes) if kept else ())), x.dtype, self.row)]
+        shape = (*x.shape[: axes[0]], *((1,) * len(axes) if call.attributes.get("keepdims", 1) else ()))
+        if not self.columns:
+            nothing = self.scalars.literal(EMPTY[call.op], FLOAT)
+            return [Value(shape, x.dtype, lambda *_: nothing)]
+        return [self.result(shape, x.dtype, self.row)]
 
     def _normalization(self, call: Call, x: Value) -> Value:
         if call.attributes.get("stash_type", 1) != 1:
@@ -138,23 +145,20 @@ class Reduced(Matrix):
 
 def rows(
     nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
-) -> tuple[tuple[TensorType, ...], list[RowLoop]]:
+) -> tuple[tuple[TensorType, ...], Sequence[RowLoop] | Sequence[Loop]]:
     """The types of the outputs of some nodes, one of which reduces rows, and the launch that computes them, none where
-    they are empty; an output named "" is not wanted.  Raises KernelError."""
+    they are empty; an output named "" is not wanted.  Rows without elements have a number for a result: what is made
+    of that is left to loops over elements.  Raises KernelError."""
     scalars = Scalars()
     row = Reduced(scalars)
-    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
-    names = [name for node in nodes for name in node.output if name]
-    values = dict(zip(names, trace(scalars, nodes, given, names, dict.fromkeys(ROWS, row.meet)), strict=True))
+    values = traced(scalars, nodes, inputs, dict.fromkeys(ROWS, row.meet))
     if row.given is None:
         raise KernelError("no node reduces rows")
     found = places(row, ROWS, nodes, values)
     wanted = {k: (values[name], found.get(name)) for k, name in enumerate(outputs) if name}
     types = tuple(TensorType(value.dtype, value.shape) for value, _ in wanted.values())
     if not row.rows * row.columns:
-        if any(value.size for value, _ in wanted.values()):
-            raise KernelError(f"{row.rows} rows of {row.columns} elements are nothing to reduce")
-        return types, []
+        return types, computed(ENTRY, {k: value for k, (value, _) in wanted.items()}, list(inputs.values()))
     return types, [_loop(row, list(inputs.values()), wanted)]
 
 
@@ -164,17 +168,12 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tupl
     read = row.given.at(coordinates(row.place, row.given.shape))
     each, once = list[Stored](), list[Stored]()
     for k, (value, place) in outputs.items():
-        if place is None or value.size not in (row.rows, row.rows * row.columns):
-            raise PlaceError("what is behind the reduction is written at no one place")
-        stored = Stored(k, value.dtype.name, value.at(coordinates(place, value.shape)), place)
-        (once if row.reduces and value.size == row.rows and place == row.row else each).append(stored)
-    used = reached([read, *(stored.element for stored in (*each, *once))])
-    if any(s.kind == "select" or (s.kind in ("load", "table") and s.payload[2]) for s in used):
-        # Where the condition fails its places are none, and what is computed of them overflows.
-        raise PlaceError("what is read under a condition is left to a loop over elements")
-    numbers = sorted({s.payload[0] for s in used if s.kind == "load"})
+        one = stored(k, value, place, (row.rows, row.rows * row.columns))
+        (once if row.reduces and value.size == row.rows and place == row.row else each).append(one)
+    used = used_by([read, *(one.element for one in (*each, *once))])
+    kinds = kinds_of(used, inputs)
     how = arrange(row.columns, 1, 4, row.rows > CROWDED)
-    text, parameters = _source(row, {k: inputs[k].dtype.name for k in numbers}, read, each, once)
+    text, parameters = _source(row, kinds, read, each, once)
     defines = {**row.defines, **({"SPREAD": int(bool(each))} if row.reduces else {})}
     file = Source.file(
         "region_rows.cu",
@@ -191,8 +190,8 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tupl
     count = row.rows * row.columns
     return RowLoop(
         Source(file.name, file.text + text.replace("BOUNDS", bounds)),
-        tuple(numbers),
-        tuple(stored.number for stored in (*each, *once)),
+        tuple(kinds),
+        tuple(one.number for one in (*each, *once)),
         (*parameters, *scalars),
         how,
         row.rows,

@@ -13,6 +13,8 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.pointwise.expressions.carried import Stored
 from onnxfuse.kernels.pointwise.expressions.elementwise import FOLDED, FORMULAS
 from onnxfuse.kernels.pointwise.expressions.index import (
     Coordinates,
@@ -24,9 +26,12 @@ from onnxfuse.kernels.pointwise.expressions.index import (
     total,
     variable,
 )
+from onnxfuse.kernels.pointwise.expressions.moves import Move
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
-from onnxfuse.kernels.pointwise.expressions.trace import CHOSEN
+from onnxfuse.kernels.pointwise.expressions.trace import CHOSEN, trace
 from onnxfuse.kernels.pointwise.expressions.values import Value
+from onnxfuse.kernels.pointwise.expressions.values import source as array
+from onnxfuse.kernels.pointwise.loops import reached
 from onnxfuse.model.op_traits import RESHAPES
 
 ELEMENTWISE = CHOSEN | FOLDED.keys()
@@ -71,17 +76,53 @@ class Matrix:
         return Value(shape, dtype, at)
 
 
+def traced(
+    scalars: Scalars, nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], makers: Mapping[str, Move]
+) -> dict[str, Value]:
+    """All that nodes compute, by name; `makers` are the ops of matrices, and what they make.  Raises KernelError."""
+    given = {name: array(scalars, k, t.shape, t.dtype) for k, (name, t) in enumerate(inputs.items())}
+    names = [name for node in nodes for name in node.output if name]
+    return dict(zip(names, trace(scalars, nodes, given, names, makers), strict=True))
+
+
+def stored(number: int, value: Value, place: Index | None, sizes: Collection[int]) -> Stored:
+    """An output and where its element in hand goes.  Raises PlaceError where that is no one place, or where it has
+    another number of elements than there are places."""
+    if place is None or value.size not in sizes:
+        raise PlaceError("what is behind the matrix is written at no one place")
+    return Stored(number, value.dtype.name, value.at(coordinates(place, value.shape)), place)
+
+
+def used_by(elements: Sequence[Scalar]) -> list[Scalar]:
+    """All that elements are computed from.  Raises PlaceError for what is read under a condition: where that fails its
+    places are none, and what is computed of them overflows."""
+    found = reached(elements)
+    if any(s.kind == "select" or (s.kind in ("load", "table") and s.payload[2]) for s in found):
+        raise PlaceError("what is read under a condition is left to a loop over elements")
+    return found
+
+
+def kinds_of(used: Sequence[Scalar], inputs: Sequence[TensorType]) -> dict[int, str]:
+    """The arrays that are read, by their numbers, and their element types."""
+    return {k: inputs[k].dtype.name for k in sorted({s.payload[0] for s in used if s.kind == "load"})}
+
+
 def places(
-    matrix: Matrix, makers: Collection[str], nodes: Sequence[NodeProto], values: Mapping[str, Value]
+    matrix: Matrix,
+    makers: Collection[str],
+    nodes: Sequence[NodeProto],
+    values: Mapping[str, Value],
+    made: Mapping[str, Index] | None = None,
 ) -> dict[str, Index | None]:
     """Where the element of each value stands in its memory that is computed at a place of the matrix, or for a row;
-    None where that is no one place.  `makers` are the ops that make the matrix."""
+    None where that is no one place.  `makers` are the ops that make the matrix; `made` says where a result of theirs
+    stands, if that is not what the matrix says."""
     found: dict[str, Index | None] = {}
     for node in nodes:
         result = next((name for name in node.output if name), "")
         behind = [found[name] for name in node.input if name in found]
         if node.op_type in makers:
-            found[result] = matrix.row if matrix.reduces else matrix.place
+            found[result] = (made or {}).get(result, matrix.row if matrix.reduces else matrix.place)
         elif behind:
             found |= {name: _moved(matrix, node, behind, values) for name in node.output if name}
     size = matrix.rows * matrix.columns
@@ -98,7 +139,8 @@ def _moved(
         if y.size == matrix.rows * matrix.columns:
             wide = [place for place in places if place != matrix.row] or [matrix.place]
             return wide[0] if all(place == wide[0] for place in wide) else None
-        return matrix.row if y.size == matrix.rows and all(place == matrix.row for place in places) else None
+        one = places[0]
+        return one if one is not None and y.size == one.high + 1 and all(place == one for place in places) else None
     place = places[0]
     if len(places) > 1 or place is None or x is None or x.size != y.size:
         return None

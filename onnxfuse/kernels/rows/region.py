@@ -16,7 +16,8 @@ from onnxfuse.kernels.pointwise.loops import loops
 from onnxfuse.kernels.pointwise.pointwise import Compiled, Planned
 from onnxfuse.model.graph import REGION
 
-from .fused import ROWS, rows
+from .fused import ROWS, OtherRowsError, rows
+from .several import several
 
 
 class Region(Compiled):
@@ -48,9 +49,12 @@ def planned(
     nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str], aligned: bool = True
 ) -> tuple[tuple[TensorType, ...], Sequence[Planned]]:
     """The types of the outputs of a body, and its launches.  Raises KernelError for what no kernel computes."""
-    if any(node.op_type in ROWS for node in nodes):
+    if not any(node.op_type in ROWS for node in nodes):
+        return loops(REGION, nodes, inputs, outputs, aligned)
+    try:
         return rows(nodes, inputs, outputs)
-    return loops(REGION, nodes, inputs, outputs, aligned)
+    except OtherRowsError:
+        return several(nodes, inputs, outputs)
 
 
 def kernel(

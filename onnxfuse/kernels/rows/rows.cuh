@@ -4,6 +4,8 @@
 // VECTOR  elements of one access: columns and all pointers are multiples of it
 // ITEMS   accesses of a thread whose elements stay in registers, from the first read to the write
 // WIDE    1 where a row is longer than what its threads hold: the rest is read again for each pass
+// ACROSS  1 where neighbours lie in neighbouring rows: a warp has one element of each of 32 rows, and the warps of a
+//         block share the columns (LANES is 0)
 //
 // What is read and written is said by a struct `Fused`, generated for each kernel:
 //   read(value, row, column, columns)    VECTOR values from memory, and what is computed from them on the way
@@ -12,20 +14,35 @@
 #include "common.cuh"
 #include "functions.cuh"
 
+#ifndef ACROSS
+#define ACROSS 0
+#endif
+
+constexpr int MOST_WARPS_ACROSS = 16;  // as arrangement.py has it
+
 struct Row {
     long long index;
     int lane;
     bool live;  // warps are whole: the last block may have lanes without a row
 };
 
-__device__ __forceinline__ Row own_row(long long rows) {
-    if constexpr (LANES == 0) return {static_cast<long long>(blockIdx.x), static_cast<int>(threadIdx.x), true};
+// Of the rows that blocks take at a time, the thread's of the block `turn`.
+__device__ __forceinline__ Row row_of(long long turn, long long rows) {
+    if constexpr (ACROSS) {
+        const long long index = turn * 32 + threadIdx.x % 32;
+        return {index, static_cast<int>(threadIdx.x / 32), index < rows};
+    }
+    if constexpr (LANES == 0) return {turn, static_cast<int>(threadIdx.x), true};
     constexpr int lanes = LANES ? LANES : 1;
-    const long long index = static_cast<long long>(blockIdx.x) * (blockDim.x / lanes) + threadIdx.x / lanes;
+    const long long index = turn * (blockDim.x / lanes) + threadIdx.x / lanes;
     return {index, static_cast<int>(threadIdx.x % lanes), index < rows};
 }
 
-__device__ __forceinline__ int lanes() { return LANES ? LANES : static_cast<int>(blockDim.x); }
+__device__ __forceinline__ Row own_row(long long rows) { return row_of(blockIdx.x, rows); }
+
+__device__ __forceinline__ int lanes() {
+    return LANES ? LANES : static_cast<int>(ACROSS ? blockDim.x / 32 : blockDim.x);
+}
 
 // Columns that the threads of a row hold at a time.
 __device__ __forceinline__ int span() { return lanes() * ITEMS * VECTOR; }
@@ -78,9 +95,25 @@ __device__ __forceinline__ void write_span(
     }
 }
 
+// N values over the warps of a block, lane by lane; all threads get the result.  ROUND as in block_reduce.
+template <int ROUND, int N, class Op> __device__ __forceinline__ void across_reduce(float (&value)[N], Op op) {
+    __shared__ float partial[N][MOST_WARPS_ACROSS][32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+#pragma unroll
+    for (int i = 0; i < N; i++) partial[i][warp][lane] = value[i];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        value[i] = partial[i][0][lane];
+        for (int other = 1; other < warps; other++) value[i] = op(value[i], partial[i][other][lane]);
+    }
+}
+
 // N values over the threads of a row; see block_reduce for ROUND.
 template <int ROUND, int N, class Op> __device__ __forceinline__ void row_reduce(float (&value)[N], Op op) {
-    if constexpr (LANES == 0) {
+    if constexpr (ACROSS) {
+        across_reduce<ROUND>(value, op);
+    } else if constexpr (LANES == 0) {
         block_reduce<ROUND>(value, op);
     } else {
         warp_reduce<LANES ? LANES : 1>(value, op);

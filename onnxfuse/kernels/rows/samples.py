@@ -21,6 +21,24 @@ from .softmax import LogSoftmax, SafeSoftmax, Softmax
 
 ROWS = 4096
 
+LAST = "a = Constant<value = int64[1] {-1}>()"
+SOFTMAX = f"(x) => (y) {{ {LAST} m = ReduceMax(x, a) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, a) y = Div(e, s) }}"
+CHANNELS = (
+    "(x, g, b) => (y) { a = Constant<value = int64[1] {1}>() m = ReduceMean(x, a) d = Sub(x, m) q = Mul(d, d) "
+    "v = ReduceMean(q, a) h = Constant<value = float {0.00001}>() w = Add(v, h) r = Sqrt(w) n = Div(d, r) "
+    "o = Mul(n, g) y = Add(o, b) }"
+)
+GRADIENT = (
+    f"(dy, x, g, mean, inverse) => (dx, dg, db) {{ {LAST} k = Mul(dy, g) c = Sub(x, mean) n = Mul(c, inverse) "
+    "s = ReduceMean(k, a) p = Mul(k, n) t = ReduceMean(p, a) u = Mul(n, t) v = Sub(k, s) w = Sub(v, u) "
+    "dx = Mul(inverse, w) rows = Constant<value = int64[1] {0}>() z = Mul(dy, n) "
+    "dg = ReduceSum<keepdims = 0>(z, rows) db = ReduceSum<keepdims = 0>(dy, rows) }"
+)
+
+
+def _gradient(rows: int, columns: int) -> Sequence[tuple[int, ...]]:
+    return ((rows, columns), (rows, columns), (columns,), (rows, 1), (rows, 1))
+
 
 REGIONS: Sequence[tuple[str, str, Sequence[tuple[int, ...]]]] = (
     (
@@ -34,6 +52,18 @@ REGIONS: Sequence[tuple[str, str, Sequence[tuple[int, ...]]]] = (
         "mean beside its rows",
         "(x) => (m, y) { a = Constant<value = int64[1] {-1}>() e = Exp(x) m = ReduceMean(e, a) y = Sub(e, m) }",
         ((2, 65536),),
+    ),
+    ("softmax in parts", SOFTMAX, ((4096, 768),)),
+    ("softmax in parts wide", SOFTMAX, ((2, 65536),)),
+    ("norm of channels", CHANNELS, ((8, 256, 32, 32), (256, 1, 1), (256, 1, 1))),
+    *(
+        (f"norm gradient {where}", GRADIENT, _gradient(rows, n))
+        for n, rows, where in (
+            (64, 4096, "8 lanes"),
+            (768, 4096, "warp"),
+            (4096, 4096, "block"),
+            (16384, 4096, "wide"),
+        )
     ),
 )
 """(what it shows, body, shapes) of regions that stand for others."""

@@ -13,7 +13,7 @@ from onnxfuse import kernels
 from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.device.device import Launch, Source
 from onnxfuse.kernels.device.packed import Packed, Start
-from onnxfuse.kernels.device.replay import Launches, Recorder, Value, record
+from onnxfuse.kernels.device.replay import Capture, Launches, Value, record
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.emulator.library import Run
 from onnxfuse.kernels.emulator.loaded import kernel
@@ -101,7 +101,7 @@ COPY = Source(
 def copies(device: Packing, x: Any, y: Any) -> Launches:
     """Two values: the first place, and how many."""
 
-    def write(recorder: Recorder, inputs: Any, outputs: Any) -> None:
+    def write(recorder: Capture, inputs: Any, outputs: Any) -> None:
         first, count, blocks = (Value(i, t) for i, t in enumerate((np.int64, np.int32, np.int64)))
         arguments = (inputs[0], outputs[0], first, count, np.bool_(True), np.float32(0.5))
         recorder.launch(Launch(COPY, "copy", (1,), (32,)), arguments, blocks=blocks)

@@ -8,7 +8,7 @@ import pytest
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.gemm.epilogue import Traced, product
 from onnxfuse.kernels.rows.places import PlaceError
-from tests.kernels.rows.test_fused import function
+from tests.region_runs import function
 
 FLOAT = np.dtype(np.float32)
 

@@ -10,7 +10,7 @@ import pytest
 
 from onnxfuse.kernels.device.device import Argument, Buffer, Launch, Product, Source
 from onnxfuse.kernels.device.recorder import ADDRESS
-from onnxfuse.kernels.device.replay import Recorder, record
+from onnxfuse.kernels.device.replay import Capture, record
 from onnxfuse.kernels.gemm import forms
 from onnxfuse.kernels.gemm.autotune import TILED, VENDOR, Class
 from onnxfuse.kernels.gemm.forms import Forms, Products
@@ -42,7 +42,7 @@ class Node:
         if 0 in outputs[0].shape:
             return None
 
-        def tiled(recorder: Recorder, inputs: Any, outputs: Any) -> None:
+        def tiled(recorder: Capture, inputs: Any, outputs: Any) -> None:
             recorder.launch(Launch(Source("x.cu", ""), "tiled", (1,), (32,)), [*inputs, *outputs])
 
         def others(device: Any, vendor: Any, inputs: Any, outputs: Any) -> dict[str, Any]:

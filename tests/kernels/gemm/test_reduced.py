@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels import of_region as kernel
-from onnxfuse.kernels.device.device import Argument, Launch, TensorType
+from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.kernel import Work
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import reduced
 from onnxfuse.kernels.gemm.autotune import VARIABLE
-from tests.kernels.rows.test_fused import expected, function
+from tests.kernel_runs import run
+from tests.region_runs import computed, function, launches
 
 SKIP = "p = MatMul(a, b) q = Add(p, c) s = Add(q, x)"
 RMS = (
@@ -73,67 +72,41 @@ CASES = {
 TILED, AFTER = ["product_rows"], ["region_rows"]
 
 
-def computed(
-    name: str, dtype: type[np.generic] = np.float32, device: Emulated | None = None, shift: float = 0.0
-) -> tuple[list, list]:  # type: ignore[type-arg]
-    text, shapes = CASES[name]
-    body, rng = function(text), np.random.default_rng(7)
-    device = device or Emulated()
-    arrays = [(rng.standard_normal(shape) + shift).astype(dtype) for shape in shapes]
-    kind = arrays[0].dtype.name
-    made = kernel(body, [kind] * len(arrays), [kind] * len(body.output))({})
-    results = [np.empty(t.shape, t.dtype) for t in made.outputs([TensorType(x.dtype, x.shape) for x in arrays])]
-    with device.fresh(*results):
-        made.launch(device, arrays, results)
-    return results, expected(body, [x.astype(np.float32) for x in arrays])
-
-
 @pytest.mark.parametrize("form", ["tiled", "vendor"])
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_what_its_nodes_do(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, form)
-    made: list[str] = []
-    launch = Emulated.launch
-
-    def noting(self: Emulated, one: Launch, arguments: Sequence[Argument]) -> None:
-        made.append(one.entry)
-        launch(self, one, arguments)
-
-    monkeypatch.setattr(Emulated, "launch", noting)
-    for found, wanted in zip(*computed(name), strict=True):
+    made = launches(monkeypatch)
+    for found, wanted in zip(*computed(CASES[name]), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
-    assert made == (TILED if form == "tiled" or name == "an empty sum" else AFTER)
+    assert [one.entry for one in made] == (TILED if form == "tiled" or name == "an empty sum" else AFTER)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_whichever_block_is_the_last(seed: int) -> None:
     """Of many blocks, in several tiles down and across."""
     device = Emulated(order="random", seed=seed)
-    for found, wanted in zip(*computed("by its root mean square, and what is behind it", device=device), strict=True):
+    for found, wanted in zip(
+        *computed(CASES["by its root mean square, and what is behind it"], device=device), strict=True
+    ):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
 
 
 @pytest.mark.parametrize("name", ["and the sum itself", "few rows, whose sums are shared"])
 def test_half_precision_is_rounded_once(name: str) -> None:
-    for found, wanted in zip(*computed(name, np.float16), strict=True):
+    for found, wanted in zip(*computed(CASES[name], np.float16), strict=True):
         assert found.dtype == np.float16
         np.testing.assert_allclose(found, wanted, rtol=4e-3, atol=2e-2)
 
 
 def test_few_rows_have_their_sums_from_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, grids = Emulated(), list[tuple[int, ...]]()
-    device.multiprocessors, launch = 132, Emulated.launch
-
-    def noting(self: Emulated, one: Launch, arguments: Sequence[Argument]) -> None:
-        grids.append(one.grid)
-        launch(self, one, arguments)
-
-    monkeypatch.setattr(Emulated, "launch", noting)
+    device, made = Emulated(), launches(monkeypatch)
+    device.multiprocessors = 132
     monkeypatch.setenv(VARIABLE, "tiled")
-    for found, wanted in zip(*computed("few rows, whose sums are shared", device=device), strict=True):
+    for found, wanted in zip(*computed(CASES["few rows, whose sums are shared"], device=device), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
-    (grid,) = grids
-    assert grid[1] > 1
+    (one,) = made
+    assert one.grid[1] > 1
 
 
 def test_rows_far_from_zero_lose_nothing() -> None:
@@ -151,7 +124,7 @@ def test_rows_far_from_zero_lose_nothing() -> None:
 
 def test_indices_of_64_bits_are_the_same_indices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduced, "MOST_NARROW", 1)
-    for found, wanted in zip(*computed("weights turned, a number, and turned on the way out"), strict=True):
+    for found, wanted in zip(*computed(CASES["weights turned, a number, and turned on the way out"]), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
 
 
@@ -164,6 +137,16 @@ def test_nothing_to_normalise_is_nothing_to_launch() -> None:
     assert type.shape == (0, 5, 24)
     assert made.work(types) == Work(0, 0, 0)
     made.launch(Emulated(), arrays, [np.empty(type.shape, np.float32)])
+
+
+def test_rows_without_columns_have_a_result_all_the_same() -> None:
+    text = """(a, b, z) => (y, e) { p = MatMul(a, b) e = Abs(p) axes = Constant<value = int64[1] {-1}>()
+        m = ReduceMax(e, axes) y = Add(m, z) }"""
+    made = kernel(function(text), ["float32"] * 3, ["float32"] * 2)({})
+    shapes = ((2, 5, 16), (16, 0), (2, 5, 1))
+    found, empty = run(made, [np.ones(shape, np.float32) for shape in shapes], Emulated())
+    np.testing.assert_array_equal(found, np.full((2, 5, 1), -np.inf, np.float32))
+    assert empty.shape == (2, 5, 0)
 
 
 def test_work_is_that_of_the_product_and_the_rows() -> None:

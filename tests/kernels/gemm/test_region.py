@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels import of_region as kernel
-from onnxfuse.kernels.device.device import Argument, Buffer, Launch, TensorType
+from onnxfuse.kernels.device.device import Buffer, TensorType
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import epilogue
 from onnxfuse.kernels.gemm.autotune import VARIABLE
 from onnxfuse.kernels.gemm.region import AFTER
-from tests.kernels.rows.test_fused import expected, function
+from tests.region_runs import computed, function, launches
 
 CASES = {
     "any expression of it, with further operands": (
@@ -67,28 +65,15 @@ CASES = {
 HALF = ("its heads apart", "few rows, whose sums are shared", "turned as a whole, and itself")
 
 
-def computed(name: str, dtype: type[np.generic] = np.float32, multiprocessors: int = 4) -> tuple[list, list]:  # type: ignore[type-arg]
-    text, shapes = CASES[name]
-    body, rng, device = function(text), np.random.default_rng(7), Emulated()
-    device.multiprocessors = multiprocessors
-    arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
-    kind = arrays[0].dtype.name
-    made = kernel(body, [kind] * len(arrays), [kind] * len(body.output))({})
-    results = [np.empty(t.shape, t.dtype) for t in made.outputs([TensorType(x.dtype, x.shape) for x in arrays])]
-    with device.fresh(*results):
-        made.launch(device, arrays, results)
-    return results, expected(body, [x.astype(np.float32) for x in arrays])
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_what_its_nodes_do(name: str) -> None:
-    for found, wanted in zip(*computed(name), strict=True):
+    for found, wanted in zip(*computed(CASES[name]), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
 
 
 @pytest.mark.parametrize("name", HALF)
 def test_half_precision_is_rounded_once(name: str) -> None:
-    for found, wanted in zip(*computed(name, np.float16), strict=True):
+    for found, wanted in zip(*computed(CASES[name], np.float16), strict=True):
         assert found.dtype == np.float16
         np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-2)
 
@@ -96,17 +81,10 @@ def test_half_precision_is_rounded_once(name: str) -> None:
 @pytest.mark.parametrize("name", ["its heads apart", "a batch of products", "of several strides"])
 def test_the_vendors_product_and_a_pass_over_it_is_the_other_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "vendor")
-    made: list[str] = []
-    launch = Emulated.launch
-
-    def noting(self: Emulated, one: Launch, arguments: Sequence[Argument]) -> None:
-        made.append(one.entry)
-        launch(self, one, arguments)
-
-    monkeypatch.setattr(Emulated, "launch", noting)
-    for found, wanted in zip(*computed(name), strict=True):
+    made = launches(monkeypatch)
+    for found, wanted in zip(*computed(CASES[name]), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
-    assert made == [AFTER]
+    assert [one.entry for one in made] == [AFTER]
 
 
 def test_sums_are_shared_where_there_are_few_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +101,7 @@ def test_sums_are_shared_where_there_are_few_tiles(monkeypatch: pytest.MonkeyPat
 
 def test_indices_of_64_bits_are_the_same_indices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epilogue, "MOST_NARROW", 1)
-    for found, wanted in zip(*computed("its heads apart"), strict=True):
+    for found, wanted in zip(*computed(CASES["its heads apart"]), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
-from onnx import FunctionProto, helper, parser
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
-from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.pointwise.expressions import carried
-from onnxfuse.kernels.rows.fused import rows
+from onnxfuse.kernels.rows.fused import OtherRowsError, rows
 from onnxfuse.kernels.rows.places import PlaceError
-from onnxfuse.kernels.rows.region import kernel
+from tests.region_runs import computed, expected, function, given
 
 LAST = "a = Constant<value = int64[1] {-1}>()"
 CASES = {
@@ -71,37 +68,15 @@ CASES = {
 }
 
 
-def function(text: str) -> FunctionProto:
-    return parser.parse_function(f'<opset_import: ["": 20], domain: "onnxfuse"> Region_1 {text}')
-
-
-def expected(body: FunctionProto, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    inputs = [helper.make_tensor_value_info(n, 1, x.shape) for n, x in zip(body.input, arrays, strict=True)]
-    outputs = [helper.make_tensor_value_info(name, 1, None) for name in body.output]
-    graph = helper.make_graph(list(body.node), "g", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, dict(zip(body.input, arrays, strict=True))))
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_what_its_nodes_do(name: str) -> None:
-    text, shapes = CASES[name]
-    body, rng, device = function(text), np.random.default_rng(7), Emulated()
-    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    made = kernel(body, ["float32"] * len(arrays), ["float32"] * len(body.output))({})
-    results = [np.empty(t.shape, t.dtype) for t in made.outputs([TensorType(x.dtype, x.shape) for x in arrays])]
-    with device.fresh(*results):
-        made.launch(device, arrays, results)
-    for found, wanted in zip(results, expected(body, arrays), strict=True):
+    for found, wanted in zip(*computed(CASES[name]), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
 
 
 def test_nan_goes_through_a_maximum() -> None:
-    body, device = function(f"(x0) => (y0) {{ {LAST} e = Abs(x0) y0 = ReduceMax<keepdims = 0>(e, a) }}"), Emulated()
-    x, y = np.array([[1, np.nan, 3], [1, 2, 3]], np.float32), np.empty(2, np.float32)
-    with device.fresh(y):
-        kernel(body, ["float32"], ["float32"])({}).launch(device, [x], [y])
+    text = f"(x0) => (y0) {{ {LAST} e = Abs(x0) y0 = ReduceMax<keepdims = 0>(e, a) }}"
+    (y,) = given((text, ()), [np.array([[1, np.nan, 3], [1, 2, 3]], np.float32)])
     np.testing.assert_array_equal(y, np.array([np.nan, 3], np.float32))
 
 
@@ -120,7 +95,7 @@ def test_nan_goes_through_a_maximum() -> None:
 def test_what_is_no_reduction_of_rows(text: str, shapes: list[tuple[int, ...]], reason: str) -> None:
     body = function(text)
     types = {n: TensorType(np.dtype(np.float32), s) for n, s in zip(body.input, shapes, strict=True)}
-    with pytest.raises(KernelError, match=reason):
+    with pytest.raises(OtherRowsError, match=reason):
         rows(list(body.node), types, list(body.output))
 
 
@@ -167,5 +142,15 @@ def test_empty_rows_are_no_launch() -> None:
     body = function(f"(x0) => (y0, y1) {{ {LAST} y0 = ReduceSum<keepdims = 0>(x0, a) e = Exp(y0) y1 = Neg(e) }}")
     found, launches = rows(list(body.node), {"x0": TensorType(np.dtype(np.float32), (0, 5, 7))}, ["y0", "y1"])
     assert ([each.shape for each in found], launches) == ([(0, 5), (0, 5)], [])
-    with pytest.raises(KernelError, match="15 rows of 0 elements are nothing to reduce"):
-        rows(list(body.node), {"x0": TensorType(np.dtype(np.float32), (3, 5, 0))}, ["y0", "y1"])
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"])
+def test_rows_of_no_elements_have_a_result(op: str) -> None:
+    """And what is behind it is computed, beside elements of which there are none."""
+    text = (
+        f"(x0, x1) => (y0, y1, y2) {{ {LAST} e = Exp(x0) m = {op}(e, a) y1 = Sub(e, m) y0 = Add(m, x1) "
+        "y2 = Transpose<perm = [2, 1, 0]>(y0) }"
+    )
+    x0, x1 = np.empty((3, 5, 0), np.float32), np.arange(15, dtype=np.float32).reshape(3, 5, 1)
+    for own, wanted in zip(given((text, ()), [x0, x1]), expected(function(text), [x0, x1]), strict=True):
+        np.testing.assert_array_equal(own, wanted)

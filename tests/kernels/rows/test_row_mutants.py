@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.rows.norm import SkipLayerNormalization
 from onnxfuse.kernels.rows.softmax import Softmax
 from tests.kernel_mutants import assert_caught, survivors
+from tests.region_runs import expected, function, given, operands
 from tests.row_cases import EPSILON, Wanted, affine, assert_close, normalized, softmax, values
+
+from .test_several import CASES
 
 FLOAT = np.dtype(np.float32)
 
@@ -47,7 +51,20 @@ def exponentials(shape: tuple[int, ...], axis: int) -> Callable[[Device], None]:
     return run
 
 
-RUNS = {
+def passes(name: str) -> Callable[[Emulated], None]:
+    """Several reductions, on a card of few multiprocessors, and the check of what they gave."""
+    arrays = operands(CASES[name])
+    wanted = expected(function(CASES[name][0]), arrays)
+
+    def run(device: Emulated) -> None:
+        device.multiprocessors = 2
+        for got, want in zip(given(CASES[name], arrays, device), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=5e-5)
+
+    return run
+
+
+RUNS: dict[str, Callable[[Any], None]] = {
     "row_norm in warps": normalization(7, 40),
     "row_norm in a block": normalization(2, 1100),
     "row_norm of a long row": normalization(1, 33000),
@@ -55,12 +72,26 @@ RUNS = {
     "softmax in a block": exponentials((2, 1100), -1),
     "softmax of a long row": exponentials((1, 33000), -1),
     "softmax along columns": exponentials((2, 37, 5), 1),
+    "passes along columns": passes("a norm of channels"),
+    "sums of columns in warps": passes("the gradient of a norm"),
+    "sums of columns in a block": passes("of one that a block holds"),
+    "sums of columns of a long row": passes("of one that no block holds"),
 }
 
 
+NEEDED = (
+    "row_norm in a block",
+    "softmax in a block",
+    "softmax along columns",
+    "passes along columns",
+    "sums of columns in warps",
+    "sums of columns in a block",
+)
+
+
 def test_every_barrier_is_needed() -> None:
-    def run(device: Device) -> None:
-        for name in ("row_norm in a block", "softmax in a block", "softmax along columns"):
+    def run(device: Emulated) -> None:
+        for name in NEEDED:
             RUNS[name](device)
 
     assert survivors(run) == []
@@ -95,6 +126,22 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("softmax along columns", "live && column < columns", "column < columns"),
     ("softmax along columns", "depth / 2", "depth / 4"),
     ("softmax along columns", "column * inner", "column * blockDim.x"),
+    ("passes along columns", "turn * 32 + threadIdx.x % 32", "turn * 32 + threadIdx.x / 32"),
+    ("passes along columns", "index < rows}", "true}"),
+    ("passes along columns", "int other = 1; other < warps", "int other = 1; other + 1 < warps"),
+    ("passes along columns", "partial[i][warp][lane]", "partial[i][warp / 2][lane]"),
+    ("sums of columns in warps", "me.live && column_ < columns", "me.live"),
+    ("sums of columns in warps", "me.live ? me.index : 0", "me.index"),
+    ("sums of columns in warps", "me.live && column_ < columns", "column_ < columns"),
+    ("sums of columns in warps", "other < blockDim.x && threadIdx.x < lanes", "other < lanes && threadIdx.x < lanes"),
+    ("sums of columns in warps", "turn += gridDim.x", "turn += gridDim.x + 1"),
+    ("sums of columns in warps", "part < count", "part + 1 < count"),
+    ("sums of columns in warps", "* N + k) * columns", "* N) * columns"),
+    ("sums of columns in warps", "depth < DEPTH", "depth + 1 < DEPTH"),
+    ("sums of columns in warps", "column_ >= columns) return", "column_ > columns) return"),
+    ("sums of columns in a block", "const int column = column_of(row, 0, item);", "const int column = threadIdx.x;"),
+    ("sums of columns of a long row", "turn == blockIdx.x ? ", "turn == 0 ? "),
+    ("sums of columns of a long row", "start += span()", "start += span() - 1"),
 ]
 
 

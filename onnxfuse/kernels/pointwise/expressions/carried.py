@@ -41,6 +41,8 @@ class Carried:
     """What the members are initialized with."""
     values: tuple[np.generic, ...]
     """The numbers, in the order of the parameters."""
+    divisors: tuple[str, ...] = ()
+    """Statements that make them of the parameters, where there is no struct."""
 
 
 class Functions:
@@ -60,17 +62,27 @@ class Functions:
 
     def value(self, element: Scalar, name: str) -> list[str]:
         """Statements that assign an element."""
-        writer = self._writer()
-        text = writer.scalar(element)
-        return [*writer.outer, f"{name} = {text};"]
+        return self.statements([(element, f"{name} = {{}};")])
 
     def stores(self, stores: Sequence[Stored]) -> list[str]:
         """Statements that store elements at their places."""
+        return self.statements((), stores)
+
+    def statements(
+        self,
+        uses: Sequence[tuple[Scalar, str]],
+        stores: Sequence[Stored] = (),
+        known: Mapping[Scalar, str] | None = None,
+    ) -> list[str]:
+        """Statements that compute elements, then what is done with each, its `{}` the element, and stores; `known` are
+        the names of what need not be computed."""
         writer = self._writer()
+        writer.names.update(known or {})
+        used = [(use, writer.scalar(element)) for element, use in uses]
         texts = [(s.number, s.dtype, writer.scalar(s.element), writer.index(s.place)) for s in stores]
         self._outputs += stores
         stored = [f"out{k}[{place}] = Rounded<{TYPES[kind]}>::of({text});" for k, kind, text, place in texts]
-        return [*writer.outer, *stored]
+        return [*writer.outer, *(use.format(text) for use, text in used), *stored]
 
     @property
     def narrow(self) -> bool:
@@ -95,4 +107,5 @@ class Functions:
             (*arrays, *numbers, *parts),
             f"{{{', '.join(filled)}}}",
             tuple(values),
+            tuple(f"const Divisor {name} = {{{name}_n, {name}_m, {name}_s}};" for name in divisors),
         )

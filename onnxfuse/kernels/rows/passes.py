@@ -1,0 +1,250 @@
+"""The kernel of several reductions of rows: a schedule's passes as CUDA C++, and the launch that sums columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType
+from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
+from onnxfuse.kernels.pointwise.expressions.scalars import Scalar
+from onnxfuse.kernels.pointwise.loops import bytes_read, reached
+
+from .arrangement import Arrangement, arrange, arrange_across
+from .fused import CROWDED
+from .places import Matrix, PlaceError, kinds_of
+from .schedule import Pass, Reduction, Schedule, schedule
+
+ENTRY, SUMS = "row_passes", "column_sums"
+DEPTH = 8
+"""Threads that share the parts of a column, as row_passes.cu has it."""
+PARTS = 4
+"""Blocks of a multiprocessor at most that have a part of the sums of columns each."""
+OPS = {
+    "SUM": ("sum", "Add", "{a} += {{}};"),
+    "MEAN": ("sum", "Add", "{a} += {{}};"),
+    "MAX": ("top", "Highest", "{a} = maximum({a}, {{}});"),
+    "MIN": ("low", "Lowest", "{a} = minimum({a}, {{}});"),
+}
+"""Kind of a reduction → the array that its values are taken together in, how, and how one more is."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The launch behind the passes: `count` sums of each column, and what is stored of them."""
+
+    count: int
+    columns: int
+    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+    parameters: tuple[np.generic, ...]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """One launch, or two where columns are summed; numbers of arrays as in a `Loop`."""
+
+    source: Source
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    parameters: tuple[np.generic, ...]
+    how: Arrangement
+    rows: int
+    read: int
+    """Bytes."""
+    flops: int
+    sums: Columns | None = None
+
+    @property
+    def launches(self) -> int:
+        return 1 if self.sums is None else 2
+
+    def run(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        """Launch it on the arrays of a node."""
+        given = [*(inputs[k] for k in self.inputs), *(outputs[k] for k in self.outputs), *self.parameters]
+        blocks, sums = self.how.blocks(self.rows), self.sums
+        if sums is None:
+            device.launch(Launch(self.source, ENTRY, (blocks,), (self.how.threads,)), given)
+            return
+        blocks = min(blocks, device.multiprocessors * min(PARTS, self.how.bounds[1]))
+        with device.scratch(4 * blocks * sums.count * sums.columns) as parts:
+            device.launch(Launch(self.source, ENTRY, (blocks,), (self.how.threads,)), [*given, parts])
+            own = [*(inputs[k] for k in sums.inputs), *(outputs[k] for k in sums.outputs), *sums.parameters]
+            launch = Launch(self.source, SUMS, (-(-sums.columns // 32),), (32, DEPTH))
+            device.launch(launch, [*own, parts, np.int32(blocks)])
+
+
+def passes(
+    matrix: Matrix,
+    across: bool,
+    reductions: Sequence[Reduction],
+    sums: Sequence[Reduction],
+    stores: Sequence[Stored],
+    inputs: Sequence[TensorType],
+) -> Passes:
+    """The launches for some reductions of the rows of a matrix, sums of its columns and what is stored, of arrays of
+    these types; `across` says that neighbours in memory lie in neighbouring rows.  Raises PlaceError where something
+    needs sums of columns and elements of rows."""
+    behind = [stored for stored in stores if _arguments(stored.element) & {one.name for one in sums}]
+    if any(_arguments(stored.element) & {one.name for one in reductions} for stored in behind):
+        raise PlaceError("what is behind sums of columns needs results of rows")
+    own = [stored for stored in stores if stored not in behind]
+    plan = schedule(reductions, sums, own)
+    columns, arrays = matrix.columns, max(1, len(plan.registers) + len(sums))
+    how = arrange_across(columns, arrays) if across else arrange(columns, 1, 4, matrix.rows > CROWDED, arrays)
+    if how.wide:
+        plan = schedule(reductions, sums, own, hold=False)
+    roots = [*(stored.element for stored in own), *(r.element for r in (*reductions, *sums))]
+    used, count = reached(roots), matrix.rows * columns
+    first, last = kinds_of(used, inputs), kinds_of(reached([s.element for s in behind]), inputs)
+    text = _text(plan, sums, behind, how, first, last)
+    file = Source.file(
+        "row_passes.cu",
+        LANES=how.lanes,
+        VECTOR=1,
+        ITEMS=how.items,
+        WIDE=int(how.wide),
+        ACROSS=int(how.across),
+        THREADS=how.threads,
+    )
+    sizes = (np.int64(matrix.rows), np.int32(columns))
+    ordered = [stored for one in plan.passes for stored in one.stores] + list(plan.once)
+    return Passes(
+        Source(file.name, file.text + text.first + text.second),
+        tuple(first),
+        tuple(stored.number for stored in ordered),
+        (*text.carried.values, *sizes),
+        how,
+        matrix.rows,
+        bytes_read(used, inputs, count),
+        count * (sum(s.flops for s in used) + len(reductions) + len(sums)),
+        Columns(len(sums), columns, tuple(s.number for s in behind), tuple(last), (*text.after, np.int32(columns)))
+        if sums
+        else None,
+    )
+
+
+def _arguments(element: Scalar) -> set[str]:
+    return {s.payload for s in reached([element]) if s.kind == "argument"}
+
+
+@dataclass(frozen=True)
+class _Text:
+    first: str
+    second: str
+    carried: Carried
+    after: tuple[np.generic, ...]
+
+
+def _text(
+    plan: Schedule,
+    sums: Sequence[Reduction],
+    behind: Sequence[Stored],
+    how: Arrangement,
+    inputs: Mapping[int, str],
+    read_behind: Mapping[int, str],
+    wide: bool = False,
+) -> _Text:
+    """Both kernels; numbers, never sizes, are in the text."""
+    functions, after = Functions(inputs, wide), Functions(read_behind, wide)
+    body = _row(plan, sums, how, functions)
+    stored = after.stores(behind)
+    if not (wide or (functions.narrow and after.narrow)):
+        return _text(plan, sums, behind, how, inputs, read_behind, True)
+    carried, carried_after = functions.carried(), after.carried()
+    given = [*carried.parameters, "long long rows", "int columns", *(["float* parts"] if sums else [])]
+    turn = [f"const Row me = {'row_of(turn, rows)' if sums else 'own_row(rows)'};", *body]
+    if sums:
+        turn = _turns(turn, len(sums), how)
+    head = f'extern "C" __global__ void __launch_bounds__({", ".join(map(str, how.bounds))}) {ENTRY}('
+    first = [*carried.head, head, ",\n".join(given) + ") {", *carried.divisors, *turn, "}\n"]
+    return _Text("\n".join(first), _second(carried_after, stored, len(sums)), carried, carried_after.values)
+
+
+def _turns(turn: Sequence[str], count: int, how: Arrangement) -> list[str]:
+    """What a block does with rows in turn, and the sums of its columns behind that."""
+    own = "parts + (static_cast<long long>(blockIdx.x) * {} + {}) * columns"
+    sums = [f"float total{k}[ITEMS] = {{}};" for k in range(count)] if not how.wide else []
+    sums += [f"float* const part{k} = {own.format(count, k)};" for k in range(count)]
+    at_once = "1" if how.lanes == 0 else "blockDim.x / LANES"
+    loop = f"for (long long turn = blockIdx.x; turn * ({at_once}) < rows; turn += gridDim.x) {{"
+    again = ["__syncthreads();"] if how.lanes == 0 else []  # what is reduced next has the same shared memory
+    after = [] if how.wide else [f"add_rows(total{k}, row_of(0, rows), columns, part{k});" for k in range(count)]
+    return [*sums, loop, *turn, *again, "}", *after]
+
+
+def _second(carried: Carried, stored: Sequence[str], count: int) -> str:
+    """The kernel that sums the parts of blocks."""
+    if not count:
+        return ""
+    head = [line for line in carried.head if "typedef" not in line]
+    given = [*carried.parameters, "int columns", "const float* parts", "int count"]
+    return "\n".join(
+        [
+            *head,
+            f'extern "C" __global__ void __launch_bounds__({32 * DEPTH}) {SUMS}(',
+            ",\n".join(given) + ") {",
+            *carried.divisors,
+            "const int column_ = blockIdx.x * 32 + threadIdx.x;",
+            f"float total[{count}];",
+            "add_parts(total, parts, count, column_, columns);",
+            "if (threadIdx.y || column_ >= columns) return;",
+            "const Index column = static_cast<Index>(column_);",
+            *(f"const float sum{k}_ = total[{k}];" for k in range(count)),
+            *stored,
+            "}\n",
+        ]
+    )
+
+
+def _row(plan: Schedule, sums: Sequence[Reduction], how: Arrangement, functions: Functions) -> list[str]:
+    """All that is done to a row."""
+    lines = ["const Index row = static_cast<Index>(me.live ? me.index : 0);"]
+    lines += [f"{kind} {name}[ITEMS];" for name, kind in plan.registers.items()]
+    lines += [f"{kind} {name};" for name, kind in plan.own.items()]
+    for number, one in enumerate(plan.passes):
+        lines += _pass(number, one, sums, how, functions)
+    if plan.once:
+        stored = functions.statements((), plan.once, plan.last)
+        lines += ["if (me.live && me.lane == 0) {", *stored, "}"]
+    return lines
+
+
+def _pass(number: int, one: Pass, sums: Sequence[Reduction], how: Arrangement, functions: Functions) -> list[str]:
+    """One pass over a row, and the results of its reductions."""
+    before = dict(one.known.items() - one.own.items())
+    own = functions.statements([(s, f"{name} = {{}};") for s, name in one.own.items()], (), before)
+    lines = ["{", *own, "}"] if one.own else []
+    found: dict[str, list[Reduction]] = {}
+    uses: list[tuple[Scalar, str]] = []
+    for reduction in one.reduced:
+        array, _, more = OPS[reduction.kind]
+        group = found.setdefault(array, [])
+        uses.append((reduction.element, more.format(a=f"{array}{number}[{len(group)}]")))
+        group.append(reduction)
+    for reduction in one.summed:
+        k = sums.index(reduction)
+        added = f"turn == blockIdx.x ? {{0}} : part{k}[column_] + {{0}}"
+        uses.append((reduction.element, f"part{k}[column_] = {added};" if how.wide else f"total{k}[item] += {{}};"))
+    uses += [(s, f"{name}[item] = {{}};") for s, name in one.held.items()]
+    for array, group in found.items():
+        op = OPS[group[0].kind][1]
+        lines.append(f"float {array}{number}[{len(group)}];\nfill({array}{number}, {op}().identity());")
+    lines += [
+        "for (int start = 0; start == 0 || (WIDE && start < columns); start += span()) {",
+        "#pragma unroll",
+        "for (int item = 0; item < ITEMS; item++) {",
+        "const int column_ = column_of(me, start, item);",
+        "if (me.live && column_ < columns) {",
+        "const Index column = static_cast<Index>(column_);",
+        *functions.statements(uses, one.stores, one.known),
+        "}\n}\n}",
+    ]
+    for array, group in found.items():
+        lines.append(f"row_reduce<{number}>({array}{number}, {OPS[group[0].kind][1]}());")
+        for k, reduction in enumerate(group):
+            whole = " / static_cast<float>(columns)" if reduction.kind == "MEAN" else ""
+            lines.append(f"const float {reduction.name} = {array}{number}[{k}]{whole};")
+    return lines
