@@ -319,7 +319,7 @@ class Original:
         # What is as near to it as the original is: both lose digits where a product is a denormal number on its way.
         with np.errstate(invalid="ignore"):
             gaps = [np.abs(x.astype(np.float64) - wide) for x in (actual, expected)]
-        nearer = np.isfinite(gaps[0]) & (gaps[0] <= gaps[1])
+        nearer = np.isfinite(gaps[1]) & (gaps[0] <= gaps[1])
         return np.asarray((near & other) | nearer)
 
     def _wide_spread(

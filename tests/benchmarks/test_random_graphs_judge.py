@@ -347,6 +347,14 @@ def test_what_is_as_near_to_float64_as_the_original_is_right() -> None:
     assert Original(before, fed).wrong(wrong) is not None
 
 
+def test_what_overflows_is_no_number() -> None:
+    """Any number is nearer to e^100 than infinity is."""
+    types = "float[1,4] x", "float[1,4] y"
+    original = Original(written("y = Exp(x)", *types), [Feed("large", {"x": np.array([[100, 1, 2, 3]], np.float32)})])
+    capped = "m = Constant<value = float {80.0}>() n = Min(x, m) y = Exp(n)"
+    assert original.wrong(written(capped, *types)) is not None
+
+
 def test_an_axis_is_empty_at_some_sizes_alone() -> None:
     """A slice of all but the first of a symbolic axis, which onnxruntime does not normalize where that is 1 long."""
     slice_ = (
