@@ -6,7 +6,8 @@ element, where
     rounding   the original changes as much if the result of each of its nodes is wrong by some ulps (`noise`): nobody
                may rely on such a number; a reading of it may change as well
     spelling   it is what the original computes in float64, and the original in its own type does not: an intermediate
-               of it overflowed, as in log(1 + exp(x)) at 100, which no op with that meaning does, or lost digits
+               of it overflowed, as in log(1 + exp(x)) at 100, which no op with that meaning does, or lost digits; or it
+               is as near to that as the original
     reading    it is what the original computes, itself or in float64, where it is read in another way that the README
                names, of masks that hide infinities, say (`readings`)
     storing    it is what the original computes in half precision where each result is rounded to that: onnxruntime's
@@ -315,10 +316,10 @@ class Original:
         near = _close(actual, narrow, np.abs(wide) * NEAR[expected.dtype.name])
         if (bad & other & ~near & np.isfinite(narrow)).any():
             near |= _close(actual, narrow, SLACK * self._wide_spread(number, index, wide, names, model))
-        # What is far nearer to what it should be than the original is: a product that no denormal number was part of.
+        # What is as near to it as the original is: both lose digits where a product is a denormal number on its way.
         with np.errstate(invalid="ignore"):
             gaps = [np.abs(x.astype(np.float64) - wide) for x in (actual, expected)]
-        nearer = np.isfinite(gaps[0]) & (gaps[0] * SLACK <= gaps[1])
+        nearer = np.isfinite(gaps[1]) & (gaps[0] <= gaps[1])
         return np.asarray((near & other) | nearer)
 
     def _wide_spread(

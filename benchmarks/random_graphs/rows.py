@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +12,16 @@ if TYPE_CHECKING:
     from .readings import Edit
 
 REAL = (TensorProto.FLOAT, TensorProto.FLOAT16)
+MOVES = frozenset("Identity Expand Reshape Transpose Unsqueeze Squeeze".split())
+"""What may lie between an exponential, the sum that it is part of, and the logarithm of that."""
 FEW_ULPS = 2.0**-21
 """Four of float32, of a number."""
 
 
 def poison(edit: Edit) -> None:
     summed = {name for node in edit.nodes if node.op_type in ("ReduceSum", "MatMul") for name in node.input}
+    for node in reversed(edit.nodes):
+        summed |= {node.input[0]} if node.op_type in MOVES and node.output[0] in summed else set()
     for index, node in enumerate(edit.nodes):
         if (node.op_type == "Exp" and node.output[0] in summed) or node.op_type == "ReduceLogSumExp":
             x = node.input[0]
@@ -26,20 +31,28 @@ def poison(edit: Edit) -> None:
 
 def lost(edit: Edit) -> None:
     for index, node in enumerate(edit.nodes):
-        way = edit.climb(node.input[0], frozenset(), "ReduceSum") if node.op_type == "Log" else None
-        total = edit.nodes[way[0][0]] if way is not None else node if node.op_type == "ReduceLogSum" else None
+        way = edit.climb(node.input[0], MOVES, "ReduceSum") if node.op_type == "Log" else None
+        total = edit.nodes[way[-1][0]] if way is not None else node if node.op_type == "ReduceLogSum" else None
         axes = (edit.axes(total) or []) if total is not None else None
-        exponential = edit.climb(total.input[0], frozenset(), "Exp") if total is not None else None
+        exponential = edit.climb(total.input[0], MOVES, "Exp") if total is not None else None
         if total is None or axes is None or exponential is None:
             continue
         keepdims = next((a.i for a in total.attribute if a.name == "keepdims"), 1)
-        whole = edit.reduced("ReduceLogSumExp", edit.nodes[exponential[0][0]].input[0], axes, keepdims)
+        x = _moved(edit, exponential, edit.nodes[exponential[-1][0]].input[0])
+        whole = _moved(edit, way or [], edit.reduced("ReduceLogSumExp", x, axes, keepdims))
         edit.kinds[whole] = edit.kinds[node.output[0]]
         plain = edit.kept(index)
         infinite = edit.node("Equal", edit.node("Abs", whole), edit.number(np.inf, whole))
         lost = edit.node("And", edit.node("IsNaN", plain), infinite)
         lost = edit.node("Or", lost, edit.node("Equal", edit.node("Abs", plain), edit.number(np.inf, whole)))
         edit.instead(index, edit.node("Where", lost, whole, plain))
+
+
+def _moved(edit: Edit, way: Sequence[tuple[int, int]], value: str) -> str:
+    """The value, moved as what lies at the end of the way is on it."""
+    for index, _ in reversed(way[:-1]):
+        value = edit.kept(index, value)
+    return value
 
 
 def variance(edit: Edit) -> None:

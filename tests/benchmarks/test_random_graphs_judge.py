@@ -333,6 +333,28 @@ def test_what_is_rounded_to_a_denormal_number_lost_digits() -> None:
         assert (original.wrong(written(f"{numbers.replace('F', factor)} y = Mul(x, c)", *types)) is None) == right
 
 
+def test_what_is_as_near_to_float64_as_the_original_is_right() -> None:
+    """Both have 1e-42 on their way, of which a unit in the last place is a thousandth."""
+    types = "float[1,4] x", "float[1,4] y"
+    far, back = "a = Constant<value = float {-3e38}>()", "b = Constant<value = float {3e38}>()"
+    half = "h = Constant<value = float {H}>()"
+    before = written(f"{far} {back} {half.replace('H', '0.5')} t = Mul(x, h) u = Div(t, a) y = Mul(u, b)", *types)
+    numbers = "c = Constant<value = float {-3.3333333e-39}>()"
+    after = written(f"{numbers} {half.replace('H', '1.5e38')} t = Mul(x, c) y = Mul(t, h)", *types)
+    wrong = written(f"{numbers} {half.replace('H', '1.503e38')} t = Mul(x, c) y = Mul(t, h)", *types)
+    fed = [Feed("wide", {"x": np.array([[-3.5934005e-04, 17, 1e-3, -2.9]], np.float32)})]
+    assert Original(before, fed).wrong(after) is None
+    assert Original(before, fed).wrong(wrong) is not None
+
+
+def test_what_overflows_is_no_number() -> None:
+    """Any number is nearer to e^100 than infinity is."""
+    types = "float[1,4] x", "float[1,4] y"
+    original = Original(written("y = Exp(x)", *types), [Feed("large", {"x": np.array([[100, 1, 2, 3]], np.float32)})])
+    capped = "m = Constant<value = float {80.0}>() n = Min(x, m) y = Exp(n)"
+    assert original.wrong(written(capped, *types)) is not None
+
+
 def test_an_axis_is_empty_at_some_sizes_alone() -> None:
     """A slice of all but the first of a symbolic axis, which onnxruntime does not normalize where that is 1 long."""
     slice_ = (

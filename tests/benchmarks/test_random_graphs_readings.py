@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from benchmarks.random_graphs.feeds import feeds
+from benchmarks.random_graphs.feeds import Feed, feeds
 from benchmarks.random_graphs.judge import Original
+from onnxfuse.runtime.quiet import Session
 from tests.benchmarks.test_random_graphs_judge import HEADS, LAYER_NORM, ZERO, written
 
 WEIGHTS = f"""{ZERO} low = Constant<value = float {{-1e9}}>() t = Transpose<perm = [0, 1, 3, 2]>(k)
@@ -269,3 +271,20 @@ def test_what_is_wrong_is_wrong_in_every_reading(name: str) -> None:
     for model in models:
         model.graph.output[0].type.tensor_type.ClearField("shape")
     assert Original(models[0], [f for seed in range(5) for f in feeds(models[0], seed)]).wrong(models[1]) is not None
+
+
+MOVED = "d = Constant<value = int64[3] {1, 1, 1}>() o = Constant<value = int64[1] {0}>() e = Exp(x) w = Expand(e, d)"
+
+
+@pytest.mark.parametrize("body", [f"{MOVED} t = ReduceSum(w) u = Unsqueeze(t, o) l = Log(u) y = Squeeze(l, o)",
+                                  f"{MOVED} y = ReduceLogSum(w)"])  # fmt: skip
+def test_what_is_lost_may_be_moved_on_its_way(body: str) -> None:
+    types = "float[1,2,2] x", "float[?,?,?] y"
+    strange = np.array([[[np.inf, 1], [np.nan, np.nan]]], np.float32)
+    fed = [Feed("strange", {"x": x}) for x in (strange, strange[:, ::-1], strange.swapaxes(1, 2))]
+    original, made = Original(written(body, *types), fed), written("y = ReduceLogSumExp(x)", *types)
+    assert all(np.isnan(y).all() for _, (y,) in original.expected)
+    assert any(np.isinf(Session(made, optimize=False).run(feed.inputs)[0]).all() for feed in fed)
+    assert original.wrong(made) is None
+    nothing = "m = ReduceLogSumExp(x) d = Sub(m, m) n = IsNaN(d) y = Where(n, z, m)"
+    assert original.wrong(written(f"{ZERO} {nothing}", *types)) is not None

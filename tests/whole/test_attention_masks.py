@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import onnxfuse
+from onnxfuse.runtime.quiet import Session
 from tests.whole.test_attention import B, H, Model, S, T, assert_same, attributes, census, operands, scores
 from tests.whole.test_attention_forms import LOWEST, draw, mixed, plain, some
 
@@ -33,6 +35,20 @@ def test_a_floor_that_scores_may_reach_stays(low: float) -> None:
     g = plain(mask=draw(B, 1, S, T) * 1e4)
     floored = g("Max", g("Add", scores(g), "mask"), np.float32(low))
     assert census(assert_same(g.proto(mixed(g, floored)), g.feeds))["Attention"] == 0
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+def test_masked_scores_that_are_shown_are_hidden_by_infinity(target: str) -> None:
+    """Of a mask of booleans, onnxruntime's Attention shows the lowest float32."""
+    g = plain(keep=some(B, 1, S, T))
+    shown = g("Add", scores(g), g("Where", "keep", np.float32(0), np.float32(-np.inf)))
+    model = g.proto(mixed(g, shown), shown, opset=23)
+    made = onnxfuse.optimize(model, target=target, validate="off").model
+    assert census(made)["Attention"] == 1
+    for want, got in zip(*(Session(m, optimize=False).run(g.feeds) for m in (model, made)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    unseen = onnxfuse.optimize(g.proto(mixed(g, shown), opset=23), target="onnx", validate="off").model
+    assert census(unseen)["Where"] == 0, "where nobody sees it, booleans do"
 
 
 def test_a_factor_on_scores_and_a_bias_with_a_mask_behind_it() -> None:
