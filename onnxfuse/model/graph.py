@@ -211,7 +211,8 @@ def label(node: NodeProto) -> str:
 
 def function_path(function: FunctionProto) -> str:
     """The path of the scope that the body of a local function is."""
-    return f"/{function.domain}.{function.name}" if function.domain else f"/{function.name}"
+    name = f"{function.name}:{function.overload}" if function.overload else function.name
+    return f"/{function.domain}.{name}" if function.domain else f"/{name}"
 
 
 def roots(model: ModelProto) -> Iterator[Graph]:

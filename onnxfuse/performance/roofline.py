@@ -17,9 +17,10 @@ from onnx import FunctionProto, NodeProto, TensorProto
 
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.cost import BYTES, launches_of
-from onnxfuse.model.graph import REGION, family, family_of
+from onnxfuse.model.graph import DOMAIN, REGION, family, family_of
 from onnxfuse.model.op_traits import FREE, PRODUCTS, RESHAPES, SHAPE_QUERIES
 from onnxfuse.model.symbols import evaluate
+from onnxfuse.model.walk import called_by, key_of
 from onnxfuse.reporting.records import Bound
 from onnxfuse.terms.term import Term
 
@@ -86,9 +87,12 @@ class Demand:
 
 
 def launched(view: View) -> Iterator[NodeProto]:
-    """The nodes of a scope that a runtime launches something for; those of bodies stand in scopes of their own."""
+    """The nodes of a scope that a runtime launches something for; those of bodies, and of local functions, stand in
+    scopes of their own."""
+    functions = {key_of(function) for function in view.graph.model.functions if function.domain != DOMAIN}
     for index, node in enumerate(view.graph.nodes):
-        if index not in view.graph.captures and node.op_type not in FREE and _computes(view, node):
+        runs = index not in view.graph.captures and called_by(node) not in functions
+        if runs and node.op_type not in FREE and _computes(view, node):
             yield node
 
 

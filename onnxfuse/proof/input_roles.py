@@ -20,7 +20,7 @@ from onnx import numpy_helper
 from onnxfuse.model.dims import declared_name
 from onnxfuse.model.graph import skeleton
 from onnxfuse.model.op_traits import COMPARISONS, MOVEMENT
-from onnxfuse.model.walk import attribute_graphs, has_bodies
+from onnxfuse.model.walk import Key, attribute_graphs, called_by, has_bodies, key_of
 
 Value = tuple[str, str]
 """A scope and a name in it; the scope is "" for the graph and the bodies nested in it, else the function's."""
@@ -105,13 +105,13 @@ class _Index:
         self.constants: dict[Value, onnx.TensorProto] = {}
         self.dims: dict[Value, Dims] = {}
         self._model, self._inferred = model, False
-        self.functions = {(f.domain, f.name): f for f in model.functions}
+        self.functions = {key_of(f): f for f in model.functions}
         self._graph(model.graph, "")
         for function in model.functions:
             self._nodes(function.node, self._scope(function))
 
     def _scope(self, function: onnx.FunctionProto) -> str:
-        return f"{function.domain}::{function.name}"
+        return "::".join(key_of(function))
 
     def _graph(self, graph: onnx.GraphProto, scope: str) -> None:
         for tensor in graph.initializer:
@@ -152,7 +152,7 @@ class _Index:
             for _, body in attribute_graphs(node) if has_bodies(node) else ():
                 self._graph(body, scope)
                 self._flow(node, body, scope)
-            if function := self.functions.get((node.domain, node.op_type)):
+            if function := self.functions.get(called_by(node)):
                 inner = self._scope(function)
                 for outer, formal in zip(node.input, function.input, strict=False):
                     self.aliases[scope, outer].append((inner, formal))
@@ -184,17 +184,17 @@ class _Index:
 def _written_out(model: onnx.ModelProto) -> float:
     """Nodes of the main graph with the bodies of all functions in place of their calls: shape inference goes through
     each.  Infinity where functions call each other deeper than anybody writes them."""
-    bodies = {(f.domain, f.name): f.node for f in model.functions}
-    sizes: dict[tuple[str, str], int] = {}
+    bodies = {key_of(f): f.node for f in model.functions}
+    sizes: dict[Key, int] = {}
 
     def size(nodes: Iterable[onnx.NodeProto]) -> int:
-        return sum(sizes.get((node.domain, node.op_type), 1) for node in nodes)
+        return sum(sizes.get(called_by(node), 1) for node in nodes)
 
     for _ in range(_DEEPEST):
         ready = {
             key: size(body)
             for key, body in bodies.items()
-            if key not in sizes and all(call in sizes for n in body if (call := (n.domain, n.op_type)) in bodies)
+            if key not in sizes and all(call in sizes for n in body if (call := called_by(n)) in bodies)
         }
         sizes |= ready
         if not ready:

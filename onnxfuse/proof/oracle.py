@@ -300,10 +300,9 @@ class Oracle:
         atol: float | None,
     ) -> Validation:
         errors = [d.error for *_, d in differences if d.error is not None]
-        worst = max(differences, key=lambda entry: entry[3].error or 0.0, default=None)
-        default = (0.0, 0.0)
-        if worst:
-            default = numerics.tolerance(self._precision_of(self._outputs.index(worst[0]), worst[2]))
+        kinds = [self._precision_of(self._outputs.index(name), wanted) for name, _, wanted, _ in differences]
+        told = [(d.error or 0.0, numerics.tolerance(kind)) for (*_, d), kind in zip(differences, kinds, strict=True)]
+        default = max(told, default=(0.0, (0.0, 0.0)))[1]  # the worst's; of equal ones the widest
         result = Validation(
             "equal",
             max(errors, default=None),

@@ -58,6 +58,15 @@ def test_what_reading_a_body_does_not_say_terms_of_its_values_do() -> None:
     assert totals(asked(lifted, at, terms)) == Totals(3, 3 * 2 * 4 * 16, 0)
 
 
+def test_a_call_of_a_local_function_launches_what_stands_in_it() -> None:
+    given = model("a = own.f (x)  y = own.f (a)")
+    given.opset_import.add(domain="own", version=1)
+    function = '<domain: "own", opset_import: ["": 20]> f (p) => (r) { s = Exp (p)  r = Neg (s) }'
+    given.functions.append(parser.parse_function(function))
+    launches = asked(Lifted.of(given), Sizes.of(given, {"x": (2, 8)}))
+    assert [each.node.op_type for each in launches] == ["Exp", "Neg"]
+
+
 def test_what_remains_says_why() -> None:
     text = "a = MatMul(x, w)  b = Relu(a)  s = Softmax(b)  c = Transpose(s)  d = Det(v)  e = Mul(c, d)  y = Exp(e)"
     given = model(text)

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnxfuse.model.graph import roots
 from onnxfuse.proof.branches import branches, called_alike, taken, with_calls
 from tests.spellings.build import Array
 from tests.spellings.mutants import run
@@ -260,6 +261,20 @@ def test_functions_that_are_always_called_stand_for_their_first_calls_at_once() 
     assert [node.op_type for node in made.graph.node if node.op_type != "Identity"] == ["Neg", "Abs", "f"]
     assert called[1].name("r") in {name for node in made.graph.node for name in node.output}
     assert run(made, {"c": np.array(True), "x": X})[0].tolist() == [1, 2]
+
+
+def test_overloads_of_a_function_are_bodies_of_their_own() -> None:
+    given = calling("f (p, q) => (r) { r = Neg (p) }")
+    for call in given.graph.node[:2]:
+        del call.attribute[:]
+    other = parser.parse_function('<domain: "own", opset_import: ["": 17]> f (p, q) => (r) { r = Abs (p) }')
+    other.overload = given.graph.node[1].overload = "two"
+    given.functions.append(other)
+    assert {scope: branch.steps[0][0] for scope, branch in branches(given).items()} == {
+        "/own.f": "f_t",
+        "/own.f:two": "second",
+    }
+    assert [graph.path for graph in roots(given)] == ["", "/own.f", "/own.f:two"]
 
 
 def test_a_function_whose_first_call_is_another_one_is_called() -> None:

@@ -75,6 +75,18 @@ def test_indices_are_traced_into_functions_and_bodies() -> None:
     assert sorted(trace(model)["ids"].limits) == [(1, 0, 30), (1, 0, 40)]
 
 
+def test_indices_are_traced_into_the_overload_that_is_called() -> None:
+    look = '<domain: "own", opset_import: ["": 18]> Look (data, where) => (rows) { rows = Gather(data, where) }'
+    model = table(
+        parse("g (int64[3] ids) => (y) { y = own.Look(w, ids) }", functions=look, domains=', "own": 1'), w=(40, 8)
+    )
+    other = onnx.parser.parse_function(look.replace("data, where)", "data, p)", 1).replace(", where)", ", p)"))
+    other.overload = "without"
+    other.node[0].CopyFrom(onnx.helper.make_node("Identity", ["data"], ["rows"]))
+    model.functions.append(other)
+    assert trace(model)["ids"].limits == [(1, 0, 40)]
+
+
 def test_a_loop_that_counts_on_does_not_trap_the_trace() -> None:
     graph = """g (int64 ids, int64 trips, bool go) => (y) <int64 one = {1}> {
         y = Loop(trips, go, ids) <body = b (int64 i, bool c, int64 n) => (bool d, int64 m)

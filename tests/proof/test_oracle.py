@@ -127,6 +127,12 @@ def test_integers_must_be_identical() -> None:
     assert "must be identical" in verdict.note
 
 
+def test_the_tolerance_that_is_told_is_that_of_numbers_which_may_differ() -> None:
+    model = parse("g (float[9] x) => (int64 i, float[9] y) { i = ArgMax<keepdims = 0>(x)  y = Neg(x) }")
+    verdict = Oracle(model).compare(model)
+    assert (verdict.verdict, verdict.max_error, verdict.rtol) == ("equal", 0, 1e-4)
+
+
 def test_an_original_that_cannot_run_is_not_validated() -> None:
     model = parse("g (float[n] x) => (y) { y = own.Unheard(x) }")
     verdict = Oracle(model).compare(model)
