@@ -141,13 +141,15 @@ def _of_merged_rows(a: Applied) -> Term | None:
     " = f(Reshape(x, (6, 1, 4, 4)), ReduceMean(u, axes=(0,)), axis=-3)",
 )
 def _of_squeezed_scale(a: Applied) -> Term | None:
-    """A scale that lost leading dims of 1 keeps them where the tensor has them, too.  Not before the last axis alone,
-    which most of what is fused with a normalization wants."""
+    """A scale that lost leading dims of 1 keeps them where the tensor has them, too.  Not where rows lie along the last
+    axis, which most of what is fused with a normalization wants."""
     (x, *rest), axis = a.args, a.attrs.get("axis", -1)
     axis = axis - x.rank if x.rank is not None and axis >= 0 else axis
     lost = {_lost_ones(t) for t in rest if t.rank}
     ones = lost.pop() if len(lost) == 1 else 0
-    if not ones or axis == -1 or x.shape is None or x.shape[axis - ones : axis] != (1,) * ones:
+    if not ones or x.shape is None or x.shape[axis - ones : axis] != (1,) * ones:
+        return None
+    if axis == -1 and any(d != 1 for d in x.shape[:-1]):
         return None
     wide = [t.args[0] if t.rank else t for t in rest]
     return make(a.terms, a.op, [x, *wide], dict(a.attrs) | {"axis": axis - ones}, a.shape, a.dtype)
