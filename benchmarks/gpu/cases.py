@@ -15,6 +15,7 @@ from onnxfuse.kernels.device.types import DTYPES as NAMED
 from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, TILED, VENDOR
 from tests import attention_cases, kernel_runs
 
+from . import regions
 from .expected import CATALOGUE
 
 Values = NDArray[Any]
@@ -80,6 +81,7 @@ def cases() -> Iterator[Case]:
     yield from embeddings()
     yield from attentions()
     yield from products()
+    yield from fused_regions()
 
 
 def draw(
@@ -352,3 +354,38 @@ def products() -> Iterator[Case]:
             yield Case("FusedMatMul", label, make, size=64 * 72, product=form)
         make, tanh = drawn(dtype, (40, 64), (64, 64), (64,)), {"activation": "Tanh"}
         yield Case("FusedMatMul", f"{dtype} misaligned", make, tanh, by=1, size=4096, product=TILED)
+
+
+REDUCED = ((5, 16, 24), (37, 64, 70), (300, 128, 768), (1, 4096, 1024), (129, 72, 1001))
+"""Sizes of products whose rows are reduced: m, k, n."""
+
+
+def fused_regions() -> Iterator[Case]:
+    """Regions of several kinds, in each element type."""
+    for dtype in DTYPES:
+        kind = {"dtype": dtype.name}
+        for m, k, n in REDUCED:
+            size = max(m * k, k * n, m * n)
+            for form in (TILED, VENDOR):
+                label = f"{dtype} {m}x{k}x{n} {form}"
+                make = drawn(dtype, (m, k), (k, n), (n,), (m, n), (n,), (n,))
+                yield Case(regions.NORM, label, make, kind, size=size, product=form)
+                make = drawn(dtype, (m, k), (k, n), (n,), size=0.3)
+                yield Case(regions.OF_PRODUCT, label, make, kind, size=size, product=form)
+        for rows, width in ((3, 64), (37, 1), (37, 33), (600, 768), (3, 4099), (2, 65536)):
+            shapes = ((rows, width), (rows, width), (width,), (rows, 1))
+            label = f"{dtype} {rows}x{width}"
+            yield Case(regions.IN_PARTS, label, drawn(dtype, (rows, width)), kind, size=rows * width)
+            yield Case(regions.GRADIENTS, label, gradients(dtype, shapes), kind, size=rows * width)
+            along = ((2, width, 5, 7), (width, 1, 1), (width, 1, 1))
+            yield Case(regions.OF_CHANNELS, f"{dtype} {width}", drawn(dtype, *along), kind, size=70 * width)
+
+
+def gradients(dtype: np.dtype[Any], shapes: Sequence[Sequence[int]]) -> Maker:
+    """What the gradients of a norm are of: inverse deviations are positive."""
+
+    def make(rng: np.random.Generator) -> Inputs:
+        drawn = [draw(rng, shape, dtype) for shape in shapes]
+        return [*drawn, (0.5 + np.abs(draw(rng, shapes[-1], np.dtype(np.float32)))).astype(dtype)]
+
+    return make

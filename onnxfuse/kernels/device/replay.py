@@ -8,13 +8,11 @@ Numbers that differ from call to call (the length of a cache) are values: `recor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from onnxfuse.errors import KernelError
 
 from .access import ACCESS
 from .device import Argument, Array, Buffer, Device, Launch, address
@@ -23,13 +21,16 @@ from .packed import Packed, Start
 KNOWN = 512
 """Combinations of arrays that a kernel remembers; past that it begins anew."""
 SCRATCH = 1 << 60
-"""Where scratch memory seems to begin while launches are written down: on a multiple of whatever it may have to be."""
+"""Where scratch memory seems to begin while launches are captured: on a multiple of whatever it may have to be."""
+COUNTERS = 1 << 61
+"""The same of counters."""
 
 Arrays = Sequence[Array | None]
 
 
 class Place(NamedTuple):
-    """An argument that a call gives: an array by its number, or memory within that of the scratch."""
+    """An argument that a call gives: an array by its number, or memory within that of the scratch (-1) or the counters
+    (-2), which stand behind the arrays."""
 
     number: int
     offset: int = 0
@@ -39,7 +40,7 @@ class Place(NamedTuple):
     def of(self, arrays: Arrays) -> Array | None:
         if self.number >= 0:
             return arrays[self.number]
-        memory = arrays[-1]
+        memory = arrays[self.number]
         assert memory is not None
         return Buffer(address(memory) + self.offset, self.shape, self.dtype)
 
@@ -64,15 +65,15 @@ class Launches:
     It may be called from several threads at a time.
     """
 
-    def __init__(self, device: Device, launches: Sequence[_Repeated], scratch: int = 0) -> None:
-        self._device, self._launches, self._scratch = device, launches, scratch
+    def __init__(self, device: Device, launches: Sequence[_Repeated], scratch: int = 0, counters: int = 0) -> None:
+        self._device, self._launches, self._scratch, self._counters = device, launches, scratch, counters
         self._blocks = [one.launch.grid[0] for one in launches]
         self._varying = [  # of a launch and of the value that is its number of blocks
             (at, one.blocks) for at, one in enumerate(launches) if one.blocks is not None
         ]
         places = [a for one in launches for a in one.arguments if isinstance(a, Place)]
         self._arrays = sorted({p.number for p in places if p.number >= 0})
-        self._parts = sorted({p.offset for p in places if p.number < 0})
+        self._parts = sorted({(p.number, p.offset) for p in places if p.number < 0})
         self._packed: Packed | None = None
 
     def __call__(self, arrays: Arrays, values: Sequence[int] = ()) -> None:
@@ -92,13 +93,18 @@ class Launches:
             pointers = [arrays[number].pointer for number in self._arrays]  # type: ignore[union-attr]
         except AttributeError:
             pointers = [0 if (a := arrays[number]) is None else address(a) for number in self._arrays]
-        if not self._scratch:
+        if not (self._scratch or self._counters):
             self._packed(blocks, pointers, values)
-            return
-        with self._device.scratch(self._scratch) as memory:
-            first = address(memory)
-            pointers += [first + offset for offset in self._parts]
-            self._packed(blocks, pointers, values)
+        elif not self._counters:
+            with self._device.scratch(self._scratch) as memory:
+                first = address(memory)
+                pointers += [first + offset for _, offset in self._parts]
+                self._packed(blocks, pointers, values)
+        else:
+            with self._device.scratch(self._scratch) as memory, self._device.counters(self._counters) as counters:
+                first, counted = address(memory), address(counters)
+                pointers += [(first if number == -1 else counted) + offset for number, offset in self._parts]
+                self._packed(blocks, pointers, values)
 
     def _pack(self, starter: Callable[[Launch], Start], values: int) -> Packed:
         addresses = len(self._arrays) + len(self._parts)
@@ -110,7 +116,7 @@ class Launches:
             if isinstance(argument, Place):
                 if argument.number >= 0:
                     return self._arrays.index(argument.number)
-                return len(self._arrays) + self._parts.index(argument.offset)
+                return len(self._arrays) + self._parts.index((argument.number, argument.offset))
             numbers.append(np.uint64(0) if argument is None else argument)
             return addresses + values + len(numbers) - 1
 
@@ -118,11 +124,10 @@ class Launches:
         return Packed([starter(one.launch) for one in self._launches], tables, addresses, values, numbers)
 
     def _one_by_one(self, arrays: Arrays, values: Sequence[int]) -> None:
-        if not self._scratch:
-            self._launch((*arrays, None), values)
-            return
-        with self._device.scratch(self._scratch) as memory:
-            self._launch((*arrays, memory), values)
+        with ExitStack() as held:
+            counters = held.enter_context(self._device.counters(self._counters)) if self._counters else None
+            memory = held.enter_context(self._device.scratch(self._scratch)) if self._scratch else None
+            self._launch((*arrays, counters, memory), values)
 
     def _launch(self, arrays: Arrays, values: Sequence[int]) -> None:
         for launch, given, blocks in self._launches:
@@ -143,7 +148,7 @@ class Capture:
     def __init__(self, multiprocessors: int, arrays: Arrays) -> None:
         self.multiprocessors = multiprocessors
         self.launches: list[_Repeated] = []
-        self.scratched = 0
+        self.scratched = self.counted = 0
         self.values: Sequence[int] = ()
         """What a call would give, where all of it stays as it is."""
         self._places = {id(array): i for i, array in enumerate(arrays)}
@@ -162,7 +167,10 @@ class Capture:
         if isinstance(given, Value):
             return given.type(self.values[given.number]) if self.values else given
         known = self._places.get(id(given))
-        return Place(-1, address(given) - SCRATCH, given.shape, given.dtype) if known is None else Place(known)
+        if known is not None:
+            return Place(known)
+        number, first = (-2, COUNTERS) if address(given) >= COUNTERS else (-1, SCRATCH)
+        return Place(number, address(given) - first, given.shape, given.dtype)
 
     @contextmanager
     def scratch(self, count: int) -> Iterator[Buffer]:
@@ -171,9 +179,12 @@ class Capture:
         self.scratched = max(self.scratched, count)
         yield memory
 
-    def counters(self, count: int) -> AbstractContextManager[Array]:
-        """None: a kernel that counts works out its launches each time."""
-        raise KernelError(f"{count} counters in launches that are to be repeated")
+    @contextmanager
+    def counters(self, count: int) -> Iterator[Buffer]:
+        memory = Buffer(COUNTERS, (count,), np.dtype(np.uint32))
+        self._memory.append(memory)
+        self.counted = max(self.counted, count)
+        yield memory
 
 
 Writing = Callable[[Capture, Arrays, Arrays], None]
@@ -186,7 +197,7 @@ def record(launch: Writing, device: Device, inputs: Arrays, outputs: Arrays) -> 
     stands = [None if a is None else Buffer(address(a), a.shape, a.dtype) for a in (*inputs, *outputs)]
     capture = Capture(device.multiprocessors, stands)
     launch(capture, stands[: len(inputs)], stands[len(inputs) :])
-    return Launches(device, capture.launches, capture.scratched)
+    return Launches(device, capture.launches, capture.scratched, capture.counted)
 
 
 Key = tuple[object, ...]

@@ -29,6 +29,11 @@ class Forms:
     settled: bool = False
     """On our own form: nothing is asked any more."""
 
+    @classmethod
+    def alone(cls, launches: Launches) -> Forms:
+        """Launches that have no other form."""
+        return cls(Class("", 0, 0, 0, 0, False, 0), launches, lambda *_: {}, settled=True)
+
     def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """Compute the outputs by the form that is the fastest."""
         vendor = device.vendor

@@ -7,20 +7,31 @@ memory, and the row kernel of the rest.  `autotune` knows which is the faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 from onnx import FunctionProto, NodeProto, helper
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.access import ACCESS, vector_of
-from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, Product, Source, TensorType, address, nbytes
+from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.device import (
+    Array,
+    Buffer,
+    Device,
+    Launch,
+    Product,
+    Source,
+    TensorType,
+    Vendor,
+    address,
+    nbytes,
+)
 from onnxfuse.kernels.device.kernel import Signature, Work
 from onnxfuse.kernels.device.products import multiplications, products
-from onnxfuse.kernels.device.replay import KNOWN
+from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
 from onnxfuse.kernels.pointwise.expressions.index import coordinates
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar, Scalars
@@ -30,8 +41,9 @@ from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, rows
 from onnxfuse.kernels.rows.places import PlaceError, kinds_of, places, stored, traced, used_by
 from onnxfuse.kernels.rows.region import named
 
-from .autotune import TILED, VENDOR, Class, choose
+from .autotune import VENDOR, Class
 from .epilogue import MOST_NARROW, Multiplied, Operand
+from .forms import Forms, Products, Run
 from .plan import MOST_BLOCKS, SUM, Vectors
 from .source import PRODUCT, defines
 from .tiles import Division, Tile, divide
@@ -67,6 +79,13 @@ class Reduction:
     """Bytes of those arrays."""
     flops: int
     """Of each element."""
+
+    def operands(self, inputs: Arrays) -> tuple[Array, Array]:
+        """The arrays of the product."""
+        a, b = inputs[self.a.number], inputs[self.b.number]
+        assert a is not None
+        assert b is not None
+        return a, b
 
 
 def is_reduced(nodes: Sequence[NodeProto]) -> bool:
@@ -235,11 +254,11 @@ class _Plan:
     division: Division
     launch: Launch
     which: Class
-    multiprocessors: int
 
-    def tiled(self, device: Device, a: Array, b: Array, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def tiled(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """One launch of ours."""
         own, one = self.own, self.own.product
+        a, b = own.operands(inputs)
         others = [*(inputs[k] for k in own.inputs), *(outputs[k] for k in own.outputs), *own.carried.values]
         sizes = (*map(np.int32, (one.m, one.n, one.k)), np.float32(one.scale), np.float32(own.epsilon))
         with (
@@ -248,11 +267,10 @@ class _Plan:
         ):
             device.launch(self.launch, [a, b, sums, counters, *others, *sizes])
 
-    def vendors(self, device: Device, a: Array, b: Array, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def vendors(self, device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> None:
         """The vendor's product, and the row kernel."""
         own, one, after = self.own, self.own.product, self.own.after
-        vendor = device.vendor
-        assert vendor is not None
+        a, b = own.operands(inputs)
         with device.scratch(one.m * one.n * own.dtype.itemsize) as memory:
             y = Buffer(address(memory), (one.m, one.n), own.dtype)
             vendor.product(one, a, b, y)
@@ -268,7 +286,7 @@ class ReducedProduct:
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         self._known: dict[Any, tuple[tuple[TensorType, ...], Reduction | Sequence[Loop]]] = {}
-        self._plans: dict[Any, _Plan] = {}
+        self._run = Products(self._forms)
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         return self._of(tuple(inputs), (True,) * len(self.body.output))[0]
@@ -285,26 +303,20 @@ class ReducedProduct:
         )
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        self._run(device, inputs, outputs)
+
+    def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
         types = tuple(None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs)
         wanted = tuple(y is not None for y in outputs)
         own = self._of(types, wanted)[1]
         if not isinstance(own, Reduction):
-            for loop in own:
-                loop.run(device, inputs, outputs)
-            return
-        a, b = inputs[own.a.number], inputs[own.b.number]
-        assert a is not None
-        assert b is not None
-        key = (device.multiprocessors, types, wanted, address(a) % ACCESS, address(b) % ACCESS)
-        if key not in self._plans:
-            if len(self._plans) >= KNOWN:
-                self._plans.clear()
-            self._plans[key] = _planned(device.multiprocessors, own, a, b)
-        plan = self._plans[key]
-        forms: dict[str, Callable[[], None]] = {TILED: lambda: plan.tiled(device, a, b, inputs, outputs)}
-        if device.vendor is not None:
-            forms[VENDOR] = lambda: plan.vendors(device, a, b, inputs, outputs)
-        choose(device.vendor, plan.which, forms)
+            return Forms.alone(record(partial(_run_all, own), device, inputs, outputs)) if own else None
+        plan = _planned(device.multiprocessors, own, *own.operands(inputs))
+
+        def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
+            return {VENDOR: lambda: plan.vendors(device, vendor, inputs, outputs)}
+
+        return Forms(plan.which, record(plan.tiled, device, inputs, outputs), others)
 
     def _of(
         self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...]
@@ -334,4 +346,9 @@ def _planned(multiprocessors: int, own: Reduction, a: Array, b: Array) -> _Plan:
     made = source(own.dtype.name, tile, one.transposed, vectors, own)
     launch = Launch(made, ENTRY, (blocks, division.splits), (tile.threads,), tile.shared(itemsize, one.transposed))
     which = Class.of(one, 1, own.dtype.name, min(vectors.a, vectors.b) * itemsize, "rows")
-    return _Plan(own, vectors, division, launch, which, multiprocessors)
+    return _Plan(own, vectors, division, launch, which)
+
+
+def _run_all(loops: Sequence[Loop], device: Device, inputs: Arrays, outputs: Arrays) -> None:
+    for loop in loops:
+        loop.run(device, inputs, outputs)

@@ -21,6 +21,20 @@ struct InOrder {
     static __device__ __forceinline__ int of(int row) { return row; }
 };
 
+// Which of ACROSS pieces in a row, and which row, is a thread's `piece` of a tile.  Four pieces of 16 bytes are a row of 64
+// bytes, and 80 lie between rows: eight lanes side by side take two pieces of every other row, so that no two of them
+// meet in a bank, and lanes 8 to 31 the other pieces of these eight rows.
+template <int ACROSS, int BYTES> struct Pieces {
+    static __device__ __forceinline__ int row(int piece) {
+        if constexpr (ACROSS != 4 || BYTES != 16) return piece / ACROSS;
+        return piece / 32 * 8 + piece / 2 % 4 * 2 + piece / 16 % 2;
+    }
+    static __device__ __forceinline__ int column(int piece) {
+        if constexpr (ACROSS != 4 || BYTES != 16) return piece % ACROSS;
+        return piece % 2 + piece / 8 % 2 * 2;
+    }
+};
+
 // Begins the copy of ROWS x COLUMNS elements of a matrix [height, width], from (row, column) on, into rows of STRIDE
 // elements; what lies outside the matrix is 0.  The COPIERS threads of the block each copy N neighbours at a time.
 template <int ROWS, int COLUMNS, int STRIDE, int N, int COPIERS, class Slot, class T>
@@ -30,7 +44,11 @@ __device__ __forceinline__ void fetch(T* to, const T* matrix, int row, int colum
     constexpr int together = sizeof(T) == 4 ? 1 : turns <= 8 ? turns : 4;  // addresses of more need too many registers
 #pragma unroll together
     for (int i = 0; i < turns; i++) {
-        const int piece = i * COPIERS + threadIdx.x, r = piece / across, c = piece % across * N;
+        using Own = Pieces<across, N * sizeof(T)>;
+        // Where turns are whole rows, they differ by a number alone.
+        constexpr bool whole = COPIERS % across == 0 && COPIERS % 32 == 0;
+        const int piece = whole ? threadIdx.x : i * COPIERS + threadIdx.x;
+        const int r = Own::row(piece) + (whole ? i * COPIERS / across : 0), c = Own::column(piece) * N;
         const bool there = row + r < height && column + c < width;
         const T* from = there ? matrix + static_cast<long long>(row + r) * width + (column + c) : matrix;
         copy<N>(to + Slot::of(r) * STRIDE + c, from, there);

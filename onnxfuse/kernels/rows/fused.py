@@ -169,6 +169,8 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tupl
     each, once = list[Stored](), list[Stored]()
     for k, (value, place) in outputs.items():
         one = stored(k, value, place, (row.rows, row.rows * row.columns))
+        if value.size < row.rows * row.columns and not row.reduces:
+            raise OtherRowsError("a value of each row is written beside what is of its elements")
         (once if row.reduces and value.size == row.rows and place == row.row else each).append(one)
     used = used_by([read, *(one.element for one in (*each, *once))])
     kinds = kinds_of(used, inputs)

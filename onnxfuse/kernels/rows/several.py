@@ -120,7 +120,8 @@ class Several(Matrix):
         first, last = axes[0], axes[-1]
         kept = call.attributes.get("keepdims", 1)
         shape = tuple(n if k not in axes else 1 for k, n in enumerate(x.shape) if kept or k not in axes)
-        if first == 0 and last < rank - 1 and (1, prod(x.shape[: last + 1])) != self._sizes[:2]:
+        rows_of_all = self.known and (1, prod(x.shape[: last + 1])) == self._sizes[:2]
+        if first == 0 and last < rank - 1 and not rows_of_all:
             return self._column_sum(call, x, last + 1, shape)
         self._rows(call, x, first, last)
         if not x.size:

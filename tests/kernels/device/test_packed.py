@@ -19,6 +19,10 @@ from onnxfuse.kernels.emulator.library import Run
 from onnxfuse.kernels.emulator.loaded import kernel
 from tests.attention_cases import Case, expected
 from tests.kernel_runs import run
+from tests.kernels.rows.test_several import CASES as SEVERAL
+from tests.region_runs import Case as RegionCase
+from tests.region_runs import expected as outputs_of
+from tests.region_runs import function, operands
 from tests.row_cases import assert_close
 
 FLOAT, HALF = np.dtype(np.float32), np.dtype(np.float16)
@@ -107,6 +111,31 @@ def copies(device: Packing, x: Any, y: Any) -> Launches:
         recorder.launch(Launch(COPY, "copy", (1,), (32,)), arguments, blocks=blocks)
 
     return record(write, device, [x], [y])
+
+
+SKIP = (
+    "(a, b, x, g) => (y, s) { p = MatMul(a, b) s = Add(p, x) y = LayerNormalization(s, g) }",
+    [(37, 40), (40, 130), (37, 130), (130,)],
+)
+SHARED = (SKIP[0], [(3, 2048), (2048, 40), (3, 40), (40,)])
+
+
+@pytest.mark.parametrize(
+    ("case", "entries"),
+    [
+        (SKIP, ["product_rows"]),
+        (SHARED, ["product_rows"]),
+        (SEVERAL["the gradient of a norm"], ["row_passes", "column_sums"]),
+    ],
+    ids=["counters", "counters and parts", "parts of columns"],
+)
+def test_regions_that_have_memory_of_their_own_read_what_is_packed(case: RegionCase, entries: list[str]) -> None:
+    body, arrays, device = function(case[0]), operands(case), Packing()
+    node = kernels.of_region(body, ["float32"] * len(arrays), ["float32"] * len(body.output))({})
+    for _ in range(2):
+        for got, want in zip(run(node, arrays, device), outputs_of(body, arrays), strict=True):
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=5e-5)
+    assert [entry for entry, _ in device.started] == 2 * entries
 
 
 def test_values_are_read_in_their_own_width() -> None:

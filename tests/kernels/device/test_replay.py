@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels import find
+from onnxfuse.kernels import find, of_region
 from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.attention.plan import Plan
 from onnxfuse.kernels.device.device import Buffer, Launch, TensorType
@@ -118,6 +119,12 @@ def test_a_call_at_a_known_shape_is_a_look_up() -> None:
     assert calls_of(lambda: attention.launch(device, [q, q, q], [q, None, None])) < 20
     assert calls_of(lambda: gelu.launch(device, [x], [x])) < 20
     assert calls_of(lambda: product.launch(device, [x, weight], [x])) < 20
+    norm = parser.parse_function(
+        """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (a, b, g) => (y) {
+        p = MatMul(a, b) y = LayerNormalization(p, g) }"""
+    )
+    reduced, scale = of_region(norm, ["float16"] * 3, ["float16"])({}), Buffer(ADDRESS, (64,), HALF)
+    assert calls_of(lambda: reduced.launch(device, [x, weight, scale], [x])) < 35
     cached = [fresh, fresh, fresh, None, past, past]
     assert calls_of(lambda: attention.launch(device, cached, [fresh, present, present])) < 30
 

@@ -70,6 +70,15 @@ CASES = {
     "of one that a block holds": (NORM_GRADIENT, [(2, 9, 2050), (2, 9, 2050), (2050,), (2, 9, 1), (2, 9, 1)]),
     "of one that no block holds": (NORM_GRADIENT, [(2, 9, 9001), (2, 9, 9001), (9001,), (2, 9, 1), (2, 9, 1)]),
     "the gradient by a root mean square": (RMS_GRADIENT, [(70, 33), (70, 33), (33,)]),
+    "a value of each row beside a norm": (
+        "(x, g, m) => (y, z) { y = LayerNormalization(x, g) z = Mul(m, m) }",
+        [(2, 35, 3), (3,), (2, 35, 1)],
+    ),
+    "sums of one row before its norm": (
+        "(x, g) => (dg, y) { c = Constant<value = int64[1] {0}>() dg = ReduceSum<keepdims = 0>(x, c) "
+        "y = LayerNormalization(x, g) }",
+        [(1, 70), (70,)],
+    ),
     "of a scale and a shift alone": (
         "(dy, n) => (dg, db) { c = Constant<value = int64[2] {0, 1}>() z = Mul(dy, n) "
         "dg = ReduceSum<keepdims = 0>(z, c) s = ReduceSum(dy, c) db = Neg(s) }",
