@@ -34,7 +34,7 @@ from onnxfuse.rewriting.quantize_first import quantize_first
 from onnxfuse.rewriting.stored import Room
 from onnxfuse.rewriting.writer import Writer
 from onnxfuse.targets.compatibility import compatibility
-from onnxfuse.targets.target import Target
+from onnxfuse.targets.target import NodeKind, Target
 from onnxfuse.terms.term import Term
 
 from .fused import EVERY, SIMPLIFY, Banned, Fused, Progress
@@ -221,10 +221,12 @@ def _search(view: View, catalogue: Catalogue, banned: set[tuple[str, str]], rais
         found = search(view, catalogue, catalogue.phases, banned, raising=raising)
         missing = []
         for term, dtype in made(view, found):
-            node = term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions, _shapes(term.args)
-            if not target.can_say(*node):
+            node = NodeKind(
+                term.op, dict(term.attrs), opset, dtype, term.op in catalogue.definitions, _shapes(term.args)
+            )
+            if not target.can_say(node):
                 missing.append(term)
-                mistaken |= _mistaken(found.origins[term.id], target.mistake(*node))
+                mistaken |= _mistaken(found.origins[term.id], target.mistake(node))
         wanted = max((target.wanted_opset(term.op, dict(term.attrs)) for term in missing), default=0)
         if target.standard:
             wanted = max(wanted, _standardized(view, found, target))

@@ -37,6 +37,8 @@ class Index:
     def __init__(self, terms: Terms, rules: Sequence[Rule]) -> None:
         self.by_op = _grouped(tuple(rules))
         self._terms = terms
+        self._distinct = 0
+        """Of how many ops the terms were when what follows was found."""
         self._bits: dict[str, list[tuple[int, Group]]] = {}
         self._possible: dict[tuple[str, bool, int], list[Group]] = {}
 
@@ -45,6 +47,10 @@ class Index:
         op = term.op
         if op not in self.by_op:
             return []
+        if self._terms.distinct != self._distinct:
+            self._distinct = self._terms.distinct
+            self._bits.clear()
+            self._possible.clear()
         nested = op in NEUTRAL and any(a.op == op for a in term.args)
         key = op, nested, term.below
         possible = self._possible.get(key)
@@ -64,11 +70,16 @@ class Index:
         return [variant for _, variant in found]
 
     def _groups(self, op: str) -> list[tuple[int, Group]]:
-        """The groups of an op, each behind the bits of its ops below and beside the root."""
-        if op not in self._bits:
-            bits = self._terms.bits
-            self._bits[op] = [(_both(bits(g.outline.below), bits(g.outline.beside)), g) for g in self.by_op[op]]
-        return self._bits[op]
+        """The groups of an op whose ops there are, each behind the bits of those below and beside the root."""
+        found = self._bits.get(op)
+        if found is None:
+            found = self._bits[op] = []
+            for group in self.by_op[op]:
+                below = self._terms.bits(group.outline.below)
+                beside = None if below is None else self._terms.bits(group.outline.beside)
+                if below is not None and beside is not None:
+                    found.append((_both(below, beside), group))
+        return found
 
 
 def _both(below: int, beside: int) -> int:

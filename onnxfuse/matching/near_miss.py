@@ -40,7 +40,10 @@ def unmet(condition: ast.expr, bindings: Bindings) -> Reason:
 
 def is_other(condition: ast.expr) -> bool:
     """Does a condition that fails say that something else is meant, as ``not isnumber(mask)`` does of a factor?"""
-    return ast.unparse(condition).startswith("not isnumber(") and not isinstance(condition, ast.BoolOp)
+    match condition:
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=ast.Name(id="isnumber"))):
+            return True
+    return False
 
 
 def attribute(op: str, name: str, wanted: ast.expr, value: Any) -> Reason:

@@ -79,6 +79,7 @@ def search(
     scope = replace(view.context, raisable=raising, written_out=partial(outputs_of, view))
     matcher, kept = Matcher(view.terms, catalogue, scope), catalogue.target.keeps_products
     state = State.of(view, found)
+    movable = ELEMENTWISE & catalogue.definitions.keys()  # fused ops that laws take through Transposes
     for rules in strata:
         index = Index(view.terms, rules)
         if not state.has(index.by_op):
@@ -92,7 +93,7 @@ def search(
             if not _round(view, found, state, matcher, index, catalogue.order, barren, banned):
                 break
             state, last = State.of(view, found), state
-            _inherit_moved(view, found, last.alive, state.alive, ELEMENTWISE & catalogue.definitions.keys())
+            _inherit_moved(view, found, last.alive, state.alive, movable)
             if len(state.alive) > room:
                 raise _endless(found.rooted)
         if before is not None and nodes(state.alive) >= nodes(before[1].alive):
@@ -291,11 +292,11 @@ def _trace(found: Found, match: Match, users: Container[int]) -> None:
 
 
 def _inherit_moved(
-    view: View, found: Found, before: Sequence[Term], after: Sequence[Term], fused: Collection[str]
+    view: View, found: Found, before: Sequence[Term], after: Sequence[Term], movable: Collection[str]
 ) -> None:
     """A fused op that a rule made is that one still where Transposes around it have cancelled."""
     old = {t.id for t in before}
-    new = [t for t in after if t.op in fused and t.id not in old and t.id not in found.origins]
+    new = [t for t in after if t.op in movable and t.id not in old and t.id not in found.origins]
     ops = {t.op for t in new}
     behind = {(t.op, t.attrs): found.origins[t.id] for t in view.terms if t.op in ops and t.id in found.origins}
     for term in new:

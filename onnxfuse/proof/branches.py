@@ -29,7 +29,7 @@ class Branch:
 
     scope: str
     """Its path, as `Graph.path` has it."""
-    steps: tuple[tuple[str, str], ...]
+    way: tuple[tuple[str, str], ...]
     """Each node on the way, as `label` has it, and which body of it: of a call, that of its function, which has no
     name."""
     ops: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Branch:
     @property
     def called(self) -> bool:
         """Is it the body of a function that is called wherever the model runs?"""
-        return bool(self.steps) and not self.ops
+        return bool(self.way) and not self.ops
 
     def each_step(self) -> list[Branch]:
         """The branch at the steps that are proved: a number that is 0 hides a factor, and what is added to it."""
@@ -60,10 +60,10 @@ class Branch:
     def is_in(self, model: ModelProto) -> bool:
         """Has a model that was made of the branch's own the same calls on the way?  What nobody reads is left out, and
         functions may be of another opset than the graph."""
-        if all(name for _, name in self.steps):
+        if all(name for _, name in self.way):
             return True
         found = branches(model).get(self.scope)
-        return found is not None and found.steps == self.steps
+        return found is not None and found.way == self.way
 
     def name(self, value: str) -> str:
         """What a value of the branch is called in `taken`, and in `with_calls`."""
@@ -84,12 +84,12 @@ def branches(model: ModelProto) -> dict[str, Branch]:
         for node in graph.node:
             for name, body in attribute_graphs(node) if stands(node, opset) else ():
                 scope = f"{outer.scope}/{label(node)}.{name}"
-                found[scope] = Branch(scope, (*outer.steps, (label(node), name)), (*outer.ops, node.op_type))
+                found[scope] = Branch(scope, (*outer.way, (label(node), name)), (*outer.ops, node.op_type))
                 pending.append((body, found[scope]))
             function = callee(node)
             if function is not None and function_path(function) not in found:
                 scope = function_path(function)
-                found[scope] = Branch(scope, (*outer.steps, (label(node), "")), outer.ops)
+                found[scope] = Branch(scope, (*outer.way, (label(node), "")), outer.ops)
                 pending.append((function, found[scope]))
     return found
 
@@ -99,7 +99,7 @@ def taken(model: ModelProto, branch: Branch) -> ModelProto | None:
     has no such branch."""
     made, scope, opset = _labelled(model), "", opset_of(model)
     callee = callees(made)
-    for called, name in branch.steps:
+    for called, name in branch.way:
         own = _own_label(scope, called)
         known = (i for i, node in enumerate(made.graph.node) if stands(node, opset) or callee(node))
         index = next((i for i in known if label(made.graph.node[i]) == own), None)
@@ -123,17 +123,17 @@ def called_alike(original: ModelProto, fused: ModelProto, scopes: Iterable[str])
     """Those of the bodies at `scopes` that are `called`, and such as calls of them are in, outer ones first.  Left out
     are those whose first calls differ."""
     before, after = branches(original), branches(fused)
-    alike = [b for b in before.values() if b.called and b.scope in after and after[b.scope].steps == b.steps]
-    asked = [before[scope].steps for scope in scopes if scope in before]
-    return [b for b in alike if any(steps[: len(b.steps)] == b.steps for steps in asked)]
+    alike = [b for b in before.values() if b.called and b.scope in after and after[b.scope].way == b.way]
+    asked = [before[scope].way for scope in scopes if scope in before]
+    return [b for b in alike if any(way[: len(b.way)] == b.way for way in asked)]
 
 
 def with_calls(model: ModelProto, functions: Sequence[Branch]) -> ModelProto:
     """A copy of the model in which the bodies of functions stand for their first calls."""
     made = _labelled(model)
     callee = callees(made)
-    scopes = {branch.steps: branch.scope for branch in (WHOLE, *functions)}
-    first = {_own_label(scopes[branch.steps[:-1]], branch.steps[-1][0]): branch.scope for branch in functions}
+    scopes = {branch.way: branch.scope for branch in (WHOLE, *functions)}
+    first = {_own_label(scopes[branch.way[:-1]], branch.way[-1][0]): branch.scope for branch in functions}
 
     def expanded(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         for node in nodes:

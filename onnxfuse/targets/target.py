@@ -76,6 +76,26 @@ FUSING = frozenset(folder for kind in KINDS.values() if kind.functions for folde
 
 
 @dataclass(frozen=True)
+class NodeKind:
+    """What of a node decides whether a target has it."""
+
+    op: str
+    attrs: Mapping[str, Any]
+    """Those that it names."""
+    opset: int
+    """Of ai.onnx, whatever domain the op is of."""
+    dtype: int
+    defined: bool
+    """Whether it is a fused op, which must be standard where there are no function bodies."""
+    inputs: Sequence[Sequence[Any] | None] = ()
+    """Shapes, as `runtimes.features` wants them."""
+
+    @property
+    def features(self) -> frozenset[str]:
+        return runtimes.features(self.op, self.attrs, self.inputs, type_name(self.dtype))
+
+
+@dataclass(frozen=True)
 class Target:
     """For whom a file is written.  Raises UsageError where there is no such target, or nothing such to keep."""
 
@@ -169,43 +189,23 @@ class Target:
         wanted = self.wanted_opset(op, {}) if raising else 0
         return any(self.has(op, {}, at, dtype, features) for at in {opset, max(wanted, opset)})
 
-    def can_say(
-        self,
-        op: str,
-        attrs: Mapping[str, Any],
-        opset: int,
-        dtype: int,
-        defined: bool,
-        inputs: Sequence[Sequence[Any] | None] = (),
-    ) -> bool:
-        """Can a node of this op, in this element type, stand in its files?  `defined` ops are fused ones, which must be
-        standard where there are no function bodies.  `inputs` are shapes, as `runtimes.features` wants them."""
-        features = runtimes.features(op, attrs, inputs, type_name(dtype))
-        return self._says(op, attrs, opset, dtype, defined, features)
+    def can_say(self, node: NodeKind) -> bool:
+        """Can such a node stand in its files?"""
+        return self._says(node, node.features)
 
-    def _says(
-        self, op: str, attrs: Mapping[str, Any], opset: int, dtype: int, defined: bool, features: Collection[str]
-    ) -> bool:
-        if defined and self.functions:
-            return True
-        if defined:
-            return self.has(op, attrs, opset, dtype, features)
+    def _says(self, node: NodeKind, features: Collection[str]) -> bool:
+        """The same of a node that has these features alone."""
+        op, opset, dtype = node.op, node.opset, node.dtype
+        if node.defined:
+            return self.functions or self.has(op, node.attrs, opset, dtype, features)
         return op not in self.kind.expanded and not self._mistaken(op) and self.has_kernel(op, dtype, opset, features)
 
-    def mistake(
-        self,
-        op: str,
-        attrs: Mapping[str, Any],
-        opset: int,
-        dtype: int,
-        defined: bool,
-        inputs: Sequence[Sequence[Any] | None] = (),
-    ) -> str:
+    def mistake(self, node: NodeKind) -> str:
         """Why it cannot say a node that it could if every onnxruntime computed it rightly, and what a user may ask for;
-        "" where that is not the reason.  The arguments are those of `can_say`."""
-        features = runtimes.features(op, attrs, inputs, type_name(dtype))
+        "" where that is not the reason."""
+        op, features = node.op, node.features
         right = runtimes.right_from(op, features)
-        if right is None or not self._says(op, attrs, opset, dtype, defined, ()):
+        if right is None or not self._says(node, ()):
             return ""
         what = f"{op} with {runtimes.mistake(op, features)} is wrong in onnxruntime before {right}"
         if self.runtime is not None:

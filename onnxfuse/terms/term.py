@@ -165,12 +165,20 @@ class Terms:
             bit = self._bits[op] = 1 << len(self._bits) % WIDTH
         return bit
 
-    def bits(self, ops: Iterable[str]) -> int:
-        """The bits of several ops."""
+    def bits(self, ops: Iterable[str]) -> int | None:
+        """The bits of several ops; None if there is an op among them that no term is of."""
         bits, known = 0, self._bits
         for op in ops:
-            bits |= known.get(op) or self.bit(op)
+            bit = known.get(op)
+            if bit is None:
+                return None
+            bits |= bit
         return bits
+
+    @property
+    def distinct(self) -> int:
+        """Of how many ops the terms are."""
+        return len(self._bits)
 
     def symbols(self) -> set[str]:
         """The symbols in the shapes of all terms."""

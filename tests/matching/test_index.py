@@ -55,3 +55,19 @@ def test_an_operand_that_must_be_an_op_is_it_but_where_operands_commute(t: Space
     total = made("Total", "Sin(x) + z", "x, z")
     assert names(t, t.op("Add", z, t.op("Sin", x)), total) == ["Total"]
     assert names(t, t.op("Add", z, t.op("Cos", x)), total) == []
+
+
+def test_an_op_that_comes_later_is_found_then(t: Space) -> None:
+    """Most ops of the rules are not in a scope: what asks for those is not looked at, until there is a term of one."""
+    x = t.input("x", 2, 3)
+    index = Index(t.terms, [made("First", "Exp(Sin(x))", "x"), made("Second", "Exp(x)", "x")])
+
+    def found(term: Term) -> list[str]:
+        return [variant.rule.name for variant in index.candidates(term, Glance())]
+
+    assert found(t.op("Exp", x)) == ["Second"]
+    before = t.terms.distinct
+    sine = t.op("Exp", t.op("Sin", x))
+    assert t.terms.distinct == before + 1
+    assert found(sine) == ["First", "Second"]
+    assert found(t.op("Exp", x)) == ["Second"]

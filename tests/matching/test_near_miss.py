@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from onnxfuse.language.pattern import Pattern
-from onnxfuse.matching.near_miss import MISSING, attribute, listed, surplus, unmet
+from onnxfuse.matching.near_miss import MISSING, attribute, is_other, listed, surplus, unmet
 from tests.terms.normal.space import Space, b
 
 
@@ -50,3 +50,17 @@ def test_operands_beyond_those_of_the_rule(t: Space) -> None:
     square = Pattern("op", op="Mul", args=(variable, variable))
     assert surplus(square, t.op("Pow", x, t.number(3))) == "Pow exponent wants 2, saw 3"
     assert surplus(square, t.op("Mul", x, y)) == "Mul has further operands: an input, an input"
+
+
+@pytest.mark.parametrize(
+    ("condition", "other"),
+    [
+        ("not isnumber(mask)", True),
+        ("isnumber(mask)", False),
+        ("not constant(mask)", False),
+        ("not isnumber(mask) and rank(mask) == 2", False),
+        ("not (isnumber(mask) or rank(mask) == 2)", False),
+    ],
+)
+def test_what_must_be_no_number_is_something_else_where_it_is_one(condition: str, other: bool) -> None:
+    assert is_other(ast.parse(condition, mode="eval").body) is other

@@ -12,7 +12,7 @@ from onnx import TensorProto
 import onnxfuse
 from onnxfuse.errors import UsageError
 from onnxfuse.targets import runtimes
-from onnxfuse.targets.target import KINDS, Target
+from onnxfuse.targets.target import KINDS, NodeKind, Target
 
 FLOAT, DOUBLE, INT32 = (int(t) for t in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32))
 OURS, STANDARD, ORT = Target(), Target("onnx"), Target("ort")
@@ -101,10 +101,10 @@ def test_ops_of_onnxruntime_itself() -> None:
 
 
 def test_fused_ops_stand_where_functions_do_and_must_be_standard_elsewhere() -> None:
-    assert OURS.can_say("SkipLayerNormalization", {}, 17, FLOAT, defined=True)
-    assert not STANDARD.can_say("SkipLayerNormalization", {}, 17, FLOAT, defined=True)
-    assert STANDARD.can_say("LayerNormalization", {}, 17, FLOAT, defined=True)
-    assert not STANDARD.can_say("LayerNormalization", {}, 16, FLOAT, defined=True)
+    assert OURS.can_say(NodeKind("SkipLayerNormalization", {}, 17, FLOAT, defined=True))
+    assert not STANDARD.can_say(NodeKind("SkipLayerNormalization", {}, 17, FLOAT, defined=True))
+    assert STANDARD.can_say(NodeKind("LayerNormalization", {}, 17, FLOAT, defined=True))
+    assert not STANDARD.can_say(NodeKind("LayerNormalization", {}, 16, FLOAT, defined=True))
 
 
 def test_the_opset_is_raised_for_what_is_worth_it() -> None:
@@ -126,8 +126,8 @@ def test_quantizers_take_ops_for_those_of_com_microsoft_by_their_name(keep: Any)
     assert plain.wanted_opset("Attention", {}) == 23
     assert kept.wanted_opset("Attention", {}) == 0
     cuda = Target("ort", "cuda", keep_products=keep)
-    assert not cuda.can_say("com.microsoft.EmbedLayerNormalization", {}, 17, FLOAT, defined=False)
-    assert cuda.can_say("com.microsoft.MultiHeadAttention", {}, 17, FLOAT, defined=False)
+    assert not cuda.can_say(NodeKind("com.microsoft.EmbedLayerNormalization", {}, 17, FLOAT, defined=False))
+    assert cuda.can_say(NodeKind("com.microsoft.MultiHeadAttention", {}, 17, FLOAT, defined=False))
     assert Target(keep_products=keep).has("Attention", {}, 23, FLOAT), "in a function body, whose name is another"
 
 

@@ -361,19 +361,19 @@ HOOK __ubsan_handle_type_mismatch_v1(TypeMismatch *data, uintptr_t address) {
   fail(data->where.site(), "misaligned access: %zu bytes past a multiple of %u", size_t(address % alignment),
        alignment);
 }
-HOOK __ubsan_handle_out_of_bounds(SourceLocation *where, uintptr_t index) {
+HOOK __ubsan_handle_out_of_bounds_abort(SourceLocation *where, uintptr_t index) {
   fail(where->site(), "index %td is outside the array", ptrdiff_t(index));
 }
-HOOK __ubsan_handle_divrem_overflow(SourceLocation *where, uintptr_t, uintptr_t) {
+HOOK __ubsan_handle_divrem_overflow_abort(SourceLocation *where, uintptr_t, uintptr_t) {
   fail(where->site(), "integer division by zero");
 }
-#define OVERFLOW(name, sign)                                                       \
-  HOOK __ubsan_handle_##name##_overflow(SourceLocation *where, uintptr_t, uintptr_t) { \
-    fail(where->site(), "overflow of a signed integer in " sign);                  \
+#define OVERFLOW(name, sign)                                                             \
+  HOOK __ubsan_handle_##name##_overflow_abort(SourceLocation *where, uintptr_t, uintptr_t) { \
+    fail(where->site(), "overflow of a signed integer in " sign);                        \
   }
 OVERFLOW(add, "+")
 OVERFLOW(sub, "-")
 OVERFLOW(mul, "*")
-HOOK __ubsan_handle_negate_overflow(SourceLocation *where, uintptr_t) {
+HOOK __ubsan_handle_negate_overflow_abort(SourceLocation *where, uintptr_t) {
   fail(where->site(), "overflow of a signed integer in unary -");
 }
