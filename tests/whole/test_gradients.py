@@ -202,6 +202,26 @@ CHAINS["guarded attention"] = (
     ["Attention", "AttentionGrad"],
 )
 
+CHAINS["grouped heads"] = (
+    HEAD
+    + """(float[2,4,8,5] dy, float[2,4,8,5] q0, float[2,8,10] k0, float[2,8,10] v0)
+ => (float[2,4,8,5] y, float[2,4,8,5] dq, float[2,2,8,5] dk, float[2,2,8,5] dv)
+<int64[4] split = {2, 8, 2, 5}, int64[5] apart = {2, 2, 1, 8, 5}, int64[5] all = {2, 2, 2, 8, 5}, float c = {0.5},
+ int64[4] whole = {2, 4, 8, 5}, int64[4] few = {2, 2, 8, 5}, int64[1] last = {-1}, int64[1] group = {2}>
+{
+ q = Sin(q0) ks = Reshape(k0, split) kg = Transpose<perm = [0, 2, 1, 3]>(ks) k5 = Reshape(kg, apart)
+ ke = Expand(k5, all) k = Reshape(ke, whole) vs = Reshape(v0, split) vg = Transpose<perm = [0, 2, 1, 3]>(vs)
+ v5 = Reshape(vg, apart) ve = Expand(v5, all) v = Reshape(ve, whole) kt = Transpose<perm = [0, 1, 3, 2]>(k)
+ qk = MatMul(q, kt) s = Mul(qk, c) p = Softmax(s) y = MatMul(p, v) pt = Transpose<perm = [0, 1, 3, 2]>(p)
+ dvh = MatMul(pt, dy) vt = Transpose<perm = [0, 1, 3, 2]>(v) dp = MatMul(dy, vt) w = Mul(dp, p)
+ r = ReduceSum<keepdims = 1>(w, last) pr = Mul(p, r) dz = Sub(w, pr) ds = Mul(dz, c) dq = MatMul(ds, k)
+ qt = Transpose<perm = [0, 1, 3, 2]>(q) dkt = MatMul(qt, ds) dkh = Transpose<perm = [0, 1, 3, 2]>(dkt)
+ dk5 = Reshape(dkh, all) dks = ReduceSum<keepdims = 1>(dk5, group) dk = Reshape(dks, few)
+ dv5 = Reshape(dvh, all) dvs = ReduceSum<keepdims = 1>(dv5, group) dv = Reshape(dvs, few)
+}""",
+    ["Attention", "AttentionGrad", "Reshape", "Reshape", "Sin", "Transpose", "Transpose"],
+)
+
 
 @pytest.mark.parametrize("case", CHAINS)
 def test_layers_have_no_views_around_their_gradients(case: str) -> None:
