@@ -152,8 +152,8 @@ class Tape:
     def _holds(self, test: ast.expr, names: Mapping[str, ast.expr]) -> bool:
         """Is a condition over literals true?"""
         match test:
-            case ast.BoolOp(op=op, values=values):
-                return (all if isinstance(op, ast.And) else any)(self._holds(value, names) for value in values)
+            case ast.BoolOp(op=both, values=values):
+                return (all if isinstance(both, ast.And) else any)(self._holds(value, names) for value in values)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return not self._holds(operand, names)
         test = substituted(test, names)

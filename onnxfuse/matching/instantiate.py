@@ -91,7 +91,7 @@ def conclude(
         raise RefusedError(line, lambda: f"there is nothing to compute in {root.shape}")
     if root.shape is not None and emitted.shape is not None and not same_shape(root.shape, emitted.shape):
         raise RefusedError(line, lambda: f"the shape would change from {root.shape} to {emitted.shape}")
-    if any(_depends(emitted, old) for old in exposed):
+    if _circular(exposed | {root: emitted} if exposed else {}, root):
         raise RefusedError(line, lambda: "the op would depend on an output of its own")
     if (root.dtype in REAL) != (emitted.dtype in REAL):
         raise RefusedError(line, lambda: "the element type would change")
@@ -117,6 +117,22 @@ def _fits(emitted: Term, root: Term, env: Bindings) -> bool:
 
 def _worst(terms: Mapping[int, Term]) -> int:
     return max((misfit(term) for term in terms.values() if term.constant and term.dtype in REAL), default=0)
+
+
+def _circular(replaced: dict[Term, Term], root: Term) -> bool:
+    """Would what replaces a term be computed from that, by way of others that are replaced?  Nothing else replaced
+    depends on the root, which is looked at where it is emitted."""
+    below = {old: [t for t in replaced if t is not root and _depends(new, t)] for old, new in replaced.items()}
+    for start in replaced:
+        stack, seen = list(below[start]), set[int]()
+        while stack:
+            term = stack.pop()
+            if term is start:
+                return True
+            if term.id not in seen:
+                seen.add(term.id)
+                stack += below[term]
+    return False
 
 
 def _depends(term: Term, other: Term) -> bool:
@@ -166,13 +182,19 @@ def _output(scope: Scope, whole: Term, index: int, old: Term) -> Term:
 
 
 def _emit(rule: Rule, scope: Scope, root_name: str) -> tuple[Term, dict[Term, Term]]:
-    """What replaces the root, which may be any of an op's outputs, and the other outputs that replace something."""
+    """What replaces the root, which may be any of an op's outputs, and what replaces other terms: outputs of an op that
+    have their names, and what is computed under their names."""
     exposed: dict[Term, Term] = {}
     result = scope.like
     for statement in rule.emit:
-        result = scope.term(scope.value(statement.value))
+        value = scope.term(scope.value(statement.value))
         names = targets(statement)
-        root = next((i for i, name in enumerate(names) if name == root_name), 0)
+        old = scope.bindings.get(names[0]) if len(names) == 1 and names[0] != root_name else None
+        if isinstance(old, Term):
+            exposed[old] = scope.bindings[names[0]] = value
+            continue
+        result = value
+        root, before = next((i for i, name in enumerate(names) if name == root_name), 0), set(scope.bindings)
         if root or any(isinstance(scope.bindings.get(name), Term) for name in names[1:]):
             first = whole = result
             while is_reshape(whole):
@@ -186,4 +208,14 @@ def _emit(rule: Rule, scope: Scope, root_name: str) -> tuple[Term, dict[Term, Te
                     else:
                         result = output
         scope.bindings[names[root]] = result
+        if not any(name in before for name in names if name != "_") and len(names) > 1 and root_name not in names:
+            _name_outputs(scope, result, names)
     return result, exposed
+
+
+def _name_outputs(scope: Scope, whole: Term, names: Sequence[str]) -> None:
+    """The outputs of an op, for the equations behind it."""
+    inferred = infer(scope.terms, whole.op, list(whole.args), dict(whole.attrs), len(names))
+    for i, (name, (shape, dtype)) in enumerate(zip(names, inferred, strict=True)):
+        if name != "_":
+            scope.bindings[name] = scope.terms.raw("Output", [whole], (("index", i),), shape=shape, dtype=dtype)

@@ -218,7 +218,7 @@ def _substitute(view: View, found: Found, chosen: Sequence[Candidate], state: St
         elif name in found.stale or not (_current(term, alive, kept) or name in found.touched):
             found.stale.add(name)
         else:
-            if term.id not in alive and is_reshape(term) and term.args[0].id in replacement:
+            if term.id not in alive and _held(term).id in replacement:
                 found.touched.add(name)  # its own node computes what is gone
             try:
                 found.current[name] = _resolve(view, found, term, replacement, done, first)
@@ -254,6 +254,12 @@ def _current(term: Term, alive: Container[int], kept: bool) -> bool:
     if term.id in alive or whole.id in alive or (kept and sums_product(whole, alive)):
         return True
     return whole.op == "Mul" and all(arg.id in alive or is_number(arg) for arg in whole.args)
+
+
+def _held(term: Term) -> Term:
+    """What a value holds in another shape or scaled by a number, if it does: others have the number outside."""
+    tensors = [a for a in term.args if not is_number(a)]
+    return tensors[0] if is_reshape(term) or (term.op == "Mul" and len(tensors) == 1) else term
 
 
 def _values_above(term: int, names: Mapping[int, list[str]], users: Mapping[int, list[Term]]) -> set[str]:

@@ -31,8 +31,8 @@ def weigh(
 
     `built` are the terms that matches of this round make, with the root that is the first to ask for each: what several
     share, such as the angles of a rotation, is counted once."""
-    cover = {t.id: t for t in match.cover}
     exposed = {t.id for t in match.exposed}
+    cover = {t.id: t for t in (*match.cover, *_with_exposed(match, users, needed))}
     kept: set[int] = set()
     for i in sorted(cover, reverse=True):
         term = cover[i]
@@ -56,7 +56,23 @@ def weigh(
     if saved == 0 and any(t.id in match.matched for t in new):
         saved = -1  # what is summed in another order rounds in another way: for a gain alone
     dying = frozenset(t.id for t in dead if t is not match.root and t.id not in exposed)
-    return Candidate(match, saved, tuple(cover[i] for i in kept), dying)
+    return Candidate(match, saved, tuple(t for t in match.cover if t.id in kept), dying)
+
+
+def _with_exposed(match: Match, users: Mapping[int, Sequence[Term]], needed: Collection[int]) -> list[Term]:
+    """What a match replaces besides its root, though its pattern did not find it (the gradients of a scale and a shift
+    beside that of what was normalised), and what is computed for nothing else."""
+    found = {t.id for t in match.cover}
+    used = match.matched.union(a.id for t in match.made(users) for a in t.args)
+    above = dict[int, Term]()
+    stack = [t for t in match.exposed if t.id not in found and (t.id in users or t.id in needed)]
+    while stack:
+        term = stack.pop()
+        if term.id not in found and term.id not in above:
+            above[term.id] = term
+            inside = above.keys() | found
+            stack += [a for a in term.args if a.id not in used and all(u.id in inside for u in users.get(a.id, ()))]
+    return [above[i] for i in sorted(above)]
 
 
 def _cut_otherwise(

@@ -14,7 +14,8 @@ from onnx import TensorProto
 from onnxfuse.model.dims import Dim, Sym, broadcast, exact, maximum, product, viewed
 from onnxfuse.model.op_traits import BOOLEAN, BROADCAST, LIKE_FIRST
 
-from . import infer_layers as infer_layers  # whose rules belong to the table, as do the next
+from . import infer_gradients as infer_gradients  # whose rules belong to the table, as do the next
+from . import infer_layers as infer_layers
 from . import infer_quantized as infer_quantized
 from .infer_table import BOOL, FLOAT, INT64, RULES, Inferred, normal_axis, rule, unknown_rank
 from .shape_values import difference, slice_bounds, slice_length

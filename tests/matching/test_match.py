@@ -100,3 +100,19 @@ def test_inputs_before_a_star_are_matched_in_their_places() -> None:
     assert ops(fused_by(text.format("s, c, c"), first)) == ["Tan", "Concat"]
     assert "Tan" not in ops(fused_by(text.format("c, s, c"), first))
     assert "Tan" not in ops(fused_by(text.format("s, c, s"), first))
+
+
+PAIR = (
+    "Pair(x, g)\nmatch: y = Sin(x) * g\nlet: z = Cos(x)\nwhere: isvalue(z)\n"
+    "emit:\n    z = Abs(x){}\n    y = Tanh(x) * g\n"
+)
+CHAIN = "g (float[4] x) => (float[4] y, float[4] z) { z = Cos(x)\n g = Exp(z)\n s = Sin(x)\n y = Mul(s, g) }"
+
+
+def test_an_equation_of_emit_stands_for_what_let_names() -> None:
+    """What is emitted may be computed from what it replaces besides, as a gradient is from what attention gives."""
+    assert sorted(ops(fused_by(CHAIN, rule(PAIR.format(""))))) == ["Abs", "Exp", "Mul", "Tanh"]
+
+
+def test_what_would_be_computed_from_itself_is_refused() -> None:
+    assert sorted(ops(fused_by(CHAIN, rule(PAIR.format(" * g"))))) == ["Cos", "Exp", "Mul", "Sin"]

@@ -50,3 +50,15 @@ def test_what_a_kernel_computes_is_not_computed_again_for_nothing(body: str) -> 
     assert both == [first, body.split()[5].partition("(")[0]]
     (alone,) = ops(fused_by(types.format("", body), *load().rules))
     assert {first, alone} == {"Softmax", "LogSoftmax"}
+
+
+def test_what_is_computed_for_a_further_output_alone_is_saved_as_well() -> None:
+    """Beside the gradient of what was normalised, that of a scale is a product and a sum: the rule of both wins."""
+    both = rule(
+        "Both(x)\nmatch: y = Sin(x)\nlet: z = Abs(Cos(x))\nwhere: isvalue(z)\nemit: y, z = Both(x)\n"
+        "meaning:\n    y = Sin(x)\n    z = Abs(Cos(x))\n    y, z = y, z\n"
+    )
+    other = rule("Other(x)\nmatch: z = Abs(Cos(x))\nemit: z = Other(x)\n")
+    text = "g (float[4] x) => (float[4] y, float[4] z{}) {{ y = Sin(x)\n c = Cos(x)\n z = Abs(c) }}"
+    assert ops(fused_by(text.format(""), both, other)) == ["Both"]
+    assert sorted(ops(fused_by(text.format(", float[4] c"), both, other))) == ["Both", "Cos"]

@@ -103,6 +103,21 @@ def _largest_score(a: Applied) -> Term | None:
     return make(a.terms, "Reshape", [inner], {}, shape if a.attrs.get("keepdims", 1) else a.shape, a.dtype)
 
 
+@law("ReduceSum", "ReduceSum(merge(x), axes=(0,)) = Reshape(ReduceSum(x, axes=(0, 1)), (1, 4, 4))")
+def _of_summed_rows(a: Applied) -> Term | None:
+    """Axes that were merged into one over which is summed, as those of a linear layer's rows are for its bias."""
+    axes, x = _axes(a), a.args[0]
+    blocks = merged_blocks(x) if axes is not None and a.real else None
+    if axes is None or blocks is None or x.rank is None or x.args[0].rank is None:
+        return None
+    first, *others = blocks
+    if first[1] - first[0] == 1 or -x.rank not in axes or any(i1 - i0 != 1 for i0, i1, _, _ in others):
+        return None
+    each = (*range(first[1]), *(i0 for i0, _, j, _ in others if j - x.rank in axes))
+    inner = make(a.terms, "ReduceSum", [x.args[0]], {"axes": each, "keepdims": 1})
+    return _kept(a, reshape(a.terms, inner, tuple(1 if j - x.rank in axes else d for j, d in enumerate(x.shape or ()))))
+
+
 @law(REDUCTIONS, "f(x, axes=(3,), keepdims=0) = squeeze(f(x, axes=(-1,)))")
 def _axes_from_the_end(a: Applied) -> Term | None:
     axes, x = _axes(a), a.args[0]

@@ -259,6 +259,9 @@ def repeat(terms: Terms, x: Term, axis: int, n: Dim) -> Term:
     if n == 1:
         return x
     shape = None if x.shape is None else (*x.shape[:axis], x.shape[axis] * n, *x.shape[axis + 1 :])
+    merged = next((i1 for i0, i1, j, _ in merged_blocks(x) or () if j == axis and i1 - i0 > 1), 0)
+    if merged and shape is not None:  # batches and heads as one axis, each of which is repeated: heads are
+        return reshape(terms, repeat(terms, x.args[0], merged - 1, n), shape)
     return terms.raw("Repeat", [x], (("axis", axis), ("n", n)), shape=shape, dtype=x.dtype)
 
 
