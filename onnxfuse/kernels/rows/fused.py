@@ -151,17 +151,15 @@ def rows(
     found = places(row, ROWS, nodes, values)
     wanted = {k: (values[name], found.get(name)) for k, name in enumerate(outputs) if name}
     types = tuple(TensorType(value.dtype, value.shape) for value, _ in wanted.values())
-    if not row.rows * row.columns:
-        if any(value.size for value, _ in wanted.values()):
-            raise KernelError(f"{row.rows} rows of {row.columns} elements are nothing to reduce")
-        return types, []
-    return types, [_loop(row, list(inputs.values()), wanted)]
+    filled = {k: (value, place) for k, (value, place) in wanted.items() if value.size}
+    return types, [_loop(row, list(inputs.values()), filled)] if filled else []
 
 
 def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tuple[Value, Index | None]]) -> RowLoop:
-    """The launch for some outputs, each with the place of its elements."""
+    """The launch for some outputs that are not empty, each with the place of its elements."""
     assert row.given is not None
-    read = row.given.at(coordinates(row.place, row.given.shape))
+    empty = not row.columns  # nothing is read then, and the sum of nothing is a result all the same
+    read = row.scalars.literal(0.0, FLOAT) if empty else row.given.at(coordinates(row.place, row.given.shape))
     each, once = list[Stored](), list[Stored]()
     for k, (value, place) in outputs.items():
         if place is None or value.size not in (row.rows, row.rows * row.columns):

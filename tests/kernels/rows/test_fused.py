@@ -167,5 +167,17 @@ def test_empty_rows_are_no_launch() -> None:
     body = function(f"(x0) => (y0, y1) {{ {LAST} y0 = ReduceSum<keepdims = 0>(x0, a) e = Exp(y0) y1 = Neg(e) }}")
     found, launches = rows(list(body.node), {"x0": TensorType(np.dtype(np.float32), (0, 5, 7))}, ["y0", "y1"])
     assert ([each.shape for each in found], launches) == ([(0, 5), (0, 5)], [])
-    with pytest.raises(KernelError, match="15 rows of 0 elements are nothing to reduce"):
-        rows(list(body.node), {"x0": TensorType(np.dtype(np.float32), (3, 5, 0))}, ["y0", "y1"])
+
+
+@pytest.mark.parametrize(
+    ("op", "wanted"), [("ReduceSum", 0), ("ReduceMean", np.nan), ("ReduceMax", -np.inf), ("ReduceMin", np.inf)]
+)
+def test_what_is_reduced_of_nothing_is_a_result(op: str, wanted: float) -> None:
+    """And the elements beside it are none."""
+    body = function(f"(x0, x1) => (y0, y1) {{ {LAST} e = Exp(x0) r = {op}(e, a) y0 = Add(r, x1) y1 = Mul(e, r) }}")
+    x, one = np.empty((3, 5, 0), np.float32), np.ones((3, 5, 1), np.float32)
+    made = kernel(body, ["float32"] * 2, ["float32"] * 2)({})
+    results = [np.zeros(t.shape, t.dtype) for t in made.outputs([TensorType(a.dtype, a.shape) for a in (x, one)])]
+    made.launch(Emulated(), [x, one], results)
+    np.testing.assert_array_equal(results[0], np.full((3, 5, 1), 1 + wanted, np.float32))
+    assert results[1].shape == (3, 5, 0)
