@@ -46,7 +46,7 @@ WITH_OTHERS = {
 """Where modules are tested that have no file of their own, and why there."""
 
 DATA = set(
-    """fusing.build fusing.fused kernels.device.kernel kernels.device.types language.context proof.claim
+    """fusing.fused kernels.device.kernel kernels.device.types language.context proof.claim
     targets.contrib""".split()
 )
 """Modules without logic: constants, plain dataclasses, a Protocol."""

@@ -25,7 +25,7 @@ from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, 
 from onnxfuse.terms.term import Term
 
 from .groups import Group, Groups
-from .match import PLACE, match
+from .match import match
 from .partition import partition, separated
 from .products import together
 from .reading import read
@@ -260,9 +260,10 @@ class _Scoped:
 
     def _miss(self, group: Group, reason: str, saved: int) -> NearMiss:
         node = group.launches[0].node
-        scope = f"{self.graph.path}{self.modules.of([node])}"
+        told = self._named([launch.node for launch in group.launches])[:1] or self._around(node)
+        scope = f"{self.graph.path}{self.modules.of(told)}"
         code = stack_traces.place(stack_traces.frames(node))
-        return NearMiss(REGION, f"{PLACE}:1", scope, node.name or node.output[0], reason, saved, code)
+        return NearMiss(REGION, "", scope, node.name or node.output[0], reason, saved, code)
 
 
 def _said(launch: Launch) -> Sequence[str]:

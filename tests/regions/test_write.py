@@ -76,11 +76,16 @@ def test_what_is_banned_is_not_made() -> None:
 
 
 def test_near_misses_say_what_kept_two_apart() -> None:
-    text = "g (float[N,1,8] x, float[M,8] z) => (float[N,1,8] a, float[N,M,8] y) { a = Abs(x) y = Add(a, z) }"
+    text = "g (float[N,8] x, int64[M] i) => (float[N,8] a, float[M,8] y) { a = Abs(x) y = Gather(a, i) }"
     _, found = made(text)
     assert [(miss.rule, miss.node, miss.reason) for miss in found.near_misses] == [
         ("Region", "y", "not with Abs before it: they write numbers of elements that are not proved equal")
     ]
+
+
+def test_that_one_has_more_elements_than_the_other_is_no_near_miss() -> None:
+    text = "g (float[N,1,8] x, float[M,8] z) => (float[N,1,8] a, float[N,M,8] y) { a = Abs(x) y = Add(a, z) }"
+    assert not made(text)[1].near_misses
 
 
 def test_what_a_product_lies_between_is_no_near_miss() -> None:
