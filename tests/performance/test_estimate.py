@@ -279,3 +279,12 @@ def test_the_command_writes_estimates_as_json(capsys: pytest.CaptureFixture[str]
 def test_mistakes_on_the_command_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(MODELS / "bert.dynamo.onnx"), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_region_that_reads_no_real_number_has_a_time() -> None:
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node("Cast", ["n"], ["y"], to=TensorProto.INT32)]
+    ends = [value("x", TensorProto.INT64, [64, 64])], [value("y", TensorProto.INT32, [64, 64])]
+    found = only(helper.make_model(helper.make_graph(nodes, "g", *ends), opset_imports=[helper.make_opsetid("", 20)]))
+    assert (found.source, found.launches) == ("pointwise", 1)
+    assert found.seconds is not None

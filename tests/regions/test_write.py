@@ -100,3 +100,14 @@ def test_equal_regions_call_one_function() -> None:
     first, second = of_model(found.model)
     assert first.op_type == second.op_type
     assert len(found.model.functions) == 1
+
+
+def test_the_type_of_what_an_op_that_onnx_does_not_know_gives_is_declared() -> None:
+    """Behind a region nothing else tells it, and its kernel is generated for it."""
+    text = """<ir_version: 8, opset_import: ["": 20, "com.microsoft": 1]>
+        g (float[N,8] x) => (float[N,8] y) { a = com.microsoft.QuickGelu<alpha = 1.5>(x) b = Sin(a) y = Neg(b) }"""
+    found = regions(Lifted.of(onnx.parser.parse_model(text), None, load()), Asked()).model
+    assert calls(found) == ["QuickGelu", "Region"]
+    (told,) = found.graph.value_info
+    assert (told.name, told.type.tensor_type.elem_type) == ("a", onnx.TensorProto.FLOAT)
+    assert not told.type.tensor_type.HasField("shape")
