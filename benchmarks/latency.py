@@ -31,6 +31,7 @@ import onnxfuse
 from benchmarks import floor, scale
 from onnxfuse.cli.commands.optimize import optimize
 from onnxfuse.errors import OnnxfuseError
+from onnxfuse.fusing.build import LEVEL
 from onnxfuse.model import files
 from onnxfuse.performance import interleaved
 from onnxfuse.performance.interleaved import Ratio
@@ -48,7 +49,7 @@ QUIET = 0.02
 """A control that is farther from 1 than this says that the machine is too noisy."""
 
 TARGETS = next(list(kind.choices) for p in optimize.params if isinstance(kind := p.type, click.Choice))
-REGIONS = "onnxfuse-O2"
+RULES = "onnxfuse-O1"
 PEERS = [tool for tool in scale.TOOLS if tool != "onnxfuse"]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -144,7 +145,7 @@ def makers(settings: Settings) -> dict[str, Callable[[Path, Path], None]]:
         def make(source: Path, output: Path) -> None:
             # The proof runs at sizes of its own: large ones would only take longer.
             name, _, level = target.partition("-O")
-            onnxfuse.optimize(source, output, target=name, level=int(level or 1))  # type: ignore[arg-type]
+            onnxfuse.optimize(source, output, target=name, level=int(level or LEVEL))  # type: ignore[arg-type]
 
         return make
 
@@ -323,9 +324,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--target",
         nargs="+",
-        choices=(*TARGETS, REGIONS),
+        choices=(*TARGETS, RULES),
         default=["onnxfuse"],
-        help=f"default: onnxfuse; {REGIONS} is the same with regions",
+        help=f"default: onnxfuse; {RULES} is the same without regions",
     )
     parser.add_argument("--against", nargs="+", choices=PEERS, default=[], help="other tools to measure too")
     parser.add_argument("--peers-python", type=Path, default=Path(sys.executable), help="the Python those are in")

@@ -1,7 +1,7 @@
 """Launches and bytes of models as exported and as onnxfuse writes them, beside those of torch.compile.
 
     python -m benchmarks.launches models/ --jobs 2
-    python -m benchmarks.launches FOLDER --level 2 --record after.json
+    python -m benchmarks.launches FOLDER --level 1 --record before.json
 
 A launch is what a report counts as one (`onnxfuse.performance.roofline.launched`): views, constants and arithmetic of
 shapes are none, a fused node is one.  Bytes are those of activations, read and written once by each launch, at the
@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 import onnx
 
-from onnxfuse.fusing.build import Build
+from onnxfuse.fusing.build import LEVEL, Build
 from onnxfuse.fusing.fuse import lower
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.performance.sizes import Sizes
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.launches", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("places", nargs="+", type=Path, help="models, and folders of models")
-    parser.add_argument("--level", type=int, default=1, choices=range(3), help="-O0 to -O2")
+    parser.add_argument("--level", type=int, default=LEVEL, choices=range(3), help="-O0 to -O2")
     parser.add_argument("--record", type=Path, help="write the counts to this JSON file")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="processes")
     given = parser.parse_args(argv)

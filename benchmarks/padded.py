@@ -1,7 +1,7 @@
 """Fused models beside their originals where nobody looks: a sample that is all padding, and sizes that nobody named.
 
     python -m benchmarks.padded models --target ort
-    python -m benchmarks.padded models --level 2
+    python -m benchmarks.padded models --level 1
 
 Each model of a folder is optimized without a proof, so that it is the rules that are judged.  Then original and fused
 model run on the proof's usual and unusual inputs at five sizes that the proof does not take.  Where they differ by more
@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 
 import onnxfuse
-from onnxfuse.language.catalogue import LEVEL
+from onnxfuse.fusing.build import LEVEL
 from onnxfuse.proof import float64, input_shapes, numerics
 from onnxfuse.proof.bfloat16 import emulated
 from onnxfuse.proof.input_values import Case, unusual_case, usual_case

@@ -27,6 +27,7 @@ from onnx import ModelProto
 from onnxfuse import pipeline
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fusing.build import Build
+from onnxfuse.language.catalogue import RULES
 from onnxfuse.model import files
 from onnxfuse.model.graph import DOMAIN, family_of
 from onnxfuse.model.walk import nodes
@@ -71,7 +72,7 @@ def measured(path: Path, precision: Precision, build: Build) -> Row:
     name = path.stem
     try:
         model = files.read(path, weights=True)
-        own = Build(build.target, build.opset, base_dir=path.parent)
+        own = Build(build.target, build.opset, base_dir=path.parent, level=RULES)  # what is converted has no regions
         plain = pipeline.optimize(model, own, Experiment(timeout=SECONDS))
         done = pipeline.optimize(model, own, Experiment(timeout=SECONDS), precision=precision)
     except OnnxfuseError as error:

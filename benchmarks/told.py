@@ -27,6 +27,7 @@ from onnxfuse.cli.commands.many import Workers, outcomes
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fusing.build import Build
 from onnxfuse.model import files
+from onnxfuse.reporting.records import REGION
 from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.system.isolation import Tell
 
@@ -43,7 +44,7 @@ class Told:
     with_code: int
     """Fused nodes that point at a line of the program."""
     places: Counter[tuple[str, str]]
-    """Rule and module of each fusion."""
+    """Rule and module of each fusion; regions take in what each exporter writes around them."""
     modules: frozenset[str]
     """Paths of all modules that its nodes stand in."""
 
@@ -56,7 +57,7 @@ def told(path: Path, _: Tell | None = None) -> Told:
     report_text.print_report(Console(file=text, width=10_000, highlight=False, markup=False), found, verbose=False)
     # A name may have one; a figure stands between blanks.
     unknown = len(re.findall(r"(?<=\s)(?:\?|>\d[^\s]*)(?=\s)", text.getvalue()))
-    places = Counter((fusion.rule, fusion.scope) for fusion in found.fusions)
+    places = Counter((fusion.kind, fusion.scope) for fusion in found.fusions if fusion.kind != REGION)
     return Told(unknown, len(found.fusions), sum(bool(fusion.code) for fusion in found.fusions), places, modules(model))
 
 

@@ -67,7 +67,7 @@ def optimize(
     card: str | None = None,
     base_dir: Path | None = None,
     fold_limit: int = 1_000_000,
-    level: Literal[0, 1, 2, 3] = 1,
+    level: Literal[0, 1, 2, 3] = 2,
     nodes: bool = False,
     precision: Literal["fp16", "bf16", "mixed"] | None = None,
     io_precision: Literal["keep", "half"] = "keep",
@@ -104,7 +104,7 @@ def optimize(
         base_dir: Where external data lies; None is the folder of `model`, if that is a file.
         fold_limit: What is computed from constants alone is stored, as long as the file grows by no more bytes.
         level: 0 folds alone; 1 fuses what rules name; 2 also makes regions of what no rule names, for "onnxfuse" (not
-            with a `precision`); 3 is 2 with a `card`.
+            with a `precision`, and not beside rules that are selected); 3 is 2 with a `card`.
         nodes: Tell of every node, too, before and after: what it takes, what it reads, what stands for it.  A page
             (onnxfuse.reporting.html.page) is made of such a report.
         precision: Convert what was fused to float16 or bfloat16, and compare it with the original; "mixed" is float16
@@ -169,7 +169,7 @@ def report(
     shapes: Mapping[str, Sequence[int]] | None = None,
     card: str | None = None,
     base_dir: Path | None = None,
-    level: Literal[0, 1, 2, 3] = 1,
+    level: Literal[0, 1, 2, 3] = 2,
     nodes: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -224,15 +224,19 @@ def check(
     from onnxfuse.reporting import code_lines, requirements
 
     expectations = [requirements.parse(text) for text in expect]
-    lookup.check_rules([expected.name for expected in expectations], options.get("rules", ()), or_ops=True)
-    before = remembered.read(Path(baseline)) if baseline is not None else None
+    lookup.check_rules(
+        [expected.name for expected in expectations], options.get("rules", ()), or_ops=True, regions=True
+    )
+    place = Path(baseline) if baseline is not None else None
+    before = remembered.read(place) if place is not None else None
     if before is not None and sources.path_of(model) is None:
         raise UsageError("a baseline knows models by file name: give the model as a file")
     source = sources.opened(model, weights=False)
     found = report(source.proto, **{"base_dir": source.folder} | options)
     found.model = source.name
     findings = requirements.disappointed(found, expectations)
-    if before is not None:
+    if place is not None and before is not None:
+        before.refuse(place, found.level)
         by = before.written_by(__version__)
         findings += requirements.lost(found, before.models.get(Path(found.model).name), by)
     return code_lines.located(findings, source.proto)

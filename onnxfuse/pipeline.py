@@ -17,9 +17,9 @@ from .fusing.build import Build
 from .fusing.fuse import fuse, lower, uncollected
 from .fusing.fused import Banned, Fused, Progress
 from .fusing.source import Source
-from .language.catalogue import LEVEL, Catalogue
+from .language.catalogue import MEASURED, RULES, Catalogue
 from .lifting.lifted import Lifted
-from .model.graph import count_nodes, opset_of
+from .model.graph import DOMAIN, REGION, count_nodes, family, opset_of
 from .proof.claim import Claim, Experiment
 from .reporting.records import LeftOut, Placement, Report, Runs, Validation
 from .reporting.tell import fusion, fusions, worth_telling
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from .precision.wanted import Precision
 
 # What measures, estimates or proves, and kernels, are imported where they are asked for: most commands ask for less.
-MEASURED = 3
-"""The level that asks for a card."""
 ALL, USUAL = Build(), Experiment()
 """All rules for the default target; the proof as it is unless something else is wanted."""
 
@@ -129,12 +127,13 @@ def _refuse_uncompiled(experiment: Experiment) -> None:
 
 
 def _levelled(build: Build, card: Card | None, precision: Precision | None) -> Build:
-    """The build at the level that it can have: bodies of regions are written for the precision of the model.
+    """The build at the level that it can have: what is to be converted has no regions, whose bodies are written for the
+    precision that the model has.
 
     Raises UsageError for -O3 without a card."""
     if build.level == MEASURED and card is None:
         raise UsageError("-O3 leaves out what is predicted to be slower on a GPU: name one with --card, or take -O2")
-    return build if precision is None else replace(build, level=min(build.level, LEVEL))
+    return build if precision is None else replace(build, level=min(build.level, RULES))
 
 
 def _refuse_unserved(precision: Precision, target: Target) -> None:
@@ -237,7 +236,7 @@ def report(
     given, model = model, _written_out(model, precision)
     source, fused = lower(model, build.catalogue, base_dir=build.base_dir, why=why, progress=progress)
     if not measured:
-        return _found(fused, build.target, at.known if at else {}, seconds=time.perf_counter() - started)
+        return _found(fused, build, at.known if at else {}, seconds=time.perf_counter() - started)
     at = at or _assumed(given, source, fused)
     converted = None
     if precision is not None:
@@ -250,10 +249,11 @@ def report(
     return result
 
 
-def _found(fused: Fused, target: Target, known: Mapping[str, int], *, seconds: float) -> Report:
+def _found(fused: Fused, build: Build, known: Mapping[str, int], *, seconds: float) -> Report:
     """What was fused, and nearly was."""
-    sites = [site for site in fused.sites if worth_telling(site)]
-    result = Report("", target=target.name, provider=target.provider, unread=sorted(fused.unread), seconds=seconds)
+    sites, target = [site for site in fused.sites if worth_telling(site)], build.target
+    result = Report("", target=target.name, provider=target.provider, level=build.reached)
+    result.unread, result.seconds = sorted(fused.unread), seconds
     result.fusions, result.near_misses = fusions(sites, known), fused.near_misses
     return result
 
@@ -311,6 +311,7 @@ def _report(
         provider=target.provider,
         nodes_before=count_nodes(before),
         runtime=str(target.runtime) if target.runtime else None,
+        level=build.reached,
         runs=_runs(fused.model, target),
         nodes_after=count_nodes(fused.model),
         before=totals(original.launches),
@@ -323,6 +324,7 @@ def _report(
         unread=sorted(fused.unread),
         kernels=served.sources,
         bodies=served.bodies,
+        generated=sum(f.domain == DOMAIN and family(f.name) == REGION for f in fused.model.functions),
         placement=_placed(before, fused.model) if target.kind.cuda else None,
         shapes=dict(at.shapes),
         assumed=at.assumed,

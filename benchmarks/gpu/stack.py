@@ -16,9 +16,11 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 import onnxfuse
 from models import split_stack
+from onnxfuse import kernels
 from onnxfuse.kernels.device.device import Argument, TensorType
+from onnxfuse.kernels.device.kernel import Kernel
 from onnxfuse.kernels.pointwise.loops import loops
-from onnxfuse.model.graph import family_of
+from onnxfuse.model.graph import REGION, family_of
 from onnxfuse.runtime.served import arguments
 
 from . import expected, peers, timing
@@ -84,7 +86,7 @@ class Program:
         elif op in ("Add", "Relu", "Tanh") and node.domain == "":
             self._loop([node], node.output[0])
         else:
-            kernel = expected.kernel(op, attributes)
+            kernel = self._region(node) if op == REGION else expected.kernel(op, attributes)
             taken, made = arguments(kernel.signature, self.functions.get(node.op_type))
             by_number = dict(zip(taken, inputs, strict=False))
             operands = [by_number.get(at) for at in range(len(kernel.signature.inputs))]
@@ -92,6 +94,11 @@ class Program:
             named = dict(zip(made, node.output, strict=False))
             results = [self._new(named[at], t.shape) if at in named else None for at, t in enumerate(types)]
             self.calls.append(lambda: kernel.launch(self.machine.device, operands, results))
+
+    def _region(self, node: NodeProto) -> Kernel:
+        """The kernel that is generated from a region's function, whose values are all float32."""
+        function = self.functions[node.op_type]
+        return kernels.of_region(function, ["float32"] * len(function.input), ["float32"] * len(function.output))({})
 
     def _product(self, node: NodeProto, attributes: Mapping[str, Any]) -> None:
         a, b = (self.values[name] for name in node.input[:2])

@@ -5,7 +5,7 @@ python -m benchmarks.random_graphs --count 5000 --jobs 2
 Failures are printed with their seed, and written to --folder as small as they could be made: SEED.TARGET.onnx, with
 SEED.TARGET.fused.onnx and the inputs SEED.TARGET.npz beside it.  What is done is remembered there, too: the same
 command goes on where it was stopped, with other seeds if --first says so; --again begins anew.  For other targets than
-all three of -O1 take another folder: --target onnxfuse-O2 --folder regions.
+all three take another folder: --target onnxfuse-O1 --folder rules.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from .judge import Original, Wrong
 from .shrink import fused, shrunken
 
 TARGETS = ("onnxfuse", "onnx", "ort")
-REGIONS = "onnxfuse-O2"
-"""The default target with regions: a target of its own here, asked for by --target."""
+RULES = "onnxfuse-O1"
+"""The default target without regions: a target of its own here, asked for by --target."""
 SLOW = 300
 """Seconds of a processor that one stage of a model may take before it counts as one that never ends."""
 STUCK = 4.0
@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("random_graphs"), help="for failures (random_graphs)")
     parser.add_argument("--again", action="store_true", help="do again what is done")
     parser.add_argument("--optimizer", action="store_true", help="count what onnxruntime's own optimizer changes, too")
-    parser.add_argument("--target", nargs="+", choices=(*TARGETS, REGIONS), default=TARGETS, help="default: all at -O1")
+    parser.add_argument("--target", nargs="+", choices=(*TARGETS, RULES), default=TARGETS, help="default: all but -O1")
     options = parser.parse_args()
     targets = tuple(options.target)
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,7 @@ def _examined(seed: int, pipe: Connection, work: Work) -> dict[str, Any]:
         except Exception as error:
             record["wrong"].append(f"seed {seed}: {target}: {type(error).__name__}: {error}")
             continue
-        if target in ("onnxfuse", REGIONS):
+        if target in ("onnxfuse", RULES):
             record["fused"] = Counter(
                 node.op_type.partition("_")[0] for node in result.graph.node if node.domain == "onnxfuse"
             )

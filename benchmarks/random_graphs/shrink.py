@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import onnxfuse
+from onnxfuse.fusing.build import LEVEL
 
 from .alone import inner_values
 from .feeds import Feed
@@ -19,9 +20,9 @@ Array = NDArray[Any]
 
 
 def fused(model: onnx.ModelProto, target: str, runtime: str | None = None) -> onnx.ModelProto:
-    """What the engine alone makes of a model; `target` may name a level, onnxfuse-O2."""
+    """What the engine alone makes of a model; `target` may name a level, onnxfuse-O1."""
     name, _, level = target.partition("-O")
-    served: dict[str, Any] = {"target": name, "level": int(level or 1), "runtime": runtime}
+    served: dict[str, Any] = {"target": name, "level": int(level or LEVEL), "runtime": runtime}
     result = onnxfuse.optimize(model, validate="off", **served).model
     assert isinstance(result, onnx.ModelProto)
     return result

@@ -100,7 +100,8 @@ def _change(change: Change) -> str:
 
 def _missed(miss: Missed) -> str:
     code = f", {short(miss.code)}" if miss.code else ""
-    return f"{miss.count} × {miss.rule} at {miss.place}{code}: {' '.join(miss.reason.split())} ({miss.source})"
+    source = f" ({miss.source})" if miss.source else ""
+    return f"{miss.count} × {miss.rule} at {miss.place}{code}: {' '.join(miss.reason.split())}{source}"
 
 
 def _code(text: str) -> str:

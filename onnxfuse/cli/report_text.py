@@ -148,8 +148,8 @@ def _kernels(estimate: Estimate) -> Iterator[str]:
 
 
 def print_why(out: Console, report: Report, rule: str) -> None:
-    """Everything about one rule: each place where it can fuse, and each where it nearly could."""
-    of_rule = report.narrowed(lambda found: found.rule == rule)
+    """Everything about one rule, or about regions: each place where it can fuse, and each where it nearly could."""
+    of_rule = report.narrowed(lambda found: is_of(found, rule))
     out.print(Text(report.model, style="bold"))
     print_fusions(out, of_rule.fusions, scopes=True, sites=True)
     print_near_misses(out, of_rule.near_misses, verbose=True)
@@ -182,7 +182,8 @@ def print_explanation(
         out.print(Padding.indent(Text(f"nodes: {', '.join(fusion.replaced)}", style="dim"), 4))
     for miss in of_node.near_misses:
         out.print(Text(f"  stopped {miss.rule}: {miss.reason}"))
-        out.print(Text(f"    {miss.source}{f', written in {miss.code}' if miss.code else ''}", style="dim"))
+        if told := ", ".join(filter(None, (miss.source, miss.code and f"written in {miss.code}"))):
+            out.print(Text(f"    {told}", style="dim"))
     if not of_node.fusions and not of_node.near_misses:
         if rules:
             out.print(f"  no rule came near it; {listed(rules)} {'has' if len(rules) == 1 else 'have'} {op}")
@@ -190,6 +191,11 @@ def print_explanation(
             out.print("  no rule came near it")
         else:
             out.print(f"  no rule has {op}: onnxfuse leaves it as it is")
+
+
+def is_of(found: Fusion | NearMiss, name: str) -> bool:
+    """Whether a fusion or near miss is of a rule, or is a Region where that is asked for."""
+    return name in ((found.rule, found.kind) if isinstance(found, Fusion) else (found.rule,))
 
 
 def concerns(found: Fusion | NearMiss, names: frozenset[str]) -> bool:
@@ -262,7 +268,9 @@ def _print_sources(out: Console, report: Report, *, verbose: bool) -> None:
     """What the fused ops run from."""
     if report.kernels:
         kernels = (f"{op} ({source})" for op, source in sorted(report.kernels.items()))
-        out.print(Padding.indent(Text(f"kernels for {', '.join(kernels)}", style="dim"), 2))
+        many = "one kernel is" if report.generated == 1 else f"{report.generated} kernels are"
+        made = f"; {many} generated, compiled at the first run" if report.generated else ""
+        out.print(Padding.indent(Text(f"kernels for {', '.join(kernels)}{made}", style="dim"), 2))
     if verbose:
         for op, reason in sorted(report.bodies.items()):
             out.print(Padding.indent(Text(f"{op} runs from its function body: {reason}", style="dim"), 2))

@@ -95,7 +95,8 @@ def print_near_misses(out: Console, misses: Sequence[NearMiss], *, verbose: bool
         if verbose:
             for miss in group if len(group) > 1 else ():
                 table.add_row("", Text(f"{miss.node}  {miss.code}".rstrip(), style="dim"))
-            table.add_row("", Text(first.source, style="dim"))
+            if first.source:
+                table.add_row("", Text(first.source, style="dim"))
     told = " (and the launches that would save)" if gain(misses) else ""
     out.print(Text(f"  nearly fused{told}", style="dim"))
     out.print(Padding.indent(table, 2))

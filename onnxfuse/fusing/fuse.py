@@ -152,7 +152,7 @@ def fuse(
     def with_regions(first: Lifted) -> tuple[Fused, bool]:
         """All passes and regions, and whether there was room for all constants."""
         done, room = passes(first)
-        if catalogue.level < REGIONS or not catalogue.target.functions or done.unread:
+        if catalogue.level < REGIONS or not catalogue.target.functions:
             return done, room
         from .regional import regional  # brings the rooms of regions and kernels, which no other level asks for
 
@@ -163,7 +163,7 @@ def fuse(
             again.append(enough)
             return after
 
-        return regional(first, source.naming, done, banned, more), all(again)
+        return regional(first, source.naming, done, banned, more, why), all(again)
 
     return by_blocks(source, banned, with_regions) or with_regions(source.lifted)[0]
 

@@ -11,6 +11,8 @@ from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.matching.cost import launches
 from onnxfuse.model.graph import REGION
 from onnxfuse.regions.write import Asked, regions
+from onnxfuse.reporting.tell import launches_saved
+from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.rewriting.provenance import FusedNode
 
 from .fused import EVERY, Banned, Fused
@@ -22,15 +24,21 @@ ROUNDS = 4
 
 
 def regional(
-    first: Lifted, naming: Naming, fused: Fused, banned: Banned, passes: Callable[[ModelProto], Fused]
+    first: Lifted,
+    naming: Naming,
+    fused: Fused,
+    banned: Banned,
+    passes: Callable[[ModelProto], Fused],
+    why: str | None = None,
 ) -> Fused:
     """What becomes of a model that was fused, by `passes` of the rules over what has regions as well, until both leave
     it as it is.
 
-    `first` is the model before that, or few blocks of it: `naming` are the names that are not to be given."""
+    `first` is the model before that, or few blocks of it: `naming` are the names that are not to be given.  Near misses
+    of the rule `why` are told wherever they are."""
     original, done = names_of(first.model), fused
     for _ in range(ROUNDS):
-        made = _once(first, naming, done, banned, original)
+        made = _once(first, naming, done, banned, original, why)
         if made is None:
             break
         done, after = made, passes(made.model)
@@ -40,7 +48,9 @@ def regional(
     return done
 
 
-def _once(first: Lifted, naming: Naming, fused: Fused, banned: Banned, original: Collection[str]) -> Fused | None:
+def _once(
+    first: Lifted, naming: Naming, fused: Fused, banned: Banned, original: Collection[str], why: str | None
+) -> Fused | None:
     """A fused model with regions; None if it has no more than before, of which its near misses then tell."""
     lifted, catalogue = fused.lifted or first.again(fused.model), first.views[0].catalogue
     barred = {scope for scope, rule, _ in banned if rule == EVERY}
@@ -55,10 +65,29 @@ def _once(first: Lifted, naming: Naming, fused: Fused, banned: Banned, original:
     whole = joined(fused, after, first.model, original)
     # What the passes before have written, and no rule was named for, stands for something of the original as well.
     own = {site.node.name: site for site in made.sites}
-    sites = [_dying(site, own[site.node.name]) if site.node.name in own else site for site in whole.sites]
-    gone = {name for site in sites for name in site.replaced}
-    near = [miss for miss in near if miss.node not in gone]
+    modules = _Modules(first)
+    sites = [
+        modules.placed(_dying(site, own[site.node.name])) if site.node.name in own else site for site in whole.sites
+    ]
+    taken = {name: launches_saved(site) for site in sites for name in site.replaced}
+    near = [miss for miss in near if miss.rule == why or miss.launches_saved > taken.get(miss.node, -1)]
     return named(replace(whole, sites=sites, near_misses=near), naming)
+
+
+class _Modules:
+    """The modules of the nodes of a model, by their names in each scope."""
+
+    def __init__(self, lifted: Lifted) -> None:
+        self.paths = {view.graph.path: ModulePaths(view.graph.nodes) for view in lifted.views}
+        self.nodes = {
+            (view.graph.path, node.name or node.output[0]): node for view in lifted.views for node in view.graph.nodes
+        }
+
+    def placed(self, site: FusedNode) -> FusedNode:
+        """A region in the module of what it stands for in the original: fused ops that it took in say less."""
+        found = [self.nodes[key] for name in site.replaced if (key := (site.scope, name)) in self.nodes]
+        module = self.paths[site.scope].of(found) if found else ""
+        return replace(site, module=module or site.module)
 
 
 def _dying(site: FusedNode, own: FusedNode) -> FusedNode:

@@ -31,11 +31,9 @@ CATALOGUE = next(
 """The shipped rules: inside the wheel, or beside the package in a source tree."""
 GROWTH = 1_000_000
 """Bytes by which constants may make a file larger where nothing else is said."""
-LEVEL = 1
-"""How much is fused where nothing else is said."""
 LEVELS = range(4)
-REGIONS = 2
-"""The level from which on regions are made."""
+RULES, REGIONS, MEASURED = LEVELS[1:]
+"""-O1 fuses what rules name, -O2 makes regions, too, -O3 leaves out what a card is predicted to be slower by."""
 FOREIGN = "ops/"
 """The folder in whose folders, called by their domains, stands what ops of other domains mean."""
 
@@ -64,8 +62,8 @@ class Catalogue:
     """Bytes by which constants that are computed when a file is written may make it larger."""
     bodies: Bodies = field(default_factory=lambda: Bodies({}), compare=False, repr=False)
     """Other rules, and other targets, share them; other definitions do not."""
-    level: int = LEVEL
-    """How much is fused: 0 folds alone, 1 what rules name, 2 what lies between as well (`onnxfuse.regions`)."""
+    level: int = RULES
+    """How much is fused; what is not said to be more is what these rules name."""
 
     def __post_init__(self) -> None:
         if self.bodies.definitions is not self.definitions:
@@ -139,7 +137,7 @@ class Catalogue:
         kept = [r for r in self.rules if (not select or r.name in select) and r.name not in ignore]
         return replace(self, rules=kept)
 
-    def serving(self, target: Target, growth: int | None = None, level: int = LEVEL) -> Catalogue:
+    def serving(self, target: Target, growth: int | None = None, level: int = RULES) -> Catalogue:
         """The same rules for a target, whose files may grow by so many bytes; at level 0 those alone that fold.
 
         Raises UsageError for a level that there is not."""

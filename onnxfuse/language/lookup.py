@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxfuse.errors import UsageError
+from onnxfuse.model.graph import REGION
 from onnxfuse.model.op_traits import ARITHMETIC
 from onnxfuse.model.tensors import bodies
 
@@ -32,14 +33,17 @@ def rules_named(name: str, folders: Sequence[Path]) -> list[Rule]:
     return [rule for rule in catalogue(folders) if rule.name == name]
 
 
-def check_rules(names: Sequence[str], folders: Sequence[Path], *, or_ops: bool = False) -> None:
-    """UsageError if one of `names` is no rule; with `or_ops`, the op that a rule makes will do as well."""
+def check_rules(names: Sequence[str], folders: Sequence[Path], *, or_ops: bool = False, regions: bool = False) -> None:
+    """UsageError if one of `names` is no rule; with `or_ops`, the op that a rule makes will do as well, with `regions`
+    Region, which is none."""
     if not names:
         return
     rules = list(catalogue(folders))
     known = {rule.name for rule in rules}
     if or_ops:
         known |= {op for rule in rules for op in (rule.op, rule.op.rpartition(".")[2])}
+    if regions:
+        known.add(REGION)
     for name in names:
         if name not in known:
             raise _unknown(name, known, "rule", "see onnxfuse rules list")

@@ -134,7 +134,7 @@ def _estimate(
             given = dict(zip(inputs, types, strict=True))
             wanted = [at in outputs[: len(node.output)] for at in range(len(kernel.signature.outputs))]
             padded = [given.get(at) for at in range(len(kernel.signature.inputs))]
-            return _of_kernel(family(node.op_type), kernel, source, padded, wanted, card)
+            return _of_kernel(kernel, source, padded, wanted, _rate(_multiplies(node, body), types, card), card)
         except KernelError:
             source = FUNCTION_BODY
     return _of_body(body, types, card, bodies.values()) if body is not None else Estimate(source)
@@ -144,11 +144,22 @@ def _padded(kernel: Kernel, types: Sequence[TensorType | None]) -> list[TensorTy
     return [*types, *[None] * (len(kernel.signature.inputs) - len(types))]
 
 
+def _multiplies(node: NodeProto, body: FunctionProto | None) -> bool:
+    """Is there a product of matrices in what a node computes?"""
+    inside = body.node if body is not None and family(node.op_type) == REGION else ()
+    return family(node.op_type) in PRODUCTS or any(each.op_type in MATRIX_PRODUCTS for each in inside)
+
+
 def _of_kernel(
-    op: str, kernel: Kernel, source: str, types: Sequence[TensorType | None], wanted: Sequence[bool], card: Card
+    kernel: Kernel,
+    source: str,
+    types: Sequence[TensorType | None],
+    wanted: Sequence[bool],
+    rate: float,
+    card: Card,
 ) -> Estimate:
     work, made = kernel.work(types), launches(kernel, types, card.multiprocessors, wanted)
-    times = _kernel_times(work, made, _rate(op in PRODUCTS or source == FusedMatMul.name, _real(types), card), card)
+    times = _kernel_times(work, made, rate, card)
     measured = _measured(kernel.which(types), card) if made and isinstance(kernel, FusedMatMul) else None
     return Estimate(
         source,
@@ -175,10 +186,6 @@ def _kernel_times(work: Work, made: Sequence[Launch], rate: float, card: Card) -
     )
 
 
-def _real(types: Sequence[TensorType | None]) -> np.dtype[np.generic]:
-    return next(t.dtype for t in types if t is not None and t.dtype.kind in "fV")
-
-
 def _launched(launch: Launch) -> Launched:
     found = ((name, occupancy(launch, name)) for name in ARCHITECTURES)
     return Launched(
@@ -194,8 +201,10 @@ def _bytes(work: Work) -> int:
     return work.read + work.written
 
 
-def _rate(product: bool, dtype: np.dtype[np.generic], card: Card) -> float:
-    return card.tensor if product and dtype.itemsize == 2 else card.float32
+def _rate(product: bool, types: Sequence[TensorType | None], card: Card) -> float:
+    """Operations a second: of products, by the first operand of real numbers; what has none is counted like others."""
+    real = next((t.dtype for t in types if t is not None and t.dtype.kind in "fV"), None)
+    return card.tensor if product and real is not None and real.itemsize == 2 else card.float32
 
 
 # ------------------------------------------------------------------------------------------------ function bodies
@@ -239,7 +248,7 @@ def _product(node: NodeProto, inputs: list[TensorType], card: Card) -> _Cost:
     types = _padded(kernel, inputs[:2])
     work, made = kernel.work(types), launches(kernel, types, card.multiprocessors)
     alone = _measured(kernel.which(types)._replace(epilogue=""), card)
-    return _Cost(_kernel_times(work, made, _rate(True, _real(types), card), card), _bytes(work), work.flops, alone)
+    return _Cost(_kernel_times(work, made, _rate(True, types, card), card), _bytes(work), work.flops, alone)
 
 
 def _measured(which: Class, card: Card) -> float | None:

@@ -10,7 +10,7 @@ from onnxfuse.model.graph import REGION
 from onnxfuse.terms.term import Term
 
 PLACE = "regions"
-"""Where a rule would stand."""
+"""What stands for a file and a folder of rules where one has to be."""
 
 
 def rule(words: str, *, products: bool = False) -> Rule:
@@ -18,7 +18,7 @@ def rule(words: str, *, products: bool = False) -> Rule:
     kernel = "gemm" if products else "pointwise"
     return Rule(
         name=words,
-        path=PLACE,
+        path="",
         stratum=PLACE,
         doc="Products, and what is done to their elements." if products else "What one loop over elements computes.",
         text=REGION,

@@ -6,10 +6,12 @@ guarantees   every launch is in a group; groups do not wait for each other; the 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import combinations, count
 from typing import TypeAlias
+
+from onnxfuse.model.dims import Dim, Sym
 
 from . import legality
 from .groups import Group, Groups
@@ -46,7 +48,8 @@ def separated(groups: Groups) -> Iterator[Apart]:
     """The pairs that stay apart where one launch would move less, and why.
 
     Where others lie between, it is those that keep them apart; where computing again would move more, nothing is lost;
-    and that norms and products are kernels of their own is no miss.
+    that norms and products are kernels of their own is no miss, nor that there are more elements of one than of the
+    other: of the same symbols numbers differ at nearly all sizes.
     """
     for consumer in groups:
         for number in sorted(groups.sources(consumer)):
@@ -56,8 +59,16 @@ def separated(groups: Groups) -> Iterator[Apart]:
             if consumer.product or groups.reaches(producer, consumer, direct=False):
                 continue
             reason = legality.obstacle(groups, producer, consumer)
+            if reason == legality.SIZES and not _alike(groups.together(producer, consumer)):
+                continue
             if reason and reason != legality.PRODUCT:
                 yield Apart(producer, consumer, reason)
+
+
+def _alike(sizes: Iterable[Dim]) -> bool:
+    """May two of these numbers be equal for what is known, since each has a symbol that the other has not?"""
+    named = [dim.symbols if isinstance(dim, Sym) else set[str]() for dim in sizes]
+    return any(a - b and b - a for a, b in combinations(named, 2))
 
 
 def _downwards(groups: Groups, *, products: bool = False) -> None:

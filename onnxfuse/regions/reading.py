@@ -88,16 +88,28 @@ def _fixed(scope: Scope, index: int, node: NodeProto) -> str:
         return "it does more than compute its outputs"
     if family_of(node) == REGION and node.domain == DOMAIN:
         return "it is a region"
+    if _on_integers(view, index, node):
+        return "onnxruntime runs it on integers, or what reads it"
     if view.graph.opset < 13 and node.op_type in COERCED:
         return "before opset 13 it works on a matrix of its input"
     if any(attribute.ref_attr_name for attribute in node.attribute):
         return "an attribute of the function around it is asked"
+    if any(name and 0 in (scope.term(name).shape or ()) for name in node.output):
+        return "there is nothing to compute"
     for name in (*node.input, *node.output):
         if name and scope.term(name).shape is None:
             return f"the rank of {name} is unknown"
         if name and not scope.dtype(name):
             return f"the element type of {name} is unknown"
     return ""
+
+
+def _on_integers(view: View, index: int, node: NodeProto) -> bool:
+    """Does onnxruntime run a node on integers, or see past it that what reads it may be run so?"""
+    if index in view.integer:
+        return True
+    beside = (view.graph.nodes[other].input for other in view.integer) if node.op_type == "Transpose" else ()
+    return any(name in node.output for names in beside for name in names)
 
 
 def _launch(scope: Scope, index: int, node: NodeProto, reason: str, steps: Sequence[NodeProto]) -> Launch:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 from onnx import FunctionProto, NodeProto, helper
 
@@ -190,6 +191,8 @@ def _tried(
             found = [result.dtype for result in results]
     except KernelError as error:
         return str(error), isinstance(error, PlaceError)
+    except (ArithmeticError, LookupError, ValueError) as error:  # of a node that no runtime may run
+        return f"no kernel is written for it: {error}", False
     for wanted, dtype in zip(made, found, strict=True):
         if dtype.name != wanted:  # memory would be read as what it is not
             return f"the kernel would give {dtype.name} where {wanted} is read", False
@@ -227,8 +230,9 @@ def _launched(written: Body) -> Iterator[str]:
 
 
 def words(ops: Sequence[str]) -> str:
-    """The ops of a region as reports name it: ``Mul Add Transpose``, of many each once with its number."""
-    if len(ops) <= 2 * WORDS:
-        return " ".join(ops)
-    often: Mapping[str, int] = Counter(ops)
-    return " ".join(op if count == 1 else f"{op}\N{MULTIPLICATION SIGN}{count}" for op, count in often.items())
+    """The ops of a region as reports name it: ``Mul Add Transpose``, those that follow themselves as ``Slice×2``; of
+    many each once with its number."""
+    runs = [(op, len(list(run))) for op, run in groupby(ops)]
+    if len(runs) > 2 * WORDS:
+        runs = list(Counter(ops).items())
+    return " ".join(op if count == 1 else f"{op}\N{MULTIPLICATION SIGN}{count}" for op, count in runs)

@@ -16,6 +16,7 @@ from onnxfuse.matching.match import Match
 from onnxfuse.model import protobuf, toposort
 from onnxfuse.model.graph import DOMAIN, REGION, RULE_KEY, Names, family_of, read_by
 from onnxfuse.model.op_traits import FREE
+from onnxfuse.model.standard import STANDARD
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.rewriting import stack_traces
 from onnxfuse.rewriting.assemble import import_domains
@@ -25,7 +26,7 @@ from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, 
 from onnxfuse.terms.term import Term
 
 from .groups import Group, Groups
-from .match import PLACE, match
+from .match import match
 from .partition import partition, separated
 from .products import together
 from .reading import read
@@ -184,12 +185,21 @@ class _Scoped:
         return {at for at in live if at < len(nodes)}
 
     def _declare(self, proto: GraphProto, found: Sequence[_Region]) -> None:
-        """Say what outputs of regions are, where nothing did and all is known: a quantizer or a kernel asks."""
+        """Say what outputs of regions are, where nothing did and all is known, and of which element type what they read
+        of ops that onnx does not know: a quantizer or a kernel asks."""
+        read = dict.fromkeys(name for region in found for name in region.node.input)
+        foreign = [name for name in read if self._foreign(name) and self.graph.known_type(name) is None]
+        proto.value_info.extend(helper.make_tensor_value_info(n, self.scope.dtype(n), None) for n in foreign)
         for name in (name for region in found for name in region.node.output):
             shape = self.scope.term(name).shape
             if name not in self.graph.types and shape is not None and all(isinstance(dim, int) for dim in shape):
                 sizes = [dim for dim in shape if isinstance(dim, int)]
                 proto.value_info.append(helper.make_tensor_value_info(name, self.scope.dtype(name), sizes))
+
+    def _foreign(self, name: str) -> bool:
+        """Does an op of a domain that onnx does not know make a value?"""
+        index = self.graph.producer.get(name)
+        return index is not None and self.graph.nodes[index].domain not in (*STANDARD, DOMAIN)
 
     def _tell(self, found: Sequence[_Region], live: set[int]) -> None:
         """Say of each region what it stands for."""
@@ -260,9 +270,10 @@ class _Scoped:
 
     def _miss(self, group: Group, reason: str, saved: int) -> NearMiss:
         node = group.launches[0].node
-        scope = f"{self.graph.path}{self.modules.of([node])}"
+        told = self._named([launch.node for launch in group.launches])[:1] or self._around(node)
+        scope = f"{self.graph.path}{self.modules.of(told)}"
         code = stack_traces.place(stack_traces.frames(node))
-        return NearMiss(REGION, f"{PLACE}:1", scope, node.name or node.output[0], reason, saved, code)
+        return NearMiss(REGION, "", scope, node.name or node.output[0], reason, saved, code)
 
 
 def _said(launch: Launch) -> Sequence[str]:

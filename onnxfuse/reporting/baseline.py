@@ -3,12 +3,13 @@
 Each line is a JSON object by itself, one for each kind of fusion in a module, so that lines of two branches can stand
 together in any order (``*.fusions.jsonl merge=union`` in .gitattributes)::
 
-    {"onnxfuse-baseline": 2, "onnxfuse": "0.1.0"}
+    {"onnxfuse-baseline": 2, "onnxfuse": "0.1.0", "level": 2}
     {"model": "bert.onnx", "scope": "/encoder/layer.0/output", "rule": "FusedMatMul", "inside": ["Gelu"], "count": 1}
 
 Fusions are known by the model's file name, the module and the rule, since exporters rename nodes but keep the modules
-that they came from.  A model without fusions has a line of its name alone.  Version 1 was one object, ``{"models":
-{model: {rule: {scope: count}}}}``, in which what is inside a larger fusion counts like any other; it is read still.
+that they came from.  A model without fusions has a line of its name alone.  What another level (-O) fuses is other.
+Version 1 was one object, ``{"models": {model: {rule: {scope: count}}}}``, in which what is inside a larger fusion
+counts like any other; it is read still.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onnxfuse.errors import ModelError
+from onnxfuse.errors import ModelError, UsageError
+from onnxfuse.language.catalogue import RULES
 from onnxfuse.reporting.records import Report
 
 VERSION = 2
-_HEAD, _WRITER = "onnxfuse-baseline", "onnxfuse"
+_HEAD, _WRITER, _LEVEL = "onnxfuse-baseline", "onnxfuse", "level"
 
 
 class Kept(NamedTuple):
@@ -56,6 +58,18 @@ class Baseline:
     writers: tuple[str, ...] = ()
     """Versions of onnxfuse that wrote it; several where files were merged, none where it does not say."""
 
+    levels: tuple[int, ...] = ()
+    """At which levels lines were written; those that do not say so are older than a default that makes regions."""
+
+    def refuse(self, path: Path, level: int) -> None:
+        """Raises UsageError where the file `path` was written at another level than what is compared with it."""
+        others = [f"-O{other}" for other in self.levels if other != level]
+        if others:
+            raise UsageError(
+                f"{path} was written at {' and '.join(others)}, and this is -O{level}, which fuses otherwise: compare "
+                f"with {others[0]}, or write it anew: --update-baseline and all of its models"
+            )
+
     def written_by(self, version: str) -> str:
         """What a finding of this `version` says of the others; empty if there are none."""
         others = [writer for writer in self.writers if writer != version]
@@ -64,7 +78,7 @@ class Baseline:
 
 def sites(report: Report) -> Sites:
     """Where the fusions of `report` are, as a baseline remembers them."""
-    return Counter(Kept(fusion.scope, fusion.rule, tuple(sorted(fusion.absorbed))) for fusion in report.fusions)
+    return Counter(Kept(fusion.scope, fusion.kind, tuple(sorted(fusion.absorbed))) for fusion in report.fusions)
 
 
 def by_rule(found: Sites) -> Counter[tuple[str, str]]:
@@ -94,9 +108,10 @@ def natural(text: str) -> tuple[object, ...]:
     return tuple((int(part), part) if index % 2 else part for index, part in enumerate(parts))
 
 
-def text(models: Mapping[str, Sites], version: str) -> str:
-    """The content of a baseline that this `version` of onnxfuse writes: sorted, so that diffs show what changed."""
-    lines: list[dict[str, Any]] = [{_HEAD: VERSION, _WRITER: version}]
+def text(models: Mapping[str, Sites], version: str, level: int) -> str:
+    """The content of a baseline that this `version` of onnxfuse writes at a level: sorted, so that diffs show what
+    changed."""
+    lines: list[dict[str, Any]] = [{_HEAD: VERSION, _WRITER: version, _LEVEL: level}]
     for model, found in sorted(models.items()):
         if not found:
             lines.append({"model": model})
@@ -125,7 +140,7 @@ def read(path: Path) -> Baseline:
     first = _first(content)
     if first is not None and _WRITER not in first:
         models = _version_1(path, first)
-        return Baseline(models, dict.fromkeys(models, 1))
+        return Baseline(models, dict.fromkeys(models, 1), levels=(RULES,))
     return _by_lines(path, content)
 
 
@@ -154,6 +169,7 @@ def _by_lines(path: Path, content: str) -> Baseline:
     highest counts: whoever has it lower now did not have it then."""
     models: dict[str, Sites] = {}
     writers: dict[str, None] = {}
+    levels: dict[int, None] = {}
     places: dict[str, int] = {}
     for number, data in _lines(path, content):
         if isinstance(name := data.get("model"), str):
@@ -163,6 +179,7 @@ def _by_lines(path: Path, content: str) -> Baseline:
                 if version != VERSION:
                     raise _other_version(path, version)
                 writers[writer] = None
+                levels[_level(path, data)] = None
             case {"model": str(model), "scope": str(scope), "rule": str(rule), "count": int(count)}:
                 inside = data.get("inside", [])
                 if not isinstance(inside, list) or not all(isinstance(name, str) for name in inside):
@@ -175,7 +192,14 @@ def _by_lines(path: Path, content: str) -> Baseline:
                 raise _no_baseline(path)
     if not writers:
         raise _no_baseline(path)
-    return Baseline(models, places, tuple(writers))
+    return Baseline(models, places, tuple(writers), tuple(sorted(levels)))
+
+
+def _level(path: Path, head: Mapping[str, Any]) -> int:
+    level = head.get(_LEVEL, RULES)
+    if not isinstance(level, int):
+        raise _no_baseline(path)
+    return level
 
 
 def _lines(path: Path, content: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -19,7 +19,7 @@ from onnxfuse.rewriting.module_paths import ModulePaths
 
 from .baseline import Kept, Sites
 from .layers import collapsed
-from .records import NearMiss, Report
+from .records import REGION, NearMiss, Report
 from .requirements import near
 
 SCHEMA_VERSION = 1
@@ -61,7 +61,7 @@ class Missed:
     count: int
     reason: str
     source: str
-    """Line of the .rule file."""
+    """Line of the .rule file; empty for a Region."""
     code: str = ""
 
 
@@ -100,7 +100,7 @@ class Difference:
             return "worse"
         launches = next((f for f in self.figures if f.name == FUSED_LAUNCHES), None)
         fewer_launches = launches is not None and launches.after < launches.before
-        return "better" if fewer_launches or any(not change.instead for change in self.gained) else "same"
+        return "better" if fewer_launches or _alone(self.gained) else "same"
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA_VERSION, "verdict": self.verdict} | asdict(self)
@@ -209,9 +209,15 @@ def _figures(before: Report, after: Report, *, same_sizes: bool) -> tuple[Figure
     return tuple(rows)
 
 
+def _alone(changes: Iterable[Change]) -> int:
+    """How many fusions have nothing in their place.  Of regions launches and bytes say what they are worth: one that
+    takes another in is one region less."""
+    return sum(change.count for change in changes if not change.instead and change.op != REGION)
+
+
 def _reasons(lost: Sequence[Change], figures: Sequence[Figure]) -> Iterable[str]:
     """Why the second model is worse: it lost a fusion that nothing stands in for, launches more, or moves more."""
-    without = sum(change.count for change in lost if not change.instead)
+    without = _alone(lost)
     if without:
         yield f"{without} {'fusion' if without == 1 else 'fusions'} lost"
     by_name: Mapping[str, Figure] = {figure.name: figure for figure in figures}

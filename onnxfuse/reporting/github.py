@@ -31,7 +31,7 @@ def _annotation(finding: Finding, top: Path) -> str:
 
 def _lines(finding: Finding) -> Iterator[str]:
     yield f"{finding.model}: {finding.message}"
-    near = dict.fromkeys(f"{miss.rule}: {miss.reason} ({miss.source})" for miss in finding.near_misses)
+    near = dict.fromkeys(f"{miss.rule}: {miss.cited}" for miss in finding.near_misses)
     yield from list(near)[:_MOST_REASONS]
     if finding.code:
         yield f"written in {finding.code}"

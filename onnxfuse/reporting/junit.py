@@ -56,7 +56,7 @@ def _failed(finding: Finding, top: Path) -> ET.Element:
     lines = [_shown(place(finding, top)) + f": {finding.message}"]
     if finding.code:
         lines.append(f"written in {finding.code}")
-    lines += dict.fromkeys(f"{miss.rule} at {miss.node}: {miss.reason} ({miss.source})" for miss in finding.near_misses)
+    lines += dict.fromkeys(f"{miss.rule} at {miss.node}: {miss.cited}" for miss in finding.near_misses)
     said.text = _text("\n".join(lines))
     return case
 

@@ -63,6 +63,10 @@ class Estimate:
     kernels: tuple[Launched, ...] = ()
 
 
+REGION = "Region"
+"""What fusions and near misses that no rule names are called."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """One subgraph that became (or can become) one node."""
@@ -92,9 +96,14 @@ class Fusion:
     """Files of the rules that had a part in it, the last one last: ``fusions/2_ops/activation/gelu.rule``."""
 
     @property
-    def rules(self) -> tuple[str, ...]:
-        """All rules that had a part in it, the last one last."""
-        return (*self.absorbed, self.rule)
+    def kind(self) -> str:
+        """What it is counted as: its rule, or of a region, whose words change with every op, ``Region``."""
+        return REGION if self.op == f"onnxfuse.{REGION}" else self.rule
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """All that had a part in it, the last one last."""
+        return (*self.absorbed, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,8 @@ class NearMiss:
 
     rule: str
     source: str
-    """Where in which rule file the failing step stands: ``fusions/2_ops/norm/layer_normalization.rule:6``."""
+    """Where in which rule file the failing step stands: ``fusions/2_ops/norm/layer_normalization.rule:6``; empty for a
+    Region, which no file names."""
     scope: str
     node: str
     """Name of the graph node at which the match stopped."""
@@ -113,6 +123,11 @@ class NearMiss:
     """Kernel launches that the fusion would save, as far as it matched."""
     code: str = ""
     """Line of the exporter's program, ``model.py:436``; empty where the file does not say."""
+
+    @property
+    def cited(self) -> str:
+        """The reason, and the line of the rule."""
+        return f"{self.reason} ({self.source})" if self.source else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +326,8 @@ class Report:
     """Of onnxruntime, for which the output is."""
     runtime: str | None = None
     """The onnxruntime that it is held to, "1.23"; None if none was named."""
+    level: int = 2
+    """How much was fused: 0 folds alone, 1 what rules name, 2 and 3 regions, too."""
     nodes_before: int = 0
     nodes_after: int = 0
     before: Totals = field(default_factory=Totals)
@@ -323,7 +340,9 @@ class Report:
     near_misses: list[NearMiss] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     kernels: dict[str, str] = field(default_factory=dict)
-    """Op of domain onnxfuse in the output → the module of onnxfuse.kernels that has its kernel."""
+    """Op of domain onnxfuse in the output → the module of onnxfuse.kernels that has its kernel; of Region, all."""
+    generated: int = 0
+    """Kernels that are generated for its regions, each compiled at the first run on a GPU; equal ones share one."""
     bodies: dict[str, str] = field(default_factory=dict)
     """Each other such op → why it runs from its function body."""
     placement: Placement | None = None
@@ -347,8 +366,9 @@ class Report:
 
     @property
     def census(self) -> Counter[str]:
-        """How often each rule fired, inside other fusions as well: a Gelu is a Gelu inside a FusedMatMul too."""
-        return Counter(rule for fusion in self.fusions for rule in fusion.rules)
+        """How often each rule fired, inside other fusions as well: a Gelu is a Gelu inside a FusedMatMul too.  Regions
+        are one kind."""
+        return Counter(kind for fusion in self.fusions for kind in fusion.kinds)
 
     @property
     def launches_saved(self) -> int:

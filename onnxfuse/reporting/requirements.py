@@ -91,7 +91,7 @@ def disappointed(report: Report, expectations: Iterable[Expectation]) -> list[Fi
 
 def _times(name: str, fusion: Fusion) -> int:
     """How often a fusion is what a rule or an op is called."""
-    return fusion.rules.count(name) or int(name in (fusion.op, fusion.op.rpartition(".")[2]))
+    return fusion.kinds.count(name) or int(name in (fusion.op, fusion.op.rpartition(".")[2]))
 
 
 def lost(report: Report, before: Sites | None, by: str = "") -> list[Finding]:

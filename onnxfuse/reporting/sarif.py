@@ -118,7 +118,7 @@ def _result(finding: Finding, folders: Sequence[Path], top: Path) -> dict[str, A
         "locations": [_location(at) | ({"logicalLocations": logical} if logical else {})],
         "partialFingerprints": {FINGERPRINT: fingerprint(finding)},
     }
-    told = dict.fromkeys((miss.source, f"{miss.rule} stopped here: {miss.reason}") for miss in near)
+    told = dict.fromkeys((miss.source, f"{miss.rule} stopped here: {miss.reason}") for miss in near if miss.source)
     related = [_related(_rule_place(source, folders, top), text) for source, text in told]
     inner = innermost(finding.calls)
     if inner is not None and inner != at:

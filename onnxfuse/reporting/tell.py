@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
+from onnxfuse.language.rule import Rule
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.binding import Failure
 from onnxfuse.matching.cost import launches, launches_of, traffic
 from onnxfuse.matching.match import Match
-from onnxfuse.matching.search import Found
+from onnxfuse.matching.search import FORCED, Found
 from onnxfuse.model.graph import family_of
 from onnxfuse.model.op_traits import COMMON, NEUTRAL
 from onnxfuse.model.standard import STANDARD
@@ -49,16 +50,21 @@ def fusion(site: FusedNode, known: Mapping[str, int] | None = None) -> Fusion:
 
 def _saved(site: FusedNode, known: Mapping[str, int] | None) -> tuple[int, int | None]:
     """The launches and the bytes that a site saves."""
-    # A node is one launch, or two, however many steps its term has.
-    return max(sum(min(launches(term), 1) for term in site.dead) - launches_of(site.node), 0), traffic(site.gone, known)
+    return launches_saved(site), traffic(site.gone, known)
 
 
-def _told(site: FusedNode, launches_saved: int, bytes_saved: int | None) -> Fusion:
+def launches_saved(site: FusedNode) -> int:
+    """How many launches a site saves: a node is one, or two, however many steps its term has."""
+    return max(sum(min(launches(term), 1) for term in site.dead) - launches_of(site.node), 0)
+
+
+def _told(site: FusedNode, saved: int, bytes_saved: int | None) -> Fusion:
     domain = "" if site.node.domain in STANDARD else f"{site.node.domain}."
     fused = [match.rule.name for match in site.matches if not match.rule.lowers]
     inner = dict.fromkeys((match.rule.name, i) for match in site.matches for i in match.inner)
     often = Counter(i.rule.name for outer, i in inner if i.rule.name != outer)
     rule = (fused or [match.rule.name for match in site.matches])[-1]
+    paths = (i.rule.path for match in site.matches for i in (*reversed(match.inner), match))
     return Fusion(
         rule=rule,
         op=f"{domain}{family_of(site.node)}",
@@ -66,10 +72,10 @@ def _told(site: FusedNode, launches_saved: int, bytes_saved: int | None) -> Fusi
         node=site.node.name,
         replaced=site.replaced,
         absorbed=tuple(name for name in dict.fromkeys(fused) if name != rule for _ in range(often[name] or 1)),
-        launches_saved=launches_saved,
+        launches_saved=saved,
         bytes_saved=bytes_saved,
         code=site.code,
-        sources=tuple(dict.fromkeys(i.rule.path for match in site.matches for i in (*reversed(match.inner), match))),
+        sources=tuple(dict.fromkeys(filter(None, paths))),
     )
 
 
@@ -81,6 +87,7 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
     covered, own = _covered(sites), _covered([s for s in sites if why in {match.rule.name for match in s.matches}])
     names: dict[int, str] = {}
     modules = ModulePaths(view.graph.nodes)
+    definitions = view.catalogue.definitions if view.catalogue is not None else {}
     for name, term in view.terms_of.items():
         if name in view.graph.producer:
             names.setdefault(term.id, name)
@@ -93,7 +100,7 @@ def near_misses(view: View, found: Found, sites: Sequence[FusedNode], why: str |
     for failure in order:
         if failure.root.id in covered and failure.rule.name != why:
             continue
-        if not _telling(failure, why) or failure.root.id in told or failure.at.id in told:
+        if not _telling(failure, why, definitions) or failure.root.id in told or failure.at.id in told:
             continue  # a smaller rule stops at the same step, or inside what a larger one has matched
         steps = {i: view.terms_of[names[i]] for i in failure.covered if i in names}
         done = covered & {i for i, term in steps.items() if launches(term)}
@@ -145,19 +152,26 @@ def _not_made(
             yield told(match, f"left for a quantizer to find the {op}, as --keep-products wants it", value, saved)
 
 
+def _makes_ready(rule: Rule, definitions: Mapping[str, Rule]) -> bool:
+    """Whether what a rule makes is only made ready for another rule: its cost is that of another op than of its own,
+    as scores whose mask is spelled otherwise are a Softmax still, and pay as part of an Attention."""
+    own = definitions.get(rule.op)
+    return own is not None and rule.cost not in ("", "fold", *FORCED, own.cost)
+
+
 def _covered(sites: Sequence[FusedNode]) -> set[int]:
     """The terms that fused nodes stand for."""
     return {term.id for site in sites for term in (*site.dead, site.term)}
 
 
-def _telling(failure: Failure, why: str | None) -> bool:
+def _telling(failure: Failure, why: str | None, definitions: Mapping[str, Rule]) -> bool:
     """Whether a failed match is worth a user's time."""
     if failure.rule.lowers and failure.rule.name != why:
         return False
     if failure.rule.name == why:
         return failure.size > 1 and failure.matched / failure.size >= NEAR
-    if failure.other or (failure.root.op == failure.rule.op == "Softmax"):
-        return False  # it is only made ready for another rule
+    if failure.other or _makes_ready(failure.rule, definitions):
+        return False
     if failure.size < SMALL or failure.rule.cost == "fold":
         return failure.matched == failure.size > 1 and failure.root.op not in COMMON and not _is_residual(failure)
     return failure.matched / failure.size >= NEAR

@@ -54,8 +54,11 @@ class Served:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Family → the name of the kernel of its ops, or of some."""
-        return {family(op.name): op.kernel.name for op in self.ops}
+        """Family → the names of the kernels of its ops, or of some: those of regions are several."""
+        found: dict[str, set[str]] = {}
+        for op in self.ops:
+            found.setdefault(family(op.name), set()).add(op.kernel.name)
+        return {name: ", ".join(sorted(kernels)) for name, kernels in found.items()}
 
     @property
     def bodies(self) -> dict[str, str]:

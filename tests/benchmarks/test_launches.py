@@ -9,12 +9,13 @@ import onnx
 
 import onnxfuse
 from benchmarks import launches
+from onnxfuse.fusing.build import LEVEL
 from tests.exports import MODELS
 
 
 def test_they_are_those_of_a_report() -> None:
     path = MODELS / "bert.ts.onnx"
-    told, found = onnxfuse.report(path), launches.row(path, 1)
+    told, found = onnxfuse.report(path), launches.row(path, LEVEL)
     assert (found.before.launches, found.after.launches) == (told.before.launches, told.after.launches)
     assert found.before.bytes == told.before.bytes
     assert 0 < found.after.activations < found.after.bytes

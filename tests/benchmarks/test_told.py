@@ -16,7 +16,7 @@ MODELS = Path(__file__).parents[2] / "models"
 def test_a_model_of_each_exporter(capsys: pytest.CaptureFixture[str]) -> None:
     found = {name: told(MODELS / f"{name}.onnx") for name in ("bert.dynamo", "bert.ts")}
     assert found["bert.dynamo"].unknown == 0
-    assert found["bert.dynamo"].fused > 20
+    assert found["bert.dynamo"].fused >= 18
     assert "/bert/encoder/layer.1/attention" in found["bert.ts"].modules
     summarize(found)
     assert "1 in both exports: 1 with the same fusions in the same modules\n" in capsys.readouterr().out

@@ -9,6 +9,8 @@ import pytest
 import onnxfuse
 from models import split_stack
 from onnxfuse.errors import UsageError
+from onnxfuse.fusing.build import Build
+from onnxfuse.pipeline import report
 from tests.exports import MODELS
 from tests.regions.written import calls, fused, model, regions
 
@@ -73,7 +75,7 @@ def test_levels() -> None:
     text = "g (float[N,8] x) => (float[N,8] y) { s = Sigmoid(x) a = Mul(x, s) b = Relu(a) y = Neg(b) }"
     kinds = [calls(onnxfuse.optimize(model(text), level=level).model) for level in (0, 1, 2)]
     assert kinds == [["Sigmoid", "Mul", "Relu", "Neg"], ["Swish", "Relu", "Neg"], ["Region"]]
-    assert calls(onnxfuse.optimize(model(text)).model) == kinds[1]
+    assert calls(onnxfuse.optimize(model(text)).model) == kinds[2]
 
 
 def test_a_level_that_asks_for_a_card_says_so() -> None:
@@ -108,3 +110,31 @@ def test_split_stack_is_two_launches() -> None:
     assert done.report.validation.verdict == "equal"
     assert {"Region", "FusedMatMul"} <= done.report.kernels.keys()
     assert "LayerNormalization Tanh" in {fusion.rule for fusion in done.report.fusions}
+
+
+def test_selected_rules_have_no_regions_beside_them() -> None:
+    done = onnxfuse.optimize(model(GATED), select=["Gelu"])
+    assert calls(done.model) == ["Gelu", "Transpose", "Mul"]
+    assert done.report.level == 1
+
+
+def test_the_kernels_that_are_generated_are_counted() -> None:
+    text = """g (float[N,8] x, float[8,8] w) => (float[N,8] y) {
+        a = Sin(x) b = Neg(a) m = MatMul(b, w) c = Sin(m) d = Neg(c) n = MatMul(d, w) y = Tanh(n) }"""
+    told = fused(text).report
+    assert told.census == {"Region": 2, "FusedMatMul": 1}
+    assert told.generated == 2
+    assert told.kernels == {"FusedMatMul": "gemm", "Region": "gemm, pointwise"}
+
+
+@pytest.mark.parametrize(("skip", "told"), [("17,8", False), ("N,17,8", None)])
+def test_a_near_miss_of_a_rule_is_told_where_no_region_saves_as_much(skip: str, told: bool | None) -> None:
+    """A table that is added to each sequence alike is no residual; a region takes the sum and the norm all the same."""
+    text = f"""g (float[N,17,8] x, float[{skip}] t, float[8] w) => (float[N,17,8] y) {{
+        s = Add(x, t) y = LayerNormalization(s, w) }}"""
+    rules, both, why = (
+        {miss.rule for miss in report(model(text), Build(level=level), why=why).near_misses}
+        for level, why in ((1, None), (2, None), (2, "SkipLayerNormalization"))
+    )
+    assert ("SkipLayerNormalization" in rules, "SkipLayerNormalization" in why) == (told is not None,) * 2
+    assert ("SkipLayerNormalization" in both) is bool(told)

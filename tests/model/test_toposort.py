@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import onnx
@@ -84,7 +85,10 @@ def test_a_shuffled_file_is_fused_as_its_sorted_one(name: str, tmp_path: Path) -
     assert main(["optimize", str(path), "-q"]) == 0
     written = onnx.load(tmp_path / "mixed.fused.onnx")
     onnx.checker.check_model(written)
-    assert onnxfuse.report(path).census == onnxfuse.report(MODELS / f"{name}.onnx").census
+    mixed_census, census = (onnxfuse.report(each).census for each in (path, MODELS / f"{name}.onnx"))
+    # Of regions that save as many bytes the first in the file is made: another may lead to one less.
+    assert mixed_census - Counter(Region=99) == census - Counter(Region=99)
+    assert abs(mixed_census["Region"] - census["Region"]) <= 1
     inputs = feeds(model)
     for got, want in zip(run(written, inputs), run(model, inputs), strict=True):
         assert abs(got - want).max() <= 1e-5 * max(abs(want).max(), 1)
@@ -106,7 +110,7 @@ def test_what_onnxruntime_s_float16_converter_writes_is_fused(name: str, tmp_pat
 def test_a_model_in_memory_is_sorted_in_a_copy() -> None:
     model = broken.unsorted()
     before = model.SerializeToString()
-    assert names(onnxfuse.optimize(model).model.graph.node) == ["a", "y"]
+    assert names(onnxfuse.optimize(model, level=1).model.graph.node) == ["a", "y"]
     assert model.SerializeToString() == before
     with pytest.raises(ModelError, match="the graph has a cycle: relu -> add -> relu"):
         onnxfuse.report(broken.cyclic())

@@ -8,6 +8,8 @@ import pytest
 from onnx import ModelProto, helper, parser
 
 from onnxfuse import pipeline
+from onnxfuse.fusing.build import Build
+from onnxfuse.language.catalogue import RULES
 from onnxfuse.model import files
 from onnxfuse.performance.gpus import CARDS
 from onnxfuse.reporting.records import Node, Nodes, Report
@@ -32,7 +34,7 @@ SWISH = "s = Sigmoid(x)  m = Mul(x, s)  t = Transpose<perm = [1, 0]>(m)  y = Mat
 
 
 def test_what_becomes_of_each() -> None:
-    found, nodes = told(named(SWISH))
+    found, nodes = told(named(SWISH), build=Build(level=RULES))
     (fusion,) = found.fusions
     swish, transposed, product = nodes.after
     assert [node.name for node in nodes.before] == ["/enc/s", "/enc/m", "/enc/t", "/enc/y"]
@@ -89,9 +91,10 @@ def test_bodies_read_what_is_around_them() -> None:
 
 def test_what_is_written_anew_stands_where_it_is_read() -> None:
     model = files.read(MODELS / "llama.dynamo.onnx", weights=False)
-    _, nodes = told(model)
+    _, nodes = told(model, build=Build(level=RULES))
     assert {node.scope for node in nodes.after if node.op in ("Cos", "Sin")} == {"/model"}
-    assert not [node for node in nodes.after if node.scope.startswith("/onnxfuse")]
+    for _, nodes in (told(model), told(model, build=Build(level=RULES))):
+        assert not [node for node in nodes.after if node.scope.startswith("/onnxfuse")]
 
 
 @pytest.mark.parametrize("name", ["bert.ts", "t5_decoder.dynamo", "control_loop", "function_layernorm"])

@@ -107,7 +107,7 @@ def test_a_fusion_whose_kernel_computes_something_else_is_left_out(
     report = onnxfuse.optimize(model, validate="kernels", ignore=["GLU"]).report
     assert {left.fusion.rule for left in report.left_out} == {"QuickGelu"}
     assert report.validation.verdict == "equal"
-    assert report.validation.kernels == ()
+    assert "QuickGelu" not in report.validation.kernels
     with pytest.raises(NumericsError, match=r"QuickGelu at .*differs by"):
         onnxfuse.optimize(model, validate="kernels", on_mismatch="fail", ignore=["GLU"])
     assert onnxfuse.optimize(model).report.left_out == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,7 +85,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[onnx.ModelProt
     return between(request.param), folder
 
 
-def fused(model: onnx.ModelProto, folder: Path, **options: str) -> Optimized:
+def fused(model: onnx.ModelProto, folder: Path, **options: str | int) -> Optimized:
     return optimize(model, rules=[folder], ignore=["QuickGelu", "GLU"], **options)  # type: ignore[arg-type]
 
 
@@ -92,7 +93,7 @@ def test_without_proof_the_wrong_rule_is_believed(case: tuple[onnx.ModelProto, P
     """What the other tests rest on: the rule does match, and it is wrong."""
     model, folder = case
     result = fused(model, folder, validate="off")
-    assert result.report.census == {"LayerNormalization": 2, "Sloppy": 1}
+    assert result.report.census - Counter(Region=1) == {"LayerNormalization": 2, "Sloppy": 1}
     assert result.report.validation.verdict == "not validated"
     x = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)
     (got,), (want,) = run(result.model, {"x": x}), run(model, {"x": x})
@@ -104,7 +105,7 @@ def test_a_wrong_rule_is_left_out_by_name_and_the_rest_stays(case: tuple[onnx.Mo
     report = (result := fused(model, folder)).report
     assert [left.fusion.rule for left in report.left_out] == ["Sloppy"]
     assert report.left_out[0].fusion.scope == "/middle"
-    assert report.census == {"LayerNormalization": 2}
+    assert report.census - Counter(Region=1) == {"LayerNormalization": 2}
     assert report.validation.verdict == "equal"
     x = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)
     (got,), (want,) = run(result.model, {"x": x}), run(model, {"x": x})
@@ -114,7 +115,7 @@ def test_a_wrong_rule_is_left_out_by_name_and_the_rest_stays(case: tuple[onnx.Mo
 def test_a_wrong_rule_is_an_error_if_it_is_to_fail(case: tuple[onnx.ModelProto, Path]) -> None:
     model, folder = case
     with pytest.raises(NumericsError, match=r"computes something else: (Sloppy at /middle/|output 'y' differs)"):
-        fused(model, folder, on_mismatch="fail")
+        fused(model, folder, on_mismatch="fail", level=1)
 
 
 def test_at_the_command_line_a_mismatch_exits_with_3_and_writes_nothing(
@@ -239,7 +240,7 @@ def test_what_onnxruntime_does_to_the_original_is_not_held_against_the_fused_mod
             y = Mul(moved, cosine)
         }"""
     )
-    report = optimize(model).report
+    report = optimize(model, level=1).report
     assert report.validation.verdict == "equal"
     assert "onnxruntime's optimizer changes what the original computes" in report.validation.note
     assert report.census["Gelu"]

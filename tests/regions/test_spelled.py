@@ -92,6 +92,7 @@ def test_inner_values_have_names_of_their_own() -> None:
 
 def test_words() -> None:
     assert words(["Mul", "Add", "Transpose"]) == "Mul Add Transpose"
+    assert words(["Slice", "Slice", "Concat", "Slice"]) == "Slice×2 Concat Slice"
     assert words(["Mul", "Add"] * 9 + ["Exp"]) == "Mul×9 Add×9 Exp"
 
 

@@ -76,11 +76,16 @@ def test_what_is_banned_is_not_made() -> None:
 
 
 def test_near_misses_say_what_kept_two_apart() -> None:
-    text = "g (float[N,1,8] x, float[M,8] z) => (float[N,1,8] a, float[N,M,8] y) { a = Abs(x) y = Add(a, z) }"
+    text = "g (float[N,8] x, int64[M] i) => (float[N,8] a, float[M,8] y) { a = Abs(x) y = Gather(a, i) }"
     _, found = made(text)
     assert [(miss.rule, miss.node, miss.reason) for miss in found.near_misses] == [
         ("Region", "y", "not with Abs before it: they write numbers of elements that are not proved equal")
     ]
+
+
+def test_that_one_has_more_elements_than_the_other_is_no_near_miss() -> None:
+    text = "g (float[N,1,8] x, float[M,8] z) => (float[N,1,8] a, float[N,M,8] y) { a = Abs(x) y = Add(a, z) }"
+    assert not made(text)[1].near_misses
 
 
 def test_what_a_product_lies_between_is_no_near_miss() -> None:
@@ -95,3 +100,14 @@ def test_equal_regions_call_one_function() -> None:
     first, second = of_model(found.model)
     assert first.op_type == second.op_type
     assert len(found.model.functions) == 1
+
+
+def test_the_type_of_what_an_op_that_onnx_does_not_know_gives_is_declared() -> None:
+    """Behind a region nothing else tells it, and its kernel is generated for it."""
+    text = """<ir_version: 8, opset_import: ["": 20, "com.microsoft": 1]>
+        g (float[N,8] x) => (float[N,8] y) { a = com.microsoft.QuickGelu<alpha = 1.5>(x) b = Sin(a) y = Neg(b) }"""
+    found = regions(Lifted.of(onnx.parser.parse_model(text), None, load()), Asked()).model
+    assert calls(found) == ["QuickGelu", "Region"]
+    (told,) = found.graph.value_info
+    assert (told.name, told.type.tensor_type.elem_type) == ("a", onnx.TensorProto.FLOAT)
+    assert not told.type.tensor_type.HasField("shape")

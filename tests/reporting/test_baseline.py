@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.errors import ModelError
+from onnxfuse.errors import ModelError, UsageError
 from onnxfuse.reporting import baseline
 from onnxfuse.reporting.baseline import Kept, Sites
 from onnxfuse.reporting.records import Report
@@ -28,7 +28,7 @@ BERT = baseline.sites(
     )
 )
 TEXT = """\
-{"onnxfuse-baseline": 2, "onnxfuse": "1.2"}
+{"onnxfuse-baseline": 2, "onnxfuse": "1.2", "level": 2}
 {"model": "a.onnx"}
 {"model": "bert.onnx", "scope": "", "rule": "Gelu", "count": 1}
 {"model": "bert.onnx", "scope": "/enc/3", "rule": "FusedMatMul", "inside": ["Gelu"], "count": 1}
@@ -43,7 +43,7 @@ def read(folder: Path, text: str) -> baseline.Baseline:
 
 
 def test_it_is_sorted_and_has_a_line_for_each_kind() -> None:
-    assert baseline.text({"bert.onnx": BERT, "a.onnx": Counter()}, "1.2") == TEXT
+    assert baseline.text({"bert.onnx": BERT, "a.onnx": Counter()}, "1.2", 2) == TEXT
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -51,6 +51,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert found.models == {"a.onnx": Counter(), "bert.onnx": BERT}
     assert found.lines == {"a.onnx": 2, "bert.onnx": 3}
     assert found.writers == ("1.2",)
+    assert found.levels == (2,)
     assert found.written_by("1.2") == ""
     assert found.written_by("2.0") == " (before by onnxfuse 1.2, now by 2.0)"
 
@@ -88,7 +89,7 @@ def test_changes_of_two_branches_in_two_models_are_merged(options: list[str], tm
     models = {f"{name}.onnx": BERT for name in "abcd"}
     more = BERT + Counter({Kept("/dec", "Gelu"): 1})
     ours, theirs = {**models, "a.onnx": more}, {**models, "d.onnx": Counter({Kept("", "Gelu"): 1})}
-    conflicts, text = merged(tmp_path, *(baseline.text(found, "1") for found in (models, ours, theirs)), *options)
+    conflicts, text = merged(tmp_path, *(baseline.text(found, "1", 2) for found in (models, ours, theirs)), *options)
     assert conflicts == 0
     assert read(tmp_path, text).models == {**ours, "d.onnx": theirs["d.onnx"]}
 
@@ -96,7 +97,7 @@ def test_changes_of_two_branches_in_two_models_are_merged(options: list[str], tm
 def test_where_branches_add_in_one_place_union_keeps_both(tmp_path: Path) -> None:
     gelu: Sites = Counter({Kept("/enc/7", "Gelu"): 1})
     ours, theirs = {"a.onnx": BERT + gelu, "b.onnx": gelu}, {"a.onnx": BERT, "c.onnx": gelu}
-    texts = [baseline.text({"a.onnx": BERT}, "1"), baseline.text(ours, "2"), baseline.text(theirs, "3")]
+    texts = [baseline.text(found, writer, 2) for found, writer in (({"a.onnx": BERT}, "1"), (ours, "2"), (theirs, "3"))]
     assert merged(tmp_path, *texts)[0] > 0
     conflicts, text = merged(tmp_path, *texts, "--union")
     assert conflicts == 0
@@ -117,6 +118,28 @@ def test_version_1_is_read(tmp_path: Path) -> None:
     assert found.models["empty.onnx"] == Counter()
     assert found.writers == ()
     assert found.written_by("2") == ""
+    assert found.levels == (1,)
+
+
+def test_what_another_level_fused_is_not_compared(tmp_path: Path) -> None:
+    read(tmp_path, TEXT).refuse(tmp_path / "b.jsonl", 2)
+    old = TEXT.replace(', "level": 2', "")
+    read(tmp_path, old).refuse(tmp_path / "b.jsonl", 1)
+    for text in (old, old + TEXT):  # the second as git merges two branches
+        with pytest.raises(UsageError) as raised:
+            read(tmp_path, text).refuse(Path("b.jsonl"), 2)
+        assert str(raised.value) == (
+            "b.jsonl was written at -O1, and this is -O2, which fuses otherwise: compare with -O1, or write it anew: "
+            "--update-baseline and all of its models"
+        )
+
+
+def test_a_region_is_known_by_its_module_and_what_it_took_in() -> None:
+    """Its words change with each op beside it."""
+    names = "MatMul SkipLayerNormalization", "MatMul SkipLayerNormalization Tanh"
+    one, other = (fusion(name, scope="/enc", op="onnxfuse.Region", absorbed=("Gelu",)) for name in names)
+    assert baseline.sites(Report("m", fusions=[one])) == baseline.sites(Report("m", fusions=[other]))
+    assert baseline.sites(Report("m", fusions=[one])) == {Kept("/enc", "Region", ("Gelu",)): 1}
 
 
 HEAD = '{"onnxfuse-baseline": 2, "onnxfuse": "1"}\n'

@@ -126,3 +126,12 @@ def test_json() -> None:
     assert (data["schema"], data["verdict"], data["worse"]) == (1, "worse", ("3 fusions lost", "1 more launch"))
     assert data["figures"][3] == {"name": "launches, fused", "before": 10, "after": 11}
     assert data["lost"][0]["scope"] == "/layers.0-2/norm"
+
+
+def test_fewer_regions_are_not_worse_by_themselves() -> None:
+    """One that takes another in is one less; launches and bytes say what it is worth."""
+    two = [fusion(name, scope=f"/{name}", op="onnxfuse.Region") for name in ("Mul", "Add")]
+    found = between(side(*two), side(two[0], launches=9))
+    assert [change.op for change in found.lost] == ["Region"]
+    assert (found.verdict, found.worse) == ("better", ())
+    assert between(side(*two), side(two[0], launches=11)).worse == ("1 more launch",)

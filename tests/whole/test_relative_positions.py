@@ -75,4 +75,4 @@ def test_a_fused_mutant_computes_what_the_mutant_computes() -> None:
 def test_they_are_proved() -> None:
     done = optimize(next(iter(relative(17))).model)
     assert done.report.validation.verdict == "equal"
-    assert [fusion.rule for fusion in done.report.fusions] == ["Attention"]
+    assert [fusion.kind for fusion in done.report.fusions] == ["Region", "Attention"]

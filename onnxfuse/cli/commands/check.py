@@ -77,6 +77,7 @@ def check(
     for file in filter(None, (each.file for each in wanted)):
         atomic_write.refuse(file, [*sources, *filter(None, [kept.file])])
     judge = _Judge.of(options, expect, shapes, kept.before if kept.compares else None)
+    kept.refuse(judge.build.reached, sources)
     if not kept.file and not any(judge.expected(path) for path in sources) and not quiet:
         click.echo("onnxfuse: nothing is demanded: give --expect or --baseline", err=True)
     told = any(each.style == formats.TEXT for each in wanted)
@@ -86,7 +87,7 @@ def check(
     if told:
         _print(missing)
     formats.write(wanted, found, judge.build.rules)
-    kept.finish(checked, sources, quiet=quiet)
+    kept.finish(checked, sources, judge.build.reached, quiet=quiet)
     return max(code, int(any(True for _ in found.all())))
 
 
@@ -147,7 +148,7 @@ class _Judge:
         texts = [text for own in settings.expect.values() for text in own] if not given else []
         lookup.check_rules((*build.select, *build.ignore), build.rules)
         demanded = [expected.name for expected in (*given, *map(requirements.parse, texts))]
-        lookup.check_rules(demanded, build.rules, or_ops=True)
+        lookup.check_rules(demanded, build.rules, or_ops=True, regions=True)
         return cls(build, given, shapes, settings, before)
 
     def expected(self, path: Path) -> list[Expectation]:
@@ -205,6 +206,12 @@ class _Kept:
     def compares(self) -> bool:
         return self.file is not None and not self.update
 
+    def refuse(self, level: int, sources: Sequence[Path]) -> None:
+        """Raises UsageError where what this `level` fuses would be compared with another's, or stand beside it."""
+        stays = self.before.models.keys() - {path.name for path in sources}
+        if self.file is not None and (self.compares or (stays and not self.prune)):
+            self.before.refuse(self.file, level)
+
     def missing(self, sources: Sequence[Path]) -> list[Finding]:
         """Findings about models of the baseline that are not given."""
         from onnxfuse.reporting import requirements
@@ -212,8 +219,8 @@ class _Kept:
         known = self.before.lines if self.compares else {}
         return requirements.not_given(self.file or Path(), known, [path.name for path in sources])
 
-    def finish(self, checked: Sequence[Checked], sources: Sequence[Path], *, quiet: bool) -> None:
-        """Write the baseline, or say what is new since it was written."""
+    def finish(self, checked: Sequence[Checked], sources: Sequence[Path], level: int, *, quiet: bool) -> None:
+        """Write the baseline, of what this `level` fuses, or say what is new since it was written."""
         from onnxfuse import __version__
         from onnxfuse.reporting import baseline, requirements
         from onnxfuse.system import atomic_write
@@ -225,7 +232,8 @@ class _Kept:
             given = {path.name for path in sources}
             kept = {name: found for name, found in self.before.models.items() if not self.prune or name in given}
             models = kept | {name: baseline.sites(report) for name, report in reports.items()}
-            atomic_write.replace(self.file, [baseline.text(models, __version__).encode("utf-8", "surrogateescape")])
+            text = baseline.text(models, __version__, level)
+            atomic_write.replace(self.file, [text.encode("utf-8", "surrogateescape")])
             if not quiet:
                 click.echo(f"onnxfuse: {self.file} is written; without --update-baseline it is compared with", err=True)
             return

@@ -102,7 +102,7 @@ selection = options(
         "-O",
         "level",
         type=click.IntRange(0, 3),
-        default=1,
+        default=2,
         show_default=True,
         metavar="LEVEL",
         help="-O0 folds alone, -O1 fuses what rules name, -O2 what lies between too, -O3 what --card lets pass.",

@@ -56,7 +56,10 @@ if TYPE_CHECKING:
 @html
 @precision
 @click.option(
-    "--why", metavar="RULE", shell_complete=rule_names, help="Every place where this rule fuses or nearly does."
+    "--why",
+    metavar="RULE",
+    shell_complete=rule_names,
+    help="Every place where this rule fuses or nearly does, or Region.",
 )
 @click.option("--estimate", is_flag=True, help="Predict the time of each fused node on a GPU, and what bounds it.")
 @card("The GPU that times and their shares are of: a100, h100, h200, or a .json file.  [default: h200]")
@@ -100,9 +103,10 @@ def report(
     build = Build(**options)
     weighed = gpus.card(card or gpus.DEFAULT)
     estimated = gpus.given(card or gpus.DEFAULT if estimate else None, build.target)
-    lookup.check_rules((*build.select, *build.ignore, *filter(None, [why])), build.rules)
+    lookup.check_rules((*build.select, *build.ignore), build.rules)
+    lookup.check_rules([why] if why else [], build.rules, regions=True)
     out, sources = console.console(), paths.expand(models)
-    regions = build.level < REGIONS and build.target.functions and wanted is None
+    regions = build.reached < REGIONS and build.target.functions and not build.select and wanted is None
     places, nodes = page_places(html, sources), html is not None or (verbose and style == "json")
 
     one = _Reporter(build, shapes, settled(), why, explain, weighed, estimated, wanted, nodes, places)
@@ -111,7 +115,7 @@ def report(
         found, node = told
         warn_of_unread(found)
         if style == "json":
-            found = found.narrowed(lambda fusion: not why or fusion.rule == why)
+            found = found.narrowed(lambda fusion: not why or report_text.is_of(fusion, why))
             return found.narrowed(lambda fusion: not node or report_text.concerns(fusion, _names(node)))
         if node:
             _explain(out, node, found, build.rules)

@@ -110,19 +110,42 @@ def test_an_old_baseline_is_compared_and_written_anew(model: Path, engine: Engin
     old = {"onnxfuse-baseline": 1, "models": {"model.onnx": {"LayerNormalization": {"/enc/layer.0": 2}}}}
     Path("b.json").write_text(json.dumps(old))
     engine.fusions = [fusion()]
-    assert main(["check", str(model), "--baseline", "b.json", "-q"]) == 1
+    assert main(["check", str(model), "--baseline", "b.json", "-q", "-O1"]) == 1
     assert "lost: LayerNormalization at /enc/layer.0: 2 before, 1 now\n" in capsys.readouterr().out
+    assert main(["check", str(model), "--baseline", "b.json"]) == 2
+    assert capsys.readouterr().err.startswith("onnxfuse: error: b.json was written at -O1, and this is -O2, ")
     assert main(["check", str(model), "--baseline", "b.json", "--update-baseline"]) == 0
     head, line = Path("b.json").read_text().splitlines()
-    assert json.loads(head) == {"onnxfuse-baseline": 2, "onnxfuse": __version__}
+    assert json.loads(head) == {"onnxfuse-baseline": 2, "onnxfuse": __version__, "level": 2}
     assert json.loads(line)["count"] == 1
 
 
 def test_another_onnxfuse_wrote_the_baseline(model: Path, engine: Engine, capsys: Capture) -> None:
     line = {"model": "model.onnx", "scope": "/enc", "rule": "Gelu", "count": 1}
     Path("b.jsonl").write_text(f'{{"onnxfuse-baseline": 2, "onnxfuse": "0.0.1"}}\n{json.dumps(line)}\n')
-    assert main(["check", str(model), "--baseline", "b.jsonl"]) == 1
+    assert main(["check", str(model), "--baseline", "b.jsonl", "-O1"]) == 1
     assert f"(before by onnxfuse 0.0.1, now by {__version__})" in capsys.readouterr().out
+
+
+def test_a_baseline_of_one_level_is_that_of_a_target_without_others(model: Path, engine: Engine) -> None:
+    engine.fusions = [fusion()]
+    asked = ["check", str(model), "--baseline", "b.jsonl", "--target", "ort"]
+    assert main([*asked, "-O1", "--update-baseline"]) == 0
+    assert main(asked) == 0
+
+
+def test_what_one_level_fused_does_not_stand_beside_what_another_did(
+    models: list[str], engine: Engine, capsys: Capture
+) -> None:
+    engine.fusions = [fusion()]
+    update = ["check", "--baseline", "b.jsonl", "--update-baseline", "-q"]
+    written = [models[0], "other.onnx"]
+    Path("other.onnx").write_bytes(Path(models[0]).read_bytes())
+    assert main([*update, "-O1", *written]) == 0
+    assert main([*update, written[0]]) == 2
+    assert "and all of its models" in capsys.readouterr().err
+    assert main([*update, *written]) == 0
+    assert main([*update, "-O1", "--prune", written[0]]) == 0
 
 
 @pytest.mark.parametrize("style", ["github", "sarif", "junit", "json"])

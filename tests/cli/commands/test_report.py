@@ -149,3 +149,14 @@ def test_a_page_that_cannot_be_written(
     assert main(["report", str(model), "--html", place]) == 2
     assert capsys.readouterr() == ("", f"onnxfuse: error: {complaint}\n")
     assert (engine.calls, os.listdir(), model.read_bytes()) == ([], ["model.onnx"], before)
+
+
+def test_why_of_regions(model: Path, engine: Engine, capsys: Capture) -> None:
+    engine.fusions = [fusion("Mul Add", op="onnxfuse.Region"), fusion("Gelu")]
+    engine.near_misses = [near_miss("Region"), near_miss("Gelu")]
+    assert main(["report", str(model), "--why", "Region"]) == 0
+    out = capsys.readouterr().out
+    assert "Mul Add" in out
+    assert "1 × Region at" in out
+    assert "Gelu" not in out
+    assert main(["report", str(model), "--ignore", "Region"]) == 2, "it is no rule"

@@ -13,7 +13,7 @@ from onnxfuse.fusing.build import Build as Wanted
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.fusing.fused import Banned, Fused
 from onnxfuse.fusing.source import Source
-from onnxfuse.language.catalogue import LEVEL, load
+from onnxfuse.language.catalogue import RULES, load
 from onnxfuse.pipeline import report
 from onnxfuse.reporting.tell import fusions
 from onnxfuse.rewriting.provenance import keys
@@ -35,7 +35,7 @@ def told(fused: Fused) -> tuple[object, ...]:
     return fusions(fused.sites), [site.value for site in fused.sites], bans, misses, gone, fused.simplified
 
 
-def both(model: ModelProto, target: str = "onnxfuse", banned: Banned = frozenset(), level: int = LEVEL) -> Fused:
+def both(model: ModelProto, target: str = "onnxfuse", banned: Banned = frozenset(), level: int = RULES) -> Fused:
     """The model fused by few blocks, if it can be; what it gives must not depend on that."""
     catalogue = CATALOGUE.serving(Target(target), level=level)
     few, all_ = (fuse(Source(model, MODELS, catalogue, repeats), catalogue, banned=banned) for repeats in (True, False))
