@@ -209,8 +209,7 @@ def floor_divide(a: Dim, b: Dim) -> Dim:
         return -floor_divide(a, -b)
     if at_least(0, a):  # a symbol is never negative
         return 0 if at_least(a, 0) else -floor_divide(-a, b)
-    low = _lowest(a)
-    if isinstance(a, Sym) and isinstance(b, int) and b and low is not None and low >= 0:
+    if isinstance(a, Sym) and isinstance(b, int) and b and (low := _lowest(a)) is not None and low >= 0:
         return _steps(a, b)
     return symbol(Derived.of(f"({a!r})//({b!r})", a, b))
 
