@@ -47,8 +47,8 @@ class Index:
         op = term.op
         if op not in self.by_op:
             return []
-        if self._terms.distinct != self._distinct:
-            self._distinct = self._terms.distinct
+        if len(self._terms.seen) != self._distinct:
+            self._distinct = len(self._terms.seen)
             self._bits.clear()
             self._possible.clear()
         nested = op in NEUTRAL and any(a.op == op for a in term.args)

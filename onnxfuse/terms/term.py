@@ -127,7 +127,8 @@ class Terms:
 
     def __init__(self) -> None:
         self._table: dict[tuple[Any, ...], Term] = {}
-        self._bits: dict[str, int] = {}
+        self.seen: dict[str, int] = {}
+        """The ops that terms are of, and the bit that stands for each."""
         self._numbers: dict[tuple[float, int, int], Term] = {}
         self.unknowns = 0
         """How many dimensions were made of which nothing is known."""
@@ -145,12 +146,12 @@ class Terms:
 
     def mark(self) -> Mark:
         """How far the table has come."""
-        return len(self._table), len(self._bits), len(self._numbers), self.unknowns, len(self.inferred)
+        return len(self._table), len(self.seen), len(self._numbers), self.unknowns, len(self.inferred)
 
     def rewind(self, mark: Mark) -> None:
         """Forget what was made since a mark: what is made next is what was made next then."""
         terms, bits, numbers, self.unknowns, inferred = mark
-        parts: tuple[dict[Any, Any], ...] = (self._table, self._bits, self._numbers, self.inferred)
+        parts: tuple[dict[Any, Any], ...] = (self._table, self.seen, self._numbers, self.inferred)
         for part, size in zip(parts, (terms, bits, numbers, inferred), strict=True):
             while len(part) > size:
                 part.popitem()
@@ -160,25 +161,20 @@ class Terms:
 
     def bit(self, op: str) -> int:
         """The bit that stands for an op in `Term.ops_within`."""
-        bit = self._bits.get(op)
+        bit = self.seen.get(op)
         if bit is None:
-            bit = self._bits[op] = 1 << len(self._bits) % WIDTH
+            bit = self.seen[op] = 1 << len(self.seen) % WIDTH
         return bit
 
     def bits(self, ops: Iterable[str]) -> int | None:
         """The bits of several ops; None if there is an op among them that no term is of."""
-        bits, known = 0, self._bits
+        bits, known = 0, self.seen
         for op in ops:
             bit = known.get(op)
             if bit is None:
                 return None
             bits |= bit
         return bits
-
-    @property
-    def distinct(self) -> int:
-        """Of how many ops the terms are."""
-        return len(self._bits)
 
     def symbols(self) -> set[str]:
         """The symbols in the shapes of all terms."""
