@@ -155,3 +155,24 @@ def test_keys_that_are_not_transposed() -> None:
     g = Model({name: draw(B, H, D, D) for name in "QKV"})
     fused = assert_same(g.proto(mixed(g, g("MatMul", "Q", "K"))), g.feeds)
     assert attributes(fused).get("scale") == 1.0
+
+
+@pytest.mark.parametrize("mask", [None, (T,), (S, T), (1, S, T), (3, S, T)])
+def test_one_head_of_one_sequence_has_two_dimensions(mask: tuple[int, ...] | None) -> None:
+    feeds = {name: x[0, 0] for name, x in operands().items()} | ({"mask": draw(*mask)} if mask else {})
+    g = Model(feeds)
+    products = g("MatMul", "Q", g("Transpose", "K", perm=[1, 0]))
+    masked = g("Add", products, "mask") if mask else products
+    fused = assert_same(g.proto(g("MatMul", g("Softmax", masked, axis=-1), "V")), feeds)
+    assert census(fused)["Attention"] == (mask != (3, S, T))  # those are more sequences than there are queries of
+
+
+@pytest.mark.parametrize("constant", ["K", "V"])
+def test_weights_of_a_layer_are_no_keys(constant: str) -> None:
+    feeds = {name: x[0, 0] for name, x in operands().items()}
+    stored = feeds.pop(constant)
+    g = Model(feeds)
+    key, value = (stored if name == constant else name for name in "KV")
+    products = g("MatMul", "Q", stored.T.copy() if constant == "K" else g("Transpose", key, perm=[1, 0]))
+    fused = assert_same(g.proto(g("MatMul", g("Softmax", products, axis=-1), value)), feeds)
+    assert census(fused)["Attention"] == 0

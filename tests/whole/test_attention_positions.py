@@ -11,6 +11,7 @@ from onnxfuse.language import catalogue
 from onnxfuse.model.graph import family_of
 from onnxfuse.targets.target import Target
 from tests.spellings.build import Array
+from tests.spellings.mutants import run
 from tests.whole.test_attention import B, D, H, Model, S, T, assert_same, attributes, census, operands, scores
 from tests.written import inputs
 
@@ -278,6 +279,21 @@ def test_what_is_almost_a_sink_computes_the_same(kind: str) -> None:
     part = g("Slice", weights, *(np.array([i], np.int64) for i in (start, start + T, -1)))
     fused = assert_same(g.proto(g("MatMul", part, "V")), g.feeds)
     assert census(fused)["Attention"] == 0
+
+
+@pytest.mark.parametrize("target", ["onnx", "ort"])
+@pytest.mark.parametrize("opset", [17, 23])
+def test_a_sink_beside_a_mask_is_a_key_of_zeros_where_attention_has_none(opset: int, target: str) -> None:
+    mask = np.random.default_rng(6).standard_normal((B, 1, S, T)).astype(np.float32)
+    g = Model(operands() | {"sink": logits(), "mask": mask})
+    column = g("Reshape", "sink", np.array([1, H, 1, 1], np.int64))
+    sink = g("Expand", column, np.array([B, H, S, 1], np.int64))
+    model = g.proto(with_sink(g, g("Add", scores(g), "mask"), sink, shifted=False), opset=opset)
+    _, fused = lower(model, CATALOGUE.serving(Target(target)))
+    assert not census(fused.model)["Softmax"]
+    assert census(fused.model)["Attention"] == 1
+    for want, got in zip(run(model, g.feeds), run(fused.model, g.feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("target", ["onnx", "ort"])

@@ -94,6 +94,7 @@ def test_a_body_folds_back_and_computes_the_same(op: str, data: st.DataObject) -
         1104163,  # LayerNormalization over all axes, of which the first is 1
         1104216,  # MeanVarianceNormalization of opset 10
         1200307,  # LayerNormalization of one row, whose scale is [1, b]
+        1301059,  # LayerNormalization of one number, whose scale is a constant and whose bias is none
         1201717,  # Selu with an alpha of 0
         1105265,  # HardSigmoid of a line through 0
     ],

@@ -160,13 +160,18 @@ def _of_squeezed_scale(a: Applied) -> Term | None:
     axis, which most of what is fused with a normalization wants."""
     (x, *rest), axis = a.args, a.attrs.get("axis", -1)
     axis = axis - x.rank if x.rank is not None and axis >= 0 else axis
-    lost = {_lost_ones(t) for t in rest if t.rank}
+    lost = {_lost_ones(t) for t in rest if t.rank and not t.constant}
     ones = lost.pop() if len(lost) == 1 else 0
-    if not ones or x.shape is None or x.shape[axis - ones : axis] != (1,) * ones:
+    if (
+        not ones
+        or x.shape is None
+        or any(t.op != "Absent" and t.shape is None for t in rest)
+        or x.shape[axis - ones : axis] != (1,) * ones
+    ):
         return None
     if axis == -1 and any(d != 1 for d in x.shape[:-1]):
         return None
-    wide = [t.args[0] if t.rank else t for t in rest]
+    wide = [t if not t.shape else reshape(a.terms, t, (1,) * ones + t.shape) if t.constant else t.args[0] for t in rest]
     return make(a.terms, a.op, [x, *wide], dict(a.attrs) | {"axis": axis - ones}, a.shape, a.dtype)
 
 
