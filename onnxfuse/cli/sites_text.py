@@ -10,9 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from onnxfuse.reporting.conversion import Conversion, KeptCast
 from onnxfuse.reporting.layers import collapsed, short
 from onnxfuse.reporting.near_miss_groups import gain, grouped
-from onnxfuse.reporting.records import NO_RULE, Conversion, Fusion, KeptCast, NearMiss, Remaining, known_bytes
+from onnxfuse.reporting.records import NO_RULE, Fusion, NearMiss, Remaining, known_bytes
 
 from .quantities import human_launches, human_traffic
 

@@ -27,7 +27,7 @@ from onnxfuse.model.op_traits import CONTROL_FLOW
 from onnxfuse.model.spool import Spool
 from onnxfuse.model.tensors import tensors
 from onnxfuse.model.walk import attribute_graphs
-from onnxfuse.reporting.records import Conversion, KeptCast, KeptNodes
+from onnxfuse.reporting.conversion import Conversion, KeptCast, KeptNodes
 from onnxfuse.targets.target import Target
 
 from . import bodies

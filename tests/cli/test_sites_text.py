@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from onnxfuse.cli import console, sites_text
-from onnxfuse.reporting.records import Conversion, KeptCast, KeptNodes, Remaining
+from onnxfuse.reporting.conversion import Conversion, KeptCast, KeptNodes
+from onnxfuse.reporting.records import Remaining
 from tests.fake_engine import fusion, near_miss
 
 Capture = pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ from onnxfuse.errors import ModelError
 from onnxfuse.precision.convert import convert
 from onnxfuse.precision.wanted import Name, Precision
 from onnxfuse.proof.oracle import Oracle
-from onnxfuse.reporting.records import KeptNodes
+from onnxfuse.reporting.conversion import KeptNodes
 
 from .models import parse
 

@@ -20,7 +20,7 @@ from onnxfuse.precision.convert import convert
 from onnxfuse.precision.wanted import Name, Precision
 from onnxfuse.proof.converted import ranges, with_types_of
 from onnxfuse.proof.oracle import Oracle
-from onnxfuse.reporting.records import Conversion
+from onnxfuse.reporting.conversion import Conversion
 from onnxfuse.targets import runtimes
 from onnxfuse.targets.target import Target
 from tests.exports import MODELS
