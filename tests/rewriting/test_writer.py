@@ -236,7 +236,9 @@ def test_what_is_read_in_float32_is_not_computed_in_half() -> None:
 @pytest.mark.parametrize("given", ["float", "float16"])
 def test_what_is_rounded_last_is_not_rounded_first(given: str, target: str) -> None:
     """A norm of float32 that is read in half is not one of inputs in half; one of inputs in half is."""
-    widened = "a = Cast <to = 1> (x)  b = Cast <to = 1> (r)" if given == "float16" else "a = Identity(x)  b = Identity(r)"
+    widened = (
+        "a = Cast <to = 1> (x)  b = Cast <to = 1> (r)" if given == "float16" else "a = Identity(x)  b = Identity(r)"
+    )
     before = model(
         f"""g ({given}[3, 4] x, {given}[3, 4] r) => (float16[3, 4] y) <float[4] w = {{1, 2, 3, 4}}> {{
             {widened}  s = Add (a, b)  n = LayerNormalization (s, w)  y = Cast <to = 10> (n)
