@@ -25,7 +25,7 @@ ELSEWHERE = {
     "fusions/2_ops/gradient/softmax.rule": "of rows in a shape that nothing but the graph says",
     "fusions/3_compose/gradient/linear.rule": "of operands that are transposed in the graph, beside a bias's gradient",
 }
-"""Rules of which one cannot be written out from its text alone, and why: tests/whole/test_gradients.py has the graphs."""
+"""Rules of which one cannot be written out from its text alone, and why; tests/whole has the graphs."""
 
 
 @pytest.mark.parametrize("rule", TESTED, ids=lambda rule: rule.path)
