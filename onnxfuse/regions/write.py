@@ -169,6 +169,10 @@ class _Scoped:
             if at not in live:
                 live.add(at)
                 pending += [maker[name] for name in read_by(entries[at][1]) if name in maker]
+        for at, node in ((at, entries[at][1]) for at in live):
+            for i, name in enumerate(node.output):
+                if maker.get(name, at) != at:  # one of several outputs, of which another's shape is asked for
+                    node.output[i] = self.names.unique(name)
         dead = [node for at, (_, node) in enumerate(entries[: len(nodes)]) if at not in live]
         kept = [node for _, node in sorted((entries[at] for at in live), key=lambda entry: entry[0])]
         read = {name for node in kept for name in read_by(node)} | {*self.graph.outputs, *self.graph.inputs}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 from onnxfuse.language.catalogue import load
@@ -40,6 +41,22 @@ def test_the_numbers_are_the_same(text: str, left: list[str], feeds: dict[str, t
     assert calls(found.model) == left
     onnx.checker.check_model(found.model, full_check=True)
     given = {n: np.random.default_rng(1).standard_normal(s).astype(np.float32) for n, s in feeds.items()}
+    for one, other in zip(run(before, given), run(found.model, given), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_node_of_which_another_output_has_its_shape_asked_for_writes_no_value_twice() -> None:
+    before = onnx.parser.parse_model(
+        """<ir_version: 7, opset_import: ["" : 12]> g (float[b,4,s,t] x) => (float[?,?] q, float[?,2,?,?] y)
+        <float[1] two = {2}, int64 i = {2}, int64 z = {0}, int64 o = {1}, float low = {-inf}, float zero = {0}> {
+            n = Shape(x) e = Expand(two, n) a, b = Split<axis = 1, split = [2, 2]>(e) y = LogSoftmax<axis = -1>(a)
+            m = Shape(b) k = Gather<axis = 0>(m, i) r = Range(z, k, o) u = Unsqueeze<axes = [1]>(r) c = Greater(r, u)
+            q = Where(c, low, zero) }"""
+    )
+    found = regions(Lifted.of(before, None, load()), Asked())
+    assert "Region" in calls(found.model)
+    onnx.checker.check_model(found.model, full_check=True)
+    given = {"x": np.zeros((3, 4, 2, 5), np.float32)}
     for one, other in zip(run(before, given), run(found.model, given), strict=True):
         np.testing.assert_array_equal(one, other)
 
