@@ -251,6 +251,11 @@ def read_by(node: NodeProto) -> list[str]:
     return [*filter(None, node.input), *(captured_names(node) if has_bodies(node) else ())]
 
 
+def elements_read(node: NodeProto) -> Sequence[str]:
+    """What a node reads the elements of: CastLike asks its second operand for its type alone."""
+    return list(node.input[:1] if node.op_type == "CastLike" else node.input)
+
+
 def captured_in(*bodies: GraphProto) -> set[str]:
     """Values of outer scopes that some bodies use."""
     captured: set[str] = set()

@@ -17,7 +17,7 @@ from onnx import FunctionProto, NodeProto, TensorProto
 
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.cost import BYTES, launches_of
-from onnxfuse.model.graph import DOMAIN, REGION, family, family_of
+from onnxfuse.model.graph import DOMAIN, REGION, elements_read, family, family_of
 from onnxfuse.model.op_traits import FREE, PRODUCTS, RESHAPES, SHAPE_QUERIES
 from onnxfuse.model.symbols import evaluate
 from onnxfuse.model.walk import called_by, key_of
@@ -138,11 +138,11 @@ def _products(body: FunctionProto, read: Mapping[str, Tensor | None], node: Node
 
 
 def _read(node: NodeProto, body: FunctionProto | None) -> Sequence[str]:
-    """The inputs of a node whose elements it reads: of a region's some are asked for their shape alone."""
+    """The inputs of a node whose elements it reads: of a region's some are asked for their shape or type alone."""
     names = list(node.input)
     if body is None:
         return names
-    read = {name for inner in body.node if inner.op_type not in SHAPE_QUERIES for name in inner.input}
+    read = {name for inner in body.node if inner.op_type not in SHAPE_QUERIES for name in elements_read(inner)}
     return [name for own, name in zip(body.input, names, strict=True) if own in read]
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from onnx import FunctionProto, NodeProto
+from onnx import FunctionProto, NodeProto, TensorProto
 
 from onnxfuse.kernels.rows.fused import PLACED, ROWS
+from onnxfuse.language.functions import CAST_LIKE
 from onnxfuse.lifting.view import View
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
 from onnxfuse.model.op_traits import COERCED, FREE, MATRIX_PRODUCTS, RANDOM, RESHAPES, SHAPE_QUERIES
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
+from onnxfuse.terms.term import REAL
 
 from . import measure
 from .scope import Kind, Launch, Scope
@@ -90,6 +92,8 @@ def _fixed(scope: Scope, index: int, node: NodeProto) -> str:
         return "it is a region"
     if _on_integers(view, index, node):
         return "onnxruntime runs it on integers, or what reads it"
+    if view.graph.opset < CAST_LIKE and _makes_real(scope, node):
+        return "before opset 15 no body makes real numbers of the type of its inputs"
     if view.graph.opset < 13 and node.op_type in COERCED:
         return "before opset 13 it works on a matrix of its input"
     if any(attribute.ref_attr_name for attribute in node.attribute):
@@ -102,6 +106,12 @@ def _fixed(scope: Scope, index: int, node: NodeProto) -> str:
         if name and not scope.dtype(name):
             return f"the element type of {name} is unknown"
     return ""
+
+
+def _makes_real(scope: Scope, node: NodeProto) -> bool:
+    """Does a node cast integers or booleans to float32, which a converter to half precision takes for float16?"""
+    real = node.op_type == "Cast" and any(a.name == "to" and a.i == TensorProto.FLOAT for a in node.attribute)
+    return real and scope.dtype(node.input[0]) not in REAL
 
 
 def _on_integers(view: View, index: int, node: NodeProto) -> bool:

@@ -22,11 +22,14 @@ from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
 from onnxfuse.kernels.pointwise.loops import traced
 from onnxfuse.kernels.rows.fused import ROWS
 from onnxfuse.kernels.rows.places import PlaceError
+from onnxfuse.kernels.rows.settled import settled
 from onnxfuse.model.graph import DOMAIN, REGION
 from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS
 from onnxfuse.model.standard import STANDARD
 
 from . import measure
+from .generic import generic
+from .given import passed
 from .scope import Scope
 
 TAKEN = SERVED | ROWS | MATRIX_PRODUCTS
@@ -123,11 +126,16 @@ class _Writer:
 
 
 def body(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = ()) -> Body:
-    """The body of launches, given the indices of their nodes in order."""
+    """The body of launches, given the indices of their nodes in order, and what it is asked for."""
     writer = _Writer(scope, indices)
     for index in indices:
         writer.add(index)
-    return Body(tuple(writer.nodes), tuple(writer.inputs), tuple(outputs))
+    kinds = [scope.kind(name) for name in (*writer.inputs, *outputs)]
+    real = "float32" in kinds[: len(writer.inputs)]
+    # What lies between two Casts is float32 to nobody else, and needs no number to say so.
+    given = passed(writer.nodes, scope.view.graph.opset, real=real) if outputs and "float32" in kinds else []
+    nodes = tuple(node for node in writer.nodes if not (node.op_type == "Constant" and node.output[0] in given))
+    return Body(nodes, (*writer.inputs, *given), tuple(outputs))
 
 
 def inputs(scope: Scope, indices: Sequence[int]) -> tuple[str, ...]:
@@ -176,7 +184,7 @@ def _tried(
 ) -> tuple[str, bool]:
     """Why the generator refuses a body at these sizes, and whether that is for where rows lie; `kinds` are the element
     types of what it reads, `made` those of what it has to give."""
-    function = FunctionProto.FromString(text)
+    function = settled(FunctionProto.FromString(text), kinds)
     if None in shapes:
         return "a size is a function of nothing known", False
     types = [TensorType(DTYPES[kind], shape) for kind, shape in zip(kinds, shapes, strict=True) if shape is not None]
@@ -206,7 +214,8 @@ def content(written: Body, opset: int, kinds: Sequence[str]) -> FunctionProto:
     names |= {name: f"y{number}" for number, name in enumerate(written.outputs)}
     made = FunctionProto(domain=DOMAIN)
     inner = 0
-    for node in written.nodes:
+    like = next((name for name, kind in zip(written.inputs, kinds, strict=False) if kind == "float32"), "")
+    for node in generic(written.nodes, like, opset):
         # Nodes without names are all one to a fusion of onnxruntime 1.20's, which then refuses the model.
         copy = made.node.add(op_type=node.op_type, domain=node.domain, name=f"n{len(made.node)}")
         for name in node.output:

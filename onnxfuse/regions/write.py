@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.lifting.view import View
@@ -25,6 +25,7 @@ from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, inherit
 from onnxfuse.terms.term import Term
 
+from .generic import untyped
 from .groups import Group, Groups
 from .match import match
 from .partition import partition, separated
@@ -108,6 +109,8 @@ class _Scoped:
         self.before = asked.read.get(self.graph.path, frozenset())
         self.sites: list[FusedNode] = []
         self.near: list[NearMiss] = []
+        self.real = ""
+        """A number that tells bodies the type of real numbers which nothing else does; empty if none asks."""
 
     def write(self, *, inside: bool) -> None:
         """Put the regions in their places; `inside`: bodies of nodes may read less than they did."""
@@ -136,7 +139,11 @@ class _Scoped:
         written = body(self.scope, indices, outputs)
         if not written.inputs:
             return None  # the same in every run
-        function = self._function(content(written, self.graph.opset, [self.scope.kind(n) for n in written.inputs]))
+        kinds = [self.scope.kind(name) for name in written.inputs]
+        if untyped(written.nodes, self.graph.opset, kinds, [self.scope.kind(name) for name in outputs]):
+            self.real = self.real or self.names.unique(f"{DOMAIN}/real")
+            written, kinds = replace(written, inputs=(*written.inputs, self.real)), [*kinds, "float32"]
+        function = self._function(content(written, self.graph.opset, kinds))
         node = NodeProto(op_type=function.name, domain=DOMAIN, name=self.names.unique(f"onnxfuse/{REGION}"))
         node.input.extend(written.inputs)
         node.output.extend(outputs)
@@ -186,7 +193,17 @@ class _Scoped:
             self._declare(proto, found)
         else:
             import_domains(proto, kept)
+        if self.real:
+            self._store(proto)
         return {at for at in live if at < len(nodes)}
+
+    def _store(self, proto: GraphProto | FunctionProto) -> None:
+        """Add the number that is of the type of real numbers."""
+        one = helper.make_tensor(self.real, TensorProto.FLOAT, (), [1.0])
+        if isinstance(proto, GraphProto):
+            proto.initializer.append(one)
+        else:
+            proto.node.insert(0, helper.make_node("Constant", [], [self.real], value=one))
 
     def _declare(self, proto: GraphProto, found: Sequence[_Region]) -> None:
         """Say what outputs of regions are, where nothing did and all is known, and of which element type what they read

@@ -222,3 +222,8 @@ def test_a_skeleton_has_large_weights_as_inputs(external: bool) -> None:
     assert bare.graph.node == proto.graph.node
     assert len(proto.graph.initializer) == 2
     assert graphs.skeleton(model("g (x) => (y) { y = Neg (x) }")) == model("g (x) => (y) { y = Neg (x) }")
+
+
+@pytest.mark.parametrize(("op", "read"), [("CastLike", ["a"]), ("Add", ["a", "b"])])
+def test_what_is_asked_for_its_type_alone_is_not_read(op: str, read: list[str]) -> None:
+    assert graphs.elements_read(helper.make_node(op, ["a", "b"], ["c"])) == read

@@ -84,3 +84,14 @@ def test_what_a_region_asks_the_shape_of_is_not_read() -> None:
     found = demand(view, view.graph.nodes[0], {})
     assert found is not None
     assert found.bytes == 4 * (4 + 32)
+
+
+def test_what_a_region_asks_the_type_of_is_not_read() -> None:
+    text = """<ir_version: 8, opset_import: ["": 20, "onnxfuse": 1]>
+    g (int64[8,4] x, float[8,4] z) => (float[8,4] y) { y = onnxfuse.Region_Cast_1(x, z) }
+    <opset_import: ["": 20], domain: "onnxfuse">
+    Region_Cast_1 (x0, x1) => (y0) { c = CastLike(x0, x1) y0 = Neg(c) }"""
+    (view,) = Lifted.of(parser.parse_model(text)).views
+    found = demand(view, view.graph.nodes[0], {})
+    assert found is not None
+    assert found.bytes == 8 * 32 + 4 * 32

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from .written import scope
+from onnxfuse.language.catalogue import load
+from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.regions.reading import read
+
+from .written import model, scope
 
 
 def kinds(text: str) -> dict[str, str]:
@@ -36,6 +40,14 @@ def test_products_are_fixed_and_what_is_elementwise_is_not() -> None:
 def test_what_is_fixed_says_why(line: str, reason: str) -> None:
     text = f"g (float[N,6] x) => (float[N,6] y) {{ axis = Constant<value = int64 {{1}}>() {line} }}"
     assert reason in [launch.reason for launch in scope(text).launches]
+
+
+@pytest.mark.parametrize(("opset", "kind"), [(14, "fixed"), (15, "pointwise")])
+def test_before_opset_15_real_numbers_of_integers_are_made_outside(opset: int, kind: str) -> None:
+    """A body could not say that they are of the type of its inputs, whatever that becomes."""
+    text = "g (int64[N,6] x, float[N,6] z) => (float[N,6] y) { a = Cast<to = 1>(x) y = Mul(a, z) }"
+    view = Lifted.of(model(text, opset), None, load()).views[0]
+    assert [launch.kind for launch in read(view, view, {}).launches] == [kind, "pointwise"]
 
 
 def test_a_bound_that_depends_on_the_data_keeps_a_slice_out() -> None:

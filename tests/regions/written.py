@@ -43,9 +43,9 @@ def parts(text: str) -> list[str]:
     return [ops(group) for group in groups(text)]
 
 
-def fused(text: str, **options: object) -> onnxfuse.Optimized:
+def fused(text: str, opset: int = 20, **options: object) -> onnxfuse.Optimized:
     """The graph at -O2, proved."""
-    return onnxfuse.optimize(model(text), level=2, **options)  # type: ignore[arg-type]
+    return onnxfuse.optimize(model(text, opset), level=2, **options)  # type: ignore[arg-type]
 
 
 def calls(made: ModelProto) -> list[str]:

@@ -13,9 +13,8 @@ from onnxfuse.kernels.device.access import ACCESS
 from onnxfuse.kernels.device.device import Array, Buffer, Device, Product, TensorType, Vendor, address, nbytes
 from onnxfuse.kernels.device.products import result
 from onnxfuse.kernels.pointwise.loops import Loop, loops
-from onnxfuse.model.graph import REGION
+from onnxfuse.model.graph import REGION, elements_read
 
-from .members import elements_read
 from .source import PRODUCT
 
 BEGIN = 256

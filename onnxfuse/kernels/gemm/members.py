@@ -20,6 +20,7 @@ from onnxfuse.kernels.pointwise.expressions.moves import MOVES
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalars
 from onnxfuse.kernels.pointwise.expressions.trace import trace
 from onnxfuse.kernels.pointwise.expressions.values import Value, computed_type
+from onnxfuse.model.graph import elements_read
 
 from .parts import Part, taken_apart
 from .source import PRODUCT, Epilogue
@@ -194,11 +195,6 @@ def result_type(
 def _rank(nodes: Sequence[NodeProto]) -> int:
     """The most dimensions of the constants among nodes."""
     return max((len(a.t.dims) for node in nodes if node.op_type == "Constant" for a in node.attribute), default=0)
-
-
-def elements_read(node: NodeProto) -> Sequence[str]:
-    """What a node reads the elements of: CastLike asks its second operand for its type alone."""
-    return list(node.input[:1] if node.op_type == "CastLike" else node.input)
 
 
 def _stored(node: NodeProto) -> str:

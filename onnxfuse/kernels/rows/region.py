@@ -17,6 +17,7 @@ from onnxfuse.kernels.pointwise.pointwise import Compiled, Planned
 from onnxfuse.model.graph import REGION
 
 from .fused import ROWS, OtherRowsError, rows
+from .settled import settled
 from .several import several
 
 
@@ -70,7 +71,7 @@ def kernel(
 
 @cache
 def _kernel(text: bytes, inputs: tuple[str, ...], outputs: tuple[str, ...], base: type[Kernel]) -> type[Kernel]:
-    body = FunctionProto.FromString(text)
+    body = settled(FunctionProto.FromString(text), inputs)
     taken, given = (
         tuple(Parameter(name, kind) for name, kind in zip(names, kinds, strict=True))
         for names, kinds in ((body.input, inputs), (body.output, outputs))
