@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import DOMAIN, Names, family
 from onnxfuse.model.schema import make_attribute, tensor
 from onnxfuse.terms.fold import value_of
-from onnxfuse.terms.term import REAL, Array, Term, UnknownValueError
+from onnxfuse.terms.term import HALF, REAL, Array, Term, UnknownValueError
 
 from .available import Available
 
@@ -68,6 +69,13 @@ class Draft:
         """Terms that a single other one is computed from."""
         gone = self.alias  # not by way of the draft: with what it holds, it goes as soon as nobody asks for it
         self.available = Available(usable or (lambda name: name not in gone))
+
+    @cached_property
+    def rounded(self) -> frozenset[tuple[int, int]]:
+        """The terms (ids) of values that the scope has in half precision, whatever it has them in besides, each with
+        that type."""
+        current = self.found.current
+        return frozenset((current[n].id, kind) for n, kind in self.view.dtypes.items() if kind in HALF and n in current)
 
     def register(self, term: Term, position: float, name: str, dtype: int) -> None:
         """A value with this term is computed at this position."""

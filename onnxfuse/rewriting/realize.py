@@ -125,8 +125,10 @@ class _Realizer:
     def _there(self, term: Term, dtype: int, limit: float, seen: set[int]) -> int:
         """The real type that a value is there in, this one if there are several; the widest of what it is made of."""
         known = self.plan.find(term, dtype, limit)
+        if (term.id, dtype) in self.draft.rounded or (known is not None and known[1] not in REAL):
+            return dtype
         if known is not None:
-            return known[1] if known[1] in REAL else dtype
+            return known[1]
         seen.add(term.id)
         inner = [a for a in term.args if a.dtype in REAL and not a.constant and a.op != "Absent" and a.id not in seen]
         return max((dtype, *(self._there(a, dtype, limit, seen) for a in inner)), key=lambda k: numpy_dtype(k).itemsize)
