@@ -22,6 +22,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from .rows import MOVES
+
 if TYPE_CHECKING:
     from .readings import Edit
 
@@ -56,27 +58,42 @@ def ordered(end: str, edit: Edit) -> None:
         result = node.output[0]
         if node.op_type not in _PRODUCTS or result in multiplied or edit.kinds.get(result) not in RANGE:
             continue
-        factors = _factors(edit, result)
-        if len(factors) < 3:
+        kind, low = RANGE[edit.kinds[result]], end == "nothing"
+        total, factors = _potential(edit, result, result, False, low)
+        if factors < 3:
+            edit.made = []
             continue
-        kind = RANGE[edit.kinds[result]]
-        low = end == "nothing"
-        zero = edit.number(0.0, result)
-        parts = list[str]()
-        for value, divides in factors:
-            size = edit.node("Log", edit.node("Abs", value))
-            size = edit.node("Neg", size) if divides else size
-            part = edit.node("Min" if low else "Max", size, zero)
-            if low:  # 0 times infinity is NaN in any order
-                infinite = edit.node("Equal", size, edit.number(np.inf, result))
-                part = edit.node("Where", infinite, edit.number(np.nan, result), part)
-            parts.append(part)
-        total = parts[0]
-        for part in parts[1:]:
-            total = edit.node("Add", total, part)
         bound = edit.number(float(np.log(float(kind.tiny if low else kind.max))), result)
         beyond = edit.node("Less" if low else "Greater", total, bound)
         _end(edit, index, end, beyond)
+
+
+def _potential(edit: Edit, name: str, like: str, divides: bool, low: bool) -> tuple[str, int]:
+    """(how far some order of a product goes, as a logarithm, of the value's shape; how many factors it has)."""
+    index = edit.maker.get(name)
+    node = edit.nodes[index] if index is not None else onnx.NodeProto()
+    if node.op_type in ("Mul", "Div"):
+        below = divides != (node.op_type == "Div")
+        (a, some), (b, others) = (
+            _potential(edit, operand, like, side, low)
+            for operand, side in zip(node.input, (divides, below), strict=True)
+        )
+        return edit.node("Add", a, b), some + others
+    if node.op_type in ("Neg", "Reciprocal"):
+        return _potential(edit, node.input[0], like, divides != (node.op_type == "Reciprocal"), low)
+    if index is not None and node.op_type in MOVES:
+        before = len(edit.made)
+        part, factors = _potential(edit, node.input[0], like, divides, low)
+        if factors > 1:
+            return edit.kept(index, part), factors
+        del edit.made[before:]
+    size = edit.node("Log", edit.node("Abs", name))
+    size = edit.node("Neg", size) if divides else size
+    part = edit.node("Min" if low else "Max", size, edit.number(0.0, like))
+    if low:  # 0 times infinity is NaN in any order
+        infinite = edit.node("Equal", size, edit.number(np.inf, like))
+        part = edit.node("Where", infinite, edit.number(np.nan, like), part)
+    return part, 1
 
 
 def gathered(edit: Edit) -> None:

@@ -23,6 +23,7 @@ ulps      the variance of a row whose numbers differ by an ulp is 0, as onnxrunt
           rows
 constant  the mean of equal numbers is that number, and not an ulp beside it
 mean      the mean of a row that holds an infinity is NaN, where LayerNormalization gives it
+largest   the largest or smallest of a row is that of those that are not NaN, as onnxruntime's ReduceMax may have it
 order     a product of several factors is multiplied in any order, and may leave the range of its type on the way
 zero      the sign of a 0 may be lost, or gained where one is subtracted
 
@@ -328,6 +329,7 @@ READINGS: tuple[tuple[str, Callable[[Edit], None]], ...] = (
     ("ulps", rows.ulps),
     ("constant", rows.constant),
     ("mean", rows.mean),
+    ("largest", rows.largest),
     ("order: infinity", partial(ordered, "infinity")),
     ("order: 0", partial(ordered, "nothing")),
     ("order: NaN", partial(ordered, "NaN")),

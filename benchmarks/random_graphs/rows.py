@@ -114,6 +114,13 @@ def mean(edit: Edit) -> None:
             edit.instead(index, edit.node("Where", some, edit.number(np.nan, node.output[0]), edit.kept(index)))
 
 
+def largest(edit: Edit) -> None:
+    for index, node in enumerate(edit.nodes):
+        if node.op_type in ("ReduceMax", "ReduceMin") and edit.kinds.get(node.output[0]) in REAL:
+            x, least = node.input[0], edit.number(-np.inf if node.op_type == "ReduceMax" else np.inf, node.output[0])
+            edit.instead(index, edit.kept(index, edit.node("Where", edit.node("IsNaN", x), least, x)))
+
+
 def distributed(edit: Edit) -> None:
     for index, node in enumerate(edit.nodes):
         rest = edit.maker.get(node.input[0]) if node.op_type in ("Div", "Mul") else None

@@ -20,7 +20,7 @@ from onnxfuse.model.schema import is_standard
 from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION
 from onnxfuse.terms.normal.views import is_reshape
-from onnxfuse.terms.term import REAL, Term, is_number, numpy_dtype
+from onnxfuse.terms.term import HALF, REAL, Term, is_number, numpy_dtype
 
 from . import view_nodes
 from .operators import complete, counted, op_node
@@ -113,6 +113,24 @@ class _Realizer:
         kinds = (int(TensorProto.FLOAT) if i in single else dtype for i in range(len(term.args)))
         return [self._operand(a, kind, limit) for a, kind in zip(term.args, kinds, strict=True)]
 
+    def _unrounded(self, term: Term, dtype: int, limit: float) -> int:
+        """The real type that a fused op with a result of this dtype computes in: that of its operands, where none of
+        them is there in so narrow a type.  What the model rounds last is not rounded first."""
+        if term.id not in self.found.origins or dtype not in HALF:
+            return dtype
+        operands = [a for a in term.args if a.dtype in REAL and not a.constant and a.op != "Absent"]
+        kinds = {self._there(a, dtype, limit, set()) for a in operands}
+        return dtype if not kinds or dtype in kinds else max(kinds, key=lambda kind: numpy_dtype(kind).itemsize)
+
+    def _there(self, term: Term, dtype: int, limit: float, seen: set[int]) -> int:
+        """The real type that a value is there in, this one if there are several; the widest of what it is made of."""
+        known = self.plan.find(term, dtype, limit)
+        if known is not None:
+            return known[1] if known[1] in REAL else dtype
+        seen.add(term.id)
+        inner = [a for a in term.args if a.dtype in REAL and not a.constant and a.op != "Absent" and a.id not in seen]
+        return max((dtype, *(self._there(a, dtype, limit, seen) for a in inner)), key=lambda k: numpy_dtype(k).itemsize)
+
     # ------------------------------------------------------------------------------------- nodes
 
     def _build(self, term: Term, dtype: int, limit: float, name: str) -> str:
@@ -122,6 +140,8 @@ class _Realizer:
         op = term.op
         if term.attr("output") is not None:
             raise UnrealisableError(f"{op} is a node of the graph, whose bodies are where it stands")
+        if (wide := self._unrounded(term, dtype, limit)) != dtype:
+            return self.plan.node("Cast", [self.realize(term, wide, limit)], {"to": dtype}, limit, name)
         if op == "Output":
             return self._outputs(term, dtype, limit)
         if op in ("Add", "Mul") and (dtype in REAL or len(term.args) > 2):  # the type may not be told
@@ -242,7 +262,7 @@ class _Realizer:
             for i, name in bound
             if i and output_dtype(whole.op, i, dtype) == dtype and not self._rounded(whole.op, name)
         ]
-        dtype = max((dtype, *own), key=lambda kind: numpy_dtype(kind).itemsize)
+        dtype = self._unrounded(whole, max((dtype, *own), key=lambda kind: numpy_dtype(kind).itemsize), limit)
         wanted: dict[int, str] = {}
         for i, name in bound:
             if (

@@ -245,6 +245,18 @@ def test_a_product_that_something_else_reads_is_one_of_its_own() -> None:
     assert Original(before, [fed]).wrong(always) is not None, "0 times infinity is NaN in any order"
 
 
+def test_a_product_may_be_moved_before_it_is_one_of_another() -> None:
+    types = "float[1,4] x", "float[1,1,4] y"
+    numbers = "c = Constant<value = float {0.04}>() q = Constant<value = float {0.0016}>()"
+    numbers += " o = Constant<value = int64[1] {0}>()"
+    before = written(f"{numbers} a = Mul(x, c) u = Unsqueeze(a, o) y = Mul(u, u)", *types)
+    after = written(f"{numbers} u = Unsqueeze(x, o) s = Mul(u, u) y = Mul(s, q)", *types)
+    wrong = written(f"{numbers} u = Unsqueeze(x, o) s = Mul(u, u) t = Mul(s, q) y = Div(t, c)", *types)
+    fed = Feed("wide", {"x": np.array([[1e20, -1e20, 3, 4]], np.float32)})
+    assert Original(before, [fed]).wrong(after) is None
+    assert Original(before, [fed]).wrong(wrong) is not None
+
+
 def test_a_product_of_matrices_may_be_scaled_afterwards() -> None:
     scale = "c = Constant<value = float {0.25}>()"
     types = "float[1,2] x, float[2,1] y", "float[1,1] z"

@@ -288,3 +288,14 @@ def test_what_is_lost_may_be_moved_on_its_way(body: str) -> None:
     assert original.wrong(made) is None
     nothing = "m = ReduceLogSumExp(x) d = Sub(m, m) n = IsNaN(d) y = Where(n, z, m)"
     assert original.wrong(written(f"{ZERO} {nothing}", *types)) is not None
+
+
+def test_the_largest_of_numbers_and_nan_is_either() -> None:
+    """onnxruntime has NaN of [NaN, 0, NaN, 1], and 1 of [0, 0, NaN, 1]."""
+    types = "float[1,4,2] x", "float[1,1,2] y"
+    body = f"{ZERO} i = Constant<value = int64[1] {{1}}>() A y = ReduceMax(a, i)"
+    strange = np.array([np.nan, 0, np.nan, 1], np.float32)[None, :, None].repeat(2, 2)
+    original = Original(written(body.replace("A", "a = Identity(x)"), *types), [Feed("NaN", {"x": strange})])
+    for name, right in (("Identity", True), ("Neg", False)):
+        made = written(body.replace("A", f"n = IsNaN(x) b = Where(n, z, x) a = {name}(b)"), *types)
+        assert (original.wrong(made) is None) == right

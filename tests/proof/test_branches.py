@@ -270,7 +270,7 @@ def test_overloads_of_a_function_are_bodies_of_their_own() -> None:
     other = parser.parse_function('<domain: "own", opset_import: ["": 17]> f (p, q) => (r) { r = Abs (p) }')
     other.overload = given.graph.node[1].overload = "two"
     given.functions.append(other)
-    assert {scope: branch.steps[0][0] for scope, branch in branches(given).items()} == {
+    assert {scope: branch.way[0][0] for scope, branch in branches(given).items()} == {
         "/own.f": "f_t",
         "/own.f:two": "second",
     }

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
+from onnxfuse.reporting.conversion import Conversion, KeptCast, KeptNodes
 from onnxfuse.reporting.records import (
     SCHEMA_VERSION,
-    Conversion,
     Estimate,
-    KeptCast,
-    KeptNodes,
     LeftOut,
     Node,
     Nodes,

@@ -20,6 +20,14 @@ LONGEST = 25
 """Lines of a rule without blank ones and comments."""
 
 
+ELSEWHERE = {
+    "fusions/2_ops/attention/safe_softmax.rule": "of booleans that are cast to a type of any kind and reduced",
+    "fusions/2_ops/gradient/softmax.rule": "of rows in a shape that nothing but the graph says",
+    "fusions/3_compose/gradient/linear.rule": "of operands that are transposed in the graph, beside a bias's gradient",
+}
+"""Rules of which one cannot be written out from its text alone, and why; tests/whole has the graphs."""
+
+
 @pytest.mark.parametrize("rule", TESTED, ids=lambda rule: rule.path)
 def test_every_spelling_is_matched_and_means_the_fused_op(rule: language.Rule) -> None:
     outcomes = list(rule_test.check(rule, CATALOGUE))
@@ -34,7 +42,10 @@ def test_every_rule_says_what_it_is(rule: language.Rule) -> None:
     blocks = "block_size=" in rule.text  # of opset 21
     absorbs_what_a_rule_emitted = not rule.blocks or bool(younger) or blocks or bool(rule.target)
     drawn = rule.op.removeprefix("ai.onnx.") in DRAWERS  # the standard's own body is written out: test_standard_draws
-    assert absorbs_what_a_rule_emitted or drawn or rule.test, "a rule that can be written out has a `test:` line"
+    elsewhere = rule.path in ELSEWHERE
+    assert absorbs_what_a_rule_emitted or drawn or elsewhere or rule.test, (
+        "a rule that can be written out has a `test:` line"
+    )
     assert absorbs_what_a_rule_emitted or rule.cost
 
 
