@@ -10,7 +10,7 @@ from onnxfuse.language.outline import turns
 from onnxfuse.language.pattern import Pattern
 from onnxfuse.language.rule import ANY
 from onnxfuse.model.op_traits import COMMUTATIVE, NEUTRAL
-from onnxfuse.terms.term import REAL, Term
+from onnxfuse.terms.term import REAL, Term, is_number
 
 from .compare import kind_fits
 
@@ -94,10 +94,15 @@ class Glance:
 
 
 def may_open(p: Pattern, operands: Sequence[Term], inner: Sequence[Term]) -> bool:
-    """Is the chain with a shared inner one opened still short enough?  All its operands must then be matched."""
-    if not inner:
-        return False
-    return bool(p.rest) or len(operands) - 1 + min(len(a.args) for a in inner) <= p.operand_count
+    """Is the chain with a shared inner one opened still short enough?  All its operands must then be matched, but its
+    numbers are one: 0.2 * (0.5 * x) has two."""
+    return bool(inner) and (bool(p.rest) or min(_opened(operands, a) for a in inner) <= p.operand_count)
+
+
+def _opened(operands: Sequence[Term], inner: Term) -> int:
+    """How many operands a chain has with an inner one opened."""
+    numbers = sum(map(is_number, (*operands, *inner.args)))
+    return len(operands) - 1 + len(inner.args) - max(numbers - 1, 0)
 
 
 def _heads(t: Term, depth: int = OPENINGS) -> set[str]:

@@ -54,6 +54,18 @@ def test_a_chain_inside_may_be_opened(t: Space) -> None:
     assert not may_open(wanted, whole.args, [])
 
 
+def test_the_numbers_of_a_chain_and_of_one_inside_are_one(t: Space) -> None:
+    x = t.input("x", 2, 3)
+    inner = closed(t.terms, t.op("Mul", t.op("Sin", x), t.number(0.5)))
+    whole = t.op("Mul", inner, t.number(0.2))
+    assert whole.args != inner.args, "the inner one stays closed"
+    wanted = pattern("Exp(Sin(x) * a * b)", "Made(x, *, a, b)").args[0]
+    assert may_open(wanted, whole.args, [inner])
+    assert Glance().near(wanted, whole)
+    longer = closed(t.terms, t.op("Mul", inner, t.op("Cos", x)))
+    assert not may_open(wanted, t.op("Mul", longer, t.number(0.2)).args, [longer]), "there would be three operands"
+
+
 def test_a_where_may_be_turned_around_if_its_condition_is_whatever_it_is(t: Space) -> None:
     c = t.input("c", 2, 3, dtype=BOOL)
     x, z = t.input("x", 2, 3), t.input("z", 2, 3)

@@ -51,6 +51,23 @@ def test_masked_scores_that_are_shown_are_hidden_by_infinity(target: str) -> Non
     assert census(unseen)["Where"] == 0, "where nobody sees it, booleans do"
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx"])
+def test_scores_that_are_shown_are_hidden_by_infinity_behind_their_order_too(target: str, *, guarded: bool) -> None:
+    """Of a causal op, onnxruntime's Attention shows the lowest number; a guarded one is not in ai.onnx."""
+    g = plain()
+    order = np.triu(np.full((S, T), -np.inf, np.float32), 1)
+    shown = g("Add", scores(g), order)
+    weights = g("Softmax", shown, axis=-1)
+    safe = g("Where", g("IsNaN", weights), np.float32(0), weights) if guarded else weights
+    model = g.proto(g("MatMul", safe, "V"), shown, opset=23)
+    made = onnxfuse.optimize(model, target=target, validate="off").model
+    assert census(made)["Attention"] == 1
+    assert bool(attributes(made).get("is_causal")) == (guarded and target == "onnxfuse")
+    for want, got in zip(*(Session(m, optimize=False).run(g.feeds) for m in (model, made)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 def test_a_factor_on_scores_and_a_bias_with_a_mask_behind_it() -> None:
     g = plain(bias=draw(B, H, S, T), mask=draw(B, 1, S, T))
     products = g("MatMul", "Q", g("Transpose", "K", perm=[0, 1, 3, 2]))

@@ -90,6 +90,7 @@ def test_a_body_folds_back_and_computes_the_same(op: str, data: st.DataObject) -
         993217,  # Attention with a mask of each head, whose heads lie side by side
         996097,  # Attention with a window that hides nothing, beside a mask
         1000177,  # Attention whose products are an output, and squashed
+        1400065,  # Attention whose products are an output, scaled, and squashed behind that
         1101331,  # LayerNormalization of a scale that is seen as [1, d]
         1104163,  # LayerNormalization over all axes, of which the first is 1
         1200307,  # LayerNormalization of one row, whose scale is [1, b]
@@ -116,3 +117,10 @@ def test_what_older_versions_of_onnxruntime_compute_wrong_and_no_newer_one_runs_
         verdict.reason
         == "an onnxruntime below 1.25 loads it and computes it wrong, and no newer one runs it in bfloat16"
     )
+
+
+def test_masked_scores_that_onnxruntime_shows_otherwise_are_said_so() -> None:
+    verdict = one(drawn_as(1400113, sorted(DRAWERS)))  # a causal order of one query beside booleans, in half precision
+    assert verdict.outcome == IMPOSSIBLE
+    assert verdict.reason == "onnxruntime shows the lowest number, not -inf, where lengths or an order hide scores"
+    assert "Attention" in verdict.nodes
