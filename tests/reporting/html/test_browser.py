@@ -211,7 +211,7 @@ def test_a_search_finds_the_right_numbers(bert: Browser, told: Report) -> None:
     assert told.nodes is not None
     bert.type("#search", "softmax")
     after = [n for n in told.nodes.after if "softmax" in f"{n.op} {n.name}".lower()]
-    fused = [f for f in told.fusions if "SafeSoftmax" in f.rules]
+    fused = [f for f in told.fusions if "SafeSoftmax" in f.kinds]
     before = [n for n in told.nodes.before if "softmax" in f"{n.op} {n.name}".lower()]
     assert after == []
     assert bert.text("#found") == f"{len(fused)} nodes now, {len(before)} before"
