@@ -21,11 +21,14 @@ LONGEST = 25
 
 
 ELSEWHERE = {
-    "fusions/2_ops/attention/safe_softmax.rule": "of booleans that are cast to a type of any kind and reduced",
-    "fusions/2_ops/gradient/softmax.rule": "of rows in a shape that nothing but the graph says",
-    "fusions/3_compose/gradient/linear.rule": "of operands that are transposed in the graph, beside a bias's gradient",
+    "fusions/2_ops/attention/safe_softmax.rule": (2, "of booleans that are cast to a type of any kind and reduced"),
+    "fusions/2_ops/gradient/softmax.rule": (1, "of rows in a shape that nothing but the graph says"),
+    "fusions/3_compose/gradient/linear.rule": (
+        5,
+        "of operands that are transposed in the graph, beside a bias's gradient",
+    ),
 }
-"""Rules of which one cannot be written out from its text alone, and why; tests/whole has the graphs."""
+"""Files with so many rules that cannot be written out from their text alone, and why; tests/whole has the graphs."""
 
 
 @pytest.mark.parametrize("rule", TESTED, ids=lambda rule: rule.path)
@@ -42,7 +45,8 @@ def test_every_rule_says_what_it_is(rule: language.Rule) -> None:
     blocks = "block_size=" in rule.text  # of opset 21
     absorbs_what_a_rule_emitted = not rule.blocks or bool(younger) or blocks or bool(rule.target)
     drawn = rule.op.removeprefix("ai.onnx.") in DRAWERS  # the standard's own body is written out: test_standard_draws
-    elsewhere = rule.path in ELSEWHERE
+    untested = [other for other in CATALOGUE.rules if other.path == rule.path and other.blocks and not other.test]
+    elsewhere = len(untested) <= ELSEWHERE.get(rule.path, (0, ""))[0]
     assert absorbs_what_a_rule_emitted or drawn or elsewhere or rule.test, (
         "a rule that can be written out has a `test:` line"
     )
