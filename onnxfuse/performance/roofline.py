@@ -9,7 +9,7 @@ nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,10 +17,9 @@ from onnx import FunctionProto, NodeProto, TensorProto
 
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.cost import BYTES, launches_of
-from onnxfuse.model.graph import DOMAIN, REGION, elements_read, family, family_of
-from onnxfuse.model.op_traits import FREE, PRODUCTS, RESHAPES, SHAPE_QUERIES
+from onnxfuse.model.graph import REGION, elements_read, family, family_of
+from onnxfuse.model.op_traits import PRODUCTS, SHAPE_QUERIES
 from onnxfuse.model.symbols import evaluate
-from onnxfuse.model.walk import called_by, key_of
 from onnxfuse.reporting.records import Bound
 from onnxfuse.terms.term import Term
 
@@ -84,16 +83,6 @@ class Demand:
         """How long that takes."""
         rate = card.tensor if self.matrix else card.float32
         return Times(self.bytes / card.bandwidth, self.flops / rate, self.launches * card.launch)
-
-
-def launched(view: View) -> Iterator[NodeProto]:
-    """The nodes of a scope that a runtime launches something for; those of bodies, and of local functions, stand in
-    scopes of their own."""
-    functions = {key_of(function) for function in view.graph.model.functions if function.domain != DOMAIN}
-    for index, node in enumerate(view.graph.nodes):
-        runs = index not in view.graph.captures and called_by(node) not in functions
-        if runs and node.op_type not in FREE and _computes(view, node):
-            yield node
 
 
 def demand(
@@ -188,28 +177,3 @@ def flops(node: NodeProto, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) 
         case "Attention" | "MultiHeadAttention" | "GroupQueryAttention" if len(shapes) > 1 and len(shapes[1]) > 1:
             return 4 * inputs[0].elements * shapes[1][-2]
     return max(tensor.elements for tensor in (*inputs, *outputs))
-
-
-def _terms(view: View, names: Iterable[str]) -> Iterator[Term]:
-    """What the outputs of a node compute; of a node with several, what they are outputs of."""
-    for term in (view.term(name) for name in names if name):
-        yield term.args[0] if term.op == "Output" else term
-
-
-def _computes(view: View, node: NodeProto) -> bool:
-    """Does a node more than to relabel what it reads?  The normal form has a Reshape outside of what is computed row by
-    row: a Gemm between two of them is the Reshape of a product, which is no view of what the Gemm reads."""
-    for term in _terms(view, node.output):
-        inner = _relabelled(term)
-        if inner.op in FREE or term.constant:
-            continue
-        if inner is term or all(inner is not _relabelled(read) for read in _terms(view, node.input)):
-            return True
-    return False
-
-
-def _relabelled(term: Term) -> Term:
-    """The term whose elements this one has, in the same order."""
-    while term.op in RESHAPES and term.args:
-        term = term.args[0]
-    return term

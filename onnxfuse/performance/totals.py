@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from onnx import NodeProto
 
+from onnxfuse.lifting.launched import launched
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.matching.cost import launches_of
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
@@ -19,7 +20,7 @@ from onnxfuse.rewriting.provenance import FusedNode
 from onnxfuse.terms.term import Term
 
 from .gpus import Card
-from .roofline import Demand, Times, demand, launched, tensor_of
+from .roofline import Demand, Times, demand, tensor_of
 from .sizes import Sizes, sized
 
 

@@ -22,7 +22,7 @@ from onnxfuse.rewriting import stack_traces
 from onnxfuse.rewriting.assemble import import_domains
 from onnxfuse.rewriting.inline import expand
 from onnxfuse.rewriting.module_paths import ModulePaths
-from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, inherit
+from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, inherit
 from onnxfuse.terms.term import Term
 
 from .generic import untyped
@@ -262,7 +262,7 @@ class _Scoped:
             stack_traces.place(trace),
             names,
             region.match.root,
-            tuple(terms.values()),
+            tuple(Dead.of(self.view, value, term) for value, term in terms.items()),
             tuple(term for value, term in terms.items() if value not in exists),
         )
 
