@@ -236,7 +236,7 @@ def check(
     found.model = source.name
     findings = requirements.disappointed(found, expectations)
     if place is not None and before is not None:
-        before.refuse(place, found.level)
+        before.refuse(place, remembered.Way.of(found.level, found.target, found.provider))
         by = before.written_by(__version__)
         findings += requirements.lost(found, before.models.get(Path(found.model).name), by)
     return code_lines.located(findings, source.proto)
