@@ -94,7 +94,7 @@ def _translation_unit(source: Source, entry: str) -> str:
     )
     exports = "".join(f"EMULATOR_EXPORT({name})\n" for name in entries)
     name = source.name.replace("\\", "/").replace('"', "'")
-    return f'#include "cuda_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "exports"\n#include "export.h"\n{exports}'
+    return f'#include "cuda_emulator.h"\n#line 1 "{name}"\n{text}\n#line 1 "exports"\n{exports}'
 
 
 def _runtime() -> list[Path]:
