@@ -130,7 +130,7 @@ def withheld(drawn: Draw, target: str) -> str:
     element = known[node.input[0]][1]
     dtype = type_name(element)
     if not Target(target).has_kernel(drawn.op, element, drawn.opset):
-        return f"no onnxruntime runs {drawn.op} in {dtype}"
+        return f"no onnxruntime runs {drawn.op} of this opset in {dtype}"
     if drawn.op not in runtimes.judged() or _by_the_newest(drawn, drawn.model, target) is not None:
         return ""
     shapes = [known[name][0] if name else None for name in node.input]
