@@ -204,10 +204,7 @@ class Groups:
             number = pending.pop()
             if number == b.number:
                 return True
-            group = self.of[number]
-            if group.first > b.last:
-                continue
-            for following in self.following(group) - seen:
+            for following in self.following(self.of[number]) - seen:
                 seen.add(following)
                 pending.append(following)
         return False

@@ -9,6 +9,9 @@ from .written import scope
 TEXT = """g (float[4,8] x, float[8,8] w) => (float[4,8] y, float[4,8] z) {
     a = Neg(x) b = Abs(a) m = MatMul(b, w) y = Add(a, m) z = Sub(b, m) }"""
 
+LOOSE = """g (float[4,8] x, float[4,8] t, float[8,8] w) => (float[4,8] b, float[4,8] y) {
+    e = Neg(x) b = MatMul(e, w) a = Abs(t) c = MatMul(a, w) y = Relu(c) }"""
+
 
 def state(groups: Groups) -> list[tuple[int, list[int], dict[str, int], list[str], int]]:
     return [
@@ -38,6 +41,14 @@ def test_ways() -> None:
     assert groups.reaches(groups.of[0], groups.of[3], direct=False)
     assert not groups.reaches(groups.of[3], groups.of[0])
     assert not groups.reaches(groups.of[1], groups.of[2], direct=False)
+
+
+def test_ways_that_come_back_from_launches_further_on() -> None:
+    """A group may have launches before and behind another's: what waits for one of them waits for all."""
+    groups = Groups(scope(LOOSE))
+    groups.join(groups.of[0], groups.of[4])
+    assert groups.reaches(groups.of[2], groups.of[1])
+    assert not groups.reaches(groups.of[1], groups.of[2])
 
 
 def test_a_result_that_its_users_compute_again_is_not_written() -> None:
