@@ -18,7 +18,6 @@ from onnxfuse.model.dims import Dim, Shape, Sym, broadcast, product
 from onnxfuse.terms.analysis import fills, masks
 from onnxfuse.terms.analysis.lengths import lengths_of, window_of
 from onnxfuse.terms.analysis.slices import along, part, rows
-from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.normal.normal import slice_axis
 from onnxfuse.terms.normal.pad import lengthened
 from onnxfuse.terms.normal.ranges import all_moderate, every

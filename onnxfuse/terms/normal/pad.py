@@ -1,5 +1,5 @@
-"""Normal forms of zeros around a tensor: a Pad by nothing is nothing, a convolution pads by itself, and what follows one
-after the other between zeros adds up to a Concat.
+"""Normal forms of zeros around a tensor: a Pad by nothing is nothing, a convolution pads by itself, and what follows
+one after the other between zeros adds up to a Concat.
 
 The last is how gradients of parts, which automatic differentiation adds up, are the gradient of the whole."""
 
@@ -74,8 +74,8 @@ def _conv(a: Applied) -> Term | None:
 
 
 def joined(terms: Terms, operands: Sequence[Term]) -> list[Term]:
-    """The operands of a sum, those that are zeros but for one run of an axis put together where one run follows another:
-    Pad(x, (0, 1)) + Pad(y, (2, 0)) is Concat(x, y)."""
+    """The operands of a sum, those that are zeros but for one run of an axis put together where one run follows
+    another: Pad(x, (0, 1)) + Pad(y, (2, 0)) is Concat(x, y)."""
     rest = list(operands)
     runs = [(operand, run) for operand in operands if (run := _run(operand)) is not None]
     while len(runs) > 1:

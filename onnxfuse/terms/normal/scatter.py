@@ -6,8 +6,8 @@
     zeros           into which u is written or added, are Pad(u)
 
 So decomposed relative positions, which vision transformers add to all scores but those of the class token, are a bias
-like any other, and so the gradient of a part is one of the whole.  Only for indices that are runs (`gather.affine`), each along an axis of its own: those name no element
-twice, and none that is not there.
+like any other, and the gradient of a part is one of the whole.  Only for indices that are runs (`gather.affine`), each
+along an axis of its own: those name no element twice, and none that is not there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _scattered(a: Applied) -> Term | None:
 
 
 def _box(index: Term, x: Term, y: Term) -> list[tuple[Dim, Dim]] | None:
-    """Which part of x these indices name, of which y has the elements in their order: (start, count) along each axis."""
+    """Which part of x these indices name, if y has so many elements: (start, count) along each axis."""
     if x.shape is None or y.shape is None:
         return None
     found = runs(index, x.shape)

@@ -113,7 +113,9 @@ def test_what_is_written_into_zeros_has_zeros_around_it(case: str, turned: bool,
     if fits:
         first, second = (int(n) % size for n, size in zip(array[0, 0], (4, 6), strict=True))
         pads = (first, second, 1 - first, 2 - second)
-        plain = s.op("Pad", s.op("Sin", u) if turned else u, s.ints(*(pads[i] for i in ((1, 0, 3, 2) if turned else range(4)))))
+        plain = s.op(
+            "Pad", s.op("Sin", u) if turned else u, s.ints(*(pads[i] for i in ((1, 0, 3, 2) if turned else range(4))))
+        )
         assert found is s.op("Neg", s.transpose(plain, 1, 0) if turned else plain)
 
 
