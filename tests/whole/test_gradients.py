@@ -233,6 +233,22 @@ def test_layers_have_no_views_around_their_gradients(case: str) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+HIDDEN = (
+    ATTENTION.replace("p = Softmax(s)", "h = Where(hide, low, s) p = Softmax(h)")
+    .replace("dz = Sub(w, pr)", "dw = Sub(w, pr) dz = Where(hide, nil, dw)")
+    .replace(
+        "int64[1] last", "float low = {-inf}, float nil = {0.0}, bool[8] hide = {0, 0, 0, 0, 0, 0, 1, 0}, int64[1] last"
+    )
+)
+CHAINS["hidden scores"] = (HIDDEN, ["Attention", "AttentionGrad"])
+CHAINS["attention behind a loss that was divided"] = (
+    ATTENTION.replace("(float[2,8,12] dy,", "(float[2,8,12] loss, float[12,12] weight,").replace(
+        "\n{\n", "\n{\n part = Mul(loss, c) dy = MatMul(part, weight)\n"
+    ),
+    ["Attention", "AttentionGrad", "MatMul", "Mul"],
+)
+
+
 WRONG_ATTENTION = {
     "a sign": ("dz = Sub(w, pr)", "dz = Add(w, pr)"),
     "other keys": ("dqh = MatMul(ds, k)", "dqh = MatMul(ds, v)"),

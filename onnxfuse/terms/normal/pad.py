@@ -1,12 +1,19 @@
-"""Normal forms of zeros around a tensor: a Pad by nothing is nothing, and a convolution pads by itself."""
+"""Normal forms of zeros around a tensor: a Pad by nothing is nothing, a convolution pads by itself, and what follows
+one after the other between zeros adds up to a Concat.
+
+The last is how gradients of parts, which automatic differentiation adds up, are the gradient of the whole."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
-from onnxfuse.terms.term import Term
+from onnxfuse.terms.term import Term, Terms, same_shape
 
-from .table import Applied, law, make
+from .table import Applied, hoisted, law, make, scaled
 
 SPATIAL = 2
 """Where the spatial axes of a convolution begin, behind batch and channels."""
@@ -61,6 +68,67 @@ def _conv(a: Applied) -> Term | None:
     kept = {name: value for name, value in attrs.items() if name not in ("auto_pad", "pads")}
     kept["pads"] = tuple(a + b for a, b in zip(own, more, strict=True))
     return make(terms, "Conv", [args[0].args[0], *args[1:]], kept, shape, dtype)
+
+
+# ------------------------------------------------------------------------------------------------ sums
+
+
+def joined(terms: Terms, operands: Sequence[Term]) -> list[Term]:
+    """The operands of a sum, those that are zeros but for one run of an axis put together where one run follows
+    another: Pad(x, (0, 1)) + Pad(y, (2, 0)) is Concat(x, y)."""
+    rest = list(operands)
+    runs = [(operand, run) for operand in operands if (run := _run(operand)) is not None]
+    while len(runs) > 1:
+        pair = next(((p, q) for p in runs for q in runs if p is not q and _follows(p[1], q[1])), None)
+        if pair is None:
+            break
+        total = _put_together(terms, pair[0][1], pair[1][1])
+        for entry in pair:
+            rest.remove(entry[0])
+            runs.remove(entry)
+        rest.append(total)
+        again = _run(total)
+        runs += [] if again is None else [(total, again)]
+    return rest
+
+
+class _Run(NamedTuple):
+    """A tensor in a place along an axis, with so many zeros before it and behind it."""
+
+    x: Term
+    axis: int
+    before: int
+    behind: int
+
+
+def _run(term: Term) -> _Run | None:
+    """The run that a term is, in which a factor before the Pad has its place."""
+    base, factor = hoisted(term)
+    around = padding(base, 0) if math.isfinite(factor) else None
+    if around is None:
+        return None
+    rank = len(around) // 2
+    axes = [axis for axis in range(rank) if around[axis] or around[axis + rank]]
+    return _Run(term, axes[0], around[axes[0]], around[axes[0] + rank]) if len(axes) == 1 else None
+
+
+def _follows(first: _Run, second: _Run) -> bool:
+    """Does the second run begin where the first ends?"""
+    if first.axis != second.axis or not same_shape(first.x.shape, second.x.shape) or first.x.shape is None:
+        return False
+    dim = first.x.shape[first.axis]
+    return isinstance(dim, int) and dim - first.behind == second.before
+
+
+def _put_together(terms: Terms, first: _Run, second: _Run) -> Term:
+    assert first.x.shape is not None
+    axis = first.axis - len(first.x.shape)
+    both = [scaled(terms, base.args[0], factor) for base, factor in (hoisted(first.x), hoisted(second.x))]
+    parts = [part for x in both for part in (x.args if x.op == "Concat" and x.attr("axis") == axis else (x,))]
+    whole = make(terms, "Concat", parts, {"axis": axis})
+    pads = np.zeros(2 * len(first.x.shape), object)
+    pads[first.axis], pads[first.axis + len(first.x.shape)] = first.before, second.behind
+    return make(terms, "Pad", [whole, terms.integers(pads)], {})
 
 
 def lengthened(term: Term, number: float) -> Term | None:
