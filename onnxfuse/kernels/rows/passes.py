@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxfuse.kernels.device.access import ACCESS
 from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType
 from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar
@@ -16,6 +17,7 @@ from .arrangement import Arrangement, arrange, arrange_across
 from .fused import CROWDED
 from .places import Matrix, PlaceError, kinds_of
 from .schedule import Pass, Reduction, Schedule, schedule
+from .vectors import in_lanes, widest
 
 ENTRY, SUMS = "row_passes", "column_sums"
 DEPTH = 8
@@ -83,6 +85,7 @@ def passes(
     sums: Sequence[Reduction],
     stores: Sequence[Stored],
     inputs: Sequence[TensorType],
+    aligned: bool = True,
 ) -> Passes:
     """The launches for some reductions of the rows of a matrix, sums of its columns and what is stored, of arrays of
     these types; `across` says that neighbours in memory lie in neighbouring rows.  Raises PlaceError where something
@@ -91,19 +94,24 @@ def passes(
     if any(_arguments(stored.element) & {one.name for one in reductions} for stored in behind):
         raise PlaceError("what is behind sums of columns needs results of rows")
     own = [stored for stored in stores if stored not in behind]
+    roots = [*(stored.element for stored in own), *(r.element for r in (*reductions, *sums))]
+    used, columns = reached(roots), matrix.columns
+    count = matrix.rows * columns
+    first, last = kinds_of(used, inputs), kinds_of(reached([s.element for s in behind]), inputs)
+    loads = [s for s in used if s.kind == "load"]
+    width = 1 if across else widest(matrix.scalars, columns, loads, own, first, aligned)
+    lanes = in_lanes(matrix.scalars, columns, width)
+    reductions, sums = ([Reduction(r.kind, lanes.scalar(r.element), r.name) for r in of] for of in (reductions, sums))
+    own = [Stored(s.number, s.dtype, lanes.scalar(s.element), lanes.index(s.place)) for s in own]
     plan = schedule(reductions, sums, own)
-    columns, arrays = matrix.columns, max(1, len(plan.registers) + len(sums))
-    how = arrange_across(columns, arrays) if across else arrange(columns, 1, 4, matrix.rows > CROWDED, arrays)
+    how = _arranged(matrix, width, max(1, len(plan.registers) + len(sums)), across)
     if how.wide:
         plan = schedule(reductions, sums, own, hold=False)
-    roots = [*(stored.element for stored in own), *(r.element for r in (*reductions, *sums))]
-    used, count = reached(roots), matrix.rows * columns
-    first, last = kinds_of(used, inputs), kinds_of(reached([s.element for s in behind]), inputs)
     text = _text(plan, sums, behind, how, first, last)
     file = Source.file(
         "row_passes.cu",
         LANES=how.lanes,
-        VECTOR=1,
+        VECTOR=how.vector,
         ITEMS=how.items,
         WIDE=int(how.wide),
         ACROSS=int(how.across),
@@ -124,6 +132,12 @@ def passes(
         if sums
         else None,
     )
+
+
+def _arranged(matrix: Matrix, width: int, arrays: int, across: bool) -> Arrangement:
+    if across:
+        return arrange_across(matrix.columns, arrays)
+    return arrange(matrix.columns, width, max(ACCESS // width, 4), matrix.rows > CROWDED, arrays)
 
 
 def _arguments(element: Scalar) -> set[str]:
@@ -148,7 +162,7 @@ def _text(
     wide: bool = False,
 ) -> _Text:
     """Both kernels; numbers, never sizes, are in the text."""
-    functions, after = Functions(inputs, wide), Functions(read_behind, wide)
+    functions, after = Functions(inputs, wide, how.vector), Functions(read_behind, wide)
     body = _row(plan, sums, how, functions)
     stored = after.stores(behind)
     if not (wide or (functions.narrow and after.narrow)):
@@ -166,7 +180,7 @@ def _text(
 def _turns(turn: Sequence[str], count: int, how: Arrangement) -> list[str]:
     """What a block does with rows in turn, and the sums of its columns behind that."""
     own = "parts + (static_cast<long long>(blockIdx.x) * {} + {}) * columns"
-    sums = [f"float total{k}[ITEMS] = {{}};" for k in range(count)] if not how.wide else []
+    sums = [f"float total{k}[ITEMS][VECTOR] = {{}};" for k in range(count)] if not how.wide else []
     sums += [f"float* const part{k} = {own.format(count, k)};" for k in range(count)]
     at_once = "1" if how.lanes == 0 else "blockDim.x / LANES"
     loop = f"for (long long turn = blockIdx.x; turn * ({at_once}) < rows; turn += gridDim.x) {{"
@@ -202,20 +216,20 @@ def _second(carried: Carried, stored: Sequence[str], count: int) -> str:
 def _row(plan: Schedule, sums: Sequence[Reduction], how: Arrangement, functions: Functions) -> list[str]:
     """All that is done to a row."""
     lines = ["const Index row = static_cast<Index>(me.live ? me.index : 0);"]
-    lines += [f"{kind} {name}[ITEMS];" for name, kind in plan.registers.items()]
+    lines += [f"{kind} {name}[ITEMS][VECTOR];" for name, kind in plan.registers.items()]
     lines += [f"{kind} {name};" for name, kind in plan.own.items()]
     for number, one in enumerate(plan.passes):
         lines += _pass(number, one, sums, how, functions)
     if plan.once:
-        stored = functions.statements((), plan.once, plan.last)
+        stored = functions.statements((), plan.once, plan.last, once=True)
         lines += ["if (me.live && me.lane == 0) {", *stored, "}"]
     return lines
 
 
 def _pass(number: int, one: Pass, sums: Sequence[Reduction], how: Arrangement, functions: Functions) -> list[str]:
     """One pass over a row, and the results of its reductions."""
-    before = dict(one.known.items() - one.own.items())
-    own = functions.statements([(s, f"{name} = {{}};") for s, name in one.own.items()], (), before)
+    before, v = dict(one.known.items() - one.own.items()), "v" if how.vector > 1 else 0
+    own = functions.statements([(s, f"{name} = {{}};") for s, name in one.own.items()], (), before, once=True)
     lines = ["{", *own, "}"] if one.own else []
     found: dict[str, list[Reduction]] = {}
     uses: list[tuple[Scalar, str]] = []
@@ -226,9 +240,10 @@ def _pass(number: int, one: Pass, sums: Sequence[Reduction], how: Arrangement, f
         group.append(reduction)
     for reduction in one.summed:
         k = sums.index(reduction)
-        added = f"turn == blockIdx.x ? {{0}} : part{k}[column_] + {{0}}"
-        uses.append((reduction.element, f"part{k}[column_] = {added};" if how.wide else f"total{k}[item] += {{}};"))
-    uses += [(s, f"{name}[item] = {{}};") for s, name in one.held.items()]
+        added = f"turn == blockIdx.x ? {{0}} : part{k}[column_ + {v}] + {{0}}"
+        held = f"total{k}[item][{v}] += {{}};"
+        uses.append((reduction.element, f"part{k}[column_ + {v}] = {added};" if how.wide else held))
+    uses += [(s, f"{name} = {{}};") for s, name in one.held.items()]
     for array, group in found.items():
         op = OPS[group[0].kind][1]
         lines.append(f"float {array}{number}[{len(group)}];\nfill({array}{number}, {op}().identity());")
@@ -238,7 +253,7 @@ def _pass(number: int, one: Pass, sums: Sequence[Reduction], how: Arrangement, f
         "for (int item = 0; item < ITEMS; item++) {",
         "const int column_ = column_of(me, start, item);",
         "if (me.live && column_ < columns) {",
-        "const Index column = static_cast<Index>(column_);",
+        "const Index column = static_cast<Index>(column_ / VECTOR);",
         *functions.statements(uses, one.stores, one.known),
         "}\n}\n}",
     ]

@@ -53,9 +53,9 @@ def planned(
     if not any(node.op_type in ROWS for node in nodes):
         return loops(REGION, nodes, inputs, outputs, aligned)
     try:
-        return rows(nodes, inputs, outputs)
+        return rows(nodes, inputs, outputs, aligned)
     except OtherRowsError:
-        return several(nodes, inputs, outputs)
+        return several(nodes, inputs, outputs, aligned)
 
 
 def kernel(

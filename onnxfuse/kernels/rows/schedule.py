@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.kernels.pointwise.expressions.carried import Stored
-from onnxfuse.kernels.pointwise.expressions.index import Clamped, Index, Quotient, Remainder, Variable
+from onnxfuse.kernels.pointwise.expressions.index import LANE, Clamped, Index, Quotient, Remainder, Variable
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar
 from onnxfuse.kernels.pointwise.loops import indices, reached
 
-COLUMN = "column"
+from .vectors import COLUMN, LANES
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Pass:
     """Those of columns."""
     stores: list[Stored] = field(default_factory=list)
     held: dict[Scalar, str] = field(default_factory=dict)
-    """What stays for later passes, and its register."""
+    """What stays for later passes, and its register for an item and a lane."""
     known: dict[Scalar, str] = field(default_factory=dict)
     """What earlier passes left."""
 
@@ -92,7 +92,8 @@ class Varies:
                 continue
             pending.pop()
             names = {name for index in indices(s) for name in _variables(index)}
-            here = bool(names - {COLUMN}) or s.kind == "argument" if rows else COLUMN in names
+            within = names & {COLUMN, LANES}
+            here = names != within or s.kind == "argument" if rows else bool(within)
             self._known[s, rows] = here or any(self._known[a, rows] for a in s.args)
         return self._known[scalar, rows]
 
@@ -128,7 +129,11 @@ def schedule(
     """The passes for some reductions of rows, sums of columns and stores; where nothing may be `hold`, every pass
     begins with what is in memory."""
     varies = Varies()
-    each = [stored for stored in stores if varies(stored.element) or any(n == COLUMN for n in _variables(stored.place))]
+    each = [
+        stored
+        for stored in stores
+        if varies(stored.element) or any(n in (COLUMN, LANES) for n in _variables(stored.place))
+    ]
     once = [stored for stored in stores if stored not in each]
     at = levels(reductions, [*(r.element for r in sums), *(stored.element for stored in stores)])
     count = 1 + max((at[r.element] for r in (*reductions, *sums)), default=-1)
@@ -194,9 +199,10 @@ class _Registers:
 
     def apply(self, passes: Sequence[Pass]) -> dict[str, str]:
         for s, name in self.of.items():
-            passes[self.first[s]].held[s] = name
+            own = f"{name}[item][{'v' if s.depends & LANE else 0}]"
+            passes[self.first[s]].held[s] = own
             for p in range(self.first[s] + 1, self.last[s] + 1):
-                passes[p].known[s] = f"{name}[item]"
+                passes[p].known[s] = own
         return self.types
 
 

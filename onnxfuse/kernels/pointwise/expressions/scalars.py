@@ -70,8 +70,8 @@ class Scalars:
         key = ("literal", type, value if value == value else "nan", math.copysign(1, value))
         return self._one(key, lambda: Scalar("literal", type, value))
 
-    def argument(self, name: str, type: str) -> Scalar:
-        return self._one(("argument", name), lambda: Scalar("argument", type, name))
+    def argument(self, name: str, type: str, depends: int = 0) -> Scalar:
+        return self._one(("argument", name), lambda: Scalar("argument", type, name, depends=depends))
 
     def load(self, source: int, type: str, offset: Index, size: int, guard: Guard) -> Scalar:
         """An element of an input of `size` elements."""
@@ -113,11 +113,18 @@ class Scalars:
                 return self.call(better.name, better, operands)
         type = result or formula.result or args[0].type
         text = formula.text.format(*(f"{{{i}}}" for i in range(len(args))), **attributes)
+        return self._called((op, text), type, args, formula.flops)
+
+    def again(self, call: Scalar, args: Sequence[Scalar]) -> Scalar:
+        """The op of a call on other elements."""
+        return self._called(call.payload, call.type, args, call.flops)
+
+    def _called(self, payload: tuple[str, str], type: str, args: Sequence[Scalar], flops: int) -> Scalar:
         depends = 0
         for a in args:
             depends |= a.depends
-        key = ("call", text, type, *args)
-        return self._one(key, lambda: Scalar("call", type, (op, text), tuple(args), depends, formula.flops))
+        key = ("call", payload[1], type, *args)
+        return self._one(key, lambda: Scalar("call", type, payload, tuple(args), depends, flops))
 
     def _product(self, x: Scalar) -> Scalar:
         """A quotient by a number as a product, which is several times as fast."""

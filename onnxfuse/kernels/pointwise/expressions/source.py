@@ -54,6 +54,8 @@ class Writer:
     divisors: dict[int, str] = field(default_factory=dict)
     taken: frozenset[str] = frozenset()
     """Names that are somebody else's."""
+    positions: bool = True
+    """Is there an `i`?"""
 
     # ------------------------------------------------------------------------------------------------------- names
 
@@ -97,7 +99,7 @@ class Writer:
         literal = index.depends == LANE
         loop = next((a for a in terms if isinstance(a, Variable) and a.depends == LOOP), None)
         lane = next((a for a in terms if isinstance(a, Variable) and a.depends == LANE), None)
-        if within and loop and lane and terms[loop] == self.width * terms[lane]:
+        if within and self.positions and loop and lane and terms[loop] == self.width * terms[lane]:
             self.position = True
             parts.append(self._term("i", terms[lane], False))
             del terms[loop], terms[lane]
@@ -196,7 +198,7 @@ class Writer:
         self.largest = max(self.largest, size)
         if square := self._square(number, offset, guard):
             return square
-        vector = self._vector(offset, size)
+        vector = neighbours(offset, size, self.width)
         if vector is None or any(c.depends & LANE for c in guard):
             element = f"value(in{number}[{self.index(offset)}])"
             return self._guarded(element, guard, s.type)
@@ -244,22 +246,24 @@ class Writer:
     def _guarded(self, element: str, guard: Guard, type: str) -> str:
         return f"{self.guard(guard)} ? {element} : {zero(type)}" if guard else element
 
-    def _vector(self, offset: Index, size: int) -> tuple[int, Index, Index] | None:
-        """(n, start, within): n neighbours from n · start, of which each lane takes one; none of them lies outside."""
-        lanes = offset.part(LANE)
-        if self.width == 1 or not lanes.terms:
-            return None
-        rest = Index(offset.const, {a: c for a, c in offset.terms.items() if a not in lanes.terms})
-        n = 2
-        while n <= self.width:
-            if not rest.depends & LANE and all(c % n == 0 for c in rest.terms.values()):
-                within = lanes + rest.const % n
-                inside = size % n == 0 or (within.low == 0 and within.high == n - 1)
-                if within.low >= 0 and within.high < n and inside:
-                    rest += -(rest.const % n)
-                    return n, Index(rest.const // n, {a: c // n for a, c in rest.terms.items()}), within
-            n *= 2
+
+def neighbours(offset: Index, size: int, width: int) -> tuple[int, Index, Index] | None:
+    """(n, start, within): n neighbours from n · start, of which each of `width` lanes takes one; none of them lies
+    outside."""
+    lanes = offset.part(LANE)
+    if width == 1 or not lanes.terms:
         return None
+    rest = Index(offset.const, {a: c for a, c in offset.terms.items() if a not in lanes.terms})
+    n = 2
+    while n <= width:
+        if not rest.depends & LANE and all(c % n == 0 for c in rest.terms.values()):
+            within = lanes + rest.const % n
+            inside = size % n == 0 or (within.low == 0 and within.high == n - 1)
+            if within.low >= 0 and within.high < n and inside:
+                rest += -(rest.const % n)
+                return n, Index(rest.const // n, {a: c // n for a, c in rest.terms.items()}), within
+        n *= 2
+    return None
 
 
 def literal(scalar: Scalar) -> str:
