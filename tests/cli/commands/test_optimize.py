@@ -147,6 +147,7 @@ def test_the_defaults_are_the_engines(model: Path, engine: Engine) -> None:
             "validate": "onnxruntime",
             "base_dir": Path("."),
             "growth": 1_000_000,
+            "recompute": None,
             "level": 2,
             "nodes": False,
             "progress": None,
