@@ -85,6 +85,7 @@ def test_every_option_reaches_the_engine(model: Path, engine: Engine) -> None:
         "validate": "reference",
         "base_dir": Path("."),
         "growth": 3000,
+        "recompute": None,
         "level": 2,
         "nodes": False,
         "progress": None,
