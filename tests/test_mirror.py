@@ -47,7 +47,7 @@ WITH_OTHERS = {
 
 DATA = set(
     """derivatives.operators fusing.fused kernels.device.kernel kernels.device.types language.context proof.claim
-    reporting.conversion targets.contrib""".split()
+    reporting.conversion reporting.held targets.contrib""".split()
 )
 """Modules without logic: constants, plain dataclasses, a Protocol."""
 

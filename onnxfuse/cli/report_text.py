@@ -17,6 +17,7 @@ from onnxfuse.reporting.layers import short
 from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation
 from onnxfuse.reporting.requirements import ADVICE
 
+from .held_text import print_held
 from .quantities import human_bytes, human_flops, human_launches, human_seconds, human_traffic
 from .sites_text import fusion_at, listed, print_conversion, print_fusions, print_near_misses, print_remaining
 
@@ -31,6 +32,7 @@ def print_optimized(
     arrow = f" → {report.output}" if report.output else ""
     out.print(Text.assemble((report.model, "bold"), arrow))
     _print_sum(out, report)
+    print_held(out, report.held, verbose=verbose)
     print_fusions(out, report.fusions, scopes=verbose, sites=verbose)
     if report.card is not None:
         out.print(Text(f"  weighed on {report.card}", style="dim"))
@@ -55,6 +57,7 @@ def print_report(out: Console, report: Report, *, verbose: bool, regions: bool =
     """What can be fused in one model and where, and what nearly could; where `regions` may be asked for, of what."""
     out.print(Text(report.model, style="bold"))
     _print_sum(out, report)
+    print_held(out, report.held, verbose=verbose)
     print_fusions(out, report.fusions, scopes=True, sites=verbose)
     if not report.fusions:
         out.print()

@@ -30,6 +30,7 @@ from onnxfuse.kernels.inspect.launches import launches, occupancy
 from onnxfuse.kernels.inspect.nvrtc import ARCHITECTURES
 from onnxfuse.lifting.lift import lift
 from onnxfuse.lifting.view import View
+from onnxfuse.matching.work import Tensor, tensors
 from onnxfuse.model.graph import DOMAIN, REGION, family, roots
 from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS, PRODUCTS
 from onnxfuse.reporting.records import Estimate, Launched, Occupancy
@@ -37,7 +38,7 @@ from onnxfuse.runtime import served
 from onnxfuse.runtime.served import arguments, values
 
 from .gpus import Card
-from .roofline import Tensor, Times, demand, tensors
+from .roofline import Times, demand
 from .sizes import sized
 
 FUNCTION_BODY = "function body"

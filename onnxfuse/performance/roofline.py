@@ -8,39 +8,23 @@ nothing.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from onnx import FunctionProto, NodeProto, TensorProto
+from onnx import NodeProto, TensorProto
 
 from onnxfuse.lifting.view import View
-from onnxfuse.matching.cost import BYTES, launches_of
-from onnxfuse.model.graph import REGION, elements_read, family, family_of
-from onnxfuse.model.op_traits import PRODUCTS, SHAPE_QUERIES
-from onnxfuse.model.symbols import evaluate
+from onnxfuse.matching.cost import launches_of
+from onnxfuse.matching.work import body_of, flops, products_in, tensors
+from onnxfuse.model.graph import family
+from onnxfuse.model.op_traits import PRODUCTS
 from onnxfuse.reporting.records import Bound
 from onnxfuse.terms.term import Term
+from onnxfuse.training.kept import reads
 
 from .gpus import Card
 
 HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-
-class Tensor(NamedTuple):
-    """Element type, as ONNX numbers them, and sizes of a value."""
-
-    dtype: int
-    shape: tuple[int, ...]
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        return self.elements * BYTES.get(self.dtype, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +75,8 @@ def demand(
     """What a node asks for where symbols of dimensions have the sizes `known`; None if a size is still unknown.
 
     `told` are terms of values, by name, which may say what the view does not."""
-    body = _body(view, node)
-    names = _read(node, body)
+    body = body_of(view, node)
+    names = list(node.input) if body is None else reads(node, body)
     read, written = tensors(view, names, known, told), tensors(view, node.output, known, told)
     if read is None or written is None:
         return None
@@ -102,78 +86,6 @@ def demand(
     products = 0
     if body is not None:
         operands = tensors(view, node.input, known, told) or ()
-        products = _products(body, dict(zip(node.input, operands, strict=False)), node)
+        products = products_in(body, dict(zip(node.input, operands, strict=False)), node)
     matrix = (products or family(node.op_type) in PRODUCTS) and outputs[0].dtype in HALF
     return Demand(moved, products or flops(node, inputs, outputs), bool(matrix), weights, launches_of(node))
-
-
-def _body(view: View, node: NodeProto) -> FunctionProto | None:
-    """The function of a region; None for any other node."""
-    functions = view.graph.model.functions if family_of(node) == REGION else ()
-    return next((f for f in functions if (f.domain, f.name) == (node.domain, node.op_type)), None)
-
-
-def _products(body: FunctionProto, read: Mapping[str, Tensor | None], node: NodeProto) -> int:
-    """Operations of the products of a region, which are of its operands [..., k] and [k, n], or [n, k] transposed."""
-    own = dict(zip(body.input, node.input, strict=False))
-    turned = {inner.output[0]: inner.input[0] for inner in body.node if inner.op_type == "Transpose"}
-    found = 0
-    for inner in body.node:
-        if inner.op_type in PRODUCTS:
-            a, b = (read.get(own.get(turned.get(name, name), "")) for name in inner.input[:2])
-            if a is not None and b is not None and a.shape and a.shape[-1]:
-                found += 2 * a.elements * b.elements // a.shape[-1]
-    return found
-
-
-def _read(node: NodeProto, body: FunctionProto | None) -> Sequence[str]:
-    """The inputs of a node whose elements it reads: of a region's some are asked for their shape or type alone."""
-    names = list(node.input)
-    if body is None:
-        return names
-    read = {name for inner in body.node if inner.op_type not in SHAPE_QUERIES for name in elements_read(inner)}
-    return [name for own, name in zip(body.input, names, strict=True) if own in read]
-
-
-def tensors(
-    view: View, names: Iterable[str], known: Mapping[str, int], told: Mapping[str, Term] | None = None
-) -> list[Tensor | None] | None:
-    """Types and sizes of some values, None for what is left out; None if one is unknown."""
-    found: list[Tensor | None] = []
-    for name in names:
-        tensor = tensor_of(view.term(name), known, view.dtypes.get(name, 0)) if name else None
-        if tensor is None and told is not None and name in told:
-            tensor = tensor_of(told[name], known)
-        if name and tensor is None:
-            return None
-        found.append(tensor)
-    return found
-
-
-def tensor_of(term: Term, known: Mapping[str, int], dtype: int = 0) -> Tensor | None:
-    """Type and sizes of what a term computes, of element type `dtype` if that is given; None if one is unknown."""
-    if term.shape is None or not (dtype or term.dtype):
-        return None
-    sizes: list[int] = []
-    for dim in term.shape:
-        size = dim if isinstance(dim, int) else evaluate(dim, known)
-        if size is None:
-            return None
-        sizes.append(size)
-    return Tensor(dtype or term.dtype, tuple(sizes))
-
-
-def flops(node: NodeProto, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-    """Operations of a node: two for each product of numbers, else one for each number read or written."""
-    written, shapes = outputs[0].elements, [tensor.shape for tensor in inputs]
-    match family(node.op_type):
-        case "MatMul" | "FusedMatMul" | "Gemm" | "FusedGemm" if len(shapes) > 1 and shapes[0]:
-            transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
-            return 2 * written * shapes[0][-2 if transposed and len(shapes[0]) > 1 else -1]
-        case "Conv" | "FusedConv" if len(shapes) > 1:
-            return 2 * written * math.prod(shapes[1][1:])
-        case "ConvTranspose" if len(shapes) > 1:
-            return 2 * inputs[0].elements * math.prod(shapes[1][1:])
-        case "Attention" | "MultiHeadAttention" | "GroupQueryAttention" if len(shapes) > 1 and len(shapes[1]) > 1:
-            return 4 * inputs[0].elements * shapes[1][-2]
-    return max(tensor.elements for tensor in (*inputs, *outputs))

@@ -97,6 +97,16 @@ def regions(lifted: Lifted, asked: Asked) -> Regions:
     return Regions(model, sites, near)
 
 
+def standing(lifted: Lifted, nodes: Collection[str]) -> set[str]:
+    """Those of some nodes of the main graph, by name, that no region would take."""
+    plain = expand(lifted.model)
+    told = lifted if plain is lifted.model else lifted.again(plain)
+    known = {f.name: f for f in lifted.model.functions if f.domain == DOMAIN}
+    groups = partition(read(lifted.views[0], told.views[0], known))
+    taken = {launch.node.name for group in groups if len(group.launches) > 1 for launch in group.launches}
+    return set(nodes) - taken
+
+
 class _Scoped:
     """The regions of one scope."""
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from .conversion import Conversion
+from .held import Held
 
 SCHEMA_VERSION = 1
 
@@ -291,6 +292,8 @@ class Report:
     nodes_after: int = 0
     before: Totals = field(default_factory=Totals)
     after: Totals = field(default_factory=Totals)
+    held: Held | None = None
+    """Of a training step, what lives between forward and backward."""
     remaining: list[Remaining] = field(default_factory=list)
     """What no fusion covers, what takes longest first."""
     nodes: Nodes | None = None

@@ -65,6 +65,7 @@ class Loop(Single):
     read: int
     """Bytes."""
     flops: int
+    text: source.Text
 
     def launch(self, multiprocessors: int) -> Launch:
         """On a card with so many: a thread walks over several vectors where there are more than the card has room
@@ -178,6 +179,7 @@ def _made(
         n,
         bytes_read(used, inputs, count),
         count * sum(s.flops for s in used),
+        text,
     )
 
 

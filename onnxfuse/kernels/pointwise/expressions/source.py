@@ -19,17 +19,19 @@ from .index import LANE, LOOP, ROW, Atom, Bound, Clamped, Guard, Index, Quotient
 from .scalars import BOOL, FLOAT, LONG, Scalar
 from .trace import real
 
+OPENING = 'extern "C" __global__ void __launch_bounds__(256) {}('
 NARROW_LIMIT = 1 << 30
 """Offsets and counts below it are 32-bit; twice that leaves room for the last step of a loop."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A kernel's source, the values of its parameters behind the arrays, and whether it reads vectors."""
+    """A kernel's source, the numbers that it takes behind the arrays, whether it reads vectors, and its parameters."""
 
     body: str
     parameters: tuple[np.generic, ...]
     vectors: bool
+    head: tuple[str, ...] = ()
 
 
 @dataclass
@@ -331,7 +333,7 @@ def kernel(
         f"typedef {'long long' if wide else 'int'} Index;",
         "",
         *(table(name, *content) for content, name in writer.tables.items()),
-        f'extern "C" __global__ void __launch_bounds__(256) {entry}(',
+        OPENING.format(entry),
         ",\n".join(f"    {h}" for h in head) + ") {",
         *(f"    {line}" for line in prepared),
         "    const Index step = static_cast<Index>(gridDim.x) * blockDim.x;",
@@ -343,7 +345,7 @@ def kernel(
         "}",
         "",
     ]
-    return Text("\n".join(body), tuple(parameters), vectors)
+    return Text("\n".join(body), tuple(parameters), vectors, tuple(head))
 
 
 def table(name: str, type: str, values: tuple[int | float | bool, ...]) -> str:
