@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from onnxfuse.kernels.device.kernel import REAL
 from onnxfuse.kernels.device.types import DTYPES as NAMED
 from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, TILED, VENDOR
-from tests import attention_cases, kernel_runs
+from tests import attention_cases, attention_grad_cases, kernel_runs
 
 from . import regions
+from .attended import ATTENTION_GRADIENTS, ATTENTIONS
 from .expected import CATALOGUE
 
 Values = NDArray[Any]
@@ -80,6 +81,7 @@ def cases() -> Iterator[Case]:
     yield from groups()
     yield from embeddings()
     yield from attentions()
+    yield from attention_gradients()
     yield from products()
     yield from fused_regions()
 
@@ -247,29 +249,6 @@ def groups() -> Iterator[Case]:
                 yield Case("InstanceNormalization", label, make, size=size)
 
 
-ATTENTIONS = {
-    "square": attention_cases.Case(128, 128),
-    "odd": attention_cases.Case(77, 131, head=40, kv_heads=1),
-    "causal": attention_cases.Case(200, 200, attributes={"is_causal": 1}),
-    "causal with a past": attention_cases.Case(5, 5, past=300, attributes={"is_causal": 1}),
-    "one query": attention_cases.Case(1, 1, heads=8, kv_heads=1, past=999),
-    "one query over many keys": attention_cases.Case(1, 5000, batches=1, head=128),
-    "a bias": attention_cases.Case(65, 70, mask=(1, 2, 65, 70)),
-    "a mask with hidden rows": attention_cases.Case(
-        33, 50, mask=(2, 1, 33, 50), boolean=True, hidden=(0, 7), attributes={"nan_to_zero": 1}
-    ),
-    "a window": attention_cases.Case(150, 150, attributes={"left_window_size": 20, "right_window_size": 3}),
-    "lengths": attention_cases.Case(6, 64, lengths=(64, 9)),
-    "softcap and sinks": attention_cases.Case(40, 90, sink=True, attributes={"softcap": 30.0}),
-    "rows of 3-D": attention_cases.Case(60, 60, head=96, heads=4, kv_heads=2, flat=True),
-    "head of 256": attention_cases.Case(20, 45, head=256),
-    "turned": attention_cases.Case(70, 70, heads=4, angles="chosen", attributes={"is_causal": 1}),
-    "neighbours turned in part": attention_cases.Case(37, 37, head=80, angles="given", turned=32, interleaved=True),
-    "one turned query": attention_cases.Case(1, 1, heads=8, past=999, angles="chosen", flat=True),
-    "long": attention_cases.Case(512, 512, batches=1, head=128, heads=2, attributes={"is_causal": 1}),
-}
-
-
 def attentions() -> Iterator[Case]:
     """Attention in its forms, in each element type."""
     for dtype in DTYPES:
@@ -283,6 +262,20 @@ def attentions() -> Iterator[Case]:
                 outputs=(True, bool(case.past), bool(case.past), False),
                 size=size,
             )
+
+
+def attention_gradients() -> Iterator[Case]:
+    """The gradients of attention in its forms, in each element type."""
+    for dtype in DTYPES:
+        for name, case in ATTENTION_GRADIENTS.items():
+            size = case.batches * max(case.heads * case.queries, case.kv_heads * case.keys) * case.head
+            make = partial(differentiated, case, dtype)
+            yield Case("AttentionGrad", f"{dtype} {name}", make, attention_grad_cases.node(case), size=size)
+
+
+def differentiated(case: attention_cases.Case, dtype: np.dtype[Any], rng: np.random.Generator) -> Inputs:
+    """The inputs of a call of attention's gradients, which draws its own."""
+    return attention_grad_cases.inputs(case, dtype)
 
 
 def attended(case: attention_cases.Case, dtype: np.dtype[Any], rng: np.random.Generator) -> Inputs:

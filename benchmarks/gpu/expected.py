@@ -12,7 +12,7 @@ from onnxfuse import kernels
 from onnxfuse.kernels.device.kernel import Kernel
 from onnxfuse.kernels.gemm.autotune import TILED
 from onnxfuse.language import catalogue
-from tests import attention_cases, kernel_runs, row_cases
+from tests import attention_cases, attention_grad_cases, kernel_runs, row_cases
 from tests.row_cases import Wanted
 
 from . import regions
@@ -62,6 +62,8 @@ def expected(
     if op == "Attention":
         left_out = [None] * (len(attention_cases.INPUTS) - len(inputs))
         return list(attention_cases.expected(attributes, [*inputs, *left_out]))
+    if op == "AttentionGrad":
+        return attention_grad_cases.expected(attributes, inputs)
     if op == "FusedMatMul":
         return [_product(attributes, inputs, product not in ("", TILED))]
     results = kernel_runs.reference(op, attributes, inputs, CATALOGUE)

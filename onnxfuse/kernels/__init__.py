@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 WRITTEN = {
     "attention.attention": "Attention",
+    "attention.attention_grad": "AttentionGrad",
     "gemm.gemm": "FusedMatMul",
     "rows.embed_norm": "EmbedLayerNormalization EmbedSimplifiedLayerNormalization",
     "rows.group_norm": "GroupNormalization InstanceNormalization",

@@ -12,7 +12,7 @@ from onnx import NodeProto
 
 from onnxfuse.model.dims import Dim, Sym, product
 from onnxfuse.model.graph import family
-from onnxfuse.model.op_traits import COLUMN_SUMS, FREE
+from onnxfuse.model.op_traits import FREE, SECOND_LAUNCH
 from onnxfuse.model.symbols import evaluate
 from onnxfuse.terms.term import REAL, Term, is_number
 
@@ -32,8 +32,8 @@ def launches(term: Term) -> int:
 
 
 def launches_of(node: NodeProto) -> int:
-    """How many launches a fused node is: two where sums over all rows are asked for."""
-    return 2 if family(node.op_type) in COLUMN_SUMS and any(node.output[1:]) else 1
+    """How many launches a fused node is: two where what its first kernel does not give is asked for."""
+    return 2 if family(node.op_type) in SECOND_LAUNCH and any(node.output[1:]) else 1
 
 
 def nodes(terms: Iterable[Term]) -> float:

@@ -31,6 +31,7 @@ _ROWS = """
     Atan                             unary transcendental
     Atanh                            transcendental
     Attention                        product moderate kernel
+    AttentionGrad                    second_launch
     BatchNormalization               like_first
     Bernoulli                        random
     BiasGelu                         like_first elementwise row_by_row
@@ -85,7 +86,7 @@ _ROWS = """
     IsNaN                            unary boolean score foldable
     LRN                              like_first
     LayerNormalization               row_by_row moderate kernel
-    LayerNormalizationGrad           column_sums
+    LayerNormalizationGrad           second_launch
     LeakyRelu                        unary
     Less                             comparison foldable
     LinearAttention                  single_inside
@@ -116,7 +117,7 @@ _ROWS = """
     Pow                              broadcast arithmetic square foldable common continuous transcendental wide_range
     QuickGelu                        unary
     RMSNormalization                 like_first row_by_row moderate kernel
-    RMSNormalizationGrad             column_sums
+    RMSNormalizationGrad             second_launch
     RandomNormal                     random
     RandomNormalLike                 declares_dtype random
     RandomUniform                    random
@@ -257,8 +258,8 @@ COERCED = _ops("coerced")
 """Ops that made a matrix of their input before opset 13, and since then work along one axis."""
 SCORES = _ops("score")
 """What may lie between a product of matrices and its use as attention scores."""
-COLUMN_SUMS = _ops("column_sums")
-"""Ops whose outputs but the first are sums over all rows, which a second launch takes together."""
+SECOND_LAUNCH = _ops("second_launch")
+"""Ops whose outputs but the first take one more launch: sums over all rows, the gradients of keys and values."""
 SQUARES = _ops("square")
 """Ops that may multiply their first input by itself."""
 NONNEGATIVE = _ops("nonnegative")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from onnxfuse.kernels.device.device import Source
 
+from .grad_source import grad_source, grad_tiles, together
 from .source import Rotary, combine_source, present_source, source, tiles
 
 LONG, SINGLE = 1024, 1
@@ -45,3 +46,23 @@ def samples() -> Iterable[tuple[str, Source]]:
         yield name, source(dtype, tiles(LONG, 80, 80, tensor), 80, 80, (vector, vector), rotary=neighbours)
         yield f"Attention {dtype} present turned", present_source(dtype, vector, Rotary(64, False, vector))
         yield f"Attention {dtype} present neighbours turned", present_source(dtype, vector, neighbours)
+    yield from _gradients()
+
+
+def _gradients() -> Iterable[tuple[str, Source]]:
+    """Each head size and element type with each kind of mask."""
+    for dtype, vector in (("float32", 4), ("float16", 8), ("bfloat16", 8)):
+        for head in (64, 80, 128, 256) if dtype != "bfloat16" else (64, 128):
+            for mask in ("", "bool", dtype) if head in (64, 128) and dtype != "bfloat16" else ("",):
+                tile = grad_tiles(LONG, head, head, dtype != "float32", mask == dtype)
+                kind = {"": "", "bool": " boolean mask"}.get(mask, " added mask")
+                name = f"AttentionGrad {dtype} {head}{kind}"
+                yield name, grad_source("attention_grad_queries.cu", dtype, tile, head, head, vector, mask)
+                for wanted in ("BOTH",) if together(head, head) else ("KEY", "VALUE"):
+                    of = {"BOTH": "keys and values", "KEY": "keys", "VALUE": "values"}[wanted]
+                    file = "attention_grad_keys.cu"
+                    yield f"{name} of {of}", grad_source(file, dtype, tile, head, head, vector, mask, wanted)
+        tile = grad_tiles(LONG, 48, 48, dtype != "float32")
+        yield f"AttentionGrad {dtype} 40 odd", grad_source("attention_grad_queries.cu", dtype, tile, 48, 48, 1)
+        name = f"AttentionGrad {dtype} 40 odd of keys and values"
+        yield name, grad_source("attention_grad_keys.cu", dtype, tile, 48, 48, 1, wanted="BOTH")

@@ -31,6 +31,7 @@ TABLE = Path(__file__).parent / "instructions.json"
 COUNTED = re.compile(
     r"Attention (float16 (64|80|128)|bfloat16 128|float32 64|float16 64 one query|float16 (64|128) boolean mask)"
     r"|Attention float16 (128 added mask|128 turned|parts|present( turned)?)"
+    r"|AttentionGrad (float16 (64|128)( added mask)?|float32 64)( of keys and values)?"
     r"|FusedMatMul float16 (large|medium|few rows|large transposed|large odd|few rows partial|after .*)"
     r"|FusedMatMul float32 large|(Gelu|SwiGLU|GeGLU|PRelu|Transpose|RotaryEmbedding) .*float16|Gelu flat .*"
     r"|SkipLayerNormalization float16 (warp|block|wide)|LayerNormalization float16 (16k|odd)"

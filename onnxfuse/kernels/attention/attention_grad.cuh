@@ -1,0 +1,127 @@
+// What the kernels of attention's gradients share.
+//
+// A block has ROWS rows of one operand, 16 of them each warp, and goes through tiles of OTHERS rows of the other: queries
+// against keys for dQ, keys against queries for dK and dV.  Either way there are two products for each pair, of a query and
+// a key and of a gradient and a value, and their result, a warp's [16, OTHERS], is an operand of the next.  Tiles come in
+// turn to two places: while one is computed with, the next is on its way.
+//
+// defines  TYPE, TENSOR (products on tensor cores), WARPS, OTHERS (of a tile), HEAD and HEAD_V (multiples of 16 that hold
+//          the head sizes), VECTOR (elements of one access), MASK (NONE, BOOLEAN, ADDED), MASK_TYPE
+#include "attention.cuh"
+#include <cuda_pipeline.h>
+
+#define NONE 0
+#define BOOLEAN 1
+#define ADDED 2
+#define MASKED_BY_EIGHT 0
+
+constexpr int ROWS = 16 * WARPS;
+constexpr int THREADS = 32 * WARPS;
+constexpr int CHUNK = 16 / sizeof(TYPE);
+constexpr int KEYS = OTHERS;
+constexpr bool ROOM = false;
+// On a multiprocessor at a time at least: what a thread's share of the registers holds without spilling.
+constexpr int BLOCKS = 8 / WARPS;
+// Rows in shared memory: 16 bytes apart from a multiple of 32, so that 8 of them lie in different banks.
+constexpr int STRIDE = HEAD + CHUNK;
+constexpr int STRIDE_V = HEAD_V + CHUNK;
+
+#include "attention_rows.cuh"
+
+#if TENSOR && __CUDA_ARCH__ >= 800
+#include "attention_grad_tensor.cuh"
+#else
+#include "attention_grad_scalar.cuh"
+#endif
+
+// What becomes of scores: natural logarithms, to which a mask is added as it is, or logarithms to base 2.
+constexpr bool NATURAL = MASK == ADDED;
+
+__device__ __forceinline__ float exponential(float x, float boost = 0.0f) {
+    return exp2f(NATURAL ? x * LOG2_E + boost : x + boost);
+}
+
+// What the weights of a row are computed from again, and the sum of its weights times their gradients: a weight is
+// exp(score - top - rest).  The log-sum-exp is top + rest, of which rest has no digits left where the mask is far from 0.
+struct alignas(16) Row {
+    float top, rest, delta, unused;
+};
+
+// Rows of heads: row r of queries is query r / group of head r % group, so that the heads that share keys are one operand.
+template <class T> struct Lines {
+    T* first;
+    long long head, row;
+    int group;
+    __device__ __forceinline__ T* operator()(int r) const { return first + r % group * head + r / group * row; }
+};
+
+// What is to be seen of a row: of keys those before `limit`, with what the mask says.
+struct Seen {
+    const MASK_TYPE* mask;
+    int limit;
+};
+
+struct Scores {
+    const MASK_TYPE* mask;
+    long long mask_head, mask_row, mask_key;
+    int rows, group, keys;
+    bool causal;
+    float unit;
+
+    __device__ __forceinline__ Seen of(int row) const {
+        const int r = min(row, rows - 1), query = r / group;
+        return {MASK ? mask + r % group * mask_head + query * mask_row : nullptr, causal ? min(keys, query + 1) : keys};
+    }
+
+    // From the product of a query and a key.
+    __device__ __forceinline__ float operator()(float product, const Seen& seen, int key) const {
+        if (key >= seen.limit) return minus_infinity();
+        const float score = __fmul_rn(product, unit);
+#if MASK == ADDED
+        return score + to_float(seen.mask[key * mask_key]);
+#elif MASK == BOOLEAN
+        return seen.mask[key * mask_key] ? score : minus_infinity();
+#else
+        return score;
+#endif
+    }
+};
+
+// Begins to copy rows of both operands of a tile, `present` of them.
+template <int COUNT, class First, class Second>
+__device__ __forceinline__ void
+copy_both(TYPE* to, int present, int head, int head_v, const TYPE* aligned, First first, Second second) {
+    copy_rows<COUNT, HEAD, STRIDE>(to, present, head, aligned, first);
+    copy_rows<COUNT, HEAD_V, STRIDE_V>(to + COUNT * STRIDE, present, head_v, aligned, second);
+}
+
+// Waits for copies that nobody has waited for: a block may have nothing to go through.
+__device__ __forceinline__ void settle() {
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    __syncthreads();
+}
+
+// What a warp has summed goes to memory in whole rows, by way of its own rows in shared memory.
+template <int WIDTH, int BETWEEN, class To>
+__device__ __forceinline__ void
+write(const float (&sum)[WIDTH / 8][4], TYPE* own_rows, float factor, int first, int rows, int columns, To to) {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++) {
+            const float both[2] = {sum[n][2 * half] * factor, sum[n][2 * half + 1] * factor};
+            store_floats(own_rows + (lane / 4 + 8 * half) * BETWEEN + column_of(n, 2 * half), both);
+        }
+    }
+    __syncwarp();
+    constexpr int VECTORS = WIDTH / VECTOR;
+    for (int i = lane; i < 16 * VECTORS; i += 32) {
+        const int r = first + i / VECTORS, column = i % VECTORS * VECTOR;
+        if (r >= rows || column >= columns) continue;
+        *reinterpret_cast<Vector<TYPE, VECTOR>*>(to(r) + column) =
+            *reinterpret_cast<const Vector<TYPE, VECTOR>*>(own_rows + i / VECTORS * BETWEEN + column);
+    }
+}
