@@ -27,9 +27,8 @@ from .expand import expanded
 NEWEST_OPSETS = {"ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"}
 """Environment in which onnxruntime reads the newest opset although it does not know it: who runs draws sets it."""
 Engine = Callable[[onnx.ModelProto, Feed], list[Any]]
-NEAR = {"float64": 1e-7, "float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
-"""How far apart results may be, relatively; of what is large beside them, too.  Attributes are float32: the sixth that
-a body of float64 names is another one than 1 / 6."""
+NEAR = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
+"""How far apart results may be, relatively; of what is large beside them, too."""
 
 
 MISSING = "NOT_IMPLEMENTED"
