@@ -16,7 +16,7 @@ from onnxfuse.kernels.pointwise.loops import loops
 from onnxfuse.kernels.pointwise.pointwise import Compiled, Planned
 from onnxfuse.model.graph import REGION
 
-from .fused import ROWS, OtherRowsError, rows
+from .fused import ROWS, AcrossError, OtherRowsError, rows
 from .settled import settled
 from .several import several
 
@@ -53,9 +53,15 @@ def planned(
     if not any(node.op_type in ROWS for node in nodes):
         return loops(REGION, nodes, inputs, outputs, aligned)
     try:
-        return rows(nodes, inputs, outputs, aligned)
-    except OtherRowsError:
+        return rows(nodes, inputs, outputs, aligned, along=False)
+    except OtherRowsError as error:
+        across = isinstance(error, AcrossError)
+    try:
         return several(nodes, inputs, outputs, aligned)
+    except KernelError:
+        if not across:
+            raise
+    return rows(nodes, inputs, outputs, aligned)
 
 
 def kernel(
