@@ -16,7 +16,7 @@ import numpy as np
 from onnx import FunctionProto, NodeProto, helper
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.access import aligned, vector_of
 from onnxfuse.kernels.device.device import (
     Array,
     Buffer,
@@ -95,11 +95,11 @@ def is_reduced(nodes: Sequence[NodeProto]) -> bool:
 
 
 def reduced(
-    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str], aligned: bool = True
 ) -> tuple[tuple[TensorType, ...], Reduction | Sequence[Loop]]:
     """The types of the outputs of some nodes, of which one is a product and one reduces its rows, and how they are
-    computed: by loops over elements where the product has none; an output named "" is not wanted.  Raises KernelError
-    where they are anything else."""
+    computed: by loops over elements where the product has none; an output named "" is not wanted, and `aligned` says
+    that all arrays begin at multiples of 16 bytes.  Raises KernelError where they are anything else."""
     scalars = Scalars()
     product = Multiplied(scalars, argument=ARGUMENT, inputs=list(inputs.values()))
     row = Reduced(scalars)
@@ -112,7 +112,7 @@ def reduced(
     # The product is one more array, and may be asked for.
     taken = [helper.make_node("Identity", [ARGUMENT], node.output) for node in nodes if node.op_type == PRODUCT]
     rest = [*taken, *(node for node in nodes if node.op_type != PRODUCT)]
-    types, after = rows(rest, {**inputs, ARGUMENT: TensorType(whole.dtype, whole.shape)}, outputs)
+    types, after = rows(rest, {**inputs, ARGUMENT: TensorType(whole.dtype, whole.shape)}, outputs, aligned)
     if not isinstance(one := next(iter(after), None), RowLoop):
         return types, [loop for loop in after if isinstance(loop, Loop)]
     found = products(product.a.shape, product.b.shape, product.b.turned, product.scale)
@@ -308,7 +308,7 @@ class ReducedProduct:
     def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
         types = tuple(None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs)
         wanted = tuple(y is not None for y in outputs)
-        own = self._of(types, wanted)[1]
+        own = self._of(types, wanted, aligned((*inputs, *outputs)))[1]
         if not isinstance(own, Reduction):
             return Forms.alone(record(partial(_run_all, own), device, inputs, outputs)) if own else None
         plan = _planned(device.multiprocessors, own, *own.operands(inputs))
@@ -319,15 +319,15 @@ class ReducedProduct:
         return Forms(plan.which, record(plan.tiled, device, inputs, outputs), others)
 
     def _of(
-        self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...]
+        self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], whole: bool = True
     ) -> tuple[tuple[TensorType, ...], Reduction | Sequence[Loop]]:
-        key = (inputs, wanted)
+        key = (inputs, wanted, whole)
         if key not in self._known:
             types = named(self.signature, inputs)
             if len(self._known) >= KNOWN:
                 self._known.clear()
             names = [name if asked else "" for name, asked in zip(self.body.output, wanted, strict=True)]
-            self._known[key] = reduced(list(self.body.node), types, names)
+            self._known[key] = reduced(list(self.body.node), types, names, whole)
         return self._known[key]
 
 

@@ -29,7 +29,9 @@ from onnxfuse.kernels.pointwise.loops import Loop, Single, bytes_read, computed,
 
 from .arrangement import Arrangement, arrange
 from .places import ELEMENTWISE, Matrix, kinds_of, places, stored, traced, used_by
-from .vectors import in_lanes, widest
+from .quotients import Quotients
+from .schedule import Varies
+from .vectors import Moves
 
 ENTRY = "region_rows"
 CROWDED = 264
@@ -48,6 +50,10 @@ PLACED = frozenset((*FORMULAS, *ELEMENTWISE, *NORMS, *SOFTMAXES, "Constant"))
 
 class OtherRowsError(KernelError):
     """What reduces rows, but not once along the last axes."""
+
+
+class AcrossError(OtherRowsError):
+    """What has its neighbours in memory in neighbouring rows."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +148,16 @@ class Reduced(Matrix):
 
 
 def rows(
-    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str], aligned: bool = True
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, TensorType],
+    outputs: Sequence[str],
+    aligned: bool = True,
+    along: bool = True,
 ) -> tuple[tuple[TensorType, ...], Sequence[RowLoop] | Sequence[Loop]]:
     """The types of the outputs of some nodes, one of which reduces rows, and the launch that computes them, none where
     they are empty; an output named "" is not wanted, and `aligned` says that all arrays begin at multiples of 16 bytes.
     Rows without elements have a number for a result: what is made of that is left to loops over elements.  Raises
-    KernelError."""
+    KernelError; AcrossError where neighbours lie in neighbouring rows, unless threads are to be `along` a row."""
     scalars = Scalars()
     row = Reduced(scalars)
     values = traced(scalars, nodes, inputs, dict.fromkeys(ROWS, row.meet))
@@ -158,7 +168,7 @@ def rows(
     types = tuple(TensorType(value.dtype, value.shape) for value, _ in wanted.values())
     if not row.rows * row.columns:
         return types, computed(ENTRY, {k: value for k, (value, _) in wanted.items()}, list(inputs.values()))
-    return types, [_loop(row, list(inputs.values()), wanted, aligned)]
+    return types, [_loop(row, list(inputs.values()), wanted, aligned, along)]
 
 
 @dataclass(frozen=True)
@@ -176,7 +186,7 @@ class Written:
         return [self.read, *(one.element for one in (*self.kept, *self.each, *self.once))]
 
     def moved(self, lanes: Substitution) -> Written:
-        """In the lanes of vectors; what is of a row stays."""
+        """Of other elements, as in the lanes of vectors; what is of a row stays."""
         kept, each = (
             [Stored(s.number, s.dtype, lanes.scalar(s.element), lanes.index(s.place)) for s in stores]
             for stores in (self.kept, self.each)
@@ -199,17 +209,40 @@ def _written(row: Reduced, outputs: Mapping[int, tuple[Value, Index | None]]) ->
 
 
 def _loop(
-    row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tuple[Value, Index | None]], aligned: bool
+    row: Reduced,
+    inputs: Sequence[TensorType],
+    outputs: Mapping[int, tuple[Value, Index | None]],
+    aligned: bool,
+    along: bool,
 ) -> RowLoop:
     """The launch for some outputs, each with the place of its elements."""
+    varies, result = Varies(), row.scalars.argument(row.argument, FLOAT)
+
+    def same(s: Scalar) -> bool:
+        """Throughout a row, as the result of a sum is, and an element of a norm is not."""
+        return not varies(s) and (row.reduces or result not in reached([s]))
+
     written = _written(row, outputs)
-    used = used_by(written.elements)
+    used_by(written.elements)
+    written = written.moved(Quotients(row.scalars, same))
+    used = reached(written.elements)
     kinds, stores = kinds_of(used, inputs), (*written.kept, *written.each)
     loads = [s for s in used if s.kind == "load"]
-    width = widest(row.scalars, row.columns, loads, stores, kinds, aligned)
-    how = arrange(row.columns, width, max(ACCESS // width, 4) if width > 1 else 4, row.rows > CROWDED)
+    moves = Moves(row.scalars, row.rows, row.columns, loads, stores, kinds)
+    if not along and moves.layout(aligned).across:
+        raise AcrossError("neighbours lie in neighbouring rows")
+    layout = moves.along(aligned)
+    width = layout.width
+    how = arrange(
+        row.columns,
+        width,
+        max(ACCESS // width, 4) if width > 1 else 4,
+        row.rows > CROWDED,
+        1,
+        len(kinds) + len(outputs),
+    )
     argument = row.scalars.argument("held[v]", FLOAT, LANE) if width > 1 and not row.reduces else None
-    lanes = in_lanes(row.scalars, row.columns, width, lambda _: argument or row.scalars.argument("held[0]", FLOAT))
+    lanes = layout.lanes(row.scalars, row.columns, lambda _: argument or row.scalars.argument("held[0]", FLOAT))
     text, parameters = _source(row, kinds, written.moved(lanes), width)
     defines = {**row.defines, **({"SPREAD": int(bool(written.each))} if row.reduces else {})}
     file = Source.file(
@@ -219,6 +252,7 @@ def _loop(
         VECTOR=how.vector,
         ITEMS=how.items,
         WIDE=int(how.wide),
+        EVEN=int(how.even(row.columns)),
         **defines,
     )
     bounds = ", ".join(map(str, how.bounds))

@@ -20,7 +20,7 @@ from onnxfuse.kernels.pointwise.parts import apart, parts
 from onnxfuse.kernels.pointwise.pointwise import Compiled, Planned
 from onnxfuse.model.graph import REGION
 
-from .fused import ROWS, OtherRowsError, rows
+from .fused import ROWS, AcrossError, OtherRowsError, rows
 from .settled import settled
 from .several import several
 
@@ -62,9 +62,15 @@ def planned(
                     return types, launches
         return loops(REGION, nodes, inputs, outputs, aligned)
     try:
-        return rows(nodes, inputs, outputs, aligned)
-    except OtherRowsError:
+        return rows(nodes, inputs, outputs, aligned, along=False)
+    except OtherRowsError as error:
+        across = isinstance(error, AcrossError)
+    try:
         return several(nodes, inputs, outputs, aligned)
+    except KernelError:
+        if not across:
+            raise
+    return rows(nodes, inputs, outputs, aligned)
 
 
 def kernel(

@@ -5,7 +5,7 @@
 // writes   what is made of the results, once a row and for each element, and a part of the sums of columns for each block
 // flops    those of the fused expressions, and one for each element and reduction
 //
-// THREADS  of a block at most
+// THREADS  of a block
 #include "pointwise.cuh"
 #include "rows.cuh"
 

@@ -9,15 +9,15 @@ own          what differs from row to row alone is computed once a row, where it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.kernels.pointwise.expressions.carried import Stored
-from onnxfuse.kernels.pointwise.expressions.index import LANE, Clamped, Index, Quotient, Remainder, Variable
+from onnxfuse.kernels.pointwise.expressions.index import LANE
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar
 from onnxfuse.kernels.pointwise.loops import indices, reached
 
-from .vectors import COLUMN, LANES
+from .vectors import SINGLE, Layout, variables
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +64,15 @@ class Schedule:
 
     @property
     def own(self) -> dict[str, str]:
-        """What there is of each row: name → type."""
-        return {name: s.type for one in self.passes for s, name in one.own.items()}
+        """What there is of each row, or where these are lanes, of each of them: declaration → type."""
+        return {name.replace("[v]", "[VECTOR]"): s.type for one in self.passes for s, name in one.own.items()}
 
 
 class Varies:
-    """Which elements differ within a row."""
+    """Which elements differ within a row, where what these loop variables count does."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: frozenset[str] = SINGLE.within) -> None:
+        self.within = within
         self._known: dict[tuple[Scalar, bool], bool] = {}
 
     def __call__(self, scalar: Scalar) -> bool:
@@ -91,19 +92,11 @@ class Varies:
                 pending += missing
                 continue
             pending.pop()
-            names = {name for index in indices(s) for name in _variables(index)}
-            within = names & {COLUMN, LANES}
+            names = {name for index in indices(s) for name in variables(index)}
+            within = names & self.within
             here = names != within or s.kind == "argument" if rows else bool(within)
             self._known[s, rows] = here or any(self._known[a, rows] for a in s.args)
         return self._known[scalar, rows]
-
-
-def _variables(index: Index) -> Iterator[str]:
-    for atom in index.terms:
-        if isinstance(atom, Variable):
-            yield atom.name
-        elif isinstance(atom, Quotient | Remainder | Clamped):
-            yield from _variables(atom.index)
 
 
 def levels(reductions: Sequence[Reduction], roots: Iterable[Scalar]) -> dict[Scalar, int]:
@@ -124,16 +117,17 @@ def levels(reductions: Sequence[Reduction], roots: Iterable[Scalar]) -> dict[Sca
 
 
 def schedule(
-    reductions: Sequence[Reduction], sums: Sequence[Reduction], stores: Sequence[Stored], *, hold: bool = True
+    reductions: Sequence[Reduction],
+    sums: Sequence[Reduction],
+    stores: Sequence[Stored],
+    *,
+    hold: bool = True,
+    layout: Layout = SINGLE,
 ) -> Schedule:
     """The passes for some reductions of rows, sums of columns and stores; where nothing may be `hold`, every pass
     begins with what is in memory."""
-    varies = Varies()
-    each = [
-        stored
-        for stored in stores
-        if varies(stored.element) or any(n in (COLUMN, LANES) for n in _variables(stored.place))
-    ]
+    varies = Varies(layout.within)
+    each = [one for one in stores if varies(one.element) or layout.within & variables(one.place)]
     once = [stored for stored in stores if stored not in each]
     at = levels(reductions, [*(r.element for r in sums), *(stored.element for stored in stores)])
     count = 1 + max((at[r.element] for r in (*reductions, *sums)), default=-1)
@@ -158,7 +152,7 @@ def _own(passes: Sequence[Pass], once: Sequence[Scalar], varies: Varies) -> dict
         for s in _computed(one.roots, one.known):
             for a in s.args if varies(s) else ():
                 if not varies(a) and a.kind not in ("literal", "argument") and a not in one.known:
-                    one.own.setdefault(a, f"own{len(names)}")
+                    one.own.setdefault(a, f"own{len(names)}{'[v]' if a.depends & LANE else ''}")
                     names |= one.own
         one.known |= one.own
     return names if once else {}

@@ -215,7 +215,7 @@ def several(
         stores.append(stored(k, value, place, () if place is None else (place.high + 1,)))
     reductions, sums = _wanted(rows, stores)
     used_by([*(s.element for s in stores), *(r.element for r in (*reductions, *sums))])
-    return types, [passes(rows, rows.inner > 1, reductions, sums, stores, list(inputs.values()), aligned)]
+    return types, [passes(rows, reductions, sums, stores, list(inputs.values()), aligned)]
 
 
 def _wanted(rows: Several, stores: Sequence[Stored]) -> tuple[list[Reduction], list[Reduction]]:

@@ -13,7 +13,7 @@ from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import reduced
 from onnxfuse.kernels.gemm.autotune import VARIABLE
 from tests.kernel_runs import run
-from tests.region_runs import computed, function, launches
+from tests.region_runs import computed, expected, function, launches, operands
 
 SKIP = "p = MatMul(a, b) q = Add(p, c) s = Add(q, x)"
 RMS = (
@@ -80,6 +80,15 @@ def test_it_computes_what_its_nodes_do(name: str, form: str, monkeypatch: pytest
     for found, wanted in zip(*computed(CASES[name]), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
     assert [one.entry for one in made] == (TILED if form == "tiled" or name == "an empty sum" else AFTER)
+
+
+@pytest.mark.parametrize("form", ["tiled", "vendor"])
+def test_arrays_that_begin_anywhere_are_read_element_by_element(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, form)
+    body, arrays = function(CASES["and the sum itself"][0]), operands(CASES["and the sum itself"])
+    made = kernel(body, ["float32"] * len(arrays), ["float32"] * len(body.output))({})
+    for found, wanted in zip(run(made, arrays, Emulated(), by=1), expected(body, arrays), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
