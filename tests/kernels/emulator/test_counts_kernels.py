@@ -74,7 +74,7 @@ def made(case: Case) -> Kernel:
     if not case.op.startswith("("):
         return kernels.find(case.op)(case.attributes)
     body = parser.parse_function(f'<opset_import: ["": 20], domain: "onnxfuse"> Region_1 {case.op}')
-    return kernels.of_region(body, [case.dtype.name] * len(case.shapes), [case.dtype.name])({})
+    return kernels.of_region(body, [case.dtype.name] * len(case.shapes), [case.dtype.name] * len(body.output))({})
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
