@@ -365,6 +365,11 @@ def fused_regions() -> Iterator[Case]:
                 yield Case(regions.NORM, label, make, kind, size=size, product=form)
                 make = drawn(dtype, (m, k), (k, n), (n,), size=0.3)
                 yield Case(regions.OF_PRODUCT, label, make, kind, size=size, product=form)
+                make = drawn(dtype, (m, k), (k, n), (n,), (m, n))
+                yield Case(regions.ACTIVATED, label, make, kind, size=size, product=form)
+        for form in (TILED, VENDOR):
+            make, label = drawn(dtype, (40, 64), (64, 64), (64,), (40, 64)), f"{dtype} misaligned {form}"
+            yield Case(regions.ACTIVATED, label, make, kind, by=1, size=4096, product=form)
         for rows, width in ((3, 64), (37, 1), (37, 33), (600, 768), (3, 4099), (2, 65536)):
             shapes = ((rows, width), (rows, width), (width,), (rows, 1))
             label = f"{dtype} {rows}x{width}"

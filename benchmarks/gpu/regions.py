@@ -54,6 +54,12 @@ def _softmax_of_product(given: Sequence[Values], made: Mapping[str, Values]) -> 
     return [size.max(-1, keepdims=True) * made["y"], size + np.abs(made["s"])]
 
 
+def _activated_product(given: Sequence[Values], made: Mapping[str, Values]) -> list[Values | float]:
+    *terms, other = given
+    size = 1.13 * _terms(terms) * np.abs(other) + np.abs(made["y"])  # the steepest that Gelu is
+    return [size, size.T]
+
+
 def _norm_of_channels(given: Sequence[Values], made: Mapping[str, Values]) -> list[Values | float]:
     return [3.0 * (np.abs(made["y"]) + np.abs(given[2]))]
 
@@ -67,6 +73,7 @@ def _norm_gradient(given: Sequence[Values], made: Mapping[str, Values]) -> list[
 
 NORM = "Region of a product, bias, residual and norm"
 OF_PRODUCT = "Region of a product and softmax"
+ACTIVATED = "Region of a product, bias, Gelu and a further tensor"
 IN_PARTS = "Region of softmax in parts"
 OF_CHANNELS = "Region of a norm of channels"
 GRADIENTS = "Region of the gradients of a norm"
@@ -78,6 +85,11 @@ REGIONS: Mapping[str, Region] = {
     ),
     OF_PRODUCT: Region(
         "(a, b, c) => (y, s) { p = MatMul(a, b) s = Add(p, c) y = Softmax(s) }", _softmax_of_product, True
+    ),
+    ACTIVATED: Region(
+        "(a, b, c, x) => (y, t) { p = MatMul(a, b) q = Add(p, c) g = Gelu(q) y = Mul(g, x) t = Transpose(y) }",
+        _activated_product,
+        True,
     ),
     IN_PARTS: Region(SOFTMAX, lambda given, made: [0.0]),
     OF_CHANNELS: Region(CHANNELS, _norm_of_channels),

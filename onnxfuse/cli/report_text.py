@@ -137,14 +137,18 @@ def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:
     times = [fusion.estimate.seconds for fusion in report.fusions if fusion.estimate is not None]
     known = [seconds for seconds in times if seconds is not None]
     total = f"{human_seconds(sum(known))} for {len(known)} fused nodes" if known else ""
+    hosts = [fusion.estimate.host or 0.0 for fusion in report.fusions if fusion.estimate is not None]
+    host = f"{human_seconds(sum(hosts))} of the processor where no CUDA graph replays them" if any(hosts) else ""
     rest = f"{len(times) - len(known)} of unknown shapes" if len(known) < len(times) else ""
-    out.print(Text(f"  {', '.join(filter(None, (total, rest)))}\n", style="dim"))
+    out.print(Text(f"  {', '.join(filter(None, (total, rest, host)))}\n", style="dim"))
 
 
 def _kernels(estimate: Estimate) -> Iterator[str]:
     """A line for each launch, and what its blocks need."""
     for launch in estimate.kernels:
-        yield f"{launch.kernel}: {launch.blocks:,} × {launch.threads} threads"
+        waves = f", {launch.waves:,} wave{'s' * (launch.waves != 1)}" if launch.waves is not None else ""
+        executed = f", {launch.instructions:,} instructions of warps" if launch.instructions is not None else ""
+        yield f"{launch.kernel}: {launch.blocks:,} × {launch.threads} threads{waves}{executed}"
         for on in launch.occupancy:
             shared = human_bytes(on.shared + launch.shared)
             yield f"  {on.architecture}: {on.registers} registers, {shared} shared, {on.resident} blocks at a time"

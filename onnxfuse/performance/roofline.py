@@ -34,18 +34,30 @@ class Times:
     bytes: float
     flops: float
     launches: float
+    instructions: float = 0.0
+    """Where those of our compiled kernel are counted."""
 
     def __add__(self, other: Times) -> Times:
-        return Times(self.bytes + other.bytes, self.flops + other.flops, self.launches + other.launches)
+        return Times(
+            self.bytes + other.bytes,
+            self.flops + other.flops,
+            self.launches + other.launches,
+            self.instructions + other.instructions,
+        )
 
     @property
     def seconds(self) -> float:
-        return max(self.bytes, self.flops) + self.launches
+        return max(self.bytes, self.flops, self.instructions) + self.launches
 
     @property
     def bound(self) -> Bound:
         """What takes the longest."""
-        each: dict[Bound, float] = {"bytes": self.bytes, "flops": self.flops, "launches": self.launches}
+        each: dict[Bound, float] = {
+            "bytes": self.bytes,
+            "flops": self.flops,
+            "launches": self.launches,
+            "instructions": self.instructions,
+        }
         return max(each, key=lambda name: each[name])
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import FunctionProto, NodeProto, helper
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.access import aligned, vector_of
+from onnxfuse.kernels.device.access import aligned
 from onnxfuse.kernels.device.device import (
     Array,
     Buffer,
@@ -335,11 +335,7 @@ def _planned(multiprocessors: int, own: Reduction, a: Array, b: Array) -> _Plan:
     one, itemsize = own.product, own.dtype.itemsize
     division = divide(itemsize, one.m, one.n, one.k, 1, multiprocessors)
     tile = division.tile
-    vectors = Vectors(
-        vector_of(itemsize, [one.k], [a]),
-        vector_of(itemsize, [one.k if one.transposed else one.n], [b]),
-        vector_of(SUM, [one.n], ()),
-    )
+    vectors = Vectors.of(one, a, b)
     blocks = tile.count(one.m, one.n)
     if blocks > MOST_BLOCKS:
         raise KernelError(f"a product of {blocks} tiles is more than one launch has blocks")

@@ -100,9 +100,16 @@ class Scalars:
         )
 
     def call(
-        self, op: str, formula: Formula, args: Sequence[Scalar], result: str = "", **attributes: float | str
+        self,
+        op: str,
+        formula: Formula,
+        args: Sequence[Scalar],
+        result: str = "",
+        coarse: bool = False,
+        **attributes: float | str,
     ) -> Scalar:
-        """An op on elements; the form that does not cancel is taken where there is one."""
+        """An op on elements, `coarse` if its result has 16 bits; the form that does not cancel is taken where there is
+        one."""
         known = self._affine(op, args)
         if known is not None:
             return known
@@ -110,9 +117,10 @@ class Scalars:
         for wanted, better in BETTER.get(op, ()):
             operands = _matched(wanted, args)
             if operands is not None:
-                return self.call(better.name, better, operands)
+                return self.call(better.name, better, operands, coarse=coarse)
         type = result or formula.result or args[0].type
-        text = formula.text.format(*(f"{{{i}}}" for i in range(len(args))), **attributes)
+        form = (coarse and formula.coarse) or formula.text
+        text = form.format(*(f"{{{i}}}" for i in range(len(args))), **attributes)
         return self._called((op, text), type, args, formula.flops)
 
     def again(self, call: Scalar, args: Sequence[Scalar]) -> Scalar:
