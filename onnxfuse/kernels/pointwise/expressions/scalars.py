@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .elementwise import BETTER, FORMULAS, ONE_PLUS, SMOOTH, Formula
-from .index import LANE, Bound, Guard, Index, free, number, total
+from .index import LANE, Bound, Guard, Index, Valid, free, number, total
 
 FLOAT, BOOL, INT, LONG = "float", "bool", "int", "long long"
 """The C++ types that expressions compute in."""
@@ -89,7 +89,7 @@ class Scalars:
         index = free(index)
         return self._one(("position", index), lambda: Scalar("position", LONG, index, depends=index.depends))
 
-    def select(self, condition: Bound | bool, yes: Scalar, no: Scalar) -> Scalar:
+    def select(self, condition: Bound | Valid | bool, yes: Scalar, no: Scalar) -> Scalar:
         if isinstance(condition, bool):
             return yes if condition else no
         if yes is no:
