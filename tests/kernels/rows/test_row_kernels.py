@@ -87,6 +87,16 @@ def test_misaligned_arrays(dtype: np.dtype[Any], width: int) -> None:
     assert_close(run(CHECKED, Softmax({}), [x], place=misaligned)[0], softmax(x, -1, "Softmax"))
 
 
+def test_rows_of_which_two_blocks_share_a_multiprocessor() -> None:
+    """There they are crowded, and nothing lies behind the last column."""
+    rng, device = np.random.default_rng(0), Emulated(checked=False)
+    device.multiprocessors = 1
+    x, s = values(rng, (3, 16384), HALF), values(rng, (16384,), HALF)
+    normal, _, _ = normalized(x.astype(np.float64), (-1,))
+    assert_close(run(device, LayerNormalization({}), [x, s], wanted=(True,))[0], affine(normal, s))
+    assert_close(run(device, Softmax({}), [x])[0], softmax(x, -1, "Softmax"))
+
+
 @pytest.mark.parametrize("order", ["forward", "reverse", "random"])
 @pytest.mark.parametrize(("rows", "width"), [(5, 8), (70, 1500), (1, 33000)])
 def test_no_race_and_no_access_out_of_bounds(order: Any, rows: int, width: int) -> None:

@@ -62,9 +62,10 @@ class Substitution:
         return tuple(map(self._condition, guard))
 
     def _condition(self, condition: Bound | Valid) -> Bound | Valid:
-        if isinstance(condition, Valid):
-            return Valid(self._read(condition.read))
-        return Bound(self.index(condition.index), condition.limit, condition.below)
+        return Valid(self._read(condition.read)) if isinstance(condition, Valid) else self._bound(condition)
+
+    def _bound(self, bound: Bound) -> Bound:
+        return Bound(self.index(bound.index), bound.limit, bound.below)
 
     def scalar(self, scalar: Scalar) -> Scalar:
         """The element; operands first, so that a long chain of ops is no deep recursion."""
@@ -94,7 +95,7 @@ class Substitution:
                 return self.scalars.position(self.index(s.payload))
             case "select":
                 yes, no = (self._known[a] for a in s.args)
-                return self.scalars.select(self._condition(s.payload), yes, no)
+                return self.scalars.select(self._bound(s.payload), yes, no)
             case "call":
                 return self.scalars.again(s, [self._known[a] for a in s.args])
         return s
