@@ -149,8 +149,10 @@ def product(
                 stores.append(stored(k, values[name], found.get(name), (size,)))
     used = used_by([one.element for one in stores])
     kinds = kinds_of(used, made.inputs)
-    width = gcd(made.columns, ACCESS // made.dtype.itemsize) if aligned else 1
-    text, carried = _written(kinds, _in_lanes(made, stores, width), made.rows * made.columns, width)
+    width = neighbours(made, aligned)
+    lanes = in_lanes(made, width)
+    stores = [Stored(s.number, s.dtype, lanes.scalar(s.element), lanes.index(s.place)) for s in stores]
+    text, carried = _written(kinds, stores, made.rows * made.columns, width)
     return Traced(
         tuple(TensorType(values[name].dtype, values[name].shape) for name in outputs if name),
         made.a,
@@ -169,13 +171,22 @@ def product(
     )
 
 
-def _in_lanes(made: Multiplied, stores: Sequence[Stored], width: int) -> list[Stored]:
-    """What is stored of an element, as that of a lane of a vector: column = width·column + v."""
-    scalars, lane = made.scalars, LANE if width > 1 else 0
+def neighbours(made: Multiplied, aligned: bool) -> int:
+    """How many neighbours of a product a thread has at a time: an access of them at most, and so many as divide its
+    columns; one where arrays are not aligned."""
+    return gcd(made.columns, ACCESS // made.dtype.itemsize) if aligned else 1
+
+
+def in_lanes(made: Multiplied, width: int) -> Substitution:
+    """An element as that of a lane of a vector, column = width·column + v, and what device code hands over as an array
+    of them."""
+    lane, depends = ("v", LANE) if width > 1 else ("0", 0)
     column = total([(variable("column", made.columns // width), width), (variable("v", width, LANE), 1)])
-    result = scalars.argument("results[v]" if width > 1 else "results[0]", FLOAT, lane)
-    lanes = Substitution(scalars, {"column": column} if width > 1 else {}, lambda _: result)
-    return [Stored(s.number, s.dtype, lanes.scalar(s.element), lanes.index(s.place)) for s in stores]
+    return Substitution(
+        made.scalars,
+        {"column": column} if width > 1 else {},
+        lambda name: made.scalars.argument(f"{name}[{lane}]", FLOAT, depends),
+    )
 
 
 def _written(kinds: Mapping[int, str], stores: Sequence[Stored], count: int, width: int) -> tuple[str, Carried]:
@@ -190,7 +201,7 @@ def _written(kinds: Mapping[int, str], stores: Sequence[Stored], count: int, wid
         *carried.head,
         "struct Fused {",
         *(f"{member};" for member in carried.members),
-        f"__device__ __forceinline__ void write(const float (&results)[{width}], long long row_, int column_) const {{",
+        f"__device__ __forceinline__ void write(const float (&result)[{width}], long long row_, int column_) const {{",
         "const Index row = static_cast<Index>(row_), column = static_cast<Index>(column_);",
         *lines,
         "}",

@@ -112,6 +112,9 @@ def rows(found: Tables) -> Iterator[Row]:
     yield Row("epilogue of a region: bias, Gelu, times a tensor, heads apart", 20, beyond)
     after = found.per_element("Region product float16 after the vendor's")
     yield Row("the same as a pass over the vendor's product", 40, after)
+    rows_of = found.of("Region product normalised float16 large")
+    access = "a product and the norm of its rows: bytes of an access"
+    yield Row(access, 15, lambda architecture: rows_of(architecture).bytes_per_access, least=True)
     medium = import_module("onnxfuse.kernels.gemm.tiles").HALF[1]  # a room above this one
     flight = (medium.stages - 1) * (medium.m + medium.n) * medium.k * HALF_BYTES / KIB
     yield Row("17 to 64 rows: KiB on their way to a block", 32, lambda _: flight, least=True)

@@ -12,8 +12,8 @@ from onnxfuse.kernels.device.kernel import Work
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import reduced
 from onnxfuse.kernels.gemm.autotune import VARIABLE
-from tests.kernel_runs import run
-from tests.region_runs import computed, expected, function, launches, operands
+from tests.kernel_runs import run, shifted
+from tests.region_runs import computed, expected, function, given, launches, operands
 
 SKIP = "p = MatMul(a, b) q = Add(p, c) s = Add(q, x)"
 RMS = (
@@ -83,12 +83,26 @@ def test_it_computes_what_its_nodes_do(name: str, form: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("form", ["tiled", "vendor"])
-def test_arrays_that_begin_anywhere_are_read_element_by_element(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["bias, residual sum and norm", "a softmax"])
+def test_arrays_at_odd_addresses(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, form)
-    body, arrays = function(CASES["and the sum itself"][0]), operands(CASES["and the sum itself"])
-    made = kernel(body, ["float32"] * len(arrays), ["float32"] * len(body.output))({})
-    for found, wanted in zip(run(made, arrays, Emulated(), by=1), expected(body, arrays), strict=True):
+    case = CASES[name]
+    arrays = [shifted(x.shape, x.dtype, 1) for x in operands(case)]
+    for array, x in zip(arrays, operands(case), strict=True):
+        array[...] = x
+    for found, wanted in zip(given(case, arrays), expected(function(case[0]), operands(case)), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
+
+
+def test_rows_are_read_and_written_by_vectors_where_they_may_be() -> None:
+    body = function(CASES["bias, residual sum and norm"][0])
+    for columns, aligned, width in ((24, True, 4), (26, True, 2), (24, False, 1)):
+        shapes = [(10, 16), (16, columns), (columns,), (10, columns), (columns,), (columns,)]
+        types = {n: TensorType(np.dtype(np.float32), shape) for n, shape in zip(body.input, shapes, strict=True)}
+        own = reduced.reduced(list(body.node), types, list(body.output), aligned)[1]
+        assert isinstance(own, reduced.Reduction)
+        assert own.width == width
+        assert ("store(out0 + 4 * (" in own.text) == (width == 4)
 
 
 @pytest.mark.parametrize("seed", range(3))
