@@ -196,16 +196,21 @@ def digest(source: Source) -> str:
     return hashlib.sha256("\0".join([source.text, *_options("")]).encode()).hexdigest()[:16]
 
 
-def texts() -> dict[str, str]:
-    """The digest of each text that the table was written of; none where another compiler wrote it."""
-    table = json.loads(TABLE.read_text())
-    written: dict[str, str] = table["texts"] if table["nvrtc"] == version() else {}
+def texts(table: Path = TABLE) -> dict[str, str]:
+    """The digest of each text that a table was written of; none where another compiler was asked."""
+    said = json.loads(table.read_text())
+    written: dict[str, str] = said.get("texts", {}) if said.get("nvrtc") == version() else {}
     return written
 
 
+def digests(sources: Mapping[str, Source]) -> dict[str, str]:
+    """As a table has them."""
+    return {name: digest(source) for name, source in sorted(sources.items())}
+
+
 def unsettled(name: str, source: Source, written: Mapping[str, str]) -> tuple[str, ...]:
-    """The architectures whose resources the table, `written` of such texts, may have wrong: all, or else ALWAYS alone,
-    since a compiler says the same of the same."""
+    """The architectures of which a table, `written` of such texts, may be wrong: all, or else ALWAYS alone, since a
+    compiler says the same of the same."""
     return (ALWAYS,) if written.get(name) == digest(source) else architectures()
 
 
@@ -226,8 +231,8 @@ def main() -> int:
         }
         for name, table in sorted(found.items())
     }
-    written = {name: digest(source) for name, source in sorted(sources.items())}
-    TABLE.write_text(json.dumps({"nvrtc": version(), "texts": written, "kernels": plain}, indent=1) + "\n")
+    written = {"nvrtc": version(), "texts": digests(sources), "kernels": plain}
+    TABLE.write_text(json.dumps(written, indent=1) + "\n")
     for name, table in sorted(found.items()):
         for architecture, entries in table.items():
             for entry, figures in entries.items():
