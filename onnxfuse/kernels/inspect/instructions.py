@@ -23,6 +23,7 @@ from pathlib import Path
 from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.device.types import DTYPES
 
+from . import nvrtc
 from .nvrtc import architectures, compiled, samples
 from .sass import Instruction, disassembled, functions, loops, version, way
 
@@ -183,6 +184,11 @@ def committed() -> Table:
     }
 
 
+def texts() -> dict[str, str]:
+    """The digest of each text that the table was written of; none where another NVRTC or nvdisasm was asked."""
+    return nvrtc.texts(TABLE) if json.loads(TABLE.read_text())["nvdisasm"] == version() else {}
+
+
 def _read(figures: Mapping[str, object]) -> Counts:
     whole, loop = (figures[name] and Way(*figures[name]) for name in ("whole", "loop"))  # type: ignore[misc]
     rest = {name: figures[name] for name in ("accesses", "conversions", "barriers")}
@@ -241,17 +247,19 @@ def main(words: Sequence[str] = ()) -> int:
             figures = {k: list(v.values()) if k in ("whole", "loop") and v else v for k, v in asdict(one).items()}
             plain.setdefault(name, {}).setdefault(architecture, {})[entry] = figures
     if not words:
-        TABLE.write_text(_written(plain))
+        TABLE.write_text(_written(plain, nvrtc.digests(sources)))
     return 0
 
 
-def _written(kernels: Mapping[str, Mapping[str, Mapping[str, object]]]) -> str:
+def _written(kernels: Mapping[str, Mapping[str, Mapping[str, object]]], texts: Mapping[str, str]) -> str:
     """As JSON, an entry on a line."""
     sources = []
     for name, found in sorted(kernels.items()):
         lines = [f"   {json.dumps(a)}: {json.dumps(entries)}" for a, entries in found.items()]
         sources.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n  }")
-    return f'{{\n "nvdisasm": "{version()}",\n "kernels": {{\n' + ",\n".join(sources) + "\n }\n}\n"
+    known = ",\n".join(f"  {json.dumps(name)}: {json.dumps(digest)}" for name, digest in texts.items())
+    tools = f' "nvdisasm": "{version()}",\n "nvrtc": "{nvrtc.version()}",\n'
+    return f'{{\n{tools} "texts": {{\n{known}\n }},\n "kernels": {{\n' + ",\n".join(sources) + "\n }\n}\n"
 
 
 if __name__ == "__main__":
