@@ -20,7 +20,7 @@ import numpy as np
 from onnxfuse.model.dims import Dim, at_least, product
 from onnxfuse.terms.term import Term, Terms, same_shape
 
-from .gather import runs
+from .gather import affine, runs
 from .ranges import every
 from .sums import combine
 from .table import Applied, hoisted, law, make, scaled
@@ -89,6 +89,36 @@ def _into_zeros(a: Applied) -> Term | None:
         return None
     whole = _padded(terms, inner, inner.shape, [around[axis] for axis in back])
     return scaled(terms, transpose(terms, whole, order), factor)
+
+
+@law(
+    "ScatterND",
+    "ScatterND(Expand(zero, (4, 4)), ((1,), (3,)), Slice(z, (0,), (2,), (0,)))"
+    " = Reshape(Pad(Reshape(Slice(z, (0,), (2,), (0,)), (2, 1, 4)), (0, 1, 0, 0, 0, 0)), (4, 4))",
+)
+def _every_other(a: Applied) -> Term | None:
+    """Of what is written to every second place of an axis, or every third: one of two that lie side by side."""
+    terms, (x, index, y) = a.terms, a.args
+    places = affine(index) if a.real and a.attrs.get("reduction", "none") in ("none", "add") else None
+    if places is None or x.shape is None or index.shape is None or len(index.shape) != 2 or index.shape[1] != 1:
+        return None
+    count, step, offset = index.shape[0], places.steps[0], places.offset
+    if not all(isinstance(n, int) for n in (count, step, offset)) or not 0 <= offset < step or step < 2:
+        return None
+    if x.shape[0] != count * step or not same_shape(y.shape, (count, *x.shape[1:])) or not every(x, 0):
+        return None
+    y, factor = hoisted(y)
+    turned = _turned(y)
+    order = list(range(len(x.shape)) if turned is None else turned.attr("perm"))
+    inner, axis = transpose(terms, y, [order.index(k) for k in range(len(order))]), order[0] + 1
+    if inner.shape is None or not math.isfinite(factor):
+        return None
+    apart = (*inner.shape[:axis], 1, *inner.shape[axis:])
+    around = [(0, 0)] * len(apart)
+    around[axis] = (offset, step - 1 - offset)
+    pairs = _padded(terms, reshape(terms, inner, apart), apart, around)
+    whole = (*inner.shape[: axis - 1], count * step, *inner.shape[axis:])
+    return scaled(terms, transpose(terms, reshape(terms, pairs, whole), order), factor)
 
 
 def _turned(x: Term) -> Term | None:

@@ -93,6 +93,26 @@ def test_what_is_padded_by_another_number_or_not_at_all_is_a_sum(t: Space) -> No
     assert t.op("Mul", padded(t, x, 0, 0, 0, 4), padded(t, y, 0, 3, 0, 0)).op == "Mul"
 
 
+def test_parts_that_lie_side_by_side_or_are_turned_are_put_together(t: Space) -> None:
+    x, y = t.input("x", 2, 3, 1), t.input("y", 2, 3, 1)
+    pair = t.op("Concat", x, y, axis=-1)
+    first, second = padded(t, x, 0, 0, 0, 0, 0, 1), padded(t, y, 0, 0, 1, 0, 0, 0)
+    assert t.op("Add", t.reshape(first, 2, 6), t.reshape(second, 2, 6)) is t.reshape(pair, 2, 6)
+    u, v = t.input("u", 4, 2), t.input("v", 2, 3)
+    turned = t.transpose(padded(t, u, 0, 0, 3, 0), 1, 0)
+    assert t.op("Add", turned, padded(t, v, 0, 4, 0, 0)) is t.op("Concat", t.transpose(u, 1, 0), v, axis=-1)
+
+
+def test_a_factor_leaves_zeros_and_a_convolution_pads_what_it_multiplies(t: Space) -> None:
+    x, w = t.input("x", 2, 3, 8, 8), t.input("w", 5, 3, 3, 3)
+    twice = t.op("Mul", x, t.number(2.0))
+    pads = (0, 0, 1, 1, 0, 0, 1, 1)
+    assert padded(t, twice, *pads) is t.op("Mul", padded(t, x, *pads), t.number(2.0))
+    assert t.op("Conv", padded(t, twice, *pads), w) is t.op("Conv", twice, w, pads=(1, 1, 1, 1))
+    assert padded(t, twice, *pads, value=1).op == "Pad"
+    assert padded(t, t.op("Mul", x, t.number(float("inf"))), *pads).op == "Pad"
+
+
 def test_parts_without_elements_are_put_together(t: Space) -> None:
     x, y = t.input("x", 0, 3), t.input("y", 0, 4)
     assert t.op("Add", padded(t, x, 0, 0, 0, 4), padded(t, y, 0, 3, 0, 0)) is t.op("Concat", x, y, axis=-1)

@@ -119,6 +119,20 @@ def test_what_is_written_into_zeros_has_zeros_around_it(case: str, turned: bool,
         assert found is s.op("Neg", s.transpose(plain, 1, 0) if turned else plain)
 
 
+@pytest.mark.parametrize(
+    ("places", "fits"),
+    [([0, 2, 4], True), ([1, 3, 5], True), ([0, 3], True), ([0, 2, 5], False), ([1, 3], False), ([4, 2, 0], False)],
+)
+def test_what_is_written_to_every_other_place_lies_beside_zeros(places: list[int], fits: bool, s: Space) -> None:
+    count, step = len(places), 6 // len(places)
+    zeros, u = s.terms.constant(np.zeros((6, 4), np.float32), FLOAT), s.input("u", count, 4)
+    found = s.op("ScatterND", zeros, index(s, np.array(places)[:, None]), u)
+    assert (found.op == "Reshape") == fits
+    if fits:
+        pads = s.ints(0, places[0], 0, 0, step - 1 - places[0], 0)
+        assert found is s.reshape(s.op("Pad", s.reshape(u, count, 1, 4), pads), 6, 4)
+
+
 def test_what_is_written_into_anything_else_stays(s: Space) -> None:
     u, where = s.input("u", 3, 4), index(s, mesh(range(1, 4), range(2, 6)))
     ones = s.terms.constant(np.ones((4, 6), np.float32), FLOAT)
