@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from onnx import NodeProto
 
 from onnxfuse.lifting.view import View
-from onnxfuse.model.graph import Graph, read_by
+from onnxfuse.model.graph import read_by
 from onnxfuse.reporting.held import Fate
 
 from .kept import Kept, root_of
+from .step import ancestry
 
 
 class Fates:
@@ -40,7 +41,7 @@ class Fates:
             for name in (_name(node), *replaced.get(_name(node), ())):
                 self._stands.setdefault(name, []).append(node)
         self._number = {_name(node): number for number, node in enumerate(self._graph.nodes)}
-        self._behind = _ancestry(self._graph)
+        self._behind = ancestry(self._graph)
 
     def of(self, value: Kept) -> tuple[Fate, tuple[str, ...]]:
         """What became of a value of the original, and the values that are read instead of it."""
@@ -88,18 +89,6 @@ class Fates:
         index = self._output.graph.producer.get(name)
         old = self._replaced.get(_name(self._output.graph.nodes[index]), ()) if index is not None else ()
         return [self._number[each] for each in old if each in self._number]
-
-
-def _ancestry(graph: Graph) -> list[int]:
-    """For each node the set of those that it waits for and itself: bit i is node i."""
-    found: list[int] = []
-    for index, node in enumerate(graph.nodes):
-        whole = 1 << index
-        for name in read_by(node):
-            if name in graph.producer:
-                whole |= found[graph.producer[name]]
-        found.append(whole)
-    return found
 
 
 def _name(node: NodeProto) -> str:

@@ -27,7 +27,7 @@ from onnxfuse.rewriting.provenance import REPLACED_KEY
 
 from .cones import Cones
 from .kept import bytes_of, is_activation, root_of
-from .step import Step, ancestors
+from .step import Step, ancestry
 
 SUFFIX = "_again"
 """What is added to the names of values that are computed a second time."""
@@ -84,9 +84,11 @@ def beside(lifted: Lifted, banned: Collection[str] = ()) -> Recomputed | None:
     view = cones.view
     loops = [index for index, node in enumerate(view.graph.nodes) if _elementwise(view, node)]
     late = [index for index in loops if index not in cones.step.forward]
-    for name in list(cones.saved):
+    behind = ancestry(view.graph)
+    alone = set(loops)
+    for name in [name for name in cones.saved if name not in banned]:
         cone = cones.of(name)
-        if name not in banned and cone is not None and set(cone) <= set(loops) and _has_host(cones, name, cone, late):
+        if cone is not None and alone.issuperset(cone) and _has_host(cones, name, cone, late, behind):
             cones.drop(name, cone)
     return _written(lifted, cones)
 
@@ -106,18 +108,18 @@ def _elementwise(view: View, node: NodeProto) -> bool:
     return own and is_activation(view, node.output[0])
 
 
-def _has_host(cones: Cones, value: str, cone: Sequence[int], late: Sequence[int]) -> bool:
+def _has_host(cones: Cones, value: str, cone: Sequence[int], late: Sequence[int], behind: Sequence[int]) -> bool:
     """Has backward a loop that can make a value beside its own results: over as many elements, reading something that
-    the value is made of, and waiting for nothing that reads the value?"""
-    view, readers = cones.view, set(cones.saved[value].readers)
+    the value is made of, and waiting for nothing else that reads the value?  `behind` are the nodes that each
+    waits for."""
+    view, readers = cones.view, sum(1 << index for index in cones.saved[value].readers)
     size, sources = _elements(view, value), cones.sources(value, cone)
     for index in late:
         node = view.graph.nodes[index]
         reads = {root_of(view, name) for name in node.input}
-        if size is not None and _elements(view, node.output[0]) == size and not reads.isdisjoint(sources - {""}):
-            before = ancestors(view.graph, node.input)
-            if readers.isdisjoint(before):
-                return True
+        as_many = size is not None and _elements(view, node.output[0]) == size
+        if as_many and not reads.isdisjoint(sources - {""}) and not behind[index] & readers & ~(1 << index):
+            return True
     return False
 
 

@@ -78,6 +78,18 @@ def ancestors(graph: Graph, names: Iterable[str]) -> frozenset[int]:
     return frozenset(found)
 
 
+def ancestry(graph: Graph) -> list[int]:
+    """For each node the set of those that it waits for and itself: bit i is node i."""
+    found: list[int] = []
+    for index, node in enumerate(graph.nodes):
+        whole = 1 << index
+        for name in read_by(node):
+            if name in graph.producer:
+                whole |= found[graph.producer[name]]
+        found.append(whole)
+    return found
+
+
 def _kind(view: View, name: str) -> tuple[int, Shape | None]:
     """Element type and shape of a value."""
     term = view.term(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.training.step import Step, ancestors
+from onnxfuse.training.step import Step, ancestors, ancestry
 
 from .steps import HEAD, STEP, lifted, step
 
@@ -54,3 +54,9 @@ def test_what_a_value_waits_for() -> None:
     graph = lifted().views[0].graph
     assert {graph.nodes[index].output[0] for index in ancestors(graph, ["d"])} == {"h", "a", "y", "d"}
     assert ancestors(graph, ["x"]) == frozenset()
+
+
+def test_what_each_node_waits_for() -> None:
+    graph = lifted().views[0].graph
+    for index, mask in enumerate(ancestry(graph)):
+        assert {at for at in range(len(graph.nodes)) if mask >> at & 1} == ancestors(graph, graph.nodes[index].output)

@@ -166,7 +166,7 @@ def _made(
     inputs: Sequence[TensorType],
     values: Mapping[int, Value],
     used: Sequence[Scalar],
-    text: source.Text,
+    text: Text,
     n: int,
 ) -> Loop:
     """The launch of a source whose loop has so many steps."""
