@@ -183,7 +183,7 @@ class Model:
         try:
             catalogue = plant.catalogue(self.catalogue)
             made = self._fused(catalogue)
-        except (OnnxfuseError, AssertionError, KeyError, ValueError, TypeError, AttributeError):
+        except (OnnxfuseError, AssertionError, LookupError, ValueError, TypeError, AttributeError):
             return "unused"  # no rule that could be written
         if plant.wrong not in used(made, catalogue) or _nodes(made.model) == self._own:
             return "unused"

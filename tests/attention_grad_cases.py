@@ -44,12 +44,15 @@ def expected(attributes: Mapping[str, Any], given: Sequence[Values | None]) -> l
     with np.errstate(all="ignore"):
         delta = (weights * gradients).sum(-1, keepdims=True)
         scores = scale * weights * (gradients - delta)
-        sizes = abs(scale) * weights * (np.abs(gradients) + np.abs(delta))
+        if mask is not None and mask.dtype == bool:
+            scores = np.where(mask, scores, 0)
+        known = np.nan_to_num(weights)
+        sizes = abs(scale) * known * (np.abs(gradients) + np.nan_to_num(np.abs(delta)))
         turned, sizes_turned, weights_turned = (x.swapaxes(2, 3) for x in (scores, sizes, weights))
         found = [
             (scores @ wide_k, sizes @ np.abs(wide_k), 1, q),
             (turned @ wide_q, sizes_turned @ np.abs(wide_q), group, k),
-            (weights_turned @ wide_dy, weights_turned @ np.abs(wide_dy), group, v),
+            (weights_turned @ wide_dy, known.swapaxes(2, 3) @ np.abs(wide_dy), group, v),
         ]
     return [
         Wanted(_like(value, times, to), np.nan_to_num(_like(size, times, to)), weighed=True)

@@ -78,6 +78,7 @@ def cases() -> Iterator[Case]:
     yield from rotary()
     yield from norms()
     yield from softmaxes()
+    yield from losses()
     yield from groups()
     yield from embeddings()
     yield from attentions()
@@ -208,6 +209,21 @@ def softmaxes() -> Iterator[Case]:
                 label = f"{dtype} {text(shape)} axis {axis}"
                 yield Case(op, label, drawn(dtype, shape, size=5.0), {"axis": axis}, size=int(np.prod(shape)))
         yield Case("Softmax", f"{dtype} 3x1024 misaligned", drawn(dtype, (3, 1024)), by=1, size=3072)
+
+
+def losses() -> Iterator[Case]:
+    """The gradient of cross-entropy over labels, some of which are ignored."""
+    for dtype in DTYPES:
+        for shape in ((30, 7), (65, 1000), (64, 50257)):
+            make, label = partial(labelled, dtype, shape), f"{dtype} {text(shape)}"
+            yield Case("SoftmaxCrossEntropyLossGrad", label, make, {"ignore_index": -100}, size=int(np.prod(shape)))
+
+
+def labelled(dtype: np.dtype[Any], shape: tuple[int, int], rng: np.random.Generator) -> Inputs:
+    """A number, rows of logarithms and their labels."""
+    label = rng.integers(0, shape[1], shape[0])
+    label[1::3] = -100
+    return [draw(rng, (1,), dtype), draw(rng, shape, dtype, mean=-3.0), label]
 
 
 def strange(dtype: np.dtype[Any], width: int) -> Maker:

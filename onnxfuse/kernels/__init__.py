@@ -25,6 +25,7 @@ WRITTEN = {
     "attention.attention": "Attention",
     "attention.attention_grad": "AttentionGrad",
     "gemm.gemm": "FusedMatMul",
+    "rows.cross_entropy_grad": "SoftmaxCrossEntropyLossGrad",
     "rows.embed_norm": "EmbedLayerNormalization EmbedSimplifiedLayerNormalization",
     "rows.group_norm": "GroupNormalization InstanceNormalization",
     "rows.norm": "LayerNormalization RMSNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization",

@@ -222,6 +222,18 @@ CHAINS["grouped heads"] = (
     ["Attention", "AttentionGrad", "Reshape", "Reshape", "Sin", "Transpose", "Transpose"],
 )
 
+CHAINS["heads as they come"] = (
+    HEAD
+    + """(float[2,4,8,5] g, float[2,4,8,5] q, float[2,4,8,5] k, float[2,4,8,5] v, float[8,8] mask)
+ => (float[2,4,8,5] y, float[2,4,8,5] dq) <float c = {0.5}, int64[1] last = {-1}>
+{
+ kt = Transpose<perm = [0, 1, 3, 2]>(k) qk = MatMul(q, kt) sc = Mul(qk, c) s = Add(sc, mask) p = Softmax(s)
+ y = MatMul(p, v) vt = Transpose<perm = [0, 1, 3, 2]>(v) dp = MatMul(g, vt) w = Mul(dp, p)
+ r = ReduceSum<keepdims = 1>(w, last) pr = Mul(p, r) dz = Sub(w, pr) ds = Mul(dz, c) dq = MatMul(ds, k)
+}""",
+    ["Attention", "AttentionGrad"],
+)
+
 
 @pytest.mark.parametrize("case", CHAINS)
 def test_layers_have_no_views_around_their_gradients(case: str) -> None:

@@ -87,6 +87,12 @@ struct Scores {
     }
 };
 
+// The gradient of a score, of the share of its row, or part of it; what a boolean mask hides has none, whatever the rest
+// of a row is that is hidden throughout.
+__device__ __forceinline__ float gradient_of(float score, float share, float gradient, const Row& of) {
+    return MASK == BOOLEAN && score == minus_infinity() ? 0.0f : share * (gradient - of.delta);
+}
+
 // Begins to copy rows of both operands of a tile, `present` of them.
 template <int COUNT, class First, class Second>
 __device__ __forceinline__ void

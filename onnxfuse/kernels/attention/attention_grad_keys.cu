@@ -99,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_key
                     const float score = scores(s[n][i], seen, key + i / 2 * 8);
                     s[n][i] = exponential(score - of.top - of.rest, BOOST);
 #if OF_KEYS
-                    d[n][i] = s[n][i] * UNBOOSTED * (d[n][i] - of.delta);
+                    d[n][i] = gradient_of(score, s[n][i] * UNBOOSTED, d[n][i], of);
 #endif
                 }
             }

@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention_grad_que
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const Row& of = told[i / 2];
-                s[n][i] = exponential(s[n][i] - of.top - of.rest) * (d[n][i] - of.delta);
+                s[n][i] = gradient_of(s[n][i], exponential(s[n][i] - of.top - of.rest), d[n][i], of);
             }
         }
         add_rows<HEAD, STRIDE>(sum, s, own_tile);

@@ -13,6 +13,7 @@ from onnxfuse.kernels.device.recorder import MULTIPROCESSORS
 from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.kernels.inspect.launches import launches
 
+from .cross_entropy_grad import cross_entropy_grad_source
 from .embed_norm import EmbedLayerNormalization
 from .group_norm import GroupNormalization
 from .norm import LayerNormalization, RMSNormalization, SkipLayerNormalization
@@ -107,6 +108,9 @@ def samples() -> Iterable[tuple[str, Source]]:
         )
         group = [(2, 320, 64, 64), (320,), (320,)]
         yield f"GroupNormalization {dtype}", launched(GroupNormalization({"num_groups": 32}), dtype, group)
+        vector = 16 // dtype.itemsize
+        yield f"SoftmaxCrossEntropyLossGrad {dtype}", cross_entropy_grad_source(dtype.name, vector)
+        yield f"SoftmaxCrossEntropyLossGrad {dtype} odd", cross_entropy_grad_source(dtype.name, 1)
         yield f"LogSoftmax {dtype} 1000", launched(LogSoftmax({}), dtype, [(ROWS, 1000)])
         yield f"SafeSoftmax {dtype} 16k", launched(SafeSoftmax({}), dtype, [(ROWS, 16384)])
         yield f"Softmax {dtype} columns", launched(Softmax({"axis": 1}), dtype, [(8, 512, 64)])

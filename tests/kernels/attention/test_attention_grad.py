@@ -62,6 +62,7 @@ CASES = {
     "hidden rows that are 0": Case(
         37, 70, 32, mask=(37, 70), boolean=True, hidden=(0, 36), attributes={"nan_to_zero": 1}
     ),
+    "rows that a boolean mask hides": Case(37, 70, 32, mask=(37, 70), boolean=True, hidden=(0, 36)),
     "added rows that are 0": Case(37, 70, 32, mask=(37, 70), hidden=(0, 36), attributes={"nan_to_zero": 1}),
     "causal and boolean": Case(
         70, 70, 32, mask=(70, 70), boolean=True, attributes={"nan_to_zero": 1, "is_causal": 1}

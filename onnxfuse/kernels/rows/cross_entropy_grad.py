@@ -1,0 +1,81 @@
+"""The gradient of cross-entropy from the logarithms of probabilities, in one launch: cross_entropy_grad.cu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType, nbytes
+from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
+from onnxfuse.kernels.device.replay import Arrays, Capture, Replay
+from onnxfuse.kernels.device.types import TYPES
+
+from .launch import MOST_COLUMNS
+
+THREADS, ITEMS = 256, 4
+"""Of a block; accesses of a thread to one piece of a row.  As in cross_entropy_grad.cu."""
+BLOCKS = 8
+"""Of a multiprocessor: a block counts all labels, so that there should be no more than run at a time."""
+
+
+@cache
+def cross_entropy_grad_source(dtype: str, vector: int) -> Source:
+    """cross_entropy_grad.cu for accesses of so many elements."""
+    return Source.file("cross_entropy_grad.cu", TYPE=TYPES[dtype], VECTOR=vector)
+
+
+class SoftmaxCrossEntropyLossGrad:
+    """The gradient of the mean of cross-entropy over samples that are not ignored, as com.microsoft has it.
+
+    dY is one number, log_prob [samples, classes], label int64[samples]; those that are `ignore_index` are ignored.
+    """
+
+    name: ClassVar[str] = "cross_entropy"
+    signature: ClassVar[Signature] = Signature(
+        "SoftmaxCrossEntropyLossGrad",
+        (Parameter("dY"), Parameter("log_prob"), Parameter("label", "int64")),
+        (Parameter("dX"),),
+    )
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        self._ignored = int(attributes.get("ignore_index", -100))
+        self._replay = Replay(self._write_down)
+
+    def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        dy, logarithms, label = inputs
+        assert dy is not None
+        assert logarithms is not None
+        assert label is not None
+        if len(logarithms.shape) != 2 or label.shape != logarithms.shape[:1] or math.prod(dy.shape) != 1:
+            shapes = ", ".join(str(list(one.shape)) for one in (dy, logarithms, label))
+            raise KernelError(f"SoftmaxCrossEntropyLossGrad: {shapes} are not one number, rows and their labels")
+        if logarithms.shape[1] > MOST_COLUMNS:
+            raise KernelError(f"SoftmaxCrossEntropyLossGrad: {logarithms.shape[1]} classes are more than 2^30")
+        return (logarithms,)
+
+    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        self._replay(device, inputs, outputs)
+
+    def _write_down(self, recorder: Capture, inputs: Arrays, outputs: Arrays) -> None:
+        (dy, logarithms, label), (dx, *_) = inputs, outputs
+        if logarithms is None or dx is None or 0 in dx.shape:
+            return
+        rows, classes = logarithms.shape
+        vector = vector_of(logarithms.dtype.itemsize, (classes,), (logarithms, dx))
+        pieces = -(-classes // (32 * vector * ITEMS))
+        blocks = min(-(-rows * pieces * 32 // THREADS), BLOCKS * recorder.multiprocessors)
+        code = cross_entropy_grad_source(logarithms.dtype.name, vector)
+        numbers = (np.int64(self._ignored), np.int64(rows), np.int32(classes), np.int32(pieces))
+        recorder.launch(
+            Launch(code, "cross_entropy_grad", (blocks,), (THREADS,)), (dy, logarithms, label, dx, *numbers)
+        )
+
+    def work(self, inputs: Sequence[TensorType | None]) -> Work:
+        (dx,) = self.outputs(inputs)
+        return Work(sum(nbytes(i) for i in inputs if i is not None), nbytes(dx), 3 * math.prod(dx.shape))

@@ -1,0 +1,96 @@
+"""The kernel of cross-entropy's gradient against NumPy in float64, its real source run by the emulator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.rows.cross_entropy_grad import SoftmaxCrossEntropyLossGrad
+from onnxfuse.language.catalogue import load
+from tests.kernel_runs import reference
+from tests.row_cases import DTYPES, Values, Wanted, assert_close, misaligned, run
+
+CHECKED = Emulated(checked=True)
+FLOAT, HALF, _ = DTYPES
+SHAPES = ((1, 1), (5, 7), (9, 64), (3, 1000), (300, 33), (2, 5000))
+
+
+def inputs(rows: int, classes: int, dtype: np.dtype[Any], ignored: int = -100) -> list[Values | None]:
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, classes))
+    logarithms = x - np.log(np.exp(x).sum(1, keepdims=True))
+    label = rng.integers(0, classes, rows)
+    label[1::3] = ignored
+    return [np.asarray([2.5]).astype(dtype), logarithms.astype(dtype), label]
+
+
+def expected(given: list[Values | None], ignored: int = -100) -> Wanted:
+    dy, logarithms, label = (np.asarray(one) for one in given)
+    share = np.exp(logarithms.astype(np.float64))
+    seen = label != ignored
+    share[np.flatnonzero(seen), label[seen]] -= 1
+    return Wanted(np.where(seen[:, None], share * (float(dy[0]) / seen.sum()), 0), 2.5 / seen.sum())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "classes"), SHAPES)
+def test_rows_of_any_width(rows: int, classes: int, dtype: np.dtype[Any]) -> None:
+    given = inputs(rows, classes, dtype)
+    (got,) = run(CHECKED, SoftmaxCrossEntropyLossGrad({}), given)
+    assert_close(got, expected(given))
+
+
+def test_numpy_and_the_function_body_agree() -> None:
+    given = inputs(9, 64, FLOAT)
+    (body,) = reference("SoftmaxCrossEntropyLossGrad", {"ignore_index": -100}, given, load())
+    np.testing.assert_allclose(body, expected(given).value, rtol=1e-12, atol=1e-15)
+
+
+def test_another_label_is_ignored_and_classes_count_from_the_end() -> None:
+    given = inputs(12, 7, FLOAT, ignored=3)
+    label = given[2]
+    assert label is not None
+    label[0] = -1
+    (got,) = run(CHECKED, SoftmaxCrossEntropyLossGrad({"ignore_index": 3}), given)
+    assert_close(got, expected(given, 3))
+
+
+def test_rows_that_are_all_ignored_have_no_gradient() -> None:
+    given = inputs(4, 7, FLOAT)
+    given[2] = np.full(4, -100)
+    (got,) = run(CHECKED, SoftmaxCrossEntropyLossGrad({}), given)
+    assert got is not None
+    assert not got.any()
+
+
+@pytest.mark.parametrize("order", ["reverse", "random"])
+def test_no_race_and_no_access_out_of_bounds(order: Any) -> None:
+    given = inputs(70, 130, HALF)
+    (got,) = run(Emulated(checked=True, order=order), SoftmaxCrossEntropyLossGrad({}), given, place=misaligned)
+    assert_close(got, expected(given))
+
+
+def test_nothing_at_all() -> None:
+    for rows, classes in ((0, 5), (0, 0)):
+        given = [np.ones(1, np.float32), np.zeros((rows, classes), np.float32), np.zeros(rows, np.int64)]
+        (got,) = run(CHECKED, SoftmaxCrossEntropyLossGrad({}), given)
+        assert got is not None
+        assert got.shape == (rows, classes)
+
+
+@pytest.mark.parametrize("shapes", [((2,), (4, 7), (4,)), ((1,), (4, 7), (5,)), ((1,), (4, 7, 3), (4, 3))])
+def test_what_does_not_fit_is_refused(shapes: tuple[tuple[int, ...], ...]) -> None:
+    types = [TensorType(np.dtype(np.int64) if i == 2 else FLOAT, shape) for i, shape in enumerate(shapes)]
+    with pytest.raises(KernelError, match="are not one number, rows and their labels"):
+        SoftmaxCrossEntropyLossGrad({}).outputs(types)
+
+
+def test_work_is_one_pass() -> None:
+    types = [TensorType(FLOAT, (1,)), TensorType(FLOAT, (4, 7)), TensorType(np.dtype(np.int64), (4,))]
+    work = SoftmaxCrossEntropyLossGrad({}).work(types)
+    assert (work.read, work.written) == (4 + 4 * 28 + 8 * 4, 4 * 28)
