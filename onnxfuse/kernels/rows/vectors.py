@@ -21,11 +21,11 @@ from onnxfuse.kernels.pointwise.expressions.index import (
     Quotient,
     Remainder,
     Variable,
+    neighbours,
     total,
     variable,
 )
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar, Scalars
-from onnxfuse.kernels.pointwise.expressions.source import neighbours
 from onnxfuse.kernels.pointwise.expressions.substitute import Substitution
 from onnxfuse.kernels.pointwise.loops import WIDEST
 
