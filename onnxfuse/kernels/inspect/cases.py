@@ -126,9 +126,16 @@ SOFTMAXES = (
     Case("softmax", "Softmax, short rows", "Softmax", ((64, 64),)),
     Case("softmax", "Softmax, odd rows", "Softmax", ((64, 197),), why=BESIDE),
     Case("softmax", "Softmax, 65,536 columns", "Softmax", ((1, 65536),)),
-    Case("softmax", "Softmax, axis 1", "Softmax", ((2, 128, 64),), attributes={"axis": 1}, large=((8, 512, 64),)),
-    Case("softmax", "Softmax, axis 0", "Softmax", ((128, 256),), attributes={"axis": 0}),
-    Case("softmax", "LogSoftmax, axis 1 of pixels", "LogSoftmax", ((2, 21, 16, 16),), attributes={"axis": 1}),
+    Case("softmax", "Softmax, axis 1", "Softmax", ((2, 128, 64),), attributes={"axis": 1}, large=((16, 512, 4096),)),
+    Case("softmax", "Softmax, axis 0", "Softmax", ((128, 256),), attributes={"axis": 0}, large=((512, 65536),)),
+    Case(
+        "softmax",
+        "LogSoftmax, axis 1 of pixels",
+        "LogSoftmax",
+        ((2, 21, 16, 16),),
+        attributes={"axis": 1},
+        large=((8, 21, 512, 512),),
+    ),
 )
 POINTWISE = (
     Case("pointwise", "Gelu", "Gelu", ((8, 1024),)),

@@ -1,7 +1,7 @@
 """What kernels of each family cost on a card, counted without one, beside what is aimed at.
 
     python -m onnxfuse.kernels.inspect.traffic [WORDS]    count and print the cases whose names have all words;
-                                                          without words, write traffic.json and docs/kernels.md
+                                                          without words, write traffic.json and docs/traffic.md
 
 Each case of `cases` is a launch, or a few that follow each other, on small arrays: the emulator counts what its
 accesses cost (emulator/counts.py), NVRTC and nvdisasm what its code needs.  Both tables are committed, and the tests
@@ -31,7 +31,7 @@ from .cases import CASES, WAVEFRONTS, Case
 from .launches import launches, resident
 
 TABLE = Path(__file__).parent / "traffic.json"
-PAGE = Path(__file__).parents[3] / "docs" / "kernels.md"
+PAGE = Path(__file__).parents[3] / "docs" / "traffic.md"
 BEGIN, END = "<!-- made by python -m onnxfuse.kernels.inspect.traffic -->", "<!-- until here -->"
 SLACK = 0.005
 """By which a figure may be above what the table says, which has two digits."""
@@ -151,7 +151,7 @@ def _aimed(case: Case, found: Figures) -> Sequence[tuple[float, float]]:
 
 
 def page(table: Table) -> str:
-    """The tables of docs/kernels.md, one for each family."""
+    """The tables of docs/traffic.md, one for each family."""
     lines = []
     for family in dict.fromkeys(case.family for case in CASES.values()):
         lines += ["", f"### {family}", "", *HEAD]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.access import vector_of
 from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import Replay
@@ -35,9 +36,9 @@ def program(form: str) -> Program:
 
 
 @cache
-def columns_source(form: str, dtype: str) -> Source:
-    """Softmax along an axis that is not the last."""
-    return Source.file("softmax_columns.cu", FORM=form, TYPE=TYPES[dtype])
+def columns_source(form: str, dtype: str, vector: int) -> Source:
+    """Softmax along an axis that is not the last, of so many neighbours at a time."""
+    return Source.file("softmax_columns.cu", FORM=form, TYPE=TYPES[dtype], VECTOR=vector)
 
 
 class Softmax:
@@ -72,8 +73,12 @@ class Softmax:
             return
         if columns > MOST_COLUMNS:
             raise KernelError(f"{self.signature.op}: {columns} elements along axis {axis} are more than 2^30")
-        width, depth = tile(columns, inner)
-        code, blocks = columns_source(self.form, x.dtype.name), outer * -(-inner // width)
+        vector = vector_of(x.dtype.itemsize, (inner,), (x, y))
+        while vector > 1 and outer * _tiles(columns, inner // vector) < device.multiprocessors:
+            vector //= 2
+        width, depth = tile(columns, inner // vector)
+        code = columns_source(self.form, x.dtype.name, vector)
+        blocks = outer * _tiles(columns, inner // vector)
         given = (x, y, np.int64(inner), np.int32(columns))
         device.launch(Launch(code, "softmax_columns", (blocks,), (width, depth)), given)
 
@@ -84,11 +89,16 @@ class Softmax:
 
 
 def tile(columns: int, inner: int) -> tuple[int, int]:
-    """Neighbours along `inner` and threads along the axis, of one block: a warp's accesses are neighbours where there
-    are as many, and short columns leave no thread without work."""
+    """Vectors of neighbours along `inner`, which has so many, and threads along the axis, of one block: a warp's
+    accesses are neighbours where there are as many, and short columns leave no thread without work."""
     least = min(32, _power(inner))
     depth = min(THREADS // least, _power(columns))
     return min(THREADS // depth, _power(inner)), depth
+
+
+def _tiles(columns: int, inner: int) -> int:
+    """Blocks along `inner`."""
+    return -(-inner // tile(columns, inner)[0])
 
 
 def _power(number: int) -> int:

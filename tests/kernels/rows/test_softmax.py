@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxfuse.kernels.device.device import Buffer
+from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.rows.softmax import LogSoftmax, SafeSoftmax, Softmax, tile
 from tests.kernels.rows.test_row_kernels import BFLOAT, FAST, FLOAT, HALF, rows_of, widths
 from tests.row_cases import DTYPES, assert_close, run, softmax, values
@@ -47,6 +49,7 @@ def test_softmax_along_another_axis(kernel: type[Any], dtype: np.dtype[Any]) -> 
         ((3, 4, 300), -2),
         ((5, 2), 0),
         ((2, 300, 33), 1),
+        ((2, 300, 136), 1),
         ((2, 3, 0), 1),
         ((6, 1, 9), 1),
     ]:
@@ -58,6 +61,19 @@ def test_softmax_along_another_axis(kernel: type[Any], dtype: np.dtype[Any]) -> 
         assert y is not None
         if x.size:
             assert_close(y, softmax(x, axis, kernel.signature.op))
+
+
+def test_columns_are_read_in_vectors_unless_blocks_are_few() -> None:
+    def source(shape: tuple[int, ...], by: int = 0) -> str:
+        x = Buffer(ADDRESS + 2 * by, shape, HALF)
+        device = Recorder(132)
+        Softmax({"axis": 1}).launch(device, [x], [Buffer(ADDRESS, shape, HALF)])
+        return device.launches[0].source.text
+
+    assert "#define VECTOR 8" in source((16, 128, 4096))
+    assert "#define VECTOR 4" in source((16, 128, 4100))
+    assert "#define VECTOR 1" in source((16, 128, 4096), by=1)
+    assert "#define VECTOR 1" in source((2, 128, 64))
 
 
 @pytest.mark.parametrize(("columns", "inner"), list(itertools.product((1, 2, 5, 300, 10**6), (2, 3, 33, 10**6))))
