@@ -77,7 +77,11 @@ def test_no_race_and_no_access_out_of_bounds(order: Any) -> None:
 
 def test_nothing_at_all() -> None:
     for rows, classes in ((0, 5), (0, 0)):
-        given = [np.ones(1, np.float32), np.zeros((rows, classes), np.float32), np.zeros(rows, np.int64)]
+        given: list[Values | None] = [
+            np.ones(1, np.float32),
+            np.zeros((rows, classes), np.float32),
+            np.zeros(rows, np.int64),
+        ]
         (got,) = run(CHECKED, SoftmaxCrossEntropyLossGrad({}), given)
         assert got is not None
         assert got.shape == (rows, classes)
