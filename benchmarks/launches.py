@@ -32,7 +32,9 @@ from onnxfuse.performance.sizes import Sizes
 from onnxfuse.performance.totals import Asked, asked, terms_of
 
 from .same_files import models
-from .torch_compile_launches import COMPILED
+from .torch_compile_launches import COMPILED, STEPS
+
+KNOWN = {**COMPILED, **STEPS}
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def table(rows: Sequence[Row]) -> list[str]:
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     lines += [_line(each.name, [each]) for each in rows]
-    known = [each for each in rows if _architecture(each) in COMPILED]
+    known = [each for each in rows if _architecture(each) in KNOWN]
     if len(rows) > 1:
         lines.append(_line(f"all {len(rows)}", rows))
     if known and len(known) < len(rows):
@@ -109,7 +111,7 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 def _line(name: str, rows: Sequence[Row]) -> str:
     before, after = _sum(each.before for each in rows), _sum(each.after for each in rows)
-    compiled = [COMPILED.get(_architecture(each)) for each in rows]
+    compiled = [KNOWN.get(_architecture(each)) for each in rows]
     told = [each for each in compiled if each is not None]
     whole = len(told) == len(rows)
     kilobytes: Callable[[int], str] = lambda size: f"{size / 1000:,.0f}"  # noqa: E731 - one column's form

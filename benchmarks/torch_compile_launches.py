@@ -50,3 +50,24 @@ COMPILED: Mapping[str, Compiled] = {
     "mobilevit": Compiled(80, 95, 19_729_856),
 }
 """Architecture → what was counted.  Inductor did not compile segformer as one graph."""
+
+STEPS: Mapping[str, Compiled] = {
+    "softmax_ce": Compiled(3, 0, 2_416),
+    "ffn_ln_gelu": Compiled(8, 6, 134_664),
+    "ffn_rms_swiglu": Compiled(6, 9, 184_712),
+    "ffn_frms": Compiled(8, 6, 134_280),
+    "attn_sdpa_causal": Compiled(10, 8, 154_376),
+    "attn_eager_causal": Compiled(17, 12, 196_552),
+    "bert_cls": Compiled(44, 46, 673_462),
+    "llama_lm": Compiled(47, 49, 808_832),
+    "resnet_bneval": Compiled(19, 9, 197_740),
+    "resnet_bntrain": Compiled(31, 9, 444_040),
+    "convnext_block": Compiled(25, 11, 710_508),
+    "dropout_maskin": Compiled(8, 6, 137_736),
+    "mlp_relu_sgd": Compiled(11, 8, 94_608),
+    "ffn_ln_gelutanh_adamw": Compiled(10, 6, 287_952),
+    "gpt2_lm": Compiled(58, 39, 1_003_184),
+}
+"""Training steps → the same: of forward and backward graph together, and of the optimizer's, with foreach=True.  torch
+2.13 and transformers 5.23, 2026-11-23.  Attention and its backward pass are one call each (flash attention), and so is
+the backward pass of a convolution."""

@@ -1,4 +1,5 @@
-"""Graphs of training steps, fused: how many nodes are left, and whether gradients are still those that torch computed.
+"""Graphs of training steps, fused: how many nodes and launches are left, how many bytes live between forward and
+backward, and whether gradients are still those that torch computed.
 
     python -m benchmarks.training FOLDER                  each model beside NAME.npz, with inputs in:X and outputs out:Y
     python -m benchmarks.training FOLDER --mutants 200    and models with a mistake in their backward part
@@ -16,7 +17,7 @@ import argparse
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 import onnxfuse
+from onnxfuse.pipeline import Optimized
+from onnxfuse.reporting.records import Report
 from onnxfuse.runtime.quiet import Session, SessionError
+
+from .torch_compile_launches import STEPS
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 
@@ -164,9 +169,45 @@ def mutants(model: onnx.ModelProto, count: int, seed: int) -> Iterator[tuple[str
 # ------------------------------------------------------------------------------------------------ the command
 
 
-def fused(model: onnx.ModelProto, target: Any) -> onnx.ModelProto:
-    """The model that is written, unproved."""
-    return onnxfuse.optimize(model, target=target, validate="off").model
+def fused(model: onnx.ModelProto, target: Any, recompute: int | None = None) -> Optimized:
+    """The model that is written, unproved, and what is said of it."""
+    return onnxfuse.optimize(model, target=target, recompute=recompute, validate="off")
+
+
+class Counts(NamedTuple):
+    """Of a model, or of several: each before and after."""
+
+    nodes: tuple[int, int] = (0, 0)
+    launches: tuple[int, int] = (0, 0)
+    kept: tuple[int, int] = (0, 0)
+    """Bytes that live between forward and backward."""
+    compiled: int = 0
+    """Launches of torch.compile, where they are known; else those that are left here."""
+
+    @staticmethod
+    def of(name: str, report: Report) -> Counts:
+        """Those of a report."""
+        held, left = report.held, report.after.launches
+        compiled = STEPS.get(name.partition(".")[0])
+        return Counts(
+            (report.nodes_before, report.nodes_after),
+            (report.before.launches, left),
+            (held.before, held.after) if held is not None else (0, 0),
+            compiled.launches if compiled is not None else left,
+        )
+
+    def plus(self, other: Counts) -> Counts:
+        """Both together."""
+        nodes, launches, kept = (
+            (a[0] + b[0], a[1] + b[1])
+            for a, b in ((self.nodes, other.nodes), (self.launches, other.launches), (self.kept, other.kept))
+        )
+        return Counts(nodes, launches, kept, self.compiled + other.compiled)
+
+    def __str__(self) -> str:
+        share = f"{self.kept[1] / self.kept[0]:4.0%}" if self.kept[0] else "    "
+        launches = f"{self.launches[0]:5} -> {self.launches[1]:4} (torch.compile {self.compiled:4})"
+        return f"nodes {self.nodes[0]:5} -> {self.nodes[1]:4}  launches {launches}  kept {share} of {self.kept[0]:9,} B"
 
 
 def main() -> None:
@@ -174,23 +215,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--target", default="onnxfuse", choices=["onnxfuse", "onnx", "ort"])
+    parser.add_argument("--recompute", type=int, metavar="BYTES", help="keep at most so many for backward")
     parser.add_argument("--mutants", type=int, default=0, help="of all models together")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     paths = sorted(path for path in arguments.folder.glob("*.onnx") if path.with_suffix(".npz").exists())
-    totals, far = [0, 0], 0
+    totals, far = Counts(), 0
     for path in paths:
         model, (inputs, outputs) = onnx.load(path), read(path)
         wanted = [outputs[value.name] for value in model.graph.output]
-        made = fused(model, arguments.target)
-        worst = error(run(made, inputs), wanted)
-        gradients = sorted(n.op_type.split("_")[0] for n in made.graph.node if "Grad" in n.op_type)
-        counts = len(model.graph.node), len(made.graph.node)
-        totals, far = [a + b for a, b in zip(totals, counts, strict=True)], far + (worst > TOLERANCE)
-        print(f"{path.stem:28} {counts[0]:4} -> {counts[1]:4}  error {worst:.1e}  {' '.join(gradients)}", flush=True)
-    print(
-        f"{len(paths)} models, {totals[0]} -> {totals[1]} nodes, {far} further than {TOLERANCE:g} from what is stored"
-    )
+        done = fused(model, arguments.target, arguments.recompute)
+        worst = error(run(done.model, inputs), wanted)
+        counts = Counts.of(path.stem, done.report)
+        totals, far = totals.plus(counts), far + (worst > TOLERANCE)
+        print(f"{path.stem:26} {counts}  error {worst:.1e}", flush=True)
+    print(f"{f'{len(paths)} models':26} {totals}  {far} further than {TOLERANCE:g} from what is stored")
     tried = wrong = skipped = 0
     for number, path in enumerate(paths if arguments.mutants else ()):
         share = arguments.mutants // len(paths) + (number < arguments.mutants % len(paths))
@@ -201,7 +240,7 @@ def main() -> None:
             except SessionError:
                 skipped += 1  # its shapes do not fit
                 continue
-            worst = error(run(fused(mutant, arguments.target), inputs), wanted)
+            worst = error(run(fused(mutant, arguments.target).model, inputs), wanted)
             tried, wrong = tried + 1, wrong + (worst > TOLERANCE)
             if worst > TOLERANCE:
                 print(f"{path.stem}: {about}: error {worst:.1e}", flush=True)

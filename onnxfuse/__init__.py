@@ -18,6 +18,7 @@ Models are paths, `onnx.ModelProto`s or `onnx_graphsurgeon.Graph`s; none is chan
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnxfuse.errors import OnnxfuseError
@@ -26,7 +27,6 @@ from onnxfuse.errors import OnnxfuseError
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     import numpy as np
     import onnx
@@ -68,6 +68,7 @@ def optimize(
     base_dir: Path | None = None,
     fold_limit: int = 1_000_000,
     level: Literal[0, 1, 2, 3] = 2,
+    recompute: int | None = None,
     nodes: bool = False,
     precision: Literal["fp16", "bf16", "mixed"] | None = None,
     io_precision: Literal["keep", "half"] = "keep",
@@ -105,6 +106,9 @@ def optimize(
         fold_limit: What is computed from constants alone is stored, as long as the file grows by no more bytes.
         level: 0 folds alone; 1 fuses what rules name; 2 also makes regions of what no rule names, for "onnxfuse" (not
             with a `precision`, and not beside rules that are selected); 3 is 2 with a `card`.
+        recompute: Of a training step, the bytes that may live between forward and backward at `shapes`: backward
+            computes the others again, those first that free most for each operation (docs/gradients.md).  None: only
+            what needs no launch of its own is computed again.
         nodes: Tell of every node, too, before and after: what it takes, what it reads, what stands for it.  A page
             (onnxfuse.reporting.html.page) is made of such a report.
         precision: Convert what was fused to float16 or bfloat16, and compare it with the original; "mixed" is float16
@@ -123,8 +127,6 @@ def optimize(
             not, and `validate` is "kernels".
         ModelError, RuleError, UsageError, OutputError: As their names say.
     """
-    from pathlib import Path
-
     from onnxfuse import pipeline
     from onnxfuse.fusing.build import Build
     from onnxfuse.model import files, sources, spool
@@ -140,7 +142,7 @@ def optimize(
     with opened as source, spool.beside(place if precision is not None else None, source.proto) as weights:
         optimized = pipeline.optimize(
             source.proto,
-            Build(meant, opset, select, ignore, rules, base_dir or source.folder, fold_limit, level),
+            Build(meant, opset, select, ignore, rules, base_dir or source.folder, fold_limit, recompute, level),
             Experiment(shapes, inputs, seed, rtol, atol, on_mismatch, validate, timeout),
             card=gpus.given(card, meant),
             nodes=nodes,
@@ -215,8 +217,6 @@ def check(
             be a file.
         options: As for `report`.
     """
-    from pathlib import Path
-
     from onnxfuse.errors import UsageError
     from onnxfuse.language import lookup
     from onnxfuse.model import sources
@@ -236,7 +236,7 @@ def check(
     found.model = source.name
     findings = requirements.disappointed(found, expectations)
     if place is not None and before is not None:
-        before.refuse(place, found.level)
+        before.refuse(place, remembered.Way.of(found.level, found.target, found.provider))
         by = before.written_by(__version__)
         findings += requirements.lost(found, before.models.get(Path(found.model).name), by)
     return code_lines.located(findings, source.proto)

@@ -41,7 +41,7 @@ class RuleError(OnnxfuseError):
     """
 
     def __init__(self, message: str, file: str, line: int, column: int, source: str, hint: str = "") -> None:
-        self.file, self.line, self.column = file, line, column
+        self.message, self.file, self.line, self.column = message, file, line, column
         self._given = (message, file, line, column, source, hint)
         caret = f"\n    {source.rstrip()}\n    {' ' * (column - 1)}^" if source.strip() else ""
         super().__init__(f"{file}:{line}:{column}: {message}{caret}" + (f"\n    {hint}" if hint else ""))

@@ -17,7 +17,7 @@ from .fusing.build import Build
 from .fusing.fuse import fuse, lower, uncollected
 from .fusing.fused import Banned, Fused, Progress
 from .fusing.source import Source
-from .language.catalogue import MEASURED, RULES, Catalogue
+from .language.catalogue import MEASURED, RULES
 from .lifting.lifted import Lifted
 from .model.graph import DOMAIN, REGION, count_nodes, family, opset_of
 from .proof.claim import Claim, Experiment
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .performance.sizes import Sizes
     from .precision.convert import Converted
     from .precision.wanted import Precision
+    from .training.recompute import Limit
 
 # What measures, estimates or proves, and kernels, are imported where they are asked for: most commands ask for less.
 ALL, USUAL = Build(), Experiment()
@@ -75,8 +76,9 @@ def optimize(
     _refuse_uncompiled(experiment)
     catalogue = build.catalogue
     at = _given(model, experiment.shapes)
+    limit = _limit(model, build, at, precision)
     given, model = model, _written_out(model, precision)
-    source, fused = _lowered(model, build, catalogue, precision, progress)
+    source, fused = _lowered(model, build, precision, limit, progress)
     at = at or _assumed(given, source, fused)
     if fused.unread:
         raise ModelError(
@@ -126,6 +128,17 @@ def _refuse_uncompiled(experiment: Experiment) -> None:
         compiler()
 
 
+def _limit(model: ModelProto, build: Build, at: Sizes | None, precision: Precision | None) -> Limit | None:
+    """How many bytes may live between forward and backward.  Raises UsageError for a model that has neither."""
+    if build.recompute is None:
+        return None
+    if precision is not None:
+        raise UsageError("--recompute counts bytes in the precision that the model has: leave --precision away")
+    from .performance.held import limited
+
+    return limited(model, build.recompute, at, build.base_dir)
+
+
 def _levelled(build: Build, card: Card | None, precision: Precision | None) -> Build:
     """The build at the level that it can have: what is to be converted has no regions, whose bodies are written for the
     precision that the model has.
@@ -156,12 +169,13 @@ def _written_out(model: ModelProto, precision: Precision | None) -> ModelProto:
 
 
 def _lowered(
-    model: ModelProto, build: Build, catalogue: Catalogue, precision: Precision | None, progress: Progress
+    model: ModelProto, build: Build, precision: Precision | None, limit: Limit | None, progress: Progress
 ) -> tuple[Source, Fused]:
     """The model fused, at an opset whose ops have the `precision` if that can be had and no other is asked for."""
     if precision is not None:
         _refuse_unserved(precision, build.target)
-    source, fused = lower(model, catalogue, opset=build.opset, base_dir=build.base_dir, progress=progress)
+    catalogue = build.catalogue
+    source, fused = lower(model, catalogue, opset=build.opset, base_dir=build.base_dir, limit=limit, progress=progress)
     if precision is None or build.opset is not None or fused.unread:
         return source, fused
     highest = runtimes.proving(build.target.runtime).opset
@@ -288,6 +302,7 @@ def _report(
 ) -> Report:
     """All there is to say; shares of time are those of a `card`, or of a usual one."""
     from .performance.gpus import CARDS, DEFAULT
+    from .performance.held import held
     from .performance.totals import alone, remaining, totals
     from .runtime.served import examine
 
@@ -316,6 +331,7 @@ def _report(
         nodes_after=count_nodes(fused.model),
         before=totals(original.launches),
         after=totals(output.launches),
+        held=held(source.model, lambda: source.lifted, fused, build.base_dir, at, build.recompute),
         remaining=remaining(output.launches, names, fused.near_misses, known_ops, card),
         shares_on=card.name,
         nodes=each_node,

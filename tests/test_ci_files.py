@@ -34,7 +34,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "exports").mkdir()
     shutil.copy(GELU, tmp_path / "exports")
     (tmp_path / "fusions.jsonl").write_text(
-        '{"onnxfuse-baseline": 2, "onnxfuse": "0.1.0", "level": 2}\n'
+        '{"onnxfuse-baseline": 2, "onnxfuse": "0.1.0", "level": 2, "target": "onnxfuse"}\n'
         '{"model": "old.onnx"}\n'
         '{"model": "quick_gelu.onnx", "scope": "/quick_gelu", "rule": "FusedMatMul", "count": 1}\n'
     )

@@ -34,6 +34,8 @@ WITH_OTHERS = {
     "kernels/inspect/test_nvrtc.py": (
         "kernels.attention.samples kernels.gemm.samples kernels.pointwise.samples kernels.rows.samples"
     ),
+    # Launches that are counted, and nothing else.
+    "kernels/inspect/test_traffic.py": "kernels.inspect.cases",
     # Casts are what a conversion writes.
     "precision/test_convert.py": "precision.casts",
     # What the remedies of the proof share: models that are tried, and what is known of them.
@@ -47,7 +49,7 @@ WITH_OTHERS = {
 
 DATA = set(
     """derivatives.operators fusing.fused kernels.device.kernel kernels.device.types language.context proof.claim
-    reporting.conversion targets.contrib""".split()
+    reporting.conversion reporting.held targets.contrib""".split()
 )
 """Modules without logic: constants, plain dataclasses, a Protocol."""
 

@@ -381,13 +381,25 @@ def fused_regions() -> Iterator[Case]:
                 yield Case(regions.NORM, label, make, kind, size=size, product=form)
                 make = drawn(dtype, (m, k), (k, n), (n,), size=0.3)
                 yield Case(regions.OF_PRODUCT, label, make, kind, size=size, product=form)
+                make = drawn(dtype, (m, k), (k, n), (n,), (m, n))
+                yield Case(regions.ACTIVATED, label, make, kind, size=size, product=form)
+        for form in (TILED, VENDOR):
+            make, label = drawn(dtype, (40, 64), (64, 64), (64,), (40, 64)), f"{dtype} misaligned {form}"
+            yield Case(regions.ACTIVATED, label, make, kind, by=1, size=4096, product=form)
         for rows, width in ((3, 64), (37, 1), (37, 33), (600, 768), (3, 4099), (2, 65536)):
             shapes = ((rows, width), (rows, width), (width,), (rows, 1))
             label = f"{dtype} {rows}x{width}"
             yield Case(regions.IN_PARTS, label, drawn(dtype, (rows, width)), kind, size=rows * width)
             yield Case(regions.GRADIENTS, label, gradients(dtype, shapes), kind, size=rows * width)
-            along = ((2, width, 5, 7), (width, 1, 1), (width, 1, 1))
-            yield Case(regions.OF_CHANNELS, f"{dtype} {width}", drawn(dtype, *along), kind, size=70 * width)
+            for height in (5, 8):  # rows that are no vectors, and rows that are
+                along = ((2, width, height, 7), (width, 1, 1), (width, 1, 1))
+                make = drawn(dtype, *along)
+                yield Case(regions.OF_CHANNELS, f"{dtype} {width}x{height}x7", make, kind, size=14 * width * height)
+        for rows, width in ((48, 64), (35, 64), (48, 33), (56, 768), (16, 4096)):
+            label, size = f"{dtype} {rows}x{width}", 2 * rows * width
+            yield Case(regions.TURNED_SOFTMAX, label, drawn(dtype, (2, width, rows)), kind, size=size)
+            make = drawn(dtype, *[(2, rows, width)] * 2, *[(width,)] * 2)
+            yield Case(regions.TURNED_NORM, label, make, kind, size=size)
 
 
 def gradients(dtype: np.dtype[Any], shapes: Sequence[Sequence[int]]) -> Maker:

@@ -54,8 +54,18 @@ def _softmax_of_product(given: Sequence[Values], made: Mapping[str, Values]) -> 
     return [size.max(-1, keepdims=True) * made["y"], size + np.abs(made["s"])]
 
 
+def _activated_product(given: Sequence[Values], made: Mapping[str, Values]) -> list[Values | float]:
+    *terms, other = given
+    size = 1.13 * _terms(terms) * np.abs(other) + np.abs(made["y"])  # the steepest that Gelu is
+    return [size, size.T]
+
+
 def _norm_of_channels(given: Sequence[Values], made: Mapping[str, Values]) -> list[Values | float]:
     return [3.0 * (np.abs(made["y"]) + np.abs(given[2]))]
+
+
+def _turned_norm(given: Sequence[Values], made: Mapping[str, Values]) -> list[Values | float]:
+    return [3.0 * (np.abs(made["y"]) + np.abs(given[3])[:, None]), 0.0]
 
 
 def _norm_gradient(given: Sequence[Values], made: Mapping[str, Values]) -> list[Values | float]:
@@ -67,9 +77,13 @@ def _norm_gradient(given: Sequence[Values], made: Mapping[str, Values]) -> list[
 
 NORM = "Region of a product, bias, residual and norm"
 OF_PRODUCT = "Region of a product and softmax"
+ACTIVATED = "Region of a product, bias, Gelu and a further tensor"
 IN_PARTS = "Region of softmax in parts"
 OF_CHANNELS = "Region of a norm of channels"
 GRADIENTS = "Region of the gradients of a norm"
+TURNED_SOFTMAX = "Region of a softmax of a Transpose"
+TURNED_NORM = "Region of a residual sum, a norm and a Transpose"
+TURN = "Transpose<perm = [0, 2, 1]>"
 REGIONS: Mapping[str, Region] = {
     NORM: Region(
         "(a, b, c, x, g, h) => (y, s) { p = MatMul(a, b) q = Add(p, c) s = Add(q, x) y = LayerNormalization(s, g, h) }",
@@ -79,9 +93,18 @@ REGIONS: Mapping[str, Region] = {
     OF_PRODUCT: Region(
         "(a, b, c) => (y, s) { p = MatMul(a, b) s = Add(p, c) y = Softmax(s) }", _softmax_of_product, True
     ),
+    ACTIVATED: Region(
+        "(a, b, c, x) => (y, t) { p = MatMul(a, b) q = Add(p, c) g = Gelu(q) y = Mul(g, x) t = Transpose(y) }",
+        _activated_product,
+        True,
+    ),
     IN_PARTS: Region(SOFTMAX, lambda given, made: [0.0]),
     OF_CHANNELS: Region(CHANNELS, _norm_of_channels),
     GRADIENTS: Region(GRADIENT, _norm_gradient),
+    TURNED_SOFTMAX: Region(f"(x) => (y) {{ t = {TURN}(x) y = Softmax(t) }}", lambda given, made: [0.0]),
+    TURNED_NORM: Region(
+        f"(x, z, g, h) => (y, s) {{ s = Add(x, z) n = LayerNormalization(s, g, h) y = {TURN}(n) }}", _turned_norm
+    ),
 }
 """By what the checks call them."""
 

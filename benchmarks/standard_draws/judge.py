@@ -12,6 +12,7 @@ from onnxfuse.errors import UsageError
 from onnxfuse.model.graph import family_of
 from onnxfuse.model.types import type_name
 from onnxfuse.targets import runtimes
+from onnxfuse.targets.target import Target
 
 from . import attentions, elementwise, moves, rows
 from .drawing import Draw, Drawing
@@ -24,7 +25,7 @@ TARGETS = ("onnxfuse", "onnx")
 GUARD = ("IsInf", "Max", "ReduceMax", "Where")
 """What floors a mask before Attention (rules/fusions/6_masks/lowest.rule), and sets rows that it hides to 0 behind it
 (rules/targets/onnx/guard.rule)."""
-COPIES = ("Identity", "Reshape", "Transpose")
+COPIES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """What gives the elements of its input."""
 FOLDED, LEFT, WRONG, IMPOSSIBLE, REFUSED = "folded", "not folded", "wrong", "impossible", "refused"
 
@@ -64,7 +65,7 @@ def judged(drawn: Draw, *, deep: bool) -> Verdict:
     verdict = Verdict(drawn.op, drawn.opset, FOLDED)
     try:
         model = expansion(drawn, deep)
-        wrong = oracle(model, drawn)
+        wrong = oracle(model, drawn, [expansion(drawn, deep=False)])
     except RefusedError as error:
         verdict.outcome, verdict.reason = REFUSED, str(error)
         return verdict
@@ -118,21 +119,27 @@ def lowered(drawn: Draw, model: onnx.ModelProto, target: str) -> onnx.ModelProto
 
 
 def withheld(drawn: Draw, target: str) -> str:
-    """Why files for `onnx` do not have a use that an onnxruntime which loads them computes wrong: it cannot be asked
-    for by the newest, which does not run its element type; "" for any other use."""
-    if target != "onnx" or drawn.op not in runtimes.judged():
-        return ""
-    if _by_the_newest(drawn, drawn.model, target) is not None:
+    """Why files for `onnx` do not have a use: no onnxruntime runs the op in its element type, or one that loads them
+    computes it wrong, and it cannot be asked for by the newest, which does not run that type; "" for any other use."""
+    if target != "onnx":
         return ""
     graph, node = drawn.model.graph, drawn.model.graph.node[0]
     known = {tensor.name: (list(tensor.dims), tensor.data_type) for tensor in graph.initializer}
     for kind, name in ((info.type.tensor_type, info.name) for info in graph.input):
         known[name] = [d.dim_param or d.dim_value for d in kind.shape.dim], kind.elem_type
+    element = known[node.input[0]][1]
+    dtype = type_name(element)
+    if not Target(target).has_kernel(drawn.op, element, drawn.opset):
+        return f"no onnxruntime runs {drawn.op} of this opset in {dtype}"
+    if drawn.op not in runtimes.judged() or _by_the_newest(drawn, drawn.model, target) is not None:
+        return ""
     shapes = [known[name][0] if name else None for name in node.input]
     said = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    dtype = type_name(known[node.input[0]][1])
     like = "float16" if dtype == "bfloat16" else dtype  # half precision that no version was asked about
-    right = runtimes.right_from(drawn.op, runtimes.features(drawn.op, said, shapes, like, len(node.output)))
+    features = runtimes.features(drawn.op, said, shapes, like, len(node.output))
+    if features & {"mask", "nonpad_kv_seqlen"}:  # a row may be hidden throughout
+        features |= {"mask", "masked rows"}
+    right = runtimes.right_from(drawn.op, features)
     oldest = runtimes.loading(drawn.opset)
     if right is None or oldest is None or right <= oldest:
         return ""

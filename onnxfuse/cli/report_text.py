@@ -17,6 +17,7 @@ from onnxfuse.reporting.layers import short
 from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation
 from onnxfuse.reporting.requirements import ADVICE
 
+from .held_text import print_held
 from .quantities import human_bytes, human_flops, human_launches, human_seconds, human_traffic
 from .sites_text import fusion_at, listed, print_conversion, print_fusions, print_near_misses, print_remaining
 
@@ -31,6 +32,7 @@ def print_optimized(
     arrow = f" → {report.output}" if report.output else ""
     out.print(Text.assemble((report.model, "bold"), arrow))
     _print_sum(out, report)
+    print_held(out, report.held, verbose=verbose)
     print_fusions(out, report.fusions, scopes=verbose, sites=verbose)
     if report.card is not None:
         out.print(Text(f"  weighed on {report.card}", style="dim"))
@@ -55,6 +57,7 @@ def print_report(out: Console, report: Report, *, verbose: bool, regions: bool =
     """What can be fused in one model and where, and what nearly could; where `regions` may be asked for, of what."""
     out.print(Text(report.model, style="bold"))
     _print_sum(out, report)
+    print_held(out, report.held, verbose=verbose)
     print_fusions(out, report.fusions, scopes=True, sites=verbose)
     if not report.fusions:
         out.print()
@@ -134,14 +137,18 @@ def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:
     times = [fusion.estimate.seconds for fusion in report.fusions if fusion.estimate is not None]
     known = [seconds for seconds in times if seconds is not None]
     total = f"{human_seconds(sum(known))} for {len(known)} fused nodes" if known else ""
+    hosts = [fusion.estimate.host or 0.0 for fusion in report.fusions if fusion.estimate is not None]
+    host = f"{human_seconds(sum(hosts))} of the processor where no CUDA graph replays them" if any(hosts) else ""
     rest = f"{len(times) - len(known)} of unknown shapes" if len(known) < len(times) else ""
-    out.print(Text(f"  {', '.join(filter(None, (total, rest)))}\n", style="dim"))
+    out.print(Text(f"  {', '.join(filter(None, (total, rest, host)))}\n", style="dim"))
 
 
 def _kernels(estimate: Estimate) -> Iterator[str]:
     """A line for each launch, and what its blocks need."""
     for launch in estimate.kernels:
-        yield f"{launch.kernel}: {launch.blocks:,} × {launch.threads} threads"
+        waves = f", {launch.waves:,} wave{'s' * (launch.waves != 1)}" if launch.waves is not None else ""
+        executed = f", {launch.instructions:,} instructions of warps" if launch.instructions is not None else ""
+        yield f"{launch.kernel}: {launch.blocks:,} × {launch.threads} threads{waves}{executed}"
         for on in launch.occupancy:
             shared = human_bytes(on.shared + launch.shared)
             yield f"  {on.architecture}: {on.registers} registers, {shared} shared, {on.resident} blocks at a time"

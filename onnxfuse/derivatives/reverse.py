@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .algebra import chosen, factored, factors, number, product, same, simplified, sum_of, value_of
-from .table import ELEMENTWISE, OPERANDS, ROWS, transposed
+from .literals import UnknownError, literal
+from .table import ELEMENTWISE, MOVED, OPERANDS, REFUSED, ROWS, transposed
 from .tape import Definition, NoDerivativeError, Step, Tape, called, substituted
 
 REDUCTIONS = {"ReduceSum", "ReduceMean"}
+SPREAD = {"Unsqueeze", "Expand", "Reshape"}
+"""What gives a tensor more axes, of which it has one element."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +37,19 @@ def gradient(
     taken: set[str],
     saved: dict[str, str] | None = None,
     numbers: frozenset[str] = frozenset(),
+    narrow: frozenset[str] = frozenset(),
 ) -> Gradient:
     """The gradient of an expression with respect to a name, where `seed` is that of its value.
 
     `definition` says what further ops mean, `taken` are names that no new equation may have, `saved` calls
-    intermediates by the names under which they are given, and `numbers` are names of constants, which have no dims.
+    intermediates by the names under which they are given, `numbers` are names of constants, which have no dims, and
+    `narrow` those of tensors that have fewer axes than the result.
     Raises NoDerivativeError."""
     tape = Tape(definition, taken, saved or {})
     root = tape.write(result, {}, (saved or {}).get("", ""))
     if not isinstance(root, ast.Name):
         return Gradient((), (number(0),))
-    found = _Reverse(tape, wrt, numbers).gradient(root.id, seed)
+    found = _Reverse(tape, wrt, numbers, narrow).gradient(root.id, seed)
     if isinstance(found, ast.Constant):
         return Gradient((), (found,))
     spellings = [found]
@@ -63,6 +68,7 @@ class _Reverse:
     tape: Tape
     wrt: str
     numbers: frozenset[str]
+    narrow: frozenset[str]
     contributions: dict[str, list[ast.expr]] = field(default_factory=dict)
     along: dict[str, ast.expr] = field(default_factory=dict)
     """Values with dims of 1 → the axes along which they have them."""
@@ -72,6 +78,9 @@ class _Reverse:
         for step in self.tape.steps:
             if any(isinstance(o, ast.Name) and o.id in self.depends for o in step.operands):
                 self.depends.add(step.name)
+            own = [o.id for o in step.operands if isinstance(o, ast.Name) and o.id not in self.numbers]
+            if own and self.narrow.issuperset(own):
+                self.narrow |= {step.name}
             axes = step.attributes.get("axes") if step.op.startswith("Reduce") else self._common(step)
             if axes is not None:
                 self.along[step.name] = axes
@@ -118,6 +127,11 @@ class _Reverse:
         return ast.Name(name, ast.Load())
 
     def _transposed(self, step: Step, index: int, g: ast.expr) -> ast.expr:
+        operand = step.operands[index]
+        if step.op in SPREAD and isinstance(operand, ast.Name) and operand.id in self.narrow:
+            return g  # for what it broadcasts with: it has the dims of the result
+        if step.op in MOVED and isinstance(operand, ast.Name) and operand.id in self.narrow:
+            raise NoDerivativeError(f"{step.op} of what is broadcast wants a sum over axes that dimensions say")
         if step.op == "ReduceMean":
             mean = self._mean(g, step.attributes.get("axes"))
             if mean is not None:
@@ -128,7 +142,7 @@ class _Reverse:
         """Over the axes along which an operand has dims of 1 and the step has not."""
         axes = self.along.get(operand)
         own = self.along.get(step.name)
-        if axes is None or step.op in REDUCTIONS or (own is not None and same(own, axes)):
+        if axes is None or step.op not in ELEMENTWISE or (own is not None and same(own, axes)):
             return given
         factor, above, below = factors(given)
         outside = [f for f in above if self._narrow(f, axes)]
@@ -157,15 +171,59 @@ class _Reverse:
 
 def transposed_step(step: Step, index: int, g: ast.expr) -> ast.expr:
     """What the gradient of a step's result gives to one of its operands."""
+    if step.op in PLACES:
+        return PLACES[step.op](step, index, g)
     entry = transposed(step.op)
     if entry is None:
-        raise NoDerivativeError(f"{step.op} has no entry in the table of gradients")
+        reason = REFUSED.get(step.op)
+        raise NoDerivativeError(
+            f"{step.op} has no {'gradient: ' + reason if reason else 'entry in the table of gradients'}"
+        )
     equation = entry[index] if index < len(entry) else None
     if equation is None:
         raise NoDerivativeError(f"operand {index + 1} of {step.op} has no gradient")
     names = dict(zip(OPERANDS, step.operands, strict=False)) | dict(step.attributes)
+    if step.op == "Transpose":
+        names["back"] = _undone(step.attributes.get("perm"))
+    if step.op == "Gather" and ast.unparse(step.attributes.get("axis", number(0))) != "0":
+        raise NoDerivativeError("the gradient of Gather is there for its first axis alone")
     names |= {"g": g, "y": ast.Name(step.name, ast.Load()), "axis": step.attributes.get("axis", number(-1))}
     return simplified(substituted(equation, names))
+
+
+def _undone(perm: ast.expr | None) -> ast.expr:
+    """The permutation that undoes one."""
+    try:
+        order = literal(perm)
+    except UnknownError as error:
+        raise NoDerivativeError("Transpose has a gradient where its perm is a list of numbers") from error
+    return ast.List([number(order.index(i)) for i in range(len(order))], ast.Load())
+
+
+def _of_part(step: Step, index: int, g: ast.expr) -> ast.expr:
+    """Of a Slice: zeros around the gradient."""
+    start, stop, by, axis = (step.attributes.get(name) for name in ("start", "stop", "step", "axis"))
+    if index or start is None or stop is None or axis is None or (by is not None and ast.unparse(by) != "1"):
+        raise NoDerivativeError("Slice has a gradient along one axis, without steps")
+    dim = called("dim", [step.operands[0], axis])
+    first, end = value_of(start), value_of(stop)
+    before = start if first is None or first >= 0 else ast.BinOp(dim, ast.Add(), start)
+    behind: ast.expr = ast.BinOp(dim, ast.Sub(), called("min", [stop, dim]))
+    if end is not None and end < 0:
+        behind = number(-end)
+    return called("Pad", [g, ast.List([before, behind], ast.Load()), ast.Constant(None), ast.List([axis], ast.Load())])
+
+
+def _of_whole(step: Step, index: int, g: ast.expr) -> ast.expr:
+    """Of a Concat: a part of the gradient for each operand."""
+    axis = step.attributes["axis"]
+    sizes = [called("dim", [operand, axis]) for operand in step.operands]
+    start = sum_of(sizes[:index] or [number(0)])
+    return called("Slice", [g], {"axis": axis, "start": start, "stop": sum_of(sizes[: index + 1])})
+
+
+PLACES: dict[str, Callable[[Step, int, ast.expr], ast.expr]] = {"Slice": _of_part, "Concat": _of_whole}
+"""Ops whose gradients lie where dimensions say."""
 
 
 def _pointwise(tape: Tape, wrt: str, root: str) -> list[ast.expr] | None:

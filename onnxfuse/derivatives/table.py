@@ -5,7 +5,7 @@ An entry is an equation of the rule language over
     g        the gradient of the result
     y        the result itself
     a, b, c  the operands
-    axes, axis  attributes of those names
+    axes, axis, back  attributes of those names; the permutation that undoes `perm`
 
 `None` stands for an operand that no gradient reaches, such as a condition or an index.  Where an operand was broadcast,
 what reaches it is summed over those axes besides (`reverse`).
@@ -38,6 +38,7 @@ ELEMENTWISE: dict[str, tuple[str | None, ...]] = {
     "Relu": ("Where(LessOrEqual(y, 0), 0, g)",),
     "Where": (None, "Where(a, g, 0)", "Where(a, 0, g)"),
     "Cast": ("g",),
+    "CastLike": ("g", None),
     "Identity": ("g",),
 }
 """Each element of the result depends on those of its own place alone."""
@@ -50,11 +51,42 @@ ROWS: dict[str, tuple[str | None, ...]] = {
 }
 """The others.  A reduction keeps its dims, as it does wherever rules write one."""
 
+MOVED: dict[str, tuple[str | None, ...]] = {
+    "MatMul": ("Einsum(g, b, equation='...ij,...kj->...ik')", "Einsum(a, g, equation='...ji,...jk->...ik')"),
+    "Reshape": ("Reshape(g, Shape(a))", None),
+    "Flatten": ("Reshape(g, Shape(a))",),
+    "Squeeze": ("Unsqueeze(g, axes=axes)",),
+    "Unsqueeze": ("Squeeze(g, axes=axes)",),
+    "Transpose": ("Transpose(g, perm=back)",),
+    "ReduceMax": ("g * CastLike(Equal(a, y), g) / ReduceSum(CastLike(Equal(a, y), g), axes=axes)",),
+    "ReduceMin": ("g * CastLike(Equal(a, y), g) / ReduceSum(CastLike(Equal(a, y), g), axes=axes)",),
+    "Gather": (
+        "ScatterND(CastLike(ConstantOfShape(Shape(a)), g), Unsqueeze(b, axes=[-1]), g, reduction='add')",
+        None,
+    ),
+    "GatherElements": (
+        "ScatterElements(CastLike(ConstantOfShape(Shape(a)), g), b, g, axis=axis, reduction='add')",
+        None,
+    ),
+}
+"""Products of matrices, and what takes elements to other places: each gradient has the shape of its operand, but that
+of a matrix which several batches share, which is one for each of them.  Of equal largest elements each has its share,
+as in torch's amax.  Concat and Slice, which depend on dimensions, are in `reverse`."""
+
+REFUSED = {
+    "Conv": "its gradients are a ConvTranspose and a ConvWeightGrad, whose pads depend on dimensions",
+    "ConvTranspose": "its gradients are a Conv and a ConvWeightGrad, whose pads depend on dimensions",
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "Round"), "it is constant but for its steps"),
+    **dict.fromkeys(("MatMulInteger", "ConvInteger"), "it is of integers"),
+    **dict.fromkeys(("ScatterND", "ScatterElements"), "what is written depends on places that may be named twice"),
+}
+"""Ops that have no entry, and why."""
+
 OPERANDS = "abc"
 
 
 @cache
 def transposed(op: str) -> tuple[ast.expr | None, ...] | None:
     """The entry of an op, read; None if there is none."""
-    entry = ELEMENTWISE.get(op) or ROWS.get(op)
+    entry = ELEMENTWISE.get(op) or ROWS.get(op) or MOVED.get(op)
     return None if entry is None else tuple(None if e is None else ast.parse(e, mode="eval").body for e in entry)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 
 from .algebra import number, simplified, value_of
+from .literals import UnknownError, literal
 from .operators import BINARY
 from .table import transposed
 
@@ -76,6 +77,10 @@ class Tape:
                 return names.get(node.id, node)
             case ast.Constant() | ast.List() | ast.Tuple():
                 return substituted(node, names)
+            case ast.Subscript():
+                return self._decided(node, names)
+            case ast.Compare() | ast.BoolOp() | ast.Call(func=ast.Name(id="given" | "isint" | "isbool")):
+                return ast.Constant(self._holds(node, names))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return self._step("Neg", [self.write(operand, names, "", depth)], {}, label)
             case ast.BinOp(op=ast.BitOr()):
@@ -102,6 +107,17 @@ class Tape:
             result = names[target.id] = self.write(equation.value, names, given or target.id, depth)
         return result
 
+    def _chosen(self, node: ast.expr) -> ast.expr:
+        """An attribute, of which a condition may choose one of two."""
+        return (node.body if self._holds(node.test, {}) else node.orelse) if isinstance(node, ast.IfExp) else node
+
+    def _decided(self, node: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:
+        """A list of which numbers take a part, as a list."""
+        try:
+            return ast.parse(repr(literal(substituted(node, names))), mode="eval").body
+        except UnknownError as error:
+            raise NoDerivativeError(f"{ast.unparse(node)} has no derivative here") from error
+
     # ------------------------------------------------------------------------------------- steps
 
     def _binary(self, op: str, operands: list[ast.expr], label: str) -> ast.expr:
@@ -117,8 +133,10 @@ class Tape:
         return next((s for s in self.steps if isinstance(node, ast.Name) and s.name == node.id), None)
 
     def _call(self, node: ast.Call, op: str, names: Mapping[str, ast.expr], label: str, depth: int) -> ast.expr:
+        if op == "Clip":  # a bound that is left out is none
+            return self.write(_clipped(node), names, label, depth + 1)
         definition = self.definition(op) if transposed(op) is None else None
-        attributes = {k.arg: substituted(k.value, names) for k in node.keywords if k.arg}
+        attributes = {k.arg: self._chosen(substituted(k.value, names)) for k in node.keywords if k.arg}
         operands = [self.write(a, names, "", depth + 1) for a in node.args]
         if definition is None:
             return self._step(op, operands, attributes, label)
@@ -133,7 +151,8 @@ class Tape:
         self.follow(before, names, depth + 1, own=own)
         target = last.targets[0]
         saved = self.saved.get(target.id, "") if own and isinstance(target, ast.Name) else ""
-        return self.write(last.value, names, saved or label, depth + 1)
+        value = last.value.elts[0] if isinstance(last.value, ast.Tuple) else last.value  # of several results, the first
+        return self.write(value, names, saved or label, depth + 1)
 
     def _step(self, op: str, operands: Sequence[ast.expr], attributes: Mapping[str, ast.expr], label: str) -> ast.expr:
         """A name for the result of a step, which stands already or is written down; a number where it is one."""
@@ -158,14 +177,24 @@ class Tape:
                 return not self._holds(operand, names)
         test = substituted(test, names)
         match test:
-            case ast.Constant(value=value):
-                return bool(value)
-            case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq() as op], comparators=[right]):
-                if isinstance(left, ast.Constant) and isinstance(right, ast.Constant):
-                    return (left.value == right.value) == isinstance(op, ast.Eq)
             case ast.Call(func=ast.Name(id="given"), args=[operand]):
                 return not (isinstance(operand, ast.Constant) and operand.value is None)
+            case ast.Call(func=ast.Name(id="isint" | "isbool")):
+                return False  # what is derived holds for any dimensions, of real numbers
+        try:
+            return bool(literal(test))
+        except UnknownError:
+            pass
         raise NoDerivativeError(f'{ast.unparse(test)} is not decided: say what it is, as in Gelu(approximate="none")')
+
+
+def _clipped(node: ast.Call) -> ast.expr:
+    """Clip by the ops of either bound: at a bound itself, the gradient is that of what is clipped."""
+    x, *bounds = node.args
+    for op, bound in zip(("Max", "Min"), bounds, strict=False):
+        if not (isinstance(bound, ast.Constant) and bound.value is None):
+            x = called(op, [x, bound])
+    return x
 
 
 def _written(op: str, operands: Sequence[ast.expr], attributes: Mapping[str, ast.expr]) -> ast.expr:

@@ -30,6 +30,8 @@ class Build:
     """Where external data lies."""
     growth: int = GROWTH
     """Bytes by which constants may make the file larger."""
+    recompute: int | None = None
+    """Bytes that may live between forward and backward of a training step; None: what costs no launch is not kept."""
     level: int = LEVEL
     """-O0 folds alone, -O1 what rules name, -O2 regions too, and -O3 leaves out what a card is predicted to lose by."""
 

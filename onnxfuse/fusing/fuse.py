@@ -36,6 +36,7 @@ from onnxfuse.rewriting.writer import Writer
 from onnxfuse.targets.compatibility import compatibility
 from onnxfuse.targets.target import NodeKind, Target
 from onnxfuse.terms.term import Term
+from onnxfuse.training.recompute import Limit
 
 from .fused import EVERY, SIMPLIFY, Banned, Fused, Progress
 from .naming import Naming
@@ -79,6 +80,7 @@ def lower(
     *,
     opset: int | None = None,
     base_dir: Path | None = None,
+    limit: Limit | None = None,
     why: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[Source, Fused]:
@@ -96,10 +98,10 @@ def lower(
     at, raising = convert(model, opset), opset is None and not catalogue.target.functions and raisable(model)
     while True:
         try:
-            source = Source(at, base_dir, catalogue)
+            source = Source(at, base_dir, catalogue, limit=limit)
             if any(node.op_type == "DynamicQuantizeLinear" for node in at.graph.node):
                 moved = quantize_first(source.lifted)
-                source = source if moved is at else Source(moved, base_dir, catalogue)
+                source = source if moved is at else Source(moved, base_dir, catalogue, limit=limit)
             fused = fuse(source, catalogue, why=why, progress=progress, raising=raising)
             if runtime is not None:
                 compatibility(fused.model, runtime)
@@ -152,9 +154,12 @@ def fuse(
     def with_regions(first: Lifted) -> tuple[Fused, bool]:
         """All passes and regions, and whether there was room for all constants."""
         done, room = passes(first)
-        if catalogue.level < REGIONS or not catalogue.target.functions:
+        wanted = catalogue.level >= REGIONS and catalogue.target.functions
+        if not wanted and source.limit is None:
             return done, room
-        from .regional import regional  # brings the rooms of regions and kernels, which no other level asks for
+        # What brings the rooms of regions and kernels, which no other level asks for.
+        from .recomputing import recomputing
+        from .regional import regional
 
         again: list[bool] = [room]
 
@@ -163,9 +168,15 @@ def fuse(
             again.append(enough)
             return after
 
-        return regional(first, source.naming, done, banned, more, why), all(again)
+        def regions(fused: Fused) -> Fused:
+            last = (lambda model: replace(fused, model=model, sites=[])) if source.limit is not None else more
+            return regional(first, source.naming, fused, banned, last, why)
 
-    return by_blocks(source, banned, with_regions) or with_regions(source.lifted)[0]
+        whole = recomputing(first, done, source.limit, source.naming, regions if wanted else None)
+        return whole, all(again)
+
+    few = by_blocks(source, banned, with_regions) if source.limit is None else None
+    return few or with_regions(source.lifted)[0]
 
 
 def _fuse(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from onnx import ModelProto
 
 from onnxfuse.lifting.lifted import Lifted
-from onnxfuse.matching.cost import launches
 from onnxfuse.model.graph import REGION
 from onnxfuse.regions.write import Asked, regions
 from onnxfuse.reporting.tell import launches_saved
@@ -92,5 +91,5 @@ class _Modules:
 
 def _dying(site: FusedNode, own: FusedNode) -> FusedNode:
     """A region with what dies for it: that of the original, or what passes have written of it where that is more."""
-    more = sum(map(launches, own.dead)) > sum(map(launches, site.dead))
+    more = sum(each.launched for each in own.dead) > sum(each.launched for each in site.dead)
     return replace(site, dead=own.dead, gone=own.gone) if more else site

@@ -11,6 +11,7 @@ from onnx import ModelProto
 
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.lifting.lifted import Lifted
+from onnxfuse.training.recompute import Limit
 
 from .naming import Naming
 from .repeats.runs import Run
@@ -34,6 +35,8 @@ class Source:
     """Are repeated blocks to be fused once?"""
     uneven: list[Run] = field(default_factory=list)
     """Runs whose blocks turned out to be treated differently."""
+    limit: Limit | None = None
+    """How many bytes a training step may keep between forward and backward."""
 
     @cached_property
     def lifted(self) -> Lifted:

@@ -18,10 +18,9 @@ from onnxfuse.model.dims import Dim, Shape, Sym, broadcast, product
 from onnxfuse.terms.analysis import fills, masks
 from onnxfuse.terms.analysis.lengths import lengths_of, window_of
 from onnxfuse.terms.analysis.slices import along, part, rows
-from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.normal.normal import slice_axis
 from onnxfuse.terms.normal.pad import lengthened
-from onnxfuse.terms.normal.ranges import all_moderate
+from onnxfuse.terms.normal.ranges import all_moderate, every
 from onnxfuse.terms.term import HALF, Term, is_number, same_shape
 
 from .registry import Builtin, Facts, registering
@@ -190,11 +189,7 @@ def _free(scope: Scope, x: Value) -> bool:
 @builtin()
 def _every(scope: Scope, x: Value, number: Value) -> bool:
     """Is x this number throughout: a constant, or one that is expanded?"""
-    if not isinstance(x, Term):
-        return bool(x == number)
-    if x.op == "Expand" and x.args[0].scalar is not None:
-        return bool(x.args[0].scalar == number)
-    return x.constant and bool(np.all(value_of(x) == number))
+    return every(x, number) if isinstance(x, Term) else bool(x == number)
 
 
 @builtin()

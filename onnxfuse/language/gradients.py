@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from onnxfuse.derivatives.reverse import Gradient, gradient
 from onnxfuse.derivatives.tape import Definition, NoDerivativeError
-from onnxfuse.errors import UsageError
+from onnxfuse.errors import RuleError, UsageError
 
 from .rule import OTHER, Rule, Statement, alternatives, op_name, targets
 
@@ -71,7 +71,13 @@ def _expanded(
     return list(made.spellings)
 
 
-def _gradient(rule: Rule, call: ast.Call, definitions: Mapping[str, Rule], taken: set[str]) -> Gradient:
+def _gradient(
+    rule: Rule,
+    call: ast.Call,
+    definitions: Mapping[str, Rule],
+    taken: set[str],
+    broadcast: frozenset[str] = frozenset(),
+) -> Gradient:
     if not 3 <= len(call.args) <= 4 or not all(isinstance(a, ast.Name) for a in call.args[1:]):
         text = "it is grad(expression, tensor, gradient of the expression), and the expression's value if it is given"
         raise rule.source.error(text, call, "such as  dX = grad(Gelu(X), X, dY)")
@@ -86,17 +92,41 @@ def _gradient(rule: Rule, call: ast.Call, definitions: Mapping[str, Rule], taken
         return definition_of(definitions[op]) if op in definitions else None
 
     try:
-        return gradient(expression, wrt.id, seed, definition, taken, saved, numbers)
+        return gradient(expression, wrt.id, seed, definition, taken, saved, numbers, broadcast)
     except NoDerivativeError as error:
         what = op_name(expression) or ast.unparse(expression)
         raise rule.source.error(f"no gradient of {what}: {error}", call) from error
 
 
 def definition_of(rule: Rule) -> Definition:
-    """What the op means that a rule defines."""
+    """What the op means that a rule defines.  Where that depends on how many axes a tensor has, it has those of the
+    rule's `test:` line."""
     defaults = {p.name: p.default for p in rule.parameters if p.default is not None}
     names = tuple(p.name for p in rule.tensors)
-    return Definition(names, defaults, rule.equations, targets(rule.equations[-1])[0])
+    equations = tuple(_of_ranks(e, rule.test) for e in rule.equations) if "rank(" in rule.text else rule.equations
+    return Definition(names, defaults, equations, targets(rule.equations[-1])[0])
+
+
+def _of_ranks(equation: ast.Assign, shapes: Mapping[str, ast.expr]) -> ast.Assign:
+    """The equation of tensors with so many axes as these shapes have."""
+    ranks = {name: len(shape.elts) for name, shape in shapes.items() if isinstance(shape, ast.List)}
+
+    class Ranks(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> ast.expr:
+            self.generic_visit(node)
+            known = op_name(node) == "rank" and isinstance(node.args[0], ast.Name) and ranks.get(node.args[0].id)
+            return ast.Constant(known) if known else node
+
+    made = Ranks().visit(ast.parse(ast.unparse(equation)).body[0])
+    assert isinstance(made, ast.Assign)
+    return made
+
+
+def narrow(rule: Rule) -> frozenset[str]:
+    """The tensors of a definition that have fewer axes than others, which they broadcast with."""
+    shapes = {p.name: rule.test.get(p.name) for p in rule.tensors}
+    ranks = {name: len(shape.elts) for name, shape in shapes.items() if isinstance(shape, ast.List)}
+    return frozenset(name for name, rank in ranks.items() if rank < max(ranks.values()))
 
 
 def _placed(statement: Statement, place: ast.AST) -> Statement:
@@ -137,16 +167,28 @@ def derived(op: str, definitions: Mapping[str, Rule], said: Mapping[str, ast.exp
     result = targets(rule.equations[-1])[0]
     taken = {p.name for p in rule.parameters}
     seed = _free(f"d{result}", taken)
-    lines = list[str]()
-    for parameter in (p for p in rule.tensors if p.kind not in OTHER):
+    lines, refused = list[str](), list[RuleError]()
+    absent = {p.name for p in rule.tensors if p.default is not None and ast.unparse(p.default) == "None"} - set(
+        rule.test
+    )
+    tensors = [p for p in rule.tensors if p.name not in absent]
+    operands: list[ast.expr] = [ast.Constant(None) if p.name in absent else ast.Name(p.name) for p in rule.tensors]
+    for parameter in (p for p in tensors if p.kind not in OTHER):
         keywords = [ast.keyword(name, fixed.get(name, ast.Name(name))) for name in names]
-        forward = ast.Call(ast.Name(op), [ast.Name(p.name) for p in rule.tensors], keywords)
+        forward = ast.Call(ast.Name(op), operands, keywords)
         call = ast.parse(f"{GRAD}({ast.unparse(forward)}, {parameter.name}, {seed})", mode="eval").body
         assert isinstance(call, ast.Call)
-        made = _gradient(rule, call, definitions, set(taken))  # equal names are equal steps
+        try:
+            made = _gradient(rule, call, definitions, set(taken), narrow(rule))  # equal names are equal steps
+        except RuleError as error:
+            refused.append(error)
+            lines.append(f"# {parameter.name}: {error.message}")
+            continue
         lines += [ast.unparse(ast.fix_missing_locations(e)) for e in made.equations]
         lines.append(f"d{parameter.name} = {' | '.join(map(ast.unparse, made.spellings))}")
-    head = ", ".join([seed, *(p.name for p in rule.tensors)])
+    if refused and not any(line.startswith("d") for line in lines):
+        raise refused[0]
+    head = ", ".join([seed, *(p.name for p in tensors)])
     constants = "".join(f", {name}" for name in names if name not in fixed)
     signature = f"{op}Grad({head}{', *' if constants else ''}{constants})"
     body = [f"    {line}" for line in dict.fromkeys(lines)]

@@ -18,7 +18,7 @@ from onnxfuse.language.variants import Variant
 from onnxfuse.model.dims import Sym, exact
 from onnxfuse.model.op_traits import NEUTRAL
 from onnxfuse.terms.normal.normal import closed
-from onnxfuse.terms.term import Term, Terms
+from onnxfuse.terms.term import Term, Terms, is_number
 
 from .compare import close, same
 from .near_miss import MISSING, attribute
@@ -47,7 +47,7 @@ class Binder:
     variant: Variant
     rule: Rule
     root: Term
-    opened: int
+    opened: list[Term]
     """Terms of the cover that were opened on the way, and count for nothing."""
 
     def __init__(self, terms: Terms, catalogue: Catalogue, context: Context) -> None:
@@ -57,7 +57,7 @@ class Binder:
         self.failures: dict[tuple[int, int], Failure] = {}
 
     def _fail(self, p: Pattern, t: Term, reason: Callable[[], str], *, other: bool = False) -> None:
-        matched, key = len(self.cover) - self.opened, (id(self.rule), self.root.id)
+        matched, key = len(self.cover) - len(self.opened), (id(self.rule), self.root.id)
         known = self.failures.get(key)
         if known is None or matched / self.variant.size > known.matched / known.size:
             covered = frozenset(term.id for term in self.cover)
@@ -87,7 +87,7 @@ class Binder:
         elif p.kind == "constant":
             bound = self.env.get(p.name)
             if bound is None:
-                self.env[p.name] = value
+                self.env[p.name] = self._as_written(value, t)
                 yield
                 del self.env[p.name]
             elif close(bound, value, t.dtype):
@@ -112,6 +112,12 @@ class Binder:
                     yield
             elif len(unknown) == 1:
                 yield from self._scalar(unknown[0], rest, t)
+
+    def _as_written(self, value: float, t: Term) -> float:
+        """A number that was solved for, or the one of an opened chain that it is but for rounding: of 0.5 * x, which
+        others use, times 0.2002, which was 1 / 5, it is 0.5, as those see it."""
+        inner = (n.scalar for chain in self.opened for n in chain.args if is_number(n) and n.scalar is not None)
+        return next((number for number in inner if close(number, value, t.dtype)), value)
 
     def _known(self, p: Pattern) -> float | None:
         if p.kind == "number":

@@ -86,7 +86,7 @@ class Matcher(Binder):
     def match(self, variant: Variant, root: Term) -> Match | None:
         """The first binding that satisfies the pattern, the conditions and `emit`."""
         self.variant, self.rule, self.root = variant, variant.rule, root
-        self.env, self.cover, self.steps, self.opened = dict(variant.operators), [], 0, 0
+        self.env, self.cover, self.steps, self.opened = dict(variant.operators), [], 0, []
         self.whole = whole_of(root)
         if self.whole is not root:
             names = targets(self.rule.blocks[variant.block][-1])
@@ -335,9 +335,9 @@ class Matcher(Binder):
             if inner.op == op and inner.dtype in REAL:
                 opened = collected(self.terms, op, [*operands[:i], *inner.args, *operands[i + 1 :]])
                 self.cover.append(inner)
-                self.opened += 1
+                self.opened.append(inner)
                 yield from self._openings(op, opened, depth - 1)
-                self.opened -= 1
+                self.opened.pop()
                 self.cover.pop()
 
     def _assign(

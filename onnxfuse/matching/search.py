@@ -285,18 +285,23 @@ def _values(match: Match, names: Mapping[int, list[str]], users: Mapping[int, li
 
 
 def _trace(view: View, found: Found, match: Match, users: Container[int]) -> None:
-    """Remember which matches made a term, or a fused op beside it: its own, and those behind the terms it covers."""
+    """Remember which matches made a term: its own, and those behind the terms it covers.
+
+    Beside its own op a rule may emit others that rules define, as one for attention backwards emits Attention: each is
+    written with its function."""
     behind: list[Match] = []
     match.inner = tuple(found.origins[term.id][-1] for term in match.cover if term.id in found.origins)
     for term in match.cover:
         behind += [m for m in found.origins.get(term.id, ()) if m not in behind]
     op = match.bindings.get(match.rule.op, match.rule.op)
-    made = [t for t in match.made(users) if t.op == op]
-    defined = {} if view.catalogue is None else view.catalogue.definitions
-    beside = [t for t in map(_held, match.exposed.values()) if t.op in defined and t.id not in found.origins]
-    for term in [*(made or [match.emitted]), *beside]:
+    every = match.made(users)
+    for term in [t for t in every if t.op == op] or [match.emitted]:
         if term.op not in VIEWS:
             found.origins[term.id] = (*behind, match)
+    defined = view.catalogue.definitions if view.catalogue is not None else {}
+    for term in every:
+        if term.op in defined and not defined[term.op].primitive:
+            found.origins.setdefault(term.id, (*behind, match))
 
 
 def _inherit_moved(

@@ -1,11 +1,10 @@
 """How long fused nodes take on a card, predicted, and what bounds them.
 
-A kernel moves bytes, computes, and is launched: it takes as long as the longer of the first two, and the last beside
-that.  Bytes and operations are those of its `Kernel.work`; a grid of fewer blocks than there are multiprocessors gets
-that share of the bandwidth, and operations wait for the multiprocessor with the most blocks.  A product that was
-measured on this machine takes what `kernels.gemm.autotune` knows.  An op without a kernel is what the nodes of its
-function body are one by one: their inputs and outputs once each, and a launch for each that is not a mere view.  So are
-nodes that nothing fused, but a product takes as long as ours would, fused or not.
+A kernel moves bytes, computes, executes instructions, and is launched: it takes as long as the longest of the first
+three, and the last beside that (`kernel_times`).  A product that was measured on this machine takes what
+`kernels.gemm.autotune` knows.  An op without a kernel is what the nodes of its function body are one by one: their
+inputs and outputs once each, and a launch for each that is not a mere view.  So are nodes that nothing fused, but a
+product takes as long as ours would, fused or not.
 """
 
 from __future__ import annotations
@@ -21,23 +20,26 @@ from onnx import FunctionProto, ModelProto, NodeProto, helper
 
 from onnxfuse import kernels
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.attention.attention import Attention
 from onnxfuse.kernels.device import cublaslt
 from onnxfuse.kernels.device.device import Launch, TensorType
 from onnxfuse.kernels.device.kernel import Kernel, Work
 from onnxfuse.kernels.gemm.autotune import Class, best, verdicts
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.kernels.inspect.executed import Executed
 from onnxfuse.kernels.inspect.launches import launches, occupancy
-from onnxfuse.kernels.inspect.nvrtc import ARCHITECTURES
 from onnxfuse.lifting.lift import lift
 from onnxfuse.lifting.view import View
+from onnxfuse.matching.work import Tensor, tensors
 from onnxfuse.model.graph import DOMAIN, REGION, family, roots
 from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS, PRODUCTS
-from onnxfuse.reporting.records import Estimate, Launched, Occupancy
+from onnxfuse.reporting.records import Estimate
 from onnxfuse.runtime import served
 from onnxfuse.runtime.served import arguments, values
 
 from .gpus import Card
-from .roofline import Tensor, Times, demand, tensors
+from .kernel_times import NOTHING, counted, host, own, told, vendors
+from .roofline import Times, demand
 from .sizes import sized
 
 FUNCTION_BODY = "function body"
@@ -101,9 +103,6 @@ def _typed(tensor: Tensor) -> TensorType:
 # ------------------------------------------------------------------------------------------------------- one node
 
 
-NOTHING = Times(0.0, 0.0, 0.0)
-
-
 def _estimate(
     node: NodeProto,
     types: list[TensorType | None] | None,
@@ -159,7 +158,8 @@ def _of_kernel(
     card: Card,
 ) -> Estimate:
     work, made = kernel.work(types), launches(kernel, types, card.multiprocessors, wanted)
-    times = _kernel_times(work, made, rate, card)
+    executed = _counted(kernel, work, made, rate, card)
+    times = _kernel_times(kernel, work, made, executed, rate, card)
     measured = _measured(kernel.which(types), card) if made and isinstance(kernel, FusedMatMul) else None
     return Estimate(
         source,
@@ -170,31 +170,22 @@ def _of_kernel(
         len(made),
         min((found.resident for one in made if (found := occupancy(one, card.architecture))), default=None),
         measured is not None,
-        tuple(map(_launched, made)),
+        tuple(told(one, found, card) for one, found in zip(made, executed, strict=True)),
+        host(sum(t is not None for t in types) + sum(wanted)) if made else 0.0,
     )
 
 
-def _kernel_times(work: Work, made: Sequence[Launch], rate: float, card: Card) -> Times:
-    if not made:
-        return NOTHING
-    busy = max(one.blocks for one in made)
-    fullest = -(-busy // card.multiprocessors) * card.multiprocessors
-    return Times(
-        _bytes(work) / card.bandwidth / min(1.0, busy / card.multiprocessors),
-        work.flops / rate * fullest / busy,
-        len(made) * card.launch,
-    )
+def _kernel_times(
+    kernel: Kernel, work: Work, made: Sequence[Launch], found: Sequence[Executed | None], rate: float, card: Card
+) -> Times:
+    ours = own(work, made, found, rate, card)
+    if kernel.name != FusedMatMul.name:
+        return ours
+    return min(ours, vendors(work, made, rate, card), key=lambda times: times.seconds)
 
 
-def _launched(launch: Launch) -> Launched:
-    found = ((name, occupancy(launch, name)) for name in ARCHITECTURES)
-    return Launched(
-        f"{launch.source.name} {launch.entry}",
-        launch.blocks,
-        launch.threads,
-        launch.shared,
-        tuple(Occupancy(name, *figures) for name, figures in found if figures is not None),
-    )
+def _counted(kernel: Kernel, work: Work, made: Sequence[Launch], rate: float, card: Card) -> Sequence[Executed | None]:
+    return counted(work, made, kernel.name in (FusedMatMul.name, Attention.name), rate, card)
 
 
 def _bytes(work: Work) -> int:
@@ -248,7 +239,9 @@ def _product(node: NodeProto, inputs: list[TensorType], card: Card) -> _Cost:
     types = _padded(kernel, inputs[:2])
     work, made = kernel.work(types), launches(kernel, types, card.multiprocessors)
     alone = _measured(kernel.which(types)._replace(epilogue=""), card)
-    return _Cost(_kernel_times(work, made, _rate(True, types, card), card), _bytes(work), work.flops, alone)
+    rate = _rate(True, types, card)
+    times = _kernel_times(kernel, work, made, _counted(kernel, work, made, rate, card), rate, card)
+    return _Cost(times, _bytes(work), work.flops, alone)
 
 
 def _measured(which: Class, card: Card) -> float | None:

@@ -39,6 +39,28 @@ class Card:
     launch: float
     """Seconds that a kernel takes which does nothing."""
 
+    @property
+    def clock(self) -> float:
+        """Cycles a second, at which its float32 lanes come to that rate."""
+        return self.float32 / (2 * LANES.get(self.architecture, 128) * self.multiprocessors)
+
+    @property
+    def warp_tensor(self) -> float:
+        """What products of a warp (mma.sync) come to of the rate of tensor cores."""
+        return self.tensor * WARP_PRODUCTS.get(self.architecture, 1.0)
+
+    @property
+    def issued(self) -> float:
+        """Instructions of warps a second: each multiprocessor has four schedulers, of one a cycle."""
+        return 4 * self.multiprocessors * self.clock
+
+
+LANES = {"sm_80": 64, "sm_90": 128, "sm_100": 128}
+"""Float32 multiply-adds of a multiprocessor in a cycle (CUDA C++ Programming Guide, throughput of instructions)."""
+WARP_PRODUCTS = {"sm_80": 1.0, "sm_90": 0.63, "sm_100": 0.5}
+"""The share of the tensor cores' rate that mma.sync reaches: 62.9 % on Hopper (Luo et al. 2024, "Benchmarking and
+Dissecting the Nvidia Hopper GPU Architecture"); of sm_100 a guess."""
+
 
 CARDS = {
     card.name: card

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from onnx import ModelProto, helper
 
+from onnxfuse.matching.work import Tensor
 from onnxfuse.model.graph import declared
 from onnxfuse.model.symbols import Apart
 from onnxfuse.proof.inputs import assumed
-
-from .roofline import Tensor
 
 
 @dataclass(frozen=True)

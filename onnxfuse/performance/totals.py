@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 
 from onnx import NodeProto
 
+from onnxfuse.lifting.launched import launched
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.matching.cost import launches_of
+from onnxfuse.matching.work import tensor_of
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
 from onnxfuse.model.op_traits import CONTROL_FLOW, KERNELS, MOVEMENT, PRODUCTS, TRAITS
 from onnxfuse.model.standard import STANDARD
@@ -19,7 +21,7 @@ from onnxfuse.rewriting.provenance import FusedNode
 from onnxfuse.terms.term import Term
 
 from .gpus import Card
-from .roofline import Demand, Times, demand, launched, tensor_of
+from .roofline import Demand, Times, demand
 from .sizes import Sizes, sized
 
 

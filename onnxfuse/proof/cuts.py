@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from onnxfuse.model.graph import captured_names
 from onnxfuse.model.op_traits import MOVEMENT, RANDOM, SHAPE_QUERIES
 from onnxfuse.model.walk import called_by, has_bodies, key_of
 from onnxfuse.proof import numerics
@@ -73,14 +74,16 @@ class _Cone:
     stops: set[str] = field(default_factory=set)
     observed: set[str] = field(default_factory=set)
     measured: set[str] = field(default_factory=set)
-    """Stops of which nothing but the shape is asked."""
+    """Stops of which nothing but the shape is asked, or what another result of a node needs."""
 
 
 class _Graph:
     """A top-level graph by value name."""
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
+    def __init__(self, model: onnx.ModelProto) -> None:
+        graph = model.graph
         self.nodes = list(graph.node)
+        self.functions = {key_of(function): function for function in model.functions}
         self.producers = {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
         self.constants = {tensor.name for tensor in graph.initializer}
         self.inputs = {info.name for info in graph.input} - self.constants
@@ -96,14 +99,16 @@ class _Graph:
         None where the nodes are too many, or have bodies."""
         cone = _Cone()
         asked: set[str] = set()
-        pending = [(output, False)]
+        seen: set[tuple[str, bool, bool]] = set()
+        pending = [(output, False, False)]
         while pending:
-            name, measured = pending.pop()
-            if name in self.constants or not name:
+            name, measured, idle = entry = pending.pop()
+            if name in self.constants or not name or entry in seen:
                 continue
+            seen.add(entry)
             if name != output and (stop(name) or name in self.inputs):
                 cone.stops.add(name)
-                asked |= set() if measured else {name}
+                asked |= set() if measured or idle else {name}
                 continue
             index = self.producers.get(name)
             if index is None or len(cone.nodes) > _LARGEST_CONE:
@@ -115,11 +120,24 @@ class _Graph:
                 continue
             if has_bodies(node):
                 return None
-            if index not in cone.nodes:
-                cone.nodes.add(index)
-                pending += [(given, measures) for given in node.input]
+            cone.nodes.add(index)
+            used = self.used(node, name)
+            pending += [(given, measures, idle or at not in used) for at, given in enumerate(node.input)]
         cone.measured = cone.stops - asked
         return cone
+
+    def used(self, node: onnx.NodeProto, output: str) -> Collection[int]:
+        """The inputs that one of a node's outputs is computed from: of a function with several, those that its nodes
+        lead from."""
+        function = self.functions.get(called_by(node))
+        if function is None or len(node.output) < 2:
+            return range(len(node.input))
+        behind = {function.output[list(node.output).index(output)]}
+        for inner in reversed(function.node):
+            if not behind.isdisjoint(inner.output):
+                behind.update(inner.input)
+                behind.update(captured_names(inner) if has_bodies(inner) else ())
+        return [at for at, name in enumerate(function.input) if name in behind]
 
     def stepped(self) -> set[str]:
         """Values that a quantizer has left few: a number in between, such as noise is, it would round again."""
@@ -139,7 +157,7 @@ def find(original: onnx.ModelProto, fused: onnx.ModelProto) -> list[Cut]:
     """
     if max(original.ByteSize(), fused.ByteSize()) > _CUTTABLE:
         return []
-    before, after = _Graph(original.graph), _Graph(fused.graph)
+    before, after = _Graph(original), _Graph(fused)
     shared = (before.inputs | before.producers.keys()) & (after.inputs | after.producers.keys()) - before.fixed
     shared -= before.stepped() | after.stepped()
     sites = []

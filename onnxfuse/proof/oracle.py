@@ -1,8 +1,7 @@
-"""The proof: original and fused model on the same inputs in onnxruntime, and the search for a guilty fusion.
+"""The proof: original and fused model on the same inputs in onnxruntime.
 
 oracle = Oracle(original, base_dir=folder)      # runs the original once, before anything edits it
 verdict = oracle.compare(fused)
-guilty = bisect(range(n), lambda kept: oracle.compare(build(kept)).verdict == "equal")
 """
 
 from __future__ import annotations
@@ -29,8 +28,10 @@ from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
 from .bfloat16 import emulated
 from .precision import dtype_of, precisions
 from .quantizers import Boundaries
+from .ties import Ties
 
 NOT_RUN = "the fused model does not run"
+TIED = "some indices are of other numbers, which are equal but for rounding"
 EMPTY_SECONDS = 60
 """What a run on tensors without elements may take."""
 
@@ -65,6 +66,8 @@ class Oracle:
     """Whether the models that are compared add masks in half precision, though the original does not."""
     stepped = False
     """Did the last model that was compared need what values between two steps of a quantizer are allowed?"""
+    tied = False
+    """Did it give indices of other numbers, which are equal but for rounding?"""
     reason: str
     """Why there are no cases, or none that could prove anything; "" where there are."""
 
@@ -93,6 +96,7 @@ class Oracle:
         self._least = precision
         self._truths: dict[str, list[Any] | None] = {}
         self._boundaries = Boundaries(original, base_dir)
+        self._ties = Ties(original, base_dir, precision)
         self.cases, self.reason = self._run(original, seed, shapes, given)
         if reference and self.cases and not self.reason:
             self._measure_exactly(original)
@@ -204,11 +208,13 @@ class Oracle:
         if len(actual[0]) != len(self._outputs):
             note = f"the fused model has {len(actual[0])} outputs instead of {len(self._outputs)}"
             return Validation("mismatch", note=note, cases=len(self.cases))
-        self.stepped = False
+        self.stepped = self.tied = False
         differences = list(self._differences(actual, rtol, atol))
         judged = self._judge(differences, rtol, atol)
         if self.stepped and judged.verdict == "equal":
             judged = _noted(judged, self._boundaries.note)
+        if self.tied and judged.verdict == "equal":
+            judged = _noted(judged, TIED)
         judged = _noted(judged, self._boundaries.unknown)
         if self._sensitive and not any(d.reason and d.error is None for *_, d in differences):
             judged = replace(judged, verdict="equal", note=self._sensitive)  # unless float64 says otherwise
@@ -263,6 +269,8 @@ class Oracle:
                 difference = numerics.compare(a, b, rtol, atol, known=case.unusual, precision=precision)
                 if difference.reason and case.unusual and self._forgiven(case, index, a, b, difference):
                     difference = replace(difference, error=None, reason="")
+                if difference.reason and self._ties.explain(case, name, b, a, rtol, atol):
+                    difference, self.tied = replace(difference, error=None, reason=""), True
                 if difference.reason and rtol is None and atol is None and difference.error is not None:
                     stepped = self._boundaries.explain(case, wanted, index, a)
                     difference = replace(difference, reason="" if stepped else difference.reason)
@@ -346,40 +354,6 @@ class Oracle:
                     lost = lost or told
         result = replace(result, reference_error=worst)
         return replace(result, verdict="mismatch", note=lost) if lost else result
-
-
-def bisect(candidates: Sequence[int], is_good: Callable[[frozenset[int]], bool], most: int = 200) -> frozenset[int]:
-    """The candidates to leave out so that `is_good` holds of the rest.
-
-    A binary search finds a bad prefix that is good without its last member.  That one is guilty, the rest of the prefix
-    is kept, and the search goes on behind it: about 2 + k (log2 n + 1) calls for k guilty ones among n.  Of two that
-    are bad only together, the later is left out.  What is kept has passed `is_good`, unless nothing is kept; after
-    `most` calls, all that has not passed is left out.  (The general problem: Zeller and Hildebrandt, Simplifying and
-    Isolating Failure-Inducing Input, IEEE TSE 28, 2002.)
-    """
-    calls = 0
-
-    def good(kept: list[int]) -> bool:
-        nonlocal calls
-        calls += 1
-        return is_good(frozenset(kept))
-
-    kept: list[int] = []
-    guilty: list[int] = []
-    rest = list(candidates)
-    while rest and not good(kept + rest):
-        if not kept and not guilty and not good([]):
-            return frozenset(candidates)
-        low, high = 0, len(rest)  # kept + rest[:low] is good, kept + rest[:high] is not
-        while high - low > 1 and calls < most:
-            middle = (low + high) // 2
-            low, high = (middle, high) if good(kept + rest[:middle]) else (low, middle)
-        kept += rest[:low]
-        if calls >= most:
-            return frozenset(guilty + rest[low:])
-        guilty.append(rest[low])
-        rest = rest[high:]
-    return frozenset(guilty)
 
 
 def _run_once(

@@ -29,11 +29,12 @@ from onnxfuse.model.graph import count_nodes
 from onnxfuse.reporting.records import LeftOut, Validation
 from onnxfuse.rewriting.provenance import keys
 
+from .bisection import bisect
 from .blame import Blame, left_out, left_out_vanished
 from .claim import Claim, Experiment, Proved
 from .comparison import FUSED, STEPS
 from .comparisons import Comparisons
-from .oracle import NOT_RUN, bisect
+from .oracle import NOT_RUN
 
 if TYPE_CHECKING:
     from onnxfuse.fusing.fused import Banned, Fused, Progress

@@ -21,7 +21,8 @@ order        producers go into their consumers where that saves the most bytes, 
              with several outputs; and consumers once more.  All that without products; then what makes one result
              of two of them goes into their launch; then each takes what is elementwise behind it and what reduces its
              rows, and what is turned before it.  Last, those of one tensor with constant weights that are still alone
-             become one launch (`products`), each with its own weights, bias and result.
+             become one launch (`products`), each with its own weights, bias and result, and so do the updates of a
+             training step (`updates`), each a loop of its own size.
 cost         bytes read and written, once each by every kernel, symbols taken for `measure.NOMINAL`.  What has several
              users is computed again in each if a launch goes and no more bytes are moved, or fewer are; in two at most
              if it is transcendental, and never where it reduces rows or is a product.  Else it is kept.
@@ -32,6 +33,7 @@ left alone   one launch by itself: the provider, or a rule, has a kernel for it.
     legality          why two of them may not be one
     partition         the order above
     products          products of one tensor
+    updates           what a training step gives back
     spelled           bodies, and what they are called
     match, write      regions as nodes, and as the fusions that proofs, bisections and reports know
 """

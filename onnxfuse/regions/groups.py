@@ -23,6 +23,8 @@ class Group:
     number: int
     launches: list[Launch]
     made: set[str] = field(default_factory=set)
+    early: bool = False
+    """Of a training step: does the loss wait for it?"""
     reads: dict[str, int] = field(default_factory=dict)
     """Tensors of other groups, and inputs of the scope → bytes."""
 
@@ -97,7 +99,7 @@ class Groups:
         self.writer: dict[str, int] = {}
         """Tensors → the group that writes each, if anything asks for it."""
         for launch in scope.launches:
-            self._enter(Group(launch.index, [launch]))
+            self._enter(Group(launch.index, [launch], early=launch.index in scope.forward))
 
     def __iter__(self) -> Iterator[Group]:
         return iter([self.of[number] for number in sorted(self.of)])
@@ -137,7 +139,7 @@ class Groups:
     def joined(self, a: Group, b: Group) -> Group:
         """Both as one, which is not entered."""
         launches = {launch.index: launch for launch in (*a.launches, *b.launches)}
-        return Group(min(a.number, b.number), [launches[index] for index in sorted(launches)])
+        return Group(min(a.number, b.number), [launches[index] for index in sorted(launches)], early=a.early or b.early)
 
     def join(self, a: Group, b: Group) -> Group:
         """Make one group of two."""
@@ -160,10 +162,10 @@ class Groups:
         for user in done.users:
             launches = {launch.index: launch for launch in (*needed(group.launches, user.reads), *user.launches)}
             self._leave(user)
-            self._enter(Group(user.number, [launches[index] for index in sorted(launches)]))
+            self._enter(Group(user.number, [launches[index] for index in sorted(launches)], early=user.early))
         rest = needed(group.launches, others)
         if rest:
-            self._enter(Group(group.number, rest))
+            self._enter(Group(group.number, rest, early=group.early))
             kept = {name for launch in rest for name in launch.makes}
             self.writer |= dict.fromkeys(kept, group.number)
         return done
@@ -195,6 +197,27 @@ class Groups:
         """The groups that wait for what a group writes."""
         names = (name for name in group.made if self.writer[name] == group.number)
         return {user for name in names for user in self.waiting.get(name, ())} - {group.number}
+
+    def longer(self, a: Group, b: Group) -> int:
+        """About how many more bytes would live between forward and backward of a training step, were two groups one.
+
+        As one with what the loss waits for, a backward group would give its results before the loss; what it alone
+        reads of forward would be needed no longer.  What it waits for itself comes first, too."""
+        if a.early == b.early:
+            return 0
+        late = b if a.early else a
+        if any(not self.of[number].early for number in self.sources(late)):
+            return sum(map(self.scope.bytes, late.made)) + 1
+        more = (name for name in self.written(late) if self._late_readers(name) - {late.number})
+        less = (
+            name
+            for name in late.reads
+            if name in self.writer and self._late_readers(name) == {late.number} and name not in self.scope.needed
+        )
+        return sum(map(self.scope.bytes, more)) - sum(map(self.scope.bytes, less))
+
+    def _late_readers(self, name: str) -> set[int]:
+        return {number for number in self.readers(name) if not self.of[number].early}
 
     def reaches(self, a: Group, b: Group, *, direct: bool = True) -> bool:
         """Does `b` wait for `a`?  Not `direct`: by way of others."""

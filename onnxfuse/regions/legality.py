@@ -19,6 +19,7 @@ SIZES = "they write numbers of elements that are not proved equal"
 TOO_MANY = f"more than {LARGEST} ops are no kernel that anybody wants"
 PRODUCT = "a product is followed by what is elementwise and by one reduction of its rows alone"
 TWICE = "neither rows are reduced twice nor products computed"
+LONGER = "more would live from before the loss until gradients are computed"
 RECOMPUTED = "a transcendental would be computed again for each element it is broadcast to"
 
 
@@ -45,6 +46,8 @@ def _separate(groups: Groups, a: Group, b: Group) -> str:
         return PRODUCT
     if _ops(a) + _ops(b) > LARGEST:
         return TOO_MANY
+    if groups.longer(a, b) > 0:
+        return LONGER
     sizes = groups.together(a, b)
     matrix = a.matrix | b.matrix
     return SIZES if (not sizes <= matrix if matrix else len(sizes) > 1) else ""

@@ -17,6 +17,7 @@ from . import legality
 from .groups import Group, Groups
 from .products import gates, side_by_side
 from .scope import Scope
+from .updates import together
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Apart:
 
 
 def partition(scope: Scope) -> Groups:
-    """The groups of a scope's launches: first what is no product, then that with products, last these beside others."""
+    """The groups of a scope's launches: first what is no product, then that with products, last these beside others,
+    and what updates parameters."""
     groups = Groups(scope)
     gates(groups, packed=False)
     _downwards(groups)
@@ -41,6 +43,7 @@ def partition(scope: Scope) -> Groups:
     gates(groups, packed=True)  # what reads the parts has gone into what takes them apart
     _downwards(groups, products=True)
     side_by_side(groups)
+    together(groups)
     return groups
 
 

@@ -15,6 +15,7 @@ from onnxfuse.model.op_traits import COERCED, FREE, MATRIX_PRODUCTS, RANDOM, RES
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.terms.term import REAL
+from onnxfuse.training.step import Step
 
 from . import measure
 from .scope import Kind, Launch, Scope
@@ -25,6 +26,8 @@ def read(view: View, told: View, functions: Mapping[str, FunctionProto], product
     """The launches of a scope; `told` is that with `functions`, those of domain onnxfuse, written out."""
     scope = Scope(view, told, functions)
     graph = view.graph
+    step = Step.of(view) if Step.possible(graph.model) else None
+    scope.forward = step.forward if step is not None else frozenset()
     for index, node in enumerate(graph.nodes):
         role = _role(scope, index, node)
         if role == "view":

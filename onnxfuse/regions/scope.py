@@ -76,6 +76,8 @@ class Scope:
     refused: dict[int, str] = field(default_factory=dict)
     """Nodes → why no kernel takes them."""
 
+    forward: frozenset[int] = frozenset()
+    """Of a training step, the nodes that the loss waits for."""
     weighed: dict[str, int] = field(default_factory=dict)
     """Values → about their bytes."""
 

@@ -20,6 +20,7 @@ from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.kernels.gemm.region import planned
 from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
 from onnxfuse.kernels.pointwise.loops import traced
+from onnxfuse.kernels.pointwise.parts import apart
 from onnxfuse.kernels.rows.fused import ROWS
 from onnxfuse.kernels.rows.places import PlaceError
 from onnxfuse.kernels.rows.settled import settled
@@ -155,7 +156,9 @@ def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *
         if kind not in DTYPES:
             return f"{name} is {kind}, which no kernel takes"
     if len(written.nodes) > NODES:
-        return f"{len(written.nodes)} nodes are too many for one kernel"
+        most = max(len(nodes) for nodes, _ in apart(written.nodes, written.outputs))
+        if most > NODES:
+            return f"{most} nodes are too many for one kernel"
     kinds = [scope.kind(name) for name in written.inputs]
     text = content(written, 0, kinds).SerializeToString(deterministic=True)
     shapes = [scope.term(name).shape or () for name in written.inputs]
@@ -169,8 +172,8 @@ def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *
     else:
         return reasons[0]
     # Sizes that are equal by chance hide that rows do not lie where they are wanted.
-    apart = tuple(measure.tried(shape, measure.Different()) for shape in shapes)
-    reason, misplaced = _tried(text, tuple(kinds), apart, made, whole)
+    unlike = tuple(measure.tried(shape, measure.Different()) for shape in shapes)
+    reason, misplaced = _tried(text, tuple(kinds), unlike, made, whole)
     return reason if misplaced else ""
 
 

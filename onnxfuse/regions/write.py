@@ -22,7 +22,7 @@ from onnxfuse.rewriting import stack_traces
 from onnxfuse.rewriting.assemble import import_domains
 from onnxfuse.rewriting.inline import expand
 from onnxfuse.rewriting.module_paths import ModulePaths
-from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, inherit
+from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, inherit
 from onnxfuse.terms.term import Term
 
 from .generic import untyped
@@ -95,6 +95,16 @@ def regions(lifted: Lifted, asked: Asked) -> Regions:
         model.ir_version = max(model.ir_version, 8)
         toposort.sort(model)
     return Regions(model, sites, near)
+
+
+def standing(lifted: Lifted, nodes: Collection[str]) -> set[str]:
+    """Those of some nodes of the main graph, by name, that no region would take."""
+    plain = expand(lifted.model)
+    told = lifted if plain is lifted.model else lifted.again(plain)
+    known = {f.name: f for f in lifted.model.functions if f.domain == DOMAIN}
+    groups = partition(read(lifted.views[0], told.views[0], known))
+    taken = {launch.node.name for group in groups if len(group.launches) > 1 for launch in group.launches}
+    return set(nodes) - taken
 
 
 class _Scoped:
@@ -262,7 +272,7 @@ class _Scoped:
             stack_traces.place(trace),
             names,
             region.match.root,
-            tuple(terms.values()),
+            tuple(Dead.of(self.view, value, term) for value, term in terms.items()),
             tuple(term for value, term in terms.items() if value not in exists),
         )
 

@@ -3,11 +3,12 @@
 Each line is a JSON object by itself, one for each kind of fusion in a module, so that lines of two branches can stand
 together in any order (``*.fusions.jsonl merge=union`` in .gitattributes)::
 
-    {"onnxfuse-baseline": 2, "onnxfuse": "0.1.0", "level": 2}
+    {"onnxfuse-baseline": 2, "onnxfuse": "0.1.0", "level": 2, "target": "onnxfuse"}
     {"model": "bert.onnx", "scope": "/encoder/layer.0/output", "rule": "FusedMatMul", "inside": ["Gelu"], "count": 1}
 
 Fusions are known by the model's file name, the module and the rule, since exporters rename nodes but keep the modules
-that they came from.  A model without fusions has a line of its name alone.  What another level (-O) fuses is other.
+that they came from.  A model without fusions has a line of its name alone.  What is fused at another level (-O) or for
+another target is other.
 Version 1 was one object, ``{"models": {model: {rule: {scope: count}}}}``, in which what is inside a larger fusion
 counts like any other; it is read still.
 """
@@ -27,7 +28,26 @@ from onnxfuse.language.catalogue import RULES
 from onnxfuse.reporting.records import Report
 
 VERSION = 2
-_HEAD, _WRITER, _LEVEL = "onnxfuse-baseline", "onnxfuse", "level"
+_HEAD, _WRITER, _LEVEL, _TARGET = "onnxfuse-baseline", "onnxfuse", "level", "target"
+
+
+class Way(NamedTuple):
+    """How what is compared was fused."""
+
+    level: int
+    target: str = ""
+    """As the command line has it, "ort --provider cuda"; empty in files that do not say so."""
+
+    @staticmethod
+    def of(level: int, target: str, provider: str) -> Way:
+        return Way(level, target if provider == "cpu" else f"{target} --provider {provider}")
+
+    def __str__(self) -> str:
+        return f"-O{self.level} --target {self.target}" if self.target else f"-O{self.level}"
+
+    def agrees(self, other: Way) -> bool:
+        """Was the same asked for, as far as both say it?"""
+        return self.level == other.level and (not self.target or not other.target or self.target == other.target)
 
 
 class Kept(NamedTuple):
@@ -57,16 +77,15 @@ class Baseline:
     """The line of the file on which a model first stands."""
     writers: tuple[str, ...] = ()
     """Versions of onnxfuse that wrote it; several where files were merged, none where it does not say."""
+    ways: tuple[Way, ...] = ()
+    """How lines came about; those that do not say a level are older than a default that makes regions."""
 
-    levels: tuple[int, ...] = ()
-    """At which levels lines were written; those that do not say so are older than a default that makes regions."""
-
-    def refuse(self, path: Path, level: int) -> None:
-        """Raises UsageError where the file `path` was written at another level than what is compared with it."""
-        others = [f"-O{other}" for other in self.levels if other != level]
+    def refuse(self, path: Path, way: Way) -> None:
+        """Raises UsageError where the file `path` is of models that were fused in another way than those compared."""
+        others = [str(other) for other in self.ways if not other.agrees(way)]
         if others:
             raise UsageError(
-                f"{path} was written at {' and '.join(others)}, and this is -O{level}, which fuses otherwise: compare "
+                f"{path} was written at {' and '.join(others)}, and this is {way}, which fuses otherwise: compare "
                 f"with {others[0]}, or write it anew: --update-baseline and all of its models"
             )
 
@@ -108,10 +127,10 @@ def natural(text: str) -> tuple[object, ...]:
     return tuple((int(part), part) if index % 2 else part for index, part in enumerate(parts))
 
 
-def text(models: Mapping[str, Sites], version: str, level: int) -> str:
-    """The content of a baseline that this `version` of onnxfuse writes at a level: sorted, so that diffs show what
+def text(models: Mapping[str, Sites], version: str, way: Way) -> str:
+    """The content of a baseline of models fused so by this `version` of onnxfuse: sorted, so that diffs show what
     changed."""
-    lines: list[dict[str, Any]] = [{_HEAD: VERSION, _WRITER: version, _LEVEL: level}]
+    lines: list[dict[str, Any]] = [{_HEAD: VERSION, _WRITER: version, **way._asdict()}]
     for model, found in sorted(models.items()):
         if not found:
             lines.append({"model": model})
@@ -140,7 +159,7 @@ def read(path: Path) -> Baseline:
     first = _first(content)
     if first is not None and _WRITER not in first:
         models = _version_1(path, first)
-        return Baseline(models, dict.fromkeys(models, 1), levels=(RULES,))
+        return Baseline(models, dict.fromkeys(models, 1), ways=(Way(RULES),))
     return _by_lines(path, content)
 
 
@@ -169,7 +188,7 @@ def _by_lines(path: Path, content: str) -> Baseline:
     highest counts: whoever has it lower now did not have it then."""
     models: dict[str, Sites] = {}
     writers: dict[str, None] = {}
-    levels: dict[int, None] = {}
+    ways: dict[Way, None] = {}
     places: dict[str, int] = {}
     for number, data in _lines(path, content):
         if isinstance(name := data.get("model"), str):
@@ -179,7 +198,7 @@ def _by_lines(path: Path, content: str) -> Baseline:
                 if version != VERSION:
                     raise _other_version(path, version)
                 writers[writer] = None
-                levels[_level(path, data)] = None
+                ways[_way(path, data)] = None
             case {"model": str(model), "scope": str(scope), "rule": str(rule), "count": int(count)}:
                 inside = data.get("inside", [])
                 if not isinstance(inside, list) or not all(isinstance(name, str) for name in inside):
@@ -192,14 +211,14 @@ def _by_lines(path: Path, content: str) -> Baseline:
                 raise _no_baseline(path)
     if not writers:
         raise _no_baseline(path)
-    return Baseline(models, places, tuple(writers), tuple(sorted(levels)))
+    return Baseline(models, places, tuple(writers), tuple(sorted(ways)))
 
 
-def _level(path: Path, head: Mapping[str, Any]) -> int:
-    level = head.get(_LEVEL, RULES)
-    if not isinstance(level, int):
+def _way(path: Path, head: Mapping[str, Any]) -> Way:
+    level, target = head.get(_LEVEL, RULES), head.get(_TARGET, "")
+    if not isinstance(level, int) or not isinstance(target, str):
         raise _no_baseline(path)
-    return level
+    return Way(level, target)
 
 
 def _lines(path: Path, content: str) -> Iterator[tuple[int, dict[str, Any]]]:

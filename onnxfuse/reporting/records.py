@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from .conversion import Conversion
+from .held import Held
 
 SCHEMA_VERSION = 1
 
 Verdict = Literal["equal", "mismatch", "not validated"]
-Bound = Literal["bytes", "flops", "launches"]
+Bound = Literal["bytes", "flops", "instructions", "launches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,10 @@ class Launched:
     """Bytes of dynamic shared memory of a block."""
     occupancy: tuple[Occupancy, ...] = ()
     """For each architecture that kernels are compiled for."""
+    waves: int | None = None
+    """How often the card is filled with blocks, the last time perhaps not wholly; None as `resident` of Estimate is."""
+    instructions: int | None = None
+    """That its warps execute, all together; None where no source that is counted is like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,8 @@ class Estimate:
     measured: bool = False
     """Whether `seconds` was measured on this machine."""
     kernels: tuple[Launched, ...] = ()
+    host: float | None = None
+    """Seconds of the processor for the node, where no CUDA graph replays it; None where it has no kernel."""
 
 
 REGION = "Region"
@@ -291,6 +298,8 @@ class Report:
     nodes_after: int = 0
     before: Totals = field(default_factory=Totals)
     after: Totals = field(default_factory=Totals)
+    held: Held | None = None
+    """Of a training step, what lives between forward and backward."""
     remaining: list[Remaining] = field(default_factory=list)
     """What no fusion covers, what takes longest first."""
     nodes: Nodes | None = None

@@ -55,7 +55,7 @@ def _saved(site: FusedNode, known: Mapping[str, int] | None) -> tuple[int, int |
 
 def launches_saved(site: FusedNode) -> int:
     """How many launches a site saves: a node is one, or two, however many steps its term has."""
-    return max(sum(min(launches(term), 1) for term in site.dead) - launches_of(site.node), 0)
+    return max(sum(each.launched for each in site.dead) - launches_of(site.node), 0)
 
 
 def _told(site: FusedNode, saved: int, bytes_saved: int | None) -> Fusion:
@@ -161,7 +161,7 @@ def _makes_ready(rule: Rule, definitions: Mapping[str, Rule]) -> bool:
 
 def _covered(sites: Sequence[FusedNode]) -> set[int]:
     """The terms that fused nodes stand for."""
-    return {term.id for site in sites for term in (*site.dead, site.term)}
+    return {term.id for site in sites for term in (*(each.term for each in site.dead), site.term)}
 
 
 def _telling(failure: Failure, why: str | None, definitions: Mapping[str, Rule]) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from onnx import NodeProto
 
+from onnxfuse.lifting.launched import computes
 from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
@@ -34,6 +35,20 @@ class Written:
 
 
 @dataclass(frozen=True)
+class Dead:
+    """A node that is gone: what it computed, and whether a runtime launched something for it."""
+
+    term: Term
+    launched: bool
+
+    @staticmethod
+    def of(view: View, value: str, term: Term | None = None) -> Dead:
+        """The node of a value of this scope; `term` is what it computed, if that is another than the value's."""
+        node = view.graph.nodes[view.graph.producer[value]]
+        return Dead(view.terms_of[value] if term is None else term, computes(view, node))
+
+
+@dataclass(frozen=True)
 class FusedNode:
     """One fused node that was written: the matches behind it, the node, and the value of the scope it computes."""
 
@@ -49,10 +64,10 @@ class FusedNode:
     replaced: tuple[str, ...]
     """Names of the nodes that are gone for it."""
     term: Term
-    dead: tuple[Term, ...]
-    """What those nodes computed."""
+    dead: tuple[Dead, ...]
+    """Those nodes."""
     gone: tuple[Term, ...]
-    """Those of `dead` whose values no longer exist."""
+    """What those of `dead` computed whose values no longer exist."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +138,7 @@ def sites(
                 stack_traces.place(trace),
                 names,
                 fused.term,
-                tuple(view.terms_of[value] for value in values),
+                tuple(Dead.of(view, value) for value in values),
                 tuple(view.terms_of[value] for value in values if value not in made),
             )
         )
@@ -146,8 +161,8 @@ def merged(site: FusedNode, former: Mapping[str, FusedNode], original: Collectio
     taken = [former[name] for name in site.replaced if name in former]
     names = [n for name in site.replaced for n in (former[name].replaced if name in former else (name,))]
     own = zip(site.replaced, site.dead, strict=False)
-    dead = [term for name, term in own if name in original and name not in former]
-    kept = {id(term) for term in dead}
+    dead = [each for name, each in own if name in original and name not in former]
+    kept = {id(each.term) for each in dead}
     matches = dict.fromkeys(match for each in (*taken, site) for match in each.matches)
     told = [each for each in reversed(taken) if each.module]  # what an earlier pass wrote may not say it itself
     return replace(
@@ -156,7 +171,7 @@ def merged(site: FusedNode, former: Mapping[str, FusedNode], original: Collectio
         code=site.code or (told[0].code if told else ""),
         matches=tuple(matches),
         replaced=tuple(dict.fromkeys(name for name in names if name in original)),
-        dead=(*(term for each in taken for term in each.dead), *dead),
+        dead=(*(node for each in taken for node in each.dead), *dead),
         gone=(*(term for each in taken for term in each.gone), *(term for term in site.gone if id(term) in kept)),
     )
 

@@ -217,9 +217,11 @@ class _Realizer:
         if matches is None:  # an op of the original with several outputs, on new operands
             return op_node(self.plan, term.op, inputs, attrs, dtype, limit, name)
         rule = matches[-1].rule
-        catalogue = self.draft.functions.catalogue
-        as_it_is = term.op not in catalogue.definitions or rule.primitive
-        if as_it_is or (not catalogue.target.functions and is_standard(term.op, attrs, self.draft.opset)):
+        catalogue, opset = self.draft.functions.catalogue, self.draft.opset
+        target = catalogue.target
+        primitive = rule.primitive and target.has_kernel(term.op, dtype, opset)
+        as_it_is = term.op not in catalogue.definitions or primitive
+        if as_it_is or (not target.functions and is_standard(term.op, attrs, opset)):
             output = op_node(self.plan, term.op, inputs, attrs, dtype, limit, name)
             node = self.plan.nodes[-1]
             self._declare(node, output, term, dtype)
@@ -234,7 +236,7 @@ class _Realizer:
                 shapes = tuple(None if a.rank is None else (UNKNOWN,) * a.rank for a in term.args)
             given = tuple(bool(i) for i in inputs)
             use = Use(term.op, given, tuple(sorted(attrs.items())), outputs, kinds, shapes, booleans)
-            function = self.draft.functions.of(use, self.draft.opset)
+            function = self.draft.functions.of(use, opset)
             numbers = [number_of(parameter) for parameter in function.input]
             operands = [i for i in inputs if i]
             operands += [self.plan.constant(self.terms.number(n, kinds), kinds) for n in numbers if n is not None]

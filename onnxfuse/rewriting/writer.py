@@ -186,14 +186,16 @@ class Writer:
             standing = [name for term in made if (name := first.get(term.id, "")) and name not in node.output]
             stack += [name for name in standing if graph.producer.get(name) in graph.captures]
             terms = [a for term in made for a in term.args or (term,)]  # what an opaque node computes has no arguments
+            limit = len(graph.nodes) if any(term.op == "Output" for term in made) else index
             while terms:
                 term = terms.pop()
                 if term.id in looked:
                     continue
                 looked.add(term.id)
-                if term.id in first:
-                    stack.append(first[term.id])
-                    reads.append(first[term.id])
+                known = first.get(term.id)
+                if known is not None and graph.producer.get(known, -1) < limit:  # what follows may be made of this
+                    stack.append(known)
+                    reads.append(known)
                 else:
                     terms.extend(term.args)
                     if term.id in reshaped:  # may come too late

@@ -170,6 +170,13 @@ def _first(entry: Mapping[str, str], types: Collection[tuple[str, str]], convert
 
 
 @cache
+def computes(kind: str) -> bool:
+    """Does any onnxruntime compute in an element type on a CPU?  It does not in bfloat16: other providers run those
+    files, and what they have is not known."""
+    return first("Add", known()[-1].opset, frozenset({("T", kind)})) is not None
+
+
+@cache
 def is_known(domain: str) -> bool:
     """Does onnxruntime have ops of this domain?"""
     return any(op.rpartition(".")[0] == domain for op in _table()["kernels"])

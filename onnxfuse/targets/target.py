@@ -161,9 +161,10 @@ class Target:
         held, opset = self.held, 1 if "." in op else opset
         if runtimes.since(op, opset) is None:
             return True
-        if held is None:  # any runtime will do, but an op that none runs cannot be proved
-            return runtimes.first(op, opset) is not None and self._right(op, features, oldest)
         inputs, outputs = runtimes.parameters(op, opset)
+        if held is None:  # any runtime will do, but an op that none runs cannot be proved
+            asked = frozenset((name, kind) for name in outputs[:1] if name in inputs and runtimes.computes(kind))
+            return runtimes.first(op, opset, asked) is not None and self._right(op, features, oldest)
         # The type of the result, where it is an input's: a product of bytes may give numbers.
         of = next((name for name in outputs[:1] if name in inputs), inputs[0] if inputs else "")
         needed = runtimes.first(op, opset, frozenset({(of, kind)} if of else ()))

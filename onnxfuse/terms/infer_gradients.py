@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from onnxfuse.model.dims import exact
+
 from .infer_table import Inferred, rule
 from .term import Attributes, Term, Terms
 
@@ -19,3 +21,28 @@ def _linear(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> 
     if dy is None or x is None:
         return [(None, args[0].dtype)] * 2
     return [((*dy, *x) if attrs.get("transB", 1) else (*x, *dy), args[0].dtype), (dy, args[0].dtype)]
+
+
+@rule("BatchNormalizationGrad", "BatchNormInternal")
+def _batch(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """Of what was normalised, and of scale and shift, each [channels], as mean and inverse deviation are."""
+    scale = args[2] if len(args) == 5 else args[1]
+    return [(args[0].shape, args[0].dtype), *((scale.shape, args[0].dtype) for _ in range(2))]
+
+
+@rule("ConvWeightGrad")
+def _convolution(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """Of the weight, [out, in of a group, ...], and of the bias [out]."""
+    dy, x = (a.shape for a in args[:2])
+    if dy is None or x is None:
+        return [(None, args[0].dtype)] * 2
+    inner = exact(x[1], attrs.get("group", 1))
+    weight = None if inner is None else (dy[1], inner, *attrs["kernel_shape"])
+    return [(weight, args[0].dtype), ((dy[1],), args[0].dtype)]
+
+
+@rule("EmbeddingGrad")
+def _embedding(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """Of the embedding, [rows, width]."""
+    shape = args[0].shape
+    return [(None if shape is None else (attrs["num_embeddings"], shape[-1]), args[0].dtype)]

@@ -29,12 +29,48 @@ def _softmax(x: Array, axis: int = -1) -> Array:
     return np.asarray(e / e.sum(axis=axis, keepdims=True))
 
 
+def _part(x: Array, axis: int, start: int, stop: int) -> Array:
+    return np.take(x, range(*slice(start, stop).indices(x.shape[axis])), axis)
+
+
+def _padded(x: Array, pads: Sequence[int], value: None, axes: Sequence[int]) -> Array:
+    widths = [(0, 0)] * x.ndim
+    widths[axes[0]] = (pads[0], pads[1])
+    return np.pad(x, widths)
+
+
+def _scattered(x: Array, index: Any, updates: Array, reduction: str) -> Array:
+    made = x.copy()
+    np.add.at(made, tuple(np.moveaxis(index, -1, 0)), updates)
+    return made
+
+
+def _reshaped(x: Array, to: Any = None, shape: Any = None) -> Array:
+    dims = to if shape is None else shape
+    return np.reshape(x, [x.shape[i] if d == 0 else d for i, d in enumerate(dims)])
+
+
+def _put(x: Array, index: Any, updates: Array, axis: int, reduction: str) -> Array:
+    made, places = x.copy(), list(np.indices(index.shape))
+    places[axis] = index
+    np.add.at(made, tuple(places), updates)
+    return made
+
+
 MEANS: Mapping[str, Any] = {
     "Abs": np.abs,
     "Cast": lambda x, to: x,
+    "CastLike": lambda x, like: np.asarray(x, np.float64),
+    "Concat": lambda *parts, axis: np.concatenate(parts, axis),
+    "ConstantOfShape": np.zeros,
     "Cos": np.cos,
+    "Einsum": lambda *operands, equation: np.einsum(equation, *operands),
+    "Equal": np.equal,
     "Erf": np.vectorize(math.erf, otypes=[np.float64]),
     "Exp": np.exp,
+    "Expand": lambda x, shape: np.broadcast_to(x, shape),
+    "Gather": lambda x, index, axis=0: np.take(x, index, axis),
+    "GatherElements": lambda x, index, axis=0: np.take_along_axis(x, index, axis),
     "Greater": np.greater,
     "GreaterOrEqual": np.greater_equal,
     "Identity": lambda x: x,
@@ -42,11 +78,22 @@ MEANS: Mapping[str, Any] = {
     "LessOrEqual": np.less_equal,
     "Log": np.log,
     "LogSoftmax": lambda x, axis=-1: np.log(_softmax(x, axis)),
+    "MatMul": np.matmul,
     "Min": np.minimum,
+    "Pad": _padded,
     "Reciprocal": np.reciprocal,
     "ReduceMax": _reduced(np.max),
+    "ReduceMin": _reduced(np.min),
     "ReduceMean": _reduced(np.mean),
     "ReduceSum": _reduced(np.sum),
+    "Reshape": _reshaped,
+    "ScatterElements": _put,
+    "ScatterND": _scattered,
+    "Shape": lambda x: np.array(np.shape(x)),
+    "Slice": _part,
+    "Squeeze": lambda x, axes: np.squeeze(x, tuple(axes)),
+    "Transpose": lambda x, perm: np.transpose(x, perm),
+    "Unsqueeze": lambda x, axes: np.expand_dims(x, tuple(axes)),
     "Relu": lambda x: np.maximum(x, 0),
     "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "Sign": np.sign,
@@ -56,6 +103,8 @@ MEANS: Mapping[str, Any] = {
     "Sqrt": np.sqrt,
     "Tanh": np.tanh,
     "Where": np.where,
+    "dim": lambda x, axis: 0 if x is None else np.shape(x)[axis],
+    "min": min,
     "size": lambda x, axes: math.prod(np.shape(x)[a] for a in axes),
     "trailing": lambda axis: list(range(axis, 0)),
 }
@@ -87,8 +136,8 @@ def forward(text: str, env: Mapping[str, Any]) -> Array:
     return np.asarray(value(root, known), np.float64)
 
 
-def derived(text: str, wrt: str, env: Mapping[str, Any], seed: Array) -> list[Array]:
-    """Every spelling of the gradient of an expression."""
+def derived(text: str, wrt: str, env: Mapping[str, Any], seed: Array, *, spread: bool = True) -> list[Array]:
+    """Every spelling of the gradient of an expression, `spread` to the shape of the result or as it is."""
     numbers = frozenset(name for name, given in env.items() if not isinstance(given, np.ndarray))
     made = gradient(expression(text), wrt, expression("dY"), definition, {"dY", *env}, None, numbers)
     known = {**env, "dY": seed}
@@ -96,13 +145,14 @@ def derived(text: str, wrt: str, env: Mapping[str, Any], seed: Array) -> list[Ar
         target = equation.targets[0]
         assert isinstance(target, ast.Name)
         known[target.id] = value(equation.value, known)
-    return [np.broadcast_to(value(s, known), seed.shape) for s in made.spellings]
+    values = [np.asarray(value(s, known)) for s in made.spellings]
+    return [np.broadcast_to(v, seed.shape) for v in values] if spread else values
 
 
 def by_differences(text: str, wrt: str, env: Mapping[str, Any], seed: Array) -> Array:
     """The gradient of sum(seed * expression) by central differences."""
     x = env[wrt]
-    found = np.zeros_like(x)
+    found: Array = np.zeros_like(x)
     for place in np.ndindex(*x.shape):
         sides = []
         for step in (STEP, -STEP):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from onnxfuse.derivatives.reverse import gradient
 from onnxfuse.derivatives.tape import NoDerivativeError
 
-from .calculus import by_differences, definition, derived, expression, summed
+from .calculus import by_differences, definition, derived, expression, forward, summed
 
 ACTIVATIONS = [
     "Celu(X, alpha=1.5)",
@@ -49,7 +51,7 @@ shapes = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4))
 def compared(text: str, wrt: str, shape: tuple[int, ...], seed: int) -> None:
     rng = np.random.default_rng(seed)
     own = shape[-2:] if "axis=-2, epsilon" in text else shape[-1:]
-    env = {
+    env: dict[str, Any] = {
         "X": rng.standard_normal(shape) + 0.01,
         "Scale": rng.standard_normal(own),
         "B": rng.standard_normal(own if "Normalization" in text else shape),
@@ -80,6 +82,31 @@ def test_of_either_operand(text: str, wrt: str) -> None:
 @pytest.mark.parametrize("text", [r for r in ROWS if "LayerNorm" in r])
 def test_of_what_is_broadcast_it_is_summed_outside(text: str, wrt: str) -> None:
     compared(text, wrt, (2, 3, 4), 2)
+
+
+WHOLE = {
+    "instance normalization": "InstanceNormalization(X, Scale, B, epsilon=0.01)",
+    "group normalization": "GroupNormalization(X, Scale, B, epsilon=0.01, num_groups=2)",
+    "batch normalization": "BatchNormInternal(Y, Scale, B, epsilon=0.01)",
+    "a rotation": "RotaryEmbedding(Y, cos, sin)",
+    "attention": "Attention(Y, Y2, Y3, scale=0.5, q_num_heads=4, kv_num_heads=4)",
+    "a gate": "HardSwish(X, alpha=0.2)",
+}
+"""Ops in whose equations elements move."""
+
+
+@pytest.mark.parametrize("op", WHOLE)
+def test_of_equations_that_move_elements(op: str) -> None:
+    rng = np.random.default_rng(3)
+    env: dict[str, Any] = {name: rng.standard_normal((2, 4, 6)) for name in ("X", "dY")}
+    env |= {name: rng.standard_normal((2, 4, 3, 6)) for name in ("Y", "Y2", "Y3")}
+    env |= {name: rng.standard_normal(4) for name in ("Scale", "B")}
+    env |= {name: rng.standard_normal((2, 3, 3)) for name in ("cos", "sin")}
+    text = WHOLE[op]
+    for wrt in [name for name in ("X", "Y", "Y2", "Y3") if re.search(rf"\b{name}\b", text)]:
+        seed = rng.standard_normal(forward(text, env).shape)
+        for spelling in derived(text, wrt, env, seed, spread=False):
+            np.testing.assert_allclose(spelling, by_differences(text, wrt, env, seed), rtol=1e-4, atol=1e-7)
 
 
 def said(text: str, saved: dict[str, str] | None = None) -> list[str]:
@@ -117,7 +144,7 @@ def test_of_what_does_not_depend_on_it_the_gradient_is_0() -> None:
     assert said("3") == ["0"]
 
 
-@pytest.mark.parametrize("text", ["Floor(X)", "MatMul(X, B)", "A[0] + X", "X if Y > 1 else 2"])
+@pytest.mark.parametrize("text", ["Floor(X)", "Round(X)", "A[0] + X", "X if Y > 1 else 2", "Transpose(X, perm=p)"])
 def test_what_has_no_derivative_says_so(text: str) -> None:
     with pytest.raises(NoDerivativeError):
         said(text)

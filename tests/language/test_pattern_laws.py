@@ -42,6 +42,7 @@ FOR_TERMS_ALONE = {
     "Min(Where(x > 0, 1, 4), 2) = Where(x > 0, 1, 2)": "rules write a choice of numbers as it is found",
     "Greater(Where(x > 0, 1, 4), 2) = Not(x > 0)": "rules write a choice of numbers as it is found",
     "Where(x > 0, Where(y > 0, a, 7), 7) = Where(And(x > 0, y > 0), a, 7)": "rules write choices as they are found",
+    "Where(x > 0, y, y) = y": "rules write choices of two",
     "Or(Greater(a, b), Equal(a, b)) = GreaterOrEqual(a, b)": "rules write the comparison that it is",
     "Sqrt(x * x) = Abs(x)": "rules write Abs",
     "Sqrt(Max(x, 4)) = Max(Sqrt(x), 2) if x > 0": "no pattern says that a variable is above 0",

@@ -51,3 +51,19 @@ def test_attributes_bind_names_or_must_be_what_is_written(match: str, attrs: str
     )
     node = found.model.graph.node[0]
     assert (node.attribute[0].i if "Turned" in ops(found) else None) == bound
+
+
+def test_a_number_is_that_of_the_chain_which_others_use_but_for_rounding() -> None:
+    """bfloat16(1 / 5) * 5 is 1.001: what is solved for would be 0.5005, and the product that is shown another one."""
+    shown = rule(
+        "Shown(x, *, a, c)\nmatch:\n    s = Sin(x) * a\n    y = c * Tanh(s / c)\nwhere: reused(s)\n"
+        "emit: y, s = Shown(x, a=a, c=c)\n"
+    )
+    found = fused_by(
+        "g (bfloat16[4] x) => (bfloat16[4] y, bfloat16[4] s)"
+        "<bfloat16 half = {16128}, bfloat16 fifth = {15949}, bfloat16 five = {16544}>"
+        "{ i = Sin(x)\n s = Mul(i, half)\n t = Mul(s, fifth)\n u = Tanh(t)\n y = Mul(u, five) }",
+        shown,
+    )
+    assert ops(found) == ["Shown"]
+    assert {a.name: a.f for a in found.model.graph.node[0].attribute} == {"a": 0.5, "c": 5.0}

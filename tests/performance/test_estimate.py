@@ -20,6 +20,7 @@ from onnxfuse.errors import UsageError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.gemm import autotune
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.kernels.gemm.samples import ACTIVATIONS
 from onnxfuse.kernels.gemm.tiles import HALF
 from onnxfuse.kernels.inspect.launches import resident
 from onnxfuse.kernels.inspect.nvrtc import committed
@@ -63,14 +64,15 @@ def only(model: ModelProto, **options: Any) -> Estimate:
     return fusion.estimate
 
 
-def test_a_large_product_is_bound_by_arithmetic() -> None:
+def test_a_large_product_is_the_vendors_with_a_pass_where_that_is_faster() -> None:
+    """wgmma multiplies faster than mma.sync."""
     found = only(linear(8192, 1024, 2048))
     flops = 2 * 8192 * 1024 * 2048 + 2 * 8192 * 2048
     assert (found.source, found.bound, found.launches) == ("gemm", "flops", 1)
     assert found.flops == flops
     assert found.bytes == 2 * (8192 * 1024 + 1024 * 2048 + 2048 + 8192 * 2048)
     blocks = 64 * 16
-    assert found.seconds == pytest.approx(flops / 989e12 * (math.ceil(blocks / 132) * 132 / blocks) + 2.5e-6)
+    assert found.seconds == pytest.approx(flops / 989e12 * (math.ceil(blocks / 132) * 132 / blocks) + 2 * 2.5e-6)
 
 
 def test_float32_is_computed_without_tensor_cores() -> None:
@@ -129,9 +131,9 @@ def test_what_each_launch_takes_of_a_multiprocessor() -> None:
     assert launch.shared == HALF[0].shared(2, False)
     found = {on.architecture: on for on in launch.occupancy}
     assert found.keys() == {"sm_80", "sm_90", "sm_100"}
-    compiled = committed()["FusedMatMul float16 large"]
+    compiled = [committed()[f"FusedMatMul float16 large {activation}"] for activation in ACTIVATIONS]
     for name in ("sm_80", "sm_90"):
-        on, needs = found[name], compiled[name]["gemm"]
+        on, needs = found[name], max((one[name]["gemm"] for one in compiled), key=lambda one: one.registers)
         assert (on.registers, on.shared) == (needs.registers, needs.shared)
         assert on.resident == resident(name, 128, needs.registers, needs.shared + launch.shared)
 

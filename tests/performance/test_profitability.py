@@ -50,7 +50,7 @@ def _nothing_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def wide(tmp_path: Path) -> str:
     """A card on which one kernel of few blocks is slower than many of any number."""
     path = tmp_path / "wide.json"
-    path.write_text(json.dumps({"like": "h200", "multiprocessors": 200_000, "launch": 1e-7}))
+    path.write_text(json.dumps({"like": "h200", "multiprocessors": 200_000, "float32": 1e17, "launch": 1e-7}))
     return str(path)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from onnx import parser
 
+from onnxfuse.lifting.launched import launched
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.performance.gpus import CARDS
-from onnxfuse.performance.roofline import Demand, Times, demand, launched
+from onnxfuse.performance.roofline import Demand, Times, demand
 
 
 def asked(inputs: str, body: str, known: dict[str, int] | None = None) -> dict[str, Demand | None]:
@@ -39,23 +40,6 @@ def test_products_of_halves_are_for_tensor_cores() -> None:
     assert found.on(CARDS["h200"]).flops == pytest.approx(2 * 64**3 / 989e12)
 
 
-def test_views_constants_and_shape_arithmetic_are_not_launched() -> None:
-    body = """
-        s = Shape(a)  zero = Constant<value_ints = [0]>()  n = Gather(s, zero)  r = Reshape(a, n)
-        k = Constant<value_floats = [1.0, 2.0]>()  e = Exp(k)  t = Sum(k, e)
-        y = Relu(r)
-    """
-    assert asked("float[6] a", body).keys() == {"Relu"}
-
-
-def test_what_is_computed_between_two_reshapes_is_launched() -> None:
-    body = """
-        rows = Constant<value_ints = [-1, 4]>()  r = Reshape(a, rows)  g = Gemm(r, w)  h = Relu(g)
-        one = Constant<value_ints = [0, 1, 4]>()  o = Reshape(h, one)  y = Transpose<perm = [1, 0, 2]>(o)
-    """
-    assert asked("float[batch, 2, 4] a, float[4, 4] w", body).keys() == {"Gemm", "Relu"}, "the Transpose moves nothing"
-
-
 def test_symbols_have_the_sizes_given() -> None:
     found = asked("float[batch, 4] a", "y = Relu(a)", {"batch": 3})["Relu"]
     assert found == Demand(2 * 4 * 12, 12, matrix=False)
@@ -65,14 +49,6 @@ def test_symbols_have_the_sizes_given() -> None:
 def test_the_longer_of_moving_and_computing_counts_and_a_launch_besides() -> None:
     assert Times(3.0, 2.0, 1.0).seconds == 4.0
     assert (Times(1.0, 2.0, 0.5) + Times(1.0, 2.0, 0.5)).seconds == 5.0
-
-
-def test_what_computes_is_launched_though_a_view_moved_to_its_outside() -> None:
-    text = """<ir_version: 8, opset_import: ["": 20]>
-    g (float[2,4,8,3] x, float[4] s) => (float[2,24,4] y) <int64[3] shape = {2, 4, 24}> {
-        r = Reshape(x, shape) t = Transpose<perm = [0, 2, 1]>(r) n = Tanh(t) k = Identity(n) y = Mul(k, s) }"""
-    (view,) = Lifted.of(parser.parse_model(text)).views
-    assert [node.op_type for node in launched(view)] == ["Transpose", "Tanh", "Mul"]
 
 
 def test_what_a_region_asks_the_shape_of_is_not_read() -> None:

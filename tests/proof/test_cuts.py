@@ -229,3 +229,16 @@ def test_what_a_quantizer_has_left_is_fed_as_it_leaves_it() -> None:
     assert compare(original, once) == (1, {})
     wrong = parse(STEPS.replace("e = DequantizeLinear(r, s, z)", "e = DequantizeLinear(r, other, z)"))
     assert compare(original, wrong)[1]
+
+
+def test_of_a_node_with_several_results_a_cut_rests_on_what_its_own_is_computed_from() -> None:
+    """`b` and `c` are one node: what `b` is computed from comes from far away, and what `c` is from next to it."""
+    body = '<domain: "own", opset_import: ["": 18]> Both (p, q) => (r, s) { r = Exp(p) s = Tanh(q) }'
+    given = "g (float[4] x, float[4] z) => (float[4] b, float[4] c) { a = Neg(x) e = Sqrt(z) b = Exp(a) c = Tanh(e) }"
+    fused = given.replace("b = Exp(a) c = Tanh(e)", "b, c = own.Both(a, e)")
+    first, second = cuts.find(parse(given), parse(fused, body))
+    assert (first.output, first.original, first.computed, first.entangled) == ("b", (2,), ("e",), False)
+    assert (second.output, second.original, second.computed, second.entangled) == ("c", (3,), ("a",), False)
+    assert compare(parse(given), parse(fused, body)) == (2, {})
+    wrong = compare(parse(given), parse(fused, body.replace("Tanh(q)", "Sin(q)")))
+    assert list(wrong[1]) == ["c"]

@@ -76,3 +76,30 @@ def test_what_is_needed_for_a_result() -> None:
     launches = scope(TEXT).launches
     assert [launch.index for launch in needed(launches, ["y"])] == [0, 1, 2, 3]
     assert [launch.index for launch in needed(launches, ["b"])] == [0, 1]
+
+
+LATE = """g (float[6,8] x, float[6,8] w) => (float loss, float[6,8] dw)
+{ a = Mul(x, w) loss = ReduceSum<keepdims = 0>(a) b = MRIGHT d = OTHER dw = Mul(b, d) }"""
+"""A step: the loss waits for a; b and d are backward."""
+
+
+def longer(right: str, other: str) -> int:
+    """What lives longer if b is computed with a."""
+    groups = Groups(scope(LATE.replace("MRIGHT", right).replace("OTHER", other)))
+    early, late = (groups.of[groups.writer[name]] for name in ("a", "b"))
+    assert (early.early, late.early) == (True, False)
+    return groups.longer(early, late)
+
+
+def test_what_backward_gives_lives_longer_as_one_with_forward() -> None:
+    """b instead of nothing, instead of a, and beside a, which d reads as well."""
+    assert longer("Neg(x)", "Sin(x)") == 192
+    assert longer("Neg(a)", "Sin(x)") == 0
+    assert longer("Neg(a)", "Sin(a)") == 192
+
+
+def test_what_waits_for_backward_is_not_drawn_before_the_loss() -> None:
+    groups = Groups(scope(LATE.replace("MRIGHT", "Neg(x)").replace("OTHER", "Sin(b)")))
+    early, late, last = (groups.of[groups.writer[name]] for name in ("a", "b", "d"))
+    assert groups.longer(early, last) > 0
+    assert groups.longer(late, last) == 0

@@ -120,3 +120,13 @@ def test_a_user_that_reads_rows_as_well_does_not_reduce_them_again() -> None:
     groups = Groups(scope(text))
     whole = groups.join(groups.join(groups.of[0], groups.of[1]), groups.of[2])
     assert legality.kept(groups, whole, ["b"]) == legality.TWICE
+
+
+def test_backward_is_not_computed_before_the_loss_for_one_launch_less() -> None:
+    """The factor of a gradient, beside what reads the same: with it, it would live until the gradient is computed."""
+    text = """g (float[6,8] x, float[6,8] w) => (float loss, float[6,8] dw)
+    { a = Mul(x, w) s = Sin(a) loss = ReduceSum<keepdims = 0>(s) c = Cos(a) t = CumSum(c, one) dw = Mul(t, a) }"""
+    text = text.replace("\n", "\n<int64 one = {1}>\n", 1)
+    groups = Groups(scope(text))
+    early, late = (groups.of[groups.writer[name]] for name in ("s", "c"))
+    assert legality.apart(groups, early, late) == legality.LONGER

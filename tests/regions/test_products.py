@@ -7,8 +7,9 @@ import onnx
 import pytest
 
 import onnxfuse
+from onnxfuse.lifting.launched import launched
 from onnxfuse.lifting.lifted import Lifted
-from onnxfuse.performance.roofline import demand, launched
+from onnxfuse.performance.roofline import demand
 
 from .written import calls, fused, groups, model, ops, parts, regions, run
 

@@ -70,3 +70,10 @@ def test_outputs_must_exist_and_so_must_what_is_asked_for_its_shape_outside() ->
         a = Relu(x) b = Exp(a) s = Shape(b) m = MatMul(b, w) f = Reshape(m, s) one = Constant<value = int64[1] {-1}>()
         y = Reshape(f, one) }"""
     assert scope(text).needed >= {"m"}
+
+
+def test_of_a_training_step_the_nodes_that_the_loss_waits_for_are_known() -> None:
+    text = """g (float[6,8] x) => (float loss, float[6,8] dx)
+    { a = Mul(x, x) loss = ReduceSum<keepdims = 0>(a) dx = Add(x, x) }"""
+    assert scope(text).forward == {0, 1}
+    assert scope(text.replace("float loss", "float[6,8] a")).forward == frozenset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from onnxfuse.kernels.pointwise.expressions.trace import NODES
 from onnxfuse.language.catalogue import load
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.regions.reading import read
@@ -65,8 +66,13 @@ def test_what_the_generator_refuses_has_a_reason() -> None:
 
 
 def test_outputs_of_two_sizes_are_two_loops() -> None:
-    found = scope("g (float[2,6] x, float[6] z) => (float[2,6] y, float[6] w) { w = Exp(z) y = Add(x, z) }")
+    found = scope("g (float[2,6] x, float[6] z) => (float[2,6] y, float[6] w) { w = Exp(z) y = Add(x, w) }")
     assert refusal(found, [0, 1], ["w", "y"], whole=True) == "it is more than one loop"
+
+
+def test_outputs_of_two_sizes_that_have_nothing_in_common_are_parts_of_one_launch() -> None:
+    found = scope("g (float[2,6] x, float[6] z) => (float[2,6] y, float[6] w) { w = Exp(z) y = Add(x, z) }")
+    assert refusal(found, [0, 1], ["w", "y"], whole=True) == ""
 
 
 def test_inner_values_have_names_of_their_own() -> None:
@@ -119,3 +125,13 @@ def test_results_of_products_have_their_types_too() -> None:
         assert not refusal(found, [launch.index for launch in found.launches], ["a", "b"], whole=True)
     found = scope(text.format("p = MatMul(x, w) q = MatMul(x, v) r = Sigmoid(p) a = Mul(r, q) b = Abs(x)"))
     assert not refusal(found, [launch.index for launch in found.launches][:4], ["a"], whole=True)
+
+
+def test_so_many_nodes_are_too_many_for_one_loop_and_not_for_several() -> None:
+    chain = " ".join(f"a{k + 1} = Sin(a{k})" for k in range(NODES // 2 + 5)).replace("Sin(a0)", "Sin(x)")
+    other = chain.replace("a", "b").replace("(x)", "(z)")
+    last = NODES // 2 + 5
+    both = scope(f"g (float[4] x, float[7] z) => (float[4] a{last}, float[7] b{last}) {{ {chain} {other} }}")
+    assert refusal(both, range(2 * last), [f"a{last}", f"b{last}"], whole=True) == ""
+    one = scope(f"g (float[7] x, float[7] z) => (float[7] y) {{ {chain} {other} y = Add(a{last}, b{last}) }}")
+    assert refusal(one, range(2 * last + 1), ["y"], whole=True) == f"{2 * last + 1} nodes are too many for one kernel"

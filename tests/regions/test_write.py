@@ -9,7 +9,7 @@ import pytest
 
 from onnxfuse.language.catalogue import load
 from onnxfuse.lifting.lifted import Lifted
-from onnxfuse.regions.write import Asked, Regions, regions
+from onnxfuse.regions.write import Asked, Regions, regions, standing
 
 from .written import calls, model, run
 from .written import regions as of_model
@@ -128,3 +128,11 @@ def test_the_type_of_what_an_op_that_onnx_does_not_know_gives_is_declared() -> N
     (told,) = found.graph.value_info
     assert (told.name, told.type.tensor_type.elem_type) == ("a", onnx.TensorProto.FLOAT)
     assert not told.type.tensor_type.HasField("shape")
+
+
+def test_which_nodes_no_region_takes() -> None:
+    text = "g (float[n,8] x) => (float[n,8] y) <int64 i = {1}> { a = Neg(x) b = Exp(a) y = CumSum(b, i) }"
+    made = model(text)
+    for number, node in enumerate(made.graph.node):
+        node.name = f"n{number}"
+    assert standing(Lifted.of(made, None, load()), ["n0", "n1", "n2"]) == {"n2"}

@@ -11,7 +11,7 @@ import pytest
 
 from onnxfuse.errors import ModelError, UsageError
 from onnxfuse.reporting import baseline
-from onnxfuse.reporting.baseline import Kept, Sites
+from onnxfuse.reporting.baseline import Kept, Sites, Way
 from onnxfuse.reporting.records import Report
 from tests.fake_engine import fusion
 
@@ -27,8 +27,9 @@ BERT = baseline.sites(
         ],
     )
 )
+WAY = Way.of(2, "onnxfuse", "cpu")
 TEXT = """\
-{"onnxfuse-baseline": 2, "onnxfuse": "1.2", "level": 2}
+{"onnxfuse-baseline": 2, "onnxfuse": "1.2", "level": 2, "target": "onnxfuse"}
 {"model": "a.onnx"}
 {"model": "bert.onnx", "scope": "", "rule": "Gelu", "count": 1}
 {"model": "bert.onnx", "scope": "/enc/3", "rule": "FusedMatMul", "inside": ["Gelu"], "count": 1}
@@ -43,7 +44,7 @@ def read(folder: Path, text: str) -> baseline.Baseline:
 
 
 def test_it_is_sorted_and_has_a_line_for_each_kind() -> None:
-    assert baseline.text({"bert.onnx": BERT, "a.onnx": Counter()}, "1.2", 2) == TEXT
+    assert baseline.text({"bert.onnx": BERT, "a.onnx": Counter()}, "1.2", WAY) == TEXT
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert found.models == {"a.onnx": Counter(), "bert.onnx": BERT}
     assert found.lines == {"a.onnx": 2, "bert.onnx": 3}
     assert found.writers == ("1.2",)
-    assert found.levels == (2,)
+    assert found.ways == (WAY,)
     assert found.written_by("1.2") == ""
     assert found.written_by("2.0") == " (before by onnxfuse 1.2, now by 2.0)"
 
@@ -89,7 +90,7 @@ def test_changes_of_two_branches_in_two_models_are_merged(options: list[str], tm
     models = {f"{name}.onnx": BERT for name in "abcd"}
     more = BERT + Counter({Kept("/dec", "Gelu"): 1})
     ours, theirs = {**models, "a.onnx": more}, {**models, "d.onnx": Counter({Kept("", "Gelu"): 1})}
-    conflicts, text = merged(tmp_path, *(baseline.text(found, "1", 2) for found in (models, ours, theirs)), *options)
+    conflicts, text = merged(tmp_path, *(baseline.text(found, "1", WAY) for found in (models, ours, theirs)), *options)
     assert conflicts == 0
     assert read(tmp_path, text).models == {**ours, "d.onnx": theirs["d.onnx"]}
 
@@ -97,7 +98,9 @@ def test_changes_of_two_branches_in_two_models_are_merged(options: list[str], tm
 def test_where_branches_add_in_one_place_union_keeps_both(tmp_path: Path) -> None:
     gelu: Sites = Counter({Kept("/enc/7", "Gelu"): 1})
     ours, theirs = {"a.onnx": BERT + gelu, "b.onnx": gelu}, {"a.onnx": BERT, "c.onnx": gelu}
-    texts = [baseline.text(found, writer, 2) for found, writer in (({"a.onnx": BERT}, "1"), (ours, "2"), (theirs, "3"))]
+    texts = [
+        baseline.text(found, writer, WAY) for found, writer in (({"a.onnx": BERT}, "1"), (ours, "2"), (theirs, "3"))
+    ]
     assert merged(tmp_path, *texts)[0] > 0
     conflicts, text = merged(tmp_path, *texts, "--union")
     assert conflicts == 0
@@ -118,20 +121,30 @@ def test_version_1_is_read(tmp_path: Path) -> None:
     assert found.models["empty.onnx"] == Counter()
     assert found.writers == ()
     assert found.written_by("2") == ""
-    assert found.levels == (1,)
+    assert found.ways == (Way(1),)
 
 
 def test_what_another_level_fused_is_not_compared(tmp_path: Path) -> None:
-    read(tmp_path, TEXT).refuse(tmp_path / "b.jsonl", 2)
-    old = TEXT.replace(', "level": 2', "")
-    read(tmp_path, old).refuse(tmp_path / "b.jsonl", 1)
+    read(tmp_path, TEXT).refuse(tmp_path / "b.jsonl", WAY)
+    old = TEXT.replace(', "level": 2, "target": "onnxfuse"', "")
+    read(tmp_path, old).refuse(tmp_path / "b.jsonl", Way(1, "ort"))
     for text in (old, old + TEXT):  # the second as git merges two branches
         with pytest.raises(UsageError) as raised:
-            read(tmp_path, text).refuse(Path("b.jsonl"), 2)
+            read(tmp_path, text).refuse(Path("b.jsonl"), WAY)
         assert str(raised.value) == (
-            "b.jsonl was written at -O1, and this is -O2, which fuses otherwise: compare with -O1, or write it anew: "
-            "--update-baseline and all of its models"
+            "b.jsonl was written at -O1, and this is -O2 --target onnxfuse, which fuses otherwise: compare with -O1, "
+            "or write it anew: --update-baseline and all of its models"
         )
+
+
+def test_what_was_fused_for_another_target_is_not_compared(tmp_path: Path) -> None:
+    written = baseline.text({"bert.onnx": BERT}, "1", Way.of(1, "ort", "cuda"))
+    read(tmp_path, written).refuse(Path("b.jsonl"), Way.of(1, "ort", "cuda"))
+    with pytest.raises(UsageError) as raised:
+        read(tmp_path, written).refuse(Path("b.jsonl"), Way.of(1, "ort", "cpu"))
+    assert str(raised.value).startswith(
+        "b.jsonl was written at -O1 --target ort --provider cuda, and this is -O1 --target ort, which fuses otherwise"
+    )
 
 
 def test_a_region_is_known_by_its_module_and_what_it_took_in() -> None:

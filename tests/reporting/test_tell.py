@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue as language
+from onnxfuse.lifting.launched import launched
+from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.model.graph import family_of
-from onnxfuse.reporting.tell import fusion, worth_telling
+from onnxfuse.reporting.tell import fusion, fusions, worth_telling
 from tests.matching.test_match import model
 
 
@@ -92,3 +95,23 @@ def test_what_only_makes_ready_for_another_rule_is_no_near_miss() -> None:
     assert not fuse(model(text), language.load()).near_misses
     why = fuse(model(text), language.load(), why="Softmax").near_misses
     assert {miss.rule for miss in why} == {"Softmax"}
+
+
+def test_what_fusions_save_is_what_fewer_launches_are_left() -> None:
+    """A Neg and a Reciprocal are launches, which terms have in sums and quotients; a view of one is none."""
+    before = model("""g (float[2,4,16] x) => (float[2,64] y, float[2,4,16] z)
+    <int64[2] flat = {2, 64}, float[1] one = {1}> {
+        n = Neg (x)
+        e = Exp (n)
+        s = Add (e, one)
+        r = Reciprocal (s)
+        y = Reshape (r, flat)
+        w = Abs (x)
+        v = Add (w, one)
+        z = Reciprocal (v)
+    }""")
+    fused = fuse(before, replace(language.load(), level=2))
+    left = [len(list(launched(Lifted.of(each).views[0]))) for each in (before, fused.model)]
+    saved = [told.launches_saved for told in fusions(fused.sites)]
+    assert left[0] - left[1] == sum(saved)
+    assert min(saved) > 0

@@ -14,7 +14,7 @@ from onnxfuse.language import catalogue
 from onnxfuse.model.walk import nodes_of
 from onnxfuse.targets.target import Target
 from tests.spellings.mutants import feeds, run
-from tests.whole.test_fusion import HEAD, model, ops
+from tests.whole.test_fusion import HEAD, assert_same_numbers, model, ops
 
 CATALOGUE = catalogue.load()
 
@@ -287,3 +287,30 @@ def test_nodes_that_compute_the_same_are_one_though_no_other_is_touched() -> Non
         }"""
     )
     assert ops(fuse(before, CATALOGUE).model.graph) == ["Tanh", "Sin", "Erf", "Max"]
+
+
+def test_what_follows_a_value_is_not_what_that_is_made_of() -> None:
+    """The sum is written anew from what its views see; what comes of it later is no reason to forget what it needs."""
+    before = model(
+        """g (float[2, 20, 32] x, float[32, 32] v, float[32] b, float[4, 2, 20, 8] u)
+        => (float[2, 20, 32] y) <int64[4] heads = {2, 20, 4, 8}, int64[3] merged = {8, 20, 8},
+         int64[4] apart = {4, 2, 20, 8}, int64[3] whole = {2, 20, 32}> {
+            xv = MatMul (x, v)
+            sv = Add (xv, b)
+            rv = Relu (sv)
+            v4 = Reshape (rv, heads)
+            vt = Transpose <perm = [2, 0, 1, 3]> (v4)
+            v8 = Reshape (vt, merged)
+            uw = Softmax (u)
+            w8 = Reshape (uw, merged)
+            z = Add (v8, w8)
+            split = Reshape (z, apart)
+            back = Transpose <perm = [1, 2, 0, 3]> (split)
+            y = Reshape (back, whole)
+        }"""
+    )
+    fused = fuse(before, CATALOGUE)
+    assert_same_numbers(before, fused.model)
+    assert [node.input[0] for node in fused.model.graph.node if node.output[0] == "uw"] == ["u"]
+    made = [node.name for node in fused.model.graph.node if node.domain == "onnxfuse"]
+    assert made == [site.node.name for site in fused.sites] != []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
@@ -11,6 +12,7 @@ from onnx import TensorProto
 
 import onnxfuse
 from onnxfuse.errors import UsageError
+from onnxfuse.runtime.quiet import Session
 from onnxfuse.targets import runtimes
 from onnxfuse.targets.target import KINDS, NodeKind, Target
 
@@ -98,6 +100,37 @@ def test_ops_of_onnxruntime_itself() -> None:
     assert ORT.has_kernel("com.microsoft.BiasGelu", FLOAT, 17)
     assert not Target("ort", runtime=runtimes.of("1.25")).has_kernel("com.microsoft.FusedMatMul", DOUBLE, 17)
     assert ORT.has_kernel("com.acme.Mystery", FLOAT, 17), "nobody asked about it: the proof will tell"
+
+
+def test_an_op_is_written_in_an_element_type_that_some_version_runs_it_in() -> None:
+    for target in (OURS, STANDARD, ORT):
+        assert target.has_kernel("Softsign", FLOAT, 20)
+        assert not target.has_kernel("Softsign", DOUBLE, 20), "no onnxruntime has one"
+        assert target.has_kernel("Elu", DOUBLE, 20), "its function is expanded, since opset 18"
+        assert not target.has_kernel("Elu", DOUBLE, 13)
+        assert target.has_kernel("Sigmoid", DOUBLE, 13)
+    for target in (OURS, STANDARD):
+        assert target.has_kernel("Softsign", int(TensorProto.BFLOAT16), 20), (
+            "of a type that none computes in: who knows"
+        )
+
+
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+@pytest.mark.parametrize(
+    "body",
+    ["a = Abs(x)\n b = Add(a, one)\n y = Div(x, b)", "e = Exp(x)\n f = Add(e, one)\n y = Log(f)"],
+    ids=["Softsign", "Softplus"],
+)
+def test_what_is_written_in_float64_runs(target: Literal["onnxfuse", "onnx", "ort"], body: str) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 20]> g (double[3] x) => (double[3] y) <double one = {1}> {' + body + "}"
+    )
+    fused = onnxfuse.optimize(model, target=target, level=1, validate="off").model
+    assert isinstance(fused, onnx.ModelProto)
+    assert len(fused.graph.node) == (1 if target == "onnxfuse" else 3)
+    feed = {"x": np.array([-1.5, 0.5, 2])}
+    (own,), (expected,) = (Session(m, optimize=False).run(feed) for m in (fused, model))
+    np.testing.assert_allclose(own, expected, rtol=1e-12)
 
 
 def test_fused_ops_stand_where_functions_do_and_must_be_standard_elsewhere() -> None:

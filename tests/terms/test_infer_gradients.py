@@ -12,18 +12,24 @@ from onnxfuse.terms.infer import infer
 from onnxfuse.terms.term import Terms
 
 N = symbol("n")
-CASES: list[tuple[str, list[Any], dict[str, int], list[Any]]] = [
+CASES: list[tuple[str, list[Any], dict[str, Any], list[Any]]] = [
     ("LinearWeightGrad", [(2, N, 6), (2, N, 4)], {}, [(6, 4), (6,)]),
     ("LinearWeightGrad", [(2, N, 6), (2, N, 4)], {"transB": 0}, [(4, 6), (6,)]),
     ("LinearWeightGrad", [None, (2, 4)], {}, [None, None]),
     ("AttentionGrad", [(N, 4, 7, 5), (N, 4, 7, 8), (N, 2, 9, 8), (N, 2, 9, 5)], {},
      [(N, 4, 7, 8), (N, 2, 9, 8), (N, 2, 9, 5)]),
+    ("BatchNormalizationGrad", [(N, 4, 7, 5), (N, 4, 7, 5), (4,), (4,), (4,)], {}, [(N, 4, 7, 5), (4,), (4,)]),
+    ("BatchNormInternal", [(N, 4, 7, 5), (4,), (4,)], {}, [(N, 4, 7, 5), (4,), (4,)]),
+    ("ConvWeightGrad", [(N, 6, 7, 5), (N, 4, 9, 7)], {"group": 2, "kernel_shape": (3, 3)}, [(6, 2, 3, 3), (6,)]),
+    ("ConvWeightGrad", [None, (N, 4, 9, 7)], {"kernel_shape": (3, 3)}, [None, None]),
+    ("EmbeddingGrad", [(2, N, 8), (2, N)], {"num_embeddings": 60}, [(60, 8)]),
+    ("EmbeddingGrad", [None, (2, N)], {"num_embeddings": 60}, [None]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("op", "shapes", "attributes", "wanted"), CASES)
 def test_a_gradient_has_the_shape_of_its_tensor(
-    op: str, shapes: list[Any], attributes: dict[str, int], wanted: list[Any]
+    op: str, shapes: list[Any], attributes: dict[str, Any], wanted: list[Any]
 ) -> None:
     terms, kind = Terms(), int(TensorProto.FLOAT)
     inputs = [terms.raw("Input", [], (("name", str(i)),), shape=s, dtype=kind) for i, s in enumerate(shapes)]

@@ -122,7 +122,7 @@ def test_check_against_a_baseline(tmp_path: Path) -> None:
     from onnxfuse.reporting import baseline as remembered
 
     baseline = tmp_path / "baseline.jsonl"
-    baseline.write_text(remembered.text({GELU.name: remembered.sites(onnxfuse.report(GELU))}, "0.1", 2))
+    baseline.write_text(remembered.text({GELU.name: remembered.sites(onnxfuse.report(GELU))}, "0.1", remembered.Way(2)))
     assert onnxfuse.check(GELU, baseline=baseline) == []
     lost = onnxfuse.check(GELU, baseline=str(baseline), ignore=["SkipLayerNormalization"])
     assert {finding.rule for finding in lost} == {"SkipLayerNormalization"}

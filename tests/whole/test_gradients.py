@@ -245,6 +245,36 @@ def test_layers_have_no_views_around_their_gradients(case: str) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+CHAINS["attention of heads that are apart"] = (
+    HEAD
+    + """(float[2,3,8,4] dy, float[2,3,8,4] q, float[2,3,8,4] k, float[2,3,8,4] v)
+ => (float[2,3,8,4] y, float[2,3,8,4] dq, float[2,3,8,4] dk, float[2,3,8,4] dv)
+<float c = {0.5}, int64[1] last = {-1}>
+{
+ kt = Transpose<perm = [0, 1, 3, 2]>(k) qk = MatMul(q, kt) s = Mul(qk, c) p = Softmax(s) y = MatMul(p, v)
+ pt = Transpose<perm = [0, 1, 3, 2]>(p) dv = MatMul(pt, dy) vt = Transpose<perm = [0, 1, 3, 2]>(v)
+ dp = MatMul(dy, vt) w = Mul(dp, p) r = ReduceSum<keepdims = 1>(w, last) pr = Mul(p, r) dz = Sub(w, pr)
+ ds = Mul(dz, c) dq = MatMul(ds, k) dst = Transpose<perm = [0, 1, 3, 2]>(ds) dk = MatMul(dst, q)
+}""",
+    ["Attention", "AttentionGrad"],
+)
+
+HIDDEN = (
+    ATTENTION.replace("p = Softmax(s)", "h = Where(hide, low, s) p = Softmax(h)")
+    .replace("dz = Sub(w, pr)", "dw = Sub(w, pr) dz = Where(hide, nil, dw)")
+    .replace(
+        "int64[1] last", "float low = {-inf}, float nil = {0.0}, bool[8] hide = {0, 0, 0, 0, 0, 0, 1, 0}, int64[1] last"
+    )
+)
+CHAINS["hidden scores"] = (HIDDEN, ["Attention", "AttentionGrad"])
+CHAINS["attention behind a loss that was divided"] = (
+    ATTENTION.replace("(float[2,8,12] dy,", "(float[2,8,12] loss, float[12,12] weight,").replace(
+        "\n{\n", "\n{\n part = Mul(loss, c) dy = MatMul(part, weight)\n"
+    ),
+    ["Attention", "AttentionGrad", "MatMul", "Mul"],
+)
+
+
 WRONG_ATTENTION = {
     "a sign": ("dz = Sub(w, pr)", "dz = Add(w, pr)"),
     "other keys": ("dqh = MatMul(ds, k)", "dqh = MatMul(ds, v)"),

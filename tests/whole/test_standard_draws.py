@@ -95,7 +95,9 @@ def test_a_body_folds_back_and_computes_the_same(op: str, data: st.DataObject) -
         1104163,  # LayerNormalization over all axes, of which the first is 1
         1200307,  # LayerNormalization of one row, whose scale is [1, b]
         1301059,  # LayerNormalization of one number, whose scale is a constant and whose bias is none
-        1201717,  # Selu with an alpha of 0
+        1115173,  # Selu with an alpha of 0
+        1500027,  # PRelu of slope 1
+        1500049,  # Attention in bfloat16 whose products are an output, scaled by a rounded number, and squashed
         1105265,  # HardSigmoid of a line through 0
     ],
 )
@@ -106,17 +108,36 @@ def test_draws_that_did_not_fold(seed: int) -> None:
 @pytest.mark.parametrize(
     "seed",
     [
-        991249,  # keys shared by heads with masks of their own, in bfloat16
-        1104961,  # keys shared by heads, in a causal order, in bfloat16
+        5100001,  # keys of one head that are present keys as well: the same elements with an axis more
+        5100184,  # rows that a guard sets to 0, whose mask has an axis more
+        5100511,  # masked scores that are shown, of a mask of each head, whose heads lie side by side
     ],
 )
-def test_what_older_versions_of_onnxruntime_compute_wrong_and_no_newer_one_runs_is_said_so(seed: int) -> None:
+def test_draws_of_attention_that_did_not_fold(seed: int) -> None:
+    assert one(drawn_as(seed, ["Attention"])).outcome == FOLDED
+
+
+@pytest.mark.parametrize(
+    ("seed", "version"),
+    [
+        (991249, "1.28"),  # keys shared by heads with masks of their own, in bfloat16, and rows that a mask may hide
+        (1104961, "1.25"),  # keys shared by heads, in a causal order, in bfloat16
+    ],
+)
+def test_what_older_versions_of_onnxruntime_compute_wrong_and_no_newer_one_runs_is_said_so(
+    seed: int, version: str
+) -> None:
     verdict = one(drawn_as(seed, sorted(DRAWERS)))
     assert verdict.outcome == IMPOSSIBLE
     assert (
         verdict.reason
-        == "an onnxruntime below 1.25 loads it and computes it wrong, and no newer one runs it in bfloat16"
+        == f"an onnxruntime below {version} loads it and computes it wrong, and no newer one runs it in bfloat16"
     )
+
+
+def test_what_no_onnxruntime_runs_in_an_element_type_is_said_so() -> None:
+    verdict = one(drawn_as(1201717, sorted(DRAWERS)))
+    assert (verdict.outcome, verdict.reason) == (IMPOSSIBLE, "no onnxruntime runs Selu of this opset in double")
 
 
 def test_masked_scores_that_onnxruntime_shows_otherwise_are_said_so() -> None:

@@ -20,7 +20,7 @@ from .work import complain, one_thread, read_model, settled, sizes, warn_of_unre
 if TYPE_CHECKING:
     from onnxfuse.cli.settings import Settings
     from onnxfuse.fusing.build import Build
-    from onnxfuse.reporting.baseline import Baseline
+    from onnxfuse.reporting.baseline import Baseline, Way
     from onnxfuse.reporting.checked import Checked
     from onnxfuse.reporting.requirements import Expectation, Finding
     from onnxfuse.system.isolation import Tell
@@ -63,6 +63,7 @@ def check(
     one_thread()
     from onnxfuse.cli import paths
     from onnxfuse.reporting import requirements
+    from onnxfuse.reporting.baseline import Way
     from onnxfuse.reporting.checked import Check
     from onnxfuse.system import atomic_write
 
@@ -77,7 +78,8 @@ def check(
     for file in filter(None, (each.file for each in wanted)):
         atomic_write.refuse(file, [*sources, *filter(None, [kept.file])])
     judge = _Judge.of(options, expect, shapes, kept.before if kept.compares else None)
-    kept.refuse(judge.build.reached, sources)
+    way = Way.of(judge.build.reached, judge.build.target.name, judge.build.target.provider)
+    kept.refuse(way, sources)
     if not kept.file and not any(judge.expected(path) for path in sources) and not quiet:
         click.echo("onnxfuse: nothing is demanded: give --expect or --baseline", err=True)
     told = any(each.style == formats.TEXT for each in wanted)
@@ -87,7 +89,7 @@ def check(
     if told:
         _print(missing)
     formats.write(wanted, found, judge.build.rules)
-    kept.finish(checked, sources, judge.build.reached, quiet=quiet)
+    kept.finish(checked, sources, way, quiet=quiet)
     return max(code, int(any(True for _ in found.all())))
 
 
@@ -206,11 +208,11 @@ class _Kept:
     def compares(self) -> bool:
         return self.file is not None and not self.update
 
-    def refuse(self, level: int, sources: Sequence[Path]) -> None:
-        """Raises UsageError where what this `level` fuses would be compared with another's, or stand beside it."""
+    def refuse(self, way: Way, sources: Sequence[Path]) -> None:
+        """Raises UsageError where what is fused in this `way` would be compared with another's, or stand beside it."""
         stays = self.before.models.keys() - {path.name for path in sources}
         if self.file is not None and (self.compares or (stays and not self.prune)):
-            self.before.refuse(self.file, level)
+            self.before.refuse(self.file, way)
 
     def missing(self, sources: Sequence[Path]) -> list[Finding]:
         """Findings about models of the baseline that are not given."""
@@ -219,8 +221,8 @@ class _Kept:
         known = self.before.lines if self.compares else {}
         return requirements.not_given(self.file or Path(), known, [path.name for path in sources])
 
-    def finish(self, checked: Sequence[Checked], sources: Sequence[Path], level: int, *, quiet: bool) -> None:
-        """Write the baseline, of what this `level` fuses, or say what is new since it was written."""
+    def finish(self, checked: Sequence[Checked], sources: Sequence[Path], way: Way, *, quiet: bool) -> None:
+        """Write the baseline, of what is fused in this `way`, or say what is new since it was written."""
         from onnxfuse import __version__
         from onnxfuse.reporting import baseline, requirements
         from onnxfuse.system import atomic_write
@@ -232,7 +234,7 @@ class _Kept:
             given = {path.name for path in sources}
             kept = {name: found for name, found in self.before.models.items() if not self.prune or name in given}
             models = kept | {name: baseline.sites(report) for name, report in reports.items()}
-            text = baseline.text(models, __version__, level)
+            text = baseline.text(models, __version__, way)
             atomic_write.replace(self.file, [text.encode("utf-8", "surrogateescape")])
             if not quiet:
                 click.echo(f"onnxfuse: {self.file} is written; without --update-baseline it is compared with", err=True)

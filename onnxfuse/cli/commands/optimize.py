@@ -24,6 +24,7 @@ from .options import (
     loudness,
     models,
     precision,
+    recompute,
     selection,
     shape,
     timeout,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     "--opset", type=click.IntRange(min=7), metavar="N", help="Raise the model to this opset.  [default: what pays]"
 )
 @fold_limit
+@recompute
 @precision
 @click.option("--inputs", type=PATH, metavar="FILE.npz", help="Validate with these inputs.")
 @shape
@@ -118,6 +120,7 @@ def optimize(
       onnxfuse optimize bert.onnx --html bert.html      and a page that shows what was done
       onnxfuse optimize bert.onnx --precision fp16
       onnxfuse optimize bert.onnx --target ort --runtime onnxruntime==1.23
+      onnxfuse optimize step.onnx --recompute 2GB       keep no more for backward
       onnxfuse optimize bert.onnx --keep-products       for a quantizer to come
     """
     if no_validate:

@@ -42,10 +42,12 @@ def _parsed_shapes(_: click.Context, __: click.Parameter, values: Iterable[str])
     return shapes
 
 
-def _parsed_size(_: click.Context, __: click.Parameter, value: str) -> int:
+def _parsed_size(_: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMG]?)B?", value)
     if found is None:
-        raise click.BadParameter(f"{value!r}: write bytes, such as 500kB, 20MB or 0", param_hint="--fold-limit")
+        raise click.BadParameter(f"{value!r}: write bytes, such as 500kB, 20MB or 0", param_hint=option.opts[0])
     return int(float(found[1]) * 1000 ** " kMG".index(found[2] or " "))
 
 
@@ -195,6 +197,12 @@ fold_limit = click.option(
     metavar="SIZE",
     callback=_parsed_size,
     help="Store what is computed from constants alone, as long as the file grows by no more than this.",
+)
+recompute = click.option(
+    "--recompute",
+    metavar="SIZE",
+    callback=_parsed_size,
+    help="Of a training step: keep at most so many bytes for backward, and compute the rest again (docs/gradients.md).",
 )
 html = click.option(
     "--html", metavar="FILE.html", help="Write the report as a page, too; a folder gets NAME.html for each model."

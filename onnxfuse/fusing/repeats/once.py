@@ -33,7 +33,7 @@ def once(source: Source, banned: Banned, passes: Callable[[Lifted], tuple[Fused,
             if fused.unread:
                 raise DifferentError(f"the elements of {min(fused.unread)} are wanted, and are not there")
             check_contents(few, source.base_dir)
-            made, copies = whole(few, fused, source.naming, lifted.views[0].terms_of)
+            made, copies = whole(few, fused, source.naming, lifted.views[0])
         except DifferentError as error:
             uneven = few.runs if error.run is None else [error.run]
             without += uneven

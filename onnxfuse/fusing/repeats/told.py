@@ -10,13 +10,13 @@ from itertools import groupby, pairwise
 from onnx import ModelProto, NodeProto
 
 from onnxfuse.fusing.fused import SIMPLIFY, Fused
+from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.model.graph import RULE_KEY
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.rewriting.module_paths import ModulePaths
-from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, Vanished
+from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, Dead, FusedNode, Vanished
 from onnxfuse.rewriting.stack_traces import frames, place
-from onnxfuse.terms.term import Term
 
 from .alike import DifferentError, Template
 from .few import Few
@@ -36,10 +36,10 @@ class Telling:
         moves: Moves,
         templates: Sequence[Template],
         at: Mapping[str, int],
-        terms: Mapping[str, Term],
+        view: View,
     ) -> None:
-        """`at` says where each node was written, `terms` are what the values of few blocks compute."""
-        self.terms = terms
+        """`at` says where each node was written, `view` is that of few blocks."""
+        self.view = view
         self._made = {name for node in fused.model.graph.node for name in node.output}
         self.fused, self.few, self.moves, self.templates = fused, few, moves, templates
         self.nodes = few.codes.nodes
@@ -209,9 +209,9 @@ class Telling:
             if run is not None and self.nodes[node].output and self.nodes[node].output[0]:
                 block = (node - run.start) // run.period
                 values.append(self.few.codes.shifted((node, 0), run, HEAD - 1 - block))
-        terms = [self.terms[value] for value in values]
-        gone = [term for value, term in zip(values, terms, strict=True) if value not in self._made]
-        return replace(site, dead=(*site.dead, *terms), gone=(*site.gone, *gone))
+        dead = [Dead.of(self.view, value) for value in values]
+        gone = [each.term for value, each in zip(values, dead, strict=True) if value not in self._made]
+        return replace(site, dead=(*site.dead, *dead), gone=(*site.gone, *gone))
 
     def _mover(self, run: Run | None, at: int, blocks: int) -> Callable[[str], str]:
         """How values of a site are called: so many blocks on, or where it stands."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +13,8 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 from onnxfuse.fusing.fused import Fused
 from onnxfuse.fusing.naming import Naming, named
 from onnxfuse.lifting.constants import reader
+from onnxfuse.lifting.view import View
 from onnxfuse.model.protobuf import part
-from onnxfuse.terms.term import Term
 
 from .alike import DifferentError, Ref, Template, Written
 from .few import LISTS, Few
@@ -34,7 +34,7 @@ class Line:
     """How many blocks on."""
 
 
-def whole(few: Few, fused: Fused, naming: Naming, terms: Mapping[str, Term]) -> tuple[Fused, list[list[NodeProto]]]:
+def whole(few: Few, fused: Fused, naming: Naming, view: View) -> tuple[Fused, list[list[NodeProto]]]:
     """The whole model fused, as few blocks of it were; also what of it each node stands for that was written for those.
 
     Raises DifferentError."""
@@ -46,7 +46,7 @@ def whole(few: Few, fused: Fused, naming: Naming, terms: Mapping[str, Term]) -> 
     writing = _Writing(written, moves, templates)
     lines = list(writing.lines())
     at = {node.name: at for at, node in enumerate(written.nodes)}
-    telling = Telling(fused, few, moves, templates, at, terms)
+    telling = Telling(fused, few, moves, templates, at, view)
     telling.annotate((line.node, line.at, line.blocks) for line in lines)
     model = _assembled(written, fused.model, lines, moves, templates)
     made = list(model.graph.node)

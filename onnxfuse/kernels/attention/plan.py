@@ -31,6 +31,7 @@ from onnxfuse.kernels.device.replay import Arrays, Capture, Launches, Value, rec
 
 from .sizes import INPUTS, OUTPUTS, Layout, Mask, Sizes, filled
 from .source import (
+    SMALL,
     UNTURNED,
     Rotary,
     Tiles,
@@ -270,7 +271,9 @@ class Plan:
             rotary = rotary._replace(vector=vector_of(itemsize, [*sizes.q[3:], rotary.step], (q, *angles)))
         code = _source(setting, sizes, tile, dtype.name, mask, vectors, rotary)
         shared = shared_bytes(tile, head, head_v, itemsize)
-        self._places = self._multiprocessors * resident(tile, shared)
+        small = dtype.name != "float32" and max(head, head_v) <= SMALL and not setting.softcap
+        whole = vectors[0] * itemsize == ACCESS
+        self._places = self._multiprocessors * resident(tile, shared, small and whole)
         self._whole = Launch(code, "attention", (self._blocks,), (32 * tile.warps,), shared)
         rows = -(-self._pairs * sizes.rows // COMBINED)
         self._combine = Launch(combine_source(dtype.name, head_v), "attention_combine", (rows,), (32 * COMBINED,))

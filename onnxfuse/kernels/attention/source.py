@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.device.types import TYPES
 
 MOST_SPLITS = 64
-WARPS = 8
-"""Of a multiprocessor at a time at least, by their registers; see BLOCKS in attention.cu."""
+WARPS, WARPS_OF_SMALL = 8, 12
+"""Of a multiprocessor at a time at least, by their registers; see BLOCKS and SMALL in attention.cu."""
+MOST_WAVES = 4
+"""Of blocks that share rows: more would fill the card hardly better."""
+BEGINNING, COMBINING = 1, 3
+"""Tiles of keys that a block gets through in the time in which its first is on its way, and in that of another launch
+with its parts."""
+SMALL = 64
+"""The widest padded head of those."""
 SHARED, RESERVED = 164 * 1024, 1024
 """Bytes of shared memory of a multiprocessor of sm_80, of which later ones have more, and those that each block takes
 besides its own."""
@@ -66,17 +73,32 @@ def shared_bytes(tile: Tiles, head: int, head_v: int, itemsize: int) -> int:
     return itemsize * (tile.rows * max(stride, stride_v) + tile.keys * (stride + stride_v))
 
 
-def resident(tile: Tiles, shared: int) -> int:
-    """Blocks with so many bytes of shared memory that a multiprocessor runs at a time, if not more."""
-    return max(1, min(WARPS // tile.warps, SHARED // (shared + RESERVED)))
+def resident(tile: Tiles, shared: int, small: bool) -> int:
+    """Blocks with so many bytes of shared memory that a multiprocessor runs at a time, if not more; `small` if SMALL in
+    attention.cu is true."""
+    warps = WARPS_OF_SMALL if small else WARPS
+    return max(1, min(warps // tile.warps, SHARED // (shared + RESERVED)))
 
 
 def splits(blocks: int, total: int, tile: Tiles, places: int) -> int:
-    """Among how many blocks the keys of a row are divided: as many as run at a time on a card that has room for
-    `places` blocks, for those of a second turn would wait for all of the first; each has two tiles at least."""
-    if 2 * blocks > places:
-        return 1
-    return max(1, min(places // max(1, blocks), total // (2 * tile.keys), MOST_SPLITS))
+    """Among how many blocks the keys of a row are divided, on a card that has room for `places` blocks at a time: what
+    takes the fewest tiles one after another, where each wave of blocks takes as long as one; fewer parts where that
+    costs less than a sixteenth, for each takes memory.  A block has two tiles at least, and blocks that fill the card
+    twice are left as they are."""
+    return _splits(blocks, total // tile.keys, places)
+
+
+@lru_cache(maxsize=1024)
+def _splits(blocks: int, tiles: int, places: int) -> int:
+    """The same of so many tiles: a cache that grows asks once for each."""
+
+    def turns(count: int) -> int:
+        return -(-blocks * count // places) * (-(-tiles // count) + BEGINNING) + (COMBINING if count > 1 else 0)
+
+    most = min(tiles // 2, MOST_WAVES * places // max(blocks, 1), MOST_SPLITS) if blocks < 2 * places else 1
+    counts = range(1, max(1, most) + 1)
+    least = min(map(turns, counts))
+    return next(count for count in counts if 16 * turns(count) <= 17 * least)
 
 
 @cache

@@ -20,3 +20,8 @@ def vector_of(itemsize: int, numbers: Iterable[int], arrays: Iterable[Array | No
             while vector > 1 and address(array) % min(ACCESS, vector * array.dtype.itemsize):
                 vector //= 2
     return vector
+
+
+def aligned(arrays: Iterable[Array | None]) -> bool:
+    """Whether all arrays begin where the largest access may."""
+    return not any(address(array) % ACCESS for array in arrays if array is not None)

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.access import ACCESS
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.kernel import REAL
 from onnxfuse.kernels.device.products import result
 from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
 from onnxfuse.kernels.pointwise.expressions.elementwise import FORMULAS
-from onnxfuse.kernels.pointwise.expressions.index import Coordinates, Guard, flat, variable
+from onnxfuse.kernels.pointwise.expressions.index import LANE, Coordinates, Guard, flat, total, variable
 from onnxfuse.kernels.pointwise.expressions.moves import Call
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
-from onnxfuse.kernels.pointwise.expressions.values import Value, aligned
+from onnxfuse.kernels.pointwise.expressions.substitute import Substitution
+from onnxfuse.kernels.pointwise.expressions.values import Value
+from onnxfuse.kernels.pointwise.expressions.values import aligned as along
 from onnxfuse.kernels.pointwise.loops import bytes_read
 from onnxfuse.kernels.rows.places import Matrix, PlaceError, kinds_of, places, stored, traced, used_by
 from onnxfuse.model.op_traits import MATRIX_PRODUCTS
@@ -91,7 +94,7 @@ class Multiplied(Matrix):
         other, beta = call.operand(2), float(call.attributes.get("beta", 1.0))
 
         def at(c: Coordinates, guard: Guard) -> Scalar:
-            added = other.at(aligned(c, other.shape), guard)
+            added = other.at(along(c, other.shape), guard)
             if beta != 1:
                 added = self.scalars.call("Mul", FORMULAS["Mul"], [added, self.scalars.literal(beta, FLOAT)])
             return self.scalars.call("Add", FORMULAS["Add"], [made.at(c, guard), added])
@@ -111,6 +114,8 @@ class Traced:
     dtype: np.dtype[np.generic]
     rows: int
     columns: int
+    width: int
+    """Neighbouring elements that a thread is given at a time."""
     inputs: tuple[int, ...]
     """Numbers of the arrays that the pass reads beside the product."""
     outputs: tuple[int, ...]
@@ -123,8 +128,11 @@ class Traced:
     """Of each element."""
 
 
-def product(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> Traced:
+def product(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str], aligned: bool = False
+) -> Traced:
     """Nodes of which one is a product, as that and the pass over its elements; an output named "" is not wanted.
+    `aligned` says that all arrays begin at multiples of 16 bytes: then neighbours are read and written together.
 
     Raises KernelError where they are anything else."""
     scalars = Scalars()
@@ -141,7 +149,10 @@ def product(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], output
                 stores.append(stored(k, values[name], found.get(name), (size,)))
     used = used_by([one.element for one in stores])
     kinds = kinds_of(used, made.inputs)
-    text, carried = _written(kinds, stores, made.rows * made.columns)
+    width = neighbours(made, aligned)
+    lanes = in_lanes(made, width)
+    stores = [Stored(s.number, s.dtype, lanes.scalar(s.element), lanes.index(s.place)) for s in stores]
+    text, carried = _written(kinds, stores, made.rows * made.columns, width)
     return Traced(
         tuple(TensorType(values[name].dtype, values[name].shape) for name in outputs if name),
         made.a,
@@ -150,6 +161,7 @@ def product(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], output
         made.dtype,
         made.rows,
         made.columns,
+        width,
         tuple(kinds),
         tuple(one.number for one in stores),
         text,
@@ -159,19 +171,37 @@ def product(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], output
     )
 
 
-def _written(kinds: Mapping[int, str], stores: Sequence[Stored], count: int) -> tuple[str, Carried]:
+def neighbours(made: Multiplied, aligned: bool) -> int:
+    """How many neighbours of a product a thread has at a time: an access of them at most, and so many as divide its
+    columns; one where arrays are not aligned."""
+    return gcd(made.columns, ACCESS // made.dtype.itemsize) if aligned else 1
+
+
+def in_lanes(made: Multiplied, width: int) -> Substitution:
+    """An element as that of a lane of a vector, column = width·column + v, and what device code hands over as an array
+    of them."""
+    lane, depends = ("v", LANE) if width > 1 else ("0", 0)
+    column = total([(variable("column", made.columns // width), width), (variable("v", width, LANE), 1)])
+    return Substitution(
+        made.scalars,
+        {"column": column} if width > 1 else {},
+        lambda name: made.scalars.argument(f"{name}[{lane}]", FLOAT, depends),
+    )
+
+
+def _written(kinds: Mapping[int, str], stores: Sequence[Stored], count: int, width: int) -> tuple[str, Carried]:
     """The struct `Fused`, and what it carries."""
-    functions = Functions(kinds)
-    lines = functions.stores(stores)
-    if not functions.narrow or count >= MOST_NARROW:
-        functions = Functions(kinds, wide=True)
+    for wide in (False, True):
+        functions = Functions(kinds, wide, width)
         lines = functions.stores(stores)
+        if functions.narrow and count < MOST_NARROW:
+            break
     carried = functions.carried()
     text = [
         *carried.head,
         "struct Fused {",
         *(f"{member};" for member in carried.members),
-        "__device__ __forceinline__ void write(const float result, long long row_, int column_) const {",
+        f"__device__ __forceinline__ void write(const float (&result)[{width}], long long row_, int column_) const {{",
         "const Index row = static_cast<Index>(row_), column = static_cast<Index>(column_);",
         *lines,
         "}",

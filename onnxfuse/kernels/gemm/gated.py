@@ -37,7 +37,7 @@ from .tiles import FLOAT, HALF, Tile, divide
 
 def gate(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> Gate:
     """The gate that a body is, whose operands fit to each other.  Raises KernelError for what is none."""
-    found = gate_of(nodes, list(inputs), outputs[0])
+    found = gate_of(nodes, {name: kind.dtype for name, kind in inputs.items()}, outputs[0])
     a, b, c = (inputs[name] for name in (found.a, found.b, found.c))
     if b != c or len(b.shape) != 2:
         raise KernelError("its weights are not two matrices of one shape")

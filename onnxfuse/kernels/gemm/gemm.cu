@@ -25,6 +25,8 @@
 
 constexpr int GROUP = 8;  // rows of tiles that blocks walk together, down before across: they share what is in the cache
 
+constexpr int HALF_PIECE = 8;  // neighbours that a thread writes at a time where they have 16 bits: an access
+
 struct Part {
     int batch, row, column;  // row and column of y in elements
 };
@@ -39,12 +41,14 @@ __device__ __forceinline__ Part part_of(int block, int m, int n) {
 
 // Where results go.  `before` are the rows of y, or of what the residual repeats, that lie before this matrix.
 template <class Epilogue> struct Result {
+    static constexpr int PIECE = HALF_PIECE;
     TYPE* __restrict__ y;
     const TYPE* __restrict__ bias;
     const TYPE* __restrict__ residual;
     int rows, columns;
     float scale;
     unsigned before, period;  // rows of the residual
+    bool repeats;             // within this matrix
 
     template <int N> __device__ __forceinline__ void write(const float (&product)[N], int row, int column) const {
         static_assert(N % VECTOR_Y == 0, "whole vectors");
@@ -57,7 +61,8 @@ template <class Epilogue> struct Result {
             fill(other, 0.0f);
             if constexpr (BIAS) load_floats(added, bias + column + start);
             if constexpr (RESIDUAL) {
-                const long long same = (before + row) % period;
+                unsigned same = before + row;
+                if (repeats) same %= period;
                 load_floats(other, residual + same * columns + column + start);
             }
 #pragma unroll
@@ -69,19 +74,21 @@ template <class Epilogue> struct Result {
     }
 };
 
-// Where sums over a part of k go.
+// Where sums over a part of k go: in accesses of four floats, of which neighbouring lanes write neighbouring ones.
 struct Partial {
+    static constexpr int PIECE = 4;
     float* __restrict__ sums;
     int rows, columns;
 
     template <int N> __device__ __forceinline__ void write(const float (&product)[N], int row, int column) const {
+        constexpr int vector = VECTOR_Y < N ? VECTOR_Y : N;
         if (row >= rows) return;
 #pragma unroll
-        for (int start = 0; start < N; start += VECTOR_Y) {
+        for (int start = 0; start < N; start += vector) {
             if (column + start >= columns) return;
-            float value[VECTOR_Y];
+            float value[vector];
 #pragma unroll
-            for (int i = 0; i < VECTOR_Y; i++) value[i] = product[start + i];
+            for (int i = 0; i < vector; i++) value[i] = product[start + i];
             store_floats(sums + static_cast<long long>(row) * columns + column + start, value);
         }
     }
@@ -103,29 +110,45 @@ accumulate(Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, int m, int n, 
     const int steps = (k + TILE_K - 1) / TILE_K, share = (steps + gridDim.y - 1) / gridDim.y;
     const int first = blockIdx.y * share, last = min(first + share, steps);
 
-    const auto begin = [&](int step) {
-        TYPE* to = tiles + step % STAGES * STAGE;
-        fetch<TILE_M, TILE_K, STRIDE_A, VECTOR_A, THREADS, InOrder>(to, a, row, step * TILE_K, m, k);
-        to += TILE_M * STRIDE_A;
-        if constexpr (TRANSPOSED) {
-            fetch<TILE_N, TILE_K, STRIDE_B, VECTOR_B, THREADS, SlotB>(to, b, column, step * TILE_K, n, k);
-        } else {
-            fetch<TILE_K, TILE_N, STRIDE_B, VECTOR_B, THREADS, InOrder>(to, b, step * TILE_K, column, k, n);
+    using InsideA = Inside<TILE_M, TILE_K, STRIDE_A, VECTOR_A, THREADS, InOrder, TYPE>;
+    using InsideB = Inside<ROWS_B, COLUMNS_B, STRIDE_B, VECTOR_B, THREADS, SlotB, TYPE>;
+    const bool inside = InsideA::POSSIBLE && InsideB::POSSIBLE && row + TILE_M <= m && column + TILE_N <= n;
+    const int whole = inside ? k / TILE_K : 0;  // steps before this one
+    const int from = first * TILE_K;
+    InsideA inside_a(a, row, from, k, TILE_K);
+    InsideB inside_b(
+        b, TRANSPOSED ? column : from, TRANSPOSED ? from : column, TRANSPOSED ? k : n,
+        TRANSPOSED ? TILE_K : static_cast<long long>(TILE_K) * n
+    );
+    const auto begin = [&](int step, int stage) {
+        TYPE* const to = tiles + stage * STAGE;
+        if (InsideA::POSSIBLE && InsideB::POSSIBLE && step < whole) {
+            inside_a.fetch(to);
+            inside_b.fetch(to + TILE_M * STRIDE_A);
+            return;
         }
+        fetch<TILE_M, TILE_K, STRIDE_A, VECTOR_A, THREADS, InOrder>(to, a, row, step * TILE_K, m, k);
+        const int r = TRANSPOSED ? column : step * TILE_K, c = TRANSPOSED ? step * TILE_K : column;
+        fetch<ROWS_B, COLUMNS_B, STRIDE_B, VECTOR_B, THREADS, SlotB>(
+            to + TILE_M * STRIDE_A, b, r, c, TRANSPOSED ? n : k, TRANSPOSED ? k : n
+        );
     };
 #pragma unroll
     for (int ahead = 0; ahead < STAGES - 1; ahead++) {
-        if (first + ahead < last) begin(first + ahead);
+        if (first + ahead < last) begin(first + ahead, ahead);
         __pipeline_commit();
     }
     sums.clear();
+    int stage = 0, other = STAGES - 1;  // that is multiplied, and that is filled
     for (int step = first; step < last; step++) {
         __pipeline_wait_prior(STAGES - 2);
         __syncthreads();  // the tile is there for all, and all have left the one that is overwritten now
-        if (step + STAGES - 1 < last) begin(step + STAGES - 1);
+        if (step + STAGES - 1 < last) begin(step + STAGES - 1, other);
         __pipeline_commit();
-        const TYPE* tile = tiles + step % STAGES * STAGE;
+        const TYPE* tile = tiles + stage * STAGE;
         sums.add<STRIDE_A, STRIDE_B>(tile, tile + TILE_M * STRIDE_A);
+        other = stage;
+        stage = stage + 1 < STAGES ? stage + 1 : 0;
     }
 }
 

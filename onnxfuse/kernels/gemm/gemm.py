@@ -150,12 +150,9 @@ class FusedMatMul:
         period = 1 if residual is None else math.prod(residual.shape[:-1])
         if period > MOST:
             raise KernelError(f"{self.signature.op}: a residual of more than 2^30 rows")
-        vectors = Vectors(
-            vector_of(dtype.itemsize, [one.k], [a]),
-            vector_of(dtype.itemsize, [one.k if self.transposed else one.n], [b]),
-            vector_of(dtype.itemsize, [one.n], [y, bias, residual]),
-        )
-        after = epilogue(self.signature.op, self.attributes, bias is not None, residual is not None)
+        vectors = Vectors.of(one, a, b, vector_of(dtype.itemsize, [one.n], [y, bias, residual]))
+        half = dtype.itemsize == 2
+        after = epilogue(self.signature.op, self.attributes, bias is not None, residual is not None, half)
         y_as_one = Result(dtype, math.prod(y.shape[:-1]), one.n, period, after)
         access = min(vectors) * dtype.itemsize
         which = Class.of(one, len(found), dtype.name, access, self._vendors(bias, residual, y))

@@ -3,10 +3,14 @@
 
 constexpr int PAD_A = 4, PAD_B = TRANSPOSED ? 4 : 0;
 
+#if TRANSPOSED
 // Rows of a transposed b that a thread multiplies with are 4 neighbours of n, those that a warp reads at a time are not.
 struct SlotB {
     static __device__ __forceinline__ int of(int n) { return (n / 64 * 4 + n % 4) * 16 + n % 64 / 4; }
 };
+#else
+using SlotB = InOrder;
+#endif
 
 struct Sums {
     static constexpr int DOWN = TILE_M / 16, ACROSS = TILE_N / 16;

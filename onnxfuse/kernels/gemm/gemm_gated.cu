@@ -7,6 +7,7 @@
 
 // Where the results go.
 struct Whole {
+    static constexpr int PIECE = HALF_PIECE;
     TYPE* __restrict__ y;
     int rows, width;
 

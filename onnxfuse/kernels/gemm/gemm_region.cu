@@ -1,7 +1,9 @@
 // A product whose elements go through a region: what is done to each is a struct `Fused`, generated for each kernel,
-//   write(result, row, column)    computes and stores all that depends on that element of the product [rows, columns]
+//   write(results, row, place)    computes and stores all that depends on the NEIGHBOURS neighbours of the product
+//                                 [rows, columns] that begin at column place * NEIGHBOURS
 //
-// PASS  1 for the pass over a product that the vendor's library has computed, or over the sums of gemm.cu's parts
+// NEIGHBOURS  a power of two that divides the columns, at most an access
+// PASS   1 for the pass over a product that the vendor's library has computed, or over the sums of gemm.cu's parts
 #include "common.cuh"
 #include "pointwise.cuh"
 
@@ -12,32 +14,50 @@ using Summand = float;
 using Summand = TYPE;
 #endif
 
+// A thread has the same columns in every row that it walks over.
 template <class Fused> __device__ __forceinline__ void
 finish_elements(
     const Summand* __restrict__ parts, const Fused& fused, long long rows, int columns, int count, float scale
 ) {
-    const long long elements = rows * columns, step = static_cast<long long>(gridDim.x) * blockDim.x;
-    for (long long at = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; at < elements; at += step) {
-        float result = to_float(parts[at]);
-        for (int part = 1; part < count; part++) result += to_float(parts[part * elements + at]);
-        const long long row = at / columns;
-        fused.write(scale * result, row, static_cast<int>(at - row * columns));
+    const int place = blockIdx.x * blockDim.x + threadIdx.x;
+    if (place >= columns / NEIGHBOURS) return;
+    const int first = blockIdx.y * blockDim.y + threadIdx.y, step = gridDim.y * blockDim.y;
+    for (long long row = first; row < rows; row += step) {
+        const long long at = row * columns + place * NEIGHBOURS;
+        float result[NEIGHBOURS];
+        load_floats(result, parts + at);
+#pragma unroll 4
+        for (int part = 1; part < count; part++) {
+            float more[NEIGHBOURS];
+            load_floats(more, parts + part * rows * columns + at);
+#pragma unroll
+            for (int i = 0; i < NEIGHBOURS; i++) result[i] += more[i];
+        }
+#pragma unroll
+        for (int i = 0; i < NEIGHBOURS; i++) result[i] *= scale;
+        fused.write(result, row, place);
     }
 }
 #else
 #include "gemm.cu"
 
 template <class Fused> struct Elements {
+    static constexpr int PIECE = HALF_PIECE;
     const Fused& fused;
     int rows, columns;
     float scale;
     long long before;  // rows of the product, or of those it is one of, that lie before this matrix
 
     template <int N> __device__ __forceinline__ void write(const float (&product)[N], int row, int column) const {
+        static_assert(N % NEIGHBOURS == 0, "whole vectors");
         if (row >= rows) return;
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            if (column + i < columns) fused.write(scale * product[i], before + row, column + i);
+        for (int start = 0; start < N; start += NEIGHBOURS) {
+            if (column + start >= columns) return;
+            float result[NEIGHBOURS];
+#pragma unroll
+            for (int i = 0; i < NEIGHBOURS; i++) result[i] = scale * product[start + i];
+            fused.write(result, before + row, (column + start) / NEIGHBOURS);
         }
     }
 };

@@ -9,6 +9,7 @@
 
 // Where the results of one of the products go.
 struct Sibling {
+    static constexpr int PIECE = HALF_PIECE;
     TYPE* __restrict__ y;
     const TYPE* __restrict__ bias;
     int rows, columns;  // columns of b

@@ -62,7 +62,7 @@ struct Sums {
     // Which lane holds which element is the card's own affair: 16 rows at a time go through shared memory.
     template <class Result> __device__ __forceinline__ void
     write(const Result& result, int first_row, int first_column, float* memory) const {
-        constexpr int width = 8, across = WARP_N / width;
+        constexpr int width = Result::PIECE, across = WARP_N / width;
         float* own = memory + warp() * 16 * STRIDE;
         __syncthreads();  // no warp multiplies any more
 #pragma unroll

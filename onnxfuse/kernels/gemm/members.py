@@ -7,14 +7,16 @@ whatever rule or exporter wrote an activation, its nodes say what it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.device.kernel import REAL
 from onnxfuse.kernels.pointwise.device_function import device_function
 from onnxfuse.kernels.pointwise.expressions.moves import MOVES
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalars
@@ -25,6 +27,7 @@ from onnxfuse.model.graph import elements_read
 from .parts import Part, taken_apart
 from .source import PRODUCT, Epilogue
 
+DType: TypeAlias = np.dtype[np.generic]
 SHAPED = frozenset((*MOVES, "ConstantOfShape", "Shape", "Size"))
 """Ops whose results are a matter of shapes: of a single element they would be something else."""
 MOST = 16
@@ -56,8 +59,9 @@ class Member:
     """What is done to the product."""
 
 
-def members(nodes: Sequence[NodeProto], inputs: Sequence[str], outputs: Sequence[str]) -> list[Member]:
-    """The products of a body, one for each of its outputs, in their order; nodes are in topological order.
+def members(nodes: Sequence[NodeProto], inputs: Mapping[str, DType], outputs: Sequence[str]) -> list[Member]:
+    """The products of a body, one for each of its outputs, in their order; nodes are in topological order, and `inputs`
+    are the operands' element types.
 
     Raises KernelError, with the reason, if it is no family of products."""
     if len(outputs) > MOST:
@@ -108,7 +112,7 @@ def is_gate(outputs: Sequence[str]) -> bool:
     return len(outputs) == 1
 
 
-def gate_of(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> Gate:
+def gate_of(nodes: Sequence[NodeProto], inputs: Mapping[str, DType], output: str) -> Gate:
     """A body with two products, or two parts of one, and one output.  Raises KernelError, with the reason, if it is no
     gate."""
     nodes, parts = taken_apart(nodes)
@@ -125,7 +129,8 @@ def gate_of(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> G
     if turned != also:
         raise KernelError("one of its matrices is transposed and one is not")
     first, second = (product.output[0] for product in products)
-    function, given = _scalars("gate", after, {first: "first", second: "second"}, output)
+    types = {**inputs, first: inputs[a], second: inputs[a]}
+    function, given = _scalars("gate", after, {first: "first", second: "second"}, types, output)
     struct = f"""struct Gate {{
     static __device__ __forceinline__ float of(float first, float second) {{
         float result;
@@ -139,7 +144,7 @@ def gate_of(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str) -> G
     return Gate(a, b, c, first, second, turned, own, tuple(after), function + struct, flops, _rank(after))
 
 
-def _member(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str, parts: Mapping[str, Part]) -> Member:
+def _member(nodes: Sequence[NodeProto], inputs: Mapping[str, DType], output: str, parts: Mapping[str, Part]) -> Member:
     behind = _behind(nodes, output)
     products = [node for node in behind if node.op_type == PRODUCT]
     if len(products) != 1:
@@ -154,11 +159,11 @@ def _member(nodes: Sequence[NodeProto], inputs: Sequence[str], output: str, part
     early = [part is not None and node.output[0] in part.made for node in after if bias in elements_read(node)]
     if len(set(early)) > 1:
         raise KernelError(f"{bias} is read before columns are taken apart and behind it")
-    own = _epilogue(after, name, bias, output)
+    own = _epilogue(after, name, bias, {**inputs, name: inputs[a]}, output)
     return Member(name, a, b, bias, turned, own, output == name, part, any(early), _rank(after), tuple(after))
 
 
-def _operands(nodes: Sequence[NodeProto], inputs: Sequence[str], product: NodeProto) -> tuple[str, str, bool]:
+def _operands(nodes: Sequence[NodeProto], inputs: Collection[str], product: NodeProto) -> tuple[str, str, bool]:
     """Those of a product, and whether the second is the transpose of what is given."""
     a, b = product.input
     turned = next((node for node in nodes if b in node.output), None)
@@ -204,10 +209,10 @@ def _stored(node: NodeProto) -> str:
     return str(node.input[0])
 
 
-def _epilogue(nodes: Sequence[NodeProto], product: str, bias: str, output: str) -> Epilogue:
+def _epilogue(nodes: Sequence[NodeProto], product: str, bias: str, types: Mapping[str, DType], output: str) -> Epilogue:
     """What is done to a product, as a struct `Fused` of gemm.cu: the same text wherever the same is done."""
     given = {product: "product"} | ({bias: "bias"} if bias else {})
-    text, arguments = _scalars("epilogue", nodes, given, output)
+    text, arguments = _scalars("epilogue", nodes, given, types, output)
     struct = f"""struct Fused {{
     static __device__ __forceinline__ float of(float product, float bias, float) {{
         float result;
@@ -219,9 +224,11 @@ def _epilogue(nodes: Sequence[NodeProto], product: str, bias: str, output: str) 
     return Epilogue(text + struct, bool(bias), False, sum(node.op_type != "Constant" for node in nodes))
 
 
-def _scalars(name: str, nodes: Sequence[NodeProto], given: dict[str, str], output: str) -> tuple[str, str]:
+def _scalars(
+    name: str, nodes: Sequence[NodeProto], given: dict[str, str], types: Mapping[str, DType], output: str
+) -> tuple[str, str]:
     """Nodes as a device function of single elements, and the arguments of a call: those that are `given` under their
-    names there, and 0 for what is asked for its type alone."""
+    names there, and 0 for what is asked for its type alone; `types` are those of all of them."""
     if views := [node.op_type for node in nodes if node.op_type in SHAPED]:
         raise KernelError(f"{views[0]} behind a product is not of single elements")
     names, asked = {"": "", **given}, list[str]()
@@ -237,5 +244,7 @@ def _scalars(name: str, nodes: Sequence[NodeProto], given: dict[str, str], outpu
         copy.output.extend(names[other] for other in node.output)
         renamed.append(copy)
     taken = [*given.values(), *asked]
-    text = device_function(name, renamed, dict.fromkeys(taken, np.dtype(np.float32)), {names[output]: "result"})
+    of = {names[other]: dtype for other, dtype in types.items() if other in names and dtype.name in REAL}
+    inputs = {argument: of.get(argument, np.dtype(np.float32)) for argument in taken}
+    text = device_function(name, renamed, inputs, {names[output]: "result"})
     return text, ", ".join("0.0f" if argument in asked else argument for argument in taken)

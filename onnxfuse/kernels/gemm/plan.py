@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Grid, Launch, Product
+from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.device import Array, Grid, Launch, Product
 
 from .source import Epilogue, finish, gemm, partial
 from .tiles import Division, divide
@@ -41,6 +42,16 @@ class Vectors(NamedTuple):
     a: int
     b: int
     y: int
+
+    @classmethod
+    def of(cls, one: Product, a: Array, b: Array, y: int = 0) -> Vectors:
+        """Of the operands of a product, as they lie; `y` are those of its result, else of sums in float."""
+        itemsize = a.dtype.itemsize
+        return cls(
+            vector_of(itemsize, [one.k], [a]),
+            vector_of(itemsize, [one.k if one.transposed else one.n], [b]),
+            y or vector_of(SUM, [one.n], ()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +149,9 @@ def _steps(product: Product) -> tuple[np.generic, ...]:
 
 def finish_pass(result: Result, count: int, scale: float, vector: int, multiprocessors: int) -> Pass:
     """The pass over y, or over so many parts of it."""
-    pieces = result.columns // vector
-    across = min(THREADS, 1 << (pieces - 1).bit_length())
-    down, width = THREADS // across, -(-pieces // across)
-    height = min(-(-result.rows // down), max(1, multiprocessors * BLOCKS // width))
+    grid, block = spread(result.rows, result.columns // vector, multiprocessors)
     return Pass(
-        Launch(finish(result.dtype.name, count > 1, vector, result.after), "finish", (width, height), (across, down)),
+        Launch(finish(result.dtype.name, count > 1, vector, result.after), "finish", grid, block),
         ("sums" if count > 1 else "y", "bias", "residual", "y"),
         (
             np.int64(result.rows),
@@ -153,3 +161,11 @@ def finish_pass(result: Result, count: int, scale: float, vector: int, multiproc
             np.int32(result.period),
         ),
     )
+
+
+def spread(rows: int, pieces: int, multiprocessors: int) -> tuple[Grid, tuple[int, int]]:
+    """Blocks, and the threads of each, for a pass over so many pieces of each row: a thread has one place in all of its
+    rows."""
+    across = min(THREADS, 1 << (pieces - 1).bit_length())
+    down, width = THREADS // across, -(-pieces // across)
+    return (width, min(-(-rows // down), max(1, multiprocessors * BLOCKS // width))), (across, down)

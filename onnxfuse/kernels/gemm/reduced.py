@@ -16,7 +16,7 @@ import numpy as np
 from onnx import FunctionProto, NodeProto, helper
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.access import aligned
 from onnxfuse.kernels.device.device import (
     Array,
     Buffer,
@@ -35,6 +35,7 @@ from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
 from onnxfuse.kernels.pointwise.expressions.index import coordinates
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar, Scalars
+from onnxfuse.kernels.pointwise.expressions.substitute import Substitution
 from onnxfuse.kernels.pointwise.expressions.values import Value
 from onnxfuse.kernels.pointwise.loops import Loop, bytes_read, reached
 from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, rows
@@ -42,7 +43,7 @@ from onnxfuse.kernels.rows.places import PlaceError, kinds_of, places, stored, t
 from onnxfuse.kernels.rows.region import named
 
 from .autotune import VENDOR, Class
-from .epilogue import MOST_NARROW, Multiplied, Operand
+from .epilogue import MOST_NARROW, Multiplied, Operand, in_lanes, neighbours
 from .forms import Forms, Products, Run
 from .plan import MOST_BLOCKS, SUM, Vectors
 from .source import PRODUCT, defines
@@ -70,6 +71,8 @@ class Reduction:
     inputs: tuple[int, ...]
     """Numbers of the arrays that are read beside the product."""
     outputs: tuple[int, ...]
+    width: int
+    """Neighbouring elements that a thread has at a time."""
     text: str
     """The struct `Fused`."""
     carried: Carried
@@ -95,11 +98,11 @@ def is_reduced(nodes: Sequence[NodeProto]) -> bool:
 
 
 def reduced(
-    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str], aligned: bool = True
 ) -> tuple[tuple[TensorType, ...], Reduction | Sequence[Loop]]:
     """The types of the outputs of some nodes, of which one is a product and one reduces its rows, and how they are
-    computed: by loops over elements where the product has none; an output named "" is not wanted.  Raises KernelError
-    where they are anything else."""
+    computed: by loops over elements where the product has none; an output named "" is not wanted, and `aligned` says
+    that all arrays begin at multiples of 16 bytes.  Raises KernelError where they are anything else."""
     scalars = Scalars()
     product = Multiplied(scalars, argument=ARGUMENT, inputs=list(inputs.values()))
     row = Reduced(scalars)
@@ -112,7 +115,7 @@ def reduced(
     # The product is one more array, and may be asked for.
     taken = [helper.make_node("Identity", [ARGUMENT], node.output) for node in nodes if node.op_type == PRODUCT]
     rest = [*taken, *(node for node in nodes if node.op_type != PRODUCT)]
-    types, after = rows(rest, {**inputs, ARGUMENT: TensorType(whole.dtype, whole.shape)}, outputs)
+    types, after = rows(rest, {**inputs, ARGUMENT: TensorType(whole.dtype, whole.shape)}, outputs, aligned)
     if not isinstance(one := next(iter(after), None), RowLoop):
         return types, [loop for loop in after if isinstance(loop, Loop)]
     found = products(product.a.shape, product.b.shape, product.b.turned, product.scale)
@@ -121,7 +124,8 @@ def reduced(
     count, written = row.rows * row.columns, _written(nodes, values, outputs, product, row)
     used = used_by(written.elements)
     kinds = kinds_of(used, product.inputs)
-    text, carried, numbers = _text(kinds, written, count)
+    width = neighbours(product, aligned)
+    text, carried, numbers = _text(kinds, written.moved(in_lanes(product, width)), count, width)
     return types, Reduction(
         product.a,
         product.b,
@@ -133,6 +137,7 @@ def reduced(
         written.again,
         tuple(kinds),
         numbers,
+        width,
         text,
         carried,
         one,
@@ -157,6 +162,14 @@ class _Written:
     @property
     def again(self) -> bool:
         return _needs_product(self.each)
+
+    def moved(self, lanes: Substitution) -> _Written:
+        """In the lanes of vectors; what is of a row stays."""
+        kept, each = (
+            [Stored(s.number, s.dtype, lanes.scalar(s.element), lanes.index(s.place)) for s in stores]
+            for stores in (self.kept, self.each)
+        )
+        return _Written(lanes.scalar(self.read), kept, each, self.once)
 
 
 def _needs_product(stores: Sequence[Stored]) -> bool:
@@ -193,29 +206,30 @@ def _behind(nodes: Sequence[NodeProto]) -> set[str]:
     return found
 
 
-def _text(kinds: Mapping[int, str], written: _Written, count: int) -> tuple[str, Carried, tuple[int, ...]]:
+def _text(kinds: Mapping[int, str], written: _Written, count: int, width: int) -> tuple[str, Carried, tuple[int, ...]]:
     """The struct `Fused`, what it carries, and the numbers of the outputs in their order."""
     for wide in (False, True):
-        functions = Functions(kinds, wide)
-        read = functions.value(written.read, "made_")
-        kept, each, once = (functions.stores(stores) for stores in (written.kept, written.each, written.once))
+        functions = Functions(kinds, wide, width)
+        read = functions.value(written.read, "reduced[v]" if width > 1 else "reduced[0]")
+        kept, each = (functions.stores(stores) for stores in (written.kept, written.each))
+        once = functions.statements((), written.once, once=True)
         if functions.narrow and count < MOST_NARROW:
             break
     carried = functions.carried()
     row = "const Index row = static_cast<Index>(row_);"
     place, own = "long long row_, int column_", [row, "const Index column = static_cast<Index>(column_);"]
-    product = f"const float {ARGUMENT}"
+    member, product = "__device__ __forceinline__ void", f"const float (&{ARGUMENT})[{width}]"
     text = [
         *carried.head,
         "struct Fused {",
-        *(f"{member};" for member in carried.members),
-        f"__device__ __forceinline__ float read({product}, {place}) const {{",
-        *(*own, "float made_;", *read, "return made_;", "}"),
-        f"__device__ __forceinline__ void keep({product}, {place}) const {{",
+        *(f"{one};" for one in carried.members),
+        f"{member} read(float (&reduced)[{width}], {product}, {place}) const {{",
+        *(*own, *read, "}"),
+        f"{member} keep({product}, {place}) const {{",
         *(*own, *kept, "}"),
-        f"__device__ __forceinline__ void write(const float result, {product}, {place}) const {{",
+        f"{member} write(const float (&result)[{width}], {product}, {place}) const {{",
         *(*own, *each, "}"),
-        "__device__ __forceinline__ void finish(const float result, long long row_) const {",
+        f"{member} finish(const float result, long long row_) const {{",
         *(row, *once, "}"),
         "};",
         "",
@@ -228,7 +242,7 @@ def _text(kinds: Mapping[int, str], written: _Written, count: int) -> tuple[str,
 def source(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], own: Reduction) -> Source:
     """Entry `product_rows`: a, b; float* sums [gridDim.y, m, n]; unsigned* counters, of the tiles down; what is read
     and written besides, and its numbers; int m, n, k; float scale, epsilon."""
-    how = {"REDUCE": own.reduce, "CENTER": own.center, "AGAIN": int(own.again)}
+    how = {"REDUCE": own.reduce, "CENTER": own.center, "AGAIN": int(own.again), "NEIGHBOURS": own.width}
     file = Source.file("gemm_rows.cu", **how, **defines(dtype, tile, transposed, vectors, False, False))
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) {ENTRY}(
     const TYPE* __restrict__ a, const TYPE* __restrict__ b, float* sums, unsigned* counters,
@@ -308,7 +322,7 @@ class ReducedProduct:
     def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
         types = tuple(None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs)
         wanted = tuple(y is not None for y in outputs)
-        own = self._of(types, wanted)[1]
+        own = self._of(types, wanted, aligned((*inputs, *outputs)))[1]
         if not isinstance(own, Reduction):
             return Forms.alone(record(partial(_run_all, own), device, inputs, outputs)) if own else None
         plan = _planned(device.multiprocessors, own, *own.operands(inputs))
@@ -319,15 +333,15 @@ class ReducedProduct:
         return Forms(plan.which, record(plan.tiled, device, inputs, outputs), others)
 
     def _of(
-        self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...]
+        self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], whole: bool = True
     ) -> tuple[tuple[TensorType, ...], Reduction | Sequence[Loop]]:
-        key = (inputs, wanted)
+        key = (inputs, wanted, whole)
         if key not in self._known:
             types = named(self.signature, inputs)
             if len(self._known) >= KNOWN:
                 self._known.clear()
             names = [name if asked else "" for name, asked in zip(self.body.output, wanted, strict=True)]
-            self._known[key] = reduced(list(self.body.node), types, names)
+            self._known[key] = reduced(list(self.body.node), types, names, whole)
         return self._known[key]
 
 
@@ -335,11 +349,7 @@ def _planned(multiprocessors: int, own: Reduction, a: Array, b: Array) -> _Plan:
     one, itemsize = own.product, own.dtype.itemsize
     division = divide(itemsize, one.m, one.n, one.k, 1, multiprocessors)
     tile = division.tile
-    vectors = Vectors(
-        vector_of(itemsize, [one.k], [a]),
-        vector_of(itemsize, [one.k if one.transposed else one.n], [b]),
-        vector_of(SUM, [one.n], ()),
-    )
+    vectors = Vectors.of(one, a, b)
     blocks = tile.count(one.m, one.n)
     if blocks > MOST_BLOCKS:
         raise KernelError(f"a product of {blocks} tiles is more than one launch has blocks")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import FunctionProto, NodeProto
 
-from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.access import ACCESS
 from onnxfuse.kernels.device.device import (
     Array,
     Buffer,
@@ -41,20 +41,24 @@ from .epilogue import Traced, product
 from .forms import Forms, Products, Run
 from .gated import Gated, gate, gated_types
 from .members import is_family, is_gate
-from .plan import BLOCKS, SUM, THREADS, Vectors, partial_sums
+from .plan import SUM, THREADS, Vectors, partial_sums, spread
 from .reduced import ReducedProduct, is_reduced, reduced
 from .siblings import Siblings, family, family_types
 from .source import defines
 from .tiles import Tile, divide
 
 ENTRY, AFTER = "product", "after_product"
+RESIDENT = 4
+"""Blocks of the pass that a multiprocessor must have registers for: asked for none, compilers give few, and spill."""
 
 
 @lru_cache(maxsize=1024)
 def tiled(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], traced: Traced) -> Source:
     """Entry `product`: a, b; what the region reads, writes and its numbers; int m, n, k; float scale; long long
     stride_a, stride_b, offset_a, offset_b, first."""
-    file = Source.file("gemm_region.cu", PASS=0, **defines(dtype, tile, transposed, vectors, False, False))
+    file = Source.file(
+        "gemm_region.cu", PASS=0, NEIGHBOURS=traced.width, **defines(dtype, tile, transposed, vectors, False, False)
+    )
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) {ENTRY}(
     const TYPE* __restrict__ a, const TYPE* __restrict__ b, {", ".join((*traced.carried.parameters, ""))}
     int m, int n, int k, float scale, long long stride_a, long long stride_b, long long offset_a, long long offset_b,
@@ -75,8 +79,8 @@ def tiled(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int
 def after(dtype: str, parts: bool, traced: Traced) -> Source:
     """Entry `after_product`: parts; what the region reads, writes and its numbers; long long rows; int columns,
     count; float scale, of the sums."""
-    file = Source.file("gemm_region.cu", PASS=1, TYPE=TYPES[dtype], PARTS=int(parts))
-    entry = f"""extern "C" __global__ void __launch_bounds__({THREADS}) {AFTER}(
+    file = Source.file("gemm_region.cu", PASS=1, NEIGHBOURS=traced.width, TYPE=TYPES[dtype], PARTS=int(parts))
+    entry = f"""extern "C" __global__ void __launch_bounds__({THREADS}, {RESIDENT}) {AFTER}(
     const Summand* __restrict__ parts, {", ".join((*traced.carried.parameters, ""))}
     long long rows, int columns, int count, float scale
 ) {{
@@ -138,8 +142,8 @@ class _Plan:
     def after(self, device: Device, parts: Array, count: int, scale: float, others: Sequence[Any]) -> None:
         """What is done to the elements of a product, or of parts of it."""
         traced = self.traced
-        blocks = min(-(-traced.rows * traced.columns // THREADS), self.multiprocessors * BLOCKS)
-        launch = Launch(after(traced.dtype.name, count > 1, traced), AFTER, (blocks,), (THREADS,))
+        grid, block = spread(traced.rows, traced.columns // traced.width, self.multiprocessors)
+        launch = Launch(after(traced.dtype.name, count > 1, traced), AFTER, grid, block)
         sizes = (np.int64(traced.rows), np.int32(traced.columns), np.int32(count), np.float32(scale))
         device.launch(launch, [parts, *others, *sizes])
 
@@ -172,7 +176,8 @@ class ProductRegion:
 
     def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
         types = tuple(None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs)
-        traced = self._of(types, tuple(y is not None for y in outputs))
+        aligned = not any(address(x) % ACCESS for x in (*inputs, *outputs) if x is not None)
+        traced = self._of(types, tuple(y is not None for y in outputs), aligned)
         if not traced.rows * traced.columns:
             return None
         plan = _planned(device.multiprocessors, traced, *_operands(traced, inputs))
@@ -182,14 +187,14 @@ class ProductRegion:
 
         return Forms(plan.which, record(plan.tiled, device, inputs, outputs), others)
 
-    def _of(self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...]) -> Traced:
-        key = (inputs, wanted)
+    def _of(self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], aligned: bool = True) -> Traced:
+        key = (inputs, wanted, aligned)
         if key not in self._traced:
             types = named(self.signature, inputs)
             if len(self._traced) >= KNOWN:
                 self._traced.clear()
             names = [name if asked else "" for name, asked in zip(self.body.output, wanted, strict=True)]
-            self._traced[key] = product(list(self.body.node), types, names)
+            self._traced[key] = product(list(self.body.node), types, names, aligned)
         return self._traced[key]
 
 
@@ -203,11 +208,7 @@ def _operands(traced: Traced, inputs: Arrays) -> tuple[Array, Array]:
 def _planned(multiprocessors: int, traced: Traced, a: Array, b: Array) -> _Plan:
     found = products(traced.a.shape, traced.b.shape, traced.b.turned, traced.scale)
     one, itemsize = found[0], traced.dtype.itemsize
-    vectors = Vectors(
-        vector_of(itemsize, [one.k], [a]),
-        vector_of(itemsize, [one.k if one.transposed else one.n], [b]),
-        vector_of(SUM, [one.n], ()),
-    )
+    vectors = Vectors.of(one, a, b)
     access = min(vectors.a, vectors.b) * itemsize
     which = Class.of(one, len(found), traced.dtype.name, access, "region")
     return _Plan(traced, found, which, vectors, multiprocessors)

@@ -27,6 +27,8 @@ GATE = """struct Gate {
 """
 """SwiGLU's."""
 ACTIVATION = (("activation", "Gelu"),)
+ACTIVATIONS = ("Relu", "Swish", "Tanh", "FastGelu", "Gelu")
+"""Behind a bias, for what each takes."""
 WHERE = ("large", "medium", "few rows")
 
 
@@ -37,13 +39,14 @@ def samples() -> Iterable[tuple[str, Source]]:
     are queries, keys without a bias and values, and a gate with its activation; two of which one result is made have
     two sums a thread, and not the largest tile."""
     op = FusedMatMul.signature.op
-    after = epilogue(op, ACTIVATION, True, True)
-    biased, bare, gate = (
-        epilogue(op, attributes, bias, False)
-        for attributes, bias in (((), True), ((), False), ((("activation", "Swish"),), True))
-    )
-    family = (biased, bare, biased, gate)
     for dtype, tiles, vector in (("float32", FLOAT, 4), ("float16", HALF, 8)):
+        half = dtype == "float16"
+        after = epilogue(op, ACTIVATION, True, True, half)
+        biased, bare, gate = (
+            epilogue(op, attributes, bias, False, half)
+            for attributes, bias in (((), True), ((), False), ((("activation", "Swish"),), True))
+        )
+        family = (biased, bare, biased, gate)
         yield from _regions(dtype, tiles, vector)
         yield from _rows(dtype, tiles, vector)
         vectors = Vectors(vector, vector, vector)
@@ -59,6 +62,11 @@ def samples() -> Iterable[tuple[str, Source]]:
         yield f"{op} {dtype} large even", gemm(dtype, tiles[0], True, Vectors(2, 2, 2), after)
         yield f"{op} {dtype} after the vendor's", finish(dtype, False, vector, after)
         yield f"{op} {dtype} after sums", finish(dtype, True, 4, after)
+    large = "float16", HALF[0], False, Vectors(8, 8, 8)
+    yield f"{op} float16 large bare", gemm(*large, epilogue(op, (), False, False, True))
+    for activation in ACTIVATIONS:
+        own = epilogue(op, (("activation", activation),), True, False, True)
+        yield f"{op} float16 large {activation}", gemm(*large, own)
     for transposed in (False, True):
         name = f"{op} bfloat16 large{' transposed' if transposed else ''}"
         yield name, gemm("bfloat16", HALF[0], transposed, Vectors(8, 8, 8), after)
@@ -96,7 +104,7 @@ def _regions(dtype: str, tiles: Sequence[Tile], vector: int) -> Iterable[tuple[s
     """A product in a region: each tile, and the passes over the vendor's product and over sums."""
     body, shapes = parser.parse_function(REGION), ((8, 512, 768), (768, 768), (768,), (8, 512, 768))
     inputs = {n: TensorType(DTYPES[dtype], shape) for n, shape in zip(body.input, shapes, strict=True)}
-    traced = product(list(body.node), inputs, list(body.output))
+    traced = product(list(body.node), inputs, list(body.output), aligned=True)
     for where, tile in zip(WHERE, tiles, strict=True):
         yield f"Region product {dtype} {where}", tiled(dtype, tile, False, Vectors(vector, vector, vector), traced)
     yield f"Region product {dtype} after the vendor's", after_product(dtype, False, traced)

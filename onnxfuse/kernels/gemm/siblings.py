@@ -43,7 +43,7 @@ MOST = 2**30
 
 def family(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> list[Member]:
     """The products of a body, whose operands fit to each other.  Raises KernelError for what is no such family."""
-    found = members(nodes, list(inputs), outputs)
+    found = members(nodes, {name: kind.dtype for name, kind in inputs.items()}, outputs)
     for each, output in zip(found, outputs, strict=True):
         a, b = inputs[each.a], inputs[each.b]
         if len(b.shape) != 2:

@@ -21,7 +21,8 @@ from onnxfuse.language.functions import function
 
 from .tiles import Tile
 
-OPSET = 17
+OPSET = 24
+"""At which bodies are asked for: activations are ops of their own there, with functions of their own here."""
 PRODUCT = "MatMul"
 
 
@@ -40,8 +41,9 @@ Attributes = tuple[tuple[str, Any], ...]
 
 
 @cache
-def epilogue(op: str, attributes: Attributes, bias: bool, residual: bool) -> Epilogue:
-    """What the definition of an op computes from its product, whose scale and transposition are left to the product.
+def epilogue(op: str, attributes: Attributes, bias: bool, residual: bool, half: bool = False) -> Epilogue:
+    """What the definition of an op computes from its product, whose scale and transposition are left to the product;
+    `half` if results have 16 bits.
 
     Raises KernelError if that is not elementwise.
     """
@@ -57,7 +59,7 @@ def epilogue(op: str, attributes: Attributes, bias: bool, residual: bool) -> Epi
     nodes: Sequence[NodeProto] = [node for node in body.node if node.op_type != PRODUCT]
     added = [p.name for p, there in zip(definition.tensors, given, strict=True) if there][2:]
     inputs = dict.fromkeys((name, *added), np.dtype(np.float32))
-    text = device_function("epilogue", nodes, inputs, {body.output[0]: "result"})
+    text = device_function("epilogue", nodes, inputs, {body.output[0]: "result"}, coarse=half)
     arguments = ", ".join(("product", *added))
     struct = f"""struct Fused {{
     static __device__ __forceinline__ float of(float product, float bias, float residual) {{
@@ -90,7 +92,7 @@ def gemm(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]
     const long long before = first + part.batch * static_cast<long long>(m);
     const unsigned repeated = RESIDUAL ? static_cast<unsigned>(before % period) : 0;
     const Result<Fused> result{{
-        y + before * n, bias, residual, m, n, scale, repeated, static_cast<unsigned>(period)
+        y + before * n, bias, residual, m, n, scale, repeated, static_cast<unsigned>(period), m > period - repeated
     }};
     a += offset_a + part.batch * stride_a;
     b += offset_b + part.batch * stride_b;

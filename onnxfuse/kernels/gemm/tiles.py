@@ -42,7 +42,7 @@ class Tile:
 
 HALF = (
     Tile(128, 128, 32, 64, 64, threads=128, stages=3, resident=2, abreast=1, pace=256),
-    Tile(64, 64, 32, 32, 32, threads=128, stages=4, resident=4, abreast=1, pace=717),
+    Tile(64, 64, 32, 32, 32, threads=128, stages=5, resident=4, abreast=1, pace=717),
     Tile(16, 64, 64, 16, 16, threads=128, stages=4, resident=4, abreast=2, pace=512),
 )
 FLOAT = (

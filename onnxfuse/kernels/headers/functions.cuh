@@ -58,3 +58,5 @@ template <class T> INLINE T power(T x, T n) {
     for (; n > 0; n >>= 1, x *= x) result = n & 1 ? result * x : result;
     return result;
 }
+
+#include "coarse.cuh"

@@ -54,3 +54,34 @@ __device__ __forceinline__ void fetch(T* to, const T* matrix, int row, int colum
         copy<N>(to + Slot::of(r) * STRIDE + c, from, there);
     }
 }
+
+// The same for tiles that lie inside the matrix, one after another as `step` elements apart: what their addresses begin
+// with stays in registers, nothing is compared, and from piece to piece and tile to tile is an addition.
+template <int ROWS, int COLUMNS, int STRIDE, int N, int COPIERS, class Slot, class T> struct Inside {
+    static constexpr int ACROSS = COLUMNS / N, TURNS = ROWS * ACROSS / COPIERS, APART = COPIERS / ACROSS;
+    // Pieces are accesses, and turns are whole rows.
+    static constexpr bool POSSIBLE = N * sizeof(T) == 16 && COPIERS % ACROSS == 0 && COPIERS % 32 == 0;
+    using Own = Pieces<ACROSS, N * sizeof(T)>;
+    const T* from;
+    int own;                // the thread's first place in a tile
+    long long apart, step;  // elements
+
+    __device__ __forceinline__ Inside(const T* matrix, int row, int column, int width, long long step)
+        : from(matrix + static_cast<long long>(row + Own::row(threadIdx.x)) * width + column
+               + Own::column(threadIdx.x) * N),
+          own(Slot::of(Own::row(threadIdx.x)) * STRIDE + Own::column(threadIdx.x) * N), apart(static_cast<long long>(APART) * width), step(step) {
+        keep(from);
+        keep(own);
+    }
+
+    __device__ __forceinline__ void fetch(T* to) {
+        const T* piece = from;
+#pragma unroll
+        for (int i = 0; i < TURNS; i++) {
+            const int further = Slot::of(Own::row(threadIdx.x) + i * APART) - Slot::of(Own::row(threadIdx.x));
+            __pipeline_memcpy_async(to + own + further * STRIDE, piece, 16);
+            piece += apart;
+        }
+        from += step;
+    }
+};

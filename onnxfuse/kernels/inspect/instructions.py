@@ -23,6 +23,7 @@ from pathlib import Path
 from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.device.types import DTYPES
 
+from . import nvrtc
 from .nvrtc import architectures, compiled, samples
 from .sass import Instruction, disassembled, functions, loops, version, way
 
@@ -32,7 +33,9 @@ COUNTED = re.compile(
     r"Attention (float16 (64|80|128)|bfloat16 128|float32 64|float16 64 one query|float16 (64|128) boolean mask)"
     r"|Attention float16 (128 added mask|128 turned|parts|present( turned)?)"
     r"|AttentionGrad (float16 (64|128)( added mask)?|float32 64)( of keys and values)?"
-    r"|FusedMatMul float16 (large|medium|few rows|large transposed|large odd|few rows partial|after .*)"
+    r"|FusedMatMul float16 (large|medium|few rows|large transposed|large odd|(large|few rows) partial|after .*)"
+    r"|FusedMatMul float16 large (bare|Relu|Swish|Tanh|FastGelu|Gelu)"
+    r"|Region product (normalised )?float16 (large|after .*)|Siblings float16 large|Gated float16 medium"
     r"|FusedMatMul float32 large|(Gelu|SwiGLU|GeGLU|PRelu|Transpose|RotaryEmbedding) .*float16|Gelu flat .*"
     r"|SkipLayerNormalization float16 (warp|block|wide)|LayerNormalization float16 (16k|odd)"
     r"|Softmax float16 (warp|columns)|(GroupNormalization|Region .*) float16"
@@ -106,8 +109,13 @@ def width(instruction: Instruction) -> int:
     return next((WIDTHS[m] for m in modifiers if m in WIDTHS), WORD)
 
 
+def _moves(i: Instruction) -> bool:
+    """Whether an access is one.  A copy that may be of zeros is two instructions, of which one copies nothing."""
+    return not (i.name in COPIES and i.operands.endswith("!PT"))
+
+
 def _bytes(code: Sequence[Instruction], names: Sequence[str]) -> int:
-    return sum(width(i) for i in code if i.name in names)
+    return sum(width(i) for i in code if i.name in names and _moves(i))
 
 
 def _walked(code: Sequence[Instruction], first: int, last: int) -> tuple[Way, list[Instruction]]:
@@ -121,7 +129,7 @@ def _walked(code: Sequence[Instruction], first: int, last: int) -> tuple[Way, li
     moves = (*GLOBAL_READS, *GLOBAL_WRITES, *COPIES)
 
     def weigh(i: Instruction) -> tuple[int, ...]:
-        return (_is_product(i), -(id(i) in within), width(i) if i.name in moves else 0)
+        return (_is_product(i), -(id(i) in within), width(i) if i.name in moves and _moves(i) else 0)
 
     _, walked = way(code, first, last, weigh)
     found = Way(
@@ -144,7 +152,7 @@ def counts(code: Sequence[Instruction]) -> Counts:
     through = [_walked(code, first, last)[0] for first, last in loops(code)]
     through = [one for one in through if one.products or (not whole.products and one.moved)]
     loop = max(through, key=lambda one: (one.products, one.moved, -one.instructions), default=None)
-    accesses = Counter(f"{i.name} {width(i)}" for i in walked if i.name in ACCESSES)
+    accesses = Counter(f"{i.name} {width(i)}" for i in walked if i.name in ACCESSES and _moves(i))
     conversions = sum(i.name in CONVERSIONS or i.op.startswith("HADD2.F32") for i in walked)
     barriers = sum(i.name == "BAR" for i in walked)
     return Counts(whole, loop, dict(sorted(accesses.items())), conversions, barriers)
@@ -174,6 +182,11 @@ def committed() -> Table:
         name: {architecture: {e: _read(f) for e, f in entries.items()} for architecture, entries in found.items()}
         for name, found in kernels.items()
     }
+
+
+def texts() -> dict[str, str]:
+    """The digest of each text that the table was written of; none where another NVRTC or nvdisasm was asked."""
+    return nvrtc.texts(TABLE) if json.loads(TABLE.read_text())["nvdisasm"] == version() else {}
 
 
 def _read(figures: Mapping[str, object]) -> Counts:
@@ -234,17 +247,19 @@ def main(words: Sequence[str] = ()) -> int:
             figures = {k: list(v.values()) if k in ("whole", "loop") and v else v for k, v in asdict(one).items()}
             plain.setdefault(name, {}).setdefault(architecture, {})[entry] = figures
     if not words:
-        TABLE.write_text(_written(plain))
+        TABLE.write_text(_written(plain, nvrtc.digests(sources)))
     return 0
 
 
-def _written(kernels: Mapping[str, Mapping[str, Mapping[str, object]]]) -> str:
+def _written(kernels: Mapping[str, Mapping[str, Mapping[str, object]]], texts: Mapping[str, str]) -> str:
     """As JSON, an entry on a line."""
     sources = []
     for name, found in sorted(kernels.items()):
         lines = [f"   {json.dumps(a)}: {json.dumps(entries)}" for a, entries in found.items()]
         sources.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n  }")
-    return f'{{\n "nvdisasm": "{version()}",\n "kernels": {{\n' + ",\n".join(sources) + "\n }\n}\n"
+    known = ",\n".join(f"  {json.dumps(name)}: {json.dumps(digest)}" for name, digest in texts.items())
+    tools = f' "nvdisasm": "{version()}",\n "nvrtc": "{nvrtc.version()}",\n'
+    return f'{{\n{tools} "texts": {{\n{known}\n }},\n "kernels": {{\n' + ",\n".join(sources) + "\n }\n}\n"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
@@ -12,7 +12,7 @@ from onnxfuse.kernels.device.device import Buffer, Launch, Source, TensorType
 from onnxfuse.kernels.device.kernel import Kernel
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 
-from .nvrtc import SAMPLED, committed
+from .nvrtc import SAMPLED, Resources, committed
 
 
 def launches(
@@ -78,19 +78,27 @@ class Occupancy(NamedTuple):
 def occupancy(launch: Launch, architecture: str) -> Occupancy | None:
     """Of a launch on an architecture, with the resources of the compiled source that is most like it; None where none
     is like it."""
-    defines = _defines(launch.source)
-    best: tuple[int, int, int] | None = None
-    table = committed()
-    for name, source in _samples().items():
-        needs = table.get(name, {}).get(architecture, {}).get(launch.entry)
-        if source.name != launch.source.name or needs is None:
-            continue
-        key = (len(defines & _defines(source)), needs.registers, needs.shared)
-        best = key if best is None else max(best, key)
-    if best is None or architecture not in LIMITS:
+    needs = {name: found[launch.entry] for name, found in _needs(architecture).items() if launch.entry in found}
+    name = most_alike(launch.source, {name: (one.registers, one.shared) for name, one in needs.items()})
+    if name is None or architecture not in LIMITS:
         return None
-    _, registers, shared = best
-    return Occupancy(registers, shared, resident(architecture, launch.threads, registers, shared + launch.shared))
+    found = needs[name]
+    blocks = resident(architecture, launch.threads, found.registers, found.shared + launch.shared)
+    return Occupancy(found.registers, found.shared, blocks)
+
+
+def most_alike(source: Source, others: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Which compiled source, of those named in `others`, is specialised for most of what a source of the same file is
+    specialised for; of several the one whose numbers there are the greatest.  None where none is of that file."""
+    defines, known = _defines(source), _samples()
+    alike = [name for name in others if name in known and known[name].name == source.name]
+    return max(alike, key=lambda name: (len(defines & _defines(known[name])), others[name]), default=None)
+
+
+@cache
+def _needs(architecture: str) -> dict[str, dict[str, Resources]]:
+    """What each compiled source needs there."""
+    return {name: found[architecture] for name, found in committed().items() if architecture in found}
 
 
 @lru_cache(maxsize=4096)

@@ -2,14 +2,16 @@
 
     python -m onnxfuse.kernels.inspect.nvrtc        compile everything and write resources.json anew
 
-The table is committed, and the tests hold every kernel to it.  NVRTC is found in the wheel `nvidia-cuda-nvrtc` or in
-the CUDA toolkit at $CUDA_PATH; the headers of float16, bfloat16 and matrix fragments are in `nvidia-cuda-runtime` and
+The table is committed, and the tests hold every kernel to it.  It says of which texts it was written: such a text is
+compiled again for one architecture, any other text for all.  NVRTC is found in the wheel `nvidia-cuda-nvrtc` or in the
+CUDA toolkit at $CUDA_PATH; the headers of float16, bfloat16 and matrix fragments are in `nvidia-cuda-runtime` and
 `nvidia-cuda-crt`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -17,7 +19,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -35,6 +37,8 @@ SAMPLED: tuple[str, ...] = ("attention.samples", "gemm.samples", "pointwise.samp
 here, each under a name that says what it is specialised for ("softmax float16 warp")."""
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+ALWAYS = "sm_90"
+"""What is compiled for even where the table was written of the same text."""
 TABLE = Path(__file__).parent / "resources.json"
 
 ENTRY = re.compile(
@@ -187,9 +191,32 @@ def _library() -> tuple[ctypes.CDLL, Path]:
     )
 
 
-def measured(source: Source) -> dict[str, dict[str, Resources]]:
-    """The resources of a source on each architecture."""
-    return {architecture: resources(source, architecture) for architecture in architectures()}
+def digest(source: Source) -> str:
+    """What stands for all that the compiler is given, but for the architecture."""
+    return hashlib.sha256("\0".join([source.text, *_options("")]).encode()).hexdigest()[:16]
+
+
+def texts(table: Path = TABLE) -> dict[str, str]:
+    """The digest of each text that a table was written of; none where another compiler was asked."""
+    said = json.loads(table.read_text())
+    written: dict[str, str] = said.get("texts", {}) if said.get("nvrtc") == version() else {}
+    return written
+
+
+def digests(sources: Mapping[str, Source]) -> dict[str, str]:
+    """As a table has them."""
+    return {name: digest(source) for name, source in sorted(sources.items())}
+
+
+def unsettled(name: str, source: Source, written: Mapping[str, str]) -> tuple[str, ...]:
+    """The architectures of which a table, `written` of such texts, may be wrong: all, or else ALWAYS alone, since a
+    compiler says the same of the same."""
+    return (ALWAYS,) if written.get(name) == digest(source) else architectures()
+
+
+def measured(source: Source, among: Sequence[str] = ()) -> dict[str, dict[str, Resources]]:
+    """The resources of a source on architectures, by default on each."""
+    return {architecture: resources(source, architecture) for architecture in among or architectures()}
 
 
 def main() -> int:
@@ -204,7 +231,8 @@ def main() -> int:
         }
         for name, table in sorted(found.items())
     }
-    TABLE.write_text(json.dumps({"nvrtc": version(), "kernels": plain}, indent=1) + "\n")
+    written = {"nvrtc": version(), "texts": digests(sources), "kernels": plain}
+    TABLE.write_text(json.dumps(written, indent=1) + "\n")
     for name, table in sorted(found.items()):
         for architecture, entries in table.items():
             for entry, figures in entries.items():

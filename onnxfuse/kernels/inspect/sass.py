@@ -81,7 +81,8 @@ def disassembled(cubin: bytes) -> str:
         pass
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(cubin)
-        done = subprocess.run([_tool(), "-c", file.name], capture_output=True, text=True)
+        # How data flows is for those who want registers' lives: a quarter of the time, and the text is the same.
+        done = subprocess.run([_tool(), "-c", "-ndf", file.name], capture_output=True, text=True)
     if done.returncode:
         raise KernelError(f"nvdisasm: {(done.stderr or done.stdout).strip()}")
     replace(kept, [zlib.compress(done.stdout.encode())])

@@ -18,7 +18,11 @@ from .expressions.values import Value, computed_type
 
 
 def device_function(
-    name: str, nodes: Sequence[NodeProto], inputs: Mapping[str, np.dtype[Any]], outputs: Mapping[str, str]
+    name: str,
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, np.dtype[Any]],
+    outputs: Mapping[str, str],
+    coarse: bool = False,
 ) -> str:
     """Elementwise nodes as a CUDA function of single elements, for kernels to call on what they read or write.
 
@@ -30,14 +34,14 @@ def device_function(
 
     Real numbers of every width are float, bool is bool, int64 is long long, and smaller integers are int: the caller
     converts where it reads and rounds where it writes.  pointwise.cuh must come before it.  Raises KernelError for
-    nodes that are not elementwise.
+    nodes that are not elementwise.  `coarse` as for `trace`.
     """
     scalars = Scalars()
     given = {
         tensor: Value((), dtype, lambda _c, _g, t=tensor, d=dtype: scalars.argument(t, computed_type(d)))  # type: ignore[misc]
         for tensor, dtype in inputs.items()
     }
-    values = trace(scalars, nodes, given, list(outputs))
+    values = trace(scalars, nodes, given, list(outputs), coarse=coarse)
     if any(v.size != 1 for v in values):
         raise KernelError(f"{name} is a function of single elements; its nodes make tensors")
     results = [(outputs[t], v.at(coordinates(Index(), v.shape))) for t, v in zip(outputs, values, strict=True)]

@@ -20,6 +20,7 @@ from onnxfuse.kernels.device.device import Array, Device, Launch, Source, Tensor
 from .expressions import source
 from .expressions.index import LANE, Index, coordinates, total, variable
 from .expressions.scalars import Scalar, Scalars
+from .expressions.source import Text
 from .expressions.trace import trace
 from .expressions.values import Value, size
 from .expressions.values import source as array
@@ -65,6 +66,7 @@ class Loop(Single):
     read: int
     """Bytes."""
     flops: int
+    text: Text
 
     def launch(self, multiprocessors: int) -> Launch:
         """On a card with so many: a thread walks over several vectors where there are more than the card has room
@@ -164,7 +166,7 @@ def _made(
     inputs: Sequence[TensorType],
     values: Mapping[int, Value],
     used: Sequence[Scalar],
-    text: source.Text,
+    text: Text,
     n: int,
 ) -> Loop:
     """The launch of a source whose loop has so many steps."""
@@ -178,6 +180,7 @@ def _made(
         n,
         bytes_read(used, inputs, count),
         count * sum(s.flops for s in used),
+        text,
     )
 
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Protocol
 from onnx import helper
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.access import ACCESS
-from onnxfuse.kernels.device.device import Array, Device, Source, TensorType, address, nbytes
+from onnxfuse.kernels.device.access import aligned
+from onnxfuse.kernels.device.device import Array, Device, Source, TensorType, nbytes
 from onnxfuse.kernels.device.kernel import REAL, Kernel, Parameter, Signature, Work
 from onnxfuse.kernels.device.replay import KNOWN, Replay
 from onnxfuse.language.bodies import Use, asks_for_shapes, output_names, real_dtype
@@ -68,8 +68,7 @@ class Compiled(ABC):
     def _launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
         given = [a for a in inputs if a is not None]
         types = tuple(None if a is None else TensorType(a.dtype, tuple(a.shape)) for a in inputs)
-        aligned = not any(address(a) % ACCESS for a in (*inputs, *outputs) if a is not None)
-        for loop in self._plan(types, tuple(a is not None for a in outputs), aligned)[1]:
+        for loop in self._plan(types, tuple(a is not None for a in outputs), aligned((*inputs, *outputs)))[1]:
             loop.run(device, given, outputs)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:

@@ -15,23 +15,23 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxfuse.errors import KernelError
+from onnxfuse.kernels.device.access import ACCESS
 from onnxfuse.kernels.device.device import Launch, Source, TensorType
 from onnxfuse.kernels.pointwise.expressions.carried import Functions, Stored
 from onnxfuse.kernels.pointwise.expressions.elementwise import FORMULAS
-from onnxfuse.kernels.pointwise.expressions.index import (
-    Coordinates,
-    Guard,
-    Index,
-    coordinates,
-)
+from onnxfuse.kernels.pointwise.expressions.index import LANE, Coordinates, Guard, Index, coordinates
 from onnxfuse.kernels.pointwise.expressions.moves import Call
 from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalars
 from onnxfuse.kernels.pointwise.expressions.source import NARROW_LIMIT
+from onnxfuse.kernels.pointwise.expressions.substitute import Substitution
 from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, computed_type
-from onnxfuse.kernels.pointwise.loops import Loop, Single, bytes_read, computed
+from onnxfuse.kernels.pointwise.loops import Loop, Single, bytes_read, computed, reached
 
 from .arrangement import Arrangement, arrange
 from .places import ELEMENTWISE, Matrix, kinds_of, places, stored, traced, used_by
+from .quotients import Quotients
+from .schedule import Varies
+from .vectors import Moves
 
 ENTRY = "region_rows"
 CROWDED = 264
@@ -50,6 +50,10 @@ PLACED = frozenset((*FORMULAS, *ELEMENTWISE, *NORMS, *SOFTMAXES, "Constant"))
 
 class OtherRowsError(KernelError):
     """What reduces rows, but not once along the last axes."""
+
+
+class AcrossError(OtherRowsError):
+    """What has its neighbours in memory in neighbouring rows."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +148,16 @@ class Reduced(Matrix):
 
 
 def rows(
-    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, TensorType],
+    outputs: Sequence[str],
+    aligned: bool = True,
+    along: bool = True,
 ) -> tuple[tuple[TensorType, ...], Sequence[RowLoop] | Sequence[Loop]]:
     """The types of the outputs of some nodes, one of which reduces rows, and the launch that computes them, none where
-    they are empty; an output named "" is not wanted.  Rows without elements have a number for a result: what is made
-    of that is left to loops over elements.  Raises KernelError."""
+    they are empty; an output named "" is not wanted, and `aligned` says that all arrays begin at multiples of 16 bytes.
+    Rows without elements have a number for a result: what is made of that is left to loops over elements.  Raises
+    KernelError; AcrossError where neighbours lie in neighbouring rows, unless threads are to be `along` a row."""
     scalars = Scalars()
     row = Reduced(scalars)
     values = traced(scalars, nodes, inputs, dict.fromkeys(ROWS, row.meet))
@@ -159,24 +168,83 @@ def rows(
     types = tuple(TensorType(value.dtype, value.shape) for value, _ in wanted.values())
     if not row.rows * row.columns:
         return types, computed(ENTRY, {k: value for k, (value, _) in wanted.items()}, list(inputs.values()))
-    return types, [_loop(row, list(inputs.values()), wanted)]
+    return types, [_loop(row, list(inputs.values()), wanted, aligned, along)]
 
 
-def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tuple[Value, Index | None]]) -> RowLoop:
-    """The launch for some outputs, each with the place of its elements."""
+@dataclass(frozen=True)
+class Written:
+    """What a row kernel computes of an element of its row: what is reduced, what is stored of that alone, what of each
+    element and what of each row is stored behind the reduction."""
+
+    read: Scalar
+    kept: Sequence[Stored]
+    each: Sequence[Stored]
+    once: Sequence[Stored]
+
+    @property
+    def elements(self) -> list[Scalar]:
+        return [self.read, *(one.element for one in (*self.kept, *self.each, *self.once))]
+
+    def moved(self, lanes: Substitution) -> Written:
+        """Of other elements, as in the lanes of vectors; what is of a row stays."""
+        kept, each = (
+            [Stored(s.number, s.dtype, lanes.scalar(s.element), lanes.index(s.place)) for s in stores]
+            for stores in (self.kept, self.each)
+        )
+        return Written(lanes.scalar(self.read), kept, each, self.once)
+
+
+def _written(row: Reduced, outputs: Mapping[int, tuple[Value, Index | None]]) -> Written:
+    """Of the outputs, each with the place of its elements."""
     assert row.given is not None
-    read = row.given.at(coordinates(row.place, row.given.shape))
-    each, once = list[Stored](), list[Stored]()
+    kept, each, once = list[Stored](), list[Stored](), list[Stored]()
     for k, (value, place) in outputs.items():
         one = stored(k, value, place, (row.rows, row.rows * row.columns))
         if value.size < row.rows * row.columns and not row.reduces:
             raise OtherRowsError("a value of each row is written beside what is of its elements")
-        (once if row.reduces and value.size == row.rows and place == row.row else each).append(one)
-    used = used_by([read, *(one.element for one in (*each, *once))])
-    kinds = kinds_of(used, inputs)
-    how = arrange(row.columns, 1, 4, row.rows > CROWDED)
-    text, parameters = _source(row, kinds, read, each, once)
-    defines = {**row.defines, **({"SPREAD": int(bool(each))} if row.reduces else {})}
+        of_row = row.reduces and value.size == row.rows and place == row.row
+        waits = any(s.kind == "argument" for s in reached([one.element]))
+        (once if of_row else each if waits else kept).append(one)
+    return Written(row.given.at(coordinates(row.place, row.given.shape)), kept, each, once)
+
+
+def _loop(
+    row: Reduced,
+    inputs: Sequence[TensorType],
+    outputs: Mapping[int, tuple[Value, Index | None]],
+    aligned: bool,
+    along: bool,
+) -> RowLoop:
+    """The launch for some outputs, each with the place of its elements."""
+    varies, result = Varies(), row.scalars.argument(row.argument, FLOAT)
+
+    def same(s: Scalar) -> bool:
+        """Throughout a row, as the result of a sum is, and an element of a norm is not."""
+        return not varies(s) and (row.reduces or result not in reached([s]))
+
+    written = _written(row, outputs)
+    used_by(written.elements)
+    written = written.moved(Quotients(row.scalars, same))
+    used = reached(written.elements)
+    kinds, stores = kinds_of(used, inputs), (*written.kept, *written.each)
+    loads = [s for s in used if s.kind == "load"]
+    moves = Moves(row.scalars, row.rows, row.columns, loads, stores, kinds)
+    if not along and moves.layout(aligned).across:
+        raise AcrossError("neighbours lie in neighbouring rows")
+    layout = moves.along(aligned)
+    width = layout.width
+    how = arrange(
+        row.columns,
+        width,
+        max(ACCESS // width, 4) if width > 1 else 4,
+        row.rows > CROWDED,
+        1,
+        len(kinds) + len(outputs),
+    )
+    argument = row.scalars.argument("held[v]", FLOAT, LANE) if width > 1 and not row.reduces else None
+    lanes = layout.lanes(row.scalars, row.columns, lambda _: argument or row.scalars.argument("held[0]", FLOAT))
+    text, parameters = _source(row, kinds, written.moved(lanes), width)
+    defines = {**row.defines, **({"SPREAD": int(bool(written.each))} if row.reduces else {})}
     file = Source.file(
         "region_rows.cu",
         FAMILY=row.family,
@@ -184,6 +252,7 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tupl
         VECTOR=how.vector,
         ITEMS=how.items,
         WIDE=int(how.wide),
+        EVEN=int(how.even(row.columns)),
         **defines,
     )
     bounds = ", ".join(map(str, how.bounds))
@@ -193,7 +262,7 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tupl
     return RowLoop(
         Source(file.name, file.text + text.replace("BOUNDS", bounds)),
         tuple(kinds),
-        tuple(one.number for one in (*each, *once)),
+        tuple(one.number for one in (*stores, *written.once)),
         (*parameters, *scalars),
         how,
         row.rows,
@@ -203,36 +272,30 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tupl
 
 
 def _source(
-    row: Reduced,
-    inputs: Mapping[int, str],
-    read: Scalar,
-    each: Sequence[Stored],
-    once: Sequence[Stored],
-    wide: bool = False,
+    row: Reduced, inputs: Mapping[int, str], written: Written, width: int, wide: bool = False
 ) -> tuple[str, tuple[np.generic, ...]]:
     """The `Fused` of a region and its kernel, and what the kernel takes behind its arrays; numbers, never sizes, are in
     the text."""
-    functions = Functions(inputs, wide)
-    lines = [functions.value(read, "held[v]"), functions.stores(each), functions.stores(once)]
+    functions, held = Functions(inputs, wide, width), "held[v]" if width > 1 else "held[0]"
+    read = functions.value(written.read, held)
+    keep = functions.statements((), written.kept, {written.read: held if written.read.depends & LANE else "held[0]"})
+    write, finish = functions.stores(written.each), functions.statements((), written.once, once=True)
     if not (wide or functions.narrow):
-        return _source(row, inputs, read, each, once, True)
+        return _source(row, inputs, written, width, True)
     carried = functions.carried()
     given = [*carried.parameters, "long long rows", "int columns"]
     given += ["float epsilon"] if row.family == "NORM" else []
-    loop = "#pragma unroll\nfor (int v = 0; v < VECTOR; v++) {\nconst Index column = column_ + v;"
-    place = "long long row_, int column_, int"
+    member, place = "__device__ __forceinline__ void", "long long row_, int column_, int) const {"
     own = "const Index row = static_cast<Index>(row_);"
+    at = f"{own}\nconst Index column = static_cast<Index>(column_ / VECTOR);"
     text = [
         *carried.head,
         "struct Fused {",
-        *(f"{member};" for member in carried.members),
-        f"__device__ __forceinline__ void read(float (&held)[VECTOR], {place}) const {{",
-        *(own, loop, *lines[0], "}\n}"),
-        f"__device__ __forceinline__ void write(float (&held)[VECTOR], {place}) const {{",
-        *(own, loop, "const float result = held[v];", *lines[1], "}\n}"),
-        "__device__ __forceinline__ void finish(long long row_, float result) const {",
-        *(own, *lines[2], "}"),
-        "__device__ void keep(const float (&)[VECTOR], long long, int, int) const {}",
+        *(f"{one};" for one in carried.members),
+        *(f"{member} read(float (&held)[VECTOR], {place}", at, *read, "}"),
+        *(f"{member} keep(const float (&held)[VECTOR], {place}", at, *keep, "}"),
+        *(f"{member} write(const float (&held)[VECTOR], {place}", at, *write, "}"),
+        *(f"{member} finish(long long row_, float result) const {{", own, *finish, "}"),
         "__device__ void statistics(long long, float, float) const {}",
         "};",
         f'extern "C" __global__ void __launch_bounds__(BOUNDS) {ENTRY}(',

@@ -63,7 +63,7 @@ def launch(
         if g.spread is None and name not in ("mean", "inverse") and not name.endswith("_index")
     ]
     vector = vector_of(walked[0].dtype.itemsize, (columns,), walked)
-    how = arrange(columns, vector, walked[0].dtype.itemsize, rows > 2 * device.multiprocessors)
+    how = arrange(columns, vector, walked[0].dtype.itemsize, rows > 2 * device.multiprocessors, addresses=len(given))
     slots = tuple(
         Slot(
             name,
@@ -83,7 +83,8 @@ def launch(
         if g.spread:
             arguments += map(np.int32, (g.spread.divisor, g.spread.modulus, g.spread.groups, g.spread.channels))
     arguments += [np.int64(rows), np.int32(columns), *scalars]
-    device.launch(Launch(source(program, how, slots), ENTRY, (how.blocks(rows),), (how.threads,)), arguments)
+    code = source(program, how, slots, how.even(columns))
+    device.launch(Launch(code, ENTRY, (how.blocks(rows),), (how.threads,)), arguments)
 
 
 def _choice(given: Given, indexed: bool) -> Choice:

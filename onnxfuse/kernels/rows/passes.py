@@ -7,15 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxfuse.kernels.device.access import ACCESS
 from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType
 from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
-from onnxfuse.kernels.pointwise.expressions.scalars import Scalar
+from onnxfuse.kernels.pointwise.expressions.index import LANE
+from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar
+from onnxfuse.kernels.pointwise.expressions.substitute import Substitution
 from onnxfuse.kernels.pointwise.loops import bytes_read, reached
 
 from .arrangement import Arrangement, arrange, arrange_across
 from .fused import CROWDED
 from .places import Matrix, PlaceError, kinds_of
-from .schedule import Pass, Reduction, Schedule, schedule
+from .quotients import Quotients
+from .schedule import Pass, Reduction, Schedule, Varies, schedule
+from .vectors import Layout, Moves
 
 ENTRY, SUMS = "row_passes", "column_sums"
 DEPTH = 8
@@ -78,52 +83,98 @@ class Passes:
 
 def passes(
     matrix: Matrix,
-    across: bool,
     reductions: Sequence[Reduction],
     sums: Sequence[Reduction],
     stores: Sequence[Stored],
     inputs: Sequence[TensorType],
+    aligned: bool = True,
 ) -> Passes:
     """The launches for some reductions of the rows of a matrix, sums of its columns and what is stored, of arrays of
-    these types; `across` says that neighbours in memory lie in neighbouring rows.  Raises PlaceError where something
-    needs sums of columns and elements of rows."""
+    these types.  Raises PlaceError where something needs sums of columns and elements of rows."""
     behind = [stored for stored in stores if _arguments(stored.element) & {one.name for one in sums}]
     if any(_arguments(stored.element) & {one.name for one in reductions} for stored in behind):
         raise PlaceError("what is behind sums of columns needs results of rows")
-    own = [stored for stored in stores if stored not in behind]
-    plan = schedule(reductions, sums, own)
-    columns, arrays = matrix.columns, max(1, len(plan.registers) + len(sums))
-    how = arrange_across(columns, arrays) if across else arrange(columns, 1, 4, matrix.rows > CROWDED, arrays)
-    if how.wide:
-        plan = schedule(reductions, sums, own, hold=False)
-    roots = [*(stored.element for stored in own), *(r.element for r in (*reductions, *sums))]
-    used, count = reached(roots), matrix.rows * columns
+    varies = Varies()
+    plain = _Work(reductions, sums, [stored for stored in stores if stored not in behind])
+    plain = plain.made(Quotients(matrix.scalars, lambda s: not varies(s)), {})
+    own, roots = plain.stores, plain.elements
+    used, columns = reached(roots), matrix.columns
     first, last = kinds_of(used, inputs), kinds_of(reached([s.element for s in behind]), inputs)
-    text = _text(plan, sums, behind, how, first, last)
+    moves = Moves(matrix.scalars, matrix.rows, columns, [s for s in used if s.kind == "load"], own, first)
+    layout = moves.along(aligned) if sums else moves.layout(aligned)
+    work = plain.moved(matrix, layout)
+    plan = schedule(work.reductions, work.sums, work.stores, layout=layout)
+    how = _arranged(matrix, layout, max(1, len(plan.registers) + len(sums)), len(first) + len(own))
+    if how.wide:
+        plan = schedule(work.reductions, work.sums, work.stores, hold=False, layout=layout)
+    text = _text(plan, work.sums, behind, how, first, last)
     file = Source.file(
         "row_passes.cu",
         LANES=how.lanes,
-        VECTOR=1,
+        VECTOR=how.vector,
         ITEMS=how.items,
         WIDE=int(how.wide),
-        ACROSS=int(how.across),
+        EVEN=int(how.even(columns)),
+        ACROSS=how.across,
         THREADS=how.threads,
     )
-    sizes = (np.int64(matrix.rows), np.int32(columns))
+    rows, count = matrix.rows // layout.width if layout.across else matrix.rows, matrix.rows * columns
     ordered = [stored for one in plan.passes for stored in one.stores] + list(plan.once)
     return Passes(
         Source(file.name, file.text + text.first + text.second),
         tuple(first),
         tuple(stored.number for stored in ordered),
-        (*text.carried.values, *sizes),
+        (*text.carried.values, np.int64(rows), np.int32(columns)),
         how,
-        matrix.rows,
+        rows,
         bytes_read(used, inputs, count),
         count * (sum(s.flops for s in used) + len(reductions) + len(sums)),
         Columns(len(sums), columns, tuple(s.number for s in behind), tuple(last), (*text.after, np.int32(columns)))
         if sums
         else None,
     )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is reduced, of rows and of columns, and what is stored."""
+
+    reductions: Sequence[Reduction]
+    sums: Sequence[Reduction]
+    stores: Sequence[Stored]
+
+    @property
+    def elements(self) -> list[Scalar]:
+        return [*(s.element for s in self.stores), *(r.element for r in (*self.reductions, *self.sums))]
+
+    def moved(self, matrix: Matrix, layout: Layout) -> _Work:
+        """In the lanes of vectors.  Where these are rows, each has results of its own."""
+        if layout.width == 1:
+            return self
+        names = {r.name: f"{r.name}[v]" if layout.across else r.name for r in self.reductions}
+        depends = LANE if layout.across else 0
+        lanes = layout.lanes(
+            matrix.scalars,
+            matrix.rows if layout.across else matrix.columns,
+            lambda name: matrix.scalars.argument(names.get(name, name), FLOAT, depends),
+        )
+        return self.made(lanes, names)
+
+    def made(self, of: Substitution, names: Mapping[str, str]) -> _Work:
+        """Of other elements; results may have other names."""
+        reductions, sums = (
+            [Reduction(r.kind, of.scalar(r.element), names.get(r.name, r.name)) for r in each]
+            for each in (self.reductions, self.sums)
+        )
+        stores = [Stored(s.number, s.dtype, of.scalar(s.element), of.index(s.place)) for s in self.stores]
+        return _Work(reductions, sums, stores)
+
+
+def _arranged(matrix: Matrix, layout: Layout, arrays: int, addresses: int) -> Arrangement:
+    itemsize = max(ACCESS // layout.width, 4) if layout.width == 1 else ACCESS // layout.width
+    if layout.across:
+        return arrange_across(matrix.columns, layout.width, itemsize, arrays, layout.mixed)
+    return arrange(matrix.columns, layout.width, itemsize, matrix.rows > CROWDED, arrays, addresses)
 
 
 def _arguments(element: Scalar) -> set[str]:
@@ -148,7 +199,7 @@ def _text(
     wide: bool = False,
 ) -> _Text:
     """Both kernels; numbers, never sizes, are in the text."""
-    functions, after = Functions(inputs, wide), Functions(read_behind, wide)
+    functions, after = Functions(inputs, wide, how.vector), Functions(read_behind, wide)
     body = _row(plan, sums, how, functions)
     stored = after.stores(behind)
     if not (wide or (functions.narrow and after.narrow)):
@@ -166,7 +217,7 @@ def _text(
 def _turns(turn: Sequence[str], count: int, how: Arrangement) -> list[str]:
     """What a block does with rows in turn, and the sums of its columns behind that."""
     own = "parts + (static_cast<long long>(blockIdx.x) * {} + {}) * columns"
-    sums = [f"float total{k}[ITEMS] = {{}};" for k in range(count)] if not how.wide else []
+    sums = [f"float total{k}[ITEMS][VECTOR] = {{}};" for k in range(count)] if not how.wide else []
     sums += [f"float* const part{k} = {own.format(count, k)};" for k in range(count)]
     at_once = "1" if how.lanes == 0 else "blockDim.x / LANES"
     loop = f"for (long long turn = blockIdx.x; turn * ({at_once}) < rows; turn += gridDim.x) {{"
@@ -202,43 +253,46 @@ def _second(carried: Carried, stored: Sequence[str], count: int) -> str:
 def _row(plan: Schedule, sums: Sequence[Reduction], how: Arrangement, functions: Functions) -> list[str]:
     """All that is done to a row."""
     lines = ["const Index row = static_cast<Index>(me.live ? me.index : 0);"]
-    lines += [f"{kind} {name}[ITEMS];" for name, kind in plan.registers.items()]
+    lines += [f"{kind} {name}[ITEMS][VECTOR];" for name, kind in plan.registers.items()]
     lines += [f"{kind} {name};" for name, kind in plan.own.items()]
     for number, one in enumerate(plan.passes):
         lines += _pass(number, one, sums, how, functions)
     if plan.once:
-        stored = functions.statements((), plan.once, plan.last)
+        stored = functions.statements((), plan.once, plan.last, once=not how.across)
         lines += ["if (me.live && me.lane == 0) {", *stored, "}"]
     return lines
 
 
 def _pass(number: int, one: Pass, sums: Sequence[Reduction], how: Arrangement, functions: Functions) -> list[str]:
     """One pass over a row, and the results of its reductions."""
-    before = dict(one.known.items() - one.own.items())
-    own = functions.statements([(s, f"{name} = {{}};") for s, name in one.own.items()], (), before)
+    before, v = dict(one.known.items() - one.own.items()), "v" if how.vector > 1 else "0"
+    each = f" * VECTOR + {v}" if how.across else ""
+    own = functions.statements([(s, f"{name} = {{}};") for s, name in one.own.items()], (), before, once=not how.across)
     lines = ["{", *own, "}"] if one.own else []
     found: dict[str, list[Reduction]] = {}
     uses: list[tuple[Scalar, str]] = []
     for reduction in one.reduced:
         array, _, more = OPS[reduction.kind]
         group = found.setdefault(array, [])
-        uses.append((reduction.element, more.format(a=f"{array}{number}[{len(group)}]")))
+        uses.append((reduction.element, more.format(a=f"{array}{number}[{len(group)}{each}]")))
         group.append(reduction)
     for reduction in one.summed:
         k = sums.index(reduction)
-        added = f"turn == blockIdx.x ? {{0}} : part{k}[column_] + {{0}}"
-        uses.append((reduction.element, f"part{k}[column_] = {added};" if how.wide else f"total{k}[item] += {{}};"))
-    uses += [(s, f"{name}[item] = {{}};") for s, name in one.held.items()]
+        added = f"turn == blockIdx.x ? {{0}} : part{k}[column_ + {v}] + {{0}}"
+        held = f"total{k}[item][{v}] += {{}};"
+        uses.append((reduction.element, f"part{k}[column_ + {v}] = {added};" if how.wide else held))
+    uses += [(s, f"{name} = {{}};") for s, name in one.held.items()]
     for array, group in found.items():
         op = OPS[group[0].kind][1]
-        lines.append(f"float {array}{number}[{len(group)}];\nfill({array}{number}, {op}().identity());")
+        size = f"{len(group)} * VECTOR" if how.across else len(group)
+        lines.append(f"float {array}{number}[{size}];\nfill({array}{number}, {op}().identity());")
     lines += [
         "for (int start = 0; start == 0 || (WIDE && start < columns); start += span()) {",
         "#pragma unroll",
         "for (int item = 0; item < ITEMS; item++) {",
         "const int column_ = column_of(me, start, item);",
-        "if (me.live && column_ < columns) {",
-        "const Index column = static_cast<Index>(column_);",
+        "if (me.live && inside(column_, columns)) {",
+        "const Index column = static_cast<Index>(column_ / ALONG);",
         *functions.statements(uses, one.stores, one.known),
         "}\n}\n}",
     ]
@@ -246,5 +300,9 @@ def _pass(number: int, one: Pass, sums: Sequence[Reduction], how: Arrangement, f
         lines.append(f"row_reduce<{number}>({array}{number}, {OPS[group[0].kind][1]}());")
         for k, reduction in enumerate(group):
             whole = " / static_cast<float>(columns)" if reduction.kind == "MEAN" else ""
-            lines.append(f"const float {reduction.name} = {array}{number}[{k}]{whole};")
+            if reduction.name.endswith("]"):
+                lines.append(f"float {reduction.name.replace('[v]', '[VECTOR]')};\n#pragma unroll")
+                lines.append(f"for (int v = 0; v < VECTOR; v++) {reduction.name} = {array}{number}[{k}{each}]{whole};")
+            else:
+                lines.append(f"const float {reduction.name} = {array}{number}[{k}{each}]{whole};")
     return lines

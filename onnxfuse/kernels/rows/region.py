@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, ClassVar
 
@@ -12,11 +13,14 @@ from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.kernel import Kernel, Parameter, Signature
 from onnxfuse.kernels.device.types import DTYPES
+from onnxfuse.kernels.pointwise.expressions.trace import NODES
+from onnxfuse.kernels.pointwise.expressions.values import size
 from onnxfuse.kernels.pointwise.loops import loops
+from onnxfuse.kernels.pointwise.parts import apart, parts
 from onnxfuse.kernels.pointwise.pointwise import Compiled, Planned
 from onnxfuse.model.graph import REGION
 
-from .fused import ROWS, OtherRowsError, rows
+from .fused import ROWS, AcrossError, OtherRowsError, rows
 from .settled import settled
 from .several import several
 
@@ -51,11 +55,22 @@ def planned(
 ) -> tuple[tuple[TensorType, ...], Sequence[Planned]]:
     """The types of the outputs of a body, and its launches.  Raises KernelError for what no kernel computes."""
     if not any(node.op_type in ROWS for node in nodes):
+        if len(list(apart(nodes, outputs))) > 1:
+            with suppress(KernelError):
+                types, launches = parts(REGION, nodes, inputs, outputs, aligned)
+                if len(nodes) > NODES or len({size(t.shape) for t in types}) > 1:
+                    return types, launches
         return loops(REGION, nodes, inputs, outputs, aligned)
     try:
-        return rows(nodes, inputs, outputs)
-    except OtherRowsError:
-        return several(nodes, inputs, outputs)
+        return rows(nodes, inputs, outputs, aligned, along=False)
+    except OtherRowsError as error:
+        across = isinstance(error, AcrossError)
+    try:
+        return several(nodes, inputs, outputs, aligned)
+    except KernelError:
+        if not across:
+            raise
+    return rows(nodes, inputs, outputs, aligned)
 
 
 def kernel(

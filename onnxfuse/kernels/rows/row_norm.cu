@@ -15,16 +15,17 @@
 // MEAN     1: the mean is asked for, though it may not be subtracted
 #include "rows.cuh"
 
+// Leaves in x what is above `shift`.
 template <int N> __device__ __forceinline__ void
-add_moments(float (&moment)[N], const Row& row, int start, int columns, float shift, const float (&x)[ITEMS][VECTOR]) {
+add_moments(float (&moment)[N], const Row& row, int start, int columns, float shift, float (&x)[ITEMS][VECTOR]) {
 #pragma unroll
     for (int item = 0; item < ITEMS; item++) {
-        if (column_of(row, start, item) >= columns) continue;
+        if (!inside(column_of(row, start, item), columns)) continue;
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
-            const float d = x[item][i] - shift;
-            moment[0] += d * d;
-            if constexpr (N > 1) moment[1] += d;
+            x[item][i] -= shift;
+            moment[0] += x[item][i] * x[item][i];
+            if constexpr (N > 1) moment[1] += x[item][i];
         }
     }
 }
@@ -71,13 +72,14 @@ __device__ __forceinline__ void normalise(const Fused& fused, long long rows, in
     const float inverse = 1.0f / sqrtf(variance + epsilon);
     if (row.live && row.lane == 0) fused.statistics(row.index, shift + mean, inverse);
 
-    const auto normal = [=](float x) { return CENTER ? (x - shift - mean) * inverse : x * inverse; };
+    const float lift = CENTER ? -mean * inverse : 0.0f;
+    const auto normal = [=](float above) { return CENTER ? above * inverse + lift : above * inverse; };
     write_span(fused, row, 0, columns, held, normal);
     if constexpr (WIDE) {
         for (int start = span(); start < columns; start += span()) {
             float x[ITEMS][VECTOR];
             read_span(fused, row, start, columns, 0.0f, x);
-            write_span(fused, row, start, columns, x, normal);
+            write_span(fused, row, start, columns, x, [=](float x) { return normal(CENTER ? x - shift : x); });
         }
     }
 }

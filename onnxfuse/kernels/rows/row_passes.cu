@@ -5,7 +5,7 @@
 // writes   what is made of the results, once a row and for each element, and a part of the sums of columns for each block
 // flops    those of the fused expressions, and one for each element and reduction
 //
-// THREADS  of a block at most
+// THREADS  of a block
 #include "pointwise.cuh"
 #include "rows.cuh"
 
@@ -20,22 +20,26 @@ struct Lowest {
 };
 
 // The block's part of the sums of its threads' columns, those of its rows in their order.
-__device__ __forceinline__ void add_rows(const float (&sum)[ITEMS], const Row& row, int columns, float* part) {
-    __shared__ float others[LANES ? THREADS : 1];
+__device__ __forceinline__ void add_rows(const float (&sum)[ITEMS][VECTOR], const Row& row, int columns, float* part) {
+    __shared__ float others[LANES ? VECTOR : 1][LANES ? THREADS : 1];
 #pragma unroll
     for (int item = 0; item < ITEMS; item++) {
         const int column = column_of(row, 0, item);
-        float total = sum[item];
+        float total[VECTOR];
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) total[i] = sum[item][i];
         if constexpr (LANES != 0) {
             constexpr int lanes = LANES ? LANES : 1;
             __syncthreads();
-            others[threadIdx.x] = total;
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) others[i][threadIdx.x] = total[i];
             __syncthreads();
             for (int other = lanes; other < blockDim.x && threadIdx.x < lanes; other += lanes) {
-                total += others[other + threadIdx.x];
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) total[i] += others[i][other + threadIdx.x];
             }
         }
-        if ((LANES == 0 || threadIdx.x < LANES) && column < columns) part[column] = total;
+        if ((LANES == 0 || threadIdx.x < LANES) && column < columns) store_floats(part + column, total);
     }
 }
 

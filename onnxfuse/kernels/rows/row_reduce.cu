@@ -28,6 +28,7 @@ template <class Fused> __device__ __forceinline__ void reduce(const Fused& fused
     float total[1] = {op.identity()};
     for (int start = 0; start == 0 || (WIDE && start < columns); start += span()) {
         read_span(fused, row, start, columns, op.identity(), x);
+        keep_span(fused, row, start, columns, x);
 #pragma unroll
         for (int item = 0; item < ITEMS; item++) {
 #pragma unroll

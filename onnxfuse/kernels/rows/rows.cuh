@@ -4,8 +4,11 @@
 // VECTOR  elements of one access: columns and all pointers are multiples of it
 // ITEMS   accesses of a thread whose elements stay in registers, from the first read to the write
 // WIDE    1 where a row is longer than what its threads hold: the rest is read again for each pass
-// ACROSS  1 where neighbours lie in neighbouring rows: a warp has one element of each of 32 rows, and the warps of a
-//         block share the columns (LANES is 0)
+// EVEN    1 where it is exactly what they hold: no thread has a column behind the last
+// ACROSS  where neighbours lie in neighbouring rows: so many lanes stand side by side along them, each with VECTOR rows
+//         that count as one here, and the others of their warp and the warps of a block share the columns (LANES is 0);
+//         else 0
+// THREADS of a block, where ACROSS is not 0: a power of 2
 //
 // What is read and written is said by a struct `Fused`, generated for each kernel:
 //   read(value, row, column, columns)    VECTOR values from memory, and what is computed from them on the way
@@ -17,8 +20,15 @@
 #ifndef ACROSS
 #define ACROSS 0
 #endif
+#ifndef EVEN
+#define EVEN 0
+#endif
+#ifndef THREADS
+#define THREADS 32
+#endif
 
-constexpr int MOST_WARPS_ACROSS = 16;  // as arrangement.py has it
+constexpr int ALONG = ACROSS ? 1 : VECTOR;  // columns of one access
+constexpr int SIDE_BY_SIDE = ACROSS ? ACROSS : 1;
 
 struct Row {
     long long index;
@@ -29,8 +39,8 @@ struct Row {
 // Of the rows that blocks take at a time, the thread's of the block `turn`.
 __device__ __forceinline__ Row row_of(long long turn, long long rows) {
     if constexpr (ACROSS) {
-        const long long index = turn * 32 + threadIdx.x % 32;
-        return {index, static_cast<int>(threadIdx.x / 32), index < rows};
+        const long long index = turn * SIDE_BY_SIDE + threadIdx.x % SIDE_BY_SIDE;
+        return {index, static_cast<int>(threadIdx.x / SIDE_BY_SIDE), index < rows};
     }
     if constexpr (LANES == 0) return {turn, static_cast<int>(threadIdx.x), true};
     constexpr int lanes = LANES ? LANES : 1;
@@ -41,15 +51,17 @@ __device__ __forceinline__ Row row_of(long long turn, long long rows) {
 __device__ __forceinline__ Row own_row(long long rows) { return row_of(blockIdx.x, rows); }
 
 __device__ __forceinline__ int lanes() {
-    return LANES ? LANES : static_cast<int>(ACROSS ? blockDim.x / 32 : blockDim.x);
+    return LANES ? LANES : static_cast<int>((ACROSS ? THREADS : blockDim.x) / SIDE_BY_SIDE);
 }
 
 // Columns that the threads of a row hold at a time.
-__device__ __forceinline__ int span() { return lanes() * ITEMS * VECTOR; }
+__device__ __forceinline__ int span() { return lanes() * ITEMS * ALONG; }
 
 __device__ __forceinline__ int column_of(const Row& row, int start, int item) {
-    return start + (item * lanes() + row.lane) * VECTOR;
+    return start + (item * lanes() + row.lane) * ALONG;
 }
+
+__device__ __forceinline__ bool inside(int column, int columns) { return EVEN || column < columns; }
 
 // The thread's elements of columns start ... start + span() - 1; `absent` where the row has ended.
 template <class Fused>
@@ -59,7 +71,7 @@ __device__ __forceinline__ void read_span(
 #pragma unroll
     for (int item = 0; item < ITEMS; item++) {
         const int column = column_of(row, start, item);
-        if (row.live && column < columns) {
+        if (row.live && inside(column, columns)) {
             fused.read(x[item], row.index, column, columns);
         } else {
             fill(x[item], absent);
@@ -74,7 +86,7 @@ __device__ __forceinline__ void keep_span(
 #pragma unroll
     for (int item = 0; item < ITEMS; item++) {
         const int column = column_of(row, start, item);
-        if (row.live && column < columns) fused.keep(x[item], row.index, column, columns);
+        if (row.live && inside(column, columns)) fused.keep(x[item], row.index, column, columns);
     }
 }
 
@@ -86,7 +98,7 @@ __device__ __forceinline__ void write_span(
 #pragma unroll
     for (int item = 0; item < ITEMS; item++) {
         const int column = column_of(row, start, item);
-        if (row.live && column < columns) {
+        if (row.live && inside(column, columns)) {
             float y[VECTOR];
 #pragma unroll
             for (int i = 0; i < VECTOR; i++) y[i] = function(x[item][i]);
@@ -95,18 +107,37 @@ __device__ __forceinline__ void write_span(
     }
 }
 
-// N values over the warps of a block, lane by lane; all threads get the result.  ROUND as in block_reduce.
+// N values over those threads of a block that have the same rows; all of them get the result.  ROUND as in block_reduce.
+// Warps put what they have into shared memory, where as many lanes as there are warps take each value together.
 template <int ROUND, int N, class Op> __device__ __forceinline__ void across_reduce(float (&value)[N], Op op) {
-    __shared__ float partial[N][MOST_WARPS_ACROSS][32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    constexpr int warps = THREADS / 32, slots = N * SIDE_BY_SIDE;
+    __shared__ float partial[slots * warps], total[slots];
+    const int row = threadIdx.x % SIDE_BY_SIDE;
 #pragma unroll
-    for (int i = 0; i < N; i++) partial[i][warp][lane] = value[i];
+    for (int offset = 16; offset >= SIDE_BY_SIDE; offset /= 2) {
+#pragma unroll
+        for (int i = 0; i < N; i++) value[i] = op(value[i], __shfl_xor_sync(0xffffffffu, value[i], offset));
+    }
+    // Of a slot and a warp, so that whether slots or warps follow each other, no two lanes meet in a bank.
+    const auto at = [](int slot, int warp) { return slot * warps + (warp ^ slot * warps / 32 % warps); };
+    if (threadIdx.x % 32 < SIDE_BY_SIDE) {
+#pragma unroll
+        for (int i = 0; i < N; i++) partial[at(i * SIDE_BY_SIDE + row, threadIdx.x / 32)] = value[i];
+    }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        value[i] = partial[i][0][lane];
-        for (int other = 1; other < warps; other++) value[i] = op(value[i], partial[i][other][lane]);
+    for (int first = 0; first < slots; first += 32) {
+        const int slot = first + threadIdx.x / warps;
+        float sum = slot < slots ? partial[at(slot, threadIdx.x % warps)] : op.identity();
+#pragma unroll
+        for (int offset = warps / 2; offset > 0; offset /= 2) {
+            sum = op(sum, __shfl_xor_sync(0xffffffffu, sum, offset));
+        }
+        if (slot < slots && threadIdx.x % warps == 0) total[slot] = sum;
     }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; i++) value[i] = total[i * SIDE_BY_SIDE + row];
 }
 
 // N values over the threads of a row; see block_reduce for ROUND.

@@ -9,15 +9,15 @@ own          what differs from row to row alone is computed once a row, where it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.kernels.pointwise.expressions.carried import Stored
-from onnxfuse.kernels.pointwise.expressions.index import Clamped, Index, Quotient, Remainder, Variable
+from onnxfuse.kernels.pointwise.expressions.index import LANE
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar
 from onnxfuse.kernels.pointwise.loops import indices, reached
 
-COLUMN = "column"
+from .vectors import SINGLE, Layout, variables
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Pass:
     """Those of columns."""
     stores: list[Stored] = field(default_factory=list)
     held: dict[Scalar, str] = field(default_factory=dict)
-    """What stays for later passes, and its register."""
+    """What stays for later passes, and its register for an item and a lane."""
     known: dict[Scalar, str] = field(default_factory=dict)
     """What earlier passes left."""
 
@@ -64,14 +64,15 @@ class Schedule:
 
     @property
     def own(self) -> dict[str, str]:
-        """What there is of each row: name → type."""
-        return {name: s.type for one in self.passes for s, name in one.own.items()}
+        """What there is of each row, or where these are lanes, of each of them: declaration → type."""
+        return {name.replace("[v]", "[VECTOR]"): s.type for one in self.passes for s, name in one.own.items()}
 
 
 class Varies:
-    """Which elements differ within a row."""
+    """Which elements differ within a row, where what these loop variables count does."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: frozenset[str] = SINGLE.within) -> None:
+        self.within = within
         self._known: dict[tuple[Scalar, bool], bool] = {}
 
     def __call__(self, scalar: Scalar) -> bool:
@@ -91,18 +92,11 @@ class Varies:
                 pending += missing
                 continue
             pending.pop()
-            names = {name for index in indices(s) for name in _variables(index)}
-            here = bool(names - {COLUMN}) or s.kind == "argument" if rows else COLUMN in names
+            names = {name for index in indices(s) for name in variables(index)}
+            within = names & self.within
+            here = names != within or s.kind == "argument" if rows else bool(within)
             self._known[s, rows] = here or any(self._known[a, rows] for a in s.args)
         return self._known[scalar, rows]
-
-
-def _variables(index: Index) -> Iterator[str]:
-    for atom in index.terms:
-        if isinstance(atom, Variable):
-            yield atom.name
-        elif isinstance(atom, Quotient | Remainder | Clamped):
-            yield from _variables(atom.index)
 
 
 def levels(reductions: Sequence[Reduction], roots: Iterable[Scalar]) -> dict[Scalar, int]:
@@ -123,12 +117,17 @@ def levels(reductions: Sequence[Reduction], roots: Iterable[Scalar]) -> dict[Sca
 
 
 def schedule(
-    reductions: Sequence[Reduction], sums: Sequence[Reduction], stores: Sequence[Stored], *, hold: bool = True
+    reductions: Sequence[Reduction],
+    sums: Sequence[Reduction],
+    stores: Sequence[Stored],
+    *,
+    hold: bool = True,
+    layout: Layout = SINGLE,
 ) -> Schedule:
     """The passes for some reductions of rows, sums of columns and stores; where nothing may be `hold`, every pass
     begins with what is in memory."""
-    varies = Varies()
-    each = [stored for stored in stores if varies(stored.element) or any(n == COLUMN for n in _variables(stored.place))]
+    varies = Varies(layout.within)
+    each = [one for one in stores if varies(one.element) or layout.within & variables(one.place)]
     once = [stored for stored in stores if stored not in each]
     at = levels(reductions, [*(r.element for r in sums), *(stored.element for stored in stores)])
     count = 1 + max((at[r.element] for r in (*reductions, *sums)), default=-1)
@@ -153,7 +152,7 @@ def _own(passes: Sequence[Pass], once: Sequence[Scalar], varies: Varies) -> dict
         for s in _computed(one.roots, one.known):
             for a in s.args if varies(s) else ():
                 if not varies(a) and a.kind not in ("literal", "argument") and a not in one.known:
-                    one.own.setdefault(a, f"own{len(names)}")
+                    one.own.setdefault(a, f"own{len(names)}{'[v]' if a.depends & LANE else ''}")
                     names |= one.own
         one.known |= one.own
     return names if once else {}
@@ -194,9 +193,10 @@ class _Registers:
 
     def apply(self, passes: Sequence[Pass]) -> dict[str, str]:
         for s, name in self.of.items():
-            passes[self.first[s]].held[s] = name
+            own = f"{name}[item][{'v' if s.depends & LANE else 0}]"
+            passes[self.first[s]].held[s] = own
             for p in range(self.first[s] + 1, self.last[s] + 1):
-                passes[p].known[s] = f"{name}[item]"
+                passes[p].known[s] = own
         return self.types
 
 

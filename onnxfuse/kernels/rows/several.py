@@ -39,7 +39,8 @@ from onnxfuse.kernels.pointwise.loops import Loop, computed, reached
 from .fused import EMPTY, ENTRY, NORMS, REDUCTIONS, ROWS, SOFTMAXES
 from .passes import Passes, passes
 from .places import Matrix, PlaceError, places, stored, traced, used_by
-from .schedule import COLUMN, Reduction
+from .schedule import Reduction
+from .vectors import COLUMN
 
 
 @dataclass
@@ -193,10 +194,11 @@ class Several(Matrix):
 
 
 def several(
-    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str], aligned: bool = True
 ) -> tuple[tuple[TensorType, ...], Sequence[Passes] | Sequence[Loop]]:
     """The types of the outputs of some nodes that reduce rows, and the launches that compute them; an output named ""
-    is not wanted.  Raises KernelError where they are no passes over the rows of one matrix."""
+    is not wanted, and `aligned` says that all arrays begin at multiples of 16 bytes.  Raises KernelError where they are
+    no passes over the rows of one matrix."""
     scalars = Scalars()
     rows = Several(scalars)
     values = traced(scalars, nodes, inputs, dict.fromkeys(ROWS, rows.meet))
@@ -213,7 +215,7 @@ def several(
         stores.append(stored(k, value, place, () if place is None else (place.high + 1,)))
     reductions, sums = _wanted(rows, stores)
     used_by([*(s.element for s in stores), *(r.element for r in (*reductions, *sums))])
-    return types, [passes(rows, rows.inner > 1, reductions, sums, stores, list(inputs.values()))]
+    return types, [passes(rows, reductions, sums, stores, list(inputs.values()), aligned)]
 
 
 def _wanted(rows: Several, stores: Sequence[Stored]) -> tuple[list[Reduction], list[Reduction]]:

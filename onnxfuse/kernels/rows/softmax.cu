@@ -11,6 +11,7 @@
 template <class Fused> __device__ __forceinline__ void softmax_held(const Fused& fused, const Row& row, int columns) {
     float x[ITEMS][VECTOR];
     read_span(fused, row, 0, columns, minus_infinity(), x);
+    keep_span(fused, row, 0, columns, x);
     float peak[1] = {minus_infinity()};
 #pragma unroll
     for (int item = 0; item < ITEMS; item++) {
@@ -40,11 +41,13 @@ template <class Fused> __device__ __forceinline__ void softmax_held(const Fused&
 template <class Fused> __device__ __forceinline__ void softmax_wide(const Fused& fused, const Row& row, int columns) {
     float held[ITEMS][VECTOR];
     read_span(fused, row, 0, columns, minus_infinity(), held);
+    keep_span(fused, row, 0, columns, held);
     Exponentials own = none();
     own.add(held);
     for (int start = span(); start < columns; start += span()) {
         float x[ITEMS][VECTOR];
         read_span(fused, row, start, columns, minus_infinity(), x);
+        keep_span(fused, row, start, columns, x);
         own.add(x);
     }
     float peak[1] = {own.peak};

@@ -137,8 +137,9 @@ POSITION = "long long row, int column, int columns"
 
 
 @lru_cache(maxsize=4096)
-def source(program: Program, how: Arrangement, slots: tuple[Slot, ...]) -> Source:
-    """The translation unit: defines, the family's file, `Fused`, and the kernel."""
+def source(program: Program, how: Arrangement, slots: tuple[Slot, ...], even: bool = False) -> Source:
+    """The translation unit: defines, the family's file, `Fused`, and the kernel; `even` says that no thread of a row
+    has columns behind its last."""
     by_name = {slot.name: slot for slot in slots}
     file = Source.file(
         program.file,
@@ -146,6 +147,7 @@ def source(program: Program, how: Arrangement, slots: tuple[Slot, ...]) -> Sourc
         VECTOR=how.vector,
         ITEMS=how.items,
         WIDE=int(how.wide),
+        EVEN=int(even),
         **dict(program.defines),
     )
     members = [member for slot in slots for member in slot.members]

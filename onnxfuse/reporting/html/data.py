@@ -16,7 +16,7 @@ from .modules import tree
 
 DIGITS = 4
 """Of times: more would not be seen."""
-MARKS = {"bytes": "m", "flops": "c", "launches": "l", None: "-"}
+MARKS = {"bytes": "m", "flops": "c", "instructions": "c", "launches": "l", None: "-"}
 """What bounds a node, in one character."""
 
 

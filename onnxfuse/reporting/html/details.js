@@ -63,7 +63,7 @@ function ofOutput(item, more) {
 // With --estimate: what its kernel takes, or the nodes of its function body one by one.
 function estimated(list, estimate) {
   if (!estimate) return;
-  const bound = { bytes: "memory", flops: "compute", launches: "launches" }[estimate.bound];
+  const bound = { bytes: "memory", flops: "compute", instructions: "instructions", launches: "launches" }[estimate.bound];
   const time = estimate.seconds === null ? "" : `: ${humanTime(estimate.seconds * 1e9)} ${estimate.measured ? "measured" : "predicted"}${bound ? `, bound by ${bound}` : ""}`;
   fact(list, "runs from", `${estimate.source}${time}`);
   for (const one of estimate.kernels) fact(list, "launch", `${one.kernel}: ${whole(one.blocks)} × ${one.threads} threads`);

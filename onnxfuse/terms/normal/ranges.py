@@ -35,6 +35,13 @@ def all_moderate(term: Term) -> bool:
     return not bool((((sizes > 0) & (sizes < 1 / MODERATE)) | (sizes > MODERATE)).any())
 
 
+def every(term: Term, number: float) -> bool:
+    """Is a term this number throughout: a constant, or a number that is expanded?"""
+    if term.op == "Expand" and term.args[0].scalar is not None:
+        return bool(term.args[0].scalar == number)
+    return term.constant and bool(np.all(value_of(term) == number))
+
+
 def misfit(term: Term) -> int:
     """How badly a type holds the elements of a constant: 0 where it does, 1 where the largest is too small for all its
     digits, 2 where one is infinite or NaN."""

@@ -3,14 +3,16 @@
     ScatterND       x[..., 1:, 1:] += u, which exporters write as a ScatterND of x[..., 1:, 1:] + u by a mesh of runs,
                     is x + Pad(u)
     Concat          of the parts of x, some of them with something more, is x and these between zeros
+    zeros           into which u is written or added, are Pad(u)
 
 So decomposed relative positions, which vision transformers add to all scores but those of the class token, are a bias
-like any other.  Only for indices that are runs (`gather.affine`), each along an axis of its own: those name no element
-twice, and none that is not there.
+like any other, and the gradient of a part is one of the whole.  Only for indices that are runs (`gather.affine`), each
+along an axis of its own: those name no element twice, and none that is not there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +20,8 @@ import numpy as np
 from onnxfuse.model.dims import Dim, at_least, product
 from onnxfuse.terms.term import Term, Terms, same_shape
 
-from .gather import runs
+from .gather import affine, runs
+from .ranges import every
 from .sums import combine
 from .table import Applied, hoisted, law, make, scaled
 from .views import expand, reshape, slice_axis, transpose
@@ -34,11 +37,8 @@ def _scattered(a: Applied) -> Term | None:
     terms, (x, index, y) = a.terms, a.args
     if not a.real or a.attrs.get("reduction", "none") != "none" or x.shape is None or y.shape is None:
         return None
-    found = runs(index, x.shape)
-    if found is None or not all(at_least(start, 0) and at_least(d, start + n) for (start, n), d in found):
-        return None
-    box = [*(run for run, _ in found), *((0, d) for d in x.shape[len(found) :])]
-    if product(y.shape) != product(n for _, n in box):
+    box = _box(index, x, y)
+    if box is None:
         return None
     y = reshape(terms, y, tuple(n for _, n in box))
     turned = _turned(x)
@@ -49,6 +49,78 @@ def _scattered(a: Applied) -> Term | None:
     back = [order.index(axis) for axis in range(len(box))]
     total = _written(terms, transpose(terms, x, back), transpose(terms, y, back), [box[axis] for axis in back])
     return None if total is None else transpose(terms, total, order)
+
+
+def _box(index: Term, x: Term, y: Term) -> list[tuple[Dim, Dim]] | None:
+    """Which part of x these indices name, if y has so many elements: (start, count) along each axis."""
+    if x.shape is None or y.shape is None:
+        return None
+    found = runs(index, x.shape)
+    if found is None or not all(at_least(start, 0) and at_least(d, start + n) for (start, n), d in found):
+        return None
+    box = [*(run for run, _ in found), *((0, d) for d in x.shape[len(found) :])]
+    return box if product(y.shape) == product(n for _, n in box) else None
+
+
+@law(
+    "ScatterND",
+    "ScatterND(Expand(zero, (4, 4)), ((1,), (2,)), Slice(z, (0,), (2,), (0,)))"
+    " = Pad(Slice(z, (0,), (2,), (0,)), (1, 0, 1, 0))",
+)
+def _into_zeros(a: Applied) -> Term | None:
+    """Of what is written, as it is, or as it was before it was transposed."""
+    terms, (x, index, y) = a.terms, a.args
+    if not a.real or a.attrs.get("reduction", "none") not in ("none", "add"):
+        return None
+    box = _box(index, x, y)
+    if box is None or x.shape is None or not every(x, 0):
+        return None
+    y, factor = hoisted(reshape(terms, y, tuple(n for _, n in box)))
+    if not math.isfinite(factor):  # times a zero that is put around, it is no number
+        return None
+    around = [(start, d - start - n) for (start, n), d in zip(box, x.shape, strict=True)]
+    if not all(isinstance(p, int) for pads in around for p in pads):
+        return None
+    turned = _turned(y)
+    order = list(range(len(around)) if turned is None else turned.attr("perm"))
+    back = [order.index(axis) for axis in range(len(order))]
+    inner = transpose(terms, y, back)
+    if inner.shape is None:
+        return None
+    whole = _padded(terms, inner, inner.shape, [around[axis] for axis in back])
+    return scaled(terms, transpose(terms, whole, order), factor)
+
+
+@law(
+    "ScatterND",
+    "ScatterND(Expand(zero, (4, 4)), ((1,), (3,)), Slice(z, (0,), (2,), (0,)))"
+    " = Reshape(Pad(Reshape(Slice(z, (0,), (2,), (0,)), (2, 1, 4)), (0, 1, 0, 0, 0, 0)), (4, 4))",
+)
+def _every_other(a: Applied) -> Term | None:
+    """Of what is written to every second place of an axis, or every third: one of two that lie side by side."""
+    terms, (x, index, y) = a.terms, a.args
+    places = affine(index) if a.real and a.attrs.get("reduction", "none") in ("none", "add") else None
+    if places is None or x.shape is None or index.shape is None or len(index.shape) != 2 or index.shape[1] != 1:
+        return None
+    count, step, offset = index.shape[0], places.steps[0], places.offset
+    if not (isinstance(count, int) and isinstance(step, int) and isinstance(offset, int)) or step < 2:
+        return None
+    if not 0 <= offset < step:
+        return None
+    if x.shape[0] != count * step or not same_shape(y.shape, (count, *x.shape[1:])) or not every(x, 0):
+        return None
+    y, factor = hoisted(y)
+    turned = _turned(y)
+    order = list(range(len(x.shape)) if turned is None else turned.attr("perm"))
+    inner, axis = transpose(terms, y, [order.index(k) for k in range(len(order))]), order[0] + 1
+    if inner.shape is None or not math.isfinite(factor):
+        return None
+    apart = (*inner.shape[:axis], 1, *inner.shape[axis:])
+    around = [(0, 0)] * len(apart)
+    around[axis] = (offset, step - 1 - offset)
+    pairs = _padded(terms, reshape(terms, inner, apart), apart, around)
+    whole = (*inner.shape[: axis - 1], count * step, *inner.shape[axis:])
+    return scaled(terms, transpose(terms, reshape(terms, pairs, whole), order), factor)
 
 
 def _turned(x: Term) -> Term | None:

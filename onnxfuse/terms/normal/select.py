@@ -148,6 +148,12 @@ def _decided(a: Applied) -> Term | None:
     return expand(a.terms, x if truth else y, a.shape) if truth is not None and a.shape is not None else None
 
 
+@law("Where", "Where(x > 0, y, y) = y")
+def _either_way(a: Applied) -> Term | None:
+    _, x, y = a.args
+    return expand(a.terms, x, a.shape) if x is y and a.shape is not None else None
+
+
 @law("Where", "Where(x > 0, Where(y > 0, a, 7), 7) = Where(And(x > 0, y > 0), a, 7)")
 def _nested(a: Applied) -> Term | None:
     for keep, inner, low in _sides(a.terms, *a.args):

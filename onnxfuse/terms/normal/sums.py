@@ -19,6 +19,7 @@ from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.term import CLOSED, REAL, SMALL, Term, Terms, is_number, static
 
 from .merges import lift_merge, lift_rows, lift_scaled
+from .pad import joined
 from .ranges import MODERATE, in_range, nonnegative
 from .table import Applied, fold, hoisted, law, make, scaled, split_scalar
 from .views import expand, reshape
@@ -45,6 +46,8 @@ def combine(terms: Terms, op: str, args: Sequence[Term]) -> Term:
                 operands.append(operand)
         else:
             operands.append(_without_leading_ones(terms, operand, flat, shape))
+    if op == "Add":
+        operands = joined(terms, operands)
     if op == "Mul":
         operands = _one_factor(terms, operands, dtype)
         number = _mean(terms, operands, number)

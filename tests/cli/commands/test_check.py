@@ -113,10 +113,10 @@ def test_an_old_baseline_is_compared_and_written_anew(model: Path, engine: Engin
     assert main(["check", str(model), "--baseline", "b.json", "-q", "-O1"]) == 1
     assert "lost: LayerNormalization at /enc/layer.0: 2 before, 1 now\n" in capsys.readouterr().out
     assert main(["check", str(model), "--baseline", "b.json"]) == 2
-    assert capsys.readouterr().err.startswith("onnxfuse: error: b.json was written at -O1, and this is -O2, ")
+    assert capsys.readouterr().err.startswith("onnxfuse: error: b.json was written at -O1, and this is -O2 ")
     assert main(["check", str(model), "--baseline", "b.json", "--update-baseline"]) == 0
     head, line = Path("b.json").read_text().splitlines()
-    assert json.loads(head) == {"onnxfuse-baseline": 2, "onnxfuse": __version__, "level": 2}
+    assert json.loads(head) == {"onnxfuse-baseline": 2, "onnxfuse": __version__, "level": 2, "target": "onnxfuse"}
     assert json.loads(line)["count"] == 1
 
 

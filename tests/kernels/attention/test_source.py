@@ -17,6 +17,21 @@ def test_tiles_fit(tensor: bool) -> None:
         assert tile.keys % 16 == 0
         assert tile.rows >= min(rows, 64)
     assert [padded(size) for size in (1, 16, 17, 80, 100)] == [16, 16, 32, 80, 112]
-    assert splits(10**6, 10**6, Tiles(4, 64), 132) == 1
-    assert splits(1, 127, Tiles(1, 64), 132) == 1
-    assert splits(1, 256, Tiles(1, 64), 132) == 2
+
+
+@pytest.mark.parametrize(
+    ("blocks", "keys", "count"),
+    [
+        (10**6, 10**6, 1),
+        (264, 4096, 1),  # whole waves
+        (1, 127, 1),
+        (1, 256, 1),  # done before a second launch would begin
+        (1, 1024, 8),
+        (8, 16384, 16),  # all at a time
+        (100, 8192, 5),  # in four waves that are nearly full, where one was three quarters full
+        (150, 16384, 3),
+        (132, 16384, 1),
+    ],
+)
+def test_keys_are_divided_among_as_many_blocks_as_fill_whole_waves(blocks: int, keys: int, count: int) -> None:
+    assert splits(blocks, keys, Tiles(1, 64), 132) == count

@@ -78,6 +78,19 @@ extern "C" __global__ void convert(const float *x, int *y, unsigned *u, long lon
 }
 """
 
+FUNCTIONS = """
+template <class T> __device__ int bytes(T) { return sizeof(T); }
+extern "C" __global__ void functions(const float *x, const double *d, int *sizes, int *is, float *y) {
+  float a = x[0], b = x[1], nan = x[2], infinite = x[3];
+  sizes[0] = bytes(exp(a)) + bytes(log(a)) + bytes(sqrt(a)) + bytes(tanh(a)) + bytes(erf(a)) + bytes(floor(a));
+  sizes[1] = bytes(pow(a, b)) + bytes(fmax(a, b)) + bytes(fmod(a, b)) + bytes(atan2(a, b)) + bytes(fma(a, b, a));
+  sizes[2] = bytes(exp(d[0])) + bytes(pow(d[0], d[0])) + bytes(max(a, b)) + bytes(max(d[0], a)) + bytes(abs(-2ll));
+  is[0] = isnan(nan) + 2 * isnan(a) + 4 * isinf(infinite) + 8 * isinf(nan) + 16 * isfinite(a) + 32 * isfinite(nan);
+  is[1] = isnan(d[0]) + 2 * isinf(d[0]) + 4 * isfinite(d[0]) + 8 * !!signbit(a) + 16 * !!signbit(b) + 32 * abs(-3);
+  y[0] = fabs(b), y[1] = abs(b), y[2] = copysign(a, b), y[3] = max(nan, a), y[4] = min(a, nan), y[5] = ldexp(a, 3);
+}
+"""
+
 MATRIX = """
 #include <mma.h>
 #include <cuda_fp16.h>
@@ -117,6 +130,7 @@ TEXTS = {
     "warp": WARP,
     "atomic": ATOMIC,
     "convert": CONVERT,
+    "functions": FUNCTIONS,
     "matrix": MATRIX,
     "shared": SHARED,
 }
@@ -235,6 +249,16 @@ def test_conversions_saturate_and_round() -> None:
     assert u.tolist() == [0, 2, 0, 3, 0, 3 * 10**9, 0, 2**32 - 1, 0, 0, 2**32 - 1, 0]
     most, least = 2**63 - 1, -(2**63)
     assert signed.tolist() == [0, 1, -2, 2, -2, 3 * 10**9, -3 * 10**9, most, least, 0, most, least]
+
+
+def test_functions_of_float_are_of_float() -> None:
+    x, d = np.array([0.75, -1.5, np.nan, np.inf], np.float32), np.array([0.5])
+    sizes, kinds, y = np.zeros(3, np.int32), np.zeros(2, np.int32), np.zeros(6, np.float32)
+    device = Emulated(checked=True)
+    device.launch(Launch(Source("functions.cu", FUNCTIONS), "functions", (1,), (1,)), [x, d, sizes, kinds, y])
+    assert sizes.tolist() == [6 * 4, 5 * 4, 8 + 8 + 4 + 8 + 8]
+    assert kinds.tolist() == [1 + 4 + 16, 4 + 16 + 32 * 3]
+    assert y.tolist() == [1.5, 1.5, -0.75, 0.75, 0.75, 6.0]
 
 
 @pytest.mark.parametrize("checked", [True, False])

@@ -13,10 +13,10 @@ from tests.region_runs import function
 FLOAT = np.dtype(np.float32)
 
 
-def traced(text: str, *shapes: tuple[int, ...]) -> Traced:
+def traced(text: str, *shapes: tuple[int, ...], aligned: bool = False) -> Traced:
     body = function(text)
     types = {name: TensorType(FLOAT, shape) for name, shape in zip(body.input, shapes, strict=True)}
-    return product(list(body.node), types, list(body.output))
+    return product(list(body.node), types, list(body.output), aligned)
 
 
 def test_views_of_operands_are_their_memory() -> None:
@@ -58,3 +58,22 @@ def test_sizes_are_not_in_the_text() -> None:
     one, other = traced(text, (40, 6), (6, 72), (40, 72)), traced(text, (24, 6), (6, 56), (24, 56))
     assert one.text == other.text
     assert one.carried.values != other.carried.values
+
+
+HEADS = """(a, b, z) => (y, t) { p = MatMul(a, b) s = Add(p, z) t = Transpose(s)
+    n = Constant<value = int64[3] {4, 3, 8}>() r = Reshape(s, n) y = Transpose<perm = [1, 0, 2]>(r) }"""
+
+
+def test_neighbours_are_read_and_written_together_where_they_are_neighbours_there() -> None:
+    found = traced(HEADS, (4, 6), (6, 24), (24,), aligned=True)
+    assert found.width == 4
+    assert "load(x0, in2 + 4 * " in found.text
+    assert "store(out0 + 4 * (" in found.text  # its heads apart: rows of eight
+    assert "out1[" in found.text  # turned as a whole, neighbours stand in different rows
+    assert "store(out1" not in found.text
+
+
+@pytest.mark.parametrize(("columns", "aligned", "width"), [(24, False, 1), (22, True, 2), (21, True, 1)])
+def test_neighbours_are_no_more_than_fit(columns: int, aligned: bool, width: int) -> None:
+    text = "(a, b, z) => (y) { p = MatMul(a, b) y = Add(p, z) }"
+    assert traced(text, (4, 6), (6, columns), (columns,), aligned=aligned).width == width

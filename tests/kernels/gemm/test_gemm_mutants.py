@@ -58,9 +58,12 @@ def after_the_vendors(device: Any) -> None:
 
 
 RUNS = {
-    "half": launched(HALF, 70, 136, 136),  # ends in the stage that results pass through
+    "half": launched(HALF, 70, 168, 136),  # ends in the stage that results pass through
     "half transposed": launched(HALF, 70, 200, 136, transposed=True),
     "half odd": launched(HALF, 67, 101, 71),
+    "inside": launched(HALF, 64, 256, 72),  # one tile of two is
+    "inside transposed": launched(HALF, 64, 104, 64, transposed=True),
+    "inside shared": launched(HALF, 16, 2048, 64),
     "float": launched(FLOAT, 70, 100, 136),
     "float transposed": launched(FLOAT, 70, 100, 136, transposed=True),
     "float odd": launched(FLOAT, 67, 51, 71),
@@ -93,10 +96,22 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("half", "__pipeline_wait_prior(STAGES - 2)", "__pipeline_wait_prior(STAGES - 1)"),
     (
         "half",
-        "if (step + STAGES - 1 < last) begin(step + STAGES - 1)",
-        "if (step + STAGES < last) begin(step + STAGES)",
+        "if (step + STAGES - 1 < last) begin(step + STAGES - 1,",
+        "if (step + STAGES < last) begin(step + STAGES,",
     ),
-    ("half", "tiles + step % STAGES * STAGE;\n        sums", "tiles + (step + 1) % STAGES * STAGE;\n        sums"),
+    ("half", "tiles + stage * STAGE;\n        sums", "tiles + other * STAGE;\n        sums"),
+    ("half", "stage + 1 < STAGES ? stage + 1 : 0", "stage + 1 < STAGES - 1 ? stage + 1 : 0"),
+    ("inside", "other = stage;", ""),
+    ("half", " && row + TILE_M <= m", ""),
+    ("inside", " && column + TILE_N <= n", ""),
+    ("inside transposed", "inside ? k / TILE_K : 0", "inside ? (k + TILE_K - 1) / TILE_K : 0"),
+    ("inside", "from += step;", ""),
+    ("inside", "piece += apart;", ""),
+    ("inside", "apart(static_cast<long long>(APART) * width)", "apart(width)"),
+    ("inside", "TRANSPOSED ? TILE_K : static_cast<long long>(TILE_K) * n", "TILE_K"),
+    ("inside transposed", "TRANSPOSED ? TILE_K : static_cast<long long>(TILE_K) * n", "n"),
+    ("inside", "to + own + further * STRIDE", "to + own"),
+    ("inside shared", "const int from = first * TILE_K", "const int from = 0"),
     ("half", "(k + TILE_K - 1) / TILE_K", "k / TILE_K"),
     ("few rows", "(k + TILE_K - 1) / TILE_K", "k / TILE_K"),
     ("half", "if (row >= rows) return;", "if (row > rows) return;"),
@@ -139,8 +154,8 @@ MUTANTS: list[tuple[str, str, str]] = [
         "of(scale * product[start + i], added[i], other[i])",
         "of(scale * product[start + i] + other[i], 0, 0)",
     ),
-    ("repeated", "(before + row) % period", "row % period"),
-    ("repeated", "(before + row) % period", "before + row"),
+    ("repeated", "same = before + row", "same = row"),
+    ("repeated", "m > period - repeated", "false"),
     ("repeated", "same * columns + column", "same * columns"),
     ("repeated", "sums.write(result, row, column", "sums.write(result, row, 0"),
     ("after the vendor's", "same += further;", ""),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from onnx import FunctionProto, parser
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.gemm.members import MOST, Gate, Member, gate_of, is_family, is_gate, members
+
+FLOAT = np.dtype(np.float32)
 
 
 def function(text: str) -> FunctionProto:
@@ -15,7 +18,7 @@ def function(text: str) -> FunctionProto:
 
 def found(text: str) -> list[Member]:
     body = function(text)
-    return members(list(body.node), list(body.input), list(body.output))
+    return members(list(body.node), dict.fromkeys(body.input, FLOAT), list(body.output))
 
 
 def test_each_product_with_what_is_done_to_it() -> None:
@@ -92,7 +95,7 @@ def gate(text: str) -> Gate:
     body = function(text)
     assert is_family(list(body.node))
     assert is_gate(list(body.output))
-    return gate_of(list(body.node), list(body.input), body.output[0])
+    return gate_of(list(body.node), dict.fromkeys(body.input, FLOAT), body.output[0])
 
 
 def test_a_gate() -> None:

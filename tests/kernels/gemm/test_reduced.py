@@ -12,8 +12,8 @@ from onnxfuse.kernels.device.kernel import Work
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import reduced
 from onnxfuse.kernels.gemm.autotune import VARIABLE
-from tests.kernel_runs import run
-from tests.region_runs import computed, function, launches
+from tests.kernel_runs import run, shifted
+from tests.region_runs import computed, expected, function, given, launches, operands
 
 SKIP = "p = MatMul(a, b) q = Add(p, c) s = Add(q, x)"
 RMS = (
@@ -80,6 +80,29 @@ def test_it_computes_what_its_nodes_do(name: str, form: str, monkeypatch: pytest
     for found, wanted in zip(*computed(CASES[name]), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
     assert [one.entry for one in made] == (TILED if form == "tiled" or name == "an empty sum" else AFTER)
+
+
+@pytest.mark.parametrize("form", ["tiled", "vendor"])
+@pytest.mark.parametrize("name", ["bias, residual sum and norm", "a softmax"])
+def test_arrays_at_odd_addresses(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, form)
+    case = CASES[name]
+    arrays = [shifted(x.shape, x.dtype, 1) for x in operands(case)]
+    for array, x in zip(arrays, operands(case), strict=True):
+        array[...] = x
+    for found, wanted in zip(given(case, arrays), expected(function(case[0]), operands(case)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
+
+
+def test_rows_are_read_and_written_by_vectors_where_they_may_be() -> None:
+    body = function(CASES["bias, residual sum and norm"][0])
+    for columns, aligned, width in ((24, True, 4), (26, True, 2), (24, False, 1)):
+        shapes = [(10, 16), (16, columns), (columns,), (10, columns), (columns,), (columns,)]
+        types = {n: TensorType(np.dtype(np.float32), shape) for n, shape in zip(body.input, shapes, strict=True)}
+        own = reduced.reduced(list(body.node), types, list(body.output), aligned)[1]
+        assert isinstance(own, reduced.Reduction)
+        assert own.width == width
+        assert ("store(out0 + 4 * (" in own.text) == (width == 4)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -13,7 +13,8 @@ from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import epilogue
 from onnxfuse.kernels.gemm.autotune import VARIABLE
 from onnxfuse.kernels.gemm.region import AFTER
-from tests.region_runs import computed, function, launches
+from tests.kernel_runs import shifted
+from tests.region_runs import computed, expected, function, given, launches, operands
 
 CASES = {
     "any expression of it, with further operands": (
@@ -102,6 +103,18 @@ def test_sums_are_shared_where_there_are_few_tiles(monkeypatch: pytest.MonkeyPat
 def test_indices_of_64_bits_are_the_same_indices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epilogue, "MOST_NARROW", 1)
     for found, wanted in zip(*computed(CASES["its heads apart"]), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("name", ["its heads apart", "any expression of it, with further operands"])
+@pytest.mark.parametrize("form", ["tiled", "vendor"])
+def test_arrays_at_odd_addresses(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, form)
+    case = CASES[name]
+    arrays = [shifted(x.shape, x.dtype, 1) for x in operands(case)]
+    for array, x in zip(arrays, operands(case), strict=True):
+        array[...] = x
+    for found, wanted in zip(given(case, arrays), expected(function(case[0]), operands(case)), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
 
 

@@ -1,4 +1,6 @@
-"""Every kernel compiles for every architecture, needs no more than the committed table says, and spills nothing."""
+"""Every kernel compiles for every architecture, needs no more than the committed table says, and spills nothing.
+
+The compiler is asked about a text that the table was written of for one architecture, about another for all."""
 
 from __future__ import annotations
 
@@ -40,22 +42,46 @@ SOURCES = dict(nvrtc.samples())
 TABLE = nvrtc.committed()
 
 
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    return nvrtc.texts()
+
+
 def test_the_committed_table_has_every_source() -> None:
     assert sorted(TABLE) == sorted(SOURCES)
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_source_compiles_to_what_the_committed_table_says(name: str) -> None:
-    """Every kernel on every architecture, none of which spills or needs more."""
-    measured, table = nvrtc.measured(SOURCES[name]), TABLE[name]
-    assert measured.keys() == set(nvrtc.ARCHITECTURES)
-    assert {a: sorted(table[a]) for a in nvrtc.ARCHITECTURES} == {a: sorted(found) for a, found in measured.items()}
-    for architecture, entries in measured.items():
-        for entry, needs in entries.items():
+def test_a_source_compiles_to_what_the_committed_table_says(name: str, texts: dict[str, str]) -> None:
+    """Every kernel, none of which spills or needs more."""
+    measured, table = nvrtc.measured(SOURCES[name], nvrtc.unsettled(name, SOURCES[name], texts)), TABLE[name]
+    assert table.keys() == set(nvrtc.ARCHITECTURES)
+    for architecture, entries in table.items():
+        for entry, before in entries.items():
+            assert (before.spill_loads, before.spill_stores) == (0, 0), (architecture, entry)
+    for architecture, found in measured.items():
+        assert sorted(found) == sorted(table[architecture]), architecture
+        for entry, needs in found.items():
             before = table[architecture][entry]
             assert (needs.spill_loads, needs.spill_stores) == (0, 0), (architecture, entry)
             assert needs.registers <= before.registers + SLACK, (architecture, entry)
             assert needs.shared <= before.shared, (architecture, entry)
+
+
+def test_a_text_that_the_table_does_not_know_is_compiled_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source("modest.cu", MODEST)
+    written = {"modest": nvrtc.digest(source)}
+    assert nvrtc.unsettled("modest", source, written) == (nvrtc.ALWAYS,)
+    assert nvrtc.unsettled("modest", Source("modest.cu", MODEST + "\n"), written) == nvrtc.ARCHITECTURES
+    assert nvrtc.unsettled("another", source, written) == nvrtc.ARCHITECTURES
+    monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "-lineinfo"))
+    assert nvrtc.unsettled("modest", source, written) == nvrtc.ARCHITECTURES
+
+
+def test_nothing_is_known_of_another_compiler(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:
+    assert texts.keys() <= TABLE.keys()
+    monkeypatch.setattr(nvrtc, "version", lambda: "99.9")
+    assert nvrtc.texts() == {}
 
 
 def test_what_the_compiler_said_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

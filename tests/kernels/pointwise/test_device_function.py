@@ -9,14 +9,14 @@ from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import Launch, Source
 from onnxfuse.kernels.pointwise.device_function import device_function
 from onnxfuse.language.catalogue import load
-from tests.kernel_runs import FLOAT16, FLOAT32, far, reference
+from tests.kernel_runs import FLOAT32, far, reference
 from tests.kernels.pointwise.test_pointwise_nodes import CHECKED, integers, node
 
 
 def test_a_function_of_elements_is_called_by_another_kernel() -> None:
     """Skip and bias before, an activation after: what a row kernel does on its reads and writes."""
     nodes = [node("Add", "x skip", "s"), node("Add", "s bias", "sum"), node("Gelu", "sum", "y")]
-    dtypes = {"x": FLOAT16, "skip": FLOAT16, "bias": FLOAT32}
+    dtypes = dict.fromkeys(("x", "skip", "bias"), FLOAT32)
     text = device_function("prologue", nodes, dtypes, {"sum": "total", "y": "bent"})
     assert text.startswith("__device__ __forceinline__ void prologue(float x, float skip, float bias, float& total, ")
     caller = """

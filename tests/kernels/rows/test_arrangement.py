@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.kernels.rows.arrangement import HELD, RESIDENT, arrange
+from onnxfuse.kernels.rows.arrangement import (
+    HELD,
+    HELD_OF_BLOCK,
+    MOST_WARPS_ACROSS,
+    RESIDENT,
+    arrange,
+    arrange_across,
+)
 
 COLUMNS = (0, 1, 8, 64, 768, 1000, 8192, 24576, 32768, 200_000)
 READS = ((1, 2), (1, 4), (4, 4), (8, 2))
@@ -21,7 +28,8 @@ def test_threads_reach_every_element_of_a_row(columns: int, vector: int, itemsiz
     across = found.lanes or found.threads
     if not found.wide:
         assert across * found.items * vector >= columns
-        assert found.items * vector <= HELD, "what a thread holds in registers"
+        most = HELD_OF_BLOCK if found.bounds == (RESIDENT // 2, 2) else HELD
+        assert found.items * vector <= most, "what a thread holds in registers"
     threads, blocks = found.bounds
     assert threads >= found.threads
     assert blocks >= 1
@@ -39,3 +47,32 @@ def test_short_rows_share_a_warp_and_long_ones_have_a_block() -> None:
 
 def test_rows_that_leave_the_card_idle_get_as_many_threads_as_they_have_use_for() -> None:
     assert arrange(8192, 4, 4, False).threads > arrange(8192, 4, 4, True).threads
+
+
+def test_long_rows_that_two_blocks_hold_leave_room_for_both() -> None:
+    """While one waits for its results, the other reads."""
+    found = arrange(16384, 8, 2, True)
+    assert found.bounds == (RESIDENT // 2, 2)
+    assert found.even(16384)
+    assert not found.even(16384 - 8)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(("vector", "itemsize"), [(1, 2), (1, 4), (2, 2), (4, 2), (4, 4), (8, 2)])
+@pytest.mark.parametrize("columns", [c for c in COLUMNS if c])
+def test_threads_across_rows_reach_every_column(columns: int, vector: int, itemsize: int, mixed: bool) -> None:
+    found = arrange_across(columns, vector, itemsize, 1, mixed)
+    assert found.threads & (found.threads - 1) == 0
+    assert found.threads <= 32 * MOST_WARPS_ACROSS
+    held = found.threads // found.across * found.items
+    assert found.wide == (held < columns)
+    assert found.items * vector <= HELD
+    assert found.blocks(7) * found.across >= 7
+    assert found.even(columns) == (held == columns)
+
+
+def test_lanes_of_a_warp_are_whole_sectors_along_both_axes() -> None:
+    for vector, itemsize in ((8, 2), (4, 4)):
+        found = arrange_across(64, vector, itemsize, 1, mixed=True)
+        assert found.across * vector * itemsize >= 32
+        assert 32 // found.across * itemsize >= 32

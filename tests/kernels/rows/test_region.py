@@ -94,3 +94,16 @@ def test_an_op_that_reduces_what_are_no_rows_runs_from_its_body() -> None:
     for known in (operands(5, 7, 9), None):
         with pytest.raises(KernelError):
             kernels.of_use("SoftmaxGrad", front, ["float32"] * 2, ["float32"], (), known)
+
+
+def test_outputs_of_several_sizes_that_have_nothing_in_common_are_one_launch() -> None:
+    """Of common nodes they are a loop each; of one size they are one loop, which reads what is common once."""
+    text = '<opset_import: ["": 20], domain: "onnxfuse"> Region_2 (x, y) => (a, b) {{ {} }}'
+    for nodes, shapes, count in (
+        ("a = Exp(x) b = Neg(y)", ((3, 4), (5,)), 1),
+        ("a = Exp(x) b = Neg(y)", ((3, 4), (12,)), 1),
+        ("a = Exp(x) b = Add(a, y)", ((3, 1), (3, 5)), 2),
+    ):
+        made = kernel(parser.parse_function(text.format(nodes)), ["float32"] * 2, ["float32"] * 2)({})
+        types = tuple(TensorType(FLOAT, shape) for shape in shapes)
+        assert len(made.planned(types, (True, True), True)[1]) == count  # type: ignore[attr-defined]

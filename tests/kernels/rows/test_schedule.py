@@ -39,6 +39,7 @@ def test_what_differs_within_a_row_and_from_row_to_row() -> None:
 
 MOVED = call("Exp", call("Sub", X, result(0)))
 SHARE = call("Div", MOVED, result(1))
+HELD = "held0[item][0]"
 SOFTMAX = [Reduction("MAX", X, "result0_"), Reduction("SUM", MOVED, "result1_")]
 
 
@@ -51,8 +52,8 @@ def test_what_a_later_pass_needs_is_held_and_its_register_is_free_again() -> Non
     """softmax: what is read, then its exponential, in one register."""
     found = schedule(SOFTMAX, [], [stored(SHARE)])
     assert [[r.name for r in one.reduced] for one in found.passes] == [["result0_"], ["result1_"], []]
-    assert [one.held for one in found.passes] == [{X: "held0"}, {MOVED: "held0"}, {}]
-    assert [one.known.get(X, one.known.get(MOVED)) for one in found.passes] == [None, "held0[item]", "held0[item]"]
+    assert [one.held for one in found.passes] == [{X: HELD}, {MOVED: HELD}, {}]
+    assert [one.known.get(X, one.known.get(MOVED)) for one in found.passes] == [None, HELD, HELD]
     assert found.registers == {"held0": "float"}
 
 
@@ -66,7 +67,7 @@ def test_what_was_read_is_held_where_that_is_less() -> None:
     several = [call(op, X) for op in ("Exp", "Tanh", "Abs")]
     top = Reduction("MAX", call("Add", call("Add", several[0], several[1]), several[2]), "result0_")
     found = schedule([top], [], [stored(call("Sub", s, result(0)), k) for k, s in enumerate(several)])
-    assert found.passes[0].held == {X: "held0"}
+    assert found.passes[0].held == {X: HELD}
 
 
 def test_what_does_not_wait_is_in_one_pass() -> None:

@@ -56,6 +56,13 @@ CASES = {
         ),
         [(2, 48, 5, 7), (48, 1, 1), (48, 1, 1)],
     ),
+    "a norm of pixels": (
+        f"(x, g, b) => (y, m) {{ {NORM.replace('a)', 'c)')} }}".replace(
+            "{ m", "{ c = Constant<value = int64[1] {1}>() m", 1
+        ),
+        [(3, 150, 4, 6), (150, 1, 1), (150, 1, 1)],
+    ),
+    "of more pixels than a block holds": ("(x) => (y) { y = Softmax<axis = 1>(x) }", [(1, 1600, 16)]),
     "of more channels than a block holds": ("(x) => (y) { y = Softmax<axis = 1>(x) }", [(2, 1100, 9)]),
     "along two axes in the middle": (
         "(x) => (y, m) { c = Constant<value = int64[2] {1, 2}>() m = ReduceMean(x, c) d = Sub(x, m) q = Mul(d, d) "
@@ -88,6 +95,8 @@ CASES = {
 HALF = [
     "softmax from its parts",
     "a norm of channels",
+    "a norm of pixels",
+    "of more pixels than a block holds",
     "the gradient of a norm",
     "of one of an odd width",
     "of one that no block holds",
@@ -157,7 +166,9 @@ def test_rows_far_from_zero_lose_nothing() -> None:
     np.testing.assert_allclose(y, exact, atol=2e-3)  # half a digit of 4096 beside a deviation of 1
 
 
-@pytest.mark.parametrize("name", ["norms and softmaxes", "a norm of channels", "the gradient of a norm"])
+@pytest.mark.parametrize(
+    "name", ["norms and softmaxes", "a norm of channels", "a norm of pixels", "the gradient of a norm"]
+)
 def test_indices_of_64_bits_are_the_same_indices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried, "NARROW_LIMIT", 1)
     for found, wanted in zip(*computed(CASES[name]), strict=True):

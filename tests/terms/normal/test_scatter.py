@@ -11,7 +11,7 @@ from onnxfuse.model.dims import symbol
 from onnxfuse.terms.normal.gather import runs
 from onnxfuse.terms.term import Term
 from tests.spellings.build import Array
-from tests.terms.normal.space import INT64, Space
+from tests.terms.normal.space import FLOAT, INT64, Space
 
 
 @pytest.fixture
@@ -86,6 +86,66 @@ def test_what_is_broadcast_is_as_long_as_the_part_before_zeros_surround_it(s: Sp
     assert found.op == "Add"
     (padded,) = (a for a in found.args if a.op == "Pad")
     assert padded.args[0].shape == (4, 4)
+
+
+ZEROS = {
+    "a run": (mesh(range(1, 4), range(2, 6)), "none", True),
+    "a run that is added": (mesh(range(1, 4), range(2, 6)), "add", True),
+    "counted from the end": (mesh(range(-3, 0), range(-4, 0)), "none", True),
+    "the largest": (mesh(range(1, 4), range(2, 6)), "max", False),
+    "rows twice": (mesh(range(1, 4), range(2, 6))[[0, 1, 1]], "add", False),
+    "backwards": (mesh(range(1, 4), range(2, 6))[::-1], "none", False),
+    "every second row": (mesh(range(0, 6, 2), range(2, 6)), "none", False),
+    "behind the end": (mesh(range(2, 5), range(2, 6)), "none", False),
+}
+"""Indices, how what is written there is reduced with zeros, and whether it is what is written between zeros."""
+
+
+@pytest.mark.parametrize("case", ZEROS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_is_written_into_zeros_has_zeros_around_it(case: str, turned: bool, s: Space) -> None:
+    array, reduction, fits = ZEROS[case]
+    zeros = s.terms.constant(np.zeros((4, 6), np.float32), FLOAT)
+    u = s.input("u", 4, 3) if turned else s.input("u", 3, 4)
+    written = s.op("Neg", s.transpose(s.slice(s.op("Sin", u), 0, 0, 4), 1, 0) if turned else u)
+    found = s.op("ScatterND", zeros, index(s, array), written, reduction=reduction)
+    assert (found.op != "ScatterND") == fits
+    if fits:
+        first, second = (int(n) % size for n, size in zip(array[0, 0], (4, 6), strict=True))
+        pads = (first, second, 1 - first, 2 - second)
+        plain = s.op(
+            "Pad", s.op("Sin", u) if turned else u, s.ints(*(pads[i] for i in ((1, 0, 3, 2) if turned else range(4))))
+        )
+        assert found is s.op("Neg", s.transpose(plain, 1, 0) if turned else plain)
+
+
+@pytest.mark.parametrize(
+    ("places", "fits"),
+    [([0, 2, 4], True), ([1, 3, 5], True), ([0, 3], True), ([0, 2, 5], False), ([1, 3], False), ([4, 2, 0], False)],
+)
+def test_what_is_written_to_every_other_place_lies_beside_zeros(places: list[int], fits: bool, s: Space) -> None:
+    count, step = len(places), 6 // len(places)
+    zeros, u = s.terms.constant(np.zeros((6, 4), np.float32), FLOAT), s.input("u", count, 4)
+    found = s.op("ScatterND", zeros, index(s, np.array(places)[:, None]), u)
+    assert (found.op == "Reshape") == fits
+    if fits:
+        pads = s.ints(0, places[0], 0, 0, step - 1 - places[0], 0)
+        assert found is s.reshape(s.op("Pad", s.reshape(u, count, 1, 4), pads), 6, 4)
+
+
+def test_what_is_written_into_anything_else_stays(s: Space) -> None:
+    u, where = s.input("u", 3, 4), index(s, mesh(range(1, 4), range(2, 6)))
+    ones = s.terms.constant(np.ones((4, 6), np.float32), FLOAT)
+    assert s.op("ScatterND", ones, where, u).op == "ScatterND"
+    integers = s.terms.constant(np.zeros((4, 6), np.int64), INT64)
+    assert s.op("ScatterND", integers, where, s.input("i", 3, 4, dtype=INT64)).op == "ScatterND"
+
+
+def test_an_infinite_factor_stays_at_what_is_written(s: Space) -> None:
+    """Times the zeros around it, it would be no number."""
+    zeros, u = s.terms.constant(np.zeros((4, 6), np.float32), FLOAT), s.input("u", 3, 4)
+    endless = s.op("Mul", u, s.number(np.inf))
+    assert s.op("ScatterND", zeros, index(s, mesh(range(1, 4), range(2, 6))), endless).op in ("ScatterND", "Pad")
 
 
 def test_parts_put_together_are_a_sum_only_in_their_order(s: Space) -> None:

@@ -30,3 +30,4 @@
 #include "math_functions.h"
 #include "synchronization.h"
 #include "memory_functions.h"
+#include "export.h"

@@ -1,4 +1,4 @@
-// Makes `__global__` functions callable by address: EMULATOR_EXPORT(name), after the kernel's text.
+// Makes `__global__` functions callable by address: EMULATOR_EXPORT(name), which stands after the kernel's text.
 #pragma once
 #include <type_traits>
 #include <utility>

@@ -1,19 +1,66 @@
 // Mathematics that CUDA has and C++ lacks.  Fast intrinsics are computed exactly: what they lose is the card's affair.
 #pragma once
-#include <cmath>
-#include <limits>
+// C's header: <cmath> is two thirds of what g++ would read for each kernel.  What it adds and kernels may use is below.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <math.h>
+#include <stdlib.h>
+#undef _GLIBCXX_INCLUDE_NEXT_C_HEADERS
+#include <limits>
 #include <type_traits>
+
+// A function of double by the name of CUDA's is one of float, too.
+#define EMULATOR_OF_FLOAT(name) \
+  inline float name(float x) { return __builtin_##name##f(x); }
+#define EMULATOR_OF_FLOATS(name) \
+  inline float name(float x, float y) { return __builtin_##name##f(x, y); }
+EMULATOR_OF_FLOAT(acos) EMULATOR_OF_FLOAT(acosh) EMULATOR_OF_FLOAT(asin) EMULATOR_OF_FLOAT(asinh)
+EMULATOR_OF_FLOAT(atan) EMULATOR_OF_FLOAT(atanh) EMULATOR_OF_FLOAT(cbrt) EMULATOR_OF_FLOAT(ceil)
+EMULATOR_OF_FLOAT(cos) EMULATOR_OF_FLOAT(cosh) EMULATOR_OF_FLOAT(erf) EMULATOR_OF_FLOAT(erfc)
+EMULATOR_OF_FLOAT(exp) EMULATOR_OF_FLOAT(exp2) EMULATOR_OF_FLOAT(expm1) EMULATOR_OF_FLOAT(fabs)
+EMULATOR_OF_FLOAT(floor) EMULATOR_OF_FLOAT(lgamma) EMULATOR_OF_FLOAT(log) EMULATOR_OF_FLOAT(log10)
+EMULATOR_OF_FLOAT(log1p) EMULATOR_OF_FLOAT(log2) EMULATOR_OF_FLOAT(logb) EMULATOR_OF_FLOAT(nearbyint)
+EMULATOR_OF_FLOAT(rint) EMULATOR_OF_FLOAT(round) EMULATOR_OF_FLOAT(sin) EMULATOR_OF_FLOAT(sinh)
+EMULATOR_OF_FLOAT(sqrt) EMULATOR_OF_FLOAT(tan) EMULATOR_OF_FLOAT(tanh) EMULATOR_OF_FLOAT(tgamma)
+EMULATOR_OF_FLOAT(trunc)
+EMULATOR_OF_FLOATS(atan2) EMULATOR_OF_FLOATS(copysign) EMULATOR_OF_FLOATS(fdim) EMULATOR_OF_FLOATS(fmax)
+EMULATOR_OF_FLOATS(fmin) EMULATOR_OF_FLOATS(fmod) EMULATOR_OF_FLOATS(hypot) EMULATOR_OF_FLOATS(nextafter)
+EMULATOR_OF_FLOATS(pow) EMULATOR_OF_FLOATS(remainder)
+#undef EMULATOR_OF_FLOATS
+#undef EMULATOR_OF_FLOAT
+inline float fma(float x, float y, float z) { return fmaf(x, y, z); }
+inline float frexp(float x, int *exponent) { return frexpf(x, exponent); }
+inline float ldexp(float x, int exponent) { return ldexpf(x, exponent); }
+inline float modf(float x, float *whole) { return modff(x, whole); }
+inline float abs(float x) { return fabsf(x); }
+inline double abs(double x) { return fabs(x); }
+inline long abs(long x) { return labs(x); }
+inline long long abs(long long x) { return llabs(x); }
+
+// In C these are macros.
+#undef isfinite
+#undef isinf
+#undef isnan
+#undef signbit
+inline bool isfinite(float x) { return __builtin_isfinite(x); }
+inline bool isfinite(double x) { return __builtin_isfinite(x); }
+inline bool isinf(float x) { return __builtin_isinf(x); }
+inline bool isinf(double x) { return __builtin_isinf(x); }
+inline bool isnan(float x) { return __builtin_isnan(x); }
+inline bool isnan(double x) { return __builtin_isnan(x); }
+inline bool signbit(float x) { return __builtin_signbit(x); }
+inline bool signbit(double x) { return __builtin_signbit(x); }
 
 template <class A, class B>
 inline std::common_type_t<A, B> max(A a, B b) {
-  if constexpr (std::is_floating_point_v<std::common_type_t<A, B>>) return std::fmax(a, b);
-  else return a > b ? std::common_type_t<A, B>(a) : std::common_type_t<A, B>(b);
+  using C = std::common_type_t<A, B>;
+  if constexpr (std::is_floating_point_v<C>) return fmax(C(a), C(b));
+  else return a > b ? C(a) : C(b);
 }
 template <class A, class B>
 inline std::common_type_t<A, B> min(A a, B b) {
-  if constexpr (std::is_floating_point_v<std::common_type_t<A, B>>) return std::fmin(a, b);
-  else return a < b ? std::common_type_t<A, B>(a) : std::common_type_t<A, B>(b);
+  using C = std::common_type_t<A, B>;
+  if constexpr (std::is_floating_point_v<C>) return fmin(C(a), C(b));
+  else return a < b ? C(a) : C(b);
 }
 
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
@@ -64,8 +111,8 @@ inline double __longlong_as_double(long long x) { return emulator_bits<double>(x
 template <class To>
 inline To emulator_convert(double rounded) {
   using Limits = std::numeric_limits<To>;
-  if (std::isnan(rounded)) return 0;
-  if (rounded >= std::ldexp(1.0, Limits::digits)) return Limits::max();
+  if (isnan(rounded)) return 0;
+  if (rounded >= ldexp(1.0, Limits::digits)) return Limits::max();
   return rounded <= double(Limits::min()) ? Limits::min() : To(rounded);
 }
 inline int __float2int_rn(float x) { return emulator_convert<int>(nearbyint(x)); }

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxfuse.kernels.device.types import TYPES
 
-from .index import Index
+from .index import LANE, Index
 from .scalars import Scalar
 from .source import NARROW_LIMIT, Writer, division, table
 
@@ -46,17 +46,27 @@ class Carried:
 
 
 class Functions:
-    """Bodies of device functions that share what they carry; `wide` is for indices beyond 32 bits."""
+    """Bodies of device functions that share what they carry; `wide` is for indices beyond 32 bits.
 
-    def __init__(self, inputs: Mapping[int, str], wide: bool = False) -> None:
-        self.inputs, self.wide = inputs, wide
+    Where the `width` is not 1, elements are those of a vector, and `v` counts them."""
+
+    def __init__(self, inputs: Mapping[int, str], wide: bool = False, width: int = 1) -> None:
+        self.inputs, self.wide, self.width = inputs, wide, width
         self._first = Writer(inputs, wide=wide)
         self._writers: list[Writer] = []
         self._outputs: list[Stored] = []
 
-    def _writer(self) -> Writer:
+    def _writer(self, width: int) -> Writer:
         first = self._first
-        made = Writer(self.inputs, wide=self.wide, tables=first.tables, numbers=first.numbers, divisors=first.divisors)
+        made = Writer(
+            self.inputs,
+            width,
+            self.wide,
+            tables=first.tables,
+            numbers=first.numbers,
+            divisors=first.divisors,
+            positions=False,
+        )
         self._writers.append(made)
         return made
 
@@ -73,16 +83,30 @@ class Functions:
         uses: Sequence[tuple[Scalar, str]],
         stores: Sequence[Stored] = (),
         known: Mapping[Scalar, str] | None = None,
+        *,
+        once: bool = False,
     ) -> list[str]:
         """Statements that compute elements, then what is done with each, its `{}` the element, and stores; `known` are
-        the names of what need not be computed."""
-        writer = self._writer()
+        the names of what need not be computed.  What is done `once` is done for all elements of a vector together."""
+        width = 1 if once else self.width
+        writer = self._writer(width)
         writer.names.update(known or {})
-        used = [(use, writer.scalar(element)) for element, use in uses]
-        texts = [(s.number, s.dtype, writer.scalar(s.element), writer.index(s.place)) for s in stores]
+        each = [use.format(writer.scalar(element)) for element, use in uses]
+        before, behind = list[str](), list[str]()
+        for one in stores:
+            type, text = TYPES[one.dtype], f"Rounded<{TYPES[one.dtype]}>::of({writer.scalar(one.element)})"
+            start = stored_at(one.place, width)
+            if start is None:
+                each.append(f"out{one.number}[{writer.index(one.place)}] = {text};")
+                continue
+            before.append(f"{type} y{one.number}[{width}];")
+            each.append(f"y{one.number}[v] = {text};")
+            behind.append(f"store(out{one.number} + {width} * ({writer.index(start)}), y{one.number});")
         self._outputs += stores
-        stored = [f"out{k}[{place}] = Rounded<{TYPES[kind]}>::of({text});" for k, kind, text, place in texts]
-        return [*writer.outer, *(use.format(text) for use, text in used), *stored]
+        if width == 1 or not each:
+            return [*writer.outer, *writer.inner, *each]
+        loop = ["#pragma unroll", f"for (int v = 0; v < {width}; v++) {{", *writer.inner, *each, "}"]
+        return [*writer.outer, *before, *loop, *behind]
 
     @property
     def narrow(self) -> bool:
@@ -109,3 +133,17 @@ class Functions:
             tuple(values),
             tuple(f"const Divisor {name} = {{{name}_n, {name}_m, {name}_s}};" for name in divisors),
         )
+
+
+def stored_at(place: Index, width: int) -> Index | None:
+    """n, where the elements of a vector are stored from width · n on; None where they are no neighbours there."""
+    lanes = place.part(LANE)
+    rest = Index(place.const, {a: c for a, c in place.terms.items() if a not in lanes.terms})
+    own = [(a.high, c) for a, c in lanes.terms.items()]
+    if width == 1 or own != [(width - 1, 1)] or rest.depends & LANE or any(c % width for c in _numbers(rest)):
+        return None
+    return Index(rest.const // width, {a: c // width for a, c in rest.terms.items()})
+
+
+def _numbers(index: Index) -> list[int]:
+    return [index.const, *index.terms.values()]

@@ -14,6 +14,7 @@ class Formula:
 
     `flops` counts additions and multiplications, and a division, a root or a transcendental function as one each.
     `result` is the C++ type of the result, that of the first operand if empty; `attributes` are the defaults.
+    `coarse` is what computes it where the op's result has 16 bits, if not the same (coarse.cuh).
     """
 
     name: str
@@ -21,6 +22,7 @@ class Formula:
     flops: int = 1
     result: str = ""
     attributes: dict[str, float] = field(default_factory=dict, hash=False)
+    coarse: str = ""
 
 
 def _formulas(*formulas: Formula) -> dict[str, Formula]:
@@ -43,14 +45,14 @@ FORMULAS: dict[str, Formula] = _formulas(
     F("BitwiseOr", "{0} | {1}"),
     F("BitwiseXor", "{0} ^ {1}"),
     F("Ceil", "ceilf({0})"),
-    F("Celu", "celu({0}, {alpha})", 4, attributes={"alpha": 1.0}),
+    F("Celu", "celu({0}, {alpha})", 4, attributes={"alpha": 1.0}, coarse="coarse::celu({0}, {alpha})"),
     F("Cos", "cosf({0})"),
     F("Cosh", "coshf({0})"),
     F("Div", "{0} / {1}"),
-    F("Elu", "elu({0}, {alpha})", 2, attributes={"alpha": 1.0}),
+    F("Elu", "elu({0}, {alpha})", 2, attributes={"alpha": 1.0}, coarse="coarse::elu({0}, {alpha})"),
     F("Equal", "{0} == {1}", result="bool"),
     F("Erf", "erff({0})"),
-    F("Exp", "expf({0})"),
+    F("Exp", "expf({0})", coarse="coarse::exponential({0})"),
     F("Floor", "floorf({0})"),
     F("Greater", "{0} > {1}", result="bool"),
     F("GreaterOrEqual", "{0} >= {1}", result="bool"),
@@ -64,7 +66,7 @@ FORMULAS: dict[str, Formula] = _formulas(
     F("Log", "logf({0})"),
     F("Max", "maximum({0}, {1})"),
     F("Min", "minimum({0}, {1})"),
-    F("Mish", "{0} * tanhf(softplus({0}))", 5),
+    F("Mish", "{0} * tanhf(softplus({0}))", 5, coarse="coarse::mish({0})"),
     F("Mul", "{0} * {1}"),
     F("Neg", "-{0}"),
     F("Not", "!{0}"),
@@ -78,19 +80,26 @@ FORMULAS: dict[str, Formula] = _formulas(
         "{gamma} * elu({0}, {alpha})",
         3,
         attributes={"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
+        coarse="{gamma} * coarse::elu({0}, {alpha})",
     ),
     F("Shrink", "shrink({0}, {lambd}, {bias})", attributes={"lambd": 0.5, "bias": 0.0}),
-    F("Sigmoid", "sigmoid({0})", 3),
+    F("Sigmoid", "sigmoid({0})", 3, coarse="coarse::sigmoid({0})"),
     F("Sign", "sign({0})"),
     F("Sin", "sinf({0})"),
     F("Sinh", "sinhf({0})"),
-    F("Softplus", "softplus({0})", 4),
+    F("Softplus", "softplus({0})", 4, coarse="coarse::softplus({0})"),
     F("Softsign", "softsign({0})", 3),
     F("Sqrt", "sqrtf({0})"),
     F("Sub", "{0} - {1}"),
-    F("Swish", "{0} * sigmoid({alpha} * {0})", 5, attributes={"alpha": 1.0}),
+    F(
+        "Swish",
+        "{0} * sigmoid({alpha} * {0})",
+        5,
+        attributes={"alpha": 1.0},
+        coarse="coarse::swish({0}, {alpha})",
+    ),
     F("Tan", "tanf({0})"),
-    F("Tanh", "tanhf({0})"),
+    F("Tanh", "tanhf({0})", coarse="coarse::tanh({0})"),
     F("ThresholdedRelu", "thresholded_relu({0}, {alpha})", attributes={"alpha": 1.0}),
     F("Xor", "{0} != {1}"),
 )
@@ -101,7 +110,10 @@ POW, POW_INTEGER = F("Pow", "powf({0}, {1})"), F("Pow", "power({0}, {1})")
 MOD, FMOD = F("Mod", "modulo({0}, {1})"), F("Mod", "fmodf({0}, {1})")
 """The remainder with the sign of the divisor, and of real numbers with that of the dividend."""
 
-GELU = {"none": F("Gelu", "gelu({0})", 5), "tanh": F("Gelu", "gelu_tanh({0})", 8)}
+GELU = {
+    "none": F("Gelu", "gelu({0})", 5, coarse="coarse::gelu({0})"),
+    "tanh": F("Gelu", "gelu_tanh({0})", 8, coarse="coarse::gelu_tanh({0})"),
+}
 IS_INF = F("IsInf", "is_infinite({0}, {detect_negative}, {detect_positive})", result="bool")
 
 FOLDED = {"Max": "Max", "Min": "Min", "Sum": "Add", "Mean": "Add"}
@@ -114,14 +126,17 @@ ONE_PLUS = "1 +"
 BETTER: dict[str, tuple[tuple[tuple[float | str, ...], Formula], ...]] = {
     # Differences of nearly equal numbers, and the functions that compute them without cancelling.
     "Add": (
-        (("+", 1.0, "Erf"), F("Erfc", "complementary_erf(-{0})", 2)),
-        (("+", 1.0, "Tanh"), F("TwoSigmoid", "2.f * sigmoid(2.f * {0})", 5)),
+        (("+", 1.0, "Erf"), F("Erfc", "complementary_erf(-{0})", 2, coarse="coarse::one_plus_erf({0})")),
+        (("+", 1.0, "Tanh"), F("TwoSigmoid", "2.f * sigmoid(2.f * {0})", 5, coarse="2.f * coarse::sigmoid(2.f * {0})")),
     ),
     "Sub": (
-        (("-", 1.0, "Erf"), F("Erfc", "complementary_erf({0})")),
-        (("-", 1.0, "Tanh"), F("TwoSigmoid", "2.f * sigmoid(-2.f * {0})", 5)),
-        (("-", 1.0, "Sigmoid"), F("Sigmoid", "sigmoid(-{0})", 4)),
-        (("-", "Exp", 1.0), F("Expm1", "expm1f({0})")),
+        (("-", 1.0, "Erf"), F("Erfc", "complementary_erf({0})", coarse="coarse::complementary_erf({0})")),
+        (
+            ("-", 1.0, "Tanh"),
+            F("TwoSigmoid", "2.f * sigmoid(-2.f * {0})", 5, coarse="2.f * coarse::sigmoid(-2.f * {0})"),
+        ),
+        (("-", 1.0, "Sigmoid"), F("Sigmoid", "sigmoid(-{0})", 4, coarse="coarse::sigmoid(-{0})")),
+        (("-", "Exp", 1.0), F("Expm1", "expm1f({0})", coarse="coarse::expm1({0})")),
     ),
     "Log": ((("log", ONE_PLUS), F("Log1p", "log1pf({0})")),),
 }

@@ -316,3 +316,22 @@ def guarded(guard: Guard, condition: Bound | Valid | bool, wanted: bool = True) 
     if isinstance(condition, Bound) and not wanted:
         condition = Bound(condition.index, condition.limit, False)
     return guard if condition in guard else (*guard, condition)
+
+
+def neighbours(offset: Index, size: int, width: int) -> tuple[int, Index, Index] | None:
+    """(n, start, within): n neighbours from n · start, of which each of `width` lanes takes one; none of them lies
+    outside."""
+    lanes = offset.part(LANE)
+    if width == 1 or not lanes.terms:
+        return None
+    rest = Index(offset.const, {a: c for a, c in offset.terms.items() if a not in lanes.terms})
+    n = 2
+    while n <= width:
+        if not rest.depends & LANE and all(c % n == 0 for c in rest.terms.values()):
+            within = lanes + rest.const % n
+            inside = size % n == 0 or (within.low == 0 and within.high == n - 1)
+            if within.low >= 0 and within.high < n and inside:
+                rest += -(rest.const % n)
+                return n, Index(rest.const // n, {a: c // n for a, c in rest.terms.items()}), within
+        n *= 2
+    return None

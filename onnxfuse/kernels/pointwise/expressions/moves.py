@@ -40,6 +40,8 @@ class Call:
     inputs: tuple[Value | None, ...]
     attributes: Mapping[str, Any]
     outputs: int
+    coarse: Callable[[], bool] = bool
+    """Whether its result needs no more digits than 16 bits keep; not to be asked before all nodes are read."""
 
     @property
     def x(self) -> Value:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .elementwise import BETTER, FORMULAS, ONE_PLUS, SMOOTH, Formula
-from .index import LANE, Bound, Guard, Index, free, number, total
+from .index import LANE, Bound, Guard, Index, Valid, free, number, total
 
 FLOAT, BOOL, INT, LONG = "float", "bool", "int", "long long"
 """The C++ types that expressions compute in."""
@@ -70,8 +70,8 @@ class Scalars:
         key = ("literal", type, value if value == value else "nan", math.copysign(1, value))
         return self._one(key, lambda: Scalar("literal", type, value))
 
-    def argument(self, name: str, type: str) -> Scalar:
-        return self._one(("argument", name), lambda: Scalar("argument", type, name))
+    def argument(self, name: str, type: str, depends: int = 0) -> Scalar:
+        return self._one(("argument", name), lambda: Scalar("argument", type, name, depends=depends))
 
     def load(self, source: int, type: str, offset: Index, size: int, guard: Guard) -> Scalar:
         """An element of an input of `size` elements."""
@@ -89,7 +89,7 @@ class Scalars:
         index = free(index)
         return self._one(("position", index), lambda: Scalar("position", LONG, index, depends=index.depends))
 
-    def select(self, condition: Bound | bool, yes: Scalar, no: Scalar) -> Scalar:
+    def select(self, condition: Bound | Valid | bool, yes: Scalar, no: Scalar) -> Scalar:
         if isinstance(condition, bool):
             return yes if condition else no
         if yes is no:
@@ -100,9 +100,16 @@ class Scalars:
         )
 
     def call(
-        self, op: str, formula: Formula, args: Sequence[Scalar], result: str = "", **attributes: float | str
+        self,
+        op: str,
+        formula: Formula,
+        args: Sequence[Scalar],
+        result: str = "",
+        coarse: bool = False,
+        **attributes: float | str,
     ) -> Scalar:
-        """An op on elements; the form that does not cancel is taken where there is one."""
+        """An op on elements, `coarse` if its result has 16 bits; the form that does not cancel is taken where there is
+        one."""
         known = self._affine(op, args)
         if known is not None:
             return known
@@ -110,14 +117,22 @@ class Scalars:
         for wanted, better in BETTER.get(op, ()):
             operands = _matched(wanted, args)
             if operands is not None:
-                return self.call(better.name, better, operands)
+                return self.call(better.name, better, operands, coarse=coarse)
         type = result or formula.result or args[0].type
-        text = formula.text.format(*(f"{{{i}}}" for i in range(len(args))), **attributes)
+        form = (coarse and formula.coarse) or formula.text
+        text = form.format(*(f"{{{i}}}" for i in range(len(args))), **attributes)
+        return self._called((op, text), type, args, formula.flops)
+
+    def again(self, call: Scalar, args: Sequence[Scalar]) -> Scalar:
+        """The op of a call on other elements."""
+        return self._called(call.payload, call.type, args, call.flops)
+
+    def _called(self, payload: tuple[str, str], type: str, args: Sequence[Scalar], flops: int) -> Scalar:
         depends = 0
         for a in args:
             depends |= a.depends
-        key = ("call", text, type, *args)
-        return self._one(key, lambda: Scalar("call", type, (op, text), tuple(args), depends, formula.flops))
+        key = ("call", payload[1], type, *args)
+        return self._one(key, lambda: Scalar("call", type, payload, tuple(args), depends, flops))
 
     def _product(self, x: Scalar) -> Scalar:
         """A quotient by a number as a product, which is several times as fast."""

@@ -15,21 +15,38 @@ import numpy as np
 
 from onnxfuse.kernels.device.types import TYPES
 
-from .index import LANE, LOOP, ROW, Atom, Bound, Clamped, Guard, Index, Quotient, Read, Remainder, Valid, Variable
+from .index import (
+    LANE,
+    LOOP,
+    ROW,
+    Atom,
+    Bound,
+    Clamped,
+    Guard,
+    Index,
+    Quotient,
+    Read,
+    Remainder,
+    Valid,
+    Variable,
+    neighbours,
+)
 from .scalars import BOOL, FLOAT, LONG, Scalar
 from .trace import real
 
+OPENING = 'extern "C" __global__ void __launch_bounds__(256) {}('
 NARROW_LIMIT = 1 << 30
 """Offsets and counts below it are 32-bit; twice that leaves room for the last step of a loop."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A kernel's source, the values of its parameters behind the arrays, and whether it reads vectors."""
+    """A kernel's source, the numbers that it takes behind the arrays, whether it reads vectors, and its parameters."""
 
     body: str
     parameters: tuple[np.generic, ...]
     vectors: bool
+    head: tuple[str, ...] = ()
 
 
 @dataclass
@@ -54,6 +71,8 @@ class Writer:
     divisors: dict[int, str] = field(default_factory=dict)
     taken: frozenset[str] = frozenset()
     """Names that are somebody else's."""
+    positions: bool = True
+    """Is there an `i`?"""
 
     # ------------------------------------------------------------------------------------------------------- names
 
@@ -97,7 +116,7 @@ class Writer:
         literal = index.depends == LANE
         loop = next((a for a in terms if isinstance(a, Variable) and a.depends == LOOP), None)
         lane = next((a for a in terms if isinstance(a, Variable) and a.depends == LANE), None)
-        if within and loop and lane and terms[loop] == self.width * terms[lane]:
+        if within and self.positions and loop and lane and terms[loop] == self.width * terms[lane]:
             self.position = True
             parts.append(self._term("i", terms[lane], False))
             del terms[loop], terms[lane]
@@ -196,7 +215,7 @@ class Writer:
         self.largest = max(self.largest, size)
         if square := self._square(number, offset, guard):
             return square
-        vector = self._vector(offset, size)
+        vector = neighbours(offset, size, self.width)
         if vector is None or any(c.depends & LANE for c in guard):
             element = f"value(in{number}[{self.index(offset)}])"
             return self._guarded(element, guard, s.type)
@@ -243,23 +262,6 @@ class Writer:
 
     def _guarded(self, element: str, guard: Guard, type: str) -> str:
         return f"{self.guard(guard)} ? {element} : {zero(type)}" if guard else element
-
-    def _vector(self, offset: Index, size: int) -> tuple[int, Index, Index] | None:
-        """(n, start, within): n neighbours from n · start, of which each lane takes one; none of them lies outside."""
-        lanes = offset.part(LANE)
-        if self.width == 1 or not lanes.terms:
-            return None
-        rest = Index(offset.const, {a: c for a, c in offset.terms.items() if a not in lanes.terms})
-        n = 2
-        while n <= self.width:
-            if not rest.depends & LANE and all(c % n == 0 for c in rest.terms.values()):
-                within = lanes + rest.const % n
-                inside = size % n == 0 or (within.low == 0 and within.high == n - 1)
-                if within.low >= 0 and within.high < n and inside:
-                    rest += -(rest.const % n)
-                    return n, Index(rest.const // n, {a: c // n for a, c in rest.terms.items()}), within
-            n *= 2
-        return None
 
 
 def literal(scalar: Scalar) -> str:
@@ -327,7 +329,7 @@ def kernel(
         f"typedef {'long long' if wide else 'int'} Index;",
         "",
         *(table(name, *content) for content, name in writer.tables.items()),
-        f'extern "C" __global__ void __launch_bounds__(256) {entry}(',
+        OPENING.format(entry),
         ",\n".join(f"    {h}" for h in head) + ") {",
         *(f"    {line}" for line in prepared),
         "    const Index step = static_cast<Index>(gridDim.x) * blockDim.x;",
@@ -339,7 +341,7 @@ def kernel(
         "}",
         "",
     ]
-    return Text("\n".join(body), tuple(parameters), vectors)
+    return Text("\n".join(body), tuple(parameters), vectors, tuple(head))
 
 
 def table(name: str, type: str, values: tuple[int | float | bool, ...]) -> str:

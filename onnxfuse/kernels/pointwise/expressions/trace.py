@@ -5,7 +5,8 @@ Casts between float types are the identity: real numbers are computed in float32
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from onnxfuse.model.op_traits import CASTS as CONVERSIONS
 from .elementwise import FMOD, FOLDED, FORMULAS, GELU, IS_INF, MOD, POW, POW_INTEGER, Formula
 from .index import Coordinates, Guard
 from .moves import MOVES, Call, Move
+from .rounded import rounded
 from .scalars import BOOL, FLOAT, INT, LONG, Scalar, Scalars
 from .values import Value, aligned, broadcast, computed_type, constant
 
@@ -44,27 +46,36 @@ def trace(
     inputs: Mapping[str, Value],
     outputs: Sequence[str],
     others: Mapping[str, Move] | None = None,
+    coarse: bool = False,
 ) -> list[Value]:
     """The outputs of nodes in topological order, over given inputs; `others` are ops besides, and what they make.
+    `coarse` says that all of them are rounded to 16 bits, whatever their types.
 
     Raises KernelError for what is neither elementwise nor a view, and for shapes that do not fit.
     """
     if len(nodes) > NODES:
         raise KernelError(f"{len(nodes)} nodes are too many for one kernel")
     values: dict[str, Value | None] = {"": None, **inputs}
+    short: set[str] = set()
     for node in nodes:
         try:
             given = tuple(values[name] for name in node.input)
         except KeyError as error:
             raise KernelError(f"{node.op_type} reads {error}, which no node computes") from None
         attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
-        call = Call(scalars, node.op_type, given, attributes, len(node.output))
+        asked = partial(_among, short, node.output[0]) if not coarse else partial(bool, True)
+        call = Call(scalars, node.op_type, given, attributes, len(node.output), asked)
         made = others[node.op_type](call) if others and node.op_type in others else apply(call)
         values.update((name, v) for name, v in zip(node.output, made, strict=True) if name)
+    short |= rounded(nodes, {name: v.dtype for name, v in values.items() if v is not None}, outputs)
     found = [values.get(name) for name in outputs]
     if any(v is None for v in found):
         raise KernelError(f"no node computes {outputs[found.index(None)]}")
     return [v for v in found if v is not None]
+
+
+def _among(names: Collection[str], name: str) -> bool:
+    return name in names
 
 
 def _plain(value: Any) -> Any:
@@ -178,7 +189,8 @@ def compute(call: Call, args: list[Scalar], dtype: np.dtype[Any], type: str) -> 
     given = {name: attributes.get(name, default) for name, default in formula.attributes.items()}
     if formula is IS_INF:
         given = {n: int(attributes.get(n, 1)) for n in ("detect_negative", "detect_positive")}
-    return scalars.call(op, formula, args, **{n: real(v) if isinstance(v, float) else v for n, v in given.items()})
+    texts = {n: real(v) if isinstance(v, float) else v for n, v in given.items()}
+    return scalars.call(op, formula, args, coarse=call.coarse(), **texts)
 
 
 def _formula(call: Call, args: Iterable[Scalar]) -> Formula:

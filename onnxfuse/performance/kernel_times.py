@@ -1,0 +1,111 @@
+"""How long the launches of our kernels take on a card, by what is counted of them.
+
+Bytes and operations are those of the kernel's `Work`.  Where instructions of the compiled kernel are counted, its
+multiprocessors issue them, and its tensor cores multiply: a warp waits for one before it goes on with the other, so
+that the times add up, as they do in the published figures of FlashAttention-2.  A grid of fewer blocks than there are
+multiprocessors gets that share of the bandwidth, and all else waits for the multiprocessor with the most blocks.
+
+A product is the vendor's, with a pass behind it, where that takes less: `kernels.gemm.autotune` sees to it on the card.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from onnxfuse.kernels.device.device import Launch
+from onnxfuse.kernels.device.kernel import Work
+from onnxfuse.kernels.inspect.executed import MULTIPLICATIONS, Executed, executed
+from onnxfuse.kernels.inspect.launches import occupancy
+from onnxfuse.kernels.inspect.nvrtc import ARCHITECTURES
+from onnxfuse.reporting.records import Launched, Occupancy
+
+from .gpus import Card
+from .roofline import Times
+
+NOTHING = Times(0.0, 0.0, 0.0)
+BRIDGE, TENSOR, CALL = 5.0e-6, 1.1e-6, 2.3e-6
+"""Seconds of the processor for a node with one input: from onnxruntime to Python and back; for each further input and
+output; for launches at shapes seen before (benchmarks/README.md, `bridge.py`)."""
+
+
+def own(work: Work, made: Sequence[Launch], found: Sequence[Executed | None], rate: float, card: Card) -> Times:
+    """Of the launches of a kernel, whose operations have that rate, and what each executes."""
+    if not made:
+        return NOTHING
+    tensor = rate == card.tensor
+    instructions = math.fsum(
+        _issue(each, card) * _uneven(one.blocks, card)
+        for one, each in zip(made, found, strict=True)
+        if each is not None
+    )
+    return Times(
+        _bytes(work) / card.bandwidth / _filled(made, card),
+        work.flops / (card.warp_tensor if tensor else rate) * _uneven(max(one.blocks for one in made), card),
+        len(made) * card.launch,
+        instructions,
+    )
+
+
+def vendors(work: Work, made: Sequence[Launch], rate: float, card: Card) -> Times:
+    """Of the vendor's product and a pass over it, in place of those launches."""
+    if not made:
+        return NOTHING
+    return Times(
+        (_bytes(work) + 2 * work.written) / card.bandwidth / _filled(made, card),
+        work.flops / rate * _uneven(max(one.blocks for one in made), card),
+        (len(made) + 1) * card.launch,
+    )
+
+
+def counted(work: Work, made: Sequence[Launch], multiplies: bool, rate: float, card: Card) -> list[Executed | None]:
+    """What each launch of a kernel executes, one that multiplies matrices or not; None where no source that is counted
+    is like it, and for products without tensor cores.  Launches that multiply share the operations by their blocks,
+    and where none does, all of them the bytes."""
+    if multiplies and rate != card.tensor:
+        return [None] * len(made)
+    if not multiplies:
+        return [executed(one, card.architecture, 0.0, _bytes(work) / len(made)) for one in made]
+    those = [executed(one, card.architecture, 1.0, 0.0) is not None for one in made]
+    blocks = sum(one.blocks for one, does in zip(made, those, strict=True) if does)
+    return [
+        executed(one, card.architecture, work.flops / 2 * one.blocks / blocks if does else 0.0, 0.0)
+        for one, does in zip(made, those, strict=True)
+    ]
+
+
+def told(launch: Launch, found: Executed | None, card: Card) -> Launched:
+    """What reports say of a launch."""
+    needs = {name: occupancy(launch, name) for name in (*ARCHITECTURES, card.architecture)}
+    on = needs[card.architecture]
+    return Launched(
+        f"{launch.source.name} {launch.entry}",
+        launch.blocks,
+        launch.threads,
+        launch.shared,
+        tuple(Occupancy(name, *figures) for name in ARCHITECTURES if (figures := needs[name]) is not None),
+        -(-launch.blocks // (max(on.resident, 1) * card.multiprocessors)) if on is not None else None,
+        round(found.instructions) if found is not None else None,
+    )
+
+
+def host(tensors: int) -> float:
+    """Seconds of the processor for a node with so many inputs and outputs."""
+    return BRIDGE + CALL + TENSOR * max(tensors - 2, 0)
+
+
+def _issue(found: Executed, card: Card) -> float:
+    return found.instructions / card.issued + 2 * MULTIPLICATIONS * found.products / card.warp_tensor
+
+
+def _filled(made: Sequence[Launch], card: Card) -> float:
+    return min(1.0, max(one.blocks for one in made) / card.multiprocessors)
+
+
+def _uneven(blocks: int, card: Card) -> float:
+    """How much longer the multiprocessor with the most blocks takes than all of them on average."""
+    return math.ceil(blocks / card.multiprocessors) * card.multiprocessors / blocks
+
+
+def _bytes(work: Work) -> int:
+    return work.read + work.written
