@@ -74,7 +74,8 @@ def _weights(attributes: Mapping[str, Any], scores: Values, mask: Values | None)
     with np.errstate(all="ignore"):
         weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
         weights = weights / weights.sum(-1, keepdims=True)
-    return np.where(np.isnan(weights), 0, weights) if attributes.get("nan_to_zero", 0) else weights
+    shares: Values = np.where(np.isnan(weights), 0, weights) if attributes.get("nan_to_zero", 0) else weights
+    return shares
 
 
 def _like(gradient: Values, times: int, to: Values) -> Values:

@@ -31,30 +31,38 @@ def cross_entropy_grad_source(dtype: str, vector: int) -> Source:
 
 
 class SoftmaxCrossEntropyLossGrad:
-    """The gradient of the mean of cross-entropy over samples that are not ignored, as com.microsoft has it.
+    """The gradient of cross-entropy, its mean or sum over samples that are not ignored, as com.microsoft has it.
 
-    dY is one number, log_prob [samples, classes], label int64[samples]; those that are `ignore_index` are ignored.
+    dY is one number, log_prob [samples, classes], label int64[samples], of which those that are `ignore_index` are
+    ignored, weight [classes] how much a label counts.
     """
 
     name: ClassVar[str] = "cross_entropy"
     signature: ClassVar[Signature] = Signature(
         "SoftmaxCrossEntropyLossGrad",
-        (Parameter("dY"), Parameter("log_prob"), Parameter("label", "int64")),
+        (Parameter("dY"), Parameter("log_prob"), Parameter("label", "int64"), Parameter("weight", optional=True)),
         (Parameter("dX"),),
     )
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
-        self._ignored = int(attributes.get("ignore_index", -100))
+        get = attributes.get
+        self._ignored, self._smoothing = int(get("ignore_index", -100)), float(get("label_smoothing", 0.0))
+        reduction = get("reduction", "mean")
+        if reduction not in ("mean", "sum"):
+            raise KernelError(f"SoftmaxCrossEntropyLossGrad: a reduction is mean or sum, not {reduction}")
+        self._mean = reduction == "mean"
         self._replay = Replay(self._write_down)
 
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-        dy, logarithms, label = inputs
+        dy, logarithms, label, weight = [*inputs, None][:4]
         assert dy is not None
         assert logarithms is not None
         assert label is not None
         if len(logarithms.shape) != 2 or label.shape != logarithms.shape[:1] or math.prod(dy.shape) != 1:
             shapes = ", ".join(str(list(one.shape)) for one in (dy, logarithms, label))
             raise KernelError(f"SoftmaxCrossEntropyLossGrad: {shapes} are not one number, rows and their labels")
+        if weight is not None and weight.shape != logarithms.shape[1:]:
+            raise KernelError(f"SoftmaxCrossEntropyLossGrad: {list(weight.shape)} are not the weights of classes")
         if logarithms.shape[1] > MOST_COLUMNS:
             raise KernelError(f"SoftmaxCrossEntropyLossGrad: {logarithms.shape[1]} classes are more than 2^30")
         return (logarithms,)
@@ -63,7 +71,7 @@ class SoftmaxCrossEntropyLossGrad:
         self._replay(device, inputs, outputs)
 
     def _write_down(self, recorder: Capture, inputs: Arrays, outputs: Arrays) -> None:
-        (dy, logarithms, label), (dx, *_) = inputs, outputs
+        (dy, logarithms, label, weight), (dx, *_) = [*inputs, None][:4], outputs
         if logarithms is None or dx is None or 0 in dx.shape:
             return
         rows, classes = logarithms.shape
@@ -71,10 +79,10 @@ class SoftmaxCrossEntropyLossGrad:
         pieces = -(-classes // (32 * vector * ITEMS))
         blocks = min(-(-rows * pieces * 32 // THREADS), BLOCKS * recorder.multiprocessors)
         code = cross_entropy_grad_source(logarithms.dtype.name, vector)
-        numbers = (np.int64(self._ignored), np.int64(rows), np.int32(classes), np.int32(pieces))
-        recorder.launch(
-            Launch(code, "cross_entropy_grad", (blocks,), (THREADS,)), (dy, logarithms, label, dx, *numbers)
-        )
+        sizes = (np.int64(rows), np.int32(classes), np.int32(pieces))
+        numbers = (np.int64(self._ignored), *sizes, np.int32(self._mean), np.float32(self._smoothing))
+        launch = Launch(code, "cross_entropy_grad", (blocks,), (THREADS,))
+        recorder.launch(launch, (dy, logarithms, label, weight, dx, *numbers))
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         (dx,) = self.outputs(inputs)

@@ -13,12 +13,13 @@ from onnxfuse.errors import KernelError
 from onnxfuse.kernels.attention import grad_source
 from onnxfuse.kernels.attention.attention_grad import AttentionGrad
 from onnxfuse.kernels.device.device import TensorType
+from onnxfuse.kernels.emulator.counts import by_kernel
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.inspect.launches import launches
 from onnxfuse.language.catalogue import load
 from tests.attention_cases import Case
 from tests.attention_grad_cases import expected, inputs, node
-from tests.kernel_runs import reference
+from tests.kernel_runs import reference, shifted
 from tests.row_cases import DTYPES, Values, assert_close, misaligned, run
 
 FAST, CHECKED = Emulated(checked=False), Emulated(checked=True)
@@ -187,6 +188,20 @@ def test_a_mask_in_float32_beside_half_precision(dtype: np.dtype[Any]) -> None:
     got = run(CHECKED, AttentionGrad(node(case)), given)
     for one, want in zip(got, expected(node(case), given), strict=True):
         assert_close(one, want)
+
+
+@pytest.mark.parametrize(("dtype", "wavefronts"), [(HALF, 1.0), (FLOAT, 1.02)], ids=str)
+def test_no_access_is_wasted(dtype: np.dtype[Any], wavefronts: float) -> None:
+    case = Case(128, 128, batches=1)
+    given = [None if a is None else shifted(a.shape, a.dtype, 0) for a in inputs(case, dtype)]
+    outputs = [shifted(a.shape, a.dtype, 0) for a in given[1:4] if a is not None]
+    device = Emulated()
+    with device.counting() as counts:
+        AttentionGrad(node(case)).launch(device, given, outputs)
+    for found in by_kernel(counts):
+        assert found.total("global").excess <= 1.005
+        assert found.total("shared").excess <= wavefronts + 0.005
+        assert found.moved <= 1.405 * found.compulsory
 
 
 def test_launches_and_memory() -> None:

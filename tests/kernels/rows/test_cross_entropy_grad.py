@@ -45,6 +45,20 @@ def test_rows_of_any_width(rows: int, classes: int, dtype: np.dtype[Any]) -> Non
     assert_close(got, expected(given))
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_a_loss_may_have(weighted: bool, smoothing: float, reduction: str) -> None:
+    """As the function body has it, which is what the NumPy of the other tests comes to."""
+    given = inputs(70, 33, FLOAT)
+    if weighted:
+        given.append(np.random.default_rng(1).random(33).astype(np.float32))
+    attributes = {"ignore_index": -100, "reduction": reduction, "label_smoothing": smoothing}
+    (want,) = reference("SoftmaxCrossEntropyLossGrad", attributes, given, load())
+    (got,) = run(CHECKED, SoftmaxCrossEntropyLossGrad(attributes), given)
+    assert_close(got, Wanted(want, np.abs(want).max()))
+
+
 def test_numpy_and_the_function_body_agree() -> None:
     given = inputs(9, 64, FLOAT)
     (body,) = reference("SoftmaxCrossEntropyLossGrad", {"ignore_index": -100}, given, load())
@@ -77,7 +91,11 @@ def test_no_race_and_no_access_out_of_bounds(order: Any) -> None:
 
 def test_nothing_at_all() -> None:
     for rows, classes in ((0, 5), (0, 0)):
-        given = [np.ones(1, np.float32), np.zeros((rows, classes), np.float32), np.zeros(rows, np.int64)]
+        given: list[Values | None] = [
+            np.ones(1, np.float32),
+            np.zeros((rows, classes), np.float32),
+            np.zeros(rows, np.int64),
+        ]
         (got,) = run(CHECKED, SoftmaxCrossEntropyLossGrad({}), given)
         assert got is not None
         assert got.shape == (rows, classes)
@@ -88,6 +106,14 @@ def test_what_does_not_fit_is_refused(shapes: tuple[tuple[int, ...], ...]) -> No
     types = [TensorType(np.dtype(np.int64) if i == 2 else FLOAT, shape) for i, shape in enumerate(shapes)]
     with pytest.raises(KernelError, match="are not one number, rows and their labels"):
         SoftmaxCrossEntropyLossGrad({}).outputs(types)
+
+
+def test_what_is_no_loss_is_refused() -> None:
+    with pytest.raises(KernelError, match="a reduction is mean or sum, not none"):
+        SoftmaxCrossEntropyLossGrad({"reduction": "none"})
+    types = [TensorType(FLOAT, (1,)), TensorType(FLOAT, (4, 7)), TensorType(np.dtype(np.int64), (4,))]
+    with pytest.raises(KernelError, match="are not the weights of classes"):
+        SoftmaxCrossEntropyLossGrad({}).outputs([*types, TensorType(FLOAT, (4,))])
 
 
 def test_work_is_one_pass() -> None:
