@@ -103,7 +103,9 @@ def _every_other(a: Applied) -> Term | None:
     if places is None or x.shape is None or index.shape is None or len(index.shape) != 2 or index.shape[1] != 1:
         return None
     count, step, offset = index.shape[0], places.steps[0], places.offset
-    if not all(isinstance(n, int) for n in (count, step, offset)) or not 0 <= offset < step or step < 2:
+    if not isinstance(count, int) or not isinstance(step, int) or not isinstance(offset, int):
+        return None
+    if not 0 <= offset < step or step < 2:
         return None
     if x.shape[0] != count * step or not same_shape(y.shape, (count, *x.shape[1:])) or not every(x, 0):
         return None
@@ -114,7 +116,7 @@ def _every_other(a: Applied) -> Term | None:
     if inner.shape is None or not math.isfinite(factor):
         return None
     apart = (*inner.shape[:axis], 1, *inner.shape[axis:])
-    around = [(0, 0)] * len(apart)
+    around: list[tuple[Dim, Dim]] = [(0, 0)] * len(apart)
     around[axis] = (offset, step - 1 - offset)
     pairs = _padded(terms, reshape(terms, inner, apart), apart, around)
     whole = (*inner.shape[: axis - 1], count * step, *inner.shape[axis:])
