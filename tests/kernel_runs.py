@@ -28,6 +28,8 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "ConvActivation": {"activation": "Swish"},
     "Elu": {"alpha": 1.5},
     "GeGLU": {"approximate": "tanh"},
+    "HardSigmoidGrad": {"alpha": 0.25, "low": -2.0, "high": 1.5},
+    "HardtanhGrad": {"min_val": -2.0, "max_val": 1.5},
     "LeakyRelu": {"alpha": 0.01},
     "LeakyReluGrad": {"alpha": 0.01},
     "QuickGelu": {"alpha": 1.702},

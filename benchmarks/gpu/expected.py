@@ -19,6 +19,7 @@ from . import regions
 
 Values = NDArray[Any]
 CATALOGUE = catalogue.load()
+ELEMENTWISE = sorted(op for op, rule in CATALOGUE.definitions.items() if rule.kernel == "pointwise")
 TERMS = {"RotaryEmbedding": 1.0, "HardSigmoid": 0.5, "HardSwish": 1.5}
 """The size of the terms of elementwise ops where they cancel: a rotation, a line near its zero."""
 

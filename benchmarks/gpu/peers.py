@@ -88,6 +88,19 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
     def safe(x: Any) -> Any:
         return module.nan_to_num(module.softmax(x, -1), nan=0.0)
 
+    def loss_grad(dy: Any, logarithms: Any, label: Any) -> Any:
+        """What autograd launches behind log_softmax and nll_loss, of a sum that ignores no label."""
+        total = module.ones((), dtype=logarithms.dtype, device=logarithms.device)
+        back = module.ops.aten.nll_loss_backward(dy.squeeze(0), logarithms, label, None, 2, -100, total)
+        return module.ops.aten._log_softmax_backward_data(back, logarithms, 1, logarithms.dtype)
+
+    def attention_grad(dy: Any, *inputs: Any) -> Any:
+        """Forward and backward: AttentionGrad is given no results of forward either."""
+        with module.enable_grad():
+            q, k, v = (x.detach().requires_grad_() for x in inputs)
+            y = nn.scaled_dot_product_attention(q, k, v)
+        return module.autograd.grad(y, (q, k, v), dy)
+
     known: dict[str, Callable[..., Any]] = {
         "LayerNormalization": lambda x, s, b: nn.layer_norm(x, width, s, b, EPSILON),
         "RMSNormalization": lambda x, s: nn.rms_norm(x, width, s, EPSILON),
@@ -107,6 +120,8 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
         "GLU": lambda a, b: a * module.sigmoid(b),
         "PRelu": lambda x, slope: module.where(x >= 0, x, x * slope),
         "RotaryEmbedding": partial(rotary, module, bool(get("interleaved"))),
+        "SoftmaxCrossEntropyLossGrad": loss_grad,
+        "AttentionGrad": attention_grad,
         "EmbedLayerNormalization": embed,
         "EmbedSimplifiedLayerNormalization": embed_rms,
     }

@@ -56,9 +56,8 @@ class Timed:
     @property
     def first(self) -> Operand:
         """The operand along whose first dimension places are."""
-        found = self.operands[0]
-        assert found is not None
-        return found
+        given = [operand for operand in self.operands if operand is not None]
+        return next((operand for operand in given if operand.batched), given[0])
 
     @property
     def types(self) -> list[TensorType | None]:
@@ -105,6 +104,8 @@ def timed() -> Iterator[Timed]:
     yield elementwise("GeGLU", half, 2)
     yield elementwise("GLU", half, 2)
     yield elementwise("Mish", half, 1)
+    yield losses(half, 8192, 32000)
+    yield attention_gradients(half, (4, 16, 2048, 64))
     yield Timed("PRelu", half, (Operand((16384, 4096), batched=True), Operand((4096,))))
     yield rotation(half, 4, 32, 4096, 128, {"interleaved": 1})
     yield rotation("bfloat16", 4, 32, 4096, 128, table=8192)
@@ -175,6 +176,17 @@ def rotation(
     angles = Operand((table, head // 2) if table else (batch, positions, head // 2), batched=not table)
     ids = (Operand((batch, positions), "positions", True, table),) if table else ()
     return Timed("RotaryEmbedding", dtype, (x, angles, angles, *ids), attributes or {}, tuned=tuned)
+
+
+def losses(dtype: str, samples: int, classes: int) -> Timed:
+    """The gradient of cross-entropy over labels, summed up."""
+    batched = Operand((samples, classes), batched=True), Operand((samples,), "positions", True, classes)
+    return Timed("SoftmaxCrossEntropyLossGrad", dtype, (Operand((1,)), *batched), {"reduction": "sum"})
+
+
+def attention_gradients(dtype: str, shape: tuple[int, ...]) -> Timed:
+    """Gradients of attention, which is computed again."""
+    return Timed("AttentionGrad", dtype, (Operand(shape, batched=True),) * 4, {"scale": shape[-1] ** -0.5})
 
 
 def embedding(op: str, dtype: str, width: int) -> Timed:

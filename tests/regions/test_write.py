@@ -74,7 +74,7 @@ def test_a_site_says_what_it_stands_for() -> None:
     (site,) = found.sites
     assert site.matches[-1].rule.name == "MatMul Mul Add Transpose"
     assert site.replaced == ("m", "a", "b", "y")
-    assert [term.op for term in site.dead] == ["MatMul", "Mul", "Add", "Transpose"]
+    assert [node.term.op for node in site.dead] == ["MatMul", "Mul", "Add", "Transpose"]
     assert len(site.gone) == 3
 
 

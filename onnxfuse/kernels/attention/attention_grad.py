@@ -50,6 +50,8 @@ class AttentionGrad:
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         get = attributes.get
         self._heads, self._kv_heads = int(get("q_num_heads", 0)), int(get("kv_num_heads", 0))
+        if "scale" not in attributes:
+            raise KernelError("AttentionGrad lacks its attribute scale")
         self._scale = float(attributes["scale"])
         self._causal, self._nan_to_zero = bool(get("is_causal", 0)), bool(get("nan_to_zero", 0))
         self._replay = Replay(self._write_down)

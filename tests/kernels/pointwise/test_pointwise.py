@@ -233,6 +233,11 @@ def test_an_unknown_attribute_is_refused() -> None:
         kernel("Gelu", alpha=1.0)
 
 
+def test_an_attribute_that_is_left_out_is_missed_where_it_is_computed_with() -> None:
+    with pytest.raises(KernelError, match="Greater lacks input 1"):
+        kernel("HardSigmoidGrad", alpha=0.25, high=0.5).outputs([TensorType(np.dtype(np.float32), (2, 3))] * 2)
+
+
 @pytest.mark.parametrize(
     ("op", "reason"), [("LayerNormalization", "ReduceMean"), ("Attention", "MatMul"), ("No", "No")]
 )

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from onnxfuse.errors import KernelError
+
 from .elementwise import BETTER, FORMULAS, ONE_PLUS, SMOOTH, Formula
 from .index import LANE, Bound, Guard, Index, Valid, free, number, total
 
@@ -120,7 +122,10 @@ class Scalars:
                 return self.call(better.name, better, operands, coarse=coarse)
         type = result or formula.result or args[0].type
         form = (coarse and formula.coarse) or formula.text
-        text = form.format(*(f"{{{i}}}" for i in range(len(args))), **attributes)
+        try:
+            text = form.format(*(f"{{{i}}}" for i in range(len(args))), **attributes)
+        except IndexError:
+            raise KernelError(f"{op} lacks input {len(args)}") from None
         return self._called((op, text), type, args, formula.flops)
 
     def again(self, call: Scalar, args: Sequence[Scalar]) -> Scalar:
