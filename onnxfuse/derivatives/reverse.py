@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from onnxfuse.system.dataclass import dataclass
 
 from .algebra import chosen, factored, factors, number, product, same, simplified, sum_of, value_of
 from .table import ELEMENTWISE, OPERANDS, ROWS, transposed

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
 

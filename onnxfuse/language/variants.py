@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, NoReturn
+
+from onnxfuse.system.dataclass import dataclass
 
 from .builtins import Value
 from .expressions import Backend, Call, Compiled, compiled

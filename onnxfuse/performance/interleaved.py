@@ -14,7 +14,8 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from onnxfuse.system.dataclass import dataclass
 
 Samples = dict[str, list[float]]
 """Side → seconds of one call, one figure per round."""

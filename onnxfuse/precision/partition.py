@@ -17,7 +17,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from onnxfuse.system.dataclass import dataclass
 
 CAST = 1000
 """What a Cast costs."""

@@ -6,12 +6,13 @@ import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from onnxfuse.errors import UsageError
 from onnxfuse.reporting.records import Fusion, NearMiss, Report
+from onnxfuse.system.dataclass import dataclass
 
 from .baseline import Sites, by_rule, fewer, natural, sites
 from .layers import collapsed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from onnxfuse.fusing.fused import Fused
 from onnxfuse.fusing.naming import Naming, named
 from onnxfuse.lifting.constants import reader
 from onnxfuse.model.protobuf import part
+from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
 from .alike import DifferentError, Ref, Template, Written

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from onnxfuse.system.dataclass import dataclass
 
 ROOM = 1 << 14
 """Places in the code of one launch, at most."""

@@ -7,7 +7,6 @@ few tiles.  "vendor" is the vendor's product into memory that is thrown away, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
@@ -35,6 +34,7 @@ from onnxfuse.kernels.device.types import TYPES
 from onnxfuse.kernels.rows.region import Region, named
 from onnxfuse.kernels.rows.region import planned as loops
 from onnxfuse.model.op_traits import MATRIX_PRODUCTS
+from onnxfuse.system.dataclass import dataclass
 
 from .autotune import VENDOR, Class
 from .epilogue import Traced, product

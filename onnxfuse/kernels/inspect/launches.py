@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from typing import NamedTuple
 from onnxfuse.kernels.device.device import Buffer, Launch, Source, TensorType
 from onnxfuse.kernels.device.kernel import Kernel
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
+from onnxfuse.system.dataclass import dataclass
 
 from .nvrtc import SAMPLED, committed
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from onnxfuse.system.dataclass import dataclass
 
 from .expressions.index import LANE, ROW, Coordinates, Index, Variable, coordinates, divide, flat, total, variable
 from .expressions.scalars import Scalar

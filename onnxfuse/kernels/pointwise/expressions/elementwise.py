@@ -5,7 +5,9 @@ The functions they call are in pointwise.cuh.  NaN goes through as IEEE 754 and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from onnxfuse.system.dataclass import dataclass
 
 
 @dataclass(frozen=True)
