@@ -14,6 +14,7 @@ from onnx import FunctionProto, NodeProto, TensorProto, helper
 from onnxfuse.lifting.view import View
 from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.op_traits import TRANSCENDENTAL
+from onnxfuse.model.types import numpy_name
 from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
@@ -96,8 +97,7 @@ class Scope:
 
     def kind(self, name: str) -> str:
         """What NumPy calls the element type of a value; empty where it is unknown."""
-        dtype = self.dtype(name)
-        return helper.tensor_dtype_to_np_dtype(dtype).name if dtype else ""
+        return numpy_name(self.dtype(name))
 
     def bytes(self, name: str) -> int:
         if name not in self.weighed:

@@ -1,11 +1,11 @@
 """Dataclasses that are quick to import: their methods are compiled when one of them is first called.
 
 The standard library compiles up to six functions for each dataclass while its module is imported, of which a command
-calls few: for two hundred classes that is an eighth of a short command.  Fields, `replace`, `asdict`, matching and slots
-are the standard library's; a type checker sees its decorator.
+calls few: for two hundred classes that is an eighth of a short command.  Fields, `replace`, `asdict`, matching and
+slots are the standard library's; a type checker sees its decorator.
 
-An `InitVar` or an order is not had here, and `__dataclass_params__` says nothing of what is added: a frozen dataclass of
-the standard library cannot derive from one of these.
+An `InitVar` or an order is not had here, and `__dataclass_params__` says nothing of what is added: a frozen dataclass
+of the standard library cannot derive from one of these.
 """
 
 from __future__ import annotations

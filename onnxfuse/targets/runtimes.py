@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +95,8 @@ def newer(text: str | None) -> str:
 
 
 def _installed() -> str:
+    from importlib import metadata  # a tenth of what it takes to import onnx
+
     for package in PACKAGES:
         try:
             return metadata.version(package)

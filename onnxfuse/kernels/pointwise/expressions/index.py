@@ -95,11 +95,13 @@ class Index:
 
     def __init__(self, const: int = 0, terms: Mapping[Atom, int] | None = None) -> None:
         self.const, self.terms = const, terms or {}
-        self.low = const + sum(c * (a.low if c > 0 else a.high) for a, c in self.terms.items())
-        self.high = const + sum(c * (a.high if c > 0 else a.low) for a, c in self.terms.items())
-        self.depends = 0
-        for atom in self.terms:
-            self.depends |= atom.depends
+        low = high = const
+        depends = 0
+        for atom, c in self.terms.items():
+            low += c * (atom.low if c > 0 else atom.high)
+            high += c * (atom.high if c > 0 else atom.low)
+            depends |= atom.depends
+        self.low, self.high, self.depends = low, high, depends
         self._hash = hash((const, frozenset(self.terms.items())))
 
     def __hash__(self) -> int:
