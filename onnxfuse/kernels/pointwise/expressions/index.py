@@ -152,6 +152,7 @@ def number(value: int) -> Index:
     return Index(value) if value else ZERO
 
 
+@lru_cache(maxsize=1 << 10)
 def variable(name: str, extent: int, depends: int = LOOP) -> Index:
     """A loop variable below `extent`; 0 where that is 1."""
     return Index(0, {Variable(name, extent - 1, depends): 1}) if extent > 1 else ZERO
@@ -245,6 +246,7 @@ def free(x: Index) -> Index:
     return free(total([*parts, (number(x.const), 1)]))
 
 
+@lru_cache(maxsize=1 << 12)
 def flat(coordinates: Coordinates, shape: tuple[int, ...]) -> Index:
     """The position of an element in a contiguous tensor."""
     parts, stride = [], 1
@@ -254,6 +256,7 @@ def flat(coordinates: Coordinates, shape: tuple[int, ...]) -> Index:
     return total(reversed(parts))
 
 
+@lru_cache(maxsize=1 << 12)
 def coordinates(position: Index, shape: tuple[int, ...]) -> Coordinates:
     """The inverse of `flat`."""
     found = []

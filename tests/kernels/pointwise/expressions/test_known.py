@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.pointwise.expressions import known
@@ -21,6 +22,7 @@ def ints(*numbers: int) -> np.ndarray[Any, Any]:
 
 CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     *((op, [A, B], {}) for op in ("Add", "Sub", "Mul", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")),
+    *((op, [A, B], {}) for op in ("Max", "Min")),
     *((op, [A.astype(np.int32)], {}) for op in ("Abs", "Neg", "Sign")),
     *((op, [YES, NO], {}) for op in ("And", "Or")),
     ("Not", [YES], {}),
@@ -34,6 +36,15 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Range", [np.array(2), np.array(9), np.array(3)], {}),
     ("Range", [np.array(9, np.int32), np.array(2, np.int32), np.array(-4, np.int32)], {}),
     ("Reshape", [A, ints(3, -1)], {}),
+    ("Reshape", [A, ints(0, -1)], {}),
+    ("Gather", [A, ints(1, -1)], {}),
+    ("Gather", [A, np.array(2)], {"axis": 1}),
+    ("Expand", [B, ints(2, 1)], {}),
+    ("Expand", [NO, ints(1, 2, 3)], {}),
+    ("Expand", [np.float32([[1.5], [np.inf]]), ints(2)], {}),
+    ("Where", [YES, A, B], {}),
+    ("Where", [NO, np.array(2, np.int32), np.array([[5, 6]], np.int32)], {}),
+    *(("Cast", [x], {"to": int(to)}) for x in (A, NO) for to in known._CASTS),
     ("Slice", [A, ints(0), ints(2**62), ints(-1), ints(2)], {}),
     ("Slice", [A, ints(-1, 1), ints(-(2**62), 2), ints(1, 0), ints(-1, 1)], {}),
 ]
@@ -58,11 +69,11 @@ def test_every_op_is_compared() -> None:
     [
         ("Add", [np.float32(1.5), np.float32(2)], {}),
         ("Equal", [YES, NO], {}),
-        ("Reshape", [A, ints(0, -1)], {}),
+        ("Cast", [A], {"to": int(TensorProto.FLOAT16)}),
         ("Reshape", [A[:0], ints(0, 3)], {"allowzero": 1}),
         ("Slice", [A, ints(0), ints(1)], {}),
-        ("Gather", [A, ints(1)], {"axis": 1}),
-        ("Where", [YES, B, B], {}),
+        ("Min", [A, A, B], {}),
+        ("Where", [YES, np.float32(1), np.float32(2)], {}),
     ],
 )
 def test_others_are_left_to_the_reference(op: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
