@@ -56,7 +56,7 @@ def _refused(groups: Groups, a: Group, b: Group) -> str:
     if not any(group.rows or group.product for group in (a, b)) or _placed(a, b):
         return ""
     whole = groups.joined(a, b)
-    return refusal(groups.scope, whole.indices, groups.written(whole, (a.number, b.number)), whole=True)
+    return refusal(groups.scope, whole.indices, groups.written(whole, (a.number, b.number)))
 
 
 def _placed(a: Group, b: Group) -> bool:

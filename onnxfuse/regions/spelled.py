@@ -16,7 +16,7 @@ from onnx import FunctionProto, NodeProto, helper
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.types import DTYPES
-from onnxfuse.kernels.gemm.region import planned
+from onnxfuse.kernels.gemm.region import planned, planned_types
 from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
 from onnxfuse.kernels.pointwise.loops import traced
 from onnxfuse.kernels.rows.fused import ROWS
@@ -193,7 +193,7 @@ def _tried(
         if not whole and not any(node.op_type in ROWS | MATRIX_PRODUCTS for node in nodes):
             found = [value.dtype for value in traced(nodes, given, list(function.output)).values()]
         else:
-            results, launches = planned(nodes, given, list(function.output))
+            results, launches = (planned if whole else planned_types)(nodes, given, list(function.output))
             if launches > 1:
                 return "it is more than one loop", False
             found = [result.dtype for result in results]

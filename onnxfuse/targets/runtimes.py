@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,6 @@ def newer(text: str | None) -> str:
 
 
 def _installed() -> str:
-    from importlib import metadata  # a tenth of what it takes to import onnx
-
     for package in PACKAGES:
         try:
             return metadata.version(package)

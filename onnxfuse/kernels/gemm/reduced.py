@@ -36,7 +36,7 @@ from onnxfuse.kernels.pointwise.expressions.index import coordinates
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar, Scalars
 from onnxfuse.kernels.pointwise.expressions.values import Value
 from onnxfuse.kernels.pointwise.loops import Loop, bytes_read, reached
-from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, rows
+from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, row_types, rows
 from onnxfuse.kernels.rows.places import PlaceError, kinds_of, places, stored, traced, used_by
 from onnxfuse.kernels.rows.region import named
 from onnxfuse.system.dataclass import dataclass
@@ -100,32 +100,20 @@ def reduced(
     """The types of the outputs of some nodes, of which one is a product and one reduces its rows, and how they are
     computed: by loops over elements where the product has none; an output named "" is not wanted.  Raises KernelError
     where they are anything else."""
-    scalars = Scalars()
-    product = Multiplied(scalars, argument=ARGUMENT, inputs=list(inputs.values()))
-    row = Reduced(scalars)
-    values = traced(scalars, nodes, inputs, dict.fromkeys(PRODUCTS, product.meet) | dict.fromkeys(ROWS, row.meet))
-    if product.a is None or product.b is None or row.given is None:
-        raise KernelError("no product, or no reduction of rows")
-    if (product.rows, product.columns) != (row.rows, row.columns):
-        raise PlaceError("what is reduced are not the rows of the product")
-    whole = next(values[node.output[0]] for node in nodes if node.op_type == PRODUCT)
-    # The product is one more array, and may be asked for.
-    taken = [helper.make_node("Identity", [ARGUMENT], node.output) for node in nodes if node.op_type == PRODUCT]
-    rest = [*taken, *(node for node in nodes if node.op_type != PRODUCT)]
-    types, after = rows(rest, {**inputs, ARGUMENT: TensorType(whole.dtype, whole.shape)}, outputs)
+    met = _met(nodes, inputs)
+    types, after = rows(met.rest, met.given, outputs)
     if not isinstance(one := next(iter(after), None), RowLoop):
         return types, [loop for loop in after if isinstance(loop, Loop)]
-    found = products(product.a.shape, product.b.shape, product.b.turned, product.scale)
-    if len(found) != 1 or found[0].batch != 1:
-        raise KernelError("a batch of products, whose rows are reduced")
-    count, written = row.rows * row.columns, _written(nodes, values, outputs, product, row)
-    used = used_by(written.elements)
-    kinds = kinds_of(used, product.inputs)
+    product, row = met.product, met.row
+    assert product.a is not None
+    assert product.b is not None
+    found, written, used = _stored(met, nodes, outputs)
+    count, kinds = row.rows * row.columns, kinds_of(used, product.inputs)
     text, carried, numbers = _text(kinds, written, count)
     return types, Reduction(
         product.a,
         product.b,
-        found[0],
+        found,
         product.dtype,
         str(row.defines.get("REDUCE") or row.defines.get("FORM") or "NORM"),
         int(str(row.defines.get("CENTER", 0))),
@@ -139,6 +127,57 @@ def reduced(
         bytes_read(used, product.inputs, count),
         sum(s.flops for s in used) + 9,
     )
+
+
+def reduced_types(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[TensorType, ...]:
+    """The types of the outputs of what `reduced` would write.  Raises KernelError as that does."""
+    met = _met(nodes, inputs)
+    types, _ = row_types(met.rest, met.given, outputs)
+    if met.row.rows * met.row.columns:
+        _stored(met, nodes, outputs)
+    return types
+
+
+@dataclass(frozen=True)
+class _Met:
+    """The product and the reduction of a body."""
+
+    product: Multiplied
+    row: Reduced
+    values: Mapping[str, Value]
+    rest: list[NodeProto]
+    """The nodes behind the product, which is one more array, and may be asked for."""
+    given: dict[str, TensorType]
+    """What these read."""
+
+
+def _met(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType]) -> _Met:
+    """Raises KernelError where there is no product, or none whose rows are reduced."""
+    scalars = Scalars()
+    product = Multiplied(scalars, argument=ARGUMENT, inputs=list(inputs.values()))
+    row = Reduced(scalars)
+    values = traced(scalars, nodes, inputs, dict.fromkeys(PRODUCTS, product.meet) | dict.fromkeys(ROWS, row.meet))
+    if product.a is None or product.b is None or row.given is None:
+        raise KernelError("no product, or no reduction of rows")
+    if (product.rows, product.columns) != (row.rows, row.columns):
+        raise PlaceError("what is reduced are not the rows of the product")
+    whole = next(values[node.output[0]] for node in nodes if node.op_type == PRODUCT)
+    taken = [helper.make_node("Identity", [ARGUMENT], node.output) for node in nodes if node.op_type == PRODUCT]
+    rest = [*taken, *(node for node in nodes if node.op_type != PRODUCT)]
+    return _Met(product, row, values, rest, {**inputs, ARGUMENT: TensorType(whole.dtype, whole.shape)})
+
+
+def _stored(met: _Met, nodes: Sequence[NodeProto], outputs: Sequence[str]) -> tuple[Product, _Written, list[Scalar]]:
+    """The sizes of the product, what is written, and all that is computed from.  Raises KernelError."""
+    assert met.product.a is not None
+    assert met.product.b is not None
+    found = products(met.product.a.shape, met.product.b.shape, met.product.b.turned, met.product.scale)
+    if len(found) != 1 or found[0].batch != 1:
+        raise KernelError("a batch of products, whose rows are reduced")
+    written = _written(nodes, met.values, outputs, met.product, met.row)
+    return found[0], written, used_by(written.elements)
 
 
 @dataclass(frozen=True)

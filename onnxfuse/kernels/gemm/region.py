@@ -33,16 +33,17 @@ from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.device.types import TYPES
 from onnxfuse.kernels.rows.region import Region, named
 from onnxfuse.kernels.rows.region import planned as loops
+from onnxfuse.kernels.rows.region import planned_types as row_region_types
 from onnxfuse.model.op_traits import MATRIX_PRODUCTS
 from onnxfuse.system.dataclass import dataclass
 
 from .autotune import VENDOR, Class
-from .epilogue import Traced, product
+from .epilogue import Traced, product, product_types
 from .forms import Forms, Products, Run
 from .gated import Gated, gate, gated_types
 from .members import is_family, is_gate
 from .plan import BLOCKS, SUM, THREADS, Vectors, partial_sums
-from .reduced import ReducedProduct, is_reduced, reduced
+from .reduced import ReducedProduct, is_reduced, reduced, reduced_types
 from .siblings import Siblings, family, family_types
 from .source import defines
 from .tiles import Tile, divide
@@ -231,10 +232,25 @@ def planned(
     if own is Region:
         types, launched = loops(nodes, inputs, outputs)
         return types, sum(each.launches for each in launched)
+    if own is ReducedProduct:
+        return reduced(nodes, inputs, outputs)[0], 1
+    if own is ProductRegion:
+        return product(nodes, inputs, outputs).types, 1
+    return planned_types(nodes, inputs, outputs)
+
+
+def planned_types(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[tuple[TensorType, ...], int]:
+    """What `planned` says of a body that has a product or reduces rows, told without writing its code, which takes most
+    of the time.  Raises KernelError."""
+    own = base(nodes, outputs)
+    if own is Region:
+        return row_region_types(nodes, inputs, outputs)
     if own is Gated:
         return gated_types(gate(nodes, inputs, outputs), inputs), 1
     if own is Siblings:
         return family_types(family(nodes, inputs, outputs), inputs), 1
     if own is ReducedProduct:
-        return reduced(nodes, inputs, outputs)[0], 1
-    return product(nodes, inputs, outputs).types, 1
+        return reduced_types(nodes, inputs, outputs), 1
+    return product_types(nodes, inputs, outputs), 1

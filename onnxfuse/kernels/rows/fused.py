@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 from onnx import NodeProto
@@ -150,21 +151,50 @@ def rows(
     """The types of the outputs of some nodes, one of which reduces rows, and the launch that computes them, none where
     they are empty; an output named "" is not wanted.  Rows without elements have a number for a result: what is made
     of that is left to loops over elements.  Raises KernelError."""
+    row, wanted = _met(nodes, inputs, outputs)
+    if not row.rows * row.columns:
+        loops = computed(ENTRY, {k: value for k, (value, _) in wanted.items()}, list(inputs.values()))
+        return _types(wanted), loops
+    return _types(wanted), [_loop(row, list(inputs.values()), wanted)]
+
+
+def row_types(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[tuple[TensorType, ...], int]:
+    """The types of the outputs, and the number of launches, of what `rows` would write.  Raises KernelError as that
+    does."""
+    row, wanted = _met(nodes, inputs, outputs)
+    if not row.rows * row.columns:
+        loops = computed(ENTRY, {k: value for k, (value, _) in wanted.items()}, list(inputs.values()))
+        return _types(wanted), sum(loop.launches for loop in loops)
+    _elements(row, wanted)
+    return _types(wanted), RowLoop.launches
+
+
+_Wanted: TypeAlias = Mapping[int, tuple[Value, Index | None]]
+"""Outputs by their numbers, each with the place of its elements."""
+
+
+def _met(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[Reduced, _Wanted]:
+    """The reduction of rows of a body, and what is wanted of it.  Raises KernelError."""
     scalars = Scalars()
     row = Reduced(scalars)
     values = traced(scalars, nodes, inputs, dict.fromkeys(ROWS, row.meet))
     if row.given is None:
         raise KernelError("no node reduces rows")
     found = places(row, ROWS, nodes, values)
-    wanted = {k: (values[name], found.get(name)) for k, name in enumerate(outputs) if name}
-    types = tuple(TensorType(value.dtype, value.shape) for value, _ in wanted.values())
-    if not row.rows * row.columns:
-        return types, computed(ENTRY, {k: value for k, (value, _) in wanted.items()}, list(inputs.values()))
-    return types, [_loop(row, list(inputs.values()), wanted)]
+    return row, {k: (values[name], found.get(name)) for k, name in enumerate(outputs) if name}
 
 
-def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tuple[Value, Index | None]]) -> RowLoop:
-    """The launch for some outputs, each with the place of its elements."""
+def _types(wanted: _Wanted) -> tuple[TensorType, ...]:
+    return tuple(TensorType(value.dtype, value.shape) for value, _ in wanted.values())
+
+
+def _elements(row: Reduced, outputs: _Wanted) -> tuple[Scalar, list[Stored], list[Stored], list[Scalar]]:
+    """What is reduced, what is stored of each element and once for each row, and all that these are computed from.
+    Raises KernelError."""
     assert row.given is not None
     read = row.given.at(coordinates(row.place, row.given.shape))
     each, once = list[Stored](), list[Stored]()
@@ -173,7 +203,12 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: Mapping[int, tupl
         if value.size < row.rows * row.columns and not row.reduces:
             raise OtherRowsError("a value of each row is written beside what is of its elements")
         (once if row.reduces and value.size == row.rows and place == row.row else each).append(one)
-    used = used_by([read, *(one.element for one in (*each, *once))])
+    return read, each, once, used_by([read, *(one.element for one in (*each, *once))])
+
+
+def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: _Wanted) -> RowLoop:
+    """The launch for some outputs."""
+    read, each, once, used = _elements(row, outputs)
     kinds = kinds_of(used, inputs)
     how = arrange(row.columns, 1, 4, row.rows > CROWDED)
     text, parameters = _source(row, kinds, read, each, once)

@@ -87,9 +87,7 @@ def passes(
     """The launches for some reductions of the rows of a matrix, sums of its columns and what is stored, of arrays of
     these types; `across` says that neighbours in memory lie in neighbouring rows.  Raises PlaceError where something
     needs sums of columns and elements of rows."""
-    behind = [stored for stored in stores if _arguments(stored.element) & {one.name for one in sums}]
-    if any(_arguments(stored.element) & {one.name for one in reductions} for stored in behind):
-        raise PlaceError("what is behind sums of columns needs results of rows")
+    behind = behind_sums(reductions, sums, stores)
     own = [stored for stored in stores if stored not in behind]
     plan = schedule(reductions, sums, own)
     columns, arrays = matrix.columns, max(1, len(plan.registers) + len(sums))
@@ -124,6 +122,15 @@ def passes(
         if sums
         else None,
     )
+
+
+def behind_sums(reductions: Sequence[Reduction], sums: Sequence[Reduction], stores: Sequence[Stored]) -> list[Stored]:
+    """What is stored of sums of columns.  Raises PlaceError where that needs results of rows as well."""
+    columns, rows = ({one.name for one in some} for some in (sums, reductions))
+    behind = [stored for stored in stores if _arguments(stored.element) & columns] if sums else []
+    if any(_arguments(stored.element) & rows for stored in behind):
+        raise PlaceError("what is behind sums of columns needs results of rows")
+    return behind
 
 
 def _arguments(element: Scalar) -> set[str]:

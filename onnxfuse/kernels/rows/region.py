@@ -16,9 +16,9 @@ from onnxfuse.kernels.pointwise.loops import loops
 from onnxfuse.kernels.pointwise.pointwise import Compiled, Planned
 from onnxfuse.model.graph import REGION
 
-from .fused import ROWS, OtherRowsError, rows
+from .fused import ROWS, OtherRowsError, row_types, rows
 from .settled import settled
-from .several import several
+from .several import several, several_types
 
 
 class Region(Compiled):
@@ -56,6 +56,17 @@ def planned(
         return rows(nodes, inputs, outputs)
     except OtherRowsError:
         return several(nodes, inputs, outputs)
+
+
+def planned_types(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[tuple[TensorType, ...], int]:
+    """The types of the outputs, and the number of launches, of what `planned` would write of a body that reduces rows.
+    Raises KernelError as that does."""
+    try:
+        return row_types(nodes, inputs, outputs)
+    except OtherRowsError:
+        return several_types(nodes, inputs, outputs)
 
 
 def kernel(
