@@ -52,6 +52,12 @@ class Launch:
     shape: Shape | None = None
     """Of all that it makes, where each element of that needs those at its own place alone; of what reduces rows to as
     many, the shape of its operand as well."""
+    operands: tuple[str, ...] = ()
+    """The values that its body reads."""
+    nodes: int = 0
+    """Those of its body, and of views on the way to it with the shapes that they take, which another's would have."""
+    axes: tuple[int, int] | None = None
+    """Of a softmax or a norm by itself, the first and the last axis that it reduces; else none."""
     waits: frozenset[str] = frozenset()
     """The tensors that it waits for: those that it reads, and those whose shape a view on its way asks."""
 

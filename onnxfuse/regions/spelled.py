@@ -138,11 +138,6 @@ def body(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = ()) -> B
     return Body(nodes, (*writer.inputs, *given), tuple(outputs))
 
 
-def inputs(scope: Scope, indices: Sequence[int]) -> tuple[str, ...]:
-    """The values of the scope that launches read."""
-    return body(scope, indices).inputs
-
-
 def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *, whole: bool = False) -> str:
     """Why no kernel computes these launches; empty if one does.  Code is written only for a `whole` region."""
     outputs = outputs or [name for index in indices for name in scope.view.graph.nodes[index].output if name]

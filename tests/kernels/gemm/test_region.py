@@ -12,7 +12,9 @@ from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import epilogue
 from onnxfuse.kernels.gemm.autotune import VARIABLE
-from onnxfuse.kernels.gemm.region import AFTER
+from onnxfuse.kernels.gemm.region import AFTER, planned, planned_types
+from tests.kernels.gemm import test_reduced
+from tests.kernels.rows import test_fused, test_several
 from tests.region_runs import computed, function, launches
 
 CASES = {
@@ -130,3 +132,20 @@ def test_what_is_no_pass_over_a_product(text: str, shapes: list[tuple[int, ...]]
     made = kernel(body, ["float32"] * len(shapes), ["float32"])({})
     with pytest.raises(KernelError, match=reason):
         made.outputs([TensorType(np.dtype(np.float32), shape) for shape in shapes])
+
+
+BODIES = {
+    f"{room.__name__.rpartition('.')[2]}: {name}": case
+    for room in (test_fused, test_reduced, test_several)
+    for name, case in room.CASES.items()
+} | CASES
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_what_is_told_without_code_is_what_the_code_does(name: str) -> None:
+    text, shapes = BODIES[name]
+    body = function(text)
+    for dtype in (np.float32, np.float16):
+        types = {n: TensorType(np.dtype(dtype), s) for n, s in zip(body.input, shapes, strict=True)}
+        given = list(body.node), types, list(body.output)
+        assert planned_types(*given) == planned(*given)
