@@ -32,7 +32,9 @@ from .generic import generic
 from .given import passed
 from .scope import Scope
 
-TAKEN = SERVED | ROWS | MATRIX_PRODUCTS
+MATRICES = ROWS | MATRIX_PRODUCTS
+"""Ops of which a kernel has the elements of a matrix in hand, at their places."""
+TAKEN = SERVED | MATRICES
 """Ops that a body may have."""
 WORDS = 4
 """Most ops in the name of a function."""
@@ -163,9 +165,11 @@ def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *
             break
     else:
         return reasons[0]
-    # Sizes that are equal by chance hide that rows do not lie where they are wanted.
+    if not any(node.op_type in MATRICES for node in written.nodes):
+        return ""
+    # Sizes that are equal by chance hide that rows do not lie where they are wanted, which is found before any code.
     apart = tuple(measure.tried(shape, measure.Different()) for shape in shapes)
-    reason, misplaced = _tried(text, tuple(kinds), apart, made, whole)
+    reason, misplaced = _tried(text, tuple(kinds), apart, made, False)
     return reason if misplaced else ""
 
 
@@ -185,7 +189,7 @@ def _tried(
     types = [TensorType(DTYPES[kind], shape) for kind, shape in zip(kinds, shapes, strict=True) if shape is not None]
     given, nodes = dict(zip(function.input, types, strict=True)), list(function.node)
     try:
-        if not whole and not any(node.op_type in ROWS | MATRIX_PRODUCTS for node in nodes):
+        if not whole and not any(node.op_type in MATRICES for node in nodes):
             found = [value.dtype for value in traced(nodes, given, list(function.output)).values()]
         else:
             results, launches = (planned if whole else planned_types)(nodes, given, list(function.output))
