@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
+import numpy as np
 from onnx import FunctionProto, NodeProto, helper
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.types import DTYPES
-from onnxfuse.kernels.gemm.region import planned, planned_types
+from onnxfuse.kernels.gemm.region import planned_types
 from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
 from onnxfuse.kernels.pointwise.loops import traced
 from onnxfuse.kernels.rows.fused import ROWS
 from onnxfuse.kernels.rows.places import PlaceError
+from onnxfuse.kernels.rows.region import planned
 from onnxfuse.kernels.rows.settled import settled
 from onnxfuse.model.graph import DOMAIN, REGION
 from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS
@@ -141,7 +144,7 @@ def body(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = ()) -> B
 
 
 def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *, whole: bool = False) -> str:
-    """Why no kernel computes these launches; empty if one does.  Code is written only for a `whole` region."""
+    """Why no kernel computes these launches; empty if one does.  A `whole` region is asked what its loops are."""
     outputs = outputs or [name for index in indices for name in scope.view.graph.nodes[index].output if name]
     written = body(scope, indices, outputs)
     for node in written.nodes:
@@ -189,21 +192,30 @@ def _tried(
     types = [TensorType(DTYPES[kind], shape) for kind, shape in zip(kinds, shapes, strict=True) if shape is not None]
     given, nodes = dict(zip(function.input, types, strict=True)), list(function.node)
     try:
-        if not whole and not any(node.op_type in MATRICES for node in nodes):
-            found = [value.dtype for value in traced(nodes, given, list(function.output)).values()]
-        else:
-            results, launches = (planned if whole else planned_types)(nodes, given, list(function.output))
-            if launches > 1:
-                return "it is more than one loop", False
-            found = [result.dtype for result in results]
+        results, launches = _planned(nodes, given, list(function.output), whole)
+        if launches > 1:
+            return "it is more than one loop", False
     except KernelError as error:
         return str(error), isinstance(error, PlaceError)
     except (ArithmeticError, LookupError, ValueError) as error:  # of a node that no runtime may run
         return f"no kernel is written for it: {error}", False
-    for wanted, dtype in zip(made, found, strict=True):
+    for wanted, dtype in zip(made, results, strict=True):
         if dtype.name != wanted:  # memory would be read as what it is not
             return f"the kernel would give {dtype.name} where {wanted} is read", False
     return "", False
+
+
+def _planned(
+    nodes: Sequence[NodeProto], given: Mapping[str, TensorType], outputs: Sequence[str], whole: bool
+) -> tuple[list[np.dtype[Any]], int]:
+    """The element types of the outputs of a body, and its launches.  Raises KernelError."""
+    if any(node.op_type in MATRICES for node in nodes):
+        types, count = planned_types(nodes, given, outputs)
+        return [result.dtype for result in types], count
+    if not whole:
+        return [value.dtype for value in traced(nodes, given, outputs).values()], 1
+    types, loops = planned(nodes, given, outputs)
+    return [result.dtype for result in types], sum(loop.launches for loop in loops)
 
 
 def content(written: Body, opset: int, kinds: Sequence[str]) -> FunctionProto:

@@ -32,7 +32,6 @@ from onnxfuse.kernels.device.products import multiplications, products
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.device.types import TYPES
 from onnxfuse.kernels.rows.region import Region, named
-from onnxfuse.kernels.rows.region import planned as loops
 from onnxfuse.kernels.rows.region import planned_types as row_region_types
 from onnxfuse.model.op_traits import MATRIX_PRODUCTS
 from onnxfuse.system.dataclass import dataclass
@@ -43,7 +42,7 @@ from .forms import Forms, Products, Run
 from .gated import Gated, gate, gated_types
 from .members import is_family, is_gate
 from .plan import BLOCKS, SUM, THREADS, Vectors, partial_sums
-from .reduced import ReducedProduct, is_reduced, reduced, reduced_types
+from .reduced import ReducedProduct, is_reduced, reduced_types
 from .siblings import Siblings, family, family_types
 from .source import defines
 from .tiles import Tile, divide
@@ -223,27 +222,12 @@ def base(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> type[Kernel]:
     return ProductRegion if any(node.op_type in MATRIX_PRODUCTS for node in nodes) else Region
 
 
-def planned(
-    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
-) -> tuple[tuple[TensorType, ...], int]:
-    """The types of the outputs of a body, whatever is in it, and how many launches it is.  Raises KernelError for what
-    no kernel computes."""
-    own = base(nodes, outputs)
-    if own is Region:
-        types, launched = loops(nodes, inputs, outputs)
-        return types, sum(each.launches for each in launched)
-    if own is ReducedProduct:
-        return reduced(nodes, inputs, outputs)[0], 1
-    if own is ProductRegion:
-        return product(nodes, inputs, outputs).types, 1
-    return planned_types(nodes, inputs, outputs)
-
-
 def planned_types(
     nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
 ) -> tuple[tuple[TensorType, ...], int]:
-    """What `planned` says of a body that has a product or reduces rows, told without writing its code, which takes most
-    of the time.  Raises KernelError."""
+    """The types of the outputs of a body that has a product or reduces rows, and how many launches it is.  Its code is
+    not written: that takes most of the time, and refuses nothing more.  Raises KernelError for what no kernel computes.
+    """
     own = base(nodes, outputs)
     if own is Region:
         return row_region_types(nodes, inputs, outputs)
