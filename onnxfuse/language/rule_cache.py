@@ -203,9 +203,23 @@ def _variant(rule: Rule, record: list[Any], outlines: Sequence[Outline], table: 
         size=size,
         spelling=tuple(spelling),
         operators=operators,
-        _read=lambda name: {"root": lambda: table.pattern(root), "dropped": lambda: from_plain(dropped)}[name](),
+        _read=_Shape(table, root, dropped),
     )
     return variant
+
+
+class _Shape:
+    """The pattern of a variant, and what it leaves out."""
+
+    def __init__(self, table: _Table, root: int, dropped: Any) -> None:
+        self._table, self._root, self._dropped = table, root, dropped
+
+    def __call__(self, name: str) -> Any:
+        if name == "root":
+            return self._table.pattern(self._root)
+        if name == "dropped":
+            return from_plain(self._dropped)
+        raise LookupError(name)
 
 
 class _Equations:
