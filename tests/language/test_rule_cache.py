@@ -86,7 +86,10 @@ def test_equations_are_read_when_they_are_asked_for(file: Path) -> None:
     assert "root" not in vars(one)
     assert isinstance(one.root, Pattern)
     assert isinstance(rule.where, tuple)
+    assert "emit" not in vars(rule)
+    assert "dropped" not in vars(one)
     assert not hasattr(rule, "elsewhere")
+    assert not hasattr(one, "elsewhere")
 
 
 def test_a_file_that_is_not_whole_counts_as_none(file: Path, tmp_path: Path) -> None:
