@@ -6,13 +6,11 @@ import gc
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from onnx import ModelProto
-
-from onnxfuse.system.dataclass import dataclass
 
 from .errors import ModelError, NumericsError, UsageError
 from .fusing.build import Build

@@ -50,15 +50,7 @@ LONGEST_MODULE, LONGEST_FUNCTION = 400, 60
 
 CHEAP = {
     *("__init__", "__main__", "cli", "cli.main", "cli.paths", "cli.postponed", "errors"),
-    *(
-        "reporting",
-        "reporting.conversion",
-        "reporting.phrases",
-        "reporting.records",
-        "system",
-        "system.dataclass",
-        "system.processes",
-    ),
+    *("reporting", "reporting.conversion", "reporting.phrases", "reporting.records", "system", "system.processes"),
     *(name for name in MODULES if name.startswith("cli.commands")),
 }
 """What `onnxfuse --help` loads: no onnx, no numpy at module level."""

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from onnxfuse.errors import UsageError
-from onnxfuse.system.dataclass import dataclass
 
 FILE, TABLE = "pyproject.toml", "[tool.onnxfuse]"
 _PATHS = {"models", "rules", "baseline"}

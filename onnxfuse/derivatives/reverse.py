@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
-
-from onnxfuse.system.dataclass import dataclass
+from dataclasses import dataclass, field
 
 from .algebra import chosen, factored, factors, number, product, same, simplified, sum_of, value_of
 from .table import ELEMENTWISE, OPERANDS, ROWS, transposed

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain, count
-
-from onnxfuse.system.dataclass import dataclass
 
 from .algebra import number, simplified, value_of
 from .operators import BINARY

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfuse.language.catalogue import GROWTH, REGIONS, RULES, Catalogue, load
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.targets.target import DEFAULT, Target
 
 LEVEL = REGIONS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from onnx import ModelProto, NodeProto
@@ -11,7 +11,6 @@ from onnx import ModelProto, NodeProto
 from onnxfuse.lifting.lifted import Lifted
 from onnxfuse.reporting.records import NearMiss
 from onnxfuse.rewriting.provenance import FusedNode, Vanished
-from onnxfuse.system.dataclass import dataclass
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with (step, done, total)."""

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxfuse.model.graph import DOMAIN, Names, family_of
 from onnxfuse.model.walk import Owner, owners
-from onnxfuse.system.dataclass import dataclass
 
 from .fused import Fused
 

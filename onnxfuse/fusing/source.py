@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from onnx import ModelProto
 
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.lifting.lifted import Lifted
-from onnxfuse.system.dataclass import dataclass
 
 from .naming import Naming
 from .repeats.runs import Run

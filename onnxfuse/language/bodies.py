@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -22,7 +22,6 @@ from onnxfuse.model.graph import DOMAIN, NUMBER, number_of
 from onnxfuse.model.op_traits import ELEMENTWISE
 from onnxfuse.model.schema import integers_as_input, is_standard, make_attribute, tensor
 from onnxfuse.model.standard import newest
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import REAL
 
 from .builtins import BUILTINS, UndecidedError

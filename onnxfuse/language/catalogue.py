@@ -9,14 +9,13 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 
 from onnx import FunctionProto
 
 from onnxfuse.errors import UsageError
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.targets.target import DEFAULT, FOLDERS, FUSING, Target
 
 from . import rule_cache

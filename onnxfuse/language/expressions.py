@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
@@ -19,7 +20,6 @@ import numpy as np
 from onnxfuse.derivatives.operators import BINARY
 from onnxfuse.model import dims as symbolic
 from onnxfuse.model.dims import Sym, exact
-from onnxfuse.system.dataclass import dataclass
 
 from . import standard_bodies as standard_bodies  # whose functions belong to the table
 from .builtins import BUILTINS, UndecidedError, Value

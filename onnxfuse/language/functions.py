@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from onnx import FunctionProto, ModelProto, TensorProto, helper
@@ -20,7 +20,6 @@ from onnxfuse.model.graph import DOMAIN, number_of
 from onnxfuse.model.op_traits import PRODUCTS
 from onnxfuse.model.schema import is_standard, make_attribute
 from onnxfuse.model.types import type_name
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.targets import runtimes
 from onnxfuse.terms.term import HALF
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from onnxfuse.model.op_traits import NEUTRAL
-from onnxfuse.system.dataclass import dataclass
 
 from .rule import read_in
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from onnxfuse.model.dims import Shape
-from onnxfuse.system.dataclass import dataclass
 
 Run: TypeAlias = Callable[..., Any]
 

@@ -6,14 +6,13 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain
 from typing import Any, TypeAlias
 
 from onnxfuse.errors import RuleError
 from onnxfuse.model.op_traits import VIEWS
-from onnxfuse.system.dataclass import dataclass
 
 from .builtins import BUILTINS
 

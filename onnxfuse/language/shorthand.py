@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import NoReturn, TypeVar, cast
-
-from onnxfuse.system.dataclass import dataclass
 
 from .gradients import with_gradients
 from .rule import ANY, REST, Function, Parameter, Rule, Source, Statement, op_name, targets

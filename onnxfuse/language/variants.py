@@ -9,11 +9,9 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NoReturn
-
-from onnxfuse.system.dataclass import dataclass
 
 from .builtins import Value
 from .expressions import Backend, Call, Compiled, compiled

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Array
 
 

@@ -9,6 +9,7 @@ An axis that the body changes, as one that grows with every step, is left open.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from onnx import NodeProto
@@ -19,7 +20,6 @@ from onnxfuse.model.in_place import stands
 from onnxfuse.model.schema import attributes_of
 from onnxfuse.model.symbols import renamed
 from onnxfuse.model.walk import attribute_graphs
-from onnxfuse.system.dataclass import dataclass
 
 from .view import View
 

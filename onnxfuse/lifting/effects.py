@@ -7,7 +7,7 @@ node with bodies, and the call of a local function, do what the nodes inside do.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from onnx import ModelProto, NodeProto
@@ -17,7 +17,6 @@ from onnxfuse.model.onnxruntime_ops import IN_AI_ONNX
 from onnxfuse.model.op_traits import RANDOM
 from onnxfuse.model.standard import STANDARD, has_op, in_onnx
 from onnxfuse.model.walk import Key, attribute_graphs, called_by, key_of, nodes
-from onnxfuse.system.dataclass import dataclass
 
 MICROSOFT = frozenset(
     """Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import combinations, zip_longest
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from onnxfuse.model.symbols import (
     same_in_view,
     single,
 )
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.targets.integer_kernels import PROVIDERS, integer_nodes
 from onnxfuse.terms.term import Term, Terms
 

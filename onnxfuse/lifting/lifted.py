@@ -9,13 +9,13 @@ guarantees   a try gives the same file, byte for byte, whichever tries were made
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnx import ModelProto
 
 from onnxfuse.language.catalogue import Catalogue
 from onnxfuse.model.graph import roots, scopes_of_copy
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
 from .asked import Asked

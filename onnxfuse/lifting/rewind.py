@@ -11,12 +11,11 @@ guarantees   what is lifted after a rewinding is what would be lifted had it bee
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
 from onnxfuse.model.op_traits import NEUTRAL
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Mark, Term
 
 from .sharing import VIEWED, seen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,6 @@ from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.graph import Graph
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.symbols import renamed
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.normal.normal import closed
 from onnxfuse.terms.term import Term, Terms
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from onnxfuse.language.builtins import UndecidedError
@@ -16,7 +17,6 @@ from onnxfuse.language.rule import REST, Rule, names_in, op_name
 from onnxfuse.language.variants import Variant
 from onnxfuse.model.dims import Sym, exact
 from onnxfuse.model.op_traits import NEUTRAL
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.normal.normal import closed
 from onnxfuse.terms.term import Term, Terms
 

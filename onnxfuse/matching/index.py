@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import zip_longest
 
@@ -11,7 +11,6 @@ from onnxfuse.language.outline import Outline
 from onnxfuse.language.rule import Rule
 from onnxfuse.language.variants import Variant, variants_of
 from onnxfuse.model.op_traits import NEUTRAL
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import LEVELS, WIDTH, Term, Terms
 
 from .prefilter import OPENINGS, Glance

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from onnxfuse.language.builtins import UndecidedError, Value
 from onnxfuse.language.catalogue import Catalogue
@@ -14,7 +15,6 @@ from onnxfuse.language.rule import Rule, targets
 from onnxfuse.language.variadic import spread
 from onnxfuse.language.variants import Variant
 from onnxfuse.model.dims import product
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.infer import infer
 from onnxfuse.terms.normal.normal import closed, combine, reshape
 from onnxfuse.terms.normal.ranges import in_range, misfit

@@ -8,7 +8,7 @@ binding is tried again until one satisfies them.  A failed match remembers how f
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from onnx import TensorProto
 
@@ -21,7 +21,6 @@ from onnxfuse.language.rule import ANY, Rule, targets
 from onnxfuse.language.variadic import Each, spread
 from onnxfuse.language.variants import Variant
 from onnxfuse.model.op_traits import COMMUTATIVE, NEUTRAL
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.normal.normal import combine, make
 from onnxfuse.terms.term import REAL, Term, Terms, is_number
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from onnxfuse.errors import RuleError
@@ -15,7 +15,6 @@ from onnxfuse.language.variants import Variant
 from onnxfuse.lifting.defined import outputs_of
 from onnxfuse.lifting.view import View
 from onnxfuse.model.op_traits import ELEMENTWISE, VIEWS
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.normal.normal import rebuild
 from onnxfuse.terms.normal.views import is_reshape
 from onnxfuse.terms.term import REAL, Term, is_number

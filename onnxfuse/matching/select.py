@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from onnxfuse.model.op_traits import KERNELS, PRODUCTS, VIEWS
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
 from .cost import launches

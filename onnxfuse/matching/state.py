@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.language.context import Context
 from onnxfuse.lifting.view import View
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
 from .match import whole_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnx import (
@@ -20,8 +20,6 @@ from onnx import (
     ValueInfoProto,
 )
 from onnx import helper as onnx_helper
-
-from onnxfuse.system.dataclass import dataclass
 
 from .dims import Dim, Shape, declared_name, symbol
 from .onnxruntime_ops import pass_on

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,7 +16,6 @@ from google.protobuf.message import EncodeError
 
 from onnxfuse.errors import UsageError
 from onnxfuse.model import external_data, files, inside, protobuf, toposort
-from onnxfuse.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon

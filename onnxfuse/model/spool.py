@@ -13,7 +13,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,7 +21,6 @@ from onnx import ModelProto, StringStringEntryProto, TensorProto
 
 from onnxfuse.system import scratch
 from onnxfuse.system.atomic_write import explained, renamed_to
-from onnxfuse.system.dataclass import dataclass
 
 from . import external_data
 from .external_data import PAGE, entries, is_external, marks

@@ -7,7 +7,7 @@ import statistics
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import onnx
 from onnxfuse.errors import ModelError, NumericsError
 from onnxfuse.proof import numerics
 from onnxfuse.runtime.quiet import Session, SessionError
-from onnxfuse.system.dataclass import dataclass
 
 from . import interleaved
 from .execution import first_case, opened

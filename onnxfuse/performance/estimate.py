@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,6 @@ from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS, PRODUCTS
 from onnxfuse.model.types import numpy_name
 from onnxfuse.reporting.records import Estimate, Launched, Occupancy
 from onnxfuse.runtime.served import arguments, values
-from onnxfuse.system.dataclass import dataclass
 
 from .gpus import Card
 from .roofline import Tensor, Times, demand, tensors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from onnxfuse.errors import ModelError
 from onnxfuse.proof import inputs
 from onnxfuse.runtime.quiet import Session, SessionError
 from onnxfuse.runtime.session import counted
-from onnxfuse.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from onnxfuse.kernels.emulator.counts import Counts

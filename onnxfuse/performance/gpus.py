@@ -12,12 +12,11 @@ in which a key that is left out is that of the card named by `"like"`: "h200" un
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxfuse.errors import UsageError
-from onnxfuse.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from onnxfuse.targets.target import Target

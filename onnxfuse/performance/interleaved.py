@@ -14,8 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-
-from onnxfuse.system.dataclass import dataclass
+from dataclasses import dataclass
 
 Samples = dict[str, list[float]]
 """Side → seconds of one call, one figure per round."""

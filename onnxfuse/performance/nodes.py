@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 from onnx import NodeProto
@@ -14,7 +15,6 @@ from onnxfuse.reporting.records import Node, Nodes
 from onnxfuse.reporting.tell import worth_telling
 from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.rewriting.provenance import FusedNode
-from onnxfuse.system.dataclass import dataclass
 
 from .gpus import Card
 from .roofline import Times

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from onnx import FunctionProto, NodeProto, TensorProto
@@ -21,7 +22,6 @@ from onnxfuse.model.op_traits import FREE, PRODUCTS, RESHAPES, SHAPE_QUERIES
 from onnxfuse.model.symbols import evaluate
 from onnxfuse.model.walk import called_by, key_of
 from onnxfuse.reporting.records import Bound
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
 from .gpus import Card

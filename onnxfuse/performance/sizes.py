@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from onnx import ModelProto, helper
 
 from onnxfuse.model.graph import declared
 from onnxfuse.model.symbols import Apart
 from onnxfuse.proof.inputs import assumed
-from onnxfuse.system.dataclass import dataclass
 
 from .roofline import Tensor
 

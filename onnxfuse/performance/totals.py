@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from onnx import NodeProto
 
@@ -16,7 +16,6 @@ from onnxfuse.model.op_traits import CONTROL_FLOW, KERNELS, MOVEMENT, PRODUCTS, 
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.reporting.records import NO_RULE, NearMiss, Remaining, Totals
 from onnxfuse.rewriting.provenance import FusedNode
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
 from .gpus import Card

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
@@ -13,7 +13,6 @@ from onnxfuse.model.external_data import is_external
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.spool import Spool
 from onnxfuse.model.walk import has_bodies
-from onnxfuse.system.dataclass import dataclass
 
 from .decide import Decided
 from .ports import ANY, MASK

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from onnxfuse.model.spool import Spool
 from onnxfuse.model.tensors import tensors
 from onnxfuse.model.walk import attribute_graphs
 from onnxfuse.reporting.conversion import Conversion, KeptCast, KeptNodes
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.targets.target import Target
 
 from . import bodies

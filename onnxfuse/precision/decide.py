@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from onnx import NodeProto
 
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.op_traits import PRODUCTS
-from onnxfuse.system.dataclass import dataclass
 
 from .partition import CAST, HALF_SIDE, SINGLE_SIDE, Crossing, in_single
 from .ports import ANY, MASK, SHARED, SINGLE

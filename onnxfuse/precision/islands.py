@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from onnxfuse.model.graph import label
 from onnxfuse.model.op_traits import CASTS, PRODUCTS, RANDOM, WIDE_RANGE
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.walk import has_bodies
-from onnxfuse.system.dataclass import dataclass
 
 from .ports import SHARED, since_opset
 from .scope import MOVES, Scope

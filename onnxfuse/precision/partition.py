@@ -17,9 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
-
-from onnxfuse.system.dataclass import dataclass
+from dataclasses import dataclass, field
 
 CAST = 1000
 """What a Cast costs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from onnxfuse.model.standard import STANDARD, schema_of
 from onnxfuse.model.types import type_name
 from onnxfuse.model.walk import has_bodies
 from onnxfuse.runtime.served import arguments
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.targets.target import Target
 
 SHARED, SINGLE, ANY, MASK = "shared", "float32", "any", "mask"

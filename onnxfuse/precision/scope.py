@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +14,6 @@ from onnxfuse.model.graph import captured_names
 from onnxfuse.model.op_traits import CASTS, MOVEMENT, PRODUCTS, SOFTMAX
 from onnxfuse.model.types import CONSTANTS
 from onnxfuse.model.walk import attribute_graphs, has_bodies
-from onnxfuse.system.dataclass import dataclass
 
 from .ports import ANY, SINGLE, Ports
 

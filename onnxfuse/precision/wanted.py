@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
 from onnx import TensorProto, helper
-
-from onnxfuse.system.dataclass import dataclass
 
 Name: TypeAlias = Literal["fp16", "bf16", "mixed"]
 CASTS = 2

@@ -8,14 +8,13 @@ was built on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
 from onnxfuse.reporting.records import Fusion, LeftOut, Validation
 from onnxfuse.rewriting.provenance import keys
-from onnxfuse.system.dataclass import dataclass
 
 from .branches import WHOLE
 

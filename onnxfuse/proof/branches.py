@@ -10,7 +10,7 @@ functions that no control flow is around, all do at once (`with_calls`), since n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
@@ -18,7 +18,6 @@ from onnxfuse.model.called import callees, import_ops, in_place_of_call
 from onnxfuse.model.graph import function_path, label, opset_of
 from onnxfuse.model.in_place import INSIDE, defined, in_place, move_constants, stands
 from onnxfuse.model.walk import Owner, attribute_graphs, nodes_of
-from onnxfuse.system.dataclass import dataclass
 
 STEPS = 2
 """Of a Loop or a Scan, steps that are proved, if it has so many."""

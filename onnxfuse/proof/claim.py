@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from onnx import ModelProto
 
 from onnxfuse.reporting.records import LeftOut, Validation
-from onnxfuse.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

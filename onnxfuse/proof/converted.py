@@ -8,7 +8,7 @@ become half precision are not fed what that cannot say.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from onnxfuse.precision.wanted import CASTS, Precision, Ranges
 from onnxfuse.reporting.records import Validation
 from onnxfuse.rewriting.inline_control_flow import straightened
 from onnxfuse.runtime.quiet import Session, SessionError
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.system.isolation import TookTooLongError, isolated
 
 from . import interval

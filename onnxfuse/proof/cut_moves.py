@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
-
-from onnxfuse.system.dataclass import dataclass
 
 from . import cuts, float64
 from .cut_tolerance import Equation

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +18,6 @@ import onnx
 
 from onnxfuse.model.validity import ITEM_BYTES
 from onnxfuse.runtime.quiet import Session, SessionError
-from onnxfuse.system.dataclass import dataclass
 
 from . import cuts, float64, numerics
 from .bfloat16 import emulated

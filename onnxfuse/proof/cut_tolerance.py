@@ -21,12 +21,10 @@ place of float32, is outside wherever an element depends on it as much as on the
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from onnxfuse.system.dataclass import dataclass
 
 from . import numerics
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from onnx import helper, numpy_helper
 from onnxfuse.model.op_traits import MOVEMENT, RANDOM, SHAPE_QUERIES
 from onnxfuse.model.walk import called_by, has_bodies, key_of
 from onnxfuse.proof import numerics
-from onnxfuse.system.dataclass import dataclass
 
 _LARGEST_CONE = 500
 _STEPS = 8

@@ -11,7 +11,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -21,7 +21,6 @@ from onnxfuse.model.dims import declared_name
 from onnxfuse.model.graph import skeleton
 from onnxfuse.model.op_traits import COMPARISONS, MOVEMENT
 from onnxfuse.model.walk import Key, attribute_graphs, called_by, has_bodies, key_of
-from onnxfuse.system.dataclass import dataclass
 
 Value = tuple[str, str]
 """A scope and a name in it; the scope is "" for the graph and the bodies nested in it, else the function's."""

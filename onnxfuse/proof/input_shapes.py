@@ -7,6 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import onnx
 from onnxfuse.errors import UsageError
 from onnxfuse.model.dims import declared_name
 from onnxfuse.proof import input_roles as usage
-from onnxfuse.system.dataclass import dataclass
 
 Sizes = dict[str, int]
 

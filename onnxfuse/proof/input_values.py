@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from onnxfuse.errors import UsageError
-from onnxfuse.system.dataclass import dataclass
 
 from .input_shapes import Input, Sizes, fits, named, sizes_of, text_of
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import onnx
-
-from onnxfuse.system.dataclass import dataclass
 
 from .input_shapes import (
     LADDERS,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-
-from onnxfuse.system.dataclass import dataclass
 
 _TOLERANCES = {"float64": (1e-8, 1e-14), "float32": (1e-4, 1e-9), "float16": (1e-2, 1e-6), "bfloat16": (5e-2, 1e-6)}
 """dtype → (rtol, atol).

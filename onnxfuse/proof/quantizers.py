@@ -21,6 +21,7 @@ tolerance.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner
 from onnxfuse.model.element_flow import UNKNOWN, Flow, Kind
 from onnxfuse.model.walk import has_bodies, nodes
 from onnxfuse.runtime.quiet import Session, SessionError
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import HALF
 
 from . import numerics

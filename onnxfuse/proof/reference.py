@@ -9,6 +9,7 @@ weights: a Cast of one runs right before what reads it.  Weights in files are ma
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from onnx.reference import ReferenceEvaluator
 from onnxfuse.model import protobuf
 from onnxfuse.model.external_data import entries, is_external
 from onnxfuse.model.graph import read_by
-from onnxfuse.system.dataclass import dataclass
 
 from .reference_ops import OPS
 

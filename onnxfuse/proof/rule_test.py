@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -35,7 +36,6 @@ from onnxfuse.language.variants import Variant, variants
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.op_traits import VIEWS
 from onnxfuse.model.schema import tensor
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Array
 
 from .numerics import compare

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from onnxfuse.system.dataclass import dataclass
 
 from . import numerics
 from .cut_tolerance import Equation

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from onnxfuse.model.dims import Dim
-from onnxfuse.system.dataclass import dataclass
 
 from . import measure
 from .scope import Launch, Scope

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations, count
 from typing import TypeAlias
 
 from onnxfuse.model.dims import Dim, Sym
-from onnxfuse.system.dataclass import dataclass
 
 from . import legality
 from .groups import Group, Groups

@@ -6,7 +6,7 @@ A value and its reshapes are one tensor in memory: they are called by the value 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from onnx import FunctionProto, NodeProto, TensorProto, helper
@@ -15,7 +15,6 @@ from onnxfuse.lifting.view import View
 from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.op_traits import TRANSCENDENTAL
 from onnxfuse.model.types import numpy_name
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
 from . import measure

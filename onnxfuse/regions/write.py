@@ -6,7 +6,7 @@ guarantees   the model computes the same; what is not part of a region stays as 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
@@ -23,7 +23,6 @@ from onnxfuse.rewriting.assemble import import_domains
 from onnxfuse.rewriting.inline import expand
 from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.rewriting.provenance import REPLACED_KEY, VERSION_KEY, FusedNode, inherit
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
 from .generic import untyped

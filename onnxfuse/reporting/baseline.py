@@ -18,14 +18,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from onnxfuse.errors import ModelError, UsageError
 from onnxfuse.language.catalogue import RULES
 from onnxfuse.reporting.records import Report
-from onnxfuse.system.dataclass import dataclass
 
 VERSION = 2
 _HEAD, _WRITER, _LEVEL = "onnxfuse-baseline", "onnxfuse", "level"

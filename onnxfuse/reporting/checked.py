@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from onnxfuse.system.dataclass import dataclass
 
 from .records import Report
 from .requirements import Finding

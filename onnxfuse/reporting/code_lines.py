@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath, PureWindowsPath
 
 from onnx import ModelProto, NodeProto
@@ -13,7 +13,6 @@ from onnx import ModelProto, NodeProto
 from onnxfuse.model.tensors import bodies
 from onnxfuse.rewriting.module_paths import ModulePaths
 from onnxfuse.rewriting.stack_traces import common
-from onnxfuse.system.dataclass import dataclass
 
 from .requirements import Finding
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from onnx import ModelProto, NodeProto
 
 from onnxfuse.model.graph import RULE_KEY, family_of, roots
 from onnxfuse.rewriting.module_paths import ModulePaths
-from onnxfuse.system.dataclass import dataclass
 
 from .baseline import Kept, Sites
 from .layers import collapsed

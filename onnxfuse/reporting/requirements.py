@@ -6,13 +6,12 @@ import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from onnxfuse.errors import UsageError
 from onnxfuse.reporting.records import Fusion, NearMiss, Report
-from onnxfuse.system.dataclass import dataclass
 
 from .baseline import Sites, by_rule, fewer, natural, sites
 from .layers import collapsed

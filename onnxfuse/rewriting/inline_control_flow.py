@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -24,7 +25,6 @@ from onnxfuse.model import protobuf
 from onnxfuse.model.graph import Graph, Names
 from onnxfuse.model.in_place import defined, in_place, move_constants, stands
 from onnxfuse.model.walk import Owner, attribute_graphs, has_bodies, nodes_of
-from onnxfuse.system.dataclass import dataclass
 
 
 def straightened(model: ModelProto, base_dir: Path | None = None) -> ModelProto:

@@ -8,7 +8,7 @@ So a plan is also the answer to what a value would cost: nobody has to count bes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,6 @@ from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import DOMAIN, Names, family
 from onnxfuse.model.schema import make_attribute, tensor
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.term import HALF, REAL, Array, Term, UnknownValueError
 

@@ -7,7 +7,7 @@ that made use of it (the views, casts and shape computations around a fused subg
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from onnx import NodeProto
 
@@ -15,7 +15,6 @@ from onnxfuse.lifting.view import View
 from onnxfuse.matching.match import Match
 from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import RULE_KEY, Graph
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
 from . import stack_traces

@@ -7,10 +7,10 @@ polynomials, which are computed.  The same parts tell what a vector costs and ho
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from onnxfuse.model.dims import Dim, Shape, Sym
-from onnxfuse.system.dataclass import dataclass
 
 CHOICE = 8
 """Values remembered per dimension; the first ones serve the whole scope."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from onnx import NodeProto
@@ -27,7 +27,6 @@ from onnxfuse.matching.search import Found
 from onnxfuse.model.graph import Graph, read_by
 from onnxfuse.model.op_traits import CASTS, CHEAP, CONTINUOUS, RESHAPES, ROUNDING
 from onnxfuse.model.standard import STANDARD
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import REAL, SMALL, Term, static
 
 from .duplicates import is_signed_step

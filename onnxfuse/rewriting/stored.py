@@ -6,6 +6,7 @@ Of a chain only what something else reads is stored: the rest of it goes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from math import prod
 
 from onnx import ModelProto, NodeProto, TensorProto
@@ -17,7 +18,6 @@ from onnxfuse.model.graph import read_by
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.tensors import tensors
 from onnxfuse.model.walk import has_bodies
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.term import SMALL, Term, UnknownValueError, numpy_dtype, static
 

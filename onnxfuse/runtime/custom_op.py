@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, addressof, byref, c_int, c_int64, c_size_t, c_void_p
+from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from typing import Any, TypeVar
@@ -17,7 +18,6 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.kernels.device.device import Buffer, Device, TensorType
 from onnxfuse.kernels.device.kernel import EITHER, Kernel, Parameter
 from onnxfuse.kernels.device.types import DTYPES
-from onnxfuse.system.dataclass import dataclass
 
 from . import abi, attributes
 from .abi import Api, OrtCustomOp, Pointer

@@ -6,13 +6,12 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import DependencyError
 from onnxfuse.model.graph import DOMAIN
-from onnxfuse.system.dataclass import dataclass
 
 from . import library
 from .abi import Api, Pointer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,7 +33,6 @@ from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.graph import DOMAIN, REGION, Graph, family, family_of, number_of, opset_of, roots
 from onnxfuse.model.standard import STANDARD, parameters
 from onnxfuse.model.types import numpy_name, type_name
-from onnxfuse.system.dataclass import dataclass
 
 from . import attributes
 from .custom_op import Op

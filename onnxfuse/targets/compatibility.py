@@ -7,7 +7,7 @@ local functions that nodes call.  What is not known demands nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
@@ -21,7 +21,6 @@ from onnxfuse.model.schema import attribute_value, attributes_of, standard_attri
 from onnxfuse.model.standard import STANDARD
 from onnxfuse.model.types import CONSTANTS, type_name
 from onnxfuse.model.walk import attribute_graphs
-from onnxfuse.system.dataclass import dataclass
 
 from . import runtimes
 from .runtimes import Runtime

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from onnxfuse.model.standard import parameters, schema_of
 from onnxfuse.model.types import type_name
-from onnxfuse.system.dataclass import dataclass
 
 TABLE = Path(__file__).with_name("cuda_kernels.json")
 

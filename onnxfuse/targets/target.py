@@ -9,6 +9,7 @@ asked about and is taken to run: the proof will tell.  Kernels of its CUDA provi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from onnx import defs
@@ -16,7 +17,6 @@ from onnx import defs
 from onnxfuse.errors import UsageError
 from onnxfuse.model.schema import allows, is_standard
 from onnxfuse.model.types import type_name
-from onnxfuse.system.dataclass import dataclass
 
 from . import cuda_provider, runtimes
 from .runtimes import Runtime

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ import click
 
 from onnxfuse.errors import OnnxfuseError, UsageError
 from onnxfuse.reporting.phrases import one_line
-from onnxfuse.system.dataclass import dataclass
 
 from . import formats
 from .many import Workers, choose_workers, outcomes, workers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from onnxfuse.errors import UsageError
-from onnxfuse.system.dataclass import dataclass
 
 from .work import to_json, write_text
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import click
 
 from onnxfuse.errors import DependencyError, OnnxfuseError, UsageError
-from onnxfuse.system.dataclass import dataclass
 
 from .options import options
 from .work import begin, complain, mistake, uncollected

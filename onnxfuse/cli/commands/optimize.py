@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from onnxfuse.errors import NumericsError, UsageError
-from onnxfuse.system.dataclass import dataclass
 
 from .many import choose_workers, shown, workers
 from .options import (

@@ -7,10 +7,9 @@ which stands behind the gap, each has to be the one before it with every name on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from onnx import NodeProto
-
-from onnxfuse.system.dataclass import dataclass
 
 from .codes import Place
 from .few import Few

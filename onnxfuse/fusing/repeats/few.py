@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
@@ -11,7 +12,6 @@ from onnxfuse.fusing.fused import EVERY, Banned
 from onnxfuse.lifting.asked import Asked
 from onnxfuse.model.graph import DOMAIN
 from onnxfuse.model.protobuf import part
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import SMALL
 
 from .codes import Codes, has_bodies

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-
-from onnxfuse.system.dataclass import dataclass
 
 HEAD, TAIL = 3, 2
 """Blocks of a run that are worked on at its start and at its end."""

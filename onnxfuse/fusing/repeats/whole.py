@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from onnxfuse.fusing.fused import Fused
 from onnxfuse.fusing.naming import Naming, named
 from onnxfuse.lifting.constants import reader
 from onnxfuse.model.protobuf import part
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.term import Term
 
 from .alike import DifferentError, Ref, Template, Written

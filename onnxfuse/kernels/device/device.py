@@ -10,13 +10,12 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-
-from onnxfuse.system.dataclass import dataclass
 
 Grid: TypeAlias = tuple[int, ...]
 """Blocks of a launch, or threads of a block, in x, y and z; what is left out is 1."""

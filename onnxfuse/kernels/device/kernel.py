@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
-
-from onnxfuse.system.dataclass import dataclass
 
 from .device import Array, Device, TensorType
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping, Sequence
-
-from onnxfuse.system.dataclass import dataclass
+from dataclasses import dataclass
 
 ROOM = 1 << 14
 """Places in the code of one launch, at most."""

@@ -7,10 +7,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfuse.errors import KernelError
-from onnxfuse.system.dataclass import dataclass
 
 from .counts import CountsEntry
 

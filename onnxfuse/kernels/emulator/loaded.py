@@ -7,10 +7,10 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnxfuse.kernels.device.device import Source
-from onnxfuse.system.dataclass import dataclass
 
 from .build import build
 from .library import Library, ParameterType

@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import Argument, Array, Buffer, nbytes
-from onnxfuse.system.dataclass import dataclass
 
 from .library import ParameterType, RegionEntry
 

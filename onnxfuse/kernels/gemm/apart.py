@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from onnx import FunctionProto
 
@@ -13,7 +14,6 @@ from onnxfuse.kernels.device.device import Array, Buffer, Device, Product, Tenso
 from onnxfuse.kernels.device.products import result
 from onnxfuse.kernels.pointwise.loops import Loop, loops
 from onnxfuse.model.graph import REGION, elements_read
-from onnxfuse.system.dataclass import dataclass
 
 from .source import PRODUCT
 

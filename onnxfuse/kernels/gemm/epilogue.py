@@ -8,7 +8,7 @@ may be written with its heads apart.  What is read under a condition is left to 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -27,7 +27,6 @@ from onnxfuse.kernels.pointwise.expressions.values import Value, aligned
 from onnxfuse.kernels.pointwise.loops import bytes_read
 from onnxfuse.kernels.rows.places import Matrix, PlaceError, kinds_of, places, stored, traced, used_by
 from onnxfuse.model.op_traits import MATRIX_PRODUCTS
-from onnxfuse.system.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

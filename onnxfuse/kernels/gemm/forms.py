@@ -6,11 +6,11 @@ Where our form was found to be the fastest for a class of shapes, nothing is ask
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from onnxfuse.kernels.device.device import Device, Vendor
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, Key, Launches, key_of
-from onnxfuse.system.dataclass import dataclass
 
 from .autotune import TILED, Class, choose
 

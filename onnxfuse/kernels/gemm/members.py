@@ -8,6 +8,7 @@ whatever rule or exporter wrote an activation, its nodes say what it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import NodeProto
@@ -20,7 +21,6 @@ from onnxfuse.kernels.pointwise.expressions.scalars import Scalars
 from onnxfuse.kernels.pointwise.expressions.trace import trace
 from onnxfuse.kernels.pointwise.expressions.values import Value, computed_type
 from onnxfuse.model.graph import elements_read
-from onnxfuse.system.dataclass import dataclass
 
 from .parts import Part, taken_apart
 from .source import PRODUCT, Epilogue

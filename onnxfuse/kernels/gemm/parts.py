@@ -7,11 +7,11 @@ between the product and the Split is done to each part.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from onnx import NodeProto, numpy_helper
 
 from onnxfuse.errors import KernelError
-from onnxfuse.system.dataclass import dataclass
 
 from .source import PRODUCT
 

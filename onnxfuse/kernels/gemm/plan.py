@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import Grid, Launch, Product
-from onnxfuse.system.dataclass import dataclass
 
 from .source import Epilogue, finish, gemm, partial
 from .tiles import Division, divide

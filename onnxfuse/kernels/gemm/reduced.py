@@ -8,6 +8,7 @@ memory, and the row kernel of the rest.  `autotune` knows which is the faster.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -39,7 +40,6 @@ from onnxfuse.kernels.pointwise.loops import Loop, bytes_read, reached
 from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, row_types, rows
 from onnxfuse.kernels.rows.places import PlaceError, kinds_of, places, stored, traced, used_by
 from onnxfuse.kernels.rows.region import named
-from onnxfuse.system.dataclass import dataclass
 
 from .autotune import VENDOR, Class
 from .epilogue import MOST_NARROW, Multiplied, Operand

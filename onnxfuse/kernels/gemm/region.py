@@ -7,6 +7,7 @@ few tiles.  "vendor" is the vendor's product into memory that is thrown away, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
@@ -34,7 +35,6 @@ from onnxfuse.kernels.device.types import TYPES
 from onnxfuse.kernels.rows.region import Region, named
 from onnxfuse.kernels.rows.region import planned_types as row_region_types
 from onnxfuse.model.op_traits import MATRIX_PRODUCTS
-from onnxfuse.system.dataclass import dataclass
 
 from .autotune import VENDOR, Class
 from .epilogue import Traced, product, product_types

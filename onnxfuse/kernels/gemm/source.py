@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -17,7 +18,6 @@ from onnxfuse.language.bodies import Use
 from onnxfuse.language.builtins import UndecidedError
 from onnxfuse.language.catalogue import Catalogue, load
 from onnxfuse.language.functions import function
-from onnxfuse.system.dataclass import dataclass
 
 from .tiles import Tile
 

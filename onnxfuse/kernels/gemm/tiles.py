@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
-
-from onnxfuse.system.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

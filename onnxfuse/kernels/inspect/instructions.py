@@ -17,12 +17,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.device.types import DTYPES
-from onnxfuse.system.dataclass import dataclass
 
 from .nvrtc import architectures, compiled, samples
 from .sass import Instruction, disassembled, functions, loops, version, way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import NamedTuple
@@ -10,7 +11,6 @@ from typing import NamedTuple
 from onnxfuse.kernels.device.device import Buffer, Launch, Source, TensorType
 from onnxfuse.kernels.device.kernel import Kernel
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
-from onnxfuse.system.dataclass import dataclass
 
 from .nvrtc import SAMPLED, committed
 

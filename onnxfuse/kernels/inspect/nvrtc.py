@@ -19,7 +19,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +29,6 @@ from onnxfuse.kernels.device.cuda import OPTIONS, first_error
 from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.emulator.build import kept_at
 from onnxfuse.system.atomic_write import replace
-from onnxfuse.system.dataclass import dataclass
 
 SAMPLED: tuple[str, ...] = ("attention.samples", "gemm.samples", "pointwise.samples", "rows.samples")
 """Modules of this package with a function `samples() -> Iterable[tuple[str, Source]]`: every source that is compiled

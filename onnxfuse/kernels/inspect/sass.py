@@ -12,13 +12,13 @@ import subprocess
 import tempfile
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from onnxfuse.errors import DependencyError, KernelError
 from onnxfuse.kernels.emulator.build import kept_at
 from onnxfuse.system.atomic_write import replace
-from onnxfuse.system.dataclass import dataclass
 
 from .nvrtc import toolkits
 

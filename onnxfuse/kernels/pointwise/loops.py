@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +16,6 @@ from onnx import NodeProto
 
 from onnxfuse.kernels.device.access import ACCESS
 from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType
-from onnxfuse.system.dataclass import dataclass
 
 from .expressions import source
 from .expressions.index import LANE, Index, coordinates, total, variable

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-from onnxfuse.system.dataclass import dataclass
+from dataclasses import dataclass
 
 from .expressions.index import LANE, ROW, Coordinates, Index, Variable, coordinates, divide, flat, total, variable
 from .expressions.scalars import Scalar

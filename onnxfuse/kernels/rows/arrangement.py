@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
-
-from onnxfuse.system.dataclass import dataclass
 
 HELD = 24
 """Elements of a row that a thread holds in registers at most, so that the whole kernel needs no more than 64."""

@@ -8,7 +8,7 @@ views and transposes may lie behind it, and nothing that looks at a neighbour.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
@@ -30,7 +30,6 @@ from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalar
 from onnxfuse.kernels.pointwise.expressions.source import NARROW_LIMIT
 from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, computed_type
 from onnxfuse.kernels.pointwise.loops import Loop, Single, bytes_read, computed
-from onnxfuse.system.dataclass import dataclass
 
 from .arrangement import Arrangement, arrange
 from .places import ELEMENTWISE, Matrix, kinds_of, places, stored, traced, used_by

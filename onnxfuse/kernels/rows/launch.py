@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.access import vector_of
 from onnxfuse.kernels.device.device import Argument, Array, Device, Launch
 from onnxfuse.kernels.device.types import TYPES
-from onnxfuse.system.dataclass import dataclass
 
 from .arrangement import arrange
 from .source import ENTRY, Choice, Program, Reach, Slot, source

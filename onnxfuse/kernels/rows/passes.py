@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from onnxfuse.kernels.device.device import Array, Device, Launch, Source, Tensor
 from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar
 from onnxfuse.kernels.pointwise.loops import bytes_read, reached
-from onnxfuse.system.dataclass import dataclass
 
 from .arrangement import Arrangement, arrange, arrange_across
 from .fused import CROWDED

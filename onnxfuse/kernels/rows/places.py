@@ -7,6 +7,7 @@ computed of that element alone, and written at one place for each: views keep it
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -33,7 +34,6 @@ from onnxfuse.kernels.pointwise.expressions.values import Value
 from onnxfuse.kernels.pointwise.expressions.values import source as array
 from onnxfuse.kernels.pointwise.loops import reached
 from onnxfuse.model.op_traits import RESHAPES
-from onnxfuse.system.dataclass import dataclass
 
 ELEMENTWISE = CHOSEN | FOLDED.keys()
 """Ops of elements at one place, beside those that have one formula."""

@@ -10,13 +10,12 @@ own          what differs from row to row alone is computed once a row, where it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from onnxfuse.kernels.pointwise.expressions.carried import Stored
 from onnxfuse.kernels.pointwise.expressions.index import Clamped, Index, Quotient, Remainder, Variable
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar
 from onnxfuse.kernels.pointwise.loops import indices, reached
-from onnxfuse.system.dataclass import dataclass
 
 COLUMN = "column"
 

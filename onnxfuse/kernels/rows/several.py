@@ -9,7 +9,7 @@ part, and a second small launch sums the parts in their order, so that the resul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -35,7 +35,6 @@ from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar, Scalar
 from onnxfuse.kernels.pointwise.expressions.source import NARROW_LIMIT
 from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, computed_type
 from onnxfuse.kernels.pointwise.loops import Loop, computed, reached
-from onnxfuse.system.dataclass import dataclass
 
 from .fused import EMPTY, ENTRY, NORMS, REDUCTIONS, ROWS, SOFTMAXES
 from .passes import Passes, behind_sums, passes

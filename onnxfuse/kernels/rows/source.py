@@ -8,11 +8,11 @@ write.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
 from onnxfuse.kernels.device.device import Source
-from onnxfuse.system.dataclass import dataclass
 
 from .arrangement import Arrangement
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from onnxfuse.reporting import phrases
 from onnxfuse.reporting.layers import alike, collapsed, short
 from onnxfuse.reporting.near_miss_groups import gain, grouped
 from onnxfuse.reporting.records import NearMiss, Node, Nodes, Report
-from onnxfuse.system.dataclass import dataclass
 
 from .modules import tree
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnxfuse.reporting.layers import together, words
 from onnxfuse.reporting.records import Node, Nodes
-from onnxfuse.system.dataclass import dataclass
 
 DEEPEST = 60
 """Modules in each other; no program has as many, but a name may have any number of slashes."""

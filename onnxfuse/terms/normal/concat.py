@@ -12,12 +12,12 @@ stay apart, and keep what they are fused with.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from onnxfuse.model.dims import Shape, product
 from onnxfuse.model.op_traits import ROW_BY_ROW
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.term import REAL, SMALL, Term, Terms, same_shape
 

@@ -8,13 +8,13 @@ ranges, views, sums and multiples; a Gather or GatherND by them is a Slice, Tran
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from onnxfuse.model.dims import Dim, Shape, Sym, at_least, product
 from onnxfuse.model.schema import freeze
-from onnxfuse.system.dataclass import dataclass
 from onnxfuse.terms.fold import value_of
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.term import INTEGER, Array, Term, Terms, static

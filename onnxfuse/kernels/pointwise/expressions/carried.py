@@ -7,11 +7,11 @@ takes as parameters: the text depends on the pattern, never on the sizes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from onnxfuse.kernels.device.types import TYPES
-from onnxfuse.system.dataclass import dataclass
 
 from .index import Index
 from .scalars import Scalar

@@ -5,9 +5,7 @@ The functions they call are in pointwise.cuh.  NaN goes through as IEEE 754 and 
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from onnxfuse.system.dataclass import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)

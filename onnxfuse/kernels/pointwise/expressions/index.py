@@ -9,11 +9,10 @@ the sizes at hand; in the source they become parameters (see `source`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, TypeAlias
-
-from onnxfuse.system.dataclass import dataclass
 
 if TYPE_CHECKING:
     from .scalars import Scalar

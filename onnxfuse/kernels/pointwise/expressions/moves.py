@@ -6,10 +6,10 @@ An axis, a shape or a bound is an attribute or an input that must be constant, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from onnxfuse.errors import KernelError
-from onnxfuse.system.dataclass import dataclass
 
 from .index import (
     ZERO,

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from onnxfuse.system.dataclass import dataclass
 
 from .elementwise import BETTER, FORMULAS, ONE_PLUS, SMOOTH, Formula
 from .index import LANE, Bound, Guard, Index, free, number, total

@@ -8,13 +8,12 @@ Dividing by a parameter is a multiplication where indices fit into 31 bits (`Div
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from onnxfuse.kernels.device.types import TYPES
-from onnxfuse.system.dataclass import dataclass
 
 from .index import LANE, LOOP, ROW, Atom, Bound, Clamped, Guard, Index, Quotient, Read, Remainder, Valid, Variable
 from .scalars import BOOL, FLOAT, LONG, Scalar
