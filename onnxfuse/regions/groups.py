@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from onnxfuse.model.dims import Dim
 
@@ -35,21 +36,21 @@ class Group:
                 if name not in self.made:
                     self.reads[name] = max(self.reads.get(name, 0), size)
 
-    @property
+    @cached_property
     def fixed(self) -> bool:
         return self.launches[0].kind == "fixed"
 
-    @property
+    @cached_property
     def rows(self) -> bool:
         """Does it reduce rows?"""
         return any(launch.kind == "rows" for launch in self.launches)
 
-    @property
+    @cached_property
     def product(self) -> bool:
         """Is there a product of matrices in it?"""
         return any(launch.kind == "product" for launch in self.launches)
 
-    @property
+    @cached_property
     def matrix(self) -> AbstractSet[Dim]:
         """The numbers of elements of the rows that it reduces and of the results, or of its product; else none."""
         return frozenset(size for launch in self.launches for size in launch.sizes)
@@ -59,14 +60,24 @@ class Group:
         """The tensors of other groups, and inputs of the scope, that it waits for."""
         return frozenset(name for launch in self.launches for name in launch.waits) - self.made
 
-    @property
+    @cached_property
     def indices(self) -> list[int]:
         """Those of its nodes."""
         return [launch.index for launch in self.launches]
 
-    @property
+    @cached_property
     def transcendental(self) -> bool:
         return any(launch.transcendental for launch in self.launches)
+
+    @cached_property
+    def ops(self) -> int:
+        """How many it computes."""
+        return sum(len(launch.ops) for launch in self.launches)
+
+    @cached_property
+    def nodes(self) -> int:
+        """Most nodes of its body."""
+        return sum(launch.nodes for launch in self.launches)
 
     @property
     def first(self) -> int:
