@@ -114,9 +114,9 @@ class _Realizer:
         return [self._operand(a, kind, limit) for a, kind in zip(term.args, kinds, strict=True)]
 
     def _unrounded(self, term: Term, dtype: int, limit: float) -> int:
-        """The real type that a fused op with a result of this dtype computes in: that of its operands, where none of
-        them is there in so narrow a type.  What the model rounds last is not rounded first."""
-        if term.id not in self.found.origins or dtype not in HALF:
+        """The real type that an op with a result of this dtype computes in: that of its operands, where none of them is
+        there in so narrow a type.  What the model rounds last is not rounded first."""
+        if dtype not in HALF:
             return dtype
         operands = [a for a in term.args if a.dtype in REAL and not a.constant and a.op != "Absent"]
         kinds = {self._there(a, dtype, limit, set()) for a in operands}
