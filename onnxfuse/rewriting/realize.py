@@ -15,7 +15,7 @@ from onnx import TensorProto
 from onnxfuse.language.bodies import UNKNOWN, Use, asks_for_ranks, asks_for_shapes, output_dtype, real_dtype
 from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, number_of
-from onnxfuse.model.op_traits import CASTS, SINGLE_INSIDE
+from onnxfuse.model.op_traits import CASTS, MOVEMENT, SINGLE_INSIDE
 from onnxfuse.model.schema import is_standard
 from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION
@@ -115,8 +115,9 @@ class _Realizer:
 
     def _unrounded(self, term: Term, dtype: int, limit: float) -> int:
         """The real type that an op with a result of this dtype computes in: that of its operands, where none of them is
-        there in so narrow a type.  What the model rounds last is not rounded first."""
-        if dtype not in HALF:
+        there in so narrow a type.  What the model rounds last is not rounded first, unless it is only moved: in few
+        bits the numbers are the same."""
+        if dtype not in HALF or term.op in MOVEMENT:
             return dtype
         operands = [a for a in term.args if a.dtype in REAL and not a.constant and a.op != "Absent"]
         kinds = {self._there(a, dtype, limit, set()) for a in operands}
