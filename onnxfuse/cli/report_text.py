@@ -15,7 +15,6 @@ from rich.text import Text
 from onnxfuse.reporting import phrases
 from onnxfuse.reporting.layers import short
 from onnxfuse.reporting.records import Estimate, Fusion, NearMiss, Report, Validation
-from onnxfuse.reporting.requirements import ADVICE
 
 from .held_text import print_held
 from .quantities import human_bytes, human_flops, human_launches, human_seconds, human_traffic
@@ -213,6 +212,8 @@ def concerns(found: Fusion | NearMiss, names: frozenset[str]) -> bool:
 
 def print_findings(out: Console, findings: Iterable[Finding]) -> None:
     """Why a build fails, one line each, with the near misses that explain it; models that were not given together."""
+    from onnxfuse.reporting.requirements import ADVICE
+
     findings = list(findings)
     absent = [finding for finding in findings if finding.kind == "not given"]
     if len(absent) > 1:

@@ -7,7 +7,6 @@ ai.onnx, is defined by a rule, or belongs to a domain of its own.
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -21,7 +20,6 @@ from onnxfuse.targets.target import DEFAULT, FOLDERS, FUSING, Target
 from . import rule_cache
 from .builtins import BUILTINS
 from .check import unknown
-from .parse import finished, read, standard_ops
 from .rule import OWN, Function, Rule, Source, op_name
 
 CATALOGUE = next(
@@ -125,6 +123,8 @@ class Catalogue:
         """The rules of a name. Raises UsageError, with a suggestion, if there are none."""
         found = [rule for rule in self.rules if rule.name == name]
         if not found:
+            import difflib  # a mistake is rare
+
             close = difflib.get_close_matches(name, self.names, 1)
             advice = f"did you mean {close[0]}?" if close else "`onnxfuse rules list` names them all"
             raise UsageError(f"no rule is called {name}; {advice}")
@@ -147,12 +147,22 @@ class Catalogue:
         return replace(self, rules=rules, target=target, growth=self.growth if growth is None else growth, level=level)
 
 
+@cache
+def standard_ops() -> frozenset[str]:
+    """Names of all ops of ai.onnx."""
+    from onnx import defs
+
+    return frozenset(s.name for s in defs.get_all_schemas_with_history() if s.domain == "")
+
+
 def _strata(rules: Sequence[Rule]) -> list[list[Rule]]:
     return [[rule for rule in rules if rule.rank == rank] for rank in sorted({rule.rank for rule in rules})]
 
 
 @cache
 def _shipped() -> tuple[Rule | Function, ...]:
+    from .parse import read
+
     return tuple(made for path in sorted(CATALOGUE.rglob("*.rule")) for made in read(path, CATALOGUE))
 
 
@@ -186,6 +196,8 @@ def _plain() -> Catalogue:
 
 
 def _load(directories: Sequence[Path]) -> Catalogue:
+    from .parse import read  # rules that are kept are not read again
+
     shipped = list(_finished())
     own: list[Rule | Function] = []
     for directory in directories:
@@ -243,6 +255,8 @@ def _complete(
     rules: Iterable[Rule], functions: Mapping[str, Function], definitions: Mapping[str, Rule]
 ) -> tuple[Rule, ...]:
     """The rules written out, each with what its folder makes it."""
+    from .parse import finished
+
     written = (finished(rule, functions, definitions) for rule in rules)
     placed = (r if r.target in ("", *FOLDERS) else replace(r, stratum=OWN) for r in written)
     return tuple(replace(r, lowers=r.target not in ("", *FUSING)) for r in placed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
@@ -133,5 +132,7 @@ def _attribute_names(expression: ast.expr) -> Iterator[str]:
 
 def unknown(source: Source, what: str, name: str, known: Sequence[str], node: ast.AST | int) -> NoReturn:
     """Raises RuleError about a name that is none, with the nearest one that is."""
+    import difflib  # a mistake is rare
+
     close = difflib.get_close_matches(name, known, 1)
     raise source.error(f"unknown {what} {name}", node, f"did you mean {close[0]}?" if close else "")

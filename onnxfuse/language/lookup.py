@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -69,5 +68,7 @@ def node_named(name: str, model: onnx.ModelProto) -> onnx.NodeProto:
 
 
 def _unknown(name: str, known: Iterable[str], kind: str, otherwise: str) -> UsageError:
+    import difflib  # a mistake is rare
+
     nearest = difflib.get_close_matches(name, known, n=1)
     return UsageError(f"{name}: no such {kind}: " + (f"did you mean {nearest[0]}?" if nearest else otherwise))

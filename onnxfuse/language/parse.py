@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from onnxfuse.errors import RuleError, UsageError
@@ -309,11 +308,3 @@ def _syntax(source: Source, error: SyntaxError, hint: str) -> RuleError:
     text = source.lines[line - 1] if source.lines else ""
     column = max((error.offset or 1) + source.shifts.get(line, 0), 1)
     return RuleError(error.msg or "not an expression", source.file, line, min(column, len(text) + 1), text, hint)
-
-
-@cache
-def standard_ops() -> frozenset[str]:
-    """Names of all ops of ai.onnx."""
-    from onnx import defs
-
-    return frozenset(s.name for s in defs.get_all_schemas_with_history() if s.domain == "")

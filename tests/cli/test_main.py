@@ -18,6 +18,7 @@ from onnxfuse.cli.main import COMMANDS as NAMES
 from onnxfuse.cli.main import INTERRUPTED, main, onnxfuse
 from tests.fake_engine import Engine, fusion, near_miss
 
+ROOT = Path(__file__).parents[2]
 COMMANDS = [[], *([name] for name in NAMES), *(["rules", name] for name in ("list", "show", "grad", "test", "new"))]
 
 Capture = pytest.CaptureFixture[str]
@@ -61,6 +62,17 @@ def test_help_imports_nothing_heavy() -> None:
     script = "import sys; from onnxfuse.cli.main import main; main(['--help'])"
     script += f"; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_report_imports_neither_a_parser_of_rules_nor_what_a_proof_or_a_check_needs() -> None:
+    """Rules are kept once they were read."""
+    unwanted = "{'language.parse', 'derivatives.reverse', 'reporting.requirements', 'precision.wanted'}"
+    script = "import sys; from onnxfuse.cli.main import main; main(['report', 'models/bert.ts.onnx'])"
+    script += f"; assert not {{'onnxfuse.' + name for name in {unwanted}}} & set(sys.modules)"
+    script += "; assert not {'onnxruntime', 'difflib', 'onnx.reference'} & set(sys.modules)"
+    kept = "from onnxfuse.language import catalogue; catalogue.load()"
+    for code in (kept, script):
+        subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
 
 
 def test_version(capsys: Capture) -> None:

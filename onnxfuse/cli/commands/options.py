@@ -181,12 +181,14 @@ precision = options(
 
 def choose_precision(options: dict[str, Any]) -> Precision | None:
     """What the options of `precision` ask for, taken out of them.  Raises UsageError."""
-    from onnxfuse.precision.wanted import Precision
-
     name, io = options.pop("precision"), options.pop("io_precision")
     if name is None and io != "keep":
         raise UsageError("--io-precision is for --precision")
-    return Precision(name, io=io == "half") if name is not None else None
+    if name is None:
+        return None
+    from onnxfuse.precision.wanted import Precision
+
+    return Precision(name, io=io == "half")
 
 
 fold_limit = click.option(
