@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -68,6 +68,8 @@ class Source:
 
     name: str
     text: str
+    architecture: str = ""
+    """The only one that it is for, such as "sm_90a", whose instructions no other has; else it is for all."""
 
     @classmethod
     def file(cls, name: str, **defines: object) -> Source:
@@ -76,6 +78,10 @@ class Source:
         Compilers and the emulator name the files and lines that the text comes from.
         """
         return cls(name, "".join(f"#define {key} {value}\n" for key, value in defines.items()) + _read(name))
+
+    def __add__(self, text: str) -> Source:
+        """The same with more text behind it."""
+        return replace(self, text=self.text + text)
 
 
 @cache
