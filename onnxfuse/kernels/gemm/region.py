@@ -1,13 +1,14 @@
-"""The kernel of a region in which there is a product: that and a pass over its elements, in the fastest of two forms.
+"""The kernel of a region in which there is a product: that and a pass over its elements, in the fastest of three forms.
 
 "tiled" is gemm.cu, whose sums go through the region while they are in registers, or as sums of parts where there are
-few tiles.  "vendor" is the vendor's product into memory that is thrown away, and a pass over it.
+few tiles; "wgmma" the same by warpgroups, as of a FusedMatMul.  "vendor" is the vendor's product into memory that is
+thrown away, and a pass over it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
@@ -45,7 +46,7 @@ from .plan import SUM, THREADS, Vectors, partial_sums, spread
 from .reduced import ReducedProduct, is_reduced, reduced
 from .siblings import Siblings, family, family_types
 from .source import defines
-from .tiles import Tile, divide
+from .tiles import ARCHITECTURE, WARPGROUPS, Tile, divide, has_warpgroups
 
 ENTRY, AFTER = "product", "after_product"
 RESIDENT = 4
@@ -72,7 +73,7 @@ def tiled(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int
     multiply(a, b, result, part.row, part.column, k);
 }}
 """
-    return Source(file.name, file.text + traced.text + entry)
+    return (replace(file, architecture=ARCHITECTURE) if tile.warpgroups else file) + (traced.text + entry)
 
 
 @lru_cache(maxsize=1024)
@@ -110,7 +111,7 @@ class _Plan:
         """Our own product."""
         one, traced = self.products[0], self.traced
         (a, b), others = _operands(traced, inputs), self.others(inputs, outputs)
-        name, itemsize = traced.dtype.name, traced.dtype.itemsize
+        itemsize = traced.dtype.itemsize
         division = divide(itemsize, one.m, one.n, one.k, one.batch, self.multiprocessors)
         if division.splits > 1:
             with device.scratch(division.splits * traced.rows * traced.columns * SUM) as sums:
@@ -118,8 +119,18 @@ class _Plan:
                     part = partial_sums(each, division, traced.dtype, traced.rows, self.vectors)
                     device.launch(part.launch, [a, b, sums, *part.scalars])
                 self.after(device, sums, division.splits, one.scale, others)
-            return
-        tile = division.tile
+        else:
+            self.whole(division.tile, device, inputs, outputs)
+
+    def warpgroups(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
+        """The same by warpgroups."""
+        self.whole(WARPGROUPS, device, inputs, outputs)
+
+    def whole(self, tile: Tile, device: Device, inputs: Arrays, outputs: Arrays) -> None:
+        """Our own product, its sums not in parts."""
+        one, traced = self.products[0], self.traced
+        (a, b), others = _operands(traced, inputs), self.others(inputs, outputs)
+        name, itemsize = traced.dtype.name, traced.dtype.itemsize
         source = tiled(name, tile, one.transposed, self.vectors, traced)
         for each in self.products:
             blocks = each.batch * tile.count(each.m, each.n)
@@ -185,7 +196,15 @@ class ProductRegion:
         def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
             return {VENDOR: lambda: plan.vendors(device, vendor, inputs, outputs)}
 
-        return Forms(plan.which, record(plan.tiled, device, inputs, outputs), others)
+        one, which = plan.products[0], plan.which
+        itemsize = traced.dtype.itemsize
+        there = has_warpgroups(device.architecture, one.m, one.n, one.k, which.access, itemsize)
+        return Forms(
+            which,
+            record(plan.tiled, device, inputs, outputs),
+            others,
+            record(plan.warpgroups, device, inputs, outputs) if there else None,
+        )
 
     def _of(self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], aligned: bool = True) -> Traced:
         key = (inputs, wanted, aligned)

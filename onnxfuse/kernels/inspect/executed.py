@@ -12,7 +12,7 @@ from typing import NamedTuple
 from onnxfuse.kernels.device.device import Launch
 
 from .instructions import Counts, committed
-from .launches import WARP, most_alike
+from .launches import WARP, most_alike, there
 
 MULTIPLICATIONS = 16 * 8 * 16
 """Of one product of matrices (HMMA) of a warp."""
@@ -50,4 +50,4 @@ def executed(launch: Launch, architecture: str, multiplications: float, moved: f
 @cache
 def _counted(architecture: str) -> dict[str, dict[str, Counts]]:
     """What is counted of each source there."""
-    return {name: found[architecture] for name, found in committed().items() if architecture in found}
+    return there(committed(), architecture)

@@ -55,7 +55,7 @@ def test_the_committed_table_has_every_source() -> None:
 def test_a_source_compiles_to_what_the_committed_table_says(name: str, texts: dict[str, str]) -> None:
     """Every kernel, none of which spills or needs more."""
     measured, table = nvrtc.measured(SOURCES[name], nvrtc.unsettled(name, SOURCES[name], texts)), TABLE[name]
-    assert table.keys() == set(nvrtc.ARCHITECTURES)
+    assert table.keys() == set(nvrtc.of(SOURCES[name]))
     for architecture, entries in table.items():
         for entry, before in entries.items():
             assert (before.spill_loads, before.spill_stores) == (0, 0), (architecture, entry)
@@ -76,6 +76,17 @@ def test_a_text_that_the_table_does_not_know_is_compiled_for_all(monkeypatch: py
     assert nvrtc.unsettled("another", source, written) == nvrtc.ARCHITECTURES
     monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "-lineinfo"))
     assert nvrtc.unsettled("modest", source, written) == nvrtc.ARCHITECTURES
+
+
+def test_a_source_of_one_architecture_is_compiled_for_no_other() -> None:
+    source = Source("modest.cu", MODEST, "sm_90a")
+    assert nvrtc.of(source) == ("sm_90a",)
+    assert nvrtc.unsettled("modest", source, {}) == ("sm_90a",)
+    assert nvrtc.unsettled("modest", source, {"modest": nvrtc.digest(source)}) == ("sm_90a",)
+    assert list(nvrtc.measured(source)) == ["sm_90a"]
+    own = {name for name, source in SOURCES.items() if source.architecture}
+    assert own
+    assert all("warpgroups" in name for name in own)
 
 
 def test_nothing_is_known_of_another_compiler(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:
