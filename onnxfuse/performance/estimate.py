@@ -26,6 +26,7 @@ from onnxfuse.kernels.device.device import Launch, TensorType
 from onnxfuse.kernels.device.kernel import Kernel, Work
 from onnxfuse.kernels.gemm.autotune import Class, best, verdicts
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.kernels.gemm.region import ProductRegion
 from onnxfuse.kernels.inspect.executed import Executed
 from onnxfuse.kernels.inspect.launches import launches, occupancy
 from onnxfuse.lifting.lift import lift
@@ -185,10 +186,8 @@ def _launched(
     """What a kernel launches, in the fastest of its own forms; what that executes, and how long it takes, or the
     vendor's product in its place."""
     forms = [launches(kernel, types, card.multiprocessors, wanted)]
-    if isinstance(kernel, FusedMatMul) and (
-        other := kernel.by_warpgroups(types, card.multiprocessors, card.architecture)
-    ):
-        forms.append(other)
+    if isinstance(kernel, FusedMatMul | ProductRegion):
+        forms += filter(None, [kernel.by_warpgroups(types, card.multiprocessors, card.architecture)])
     found = [(made, _counted(kernel, work, made, rate, card)) for made in forms]
     each = [(made, executed, own(work, made, executed, rate, card)) for made, executed in found]
     made, executed, ours = min(each, key=lambda one: one[2].seconds)

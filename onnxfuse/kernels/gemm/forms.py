@@ -5,12 +5,13 @@ Where our form was found to be the fastest for a class of shapes, nothing is ask
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from onnxfuse.kernels.device.device import Device, Vendor
+from onnxfuse.kernels.device.device import Buffer, Device, Launch, TensorType, Vendor
+from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, Key, Launches, key_of
 
 from .autotune import TILED, WGMMA, Class, choose, forced
@@ -61,6 +62,17 @@ class Products:
     def __init__(self, plan: Callable[[Device, Arrays, Arrays], Forms | None]) -> None:
         self._plan = plan
         self._known: dict[Key, Forms | None] = {}
+
+    def by_warpgroups(
+        self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType], recorder: Recorder
+    ) -> list[Launch]:
+        """What the form by warpgroups launches for aligned arrays of these types; nothing where it has none."""
+        given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
+        made = [Buffer(ADDRESS, t.shape, t.dtype) for t in outputs]
+        found = self._plan(recorder, given, made)
+        if found is not None and found.warpgroups is not None:
+            found.warpgroups((*given, *made))
+        return recorder.launches
 
     def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         arrays = (*inputs, *outputs)

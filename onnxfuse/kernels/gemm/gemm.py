@@ -26,7 +26,6 @@ from onnxfuse.kernels.device.access import vector_of
 from onnxfuse.kernels.device.device import (
     After,
     Array,
-    Buffer,
     Device,
     Launch,
     Product,
@@ -36,7 +35,7 @@ from onnxfuse.kernels.device.device import (
 )
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.products import multiplications, products, result
-from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
+from onnxfuse.kernels.device.recorder import Recorder
 from onnxfuse.kernels.device.replay import Arrays, record
 
 from .autotune import CUBLASLT, VENDOR, Class
@@ -151,12 +150,8 @@ class FusedMatMul:
     def by_warpgroups(
         self, inputs: Sequence[TensorType | None], multiprocessors: int, architecture: str
     ) -> list[Launch]:
-        """What the form by warpgroups launches for aligned arrays on a card; nothing where it has none."""
-        given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
-        (y,) = (Buffer(ADDRESS, t.shape, t.dtype) for t in self.outputs(inputs))
-        a, b, bias, residual = _four(given)
-        found = self._planned(Recorder(multiprocessors, architecture), a, b, bias, residual, y)
-        return [one.launch for one in found[0].warpgroups] if found else []
+        """See `Products.by_warpgroups`."""
+        return self._run.by_warpgroups(inputs, self.outputs(inputs), Recorder(multiprocessors, architecture))
 
     def which(self, inputs: Sequence[TensorType | None]) -> Class:
         """The class of shapes, for arrays that are aligned."""

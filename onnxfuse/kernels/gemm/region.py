@@ -31,6 +31,7 @@ from onnxfuse.kernels.device.device import (
 )
 from onnxfuse.kernels.device.kernel import Kernel, Signature, Work
 from onnxfuse.kernels.device.products import multiplications, products
+from onnxfuse.kernels.device.recorder import Recorder
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.device.types import TYPES
 from onnxfuse.kernels.rows.region import Region, named
@@ -181,6 +182,12 @@ class ProductRegion:
             written=sum(map(nbytes, traced.types)),
             flops=2 * multiplications(a.shape, b.shape, traced.b.turned) + traced.rows * traced.columns * traced.flops,
         )
+
+    def by_warpgroups(
+        self, inputs: Sequence[TensorType | None], multiprocessors: int, architecture: str
+    ) -> list[Launch]:
+        """See `Products.by_warpgroups`."""
+        return self._run.by_warpgroups(inputs, self.outputs(inputs), Recorder(multiprocessors, architecture))
 
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
         self._run(device, inputs, outputs)

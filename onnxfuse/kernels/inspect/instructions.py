@@ -37,7 +37,7 @@ COUNTED = re.compile(
     r"|FusedMatMul float16 (large|medium|few rows|large transposed|large odd|(large|few rows) partial|after .*)"
     r"|FusedMatMul float16 large (bare|Relu|Swish|Tanh|FastGelu|Gelu)"
     r"|FusedMatMul float16 warpgroups( bare| transposed)?"
-    r"|Region product (normalised )?float16 (large|after .*)|Siblings float16 large|Gated float16 medium"
+    r"|Region product (normalised )?float16 (large|warpgroups|after .*)|Siblings float16 large|Gated float16 medium"
     r"|FusedMatMul float32 large|(Gelu|SwiGLU|GeGLU|PRelu|Transpose|RotaryEmbedding) .*float16|Gelu flat .*"
     r"|SkipLayerNormalization float16 (warp|block|wide)|LayerNormalization float16 (16k|odd)"
     r"|Softmax float16 (warp|columns)|(GroupNormalization|Region .*) float16"

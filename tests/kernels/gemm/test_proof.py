@@ -14,17 +14,19 @@ import numpy as np
 import pytest
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Argument, Array, Launch, Product
+from onnxfuse.kernels import of_region
+from onnxfuse.kernels.device.device import Argument, Array, Launch, Product, TensorType
 from onnxfuse.kernels.device.host_products import NumPy
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import forms, proof
 from onnxfuse.kernels.gemm.autotune import VARIABLE, Verdicts
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.kernels.gemm.proof import BEGUN, Proofs
+from onnxfuse.kernels.gemm.region import ProductRegion
 from onnxfuse.kernels.gemm.tiles import ARCHITECTURE
 from tests.gemm_cases import BFLOAT, FLOAT, HALF, assert_right, attributes, operands
 from tests.kernel_runs import run
-from tests.region_runs import computed
+from tests.region_runs import computed, function
 
 CARD = "Fake sm_90, driver 1"
 SMALL = (136, 264, 328)
@@ -119,6 +121,15 @@ def test_regions_have_the_same_form(path: Path, text: str) -> None:
     for found, wanted in zip(*computed((text, shapes), np.float16, device), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-2)
     assert device.launched == ["", ARCHITECTURE, ARCHITECTURE]
+
+
+def test_a_region_says_what_it_would_launch() -> None:
+    made = of_region(function(REGION[0]), ["float16"] * 4, ["float16"])({})
+    assert isinstance(made, ProductRegion)
+    types = [TensorType(HALF, shape) for shape in REGION[1]]
+    (launch,) = made.by_warpgroups(types, 132, "sm_90")
+    assert (launch.source.architecture, launch.entry, launch.blocks) == (ARCHITECTURE, "product", 2 * 2)
+    assert made.by_warpgroups(types, 132, "sm_80") == []
 
 
 def test_what_it_is_compared_with_must_be_right(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
