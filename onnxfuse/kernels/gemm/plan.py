@@ -13,7 +13,7 @@ from onnxfuse.kernels.device.access import vector_of
 from onnxfuse.kernels.device.device import Array, Grid, Launch, Product
 
 from .source import Epilogue, finish, gemm, partial
-from .tiles import WARPGROUPS, Division, divide, has_warpgroups
+from .tiles import Division, divide, has_warpgroups, warpgroup_tile
 
 MOST_BLOCKS = 2**31 - 1
 THREADS = 256
@@ -89,12 +89,13 @@ def plan(
     else:
         tiled = [partial_sums(product, division, result.dtype, result.rows, vectors) for product in products]
         tiled.append(finish_pass(result, division.splits, one.scale, min(vectors.y, WIDEST_SUM), multiprocessors))
+    by_warpgroups = Division(warpgroup_tile(one.m, one.n, one.batch, multiprocessors), 1)
     return Plan(
         tuple(products),
         tuple(tiled),
         0 if whole else division.splits * result.rows * result.columns * SUM,
         finish_pass(result, 1, 1.0, vectors.y, multiprocessors),
-        tuple(whole_product(product, Division(WARPGROUPS, 1), result, vectors) for product in products)
+        tuple(whole_product(product, by_warpgroups, result, vectors) for product in products)
         if has_warpgroups(architecture, one.m, one.n, one.k, min(vectors) * itemsize, itemsize)
         else (),
     )

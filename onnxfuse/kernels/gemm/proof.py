@@ -1,13 +1,13 @@
 """Products by warpgroups prove themselves at their first use on a card, against those by warps.
 
 No such kernel runs on a card before it has: a product of whole numbers from -4 to 4, of several tiles and more steps
-than there are stages, with tiles and steps that are not whole, is computed by both.  Its sums are exact in whatever
-order they are taken, so that the results are equal to the last bit, or the kernel is refused for that card, and
-mma.sync multiplies.  What is proved is the source of a product with nothing behind it, for each element type and way to
-store b: what is behind a product is the same text for all tiles.
+than there are stages, with tiles and steps that are not whole, is computed by both, in each tile that warpgroups have.
+Its sums are exact in whatever order they are taken, so that the results are equal to the last bit, or the kernels are
+refused for that card, and mma.sync multiplies.  What is proved is the source of a product with nothing behind it, for
+each element type and way to store b: what is behind a product is the same text for all tiles.
 
 Verdicts are kept in `proofs.json` beside those of autotune.py, by card (with the versions of its driver and compiler)
-and by the digest of the kernel's text: "" where it is proved, else why it is refused.  A proof that was begun and did
+and by the digest of the kernels' text: "" where it is proved, else why it is refused.  A proof that was begun and did
 not end has taken its process with it: it stands as a refusal until another text, driver or compiler comes, or the file
 goes::
 
@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onnxfuse.kernels.device.device import Array, Buffer, Device, Product, Vendor, address
+from onnxfuse.kernels.device.device import Buffer, Device, Product, Vendor, address
 from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.system.cache_folder import cache_folder
 
@@ -65,8 +65,8 @@ class Proofs:
 
         A RuntimeWarning says once for each process and kernel that it is refused.  Nothing is compared, and nothing
         unknown holds, while a graph is captured."""
-        card, kernel = vendor.card or EMULATED, _passes(dtype, transposed)[1]
-        digest = hashlib.sha256(kernel.launch.source.text.encode()).hexdigest()[:16]
+        card, (_, *kernels) = vendor.card or EMULATED, _passes(dtype, transposed)
+        digest = hashlib.sha256("".join(one.launch.source.text for one in kernels).encode()).hexdigest()[:16]
         known = self._known
         if known is not None and digest in known.get(card, {}):
             return not known[card][digest]
@@ -101,12 +101,12 @@ class Proofs:
 
 
 def difference(device: Device, vendor: Vendor, dtype: str, transposed: bool) -> str:
-    """In what the two products differ, empty if in nothing."""
+    """In what products by warpgroups differ from that by warps, empty if in nothing."""
     m, n, k = SIZE
     real = DTYPES[dtype]
     rng = np.random.default_rng(m)
     b_shape = (n, k) if transposed else (k, n)
-    shapes = {"a": (m, k), "b": b_shape, "y": (m, n), "other": (m, n)}
+    shapes = {"a": (m, k), "b": b_shape, "y": (m, n)}
     sizes = [-(-prod(shape) * real.itemsize // GUARD) * GUARD + GUARD for shape in shapes.values()]
     starts = list(accumulate(sizes, initial=0))
     try:
@@ -119,41 +119,34 @@ def difference(device: Device, vendor: Vendor, dtype: str, transposed: bool) -> 
             a, b = (rng.integers(-LARGEST, LARGEST + 1, shapes[name]).astype(np.float32) for name in ("a", "b"))
             vendor.write(arrays["a"], a.astype(real))
             vendor.write(arrays["b"], b.astype(real))
+            whole = Buffer(arrays["y"].pointer, (sizes[2],), np.dtype(np.uint8))
             results = []
-            for one, name in zip(_passes(dtype, transposed), ("y", "other"), strict=True):
-                whole = Buffer(arrays[name].pointer, (sizes[2],), np.dtype(np.uint8))
+            for one in _passes(dtype, transposed):
                 vendor.write(whole, np.full(whole.shape, POISON, np.uint8))
-                _launch(device, one, arrays, arrays[name])
+                device.launch(one.launch, [*(arrays.get(name) for name in one.arrays), *one.scalars])
                 results.append(vendor.read(whole))
     except Exception as error:  # of the driver, of CuPy, ours: whatever it is, this kernel is not to run there
         return f"its proof failed: {error}"
     end = m * n * real.itemsize
-    by_warps, by_warpgroups = (found[:end].view(np.uint16) for found in results)
+    by_warps, *by_warpgroups = (found[:end].view(np.uint16) for found in results)
     exact = (a @ (b.T if transposed else b)).astype(real).view(np.uint16).ravel()
     if (by_warps != exact).any():
         return "those by warps, which it is compared with, are wrong there"
-    if (results[1][end:] != POISON).any():
-        return "it writes behind its result"
-    if wrong := int((by_warps != by_warpgroups).sum()):
-        return f"{wrong} of {m * n} numbers of a product {m} x {k} x {n} are others"
+    for found, whole_result in zip(by_warpgroups, results[1:], strict=True):
+        if (whole_result[end:] != POISON).any():
+            return "it writes behind its result"
+        if wrong := int((by_warps != found).sum()):
+            return f"{wrong} of {m * n} numbers of a product {m} x {k} x {n} are others"
     return ""
 
 
 @cache
-def _passes(dtype: str, transposed: bool) -> tuple[Pass, Pass]:
-    """The product by warps and by warpgroups."""
+def _passes(dtype: str, transposed: bool) -> tuple[Pass, ...]:
+    """The product by warps, and by warpgroups in each of their tiles."""
     m, n, k = SIZE
     result = Result(DTYPES[dtype], m, n, 1, epilogue("FusedMatMul", (), False, False, True))
     product, vectors = Product(m, n, k, transposed), Vectors(8, 8, 8)
-    by_warps, by_warpgroups = (
-        whole_product(product, Division(tile, 1), result, vectors) for tile in (HALF[0], WARPGROUPS)
-    )
-    return by_warps, by_warpgroups
-
-
-def _launch(device: Device, one: Pass, arrays: dict[str, Buffer], y: Array) -> None:
-    given = {**arrays, "y": y}
-    device.launch(one.launch, [*(given.get(name) for name in one.arrays), *one.scalars])
+    return tuple(whole_product(product, Division(tile, 1), result, vectors) for tile in (HALF[0], *WARPGROUPS))
 
 
 def _read(path: Path) -> Known:

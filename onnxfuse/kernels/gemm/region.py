@@ -47,7 +47,7 @@ from .plan import SUM, THREADS, Vectors, partial_sums, spread
 from .reduced import ReducedProduct, is_reduced, reduced
 from .siblings import Siblings, family, family_types
 from .source import defines
-from .tiles import ARCHITECTURE, WARPGROUPS, Tile, divide, has_warpgroups
+from .tiles import ARCHITECTURE, Tile, divide, has_warpgroups, warpgroup_tile
 
 ENTRY, AFTER = "product", "after_product"
 RESIDENT = 4
@@ -125,7 +125,8 @@ class _Plan:
 
     def warpgroups(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """The same by warpgroups."""
-        self.whole(WARPGROUPS, device, inputs, outputs)
+        one = self.products[0]
+        self.whole(warpgroup_tile(one.m, one.n, one.batch, self.multiprocessors), device, inputs, outputs)
 
     def whole(self, tile: Tile, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """Our own product, its sums not in parts."""

@@ -72,9 +72,10 @@ def samples() -> Iterable[tuple[str, Source]]:
         where = " transposed" if transposed else ""
         yield f"{op} bfloat16 large{where}", gemm("bfloat16", HALF[0], transposed, large[-1], after)
         for dtype in ("float16", "bfloat16"):
-            yield f"{op} {dtype} warpgroups{where}", gemm(dtype, WARPGROUPS, transposed, large[-1], after)
+            for tile, kind in zip(WARPGROUPS, ("", " narrow"), strict=True):
+                yield f"{op} {dtype} warpgroups{kind}{where}", gemm(dtype, tile, transposed, large[-1], after)
     bare = epilogue(op, (), False, False, True)
-    yield f"{op} float16 warpgroups bare", gemm("float16", WARPGROUPS, False, large[-1], bare)
+    yield f"{op} float16 warpgroups bare", gemm("float16", WARPGROUPS[0], False, large[-1], bare)
 
 
 REGION = """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (a, b, c, z) => (y) {
@@ -113,7 +114,7 @@ def _regions(dtype: str, tiles: Sequence[Tile], vector: int) -> Iterable[tuple[s
     for where, tile in zip(WHERE, tiles, strict=True):
         yield f"Region product {dtype} {where}", tiled(dtype, tile, False, Vectors(vector, vector, vector), traced)
     if dtype != "float32":
-        by_warpgroups = tiled(dtype, WARPGROUPS, False, Vectors(vector, vector, vector), traced)
+        by_warpgroups = tiled(dtype, WARPGROUPS[0], False, Vectors(vector, vector, vector), traced)
         yield f"Region product {dtype} warpgroups", by_warpgroups
     yield f"Region product {dtype} after the vendor's", after_product(dtype, False, traced)
     yield f"Region product {dtype} after sums", after_product(dtype, True, traced)

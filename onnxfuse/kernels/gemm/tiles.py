@@ -57,10 +57,13 @@ FLOAT = (
 """For many rows and columns, for fewer, and for a few rows."""
 ARCHITECTURE = "sm_90a"
 """That has products by warpgroups."""
-WARPGROUPS = Tile(128, 256, 64, 64, 64, threads=256, stages=4, resident=1, abreast=1, pace=219, warpgroups=True)
-"""For many rows and columns there, in 192 KiB of shared memory: two warpgroups, each with half of the rows, whose
-products of 64 x 256 x 16 take 128 cycles and read 10 KiB in them.  The pace is what these cycles come to: nothing is
-chosen by it."""
+WARPGROUPS = (
+    Tile(128, 256, 64, 64, 64, threads=256, stages=4, resident=1, abreast=1, pace=219, warpgroups=True),
+    Tile(128, 128, 64, 64, 64, threads=256, stages=4, resident=1, abreast=1, pace=351, warpgroups=True),
+)
+"""For many columns there, and where tiles are few: two warpgroups, each with half of the rows.  Products of the first,
+of 64 x 256 x 16, take 128 cycles, and so does shared memory for what they read and what is copied meanwhile; those of
+the second, half as wide, wait for shared memory a fifth of the time.  The paces are what these cycles come to."""
 MOVED = 72_000
 """Bytes that a multiprocessor's share of the bandwidth moves in the time of a launch."""
 
@@ -73,6 +76,11 @@ def has_warpgroups(architecture: str, m: int, n: int, k: int, access: int, items
     """Whether there is a form of a product by warpgroups: of half precision, large, with accesses of 16 bytes."""
     large = 2 * m > LEAST_ROWS and 2 * n > LEAST_COLUMNS and 2 * k > LEAST_DEPTH
     return architecture + "a" == ARCHITECTURE and itemsize == 2 and access == 16 and large
+
+
+def warpgroup_tile(m: int, n: int, batch: int, multiprocessors: int) -> Tile:
+    """The tile of a product by warpgroups that takes the shortest time, as long as the multiprocessor with the most."""
+    return min(WARPGROUPS, key=lambda tile: -(-batch * tile.count(m, n) // multiprocessors) / tile.pace)
 
 
 class Division(NamedTuple):

@@ -117,6 +117,8 @@ def rows(found: Tables) -> Iterator[Row]:
     for tile in ("warpgroups", "warpgroups transposed"):
         figure = found.per_product(f"{PRODUCT} {tile}", UNIT)
         yield Row(f"main loop of 128 x 256 tiles, {tile}", BY_WARPGROUPS, figure, where=("sm_90",))
+    narrow = found.per_product(f"{PRODUCT} warpgroups narrow", UNIT)
+    yield Row("main loop of 128 x 128 tiles, warpgroups", BY_WARPGROUPS, narrow, where=("sm_90",))
     for what, source in EPILOGUES.items():
         yield Row(f"epilogue: {what}", 20, found.beyond(f"{PRODUCT} {source}", f"{PRODUCT} large bare"))
     beyond = found.beyond("Region product float16 large", f"{PRODUCT} large bare")

@@ -59,9 +59,9 @@ def after_the_vendors(device: Any) -> None:
         assert_right(y, arrays, given)
 
 
-def by_warpgroups(transposed: bool) -> Callable[[Any], None]:
+def by_warpgroups(n: int, transposed: bool) -> Callable[[Any], None]:
     """The same of a card that has them; here they need no proof."""
-    go = launched(HALF, 136, 328, 264, transposed)
+    go = launched(HALF, 136, 328, n, transposed)
 
     def proved(device: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -88,8 +88,9 @@ RUNS = {
     "shared": shared,
     "repeated": repeated,
     "after the vendor's": after_the_vendors,
-    "warpgroups": by_warpgroups(False),
-    "warpgroups transposed": by_warpgroups(True),
+    "warpgroups": by_warpgroups(264, False),
+    "warpgroups transposed": by_warpgroups(264, True),
+    "narrow warpgroups": by_warpgroups(136, False),
 }
 
 
@@ -203,6 +204,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("warpgroups", "warpgroup() * 64 * PANEL", "0"),
     ("warpgroups", "multiply_add<TYPE, !TRANSPOSED>", "multiply_add<TYPE, TRANSPOSED>"),
     ("warpgroups transposed", "multiply_add<TYPE, !TRANSPOSED>", "multiply_add<TYPE, true>"),
+    ("narrow warpgroups", "piece / 8 * ROWS + r", "piece / 8 * (ROWS + 8) + r"),
+    ("narrow warpgroups", "products_wait<1>", "products_wait<2>"),
     ("warpgroups transposed", "right + i * further_b", "right"),
     ("warpgroups", "sums.clear();", ""),
     ("warpgroups", "(start + j) / 2 + 2 * half", "(start + j) / 2 + half"),

@@ -7,7 +7,7 @@ import pytest
 
 from onnxfuse.kernels.gemm.tiles import FLOAT as FLOAT_TILES
 from onnxfuse.kernels.gemm.tiles import HALF as HALF_TILES
-from onnxfuse.kernels.gemm.tiles import WARPGROUPS, Tile, divide, has_warpgroups
+from onnxfuse.kernels.gemm.tiles import WARPGROUPS, Tile, divide, has_warpgroups, warpgroup_tile
 
 
 def test_whole_sums() -> None:
@@ -71,8 +71,26 @@ def test_where_warpgroups_multiply() -> None:
         assert same[0] == same[1]
 
 
+def test_the_tile_of_warpgroups_is_the_one_that_keeps_more_of_a_card_busy() -> None:
+    wide, narrow = WARPGROUPS
+    assert warpgroup_tile(8192, 8192, 1, 132) == wide
+    assert warpgroup_tile(2048, 768, 1, 132) == narrow  # 96 tiles, not 48
+    assert warpgroup_tile(2048, 2304, 1, 132) == narrow  # 288 in three waves, not 144 in two that take longer
+    assert warpgroup_tile(2048, 4096, 1, 132) == wide
+    assert warpgroup_tile(256, 256, 64, 132) == wide
+
+
 def test_shared_memory_is_what_a_card_has() -> None:
-    assert WARPGROUPS.shared(2, False) == WARPGROUPS.shared(2, True) == 192 * 1024
-    for tile, itemsize in [(WARPGROUPS, 2), *((t, 2) for t in HALF_TILES), *((t, 4) for t in FLOAT_TILES)]:
+    assert [tile.shared(2, transposed) >> 10 for tile in WARPGROUPS for transposed in (False, True)] == [
+        192,
+        192,
+        128,
+        128,
+    ]
+    for tile, itemsize in [
+        *((t, 2) for t in WARPGROUPS),
+        *((t, 2) for t in HALF_TILES),
+        *((t, 4) for t in FLOAT_TILES),
+    ]:
         for transposed in (False, True):
             assert tile.shared(itemsize, transposed) * tile.resident <= 227 * 1024

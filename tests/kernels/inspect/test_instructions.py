@@ -105,11 +105,11 @@ def test_a_product_by_a_warpgroup_is_what_its_warps_would_need() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if "warpgroups" in name])
 def test_products_by_warpgroups_are_not_taken_apart(name: str) -> None:
-    """Four of them in the main loop, 64 of k, and few instructions beside: the compiler made nothing wait for each."""
+    """Four of them in the main loop, 64 of k, and few instructions beside."""
     (entries,) = TABLE[name].values()
     (loop,) = (found.loop for found in entries.values())
     assert loop is not None
-    assert loop.products == 4 * 32
+    assert loop.products == 4 * (16 if "narrow" in name else 32)
     assert loop.instructions <= 40 * 4
 
 

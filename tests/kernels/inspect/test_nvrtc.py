@@ -5,12 +5,15 @@ The compiler is asked about a text that the table was written of for one archite
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from onnxfuse.errors import DependencyError, KernelError
 from onnxfuse.kernels.device.device import Source
+from onnxfuse.kernels.gemm.source import epilogue, gemm
+from onnxfuse.kernels.gemm.tiles import WARPGROUPS
 from onnxfuse.kernels.inspect import nvrtc
 
 SLACK = 8
@@ -84,9 +87,24 @@ def test_a_source_of_one_architecture_is_compiled_for_no_other() -> None:
     assert nvrtc.unsettled("modest", source, {}) == ("sm_90a",)
     assert nvrtc.unsettled("modest", source, {"modest": nvrtc.digest(source)}) == ("sm_90a",)
     assert list(nvrtc.measured(source)) == ["sm_90a"]
-    own = {name for name, source in SOURCES.items() if source.architecture}
+    own = {name: source for name, source in SOURCES.items() if source.architecture}
     assert own
     assert all("warpgroups" in name for name in own)
+
+
+@pytest.mark.parametrize("name", [name for name, source in SOURCES.items() if source.architecture])
+def test_products_by_warpgroups_go_on_by_themselves(name: str) -> None:
+    """Where registers of sums are touched meanwhile, the compiler has each product waited for, and says so."""
+    log = nvrtc.compiled(SOURCES[name], SOURCES[name].architecture).log
+    assert "Used" in log
+    assert "wgmma" not in log
+
+
+def test_the_compiler_says_where_they_do_not() -> None:
+    """Of a ring of three stages it makes such code, with the same text."""
+    (tile, _), after = WARPGROUPS, epilogue("FusedMatMul", (), False, False, True)
+    source = gemm("float16", replace(tile, stages=3), False, (8, 8, 8), after)
+    assert "wgmma.mma_async instructions are serialized" in nvrtc.compiled(source, "sm_90a").log
 
 
 def test_nothing_is_known_of_another_compiler(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:
