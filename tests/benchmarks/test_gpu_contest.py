@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -159,6 +161,24 @@ def test_the_grid_goes_from_one_token_to_many_in_all_forms() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- products
+
+
+def test_products_by_warpgroups_are_timed_where_they_are_not_refused(
+    machine: HostMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another form would run in their place."""
+    node, small = (linear.layer(linear.Layer("a model", 136, n), 136) for n in (136, 64))
+    for architecture, holds, one, reason in (
+        ("sm_90", True, node, ""),
+        ("sm_90", False, node, "refused on this card"),
+        ("sm_90", True, small, "no such product by warpgroups"),
+        ("sm_100", True, node, "no such product by warpgroups"),
+    ):
+        verdicts = SimpleNamespace(holds=lambda *_, verdict=holds: verdict)
+        monkeypatch.setattr(linear, "proofs", lambda found=verdicts: found)
+        monkeypatch.setattr(machine.device, "architecture", architecture)
+        with pytest.raises(KernelError, match=reason) if reason else nullcontext():
+            linear._proved(one, machine)
 
 
 @pytest.mark.parametrize(("activation", "bias"), [("", True), ("Gelu", True), ("FastGelu", False), ("Swish", False)])
