@@ -2,8 +2,8 @@
 
 Bytes and operations are those of the kernel's `Work`.  Where instructions of the compiled kernel are counted, its
 multiprocessors issue them, and its tensor cores multiply: a warp waits for one before it goes on with the other, so
-that the times add up, as they do in the published figures of FlashAttention-2; products by warpgroups go on by
-themselves.  A grid of fewer blocks than there are
+that the times add up, as they do in the published figures of FlashAttention-2; products by warpgroups go on beside
+their main loop.  A grid of fewer blocks than there are
 multiprocessors gets that share of the bandwidth, and all else waits for the multiprocessor with the most blocks.
 
 A product is the vendor's, with a pass behind it, where that takes less: `kernels.gemm.autotune` sees to it on the card.
@@ -97,10 +97,15 @@ def host(tensors: int) -> float:
 
 
 def _issue(found: Executed, launch: Launch, card: Card) -> float:
-    """Seconds of a launch's instructions, and of the products that a warp waits for: those of warpgroups, which sources
-    for one architecture have, go on by themselves."""
-    waited = 0.0 if launch.source.architecture else 2 * MULTIPLICATIONS * found.products / card.warp_tensor
-    return found.instructions / card.issued + waited
+    """Seconds of a launch's instructions, and of the products that a warp waits for.
+
+    Those of warpgroups, which sources for one architecture have, go on by themselves beside the main loop; what is
+    around it waits for them, for a multiprocessor has one such block."""
+    products = 2 * MULTIPLICATIONS * found.products
+    if launch.source.architecture:
+        beside = (found.instructions - found.around) / card.issued
+        return max(products / card.warpgroup_tensor, beside) + found.around / card.issued
+    return found.instructions / card.issued + products / card.warp_tensor
 
 
 def _filled(made: Sequence[Launch], card: Card) -> float:

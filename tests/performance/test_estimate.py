@@ -77,10 +77,7 @@ def test_a_large_product_is_the_vendors_with_a_pass_where_that_is_faster() -> No
 
 def test_a_large_product_is_ours_by_warpgroups_where_there_are_any() -> None:
     """No pass behind it, no second launch; on another card it is by warps."""
-    found = only(linear(8192, 1024, 2048))
-    flops, blocks = 2 * 8192 * 1024 * 2048 + 2 * 8192 * 2048, 64 * 8
-    assert (found.source, found.bound, found.launches) == ("gemm", "flops", 1)
-    assert found.seconds == pytest.approx(flops / H200.warpgroup_tensor * 4 * 132 / blocks + 2.5e-6)
+    found, blocks = only(linear(8192, 1024, 2048)), 64 * 8
     (launch,) = found.kernels
     assert (launch.kernel, launch.blocks, launch.threads) == ("gemm.cu gemm", blocks, 256)
     assert launch.shared == WARPGROUPS[0].shared(2, False)
@@ -89,6 +86,8 @@ def test_a_large_product_is_ours_by_warpgroups_where_there_are_any() -> None:
     assert launch.instructions
     (other,) = only(linear(8192, 1024, 2048), card="a100").kernels
     assert other.threads == 128
+    short, without = (only(linear(2048, 768, n)).seconds or 0.0 for n in (768, 764))
+    assert 2 * 2048 * 768 * 768 / H200.warpgroup_tensor < short < 0.95 * without
 
 
 def test_float32_is_computed_without_tensor_cores() -> None:

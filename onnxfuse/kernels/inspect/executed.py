@@ -24,6 +24,8 @@ class Executed(NamedTuple):
     instructions: float
     products: float
     """Of matrices, among these."""
+    around: float = 0.0
+    """Of those instructions, what is not of main loops."""
 
 
 def executed(launch: Launch, architecture: str, multiplications: float, moved: float) -> Executed | None:
@@ -40,10 +42,11 @@ def executed(launch: Launch, architecture: str, multiplications: float, moved: f
     if loop is not None:
         work = loop.products * MULTIPLICATIONS if counts.whole.products else loop.moved * WARP
         turns = max((multiplications if counts.whole.products else moved) / (warps * work) - 1, 0.0)
-    again = turns * (loop.instructions if loop is not None else 0)
+    once = loop.instructions if loop is not None else 0
     return Executed(
-        warps * (counts.whole.instructions + again),
+        warps * (counts.whole.instructions + turns * once),
         warps * (counts.whole.products + turns * (loop.products if loop is not None else 0)),
+        warps * (counts.whole.instructions - once),
     )
 
 
