@@ -100,7 +100,7 @@ def _issue(found: Executed, launch: Launch, card: Card) -> float:
     """Seconds of a launch's instructions, and of the products that a warp waits for.
 
     Those of warpgroups, which sources for one architecture have, go on by themselves beside the main loop; what is
-    around it waits for them, for a multiprocessor has one such block."""
+    around it waits for them, for a multiprocessor has room for one block of the large tile."""
     products = 2 * MULTIPLICATIONS * found.products
     if launch.source.architecture:
         beside = (found.instructions - found.around) / card.issued

@@ -21,7 +21,11 @@ struct Sums {
 
     float at[TILE_N / 2];
 
-    __device__ __forceinline__ void clear() { fill(at, 0.0f); }
+    // In the registers that they stay in: compilers else clear others, and have each product waited for to move them.
+    __device__ __forceinline__ void clear() {
+        fill(at, 0.0f);
+        keep(at);
+    }
 
     // The same for all lanes of a warp, which the compiler does not see.
     static __device__ __forceinline__ int warpgroup() { return __shfl_sync(0xffffffffu, threadIdx.x / 128, 0); }

@@ -59,7 +59,7 @@ ARCHITECTURE = "sm_90a"
 """That has products by warpgroups."""
 WARPGROUPS = (
     Tile(128, 256, 64, 64, 64, threads=256, stages=4, resident=1, abreast=1, pace=219, warpgroups=True),
-    Tile(128, 128, 64, 64, 64, threads=256, stages=4, resident=1, abreast=1, pace=351, warpgroups=True),
+    Tile(128, 128, 64, 64, 64, threads=256, stages=3, resident=2, abreast=1, pace=351, warpgroups=True),
 )
 """For many columns there, and where tiles are few: two warpgroups, each with half of the rows.  Products of the first,
 of 64 x 256 x 16, take 128 cycles, and so does shared memory for what they read and what is copied meanwhile; those of
