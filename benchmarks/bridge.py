@@ -132,6 +132,7 @@ class Nowhere:
 
     vendor = None
     multiprocessors = 132
+    architecture = ""
 
     def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None: ...
 

@@ -106,6 +106,7 @@ class Wrong:
     """A device that spoils what a kernel has computed."""
 
     multiprocessors = 4
+    architecture = ""
     vendor = None
 
     def __init__(self, machine: HostMachine, spoil: Callable[[Memory], None]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onnxfuse.kernels.device.kernel import REAL
 from onnxfuse.kernels.device.types import DTYPES as NAMED
-from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, TILED, VENDOR
+from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, TILED, VENDOR, WGMMA
 from tests import attention_cases, attention_grad_cases, kernel_runs
 
 from . import regions
@@ -332,13 +332,14 @@ PRODUCTS = (
     (65, 1, 66),
     (70, 72, 136),
     (130, 129, 131),
+    (264, 328, 520),  # of tiles and steps of warpgroups, none of them whole at the end
     (512, 768, 3072),
     (2049, 513, 1025),
     # Sums that blocks share.
     (1, 4096, 1024),
     (13, 11008, 264),
 )
-ACTIVATION = {TILED: "Gelu", VENDOR: "Gelu", CUBLASLT: "Relu"}
+ACTIVATION = {TILED: "Gelu", WGMMA: "Gelu", VENDOR: "Gelu", CUBLASLT: "Relu"}
 """One that a form has."""
 
 

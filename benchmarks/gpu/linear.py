@@ -10,8 +10,10 @@ import numpy as np
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.types import DTYPES
-from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS
+from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, WGMMA
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.kernels.gemm.proof import proofs
+from onnxfuse.kernels.gemm.tiles import has_warpgroups
 
 from . import checks, expected, timing
 from .contest import OURS, Contest, Own, Way, Ways
@@ -81,6 +83,8 @@ def contest(node: Timed, modes: Sequence[dict[str, Any]] = ({},)) -> Contest:
 
 def _form(node: Timed, form: str, machine: Machine, every: Sequence[Set]) -> Callable[[int], Run]:
     """What launches one form, or the one that was measured to be the fastest; the first launch measures."""
+    if form == WGMMA:
+        _proved(node, machine)
     if form == CUBLASLT and not _fuses(node, machine):
         raise KernelError(f"the library has no epilogue for {node.attributes.get('activation', 'a bias')}")
     launch = timing.ours(node, machine, every)
@@ -93,6 +97,18 @@ def _form(node: Timed, form: str, machine: Machine, every: Sequence[Set]) -> Cal
         return run
 
     return at
+
+
+def _proved(node: Timed, machine: Machine) -> None:
+    """Raises KernelError where there is no product by warpgroups, or where it was refused; another would run."""
+    kernel, device = expected.kernel(node.op, node.attributes), machine.device
+    assert isinstance(kernel, FusedMatMul)
+    which, vendor = kernel.which(node.types), device.vendor
+    itemsize = DTYPES[node.dtype].itemsize
+    if not has_warpgroups(device.architecture, which.m, which.n, which.k, which.access, itemsize):
+        raise KernelError("no such product by warpgroups, or none on this card")
+    if vendor is None or not proofs().holds(device, vendor, which.dtype, which.transposed):
+        raise KernelError("products by warpgroups are refused on this card")
 
 
 def _fuses(node: Timed, machine: Machine) -> bool:

@@ -26,6 +26,7 @@ from onnxfuse.kernels.device.device import Launch, TensorType
 from onnxfuse.kernels.device.kernel import Kernel, Work
 from onnxfuse.kernels.gemm.autotune import Class, best, verdicts
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.kernels.gemm.region import ProductRegion
 from onnxfuse.kernels.inspect.executed import Executed
 from onnxfuse.kernels.inspect.launches import launches, occupancy
 from onnxfuse.lifting.lift import lift
@@ -157,9 +158,8 @@ def _of_kernel(
     rate: float,
     card: Card,
 ) -> Estimate:
-    work, made = kernel.work(types), launches(kernel, types, card.multiprocessors, wanted)
-    executed = _counted(kernel, work, made, rate, card)
-    times = _kernel_times(kernel, work, made, executed, rate, card)
+    work = kernel.work(types)
+    made, executed, times = _launched(kernel, work, types, wanted, rate, card)
     measured = _measured(kernel.which(types), card) if made and isinstance(kernel, FusedMatMul) else None
     return Estimate(
         source,
@@ -175,13 +175,25 @@ def _of_kernel(
     )
 
 
-def _kernel_times(
-    kernel: Kernel, work: Work, made: Sequence[Launch], found: Sequence[Executed | None], rate: float, card: Card
-) -> Times:
-    ours = own(work, made, found, rate, card)
+def _launched(
+    kernel: Kernel,
+    work: Work,
+    types: Sequence[TensorType | None],
+    wanted: Sequence[bool] | None,
+    rate: float,
+    card: Card,
+) -> tuple[Sequence[Launch], Sequence[Executed | None], Times]:
+    """What a kernel launches, in the fastest of its own forms; what that executes, and how long it takes, or the
+    vendor's product in its place."""
+    forms = [launches(kernel, types, card.multiprocessors, wanted)]
+    if isinstance(kernel, FusedMatMul | ProductRegion):
+        forms += filter(None, [kernel.by_warpgroups(types, card.multiprocessors, card.architecture)])
+    found = [(made, _counted(kernel, work, made, rate, card)) for made in forms]
+    each = [(made, executed, own(work, made, executed, rate, card)) for made, executed in found]
+    made, executed, ours = min(each, key=lambda one: one[2].seconds)
     if kernel.name != FusedMatMul.name:
-        return ours
-    return min(ours, vendors(work, made, rate, card), key=lambda times: times.seconds)
+        return made, executed, ours
+    return made, executed, min(ours, vendors(work, made, rate, card), key=lambda times: times.seconds)
 
 
 def _counted(kernel: Kernel, work: Work, made: Sequence[Launch], rate: float, card: Card) -> Sequence[Executed | None]:
@@ -237,10 +249,10 @@ def _product(node: NodeProto, inputs: list[TensorType], card: Card) -> _Cost:
         raise KernelError("a transposed first operand")
     kernel = FusedMatMul({"activation": "Relu", "transB": given.get("transB", 0)})
     types = _padded(kernel, inputs[:2])
-    work, made = kernel.work(types), launches(kernel, types, card.multiprocessors)
+    work = kernel.work(types)
     alone = _measured(kernel.which(types)._replace(epilogue=""), card)
     rate = _rate(True, types, card)
-    times = _kernel_times(kernel, work, made, _counted(kernel, work, made, rate, card), rate, card)
+    _, _, times = _launched(kernel, work, types, None, rate, card)
     return _Cost(times, _bytes(work), work.flops, alone)
 
 

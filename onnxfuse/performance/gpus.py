@@ -50,6 +50,11 @@ class Card:
         return self.tensor * WARP_PRODUCTS.get(self.architecture, 1.0)
 
     @property
+    def warpgroup_tensor(self) -> float:
+        """What products of a warpgroup (wgmma) come to of it."""
+        return self.tensor * WARPGROUP_PRODUCTS.get(self.architecture, 1.0)
+
+    @property
     def issued(self) -> float:
         """Instructions of warps a second: each multiprocessor has four schedulers, of one a cycle."""
         return 4 * self.multiprocessors * self.clock
@@ -60,6 +65,9 @@ LANES = {"sm_80": 64, "sm_90": 128, "sm_100": 128}
 WARP_PRODUCTS = {"sm_80": 1.0, "sm_90": 0.63, "sm_100": 0.5}
 """The share of the tensor cores' rate that mma.sync reaches: 62.9 % on Hopper (Luo et al. 2024, "Benchmarking and
 Dissecting the Nvidia Hopper GPU Architecture"); of sm_100 a guess."""
+WARPGROUP_PRODUCTS = {"sm_90": 1.5 * 0.63}
+"""The same of wgmma: 1.5 times as much (Luo et al. 2025, "Dissecting the NVIDIA Hopper Architecture through
+Microbenchmarking and Multiple Level Analysis").  Not measured by us."""
 
 
 CARDS = {

@@ -2,7 +2,8 @@
 
 Bytes and operations are those of the kernel's `Work`.  Where instructions of the compiled kernel are counted, its
 multiprocessors issue them, and its tensor cores multiply: a warp waits for one before it goes on with the other, so
-that the times add up, as they do in the published figures of FlashAttention-2.  A grid of fewer blocks than there are
+that the times add up, as they do in the published figures of FlashAttention-2; products by warpgroups go on beside
+their main loop.  A grid of fewer blocks than there are
 multiprocessors gets that share of the bandwidth, and all else waits for the multiprocessor with the most blocks.
 
 A product is the vendor's, with a pass behind it, where that takes less: `kernels.gemm.autotune` sees to it on the card.
@@ -34,14 +35,15 @@ def own(work: Work, made: Sequence[Launch], found: Sequence[Executed | None], ra
     if not made:
         return NOTHING
     tensor = rate == card.tensor
+    multiplied = card.warpgroup_tensor if any(one.source.architecture for one in made) else card.warp_tensor
     instructions = math.fsum(
-        _issue(each, card) * _uneven(one.blocks, card)
+        _issue(each, one, card) * _uneven(one.blocks, card)
         for one, each in zip(made, found, strict=True)
         if each is not None
     )
     return Times(
         _bytes(work) / card.bandwidth / _filled(made, card),
-        work.flops / (card.warp_tensor if tensor else rate) * _uneven(max(one.blocks for one in made), card),
+        work.flops / (multiplied if tensor else rate) * _uneven(max(one.blocks for one in made), card),
         len(made) * card.launch,
         instructions,
     )
@@ -94,8 +96,16 @@ def host(tensors: int) -> float:
     return BRIDGE + CALL + TENSOR * max(tensors - 2, 0)
 
 
-def _issue(found: Executed, card: Card) -> float:
-    return found.instructions / card.issued + 2 * MULTIPLICATIONS * found.products / card.warp_tensor
+def _issue(found: Executed, launch: Launch, card: Card) -> float:
+    """Seconds of a launch's instructions, and of the products that a warp waits for.
+
+    Those of warpgroups, which sources for one architecture have, go on by themselves beside the main loop; what is
+    around it waits for them, for a multiprocessor has room for one block of the large tile."""
+    products = 2 * MULTIPLICATIONS * found.products
+    if launch.source.architecture:
+        beside = (found.instructions - found.around) / card.issued
+        return max(products / card.warpgroup_tensor, beside) + found.around / card.issued
+    return found.instructions / card.issued + products / card.warp_tensor
 
 
 def _filled(made: Sequence[Launch], card: Card) -> float:

@@ -88,7 +88,9 @@ class FakeCupy:
                 memsetAsync=self.set,
                 runtimeGetVersion=lambda: 13000,
             ),
-            Device=lambda number=0: SimpleNamespace(id=0, attributes={"MultiProcessorCount": 132}),
+            Device=lambda number=0: SimpleNamespace(
+                id=0, attributes={"MultiProcessorCount": 132}, compute_capability="90"
+            ),
             Event=self.event,
             Stream=Streams,
             alloc=Pointer,

@@ -21,7 +21,7 @@ from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.gemm import autotune
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.kernels.gemm.samples import ACTIVATIONS
-from onnxfuse.kernels.gemm.tiles import HALF
+from onnxfuse.kernels.gemm.tiles import HALF, WARPGROUPS
 from onnxfuse.kernels.inspect.launches import resident
 from onnxfuse.kernels.inspect.nvrtc import committed
 from onnxfuse.performance import estimate
@@ -65,14 +65,29 @@ def only(model: ModelProto, **options: Any) -> Estimate:
 
 
 def test_a_large_product_is_the_vendors_with_a_pass_where_that_is_faster() -> None:
-    """wgmma multiplies faster than mma.sync."""
-    found = only(linear(8192, 1024, 2048))
-    flops = 2 * 8192 * 1024 * 2048 + 2 * 8192 * 2048
+    """wgmma multiplies faster than mma.sync, and ours by warpgroups has accesses of 16 bytes alone."""
+    found = only(linear(8192, 1024, 2044))
+    flops = 2 * 8192 * 1024 * 2044 + 2 * 8192 * 2044
     assert (found.source, found.bound, found.launches) == ("gemm", "flops", 1)
     assert found.flops == flops
-    assert found.bytes == 2 * (8192 * 1024 + 1024 * 2048 + 2048 + 8192 * 2048)
+    assert found.bytes == 2 * (8192 * 1024 + 1024 * 2044 + 2044 + 8192 * 2044)
     blocks = 64 * 16
     assert found.seconds == pytest.approx(flops / 989e12 * (math.ceil(blocks / 132) * 132 / blocks) + 2 * 2.5e-6)
+
+
+def test_a_large_product_is_ours_by_warpgroups_where_there_are_any() -> None:
+    """No pass behind it, no second launch; on another card it is by warps."""
+    found, blocks = only(linear(8192, 1024, 2048)), 64 * 8
+    (launch,) = found.kernels
+    assert (launch.kernel, launch.blocks, launch.threads) == ("gemm.cu gemm", blocks, 256)
+    assert launch.shared == WARPGROUPS[0].shared(2, False)
+    (on,) = launch.occupancy
+    assert (on.architecture, on.resident) == ("sm_90", 1)
+    assert launch.instructions
+    (other,) = only(linear(8192, 1024, 2048), card="a100").kernels
+    assert other.threads == 128
+    short, without = (only(linear(2048, 768, n)).seconds or 0.0 for n in (768, 764))
+    assert 2 * 2048 * 768 * 768 / H200.warpgroup_tensor < short < 0.95 * without
 
 
 def test_float32_is_computed_without_tensor_cores() -> None:
@@ -126,7 +141,7 @@ def test_a_shape_that_depends_on_values_is_an_unknown_time() -> None:
 
 
 def test_what_each_launch_takes_of_a_multiprocessor() -> None:
-    (launch,) = only(linear(8192, 1024, 2048)).kernels
+    (launch,) = only(linear(8192, 1024, 2048), card="a100").kernels
     assert (launch.kernel, launch.blocks, launch.threads) == ("gemm.cu gemm", 64 * 16, 128)
     assert launch.shared == HALF[0].shared(2, False)
     found = {on.architecture: on for on in launch.occupancy}

@@ -45,6 +45,27 @@ def test_tensor_cores_and_instructions_add_up() -> None:
     assert times.seconds == pytest.approx(times.instructions + H100.launch)
 
 
+def test_products_by_warpgroups_go_on_beside_their_loop() -> None:
+    kernel, types = FusedMatMul({}), [TensorType(HALF, (4096, 4096))] * 2
+    (launch,) = kernel.by_warpgroups([*types, None, None], 132, "sm_90")
+    work = kernel.work([*types, None, None])
+    (found,) = counted(work, [launch], True, H100.tensor, H100)
+    assert found is not None
+    assert 0 < found.around < 0.1 * found.instructions
+    assert found.products == pytest.approx(work.flops / 2 / MULTIPLICATIONS)
+    times, uneven = own(work, [launch], [found], H100.tensor, H100), 4 * 132 / 512
+    multiplying = work.flops / (0.945 * 989e12)
+    assert times.instructions == pytest.approx((multiplying + found.around / H100.issued) * uneven)
+    assert times.instructions < own(work, *_by_warps(work), H100.tensor, H100).instructions / 1.5
+    slow = found._replace(instructions=100 * found.instructions)
+    assert own(work, [launch], [slow], H100.tensor, H100).instructions > 10 * times.instructions
+
+
+def _by_warps(work: Work) -> tuple[list[Launch], list[Executed | None]]:
+    _, launched = made(FusedMatMul({}), (4096, 4096), (4096, 4096))
+    return launched, counted(work, launched, True, H100.tensor, H100)
+
+
 def test_fewer_instructions_take_less() -> None:
     work, (launch,) = made(FusedMatMul({}), (4096, 4096), (4096, 4096))
     slow, fast = (own(work, [launch], [Executed(count, 1e6)], H100.tensor, H100) for count in (2e9, 1e9))

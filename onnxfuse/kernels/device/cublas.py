@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onnxfuse.errors import KernelError
 
@@ -82,6 +83,21 @@ class Cublas:
     def fused(self, product: Product, a: Array, b: Array, y: Array, after: After, workspace: Array) -> None:
         """See `Vendor.fused`; by cuBLASLt, where nvmath-python is installed."""
         cublaslt.launch(self._stream, product, a, b, y, after, workspace)
+
+    def read(self, array: Array) -> NDArray[Any]:
+        """See `Vendor.read`."""
+        made, runtime = np.empty(array.shape, array.dtype), _cupy().cuda.runtime
+        to_host, stream = runtime.memcpyDeviceToHost, int(self._stream.ptr)
+        runtime.memcpyAsync(made.ctypes.data, address(array), made.nbytes, to_host, stream)
+        self._stream.synchronize()
+        return made
+
+    def write(self, array: Array, values: NDArray[Any]) -> None:
+        """See `Vendor.write`."""
+        kept, runtime = np.ascontiguousarray(values), _cupy().cuda.runtime
+        to_device, stream = runtime.memcpyHostToDevice, int(self._stream.ptr)
+        runtime.memcpyAsync(address(array), kept.ctypes.data, kept.nbytes, to_device, stream)
+        self._stream.synchronize()  # the values are the host's, and may go
 
     def clock(self, run: Callable[[], None]) -> Callable[[], float]:
         """See `Vendor.clock`: the time between two events around a graph, which has as many runs as take REPLAYED."""

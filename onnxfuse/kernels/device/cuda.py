@@ -16,6 +16,7 @@ import numpy as np
 
 from onnxfuse.errors import DependencyError, KernelError
 
+from .cubin import compiled
 from .cublas import Cublas, found
 from .device import Argument, Array, Buffer, Grid, Launch, Source, Vendor
 from .packed import Start
@@ -50,6 +51,7 @@ class Cuda:
     def __init__(self, stream: int = 0) -> None:
         module = _cupy()
         self.multiprocessors = _multiprocessors(int(module.cuda.runtime.getDevice()))
+        self.architecture = _architecture(int(module.cuda.runtime.getDevice()))
         self._stream = module.cuda.Stream.from_external(_Stream(stream))
         own = (int(module.cuda.runtime.getDevice()), stream)
         self._scratch, self._counters = _scratch(*own), _scratch(*own, zeros=True)
@@ -226,8 +228,22 @@ def _multiprocessors(device: int) -> int:
 
 
 @cache
+def _architecture(device: int) -> str:
+    return f"sm_{_cupy().cuda.Device(device).compute_capability}"
+
+
+@cache
 def _module(source: Source) -> cupy.RawModule:
-    return _cupy().RawModule(code=source.text, options=(*OPTIONS, *_headers()))
+    module = _cupy()
+    if not source.architecture:
+        return module.RawModule(code=source.text, options=(*OPTIONS, *_headers()))
+    root = module.cuda.get_cuda_path()
+    own = (f"-I{Path(root) / 'include'}",) if root else ()
+    try:
+        path = compiled(source, (*OPTIONS, "-ftz=true", *own, *_headers()), module.cuda.nvrtc)
+    except KernelError as error:
+        raise KernelError(first_error(str(error))) from None
+    return module.RawModule(path=str(path))
 
 
 @cache

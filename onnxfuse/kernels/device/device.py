@@ -10,12 +10,13 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 Grid: TypeAlias = tuple[int, ...]
 """Blocks of a launch, or threads of a block, in x, y and z; what is left out is 1."""
@@ -68,6 +69,8 @@ class Source:
 
     name: str
     text: str
+    architecture: str = ""
+    """The only one that it is for, such as "sm_90a", whose instructions no other has; else it is for all."""
 
     @classmethod
     def file(cls, name: str, **defines: object) -> Source:
@@ -76,6 +79,10 @@ class Source:
         Compilers and the emulator name the files and lines that the text comes from.
         """
         return cls(name, "".join(f"#define {key} {value}\n" for key, value in defines.items()) + _read(name))
+
+    def __add__(self, text: str) -> Source:
+        """The same with more text behind it."""
+        return replace(self, text=self.text + text)
 
 
 @cache
@@ -166,7 +173,8 @@ class After(NamedTuple):
 
 
 class Vendor(Protocol):
-    """The library of matrix products that comes with a device, and a clock to measure it against ours."""
+    """The library of matrix products that comes with a device, and what it takes to compare ours with it: a clock, and
+    the memory of the device."""
 
     @property
     def card(self) -> str | None:
@@ -189,6 +197,12 @@ class Vendor(Protocol):
         `workspace` has cublaslt.WORKSPACE bytes.  Raises KernelError if the library refuses, or has nothing of the
         kind."""
 
+    def read(self, array: Array) -> NDArray[Any]:
+        """What is in an array behind all launches so far, which are waited for; not while a graph is captured."""
+
+    def write(self, array: Array, values: NDArray[Any]) -> None:
+        """Put values of its shape and type into an array, in order with the launches; not while a graph is captured."""
+
     def clock(self, run: Callable[[], None]) -> Callable[[], float]:
         """What runs it again and says how many seconds the device takes, whatever the host takes to launch it.
 
@@ -200,6 +214,8 @@ class Device(Protocol):
 
     multiprocessors: int
     """How many blocks run at a time at least, for grids that walk over their work."""
+    architecture: str
+    """Such as "sm_90"; empty where nothing is asked of it that some cards have not."""
 
     @property
     def vendor(self) -> Vendor | None:

@@ -59,6 +59,18 @@ class NumPy:
             result[...] = ACTIVATED[after.activation](value)
         self._written(y)
 
+    def read(self, array: Array) -> NDArray[Any]:
+        """See `Vendor.read`."""
+        made = np.empty(array.shape, array.dtype)
+        ctypes.memmove(made.ctypes.data, address(array), made.nbytes)
+        return made
+
+    def write(self, array: Array, values: NDArray[Any]) -> None:
+        """See `Vendor.write`."""
+        kept = np.ascontiguousarray(values)
+        ctypes.memmove(address(array), kept.ctypes.data, kept.nbytes)
+        self._written(array)
+
     def clock(self, run: Callable[[], None]) -> Callable[[], float]:
         """See `Vendor.clock`; the time that this process takes."""
 

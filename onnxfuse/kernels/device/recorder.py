@@ -19,8 +19,8 @@ class Recorder:
 
     vendor = None
 
-    def __init__(self, multiprocessors: int = MULTIPROCESSORS) -> None:
-        self.multiprocessors = multiprocessors
+    def __init__(self, multiprocessors: int = MULTIPROCESSORS, architecture: str = "") -> None:
+        self.multiprocessors, self.architecture = multiprocessors, architecture
         self.launches: list[Launch] = []
         self.scratched = 0
 

@@ -144,6 +144,7 @@ class Capture:
     """A device that captures what it is asked to launch, to be repeated with other arrays."""
 
     vendor = None
+    architecture = ""
 
     def __init__(self, multiprocessors: int, arrays: Arrays) -> None:
         self.multiprocessors = multiprocessors

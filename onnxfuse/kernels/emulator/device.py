@@ -41,7 +41,8 @@ class Emulated:
     With `checked` each launch looks for races, for accesses out of bounds or misaligned, for reads of what nobody wrote
     and for writes to inputs (parameters that point to const, arrays that are not writeable), and works on a copy of
     its arguments; without, it is some ten times faster and trusts the kernel.  `order` is the order in which threads
-    and blocks run; a correct kernel does not care.
+    and blocks run; a correct kernel does not care.  It has the instructions of every architecture; kernels that ask for
+    one are launched where it is said to be that ("sm_90").
     """
 
     multiprocessors = 4
@@ -51,8 +52,9 @@ class Emulated:
         checked: bool = True,
         order: Literal["forward", "reverse", "random"] = "forward",
         seed: int = 0,
+        architecture: str = "",
     ) -> None:
-        self.checked = checked
+        self.checked, self.architecture = checked, architecture
         self._order = ORDERS.index(order)
         self._seed = seed
         self._written = Written()

@@ -1,7 +1,9 @@
 """Which form of a product is the fastest: measured once for each class of shapes, element type and card.
 
-The forms are "tiled", a kernel of ours; "vendor", the vendor's product and one pass of ours over it; and "cublaslt",
-the vendor's product with an epilogue of its own, where nvmath-python is installed and has such an epilogue.
+The forms are "tiled", a kernel of ours; "wgmma", the same by warpgroups, for large products in half precision on cards
+of compute capability 9.0, where it has proved itself (proof.py); "vendor", the vendor's product and one pass of ours
+over it; and "cublaslt", the vendor's product with an epilogue of its own, where nvmath-python is installed and has such
+an epilogue.
 
 A verdict holds for all products of its `Class`.  It is measured at the first launch of that class, which waits for the
 device then: each form is captured in a CUDA graph and replayed, for below 30 µs a launch from Python takes longer than
@@ -9,8 +11,8 @@ the product.  While a CUDA graph is captured, where another thread is measuring 
 captured (on the default stream), the vendor's form runs, and nothing is kept.
 Another is chosen only where it was the faster by `MARGIN`, so that a fused product is never slower than the vendor's
 followed by one pass.  Where there is no vendor's library, and where times say nothing of a GPU (in the emulator), ours
-runs.  The environment variable ONNXFUSE_PRODUCT=tiled, =vendor or =cublaslt settles it without a measurement; a product
-that cannot have that form has the vendor's.
+runs.  The environment variable ONNXFUSE_PRODUCT=tiled, =wgmma, =vendor or =cublaslt settles it without a measurement; a
+product that cannot have that form has the vendor's, and "tiled" in place of "wgmma".
 
 Verdicts are kept in `products.json` in the cache folder of the kernels (~/.cache/onnxfuse/emulator, or
 $ONNXFUSE_CACHE), written whole and renamed into place; a file that cannot be read counts as empty, one that cannot be
@@ -45,10 +47,10 @@ from onnxfuse.errors import KernelError, UsageError
 from onnxfuse.kernels.device.device import Product, Source, Vendor
 from onnxfuse.system.cache_folder import cache_folder
 
-TILED, VENDOR, CUBLASLT = "tiled", "vendor", "cublaslt"
-FORMS = (TILED, VENDOR, CUBLASLT)
+TILED, WGMMA, VENDOR, CUBLASLT = "tiled", "wgmma", "vendor", "cublaslt"
+FORMS = (TILED, WGMMA, VENDOR, CUBLASLT)
 VARIABLE = "ONNXFUSE_PRODUCT"
-LAUNCHING = ("gated", "gemm", "members", "parts", "plan", "reduced", "siblings", "source", "tiles")
+LAUNCHING = ("gated", "gemm", "members", "parts", "plan", "proof", "reduced", "siblings", "source", "tiles")
 """Modules of the kernels' host side."""
 SCHEMA = 3
 """Of the file, and of the way to measure: verdicts of another are not looked at."""
@@ -153,7 +155,7 @@ class Verdicts:
         if not which.k:
             return TILED  # an empty sum is nothing that libraries agree on
         if forced:
-            return forced if forced in forms else VENDOR
+            return forced if forced in forms else TILED if forced == WGMMA else VENDOR
         card = vendor.card
         if card is None:
             return TILED
@@ -216,6 +218,11 @@ def measure(vendor: Vendor, forms: Forms) -> Seconds:
     import statistics  # of what is timed alone
 
     return {form: statistics.median(times) for form, times in samples.items()}
+
+
+def forced(but: str) -> bool:
+    """Whether the user has settled on another form.  Raises UsageError where there is none of that name."""
+    return _forced() not in ("", but)
 
 
 def _forced() -> str:

@@ -5,14 +5,17 @@ Where our form was found to be the fastest for a class of shapes, nothing is ask
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
-from onnxfuse.kernels.device.device import Device, Vendor
+from onnxfuse.kernels.device.device import Buffer, Device, Launch, TensorType, Vendor
+from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, Key, Launches, key_of
 
-from .autotune import TILED, Class, choose
+from .autotune import TILED, WGMMA, Class, choose, forced
+from .proof import proofs
 
 Run: TypeAlias = Callable[[], None]
 Others: TypeAlias = Callable[[Device, Vendor, Arrays, Arrays], dict[str, Run]]
@@ -26,21 +29,27 @@ class Forms:
     which: Class
     tiled: Launches
     others: Others
-    settled: bool = False
-    """On our own form: nothing is asked any more."""
+    warpgroups: Launches | None = None
+    """Ours by warpgroups, where there are any."""
+    settled: Launches | None = None
+    """One of our own, of which nothing is asked any more."""
 
     @classmethod
     def alone(cls, launches: Launches) -> Forms:
         """Launches that have no other form."""
-        return cls(Class("", 0, 0, 0, 0, False, 0), launches, lambda *_: {}, settled=True)
+        return cls(Class("", 0, 0, 0, 0, False, 0), launches, lambda *_: {}, settled=launches)
 
     def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """Compute the outputs by the form that is the fastest."""
-        vendor = device.vendor
-        forms: dict[str, Run] = {TILED: lambda: self.tiled((*inputs, *outputs))}
+        vendor, which, warpgroups = device.vendor, self.which, self.warpgroups
+        own = {TILED: self.tiled}
+        if vendor is not None and warpgroups is not None and not forced(but=WGMMA):
+            proved = proofs().holds(device, vendor, which.dtype, which.transposed)
+            own |= {WGMMA: warpgroups} if proved else {}
+        forms: dict[str, Run] = {form: partial(launches, (*inputs, *outputs)) for form, launches in own.items()}
         if vendor is not None:
             forms |= self.others(device, vendor, inputs, outputs)
-        self.settled = choose(vendor, self.which, forms) == TILED
+        self.settled = own.get(choose(vendor, which, forms))
 
 
 class Products:
@@ -53,6 +62,17 @@ class Products:
     def __init__(self, plan: Callable[[Device, Arrays, Arrays], Forms | None]) -> None:
         self._plan = plan
         self._known: dict[Key, Forms | None] = {}
+
+    def by_warpgroups(
+        self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType], recorder: Recorder
+    ) -> list[Launch]:
+        """What the form by warpgroups launches for aligned arrays of these types; nothing where it has none."""
+        given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
+        made = [Buffer(ADDRESS, t.shape, t.dtype) for t in outputs]
+        found = self._plan(recorder, given, made)
+        if found is not None and found.warpgroups is not None:
+            found.warpgroups((*given, *made))
+        return recorder.launches
 
     def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         arrays = (*inputs, *outputs)
@@ -67,7 +87,7 @@ class Products:
             known = self._known[key]
             if known is None:
                 return
-        if known.settled:
-            known.tiled(arrays)
+        if known.settled is not None:
+            known.settled(arrays)
         else:
             known(device, inputs, outputs)

@@ -10,6 +10,7 @@
 // TYPE        of a, b, bias, residual and y: float on FMA units, __half and __nv_bfloat16 on tensor cores
 // TILE_M, N   the part of y that a block computes; TILE_K columns of a and rows of b are in shared memory at a time
 // WARP_M, N   the part of that part that a warp computes (tensor cores only)
+// WARPGROUPS  1 where those of sm_90a multiply: WARP_N is then what a warp writes at a time
 // THREADS     of a block
 // STAGES      tiles of a and b in shared memory: one is multiplied while the others arrive
 // TRANSPOSED  1 where b[i] is stored as [n, k]
@@ -26,6 +27,8 @@
 constexpr int GROUP = 8;  // rows of tiles that blocks walk together, down before across: they share what is in the cache
 
 constexpr int HALF_PIECE = 8;  // neighbours that a thread writes at a time where they have 16 bits: an access
+
+constexpr int ALIGNED = WARPGROUPS ? 1024 : 128;  // a multiple of which shared memory begins at
 
 struct Part {
     int batch, row, column;  // row and column of y in elements
@@ -94,12 +97,15 @@ struct Partial {
     }
 };
 
-#if TENSOR_CORES
+#if WARPGROUPS
+#include "gemm_warpgroup.cuh"
+#elif TENSOR_CORES
 #include "gemm_wmma.cuh"
 #else
 #include "gemm_fma.cuh"
 #endif
 
+#if !WARPGROUPS
 constexpr int ROWS_B = TRANSPOSED ? TILE_N : TILE_K, COLUMNS_B = TRANSPOSED ? TILE_K : TILE_N;
 constexpr int STRIDE_A = TILE_K + PAD_A, STRIDE_B = COLUMNS_B + PAD_B;
 constexpr int STAGE = TILE_M * STRIDE_A + ROWS_B * STRIDE_B;  // elements
@@ -151,11 +157,12 @@ accumulate(Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, int m, int n, 
         stage = stage + 1 < STAGES ? stage + 1 : 0;
     }
 }
+#endif
 
 // That tile of a product, written.
 template <class Result> __device__ __forceinline__ void
 multiply(const TYPE* a, const TYPE* b, const Result& result, int row, int column, int k) {
-    extern __shared__ __align__(128) unsigned char memory[];
+    extern __shared__ __align__(ALIGNED) unsigned char memory[];
     Sums sums;
     accumulate(sums, reinterpret_cast<TYPE*>(memory), a, b, result.rows, result.columns, k, row, column);
     sums.write(result, row, column, reinterpret_cast<float*>(memory));

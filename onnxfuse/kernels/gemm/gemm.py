@@ -1,9 +1,11 @@
-"""FusedMatMul: a product, its scale and bias, an activation and a residual, by the fastest of three forms.
+"""FusedMatMul: a product, its scale and bias, an activation and a residual, by the fastest of four forms.
 
 "tiled" is a kernel of ours, gemm.cu: nothing but the result is written, rounded once; where there are too few tiles,
-sums in float are, and a second launch puts them together.  "vendor" is the vendor's product and one pass over it in
-place, gemm_epilogue.cu: the product is rounded to the op's element type before that, as it is where the ops are
-separate.  "cublaslt" is the vendor's product with an epilogue of its own, for the few that it has (cublaslt.py).
+sums in float are, and a second launch puts them together.  "wgmma" is the same for large products in half precision on
+cards of compute capability 9.0, multiplied by warpgroups (gemm_warpgroup.cuh).  "vendor" is the vendor's product and
+one pass over it in place, gemm_epilogue.cu: the product is rounded to the op's element type before that, as it is where
+the ops are separate.  "cublaslt" is the vendor's product with an epilogue of its own, for the few that it has
+(cublaslt.py).
 `autotune` knows which is the fastest.
 
 No norm or gate is applied while A is read.  It would be repeated for each tile of columns, and take A through registers
@@ -21,9 +23,19 @@ from typing import Any, ClassVar
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device import cublaslt
 from onnxfuse.kernels.device.access import vector_of
-from onnxfuse.kernels.device.device import After, Array, Device, Product, TensorType, Vendor, nbytes
+from onnxfuse.kernels.device.device import (
+    After,
+    Array,
+    Device,
+    Launch,
+    Product,
+    TensorType,
+    Vendor,
+    nbytes,
+)
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.products import multiplications, products, result
+from onnxfuse.kernels.device.recorder import Recorder
 from onnxfuse.kernels.device.replay import Arrays, record
 
 from .autotune import CUBLASLT, VENDOR, Class
@@ -81,7 +93,7 @@ class FusedMatMul:
     def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
         a, b, bias, residual = _four(inputs)
         y = outputs[0]
-        found = None if a is None or y is None else self._planned(device.multiprocessors, a, b, bias, residual, y)
+        found = None if a is None or y is None else self._planned(device, a, b, bias, residual, y)
         if found is None:
             return None
         made, which = found
@@ -90,6 +102,10 @@ class FusedMatMul:
             with device.scratch(made.scratch) if made.scratch else nullcontext() as sums:
                 for one in made.tiled:
                     _pass(device, one, inputs, outputs, sums)
+
+        def warpgroups(device: Device, inputs: Arrays, outputs: Arrays) -> None:
+            for one in made.warpgroups:
+                _pass(device, one, inputs, outputs)
 
         def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
             a, b, bias, residual = _four(inputs)
@@ -112,7 +128,12 @@ class FusedMatMul:
                 forms[CUBLASLT] = fused
             return forms
 
-        return Forms(which, record(tiled, device, inputs, outputs), others)
+        return Forms(
+            which,
+            record(tiled, device, inputs, outputs),
+            others,
+            record(warpgroups, device, inputs, outputs) if made.warpgroups else None,
+        )
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         a, b, bias, residual = _four(inputs)
@@ -125,6 +146,12 @@ class FusedMatMul:
             written=nbytes(y),
             flops=2 * multiplications(a.shape, b.shape, self.transposed) + after.flops * math.prod(y.shape),
         )
+
+    def by_warpgroups(
+        self, inputs: Sequence[TensorType | None], multiprocessors: int, architecture: str
+    ) -> list[Launch]:
+        """See `Products.by_warpgroups`."""
+        return self._run.by_warpgroups(inputs, self.outputs(inputs), Recorder(multiprocessors, architecture))
 
     def which(self, inputs: Sequence[TensorType | None]) -> Class:
         """The class of shapes, for arrays that are aligned."""
@@ -139,7 +166,7 @@ class FusedMatMul:
         return Class.of(one, len(found), a.dtype.name, access, self._vendors(bias, residual, y))
 
     def _planned(
-        self, multiprocessors: int, a: Array, b: Array, bias: Array | None, residual: Array | None, y: Array
+        self, device: Device, a: Array, b: Array, bias: Array | None, residual: Array | None, y: Array
     ) -> tuple[Plan, Class] | None:
         found = products(a.shape, b.shape, self.transposed, self.scale)
         if not found:
@@ -156,7 +183,7 @@ class FusedMatMul:
         y_as_one = Result(dtype, math.prod(y.shape[:-1]), one.n, period, after)
         access = min(vectors) * dtype.itemsize
         which = Class.of(one, len(found), dtype.name, access, self._vendors(bias, residual, y))
-        return plan(found, y_as_one, vectors, multiprocessors), which
+        return plan(found, y_as_one, vectors, device.multiprocessors, device.architecture), which
 
     def _vendors(self, bias: object, residual: Array | TensorType | None, y: Array | TensorType) -> str:
         """The epilogue of the vendor's own, which adds to each element one of another matrix; empty if it has none."""

@@ -29,7 +29,7 @@ template <class Gate> __device__ __forceinline__ void multiply_gated(
     const TYPE* a, const TYPE* b, const TYPE* c, const Whole& result, int row, int column, int n, int k, int from_b,
     int from_c
 ) {
-    extern __shared__ __align__(128) unsigned char memory[];
+    extern __shared__ __align__(ALIGNED) unsigned char memory[];
     TYPE* tiles = reinterpret_cast<TYPE*>(memory);
     Sums first, second;
     accumulate(first, tiles, a, b, result.rows, n, k, row, from_b + column);

@@ -13,7 +13,7 @@ from onnxfuse.kernels.device.access import vector_of
 from onnxfuse.kernels.device.device import Array, Grid, Launch, Product
 
 from .source import Epilogue, finish, gemm, partial
-from .tiles import Division, divide
+from .tiles import Division, divide, has_warpgroups, warpgroup_tile
 
 MOST_BLOCKS = 2**31 - 1
 THREADS = 256
@@ -73,27 +73,36 @@ class Plan:
     """Bytes of the sums of the tiled form, 0 if it has none."""
     after: Pass
     """What comes behind the vendor's products."""
+    warpgroups: tuple[Pass, ...]
+    """The form by warpgroups, nothing where it has none."""
 
 
-def plan(products: Sequence[Product], result: Result, vectors: Vectors, multiprocessors: int) -> Plan:
+def plan(
+    products: Sequence[Product], result: Result, vectors: Vectors, multiprocessors: int, architecture: str = ""
+) -> Plan:
     """Raises KernelError if a launch would be too large."""
     one, itemsize = products[0], result.dtype.itemsize
     division = divide(itemsize, one.m, one.n, one.k, one.batch, multiprocessors)
     whole = division.splits == 1
     if whole:
-        tiled = [_gemm(product, division, result, vectors) for product in products]
+        tiled = [whole_product(product, division, result, vectors) for product in products]
     else:
         tiled = [partial_sums(product, division, result.dtype, result.rows, vectors) for product in products]
         tiled.append(finish_pass(result, division.splits, one.scale, min(vectors.y, WIDEST_SUM), multiprocessors))
+    by_warpgroups = Division(warpgroup_tile(one.m, one.n, one.batch, multiprocessors), 1)
     return Plan(
         tuple(products),
         tuple(tiled),
         0 if whole else division.splits * result.rows * result.columns * SUM,
         finish_pass(result, 1, 1.0, vectors.y, multiprocessors),
+        tuple(whole_product(product, by_warpgroups, result, vectors) for product in products)
+        if has_warpgroups(architecture, one.m, one.n, one.k, min(vectors) * itemsize, itemsize)
+        else (),
     )
 
 
-def _gemm(product: Product, division: Division, result: Result, vectors: Vectors) -> Pass:
+def whole_product(product: Product, division: Division, result: Result, vectors: Vectors) -> Pass:
+    """A product with what is behind it, its sums not in parts."""
     tile, dtype = division.tile, result.dtype
     return Pass(
         Launch(

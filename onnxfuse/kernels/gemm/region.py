@@ -1,13 +1,14 @@
-"""The kernel of a region in which there is a product: that and a pass over its elements, in the fastest of two forms.
+"""The kernel of a region in which there is a product: that and a pass over its elements, in the fastest of three forms.
 
 "tiled" is gemm.cu, whose sums go through the region while they are in registers, or as sums of parts where there are
-few tiles.  "vendor" is the vendor's product into memory that is thrown away, and a pass over it.
+few tiles; "wgmma" the same by warpgroups, as of a FusedMatMul.  "vendor" is the vendor's product into memory that is
+thrown away, and a pass over it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
@@ -30,6 +31,7 @@ from onnxfuse.kernels.device.device import (
 )
 from onnxfuse.kernels.device.kernel import Kernel, Signature, Work
 from onnxfuse.kernels.device.products import multiplications, products
+from onnxfuse.kernels.device.recorder import Recorder
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.device.types import TYPES
 from onnxfuse.kernels.rows.region import Region, named
@@ -45,7 +47,7 @@ from .plan import SUM, THREADS, Vectors, partial_sums, spread
 from .reduced import ReducedProduct, is_reduced, reduced_types
 from .siblings import Siblings, family, family_types
 from .source import defines
-from .tiles import Tile, divide
+from .tiles import ARCHITECTURE, Tile, divide, has_warpgroups, warpgroup_tile
 
 ENTRY, AFTER = "product", "after_product"
 RESIDENT = 4
@@ -72,7 +74,7 @@ def tiled(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int
     multiply(a, b, result, part.row, part.column, k);
 }}
 """
-    return Source(file.name, file.text + traced.text + entry)
+    return (replace(file, architecture=ARCHITECTURE) if tile.warpgroups else file) + (traced.text + entry)
 
 
 @lru_cache(maxsize=1024)
@@ -110,7 +112,7 @@ class _Plan:
         """Our own product."""
         one, traced = self.products[0], self.traced
         (a, b), others = _operands(traced, inputs), self.others(inputs, outputs)
-        name, itemsize = traced.dtype.name, traced.dtype.itemsize
+        itemsize = traced.dtype.itemsize
         division = divide(itemsize, one.m, one.n, one.k, one.batch, self.multiprocessors)
         if division.splits > 1:
             with device.scratch(division.splits * traced.rows * traced.columns * SUM) as sums:
@@ -118,8 +120,19 @@ class _Plan:
                     part = partial_sums(each, division, traced.dtype, traced.rows, self.vectors)
                     device.launch(part.launch, [a, b, sums, *part.scalars])
                 self.after(device, sums, division.splits, one.scale, others)
-            return
-        tile = division.tile
+        else:
+            self.whole(division.tile, device, inputs, outputs)
+
+    def warpgroups(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
+        """The same by warpgroups."""
+        one = self.products[0]
+        self.whole(warpgroup_tile(one.m, one.n, one.batch, self.multiprocessors), device, inputs, outputs)
+
+    def whole(self, tile: Tile, device: Device, inputs: Arrays, outputs: Arrays) -> None:
+        """Our own product, its sums not in parts."""
+        one, traced = self.products[0], self.traced
+        (a, b), others = _operands(traced, inputs), self.others(inputs, outputs)
+        name, itemsize = traced.dtype.name, traced.dtype.itemsize
         source = tiled(name, tile, one.transposed, self.vectors, traced)
         for each in self.products:
             blocks = each.batch * tile.count(each.m, each.n)
@@ -171,6 +184,12 @@ class ProductRegion:
             flops=2 * multiplications(a.shape, b.shape, traced.b.turned) + traced.rows * traced.columns * traced.flops,
         )
 
+    def by_warpgroups(
+        self, inputs: Sequence[TensorType | None], multiprocessors: int, architecture: str
+    ) -> list[Launch]:
+        """See `Products.by_warpgroups`."""
+        return self._run.by_warpgroups(inputs, self.outputs(inputs), Recorder(multiprocessors, architecture))
+
     def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
         self._run(device, inputs, outputs)
 
@@ -185,7 +204,15 @@ class ProductRegion:
         def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
             return {VENDOR: lambda: plan.vendors(device, vendor, inputs, outputs)}
 
-        return Forms(plan.which, record(plan.tiled, device, inputs, outputs), others)
+        one, which = plan.products[0], plan.which
+        itemsize = traced.dtype.itemsize
+        there = has_warpgroups(device.architecture, one.m, one.n, one.k, which.access, itemsize)
+        return Forms(
+            which,
+            record(plan.tiled, device, inputs, outputs),
+            others,
+            record(plan.warpgroups, device, inputs, outputs) if there else None,
+        )
 
     def _of(self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], aligned: bool = True) -> Traced:
         key = (inputs, wanted, aligned)

@@ -17,7 +17,7 @@ from .reduced import source as product_rows
 from .region import after as after_product
 from .region import tiled
 from .source import epilogue, finish, gated, gemm, partial, siblings
-from .tiles import FLOAT, HALF, Tile
+from .tiles import FLOAT, HALF, WARPGROUPS, Tile
 
 GATE = """struct Gate {
     static __device__ __forceinline__ float of(float first, float second) {
@@ -35,7 +35,8 @@ WHERE = ("large", "medium", "few rows")
 def samples() -> Iterable[tuple[str, Source]]:
     """Each tile with b as it is and transposed, whole and in parts, the largest with rows and pointers that allow short
     accesses only, and the passes over the vendor's product and over sums.  bfloat16 differs from float16 in its
-    conversions: the largest tile, which needs the most registers, stands for it.  Products of one operand
+    conversions: the largest tile, which needs the most registers, stands for it.  Those by warpgroups are of large
+    products alone.  Products of one operand
     are queries, keys without a bias and values, and a gate with its activation; two of which one result is made have
     two sums a thread, and not the largest tile."""
     op = FusedMatMul.signature.op
@@ -68,8 +69,13 @@ def samples() -> Iterable[tuple[str, Source]]:
         own = epilogue(op, (("activation", activation),), True, False, True)
         yield f"{op} float16 large {activation}", gemm(*large, own)
     for transposed in (False, True):
-        name = f"{op} bfloat16 large{' transposed' if transposed else ''}"
-        yield name, gemm("bfloat16", HALF[0], transposed, Vectors(8, 8, 8), after)
+        where = " transposed" if transposed else ""
+        yield f"{op} bfloat16 large{where}", gemm("bfloat16", HALF[0], transposed, large[-1], after)
+        for dtype in ("float16", "bfloat16"):
+            for tile, kind in zip(WARPGROUPS, ("", " narrow"), strict=True):
+                yield f"{op} {dtype} warpgroups{kind}{where}", gemm(dtype, tile, transposed, large[-1], after)
+    bare = epilogue(op, (), False, False, True)
+    yield f"{op} float16 warpgroups bare", gemm("float16", WARPGROUPS[0], False, large[-1], bare)
 
 
 REGION = """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (a, b, c, z) => (y) {
@@ -107,5 +113,8 @@ def _regions(dtype: str, tiles: Sequence[Tile], vector: int) -> Iterable[tuple[s
     traced = product(list(body.node), inputs, list(body.output), aligned=True)
     for where, tile in zip(WHERE, tiles, strict=True):
         yield f"Region product {dtype} {where}", tiled(dtype, tile, False, Vectors(vector, vector, vector), traced)
+    if dtype != "float32":
+        by_warpgroups = tiled(dtype, WARPGROUPS[0], False, Vectors(vector, vector, vector), traced)
+        yield f"Region product {dtype} warpgroups", by_warpgroups
     yield f"Region product {dtype} after the vendor's", after_product(dtype, False, traced)
     yield f"Region product {dtype} after sums", after_product(dtype, True, traced)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from onnxfuse.language.builtins import UndecidedError
 from onnxfuse.language.catalogue import Catalogue, load
 from onnxfuse.language.functions import function
 
-from .tiles import Tile
+from .tiles import ARCHITECTURE, Tile
 
 OPSET = 24
 """At which bodies are asked for: activations are ops of their own there, with functions of their own here."""
@@ -99,7 +99,7 @@ def gemm(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]
     multiply(a, b, result, part.row, part.column, k);
 }}
 """
-    return Source(file.name, file.text + after.text + entry)
+    return file + (after.text + entry)
 
 
 @lru_cache(maxsize=1024)
@@ -119,7 +119,7 @@ def partial(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, i
     multiply(a, b, result, part.row, part.column, k);
 }}
 """
-    return Source(file.name, file.text + entry)
+    return file + entry
 
 
 @lru_cache(maxsize=1024)
@@ -190,7 +190,8 @@ def gated(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int
 def _product(
     name: str, dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], bias: bool, residual: bool
 ) -> Source:
-    return Source.file(name, **defines(dtype, tile, transposed, vectors, bias, residual))
+    file = Source.file(name, **defines(dtype, tile, transposed, vectors, bias, residual))
+    return replace(file, architecture=ARCHITECTURE) if tile.warpgroups else file
 
 
 def defines(
@@ -200,6 +201,7 @@ def defines(
     return {
         "TYPE": TYPES[dtype],
         "TENSOR_CORES": int(dtype != "float32"),
+        "WARPGROUPS": int(tile.warpgroups),
         "TILE_M": tile.m,
         "TILE_N": tile.n,
         "TILE_K": tile.k,

@@ -27,9 +27,13 @@ class Tile:
     """Columns of a that a block gets through in the time of a launch (2 us) on a card like the H200.  Of the medium
     tile less than its size tells: each number that is read from shared memory is multiplied half as often.  Of that for
     few rows what the bandwidth allows, at 24 KB under way."""
+    warpgroups: bool = False
+    """Whether those of sm_90a multiply."""
 
     def shared(self, itemsize: int, transposed: bool) -> int:
         """Bytes of shared memory of a block: its stages, or what the sums pass through on their way out."""
+        if self.warpgroups:
+            return self.stages * (self.m + self.n) * self.k * itemsize
         pad = 16 // itemsize
         b = self.n * (self.k + pad) if transposed else self.k * (self.n + (pad if itemsize == 2 else 0))
         stages = self.stages * (self.m * (self.k + pad) + b) * itemsize
@@ -51,8 +55,32 @@ FLOAT = (
     Tile(16, 64, 64, 0, 0, threads=256, stages=3, resident=2, abreast=2, pace=256),
 )
 """For many rows and columns, for fewer, and for a few rows."""
+ARCHITECTURE = "sm_90a"
+"""That has products by warpgroups."""
+WARPGROUPS = (
+    Tile(128, 256, 64, 64, 64, threads=256, stages=4, resident=1, abreast=1, pace=219, warpgroups=True),
+    Tile(128, 128, 64, 64, 64, threads=256, stages=3, resident=2, abreast=1, pace=351, warpgroups=True),
+)
+"""For many columns there, and where tiles are few: two warpgroups, each with half of the rows.  Products of the first,
+of 64 x 256 x 16, take 128 cycles, and so does shared memory for what they read and what is copied meanwhile; those of
+the second, half as wide, wait for shared memory a fifth of the time.  The paces are what these cycles come to."""
 MOVED = 72_000
 """Bytes that a multiprocessor's share of the bandwidth moves in the time of a launch."""
+
+
+LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 256, 256, 256
+"""Of products that warpgroups may compute, rounded up to powers of two as those of a verdict are."""
+
+
+def has_warpgroups(architecture: str, m: int, n: int, k: int, access: int, itemsize: int) -> bool:
+    """Whether there is a form of a product by warpgroups: of half precision, large, with accesses of 16 bytes."""
+    large = 2 * m > LEAST_ROWS and 2 * n > LEAST_COLUMNS and 2 * k > LEAST_DEPTH
+    return architecture + "a" == ARCHITECTURE and itemsize == 2 and access == 16 and large
+
+
+def warpgroup_tile(m: int, n: int, batch: int, multiprocessors: int) -> Tile:
+    """The tile of a product by warpgroups that takes the shortest time, as long as the multiprocessor with the most."""
+    return min(WARPGROUPS, key=lambda tile: -(-batch * tile.count(m, n) // multiprocessors) / tile.pace)
 
 
 class Division(NamedTuple):

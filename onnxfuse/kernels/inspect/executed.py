@@ -12,7 +12,7 @@ from typing import NamedTuple
 from onnxfuse.kernels.device.device import Launch
 
 from .instructions import Counts, committed
-from .launches import WARP, most_alike
+from .launches import WARP, most_alike, there
 
 MULTIPLICATIONS = 16 * 8 * 16
 """Of one product of matrices (HMMA) of a warp."""
@@ -24,6 +24,8 @@ class Executed(NamedTuple):
     instructions: float
     products: float
     """Of matrices, among these."""
+    around: float = 0.0
+    """Of those instructions, what is not of main loops."""
 
 
 def executed(launch: Launch, architecture: str, multiplications: float, moved: float) -> Executed | None:
@@ -40,14 +42,15 @@ def executed(launch: Launch, architecture: str, multiplications: float, moved: f
     if loop is not None:
         work = loop.products * MULTIPLICATIONS if counts.whole.products else loop.moved * WARP
         turns = max((multiplications if counts.whole.products else moved) / (warps * work) - 1, 0.0)
-    again = turns * (loop.instructions if loop is not None else 0)
+    once = loop.instructions if loop is not None else 0
     return Executed(
-        warps * (counts.whole.instructions + again),
+        warps * (counts.whole.instructions + turns * once),
         warps * (counts.whole.products + turns * (loop.products if loop is not None else 0)),
+        warps * (counts.whole.instructions - once),
     )
 
 
 @cache
 def _counted(architecture: str) -> dict[str, dict[str, Counts]]:
     """What is counted of each source there."""
-    return {name: found[architecture] for name, found in committed().items() if architecture in found}
+    return there(committed(), architecture)

@@ -18,13 +18,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 
 from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.device.types import DTYPES
 
 from . import nvrtc
-from .nvrtc import architectures, compiled, samples
+from .nvrtc import compiled, of, samples
 from .sass import Instruction, disassembled, functions, loops, version, way
 
 TABLE = Path(__file__).parent / "instructions.json"
@@ -35,7 +36,8 @@ COUNTED = re.compile(
     r"|AttentionGrad (float16 (64|128)( added mask)?|float32 64)( of keys and values)?"
     r"|FusedMatMul float16 (large|medium|few rows|large transposed|large odd|(large|few rows) partial|after .*)"
     r"|FusedMatMul float16 large (bare|Relu|Swish|Tanh|FastGelu|Gelu)"
-    r"|Region product (normalised )?float16 (large|after .*)|Siblings float16 large|Gated float16 medium"
+    r"|FusedMatMul float16 warpgroups( bare| transposed| narrow)?"
+    r"|Region product (normalised )?float16 (large|warpgroups|after .*)|Siblings float16 large|Gated float16 medium"
     r"|FusedMatMul float32 large|(Gelu|SwiGLU|GeGLU|PRelu|Transpose|RotaryEmbedding) .*float16|Gelu flat .*"
     r"|SkipLayerNormalization float16 (warp|block|wide)|LayerNormalization float16 (16k|odd)"
     r"|Softmax float16 (warp|columns)|(GroupNormalization|Region .*) float16"
@@ -46,14 +48,18 @@ CONVERSIONS = ("F2F", "F2FP", "F2I", "I2F", "I2FP", "F2IP", "I2IP")
 GLOBAL_READS, GLOBAL_WRITES, COPIES = ("LDG",), ("STG", "RED"), ("LDGSTS",)
 ACCESSES = (*GLOBAL_READS, *GLOBAL_WRITES, *COPIES, "LDS", "LDSM", "STS")
 WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "16": 2, "8": 1}
+WARPGROUP, WARPS = re.compile(r"HGMMA\.(\d+)x(\d+)x(\d+)\."), 4
+"""A product by a warpgroup, and its warps."""
+HMMA = (16, 8, 16)
 WORD = 4
 """Bytes of an access that does not say how wide it is, of a matrix of LDSM for each lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What a thread executes: instructions, products of matrices among them, and bytes of global memory that it reads,
-    writes, and copies to shared memory."""
+    """What a thread executes: instructions, products of matrices among them (HMMA, m16n8k16; one by a warpgroup counts
+    as so many as each of its warps would need), and bytes of global memory that it reads, writes, and copies to shared
+    memory."""
 
     instructions: int
     products: int
@@ -129,12 +135,12 @@ def _walked(code: Sequence[Instruction], first: int, last: int) -> tuple[Way, li
     moves = (*GLOBAL_READS, *GLOBAL_WRITES, *COPIES)
 
     def weigh(i: Instruction) -> tuple[int, ...]:
-        return (_is_product(i), -(id(i) in within), width(i) if i.name in moves and _moves(i) else 0)
+        return (_products(i), -(id(i) in within), width(i) if i.name in moves and _moves(i) else 0)
 
     _, walked = way(code, first, last, weigh)
     found = Way(
         len(walked),
-        sum(map(_is_product, walked)),
+        sum(map(_products, walked)),
         _bytes(walked, GLOBAL_READS),
         _bytes(walked, GLOBAL_WRITES),
         _bytes(walked, COPIES),
@@ -142,8 +148,10 @@ def _walked(code: Sequence[Instruction], first: int, last: int) -> tuple[Way, li
     return found, walked
 
 
-def _is_product(i: Instruction) -> int:
-    return int(i.name in ("HMMA", "HGMMA", "UTCHMMA"))
+def _products(i: Instruction) -> int:
+    if shape := WARPGROUP.match(i.op):
+        return prod(map(int, shape.groups())) // WARPS // prod(HMMA)
+    return int(i.name in ("HMMA", "UTCHMMA"))
 
 
 def counts(code: Sequence[Instruction]) -> Counts:
@@ -237,7 +245,7 @@ def told(name: str, architecture: str, entry: str, found: Counts) -> str:
 def main(words: Sequence[str] = ()) -> int:
     """Count what is named by all words, and print it; write instructions.json where that is everything."""
     sources = {name: source for name, source in chosen() if all(word in name.split() for word in words)}
-    asked = [(name, architecture) for name in sources for architecture in architectures()]
+    asked = [(name, architecture) for name, source in sources.items() for architecture in of(source)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda one: counted(sources[one[0]], one[1]), asked))
     plain: dict[str, dict[str, dict[str, object]]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from onnxfuse.kernels.device.device import Buffer, Launch, Source, TensorType
 from onnxfuse.kernels.device.kernel import Kernel
@@ -91,14 +91,24 @@ def most_alike(source: Source, others: Mapping[str, tuple[int, ...]]) -> str | N
     """Which compiled source, of those named in `others`, is specialised for most of what a source of the same file is
     specialised for; of several the one whose numbers there are the greatest.  None where none is of that file."""
     defines, known = _defines(source), _samples()
-    alike = [name for name in others if name in known and known[name].name == source.name]
+    kind = source.name, source.architecture
+    alike = [name for name in others if name in known and (known[name].name, known[name].architecture) == kind]
     return max(alike, key=lambda name: (len(defines & _defines(known[name])), others[name]), default=None)
+
+
+T = TypeVar("T")
+
+
+def there(table: Mapping[str, Mapping[str, T]], architecture: str) -> dict[str, T]:
+    """What a table has of each source for an architecture, those that are for it alone ("sm_90a") among them."""
+    own = {name: found.get(architecture, found.get(f"{architecture}a")) for name, found in table.items()}
+    return {name: found for name, found in own.items() if found is not None}
 
 
 @cache
 def _needs(architecture: str) -> dict[str, dict[str, Resources]]:
     """What each compiled source needs there."""
-    return {name: found[architecture] for name, found in committed().items() if architecture in found}
+    return there(committed(), architecture)
 
 
 @lru_cache(maxsize=4096)

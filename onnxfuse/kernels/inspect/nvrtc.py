@@ -149,6 +149,11 @@ def architectures() -> tuple[str, ...]:
     return tuple(name for name in ARCHITECTURES if int(name.removeprefix("sm_")) in list(known))
 
 
+def of(source: Source) -> tuple[str, ...]:
+    """What a source is compiled for: its own architecture, where it is for one alone, or all."""
+    return (source.architecture,) if source.architecture else architectures()
+
+
 def samples() -> Iterator[tuple[str, Source]]:
     """Every source that is compiled here."""
     for name in SAMPLED:
@@ -207,12 +212,12 @@ def digests(sources: Mapping[str, Source]) -> dict[str, str]:
 def unsettled(name: str, source: Source, written: Mapping[str, str]) -> tuple[str, ...]:
     """The architectures of which a table, `written` of such texts, may be wrong: all, or else ALWAYS alone, since a
     compiler says the same of the same."""
-    return (ALWAYS,) if written.get(name) == digest(source) else architectures()
+    return (ALWAYS,) if written.get(name) == digest(source) and not source.architecture else of(source)
 
 
 def measured(source: Source, among: Sequence[str] = ()) -> dict[str, dict[str, Resources]]:
     """The resources of a source on architectures, by default on each."""
-    return {architecture: resources(source, architecture) for architecture in among or architectures()}
+    return {architecture: resources(source, architecture) for architecture in among or of(source)}
 
 
 def main() -> int:

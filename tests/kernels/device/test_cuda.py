@@ -60,14 +60,35 @@ class FakeDriver:
 class FakeModule:
     made: ClassVar[list[FakeModule]] = []
 
-    def __init__(self, code: str, options: tuple[str, ...]) -> None:
-        self.code, self.options, self.kernels = code, options, dict[str, FakeKernel]()
+    def __init__(self, code: str = "", options: tuple[str, ...] = (), path: str = "") -> None:
+        self.code, self.options, self.path, self.kernels = code, options, path, dict[str, FakeKernel]()
         self.made.append(self)
 
     def get_function(self, name: str) -> FakeKernel:
         if "?" in self.code:
             raise RefusedError("x.cu(3): error: expected an expression\n1 error detected")
         return self.kernels.setdefault(name, FakeKernel(name))
+
+
+def fake_compiler() -> SimpleNamespace:
+    """cupy.cuda.nvrtc, whose binaries are the text; `asked` says what it was given."""
+    asked: list[tuple[str, tuple[str, ...]]] = []
+
+    def compile(program: str, options: tuple[str, ...]) -> None:
+        asked.append((program, options))
+        if "?" in program:
+            raise RefusedError
+
+    return SimpleNamespace(
+        NVRTCError=RefusedError,
+        asked=asked,
+        getVersion=lambda: (13, 5),
+        createProgram=lambda text, name, headers, names: text,
+        compileProgram=compile,
+        getCUBIN=str.encode,
+        getProgramLog=lambda program: "x.cu(3): error: expected an expression\n1 error detected",
+        destroyProgram=lambda program: None,
+    )
 
 
 class FakeMemory:
@@ -90,7 +111,8 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeModule]]:
                 CUDARuntimeError=RefusedError,
                 memGetInfo=lambda: fake.cuda.driver.launchKernel.begin(),
             ),
-            Device=lambda number: SimpleNamespace(attributes={"MultiProcessorCount": 132}),
+            Device=lambda number: SimpleNamespace(attributes={"MultiProcessorCount": 132}, compute_capability="90"),
+            nvrtc=fake_compiler(),
             Stream=SimpleNamespace(from_external=lambda found: SimpleNamespace(ptr=found.__cuda_stream__()[1])),
             Memory=FakeMemory,
             driver=SimpleNamespace(CUDADriverError=RefusedError, launchKernel=FakeDriver()),
@@ -113,6 +135,7 @@ def forget() -> None:
         cuda._kernel,
         cuda._allow,
         cuda._multiprocessors,
+        cuda._architecture,
         cuda._scratch,
         cuda._headers,
     ):
@@ -121,7 +144,7 @@ def forget() -> None:
 
 def test_a_launch_goes_to_the_stream_that_was_given(modules: list[FakeModule]) -> None:
     device = cuda.Cuda(stream=0x1234)
-    assert device.multiprocessors == 132
+    assert (device.multiprocessors, device.architecture) == (132, "sm_90")
     x, y = Buffer(0x1000, (6,), FLOAT), Buffer(0x2000, (6,), FLOAT)
     device.launch(Launch(SOURCE, "twice", (2,), (32, 2)), [x, y, np.int32(6)])
     device.launch(Launch(SOURCE, "twice", (1,), (32,), shared=1000), [x, None, np.int32(6)])
@@ -165,6 +188,30 @@ def test_headers_that_cupys_packages_lack_are_those_of_a_toolkit(
         assert options(lacking) == (*cuda.OPTIONS, f"-I{tmp_path / 'toolkit' / 'include'}")
     log = 'mma.h(55): catastrophic error: cannot open source file "crt/mma.h"\n'
     assert cuda.first_error(log).endswith('"crt/mma.h": python -m pip install nvidia-cuda-crt')
+
+
+def test_a_source_of_one_architecture_is_compiled_for_it(
+    modules: list[FakeModule], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """CuPy would compile it for the card's, which has fewer instructions."""
+    import cupy
+
+    monkeypatch.setenv("ONNXFUSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cupy.cuda, "get_cuda_path", lambda: str(tmp_path))
+    (tmp_path / "include" / "crt").mkdir(parents=True)
+    (tmp_path / "include" / "crt" / "mma.h").touch()
+    source = Source(SOURCE.name, SOURCE.text, "sm_90a")
+    for _ in range(2):
+        cuda.prepare(source, "twice")
+        cuda._module.cache_clear()
+        cuda._kernel.cache_clear()
+    ((text, options),) = cupy.cuda.nvrtc.asked
+    assert text == source.text
+    assert options == ("-arch=sm_90a", *cuda.OPTIONS, "-ftz=true", f"-I{tmp_path / 'include'}")
+    assert [Path(module.path).read_text().rstrip("\0") for module in modules] == [source.text] * 2
+    assert not modules[0].code
+    with pytest.raises(KernelError, match=r"^x\.cu:3: expected an expression$"):
+        cuda.prepare(Source("x.cu", "?", "sm_90a"), "x")
 
 
 def test_scratch_is_the_streams_and_is_never_given_back(modules: list[FakeModule]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from onnxfuse.errors import KernelError, UsageError
 from onnxfuse.kernels.device import device
@@ -38,6 +39,12 @@ class FakeVendor:
         raise AssertionError("forms are known by now")
 
     def fused(self, product: Product, a: Array, b: Array, y: Array, after: After, workspace: Array) -> None:
+        raise AssertionError("forms are run as a whole")
+
+    def read(self, array: Array) -> NDArray[Any]:
+        raise AssertionError("forms are run as a whole")
+
+    def write(self, array: Array, values: NDArray[Any]) -> None:
         raise AssertionError("forms are run as a whole")
 
     def run(self, form: str) -> None:
@@ -246,7 +253,7 @@ def test_the_choice_can_be_made_by_hand(path: Path, monkeypatch: pytest.MonkeyPa
         assert chosen(Verdicts(path), vendor) == form
         assert vendor.ran == [form]
     monkeypatch.setenv(VARIABLE, "fastest")
-    with pytest.raises(UsageError, match="ONNXFUSE_PRODUCT=fastest: it is tiled, vendor, cublaslt, or not set"):
+    with pytest.raises(UsageError, match="ONNXFUSE_PRODUCT=fastest: it is tiled, wgmma, vendor, cublaslt, or not set"):
         chosen(Verdicts(path), FakeVendor(tiled=1e-5, vendor=2e-5))
 
 

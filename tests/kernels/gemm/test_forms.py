@@ -21,6 +21,7 @@ WHICH = Class.of(Product(8, 8, 8), 1, "float32", 16, "")
 
 class Card:
     multiprocessors = 132
+    architecture = ""
 
     def __init__(self, vendor: Any = None) -> None:
         self.vendor = vendor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from onnxfuse.kernels.device.device import Device
 from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.gemm import forms
 from onnxfuse.kernels.gemm.autotune import VARIABLE
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from tests.gemm_cases import FLOAT, HALF, assert_right, attributes, operands
@@ -57,6 +59,20 @@ def after_the_vendors(device: Any) -> None:
         assert_right(y, arrays, given)
 
 
+def by_warpgroups(n: int, transposed: bool) -> Callable[[Any], None]:
+    """The same of a card that has them; here they need no proof."""
+    go = launched(HALF, 136, 328, n, transposed)
+
+    def proved(device: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(VARIABLE, "wgmma")
+            patch.setattr(device, "architecture", "sm_90")
+            patch.setattr(forms, "proofs", lambda: SimpleNamespace(holds=lambda *_: True))
+            go(device)
+
+    return proved
+
+
 RUNS = {
     "half": launched(HALF, 70, 168, 136),  # ends in the stage that results pass through
     "half transposed": launched(HALF, 70, 200, 136, transposed=True),
@@ -72,12 +88,15 @@ RUNS = {
     "shared": shared,
     "repeated": repeated,
     "after the vendor's": after_the_vendors,
+    "warpgroups": by_warpgroups(264, False),
+    "warpgroups transposed": by_warpgroups(264, True),
+    "narrow warpgroups": by_warpgroups(136, False),
 }
 
 
 def test_every_barrier_is_needed() -> None:
     def go(device: Device) -> None:
-        for name in ("half", "float"):
+        for name in ("half", "float", "warpgroups"):
             RUNS[name](device)
 
     of_products = [label for label in survivors(go) if not label.startswith("common.cuh")]  # no reduction is called
@@ -165,6 +184,34 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("after the vendor's", "row < rows; row += step", "row < rows; row += step + 1"),
     ("after the vendor's", "row < rows", "row <= rows"),
     ("after the vendor's", "bias + column", "bias"),
+    ("warpgroups", "fence_proxy_async();\n        __syncthreads", "__syncthreads"),
+    ("warpgroups", "emulator::wgmma_fence();", ""),
+    ("warpgroups", "products_end();", ""),
+    ("warpgroups", "products_wait<1>(sums.at);", ""),
+    ("warpgroups", "products_wait<1>", "products_wait<2>"),
+    ("warpgroups", "products_wait<0>(sums.at);", ""),
+    ("warpgroups", "AHEAD = STAGES - 2", "AHEAD = STAGES - 1"),
+    ("warpgroups", "__pipeline_wait_prior(AHEAD - 1)", "__pipeline_wait_prior(AHEAD)"),
+    ("warpgroups", "other + 1 < STAGES ? other + 1 : 0", "other + 1 < STAGES - 1 ? other + 1 : 0"),
+    ("warpgroups", "if (step + AHEAD < last) begin(step + AHEAD,", "if (step + AHEAD < last - 1) begin(step + AHEAD,"),
+    ("warpgroups", "row + r + i * APART < height && ", ""),
+    ("warpgroups", " && column + piece * 8 < width", ""),
+    ("warpgroups", "piece % 8 ^ r % 8", "piece % 8 ^ r % 4"),
+    ("warpgroups", "piece / 8 * ROWS + r", "piece / 8 * (ROWS + 8) + r"),
+    ("warpgroups", "TRANSPOSED ? 0 : TILE_K * PATTERN_ROW", "0"),
+    ("warpgroups", "INSTRUCTION * PATTERN_ROW >> 4", "INSTRUCTION * 2 >> 4"),
+    ("warpgroups", "INSTRUCTION * 2 >> 4;  //", "INSTRUCTION >> 4;  //"),
+    ("warpgroups", "warpgroup() * 64 * PANEL", "0"),
+    ("warpgroups", "multiply_add<TYPE, !TRANSPOSED>", "multiply_add<TYPE, TRANSPOSED>"),
+    ("warpgroups transposed", "multiply_add<TYPE, !TRANSPOSED>", "multiply_add<TYPE, true>"),
+    ("narrow warpgroups", "piece / 8 * ROWS + r", "piece / 8 * (ROWS + 8) + r"),
+    ("narrow warpgroups", "products_wait<1>", "products_wait<2>"),
+    ("warpgroups transposed", "right + i * further_b", "right"),
+    ("warpgroups", "sums.clear();", ""),
+    ("warpgroups", "(start + j) / 2 + 2 * half", "(start + j) / 2 + half"),
+    ("warpgroups", "(lane / 4 + 8 * half) * STRIDE", "(lane / 4) * STRIDE"),
+    ("warpgroups", "first_row + warp * 16 + r", "first_row + r"),
+    ("warpgroups", "first_column + start + c", "first_column + c"),
 ]
 
 

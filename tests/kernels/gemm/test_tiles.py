@@ -7,7 +7,7 @@ import pytest
 
 from onnxfuse.kernels.gemm.tiles import FLOAT as FLOAT_TILES
 from onnxfuse.kernels.gemm.tiles import HALF as HALF_TILES
-from onnxfuse.kernels.gemm.tiles import Tile, divide
+from onnxfuse.kernels.gemm.tiles import WARPGROUPS, Tile, divide, has_warpgroups, warpgroup_tile
 
 
 def test_whole_sums() -> None:
@@ -57,7 +57,31 @@ def test_tiles_cover_a_matrix() -> None:
     assert large.count(129, 129) == 4
 
 
+def test_where_warpgroups_multiply() -> None:
+    assert has_warpgroups("sm_90", 129, 136, 136, 16, 2)
+    assert not any(has_warpgroups(other, 4096, 4096, 4096, 16, 2) for other in ("sm_80", "sm_100", "sm_90a", ""))
+    assert not has_warpgroups("sm_90", 128, 4096, 4096, 16, 2)
+    assert not has_warpgroups("sm_90", 4096, 128, 4096, 16, 2)
+    assert not has_warpgroups("sm_90", 4096, 4096, 128, 16, 2)
+    assert not has_warpgroups("sm_90", 4096, 4096, 4096, 8, 2)
+    assert not has_warpgroups("sm_90", 4096, 4096, 4096, 16, 4)
+    for size in (100, 129, 200, 256, 257, 5000):  # all products of a class of sizes, or none
+        rounded = 1 << (size - 1).bit_length()
+        same = [has_warpgroups("sm_90", n, 512, 512, 16, 2) for n in (size, rounded)]
+        assert same[0] == same[1]
+
+
+def test_the_tile_of_warpgroups_is_the_one_that_keeps_more_of_a_card_busy() -> None:
+    wide, narrow = WARPGROUPS
+    assert warpgroup_tile(8192, 8192, 1, 132) == wide
+    assert warpgroup_tile(2048, 768, 1, 132) == narrow  # 96 tiles, not 48
+    assert warpgroup_tile(2048, 2304, 1, 132) == narrow  # 288 in three waves, not 144 in two that take longer
+    assert warpgroup_tile(2048, 4096, 1, 132) == wide
+    assert warpgroup_tile(256, 256, 64, 132) == wide
+
+
 def test_shared_memory_is_what_a_card_has() -> None:
-    for tile, itemsize in [*((t, 2) for t in HALF_TILES), *((t, 4) for t in FLOAT_TILES)]:
+    assert [tile.shared(2, turned) >> 10 for tile in WARPGROUPS for turned in (False, True)] == [192, 192, 96, 96]
+    for tile, itemsize in [*((t, 2) for t in (*WARPGROUPS, *HALF_TILES)), *((t, 4) for t in FLOAT_TILES)]:
         for transposed in (False, True):
             assert tile.shared(itemsize, transposed) * tile.resident <= 227 * 1024

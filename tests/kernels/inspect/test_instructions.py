@@ -26,7 +26,8 @@ def absent() -> str:
 
 def test_the_committed_table_has_every_source() -> None:
     assert sorted(TABLE) == sorted(SOURCES)
-    assert {a for found in TABLE.values() for a in found} == set(nvrtc.ARCHITECTURES)
+    for name, found in TABLE.items():
+        assert tuple(found) == nvrtc.of(SOURCES[name])
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,22 @@ def test_what_is_counted() -> None:
     assert found.per_product == 5
     assert found.per_element(2) == 6 / 4
     assert found.bytes_per_access == pytest.approx(26 / 3)
+
+
+def test_a_product_by_a_warpgroup_is_what_its_warps_would_need() -> None:
+    """m64n256k16 of four warps is 32 times m16n8k16 of each."""
+    text = PRODUCT.replace("HMMA.16816.F32 R4, R8, R10, R4", "HGMMA.64x256x16.F32 R24, gdesc[UR8].tnspB, R24, gsb0")
+    assert counts(sass.functions(text)["gemm"]).whole.products == 32
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if "warpgroups" in name])
+def test_products_by_warpgroups_are_not_taken_apart(name: str) -> None:
+    """Four of them in the main loop, 64 of k, and few instructions beside."""
+    (entries,) = TABLE[name].values()
+    (loop,) = (found.loop for found in entries.values())
+    assert loop is not None
+    assert loop.products == 4 * (16 if "narrow" in name else 32)
+    assert loop.instructions <= 40 * 4
 
 
 def test_what_has_become_worse_is_told_with_both_figures() -> None:

@@ -5,12 +5,15 @@ The compiler is asked about a text that the table was written of for one archite
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from onnxfuse.errors import DependencyError, KernelError
 from onnxfuse.kernels.device.device import Source
+from onnxfuse.kernels.gemm.source import epilogue, gemm
+from onnxfuse.kernels.gemm.tiles import WARPGROUPS
 from onnxfuse.kernels.inspect import nvrtc
 
 SLACK = 8
@@ -55,7 +58,7 @@ def test_the_committed_table_has_every_source() -> None:
 def test_a_source_compiles_to_what_the_committed_table_says(name: str, texts: dict[str, str]) -> None:
     """Every kernel, none of which spills or needs more."""
     measured, table = nvrtc.measured(SOURCES[name], nvrtc.unsettled(name, SOURCES[name], texts)), TABLE[name]
-    assert table.keys() == set(nvrtc.ARCHITECTURES)
+    assert table.keys() == set(nvrtc.of(SOURCES[name]))
     for architecture, entries in table.items():
         for entry, before in entries.items():
             assert (before.spill_loads, before.spill_stores) == (0, 0), (architecture, entry)
@@ -76,6 +79,33 @@ def test_a_text_that_the_table_does_not_know_is_compiled_for_all(monkeypatch: py
     assert nvrtc.unsettled("another", source, written) == nvrtc.ARCHITECTURES
     monkeypatch.setattr(nvrtc, "OPTIONS", (*nvrtc.OPTIONS, "-lineinfo"))
     assert nvrtc.unsettled("modest", source, written) == nvrtc.ARCHITECTURES
+
+
+def test_a_source_of_one_architecture_is_compiled_for_no_other() -> None:
+    source = Source("modest.cu", MODEST, "sm_90a")
+    assert nvrtc.of(source) == ("sm_90a",)
+    assert nvrtc.unsettled("modest", source, {}) == ("sm_90a",)
+    assert nvrtc.unsettled("modest", source, {"modest": nvrtc.digest(source)}) == ("sm_90a",)
+    assert list(nvrtc.measured(source)) == ["sm_90a"]
+    own = {name: source for name, source in SOURCES.items() if source.architecture}
+    assert own
+    assert all("warpgroups" in name for name in own)
+
+
+@pytest.mark.parametrize("name", [name for name, source in SOURCES.items() if source.architecture])
+def test_products_by_warpgroups_go_on_by_themselves(name: str) -> None:
+    """Where registers of sums are touched meanwhile, the compiler has each product waited for, and says so."""
+    log = nvrtc.compiled(SOURCES[name], SOURCES[name].architecture).log
+    assert "Used" in log
+    assert "wgmma" not in log
+
+
+def test_the_compiler_says_where_they_do_not() -> None:
+    """Where sums are cleared in other registers than they stay in."""
+    (_, tile), after = WARPGROUPS, epilogue("FusedMatMul", (), False, False, True)
+    source = gemm("float16", tile, False, (8, 8, 8), after)
+    source = replace(source, text=source.text.replace("        keep(at);\n", ""))
+    assert "wgmma.mma_async instructions are serialized" in nvrtc.compiled(source, "sm_90a").log
 
 
 def test_nothing_is_known_of_another_compiler(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str]) -> None:

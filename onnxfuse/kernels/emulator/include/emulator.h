@@ -20,7 +20,7 @@ struct dim3 {
 #pragma GCC visibility push(hidden)
 namespace emulator {
 
-constexpr unsigned WARP = 32;
+constexpr unsigned WARP = 32, WARPGROUP = 128;
 constexpr unsigned char POISON = 0xff;  // As floats NaN, as integers -1.
 
 struct Site {
@@ -30,7 +30,7 @@ struct Site {
 
 struct Fiber;
 
-enum class State : uint8_t { ready, at_barrier, in_warp, done };
+enum class State : uint8_t { ready, at_barrier, in_warp, in_warpgroup, done };
 
 // What lanes of a warp do together: meet only, hand each other a value, or count votes.
 enum class Meeting : uint8_t { sync, exchange, vote };
@@ -87,6 +87,19 @@ void access(const void *address, size_t bytes, Access kind, const void *code);
 // A copy to shared memory has begun, and until it is waited for nobody may look.
 void under_way(const void *address, size_t bytes, Site site);
 void fence();
+// Writes of this thread before it are seen by the asynchronous proxy, which products of warpgroups read through.
+void proxy_fence();
+// What a thread of a warpgroup says of a product; see wgmma_instructions.h.
+struct Wgmma {
+  uint64_t a, b;  // Descriptors.
+  float *d;
+  unsigned n;
+  bool turned_a, turned_b, adds, bfloat;
+};
+void wgmma(const Wgmma &call, Site site);
+void wgmma_fence(EMULATOR_SITE);
+void wgmma_commit(EMULATOR_SITE);
+void wgmma_wait(unsigned under_way, EMULATOR_SITE);
 // What the counter is told of an access, where it is one on the card, too; see runtime/counter.cpp.
 enum class Space : uint8_t { global, shared };
 enum class Count : uint8_t { read, write, atomic };

@@ -6,6 +6,7 @@
 // L. Lamport, CACM 21(7), 1978; as in FastTrack, C. Flanagan and S. Freund, PLDI 2009): so the order in which the
 // emulator happens to run the threads does not matter.
 #include "checker.h"
+#include "cells.h"
 #include "counter.h"
 
 #include <algorithm>
@@ -17,52 +18,6 @@
 namespace emulator {
 namespace {
 
-// When: `epoch` counts barriers and blocks over a whole launch, `time` the meetings of a warp in between.
-struct Write {
-  uint32_t epoch, time, code;
-  uint16_t thread;
-  bool atomic, by_several, under_way;
-};
-
-struct Reads {
-  uint32_t epoch, time, code, lanes;
-  uint16_t warp;
-  bool by_several_warps, by_earlier_block;
-};
-
-struct Cell {
-  Write write;
-  Reads reads;
-};
-
-// Cells of some memory, one for each `grain` bytes: as few as tell apart what was accessed so far.
-class Cells {
- public:
-  void reset(size_t bytes) {
-    bytes_ = bytes, grain_ = 16;
-    cells_.assign((bytes + grain_ - 1) / grain_, Cell{});
-  }
-
-  size_t bytes() const { return bytes_; }
-
-  template <class Visit>
-  void each(size_t offset, size_t bytes, Visit visit) {
-    while ((offset | bytes) % grain_) halve();
-    for (size_t at = offset; at < offset + bytes; at += grain_) visit(cells_[at / grain_], at);
-  }
-
- private:
-  void halve() {
-    std::vector<Cell> finer(2 * cells_.size());
-    for (size_t i = 0; i < finer.size(); i++) finer[i] = cells_[i / 2];
-    cells_ = std::move(finer);
-    grain_ /= 2;
-  }
-
-  std::vector<Cell> cells_;
-  size_t bytes_, grain_;
-};
-
 struct Checker {
   const Launch *launch;
   Cells statics, dynamics;
@@ -70,6 +25,7 @@ struct Checker {
   std::vector<uint32_t> first_epochs;   // Of each block so far.
   std::vector<bool> published;          // Blocks that made their writes known by a fence and an atomic.
   std::vector<uint32_t> warp_times;
+  std::vector<uint32_t> fences, fence_epochs;  // Of each thread: for the asynchronous proxy, and when the last was.
   uint32_t epoch, block_epoch;
   bool fenced, acquired;
   size_t last_region;
@@ -153,9 +109,13 @@ void touch_cell(Cell &cell, const Touch &touch) {
   uint32_t code = relative(touch.code);
   if (!touch.write) return record_read(cell.reads, code);
   check_against_reads(cell.reads, touch);
+  if (cell.products)
+    fail(at_code(touch.code), "writes byte %zu of %s while a product of a warpgroup that reads it is under way",
+         touch.offset, touch.memory);
   bool again = touch.atomic && cell.write.atomic && cell.write.epoch == checker->epoch;
   bool several = again && (cell.write.by_several || cell.write.thread != thread->rank);
-  cell.write = {checker->epoch, thread->time, code, uint16_t(thread->rank), touch.atomic, several, false};
+  uint32_t fences = checker->fences[thread->rank];
+  cell.write = {checker->epoch, thread->time, code, fences, uint16_t(thread->rank), touch.atomic, several, false};
 }
 
 void touch_shared(Cells &cells, Touch &touch, size_t bytes) {
@@ -268,6 +228,30 @@ void fence() {
   if (checker && checker->launch) checker->fenced = true;
 }
 
+void proxy_fence() {
+  if (!checker || !checker->launch) return;
+  checker->fences[thread->rank]++;
+  checker->fence_epochs[thread->rank] = checker->epoch;
+}
+
+void product_reads(const void *where, size_t bytes, const void *code) {
+  if (!checker || !checker->launch) return;
+  access(where, bytes, Access::read, code);
+  size_t offset = size_t(static_cast<const char *>(where) - emulator_dynamic_shared);
+  checker->dynamics.each(offset, bytes, [&](Cell &cell, size_t) {
+    const Write &last = cell.write;
+    if (checker->fences[last.thread] == last.fences && checker->fence_epochs[thread->rank] <= last.epoch)
+      fail(at_code(code), "a product of a warpgroup reads byte %zu of dynamic shared memory, which thread %u wrote at "
+           "@%x@, with no fence.proxy.async between", offset, unsigned(last.thread), last.code);
+  });
+}
+
+void product_holds(const void *where, size_t bytes, int more) {
+  if (!checker || !checker->launch) return;
+  size_t offset = size_t(static_cast<const char *>(where) - emulator_dynamic_shared);
+  checker->dynamics.each(offset, bytes, [=](Cell &cell, size_t) { cell.products += uint32_t(more); });
+}
+
 void begin_checks(const Launch &launch) {
   if (!checker) checker = new Checker{};
   Checker &c = *checker;
@@ -282,7 +266,10 @@ void begin_checks(const Launch &launch) {
     if (launch.regions[i].writable) c.globals[i].reset(launch.regions[i].bytes);
   c.first_epochs.clear();
   c.published.clear();
-  c.warp_times.assign((launch.block[0] * launch.block[1] * launch.block[2] + WARP - 1) / WARP, 0);
+  unsigned threads = launch.block[0] * launch.block[1] * launch.block[2];
+  c.warp_times.assign((threads + WARP - 1) / WARP, 0);
+  c.fences.assign(threads, 0);
+  c.fence_epochs.assign(threads, 0);
 }
 
 void begin_block() {

@@ -14,6 +14,10 @@ void end_checks();
 void barrier_passed();
 // The same among the lanes of a warp.
 void warp_passed(Thread *first_lane, unsigned lanes);
+// A product of a warpgroup reads bytes of dynamic shared memory, whose writes it sees by a fence of their thread, or of
+// its own behind a barrier; and so long as it `holds` them, nobody may write there.
+void product_reads(const void *address, size_t bytes, const void *code);
+void product_holds(const void *address, size_t bytes, int more);
 // The stack the current thread runs on.
 const Fiber *current_fiber();
 // Whether this is what the scheduler keeps of threads: shuffles and the like read it.

@@ -11,6 +11,7 @@
 #include "counter.h"
 #include "fiber.h"
 #include "launch.h"
+#include "warpgroup.h"
 
 // Zero-initialised data of the library is shared memory, and poisoned before each block: what the runtime keeps must
 // lie elsewhere.
@@ -43,6 +44,12 @@ struct Warp {
   Gathering gatherings[WARP];
 };
 
+// Threads of a warpgroup that wait for the others, and where.
+struct Gathered {
+  unsigned count;
+  Site site;
+};
+
 struct Scheduler {
   const Launch *launch;
   void *caller;  // Stack pointer of who launched.
@@ -56,6 +63,7 @@ struct Scheduler {
   unsigned used;  // Of the fibers, those that have a stack of this launch's.
   unsigned live, waiting;
   Site waiting_at;
+  std::vector<Gathered> warpgroups;
   int votes[3], verdict[3];
   bool failed;
   uint64_t random;
@@ -199,6 +207,8 @@ void start_block(uint64_t number) {
   s.live = count;
   if (launch.checked) std::fill(s.knowledge.begin(), s.knowledge.end(), 0);
   s.waiting = 0;
+  std::fill(s.warpgroups.begin(), s.warpgroups.end(), Gathered{});
+  begin_warpgroups(unsigned(s.warpgroups.size()));
   for (unsigned w = 0; w < s.warps.size(); w++) {
     unsigned lanes = count - w * WARP;
     s.warps[w].lanes = s.warps[w].live = lanes >= WARP ? ~0u : (1u << lanes) - 1;
@@ -238,7 +248,7 @@ void report_deadlock() {
   unsigned barriers = 0, warps = 0;
   for (const Thread &t : scheduler->threads) {
     if (t.state == State::at_barrier) at_barrier = &t, barriers++;
-    if (t.state == State::in_warp) in_warp = &t, warps++;
+    if (t.state == State::in_warp || t.state == State::in_warpgroup) in_warp = &t, warps++;
   }
   thread = nullptr;
   if (at_barrier && in_warp)
@@ -254,6 +264,7 @@ void run_block(uint64_t number) {
   leave(&s.caller, take_ready());
   if (!s.failed && s.live) report_deadlock();
   thread = nullptr;
+  if (const Site *forgotten = s.failed ? nullptr : unfinished()) report(*forgotten, "a product of a warpgroup that nobody waits for");
 }
 
 void prepare(const Launch &launch) {
@@ -271,6 +282,7 @@ void prepare(const Launch &launch) {
   s.copies.resize(count);
   s.knowledge.resize(count * WARP);
   s.warps.resize((count + WARP - 1) / WARP);
+  s.warpgroups.resize((count + WARPGROUP - 1) / WARPGROUP);
   s.ready.reserve(count);
   for (unsigned i = 0; i < count; i++) {
     Thread &t = s.threads[i];
@@ -350,6 +362,20 @@ unsigned meet(Meeting meeting, unsigned mask, Site site) {
   if (gathering.arrived == present) complete(warp, thread->warp * WARP, at);
   else wait(State::in_warp, site);
   return present;
+}
+
+void gather(Site site, void (*together)(Thread *threads, Site site)) {
+  Scheduler &s = *scheduler;
+  unsigned number = thread->warp / 4, first = number * WARPGROUP;
+  if (first + WARPGROUP > s.threads.size()) fail(site, "a warpgroup is 4 warps, and the block has no more of them");
+  Gathered &group = s.warpgroups[number];
+  if (group.count && !same(group.site, site))
+    fail(site, "other threads of the warpgroup wait at %s:%d", group.site.file, group.site.line);
+  group.site = site;
+  if (++group.count < WARPGROUP) return wait(State::in_warpgroup, site);
+  group.count = 0;
+  together(&s.threads[first], site);
+  release(first, WARPGROUP, [](Thread &t) { return t.state == State::in_warpgroup; });
 }
 
 }  // namespace emulator

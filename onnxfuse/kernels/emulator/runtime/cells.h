@@ -1,0 +1,60 @@
+// What the checker remembers of memory: who touched each part of it last.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#pragma GCC visibility push(hidden)
+namespace emulator {
+
+// When: `epoch` counts barriers and blocks over a whole launch, `time` the meetings of a warp in between.
+struct Write {
+  uint32_t epoch, time, code;
+  uint32_t fences;  // That the thread had made for the asynchronous proxy.
+  uint16_t thread;
+  bool atomic, by_several, under_way;
+};
+
+struct Reads {
+  uint32_t epoch, time, code, lanes;
+  uint16_t warp;
+  bool by_several_warps, by_earlier_block;
+};
+
+struct Cell {
+  Write write;
+  Reads reads;
+  uint32_t products;  // Of warpgroups, that may still read it.
+};
+
+// Cells of some memory, one for each `grain` bytes: as few as tell apart what was accessed so far.
+class Cells {
+ public:
+  void reset(size_t bytes) {
+    bytes_ = bytes, grain_ = 16;
+    cells_.assign((bytes + grain_ - 1) / grain_, Cell{});
+  }
+
+  size_t bytes() const { return bytes_; }
+
+  template <class Visit>
+  void each(size_t offset, size_t bytes, Visit visit) {
+    while ((offset | bytes) % grain_) halve();
+    for (size_t at = offset; at < offset + bytes; at += grain_) visit(cells_[at / grain_], at);
+  }
+
+ private:
+  void halve() {
+    std::vector<Cell> finer(2 * cells_.size());
+    for (size_t i = 0; i < finer.size(); i++) finer[i] = cells_[i / 2];
+    cells_ = std::move(finer);
+    grain_ /= 2;
+  }
+
+  std::vector<Cell> cells_;
+  size_t bytes_, grain_;
+};
+
+}  // namespace emulator
+#pragma GCC visibility pop

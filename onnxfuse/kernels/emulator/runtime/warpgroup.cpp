@@ -1,0 +1,242 @@
+// Products of warpgroups: wgmma.mma_async, as PTX has it (PTX ISA, "Asynchronous Warpgroup Level Matrix
+// Multiply-Accumulate Instructions").
+//
+// A product is computed when it is begun, and its sums are kept here until a thread waits for the last product of the
+// same registers; meanwhile these hold NaN.  From begin to wait nobody may write what it reads.
+#include "warpgroup.h"
+
+#include <cmath>
+#include <vector>
+
+#include "checker.h"
+#include "launch.h"
+
+#define KEPT __attribute__((section("emulator_state")))
+
+namespace emulator {
+namespace {
+
+constexpr unsigned ROWS = 64, DEPTH = 16;  // Of one product: m and k.
+constexpr unsigned PIECE = 16, LANES = 8;  // Bytes that descriptors count by, and elements in them.
+constexpr size_t DYNAMIC = 232448;
+constexpr uint64_t USED = 0xc00e3fff3fff3fff;  // Bits of a descriptor that mean something.
+
+struct Product {
+  Site site;
+  const void *code;
+  unsigned group;
+  float *d;                     // Of the first thread: which registers.
+  std::vector<unsigned> pieces;  // Of dynamic shared memory, that it reads.
+};
+
+// What registers will hold when the last product of them is there.
+struct Sums {
+  unsigned n, group;
+  float *d[WARPGROUP];
+  std::vector<float> values;  // [ROWS, n]
+};
+
+struct Group {
+  bool fenced;
+  unsigned current;  // Number of the group that is not committed yet.
+  std::vector<Product> products;
+  std::vector<Sums> sums;
+};
+
+KEPT std::vector<Group> *groups = nullptr;
+
+Group &own() { return (*groups)[thread->warp / 4]; }
+
+// A matrix in shared memory as its descriptor says: rows along m or n, DEPTH columns along k.
+struct Matrix {
+  unsigned start, leading, stride, wide;  // Bytes, and pieces of a row of the swizzled pattern.
+  bool turned;                            // Neighbours are along m or n.
+
+  Matrix(uint64_t descriptor, bool turned, Site site) : turned(turned) {
+    if (descriptor & ~USED) fail(site, "descriptor %016llx has bits that mean nothing", (unsigned long long)descriptor);
+    if (descriptor >> 49 & 7) fail(site, "a descriptor with a base offset: patterns begin on multiples of their size here");
+    start = unsigned(descriptor & 0x3fff) * PIECE;
+    leading = unsigned(descriptor >> 16 & 0x3fff) * PIECE;
+    stride = unsigned(descriptor >> 32 & 0x3fff) * PIECE;
+    constexpr unsigned PIECES[] = {1, 8, 4, 2};
+    wide = PIECES[descriptor >> 62];
+  }
+
+  // Where the piece of 8 elements lies that has (row, k), of which one is a multiple of 8.
+  unsigned piece(unsigned row, unsigned k) const {
+    unsigned along = (turned ? row : k) / LANES, across = turned ? k : row, at;
+    if (wide == 1) {
+      unsigned other = turned ? stride : leading;
+      at = start + across % 8 * PIECE + across / 8 * (turned ? leading : stride) + along * other;
+    } else {
+      at = start + across % 8 * wide * PIECE + across / 8 * stride + along % wide * PIECE + along / wide * leading;
+    }
+    return at ^ ((at >> 7 & (wide - 1)) << 4);  // The pattern: bits of the row in those of the piece.
+  }
+};
+
+uint32_t bits_of(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+float of_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+float number(const char *at, bool bfloat) {
+  uint16_t bits;
+  memcpy(&bits, at, sizeof bits);
+  if (bfloat) return of_bits(uint32_t(bits) << 16);
+  // float16's exponent moved into place is off by 112; the product is exact, subnormals included.
+  uint32_t sign = (bits & 0x8000u) << 16, rest = (bits & 0x7fffu) << 13;
+  return of_bits(sign | (rest >= 0x7c00u << 13 ? rest | 0x7f800000u : bits_of(of_bits(rest) * 0x1p112f)));
+}
+
+// A matrix [rows, DEPTH] as floats, after its pieces were looked at for two warps: any write besides them is a race.
+std::vector<float> read(const Matrix &m, unsigned rows, bool bfloat, Product &product) {
+  std::vector<float> values(rows * DEPTH);
+  unsigned down = m.turned ? LANES : 1, across = m.turned ? 1 : LANES;
+  for (unsigned r = 0; r < rows; r += down)
+    for (unsigned k = 0; k < DEPTH; k += across) {
+      unsigned at = m.piece(r, k);
+      if (at + PIECE > DYNAMIC) fail(product.site, "a descriptor leads to byte %u of shared memory", at);
+      product.pieces.push_back(at);
+      for (unsigned i = 0; i < LANES; i++)
+        values[(r + (m.turned ? i : 0)) * DEPTH + k + (m.turned ? 0 : i)] =
+            number(emulator_dynamic_shared + at + 2 * i, bfloat);
+    }
+  return values;
+}
+
+void look(const Product &product, Thread *threads) {
+  Thread *self = thread;
+  for (unsigned warp = 0; warp < 2; warp++) {
+    thread = &threads[warp * WARP];
+    for (unsigned at : product.pieces) product_reads(emulator_dynamic_shared + at, PIECE, product.code);
+  }
+  thread = self;
+}
+
+const Wgmma &call_of(const Thread &t) {
+  const Wgmma *call;
+  memcpy(&call, t.sent, sizeof call);
+  return *call;
+}
+
+// Where thread `rank` of a warpgroup has number i of its sums.
+unsigned place(unsigned rank, unsigned i, unsigned n) {
+  unsigned row = rank / WARP * 16 + rank % WARP / 4 + i / 2 % 2 * 8;
+  return row * n + i / 4 * 8 + rank % 4 * 2 + i % 2;
+}
+
+Sums &sums_of(Group &group, const Wgmma &call, Thread *threads, Site site) {
+  for (Sums &sums : group.sums)
+    if (sums.d[0] == call.d) {
+      if (sums.n != call.n) fail(site, "products of two shapes have the same registers");
+      return sums;
+    }
+  if (!group.fenced) fail(site, "wgmma.mma_async of registers that were used since, with no wgmma.fence between");
+  Sums made{call.n, 0, {}, std::vector<float>(ROWS * call.n)};
+  for (unsigned rank = 0; rank < WARPGROUP; rank++) {
+    made.d[rank] = call_of(threads[rank]).d;
+    for (unsigned i = 0; i < call.n / 2; i++) {
+      made.values[place(rank, i, call.n)] = made.d[rank][i];
+      made.d[rank][i] = NAN;
+    }
+  }
+  group.sums.push_back(std::move(made));
+  return group.sums.back();
+}
+
+void multiply(Thread *threads, Site site) {
+  const Wgmma &call = call_of(threads[0]);
+  for (unsigned rank = 1; rank < WARPGROUP; rank++) {
+    const Wgmma &other = call_of(threads[rank]);
+    if (other.a != call.a || other.b != call.b || other.n != call.n || other.adds != call.adds)
+      fail(site, "threads %u and %u of a warpgroup ask for different products", threads[0].rank, threads[rank].rank);
+  }
+  Group &group = own();
+  Product product{site, site.file, group.current, call.d, {}};
+  memcpy(&product.code, threads[0].received, sizeof product.code);
+  std::vector<float> a = read(Matrix(call.a, call.turned_a, site), ROWS, call.bfloat, product);
+  std::vector<float> b = read(Matrix(call.b, call.turned_b, site), call.n, call.bfloat, product);
+  look(product, threads);
+  for (unsigned at : product.pieces) product_holds(emulator_dynamic_shared + at, PIECE, 1);
+  Sums &sums = sums_of(group, call, threads, site);
+  sums.group = group.current;
+  for (unsigned m = 0; m < ROWS; m++)
+    for (unsigned n = 0; n < call.n; n++) {
+      float sum = call.adds ? sums.values[m * call.n + n] : 0.0f;
+      for (unsigned k = 0; k < DEPTH; k++) sum += a[m * DEPTH + k] * b[n * DEPTH + k];
+      sums.values[m * call.n + n] = sum;
+    }
+  group.products.push_back(std::move(product));
+}
+
+void finish(Thread *threads, Site) {
+  Group &group = own();
+  unsigned under_way;
+  memcpy(&under_way, threads[0].sent, sizeof under_way);
+  auto done = [&](unsigned number) { return number + under_way < group.current; };
+  std::vector<Product> left;
+  for (Product &product : group.products) {
+    if (!done(product.group)) {
+      left.push_back(std::move(product));
+      continue;
+    }
+    look(product, threads);
+    for (unsigned at : product.pieces) product_holds(emulator_dynamic_shared + at, PIECE, -1);
+  }
+  group.products = std::move(left);
+  std::vector<Sums> kept;
+  for (Sums &sums : group.sums) {
+    if (!done(sums.group)) {
+      kept.push_back(std::move(sums));
+      continue;
+    }
+    for (unsigned rank = 0; rank < WARPGROUP; rank++)
+      for (unsigned i = 0; i < sums.n / 2; i++) sums.d[rank][i] = sums.values[place(rank, i, sums.n)];
+    group.fenced = false;
+  }
+  group.sums = std::move(kept);
+}
+
+}  // namespace
+
+void begin_warpgroups(unsigned count) {
+  if (!groups) groups = new std::vector<Group>;
+  groups->assign(count, Group{});
+}
+
+const Site *unfinished() {
+  for (const Group &group : *groups)
+    if (!group.products.empty()) return &group.products[0].site;
+  return nullptr;
+}
+
+void wgmma(const Wgmma &call, Site site) {
+  const Wgmma *mine = &call;
+  const void *code = __builtin_return_address(0);
+  memcpy(thread->sent, &mine, sizeof mine);
+  memcpy(thread->received, &code, sizeof code);
+  gather(site, multiply);
+}
+
+void wgmma_fence(Site site) {
+  gather(site, [](Thread *, Site) { own().fenced = true; });
+}
+
+void wgmma_commit(Site site) {
+  gather(site, [](Thread *, Site) { own().current++; });
+}
+
+void wgmma_wait(unsigned under_way, Site site) {
+  memcpy(thread->sent, &under_way, sizeof under_way);
+  gather(site, finish);
+}
+
+}  // namespace emulator

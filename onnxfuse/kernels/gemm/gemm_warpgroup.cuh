@@ -1,0 +1,133 @@
+// Products of tiles by warpgroups (sm_90a): each has 64 rows of the tile and all of its columns, and reads both operands
+// from shared memory, so that nothing passes through registers but the sums.
+//
+// A stage is a tile of a and one of b, in panels of 64 columns, 128 bytes a row, in the pattern that warpgroup.cuh tells of:
+// of a [TILE_M, 64] one, of a transposed b [TILE_N, 64] one, of b [64, TILE_N] one for each 64 columns, whose neighbours
+// are along n.  All threads copy (cp.async), two stages ahead of the products: one stage is multiplied, and what was before
+// it may still be, until all warpgroups have met again.
+#include "warpgroup.cuh"
+
+static_assert(TILE_K == 64 && TILE_M == THREADS / 2, "rows are a pattern wide, and a warpgroup has 64 rows");
+static_assert(VECTOR_A == 8 && VECTOR_B == 8, "pieces of 16 bytes are there or are not");
+static_assert(STAGES >= 3, "one is multiplied, one may still be, and the others arrive");
+
+constexpr int PANEL = 64;      // columns
+constexpr int INSTRUCTION = 16;  // of k, in one instruction
+constexpr int ROWS_B = TRANSPOSED ? TILE_N : TILE_K, COLUMNS_B = TRANSPOSED ? TILE_K : TILE_N;
+constexpr int STAGE = (TILE_M + TILE_N) * TILE_K;  // elements
+
+struct Sums {
+    static constexpr int STRIDE = WARP_N + 8;  // of a row of floats on the way out: four rows of pairs in different banks
+
+    float at[TILE_N / 2];
+
+    // In the registers that they stay in: compilers else clear others, and have each product waited for to move them.
+    __device__ __forceinline__ void clear() {
+        fill(at, 0.0f);
+        keep(at);
+    }
+
+    // The same for all lanes of a warp, which the compiler does not see.
+    static __device__ __forceinline__ int warpgroup() { return __shfl_sync(0xffffffffu, threadIdx.x / 128, 0); }
+
+    // Begins the products of a stage.
+    __device__ __forceinline__ void add(const TYPE* a, const TYPE* b) {
+        // From panel to panel, and from the 8 rows of a pattern to the next.
+        constexpr int across = TRANSPOSED ? 0 : TILE_K * PATTERN_ROW, down = PATTERN;
+        const unsigned long long left = descriptor(a + warpgroup() * 64 * PANEL, 0, down);
+        const unsigned long long right = descriptor(b, across, down);
+        constexpr int further = INSTRUCTION * 2 >> 4;  // of a row of a, in units of descriptors
+        constexpr int further_b = TRANSPOSED ? further : INSTRUCTION * PATTERN_ROW >> 4;
+        products_begin(at);
+#pragma unroll
+        for (int i = 0; i < TILE_K / INSTRUCTION; i++) {
+            multiply_add<TYPE, !TRANSPOSED>(at, left + i * further, right + i * further_b);
+        }
+        products_end();
+    }
+
+    // Rows of 16 times WARP_N floats at a time go through shared memory, so that neighbours are written together.
+    template <class Result> __device__ __forceinline__ void
+    write(const Result& result, int first_row, int first_column, float* memory) const {
+        constexpr int width = Result::PIECE, across = WARP_N / width;
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        float* const own = memory + warp * 16 * STRIDE;
+        __syncthreads();  // no warpgroup reads a stage any more
+#pragma unroll
+        for (int start = 0; start < TILE_N; start += WARP_N) {
+#pragma unroll
+            for (int j = 0; j < WARP_N; j += 8) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const float* const pair = at + (start + j) / 2 + 2 * half;
+                    const float both[2] = {pair[0], pair[1]};
+                    store_floats(own + (lane / 4 + 8 * half) * STRIDE + j + lane % 4 * 2, both);
+                }
+            }
+            __syncwarp();
+#pragma unroll
+            for (int turn = 0; turn < 16 * across / 32; turn++) {
+                const int piece = 32 * turn + lane;
+                const int r = piece / across, c = piece % across * width;
+                float product[width];
+                load_floats(product, own + r * STRIDE + c);
+                result.write(product, first_row + warp * 16 + r, first_column + start + c);
+            }
+            __syncwarp();
+        }
+    }
+};
+
+// A tile [ROWS, COLUMNS] on its way to its panels; each thread has the same piece of every APART rows.
+template <int ROWS, int COLUMNS> struct Panels {
+    static constexpr int ACROSS = COLUMNS / 8, APART = THREADS / ACROSS, TURNS = ROWS / APART;
+    static_assert(ROWS % APART == 0 && APART % 8 == 0, "a thread has one place in the patterns");
+
+    // Begins the copy of what lies at (row, column) of a matrix [height, width], zeros outside of it.
+    static __device__ __forceinline__ void
+    fetch(TYPE* to, const TYPE* matrix, int row, int column, int height, int width) {
+        const int r = threadIdx.x / ACROSS, piece = threadIdx.x % ACROSS;
+        to += (piece / 8 * ROWS + r) * PANEL + (piece % 8 ^ r % 8) * 8;
+        const TYPE* from = matrix + static_cast<long long>(row + r) * width + column + piece * 8;
+#pragma unroll
+        for (int i = 0; i < TURNS; i++) {
+            const bool there = row + r + i * APART < height && column + piece * 8 < width;
+            copy<8>(to + i * APART * PANEL, there ? from : matrix, there);
+            from += static_cast<long long>(APART) * width;
+        }
+    }
+};
+
+// The sums of the tile at (row, column), over the part of k that is the blocks' of this blockIdx.y.
+__device__ __forceinline__ void
+accumulate(Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, int m, int n, int k, int row, int column) {
+    const int steps = (k + TILE_K - 1) / TILE_K, share = (steps + gridDim.y - 1) / gridDim.y;
+    const int first = blockIdx.y * share, last = min(first + share, steps);
+    constexpr int AHEAD = STAGES - 2;
+    const auto begin = [&](int step, int stage) {
+        TYPE* const to = tiles + stage * STAGE;
+        Panels<TILE_M, TILE_K>::fetch(to, a, row, step * TILE_K, m, k);
+        const int r = TRANSPOSED ? column : step * TILE_K, c = TRANSPOSED ? step * TILE_K : column;
+        Panels<ROWS_B, COLUMNS_B>::fetch(to + TILE_M * TILE_K, b, r, c, TRANSPOSED ? n : k, TRANSPOSED ? k : n);
+    };
+#pragma unroll
+    for (int ahead = 0; ahead < AHEAD; ahead++) {
+        if (first + ahead < last) begin(first + ahead, ahead);
+        __pipeline_commit();
+    }
+    sums.clear();
+    int stage = 0, other = AHEAD;  // that is multiplied, and that is filled
+    for (int step = first; step < last; step++) {
+        __pipeline_wait_prior(AHEAD - 1);
+        fence_proxy_async();
+        __syncthreads();  // the tile is there for all, and the products before the last ones are done
+        const TYPE* tile = tiles + stage * STAGE;
+        sums.add(tile, tile + TILE_M * TILE_K);
+        if (step + AHEAD < last) begin(step + AHEAD, other);
+        __pipeline_commit();
+        products_wait<1>(sums.at);
+        stage = stage + 1 < STAGES ? stage + 1 : 0;
+        other = other + 1 < STAGES ? other + 1 : 0;
+    }
+    products_wait<0>(sums.at);
+}

@@ -1,0 +1,178 @@
+"""Products by warpgroups prove themselves at their first use on a card, against those by warps.
+
+No such kernel runs on a card before it has: a product of whole numbers from -4 to 4, of several tiles and more steps
+than there are stages, with tiles and steps that are not whole, is computed by both, in each tile that warpgroups have.
+Its sums are exact in whatever order they are taken, so that the results are equal to the last bit, or the kernels are
+refused for that card, and mma.sync multiplies.  What is proved is the source of a product with nothing behind it, for
+each element type and way to store b: what is behind a product is the same text for all tiles.
+
+Verdicts are kept in `proofs.json` beside those of autotune.py, by card (with the versions of its driver and compiler)
+and by the digest of the kernels' text: "" where it is proved, else why it is refused.  A proof that was begun and did
+not end has taken its process with it: it stands as a refusal until another text, driver or compiler comes, or the file
+goes::
+
+    {"schema": 1, "proofs": {"NVIDIA H200 sm_90, driver 13000, NVRTC 13.2, ...": {"1f0c89ab77d01c3e": ""}}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import threading
+import warnings
+from functools import cache
+from itertools import accumulate
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from onnxfuse.kernels.device.device import Buffer, Device, Product, Vendor, address
+from onnxfuse.kernels.device.types import DTYPES
+from onnxfuse.system.cache_folder import cache_folder
+
+from .plan import Pass, Result, Vectors, whole_product
+from .source import epilogue
+from .tiles import HALF, WARPGROUPS, Division
+
+SCHEMA = 1
+SIZE = (392, 520, 1032)
+"""m, n and k of the product that is compared."""
+LARGEST = 4
+"""Of its operands: their sums are below 2^24, and exact in float32."""
+GUARD = 256
+"""Bytes behind each result that nobody may write, and a multiple of which each array begins at."""
+POISON = 0xFF
+BEGUN = "its proof was begun there, and did not end"
+EMULATED = "emulated"
+"""The card where there is none."""
+
+Known = dict[str, dict[str, str]]
+"""Card → digest of a kernel's text → why it is refused, empty if it is not."""
+
+
+class Proofs:
+    """The verdicts, in memory and in a file.  Several threads and processes may share them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._known: Known | None = None
+
+    def holds(self, device: Device, vendor: Vendor, dtype: str, transposed: bool) -> bool:
+        """Whether products by warpgroups may run on a device; the first time they are compared there.
+
+        A RuntimeWarning says once for each process and kernel that it is refused.  Nothing is compared, and nothing
+        unknown holds, while a graph is captured."""
+        card, (_, *kernels) = vendor.card or EMULATED, _passes(dtype, transposed)
+        digest = hashlib.sha256("".join(one.launch.source.text for one in kernels).encode()).hexdigest()[:16]
+        known = self._known
+        if known is not None and digest in known.get(card, {}):
+            return not known[card][digest]
+        if vendor.capturing:
+            return False
+        with self._lock:
+            found = (self._known or {}).get(card, {}).get(digest)
+            if found is None and vendor.card:
+                found = _read(self._path).get(card, {}).get(digest)
+            if found is None:
+                self._keep(vendor, card, digest, BEGUN)
+                found = difference(device, vendor, dtype, transposed)
+            self._keep(vendor, card, digest, found)
+        if found:
+            warnings.warn(
+                f"products of {dtype} by warpgroups are refused on {card}: {found}; those by warps run",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return not found
+
+    def _keep(self, vendor: Vendor, card: str, digest: str, verdict: str) -> None:
+        """Remember a verdict, and add it to what other processes have put into the file; none of an emulated card."""
+        known = _read(self._path) if vendor.card else {}
+        for other, verdicts in (self._known or {}).items():
+            known.setdefault(other, {}).update(verdicts)
+        known.setdefault(card, {})[digest] = verdict
+        if vendor.card:
+            _write(self._path, known)
+        if verdict != BEGUN:
+            self._known = known
+
+
+def difference(device: Device, vendor: Vendor, dtype: str, transposed: bool) -> str:
+    """In what products by warpgroups differ from that by warps, empty if in nothing."""
+    m, n, k = SIZE
+    real = DTYPES[dtype]
+    rng = np.random.default_rng(m)
+    b_shape = (n, k) if transposed else (k, n)
+    shapes = {"a": (m, k), "b": b_shape, "y": (m, n)}
+    sizes = [-(-prod(shape) * real.itemsize // GUARD) * GUARD + GUARD for shape in shapes.values()]
+    starts = list(accumulate(sizes, initial=0))
+    try:
+        with device.scratch(starts[-1]) as memory:
+            first = address(memory)
+            arrays = {
+                name: Buffer(first + start, shape, real)
+                for (name, shape), start in zip(shapes.items(), starts, strict=False)
+            }
+            a, b = (rng.integers(-LARGEST, LARGEST + 1, shapes[name]).astype(np.float32) for name in ("a", "b"))
+            vendor.write(arrays["a"], a.astype(real))
+            vendor.write(arrays["b"], b.astype(real))
+            whole = Buffer(arrays["y"].pointer, (sizes[2],), np.dtype(np.uint8))
+            results = []
+            for one in _passes(dtype, transposed):
+                vendor.write(whole, np.full(whole.shape, POISON, np.uint8))
+                device.launch(one.launch, [*(arrays.get(name) for name in one.arrays), *one.scalars])
+                results.append(vendor.read(whole))
+    except Exception as error:  # of the driver, of CuPy, ours: whatever it is, this kernel is not to run there
+        return f"its proof failed: {error}"
+    end = m * n * real.itemsize
+    by_warps, *by_warpgroups = (found[:end].view(np.uint16) for found in results)
+    exact = (a @ (b.T if transposed else b)).astype(real).view(np.uint16).ravel()
+    if (by_warps != exact).any():
+        return "those by warps, which it is compared with, are wrong there"
+    for found, whole_result in zip(by_warpgroups, results[1:], strict=True):
+        if (whole_result[end:] != POISON).any():
+            return "it writes behind its result"
+        if wrong := int((by_warps != found).sum()):
+            return f"{wrong} of {m * n} numbers of a product {m} x {k} x {n} are others"
+    return ""
+
+
+@cache
+def _passes(dtype: str, transposed: bool) -> tuple[Pass, ...]:
+    """The product by warps, and by warpgroups in each of their tiles."""
+    m, n, k = SIZE
+    result = Result(DTYPES[dtype], m, n, 1, epilogue("FusedMatMul", (), False, False, True))
+    product, vectors = Product(m, n, k, transposed), Vectors(8, 8, 8)
+    return tuple(whole_product(product, Division(tile, 1), result, vectors) for tile in (HALF[0], *WARPGROUPS))
+
+
+def _read(path: Path) -> Known:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["schema"] != SCHEMA:
+            return {}
+        return {
+            str(card): {str(digest): str(verdict) for digest, verdict in verdicts.items()}
+            for card, verdicts in found["proofs"].items()
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _write(path: Path, proofs: Known) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            json.dump({"schema": SCHEMA, "proofs": proofs}, file, indent=1)
+        Path(file.name).replace(path)
+    except OSError:
+        return
+
+
+@cache
+def proofs() -> Proofs:
+    """Those of this user."""
+    return Proofs(cache_folder("emulator") / "proofs.json")

@@ -1,0 +1,291 @@
+"""Products by warpgroups on a card of compute capability 9.0, emulated: they are proved there before they run, and one
+that computes wrongly is refused."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfuse.errors import KernelError
+from onnxfuse.kernels import of_region
+from onnxfuse.kernels.device.device import Argument, Array, Launch, Product, TensorType
+from onnxfuse.kernels.device.host_products import NumPy
+from onnxfuse.kernels.emulator.device import Emulated
+from onnxfuse.kernels.gemm import forms, proof
+from onnxfuse.kernels.gemm.autotune import VARIABLE, Verdicts
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.kernels.gemm.proof import BEGUN, Proofs
+from onnxfuse.kernels.gemm.region import ProductRegion
+from onnxfuse.kernels.gemm.tiles import ARCHITECTURE, WARPGROUPS
+from tests.gemm_cases import BFLOAT, FLOAT, HALF, assert_right, attributes, operands
+from tests.kernel_runs import run
+from tests.region_runs import computed, function
+
+CARD = "Fake sm_90, driver 1"
+PROVED = ["", *[ARCHITECTURE] * len(WARPGROUPS), ARCHITECTURE]
+"""The architectures that a first product launches kernels of."""
+SMALL = (136, 264, 328)
+"""Two tiles of rows and of columns, six steps; none of them whole at the end."""
+
+
+class FakeVendor(NumPy):
+    """A library that has no products, on a card that says what it is called."""
+
+    def __init__(self, card: str | None = CARD) -> None:
+        super().__init__(lambda array: None)
+        self.card, self.capturing = card, False  # type: ignore[assignment]
+
+    def product(self, product: Product, a: Array, b: Array, y: Array) -> None:
+        raise KernelError("not asked for")
+
+    def fuses(self, activation: str, dtype: np.dtype[Any]) -> bool:
+        return False
+
+    def clock(self, run: Callable[[], None]) -> Callable[[], float]:
+        raise KernelError("not asked for")
+
+
+class Card(Emulated):
+    """An emulated card on which kernels of one architecture have other text in one place."""
+
+    def __init__(self, before: str = "", after: str = "", card: str | None = CARD) -> None:
+        super().__init__(checked=False, architecture="sm_90")
+        self.vendor = FakeVendor(card)
+        self.launched: list[str] = []
+        self._before, self._after = before, after
+
+    def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None:
+        source = launch.source
+        self.launched.append(source.architecture)
+        if source.architecture and self._before:
+            assert self._before in source.text
+            launch = replace(launch, source=replace(source, text=source.text.replace(self._before, self._after)))
+        super().launch(launch, arguments)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where verdicts of this test are kept; products are small, and warpgroups compute them if they may."""
+    monkeypatch.setattr(proof, "SIZE", SMALL)
+    monkeypatch.setenv(VARIABLE, "wgmma")
+    proof._passes.cache_clear()
+    kept, path = Proofs(tmp_path / "proofs.json"), tmp_path / "proofs.json"
+    monkeypatch.setattr(forms, "proofs", lambda: kept)
+    yield path  # type: ignore[misc]
+    proof._passes.cache_clear()
+
+
+def product(device: Emulated, dtype: np.dtype[Any] = HALF, transposed: bool = False) -> Any:
+    """A product with all that may be behind it, checked."""
+    given = attributes("Gelu", alpha=0.125, transB=int(transposed))
+    arrays = operands((136, 264), (264, 264), dtype, transposed=transposed, residual=(136, 264))
+    (y,) = run(FusedMatMul(given), arrays, device)
+    assert_right(y, arrays, given)
+    return y
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize("dtype", [HALF, BFLOAT], ids=str)
+def test_what_is_proved_runs(path: Path, dtype: np.dtype[Any], transposed: bool) -> None:
+    device = Card()
+    product(device, dtype, transposed)
+    assert device.launched == PROVED, "those of the proof, and the product"
+    product(device, dtype, transposed)
+    assert device.launched[len(PROVED) :] == [ARCHITECTURE], "it is proved once"
+    found = json.loads(path.read_text())
+    assert list(found["proofs"]) == [CARD]
+    assert list(found["proofs"][CARD].values()) == [""]
+
+
+REGION = (
+    "(a, b, c, z) => (y) { p = MatMul(a, b) s = Add(p, c) g = Gelu(s) m = Mul(g, z) "
+    "n = Constant<value = int64[4] {2, 96, 3, 88}>() r = Reshape(m, n) y = Transpose<perm = [0, 2, 1, 3]>(r) }",
+    [(2, 96, 136), (136, 264), (264,), (2, 96, 264)],
+)
+"""A product with a further operand behind it, and its heads apart."""
+
+
+@pytest.mark.parametrize(
+    "text", [REGION[0], REGION[0].replace("p =", "w = Transpose(b) p =").replace("(a, b) s", "(a, w) s")]
+)
+def test_regions_have_the_same_form(path: Path, text: str) -> None:
+    shapes = list(REGION[1])
+    if "w =" in text:
+        shapes[1] = shapes[1][::-1]
+    device = Card()
+    for found, wanted in zip(*computed((text, shapes), np.float16, device), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-2)
+    assert device.launched == PROVED
+
+
+def test_a_region_says_what_it_would_launch() -> None:
+    made = of_region(function(REGION[0]), ["float16"] * 4, ["float16"])({})
+    assert isinstance(made, ProductRegion)
+    types = [TensorType(HALF, shape) for shape in REGION[1]]
+    (launch,) = made.by_warpgroups(types, 132, "sm_90")
+    assert (launch.source.architecture, launch.entry, launch.blocks) == (ARCHITECTURE, "product", 2 * 3)
+    assert made.by_warpgroups(types, 132, "sm_80") == []
+
+
+def test_what_it_is_compared_with_must_be_right(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product by warps that computes nothing there proves nothing."""
+    device = Card()
+    monkeypatch.setattr(Emulated, "launch", lambda *_: None)
+    with pytest.warns(RuntimeWarning, match="those by warps, which it is compared with, are wrong there"):
+        assert not Proofs(path).holds(device, device.vendor, "float16", False)
+
+
+MISTAKES = {
+    "a pattern of its own": ("piece % 8 ^ r % 8", "piece % 8"),
+    "the next instruction's k": ("i * further,", "i * further * 2 % 8,"),
+    "two panels": ("TRANSPOSED ? 0 : TILE_K * PATTERN_ROW", "TRANSPOSED ? 0 : 32 * PATTERN_ROW"),
+    "rows of the other warpgroup": ("threadIdx.x / 128, 0)", "1 - threadIdx.x / 128, 0)"),
+    "a column beside its own": ("lane % 4 * 2, both", "(lane + 1) % 4 * 2, both"),
+    "one step less": ("if (step + AHEAD < last) begin(", "if (step + AHEAD < last - 1) begin("),
+    "what it cannot compile": ("struct Sums {", "struct Sums { nothing"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_computes_wrongly_is_refused_and_the_product_right(path: Path, mistake: str) -> None:
+    device = Card(*MISTAKES[mistake])
+    with pytest.warns(
+        RuntimeWarning, match=rf"^products of float16 by warpgroups are refused on {CARD}: .*by warps run"
+    ):
+        y = product(device)
+    before = len(device.launched)
+    assert device.launched in (["", ARCHITECTURE, ARCHITECTURE, ""], ["", ARCHITECTURE, ""])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(product(device), y)
+    assert device.launched[before:] == [""], "and it is not asked again"
+    (reason,) = json.loads(path.read_text())["proofs"][CARD].values()
+    assert reason
+
+
+def test_a_verdict_outlives_its_process(path: Path) -> None:
+    with pytest.warns(RuntimeWarning):
+        product(Card(*MISTAKES["two panels"]))
+    other, kernel = Proofs(path), Card()
+    with pytest.warns(RuntimeWarning, match="numbers of a product 136 x 328 x 264 are others"):
+        assert not other.holds(kernel, kernel.vendor, "float16", False)
+    assert kernel.launched == [], "what was found is not found again"
+    elsewhere = Card(card="Fake sm_90, driver 2")
+    assert other.holds(elsewhere, elsewhere.vendor, "float16", False)
+    found = json.loads(path.read_text())["proofs"]
+    assert {card: [bool(reason) for reason in verdicts.values()] for card, verdicts in found.items()} == {
+        CARD: [True],
+        elsewhere.vendor.card: [False],
+    }
+
+
+def test_a_proof_that_did_not_end_is_a_refusal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class ProcessLostError(BaseException):
+        pass
+
+    def lost(*_: Any) -> str:
+        raise ProcessLostError
+
+    device = Card()
+    with monkeypatch.context() as patch:
+        patch.setattr(proof, "difference", lost)
+        with pytest.raises(ProcessLostError):
+            Proofs(path).holds(device, device.vendor, "float16", False)
+    with pytest.warns(RuntimeWarning, match=BEGUN):
+        assert not Proofs(path).holds(device, device.vendor, "float16", False)
+    assert device.launched == []
+
+
+def test_what_writes_too_much_is_refused(path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match="behind its result"):
+        product(Card("if (row >= rows) return;", "if (row > rows || (row == rows && column > 32)) return;"))
+
+
+def test_nothing_is_proved_while_a_graph_is_captured(path: Path) -> None:
+    device, kept = Card(), Proofs(path)
+    device.vendor.capturing = True
+    assert not kept.holds(device, device.vendor, "float16", False)
+    assert device.launched == []
+    device.vendor.capturing = False
+    assert kept.holds(device, device.vendor, "float16", False)
+    device.vendor.capturing = True
+    assert kept.holds(device, device.vendor, "float16", False), "what is known is known"
+
+
+def test_an_emulated_card_leaves_nothing_behind(path: Path) -> None:
+    device = Card(card=None)
+    product(device)
+    assert device.launched == PROVED
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2, "proofs": {}}', '{"schema": 1, "proofs": {"a": 3}}'])
+def test_a_file_that_cannot_be_read_counts_as_empty(path: Path, text: str) -> None:
+    path.write_text(text)
+    device = Card()
+    assert Proofs(path).holds(device, device.vendor, "float16", False)
+    assert json.loads(path.read_text())["proofs"][CARD]
+
+
+def test_another_form_that_was_asked_for_needs_no_proof(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "tiled")
+    device = Card()
+    product(device)
+    assert device.launched == [""]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "m", "k", "n", "dtype"),
+    [
+        ("sm_80", 136, 264, 264, HALF),
+        ("sm_100", 136, 264, 264, HALF),
+        ("sm_90", 128, 264, 264, HALF),
+        ("sm_90", 136, 260, 264, HALF),
+        ("sm_90", 136, 264, 260, HALF),
+        ("sm_90", 136, 264, 264, FLOAT),
+    ],
+)
+def test_other_cards_and_products_have_no_such_form(
+    path: Path, architecture: str, m: int, k: int, n: int, dtype: np.dtype[Any]
+) -> None:
+    device = Card()
+    device.architecture = architecture
+    arrays = operands((m, k), (k, n), dtype)
+    (y,) = run(FusedMatMul(attributes("Relu")), arrays, device)
+    assert_right(y, arrays, attributes("Relu"))
+    assert ARCHITECTURE not in device.launched
+    assert not path.exists()
+
+
+def test_the_fastest_form_runs_and_nothing_is_asked_any_more(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    verdicts, device = Verdicts(tmp_path / "products.json"), Card()
+    monkeypatch.setattr(forms, "choose", verdicts.choose)
+
+    def clock(run: Callable[[], None]) -> Callable[[], float]:
+        before = len(device.launched)
+        run()
+        takes = 1.0 if ARCHITECTURE in device.launched[before:] else 2.0
+        return lambda: takes
+
+    device.vendor.clock = clock  # type: ignore[method-assign]
+    given, arrays = attributes("Relu"), operands((136, 264), (264, 264), HALF)
+    kernel = FusedMatMul(given)
+    for _ in range(2):
+        (y,) = run(kernel, arrays, device)
+        assert_right(y, arrays, given)
+    ((times),) = json.loads((tmp_path / "products.json").read_text())["seconds"][CARD].values()
+    assert times == {"tiled": 2.0, "wgmma": 1.0}
+    settled = next(iter(kernel._run._known.values()))
+    assert settled is not None
+    assert settled.settled is settled.warpgroups
+    assert device.launched[-1] == ARCHITECTURE
