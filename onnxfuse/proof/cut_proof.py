@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,6 +29,7 @@ from .input_values import Case
 from .kinds import Kinds
 from .precision import dtype_of, precisions
 from .quantizers import QUANTIZERS
+from .roundings import Roundings
 from .seen import Seen
 
 Tell: TypeAlias = Callable[[int, int], None]
@@ -217,11 +219,13 @@ def _compare_part(
     fused = Session(emulated(after), models.base_dir, optimize=optimize, threads=1, **models.kernels)
     worth = precisions(before, [output.name for output in before.graph.output])
     exact, again = (evaluator(model, models.base_dir) for model in double)
+    roundings = Roundings(before, models.base_dir)
     wrong: dict[Cut, str] = {}
     trusted = [True] * len(part)
     for style in STYLES:
         given = cuts.feed(part, real[style == "rows"], seed, style, loose)
-        wanted, got = original.run(cuts.given(before, given)), fused.run(cuts.given(after, given))
+        fed = cuts.given(before, given)
+        wanted, got = original.run(fed), fused.run(cuts.given(after, given))
         own = given | wide
         truth, same = (run(e, cuts.given(m, own)) for e, m in zip((exact, again), double, strict=True))
         stored: list[Any] = []
@@ -238,8 +242,9 @@ def _compare_part(
                 if not trusted[number]:
                     seen = replace(seen, truth=None)
             if masked and seen.precision == np.float16 and seen.reason(*tolerances):
-                stored = stored or _stored(before, models.base_dir, cuts.given(before, given))
+                stored = stored or _stored(before, models.base_dir, fed)
                 seen = replace(seen, wanted=numerics.nearer(seen.got, seen.wanted, stored[number]))
+            seen = replace(seen, rounding=partial(roundings.allow, style, fed, wanted, number))
             if reason := seen.reason(*tolerances):
                 wrong[site], result.error = reason, float("inf")
             elif (equation := seen.equation) is not None and not equation.holds:
