@@ -113,12 +113,18 @@ def compare_found(
     result = Compared()
     groups = Kinds(original, fused, real, base_dir).grouped(found)
 
-    def compared(sites: Sequence[Cut]) -> dict[Cut, str]:
+    def compared(sites: Sequence[Cut], result: Compared = result) -> dict[Cut, str]:
         return _compared(models, sites, real, seed, (rtol, atol), result, lambda done: tell(done, len(found)))
 
     wrong = compared([group[0] for group in groups])
     # Where the first of a kind is not right, or does not run, the others have to speak for themselves.
     wrong |= compared([site for group in groups if group[0].output not in result.right for site in group[1:]])
+    if wrong and (again := cuts.bound(original, fused, wrong)):
+        bound = Compared()
+        compared(list(again.values()), bound)
+        wrong = {site: reason for site, reason in wrong.items() if site.output not in bound.right}
+        result.right |= bound.right
+        result.error = result.error if wrong else bound.error
     stood_for = [site.output for group in groups if group[0].output in result.right for site in group[1:]]
     result.right.update(stood_for)
     result.judged, result.count = result.count, result.count + len(stood_for)
