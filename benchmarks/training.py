@@ -74,8 +74,7 @@ def error(got: Sequence[npt.NDArray[np.float32]], wanted: Sequence[npt.NDArray[n
     tops = [float(np.abs(w[np.isfinite(w)]).max(initial=0)) for w in wanted]
     worst, floor = 0.0, max(tops, default=0.0) / 100 or 1.0
     for a, b, top in zip(got, wanted, tops, strict=True):
-        same = np.isfinite(a) == np.isfinite(b)
-        if a.shape != b.shape or not same.all():
+        if a.shape != b.shape or (np.isfinite(a) != np.isfinite(b)).any():
             return np.inf
         finite = np.isfinite(b)
         far = np.abs(a[finite].astype(np.float64) - b[finite].astype(np.float64))
