@@ -43,21 +43,21 @@ class Distance:
 
 
 class Draws:
-    """The distance of each output, at most, over some draws of one more input of a model, which is made and run when it
-    is first asked of a case."""
+    """The distance of each output, at most, over some draws of one more input of a model, which is made and run when a
+    case is first asked of."""
 
     def __init__(
         self, make: Callable[[], ModelProto], base_dir: Path | None, name: str, values: Sequence[float]
     ) -> None:
         self._make, self._base_dir, self._name, self._values = make, base_dir, name, values
-        self._session: Session | None = None
         self._known: dict[str, list[Distance]] = {}
 
     def __call__(self, case: str, inputs: Mapping[str, Any], expected: Sequence[Any]) -> list[Distance]:
         """From what is expected; 0 of what is no tensor of real numbers.  Raises SessionError where it does not run."""
         if case not in self._known:
-            self._session = self._session or Session(emulated(self._make()), self._base_dir, optimize=False)
-            self._known[case] = self._draw(self._session, inputs, expected)
+            # Not kept: it holds the weights.
+            session = Session(emulated(self._make()), self._base_dir, optimize=False)
+            self._known[case] = self._draw(session, inputs, expected)
         return self._known[case]
 
     def _draw(self, session: Session, inputs: Mapping[str, Any], expected: Sequence[Any]) -> list[Distance]:
