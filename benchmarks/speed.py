@@ -9,6 +9,9 @@ processes of a machine do disturbs it less than wall time.  The two checkouts ta
 too.  A first run of each, which compiles modules and fills caches, is not counted.  A ratio is this checkout / the
 other: below 1, this one is faster.  It is that of the least times, since what disturbs a run only ever adds to it;
 behind it stands the median over the pairs of runs.
+
+On a machine that others use, `--instructions` counts those of user code in valgrind instead, in thousands of millions:
+one run says the same as the next, and takes thirty times as long.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,14 +73,45 @@ def arguments_of(command: str, model: Path, target: str, folder: Path) -> list[s
     return [*COMMANDS[command], str(model.resolve()), "--target", target, *output, *demand]
 
 
+def entry(checkout: Path) -> list[str]:
+    """What starts the command line of a checkout, also of one that cannot be run as a module yet."""
+    if (checkout / "onnxfuse" / "__main__.py").is_file():
+        return ["-m", "onnxfuse"]
+    return ["-c", "from onnxfuse.cli import guarded_main; raise SystemExit(guarded_main())"]
+
+
+def environment(checkout: Path) -> dict[str, str]:
+    """As where a package is installed, modules are compiled once; sets are in the same order in each run."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPATH": str(checkout), "PYTHONHASHSEED": "0"}
+
+
+def instructions(checkout: Path, python: Path, arguments: Sequence[str]) -> float:
+    """Thousands of millions of instructions that one run of a command takes.  Raises RuntimeError where it fails, or
+    where there is no valgrind."""
+    counter = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+    try:
+        done = subprocess.run(
+            [*counter, str(python), *entry(checkout), *arguments],
+            cwd=checkout,
+            env=environment(checkout),
+            capture_output=True,
+            text=True,
+        )
+    except FileNotFoundError:
+        raise RuntimeError("--instructions needs valgrind: apt-get install valgrind") from None
+    if done.returncode:
+        raise RuntimeError(f"exit {done.returncode} in {checkout}")
+    # A child counts on from where its parent was when it made it.
+    return max(int(found.replace(",", "")) for found in re.findall(r"I\s+refs:\s+([\d,]+)", done.stderr)) / 1e9
+
+
 def user_seconds(checkout: Path, python: Path, arguments: Sequence[str]) -> float:
     """The user time of one run of a command, and of its children.  Raises RuntimeError where it fails."""
-    # As where a package is installed: modules are compiled once.
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     process = subprocess.Popen(
-        [str(python), "-m", "onnxfuse", *arguments],
+        [str(python), *entry(checkout), *arguments],
         cwd=checkout,
-        env=kept | {"PYTHONPATH": str(checkout)},
+        env=environment(checkout),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -87,14 +122,23 @@ def user_seconds(checkout: Path, python: Path, arguments: Sequence[str]) -> floa
     return usage.ru_utime
 
 
-def measured(model: Path, target: str, command: str, there: Path, python: Path, rounds: int) -> Row:
-    """A command in both checkouts, in turns."""
+def measured(
+    model: Path,
+    target: str,
+    command: str,
+    there: Path,
+    python: Path,
+    rounds: int,
+    count: Callable[[Path, Path, Sequence[str]], float] | None = None,
+) -> Row:
+    """A command in both checkouts, in turns; what is counted is user time unless something else is to be."""
+    count = count or user_seconds
     times: dict[Path, list[float]] = {HERE: [], there: []}
     with tempfile.TemporaryDirectory() as folder:
         arguments = arguments_of(command, model, target, Path(folder))
         for turn in range(-1, rounds):
             for checkout in (HERE, there) if turn % 2 else (there, HERE):
-                seconds = user_seconds(checkout, python, arguments)
+                seconds = count(checkout, python, arguments)
                 if turn >= 0:
                     times[checkout].append(round(seconds, 3))
     return Row(model.name.removesuffix(".onnx"), target, command, times[HERE], times[there])
@@ -119,16 +163,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=["report", "no-validate"])
     parser.add_argument("--rounds", type=int, default=5, help="counted runs of each (default: 5)")
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="what both run in")
+    parser.add_argument("--instructions", action="store_true", help="count them in valgrind, not seconds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures")
     given = parser.parse_args(argv)
     there, rows = given.against.resolve(), list[Row]()
     if not (there / "onnxfuse" / "__init__.py").is_file():
         parser.error(f"{given.against} is no checkout of onnxfuse")
-    print(f"{'user seconds':52} {'there':>6} {'here':>6}  ratio (pairs)")
+    count, unit = (instructions, "instructions / 1e9") if given.instructions else (user_seconds, "user seconds")
+    print(f"{unit:52} {'there':>6} {'here':>6}  ratio (pairs)")
     for model in given.models:
         for target in given.target:
             for command in given.commands:
-                rows.append(measured(model, target, command, there, given.python.absolute(), given.rounds))
+                python = given.python.absolute()
+                rows.append(measured(model, target, command, there, python, given.rounds, count))
                 print(rows[-1], flush=True)
     print(*summary(rows), sep="\n")
     if given.json:
@@ -136,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "date": datetime.now(UTC).date().isoformat(),
             "python": platform.python_version(),
             "cpus": os.cpu_count(),
+            "unit": unit,
             "rows": [{**asdict(row), "ratio": round(row.ratio, 3)} for row in rows],
         }
         given.json.write_text(json.dumps(facts, indent=1) + "\n")

@@ -17,6 +17,7 @@ POSTPONED = frozenset(
     {
         "google.protobuf.json_format",
         "google.protobuf.text_format",
+        "ipaddress",
         "numpy._core._add_newdocs",
         "numpy._core._add_newdocs_scalars",
         "onnx.compose",
@@ -26,6 +27,7 @@ POSTPONED = frozenset(
         "onnx.serialization",
         "onnx.utils",
         "onnx.version_converter",
+        "socket",
         "tarfile",
     }
 )

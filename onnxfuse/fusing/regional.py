@@ -68,7 +68,7 @@ def _once(
     sites = [
         modules.placed(_dying(site, own[site.node.name])) if site.node.name in own else site for site in whole.sites
     ]
-    taken = {name: launches_saved(site) for site in sites for name in site.replaced}
+    taken = {name: saved for site in sites for saved in [launches_saved(site)] for name in site.replaced}
     near = [miss for miss in near if miss.rule == why or miss.launches_saved > taken.get(miss.node, -1)]
     return named(replace(whole, sites=sites, near_misses=near), naming)
 

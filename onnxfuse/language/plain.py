@@ -50,9 +50,14 @@ def from_plain(data: Any) -> Any:
 def _tree(data: list[Any]) -> ast.AST:
     if len(data) == 1:
         return _alone(data[0])
-    kind, _, line, column, *fields = _KINDS[data[0]], *data
-    place = {} if line is None else {"lineno": line, "col_offset": column}
-    return kind(*map(from_plain, fields), **place)
+    made = _KINDS[data[0]](*_parts(data[3:]))
+    if data[1] is not None:
+        made.lineno, made.col_offset = data[1], data[2]  # type: ignore[attr-defined]
+    return made
+
+
+def _parts(data: list[Any]) -> list[Any]:
+    return [from_plain(part) if type(part) is list else part for part in data]
 
 
 @cache
@@ -62,14 +67,15 @@ def _alone(name: str) -> ast.AST:
 
 
 def _dict(data: list[Any]) -> dict[Any, Any]:
-    return dict(zip(map(from_plain, data[1::2]), map(from_plain, data[2::2]), strict=True))
+    parts = _parts(data)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 _MADE: dict[str, Callable[[list[Any]], Any]] = {
-    "t": lambda data: tuple(map(from_plain, data[1:])),
-    "l": lambda data: list(map(from_plain, data[1:])),
-    "f": lambda data: frozenset(map(from_plain, data[1:])),
+    "t": lambda data: tuple(_parts(data[1:])),
+    "l": lambda data: _parts(data[1:]),
+    "f": lambda data: frozenset(_parts(data[1:])),
     "d": _dict,
-    "p": lambda data: Parameter(*map(from_plain, data[1:])),
-    "s": lambda data: Source(*map(from_plain, data[1:])),
+    "p": lambda data: Parameter(*_parts(data[1:])),
+    "s": lambda data: Source(*_parts(data[1:])),
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from hashlib import blake2b
@@ -164,14 +164,14 @@ class _Patterns:
 
 
 class _Unread:
-    """Some of its fields are read when the first of them is asked for."""
+    """Some fields are read when they are asked for: `_read` knows them by their names, and raises LookupError."""
 
     def __getattr__(self, name: str) -> Any:
-        read_rest: Callable[[], dict[str, Any]] | None = self.__dict__.pop("_read_rest", None)
-        if read_rest is None:
-            raise AttributeError(f"{type(self).__name__} has no {name}")
-        self.__dict__.update(read_rest())
-        return getattr(self, name)
+        try:
+            found = self.__dict__[name] = self.__dict__["_read"](name)
+        except LookupError:
+            raise AttributeError(f"{type(self).__name__} has no {name}") from None
+        return found
 
 
 class _Rule(_Unread, Rule):
@@ -187,7 +187,7 @@ def _rule(
 ) -> Rule:
     rule = _Rule.__new__(_Rule)
     rule.__dict__.update(zip(FIRST, map(from_plain, of_all), strict=True))
-    rule.__dict__["_read_rest"] = lambda: dict(zip(LATER, map(from_plain, json.loads(equations)), strict=True))
+    rule.__dict__["_read"] = _Equations(equations)
     table = _Table(patterns)
     keep_variants(rule, [_variant(rule, record, outlines, table) for record in variants])
     return rule
@@ -203,9 +203,35 @@ def _variant(rule: Rule, record: list[Any], outlines: Sequence[Outline], table: 
         size=size,
         spelling=tuple(spelling),
         operators=operators,
-        _read_rest=lambda: {"root": table.pattern(root), "dropped": from_plain(dropped)},
+        _read=_Shape(table, root, dropped),
     )
     return variant
+
+
+class _Shape:
+    """The pattern of a variant, and what it leaves out."""
+
+    def __init__(self, table: _Table, root: int, dropped: Any) -> None:
+        self._table, self._root, self._dropped = table, root, dropped
+
+    def __call__(self, name: str) -> Any:
+        if name == "root":
+            return self._table.pattern(self._root)
+        if name == "dropped":
+            return from_plain(self._dropped)
+        raise LookupError(name)
+
+
+class _Equations:
+    """What a rule says, by the names of its fields: most ask for a few of them, and not of all rules."""
+
+    def __init__(self, line: bytes) -> None:
+        self._line = line
+        self._plain: dict[str, Any] = {}
+
+    def __call__(self, name: str) -> Any:
+        self._plain = self._plain or dict(zip(LATER, json.loads(self._line), strict=True))
+        return from_plain(self._plain[name])
 
 
 class _Table:

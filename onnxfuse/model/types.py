@@ -7,6 +7,7 @@ Nothing is assumed: a type is given only where everything that says something ab
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from onnx import NodeProto, TensorProto, TypeProto, helper
@@ -30,6 +31,12 @@ CONSTANTS = {
 def type_name(dtype: int) -> str:
     """What schemas and onnxruntime call an element type: `float16`; empty where it is unknown."""
     return TensorProto.DataType.Name(dtype).lower() if dtype else ""
+
+
+@cache
+def numpy_name(dtype: int) -> str:
+    """What NumPy calls an element type: `float16`, `bool`; empty where it is unknown."""
+    return helper.tensor_dtype_to_np_dtype(dtype).name if dtype else ""
 
 
 def type_of(name: str) -> int:

@@ -33,8 +33,8 @@ from onnxfuse.lifting.view import View
 from onnxfuse.matching.work import Tensor, tensors
 from onnxfuse.model.graph import DOMAIN, REGION, family, roots
 from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS, PRODUCTS
+from onnxfuse.model.types import numpy_name
 from onnxfuse.reporting.records import Estimate
-from onnxfuse.runtime import served
 from onnxfuse.runtime.served import arguments, values
 
 from .gpus import Card
@@ -79,7 +79,7 @@ def predict(
             view = views[id(graph)] = lift(graph, base_dir, views.get(id(graph.parent)))
             for node in graph.nodes:
                 if node.domain == DOMAIN:
-                    kinds = [served.kind(view.dtypes.get(name, 0)) for name in node.output]
+                    kinds = [numpy_name(view.dtypes.get(name, 0)) for name in node.output]
                     estimate = _estimate(node, _types(view, node.input), kinds, bodies, card, rules)
                     found.fused[graph.path, node.name] = estimate
                     found.unknown += estimate.seconds is None

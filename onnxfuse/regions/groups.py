@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from onnxfuse.model.dims import Dim
 
 from . import measure
+from .order import Order
 from .scope import Launch, Scope
 
 
@@ -35,38 +37,48 @@ class Group:
                 if name not in self.made:
                     self.reads[name] = max(self.reads.get(name, 0), size)
 
-    @property
+    @cached_property
     def fixed(self) -> bool:
         return self.launches[0].kind == "fixed"
 
-    @property
+    @cached_property
     def rows(self) -> bool:
         """Does it reduce rows?"""
         return any(launch.kind == "rows" for launch in self.launches)
 
-    @property
+    @cached_property
     def product(self) -> bool:
         """Is there a product of matrices in it?"""
         return any(launch.kind == "product" for launch in self.launches)
 
-    @property
+    @cached_property
     def matrix(self) -> AbstractSet[Dim]:
         """The numbers of elements of the rows that it reduces and of the results, or of its product; else none."""
         return frozenset(size for launch in self.launches for size in launch.sizes)
 
-    @property
+    @cached_property
     def waits(self) -> AbstractSet[str]:
         """The tensors of other groups, and inputs of the scope, that it waits for."""
         return frozenset(name for launch in self.launches for name in launch.waits) - self.made
 
-    @property
+    @cached_property
     def indices(self) -> list[int]:
         """Those of its nodes."""
         return [launch.index for launch in self.launches]
 
-    @property
+    @cached_property
     def transcendental(self) -> bool:
         return any(launch.transcendental for launch in self.launches)
+
+    @cached_property
+    def ops(self) -> int:
+        """How many it computes."""
+        return sum(len(launch.ops) for launch in self.launches)
+
+    @cached_property
+    def nodes(self) -> int:
+        """Most nodes of its body."""
+        return sum(launch.nodes for launch in self.launches)
 
     @property
     def first(self) -> int:
@@ -98,6 +110,7 @@ class Groups:
         """Tensors → the groups that wait for each, which may ask it for its shape alone."""
         self.writer: dict[str, int] = {}
         """Tensors → the group that writes each, if anything asks for it."""
+        self.order = Order(lambda number: self.awaited(self.of[number]), lambda number: self.following(self.of[number]))
         for launch in scope.launches:
             self._enter(Group(launch.index, [launch], early=launch.index in scope.forward))
 
@@ -144,12 +157,14 @@ class Groups:
     def join(self, a: Group, b: Group) -> Group:
         """Make one group of two."""
         whole, own = self.joined(a, b), (a.number, b.number)
+        between = self.order.between(*own)
         self._leave(a)
         self._leave(b)
         for name in a.made | b.made:
             if self.writer[name] in own:
                 self.writer[name] = whole.number
         self._enter(whole)
+        self.order.join(*own, whole.number, between)
         return whole
 
     def spread(self, group: Group, names: Collection[str]) -> Spread:
@@ -158,6 +173,7 @@ class Groups:
         numbers = sorted({user for name in names for user in self.readers(name)})
         others = [name for name in self.written(group) if name not in names]
         done = Spread(group, [self.of[number] for number in numbers], {name: self.writer[name] for name in group.made})
+        self.order.forget()
         self._leave(group)
         for user in done.users:
             launches = {launch.index: launch for launch in (*needed(group.launches, user.reads), *user.launches)}
@@ -172,6 +188,7 @@ class Groups:
 
     def gather(self, spread: Spread) -> None:
         """Undo that."""
+        self.order.forget()
         for number in {spread.group.number, *(user.number for user in spread.users)} & self.of.keys():
             self._leave(self.of[number])
         for each in (spread.group, *spread.users):
@@ -198,6 +215,11 @@ class Groups:
         names = (name for name in group.made if self.writer[name] == group.number)
         return {user for name in names for user in self.waiting.get(name, ())} - {group.number}
 
+    def awaited(self, group: Group) -> set[int]:
+        """The groups that write what a group waits for."""
+        found = {self.writer.get(name, group.number) for name in group.waits}
+        return {number for number in found if number in self.of} - {group.number}
+
     def longer(self, a: Group, b: Group) -> int:
         """About how many more bytes would live between forward and backward of a training step, were two groups one.
 
@@ -221,16 +243,8 @@ class Groups:
 
     def reaches(self, a: Group, b: Group, *, direct: bool = True) -> bool:
         """Does `b` wait for `a`?  Not `direct`: by way of others."""
-        pending = [n for n in self.following(a) if direct or n != b.number]
-        seen = set(pending)
-        while pending:
-            number = pending.pop()
-            if number == b.number:
-                return True
-            for following in self.following(self.of[number]) - seen:
-                seen.add(following)
-                pending.append(following)
-        return False
+        self.order.know(self.of)
+        return self.order.reaches([n for n in self.following(a) if direct or n != b.number], b.number)
 
     def together(self, a: Group, b: Group) -> set[Dim]:
         """The numbers of elements that two groups would write as one."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onnxfuse.kernels.pointwise.expressions.trace import NODES
+
 from .groups import Group, Groups, needed
 from .spelled import refusal
 
@@ -44,7 +46,7 @@ def _separate(groups: Groups, a: Group, b: Group) -> str:
         return FIXED
     if (b.product and (a.product or a.rows)) or (a.product and a.rows and b.rows):
         return PRODUCT
-    if _ops(a) + _ops(b) > LARGEST:
+    if a.ops + b.ops > LARGEST:
         return TOO_MANY
     if groups.longer(a, b) > 0:
         return LONGER
@@ -56,18 +58,23 @@ def _separate(groups: Groups, a: Group, b: Group) -> str:
 def _refused(groups: Groups, a: Group, b: Group) -> str:
     """Why the generator does not take both, where one reduces rows or is a product: what is beside that must fit to it.
     What one loop over elements computes it has looked at launch by launch."""
-    if not any(group.rows or group.product for group in (a, b)) or _placed(a, b):
+    if not any(group.rows or group.product for group in (a, b)):
+        return ""
+    if a.nodes + b.nodes <= NODES and _placed(a, b):
         return ""
     whole = groups.joined(a, b)
-    return refusal(groups.scope, whole.indices, groups.written(whole, (a.number, b.number)), whole=True)
+    return refusal(groups.scope, whole.indices, groups.written(whole, (a.number, b.number)))
 
 
 def _placed(a: Group, b: Group) -> bool:
-    """Is everything at its place because all that both compute has one shape?  Then code need not be written to see."""
-    if a.rows and b.rows:
-        return False  # along which axes?
-    shapes = {launch.shape for launch in (*a.launches, *b.launches)}
-    return len(shapes) == 1 and None not in shapes and _ops(a) + _ops(b) <= LARGEST // 2
+    """Is everything at its place because all that both compute has one shape, and rows are reduced along the same axes?
+    Then no kernel need be planned to see."""
+    launches = (*a.launches, *b.launches)
+    shapes = {launch.shape for launch in launches}
+    if len(shapes) > 1 or None in shapes:
+        return False
+    axes = {launch.axes for launch in launches if launch.kind == "rows"}
+    return not (a.rows and b.rows) or (len(axes) == 1 and None not in axes)
 
 
 def kept(groups: Groups, group: Group, names: Sequence[str]) -> str:
@@ -80,7 +87,7 @@ def kept(groups: Groups, group: Group, names: Sequence[str]) -> str:
         return "something reads it that is no loop over elements"
     if again.rows or again.product:
         return TWICE
-    if any(_ops(again) + _ops(user) > LARGEST for user in users):
+    if any(again.ops + user.ops > LARGEST for user in users):
         return TOO_MANY
     others = [name for name in groups.written(group) if name not in names]
     still = not {launch.index for launch in again.launches}.isdisjoint(
@@ -97,7 +104,3 @@ def kept(groups: Groups, group: Group, names: Sequence[str]) -> str:
 
 def _widened(groups: Groups, a: Group, b: Group) -> bool:
     return a.transcendental and groups.elements(b) >= BROADCAST * groups.elements(a)
-
-
-def _ops(group: Group) -> int:
-    return sum(len(launch.ops) for launch in group.launches)

@@ -40,7 +40,7 @@ def gates(groups: Groups, *, packed: bool) -> None:
             continue
         whole = reduce(groups.joined, [*sources, group])
         written = groups.written(whole, [each.number for each in (*sources, group)])
-        if (apart or len(written) == 1) and not refusal(groups.scope, whole.indices, written, whole=True):
+        if (apart or len(written) == 1) and not refusal(groups.scope, whole.indices, written):
             reduce(groups.join, [*sources, group])
 
 
@@ -72,7 +72,7 @@ def _together(groups: Groups, family: Sequence[Group]) -> bool:
     """Does one kernel compute them?"""
     indices = sorted(chain.from_iterable(group.indices for group in family))
     outputs = list(chain.from_iterable(groups.written(group) for group in family))
-    return not refusal(groups.scope, indices, outputs, whole=True)
+    return not refusal(groups.scope, indices, outputs)
 
 
 def _operand(scope: Scope, group: Group) -> tuple[str, bool] | None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from onnx import FunctionProto, NodeProto, TensorProto
 
-from onnxfuse.kernels.rows.fused import PLACED, ROWS
+from onnxfuse.kernels.rows.fused import NORMS, PLACED, ROWS, SOFTMAXES
 from onnxfuse.language.functions import CAST_LIKE
 from onnxfuse.lifting.view import View
 from onnxfuse.model.graph import DOMAIN, REGION, family_of
@@ -19,7 +19,7 @@ from onnxfuse.training.step import Step
 
 from . import measure
 from .scope import Kind, Launch, Scope
-from .spelled import inputs, refusal, standard
+from .spelled import body, refusal, standard
 
 
 def read(view: View, told: View, functions: Mapping[str, FunctionProto], products: bool = True) -> Scope:
@@ -54,7 +54,7 @@ def _pin(scope: Scope) -> None:
     scope.needed |= {scope.root(name) for name in (*graph.outputs, *captured)}
     pending = [*graph.outputs, *captured]
     for launch in scope.launches:
-        names = launch.node.input if launch.kind == "fixed" else inputs(scope, [launch.index])
+        names = launch.node.input if launch.kind == "fixed" else launch.operands
         pending += [name for name in names if launch.kind == "fixed" or scope.root(name) not in made]
     seen = set[str]()
     while pending:
@@ -128,7 +128,8 @@ def _on_integers(view: View, index: int, node: NodeProto) -> bool:
 def _launch(scope: Scope, index: int, node: NodeProto, reason: str, steps: Sequence[NodeProto]) -> Launch:
     graph = scope.view.graph
     own = [name for name in node.input if name] + sorted(graph.captures.get(index, ()))
-    names = own if reason else inputs(scope, [index])
+    written_out = None if reason else body(scope, [index])
+    names = own if written_out is None else written_out.inputs
     made = tuple(name for name in node.output if name)
     written = sum(map(scope.bytes, made))
     reads: dict[str, int] = {}
@@ -152,7 +153,28 @@ def _launch(scope: Scope, index: int, node: NodeProto, reason: str, steps: Seque
     matrix = [scope.term(name).shape for name in made] if kind == "product" else matrix
     numbers = frozenset(measure.numel(shape) for shape in matrix if shape is not None)
     waits = _waits(scope, [*own, *names])
-    return Launch(index, node, kind, reads, weights, made, ops, reason, elements, numbers, shape, waits)
+    axes = None if shape is None or reason else _axes(steps, len(shape))
+    nodes = 0 if written_out is None else len(written_out.nodes) + 2 * sum(_views(scope, name) for name in names)
+    operands = tuple(names)
+    return Launch(
+        index, node, kind, reads, weights, made, ops, reason, elements, numbers, shape, operands, nodes, axes, waits
+    )
+
+
+def _views(scope: Scope, name: str) -> int:
+    """How many views lead to a value."""
+    count = 0
+    while name in scope.root_of:
+        name, count = scope.root_of[name], count + 1
+    return count
+
+
+def _axes(steps: Sequence[NodeProto], rank: int) -> tuple[int, int] | None:
+    """The first and the last axis that a softmax or a norm of a tensor of this rank reduces; None for anything else."""
+    if len(steps) != 1 or steps[0].op_type not in (*NORMS, *SOFTMAXES):
+        return None
+    given = next((attribute.i for attribute in steps[0].attribute if attribute.name == "axis"), -1)
+    return given % rank, given % rank if steps[0].op_type in SOFTMAXES else rank - 1
 
 
 def _kind(ops: Sequence[str]) -> Kind:

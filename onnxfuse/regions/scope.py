@@ -14,6 +14,7 @@ from onnx import FunctionProto, NodeProto, TensorProto, helper
 from onnxfuse.lifting.view import View
 from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.op_traits import TRANSCENDENTAL
+from onnxfuse.model.types import numpy_name
 from onnxfuse.terms.term import Term
 
 from . import measure
@@ -50,6 +51,12 @@ class Launch:
     shape: Shape | None = None
     """Of all that it makes, where each element of that needs those at its own place alone; of what reduces rows to as
     many, the shape of its operand as well."""
+    operands: tuple[str, ...] = ()
+    """The values that its body reads."""
+    nodes: int = 0
+    """Those of its body, and of views on the way to it with the shapes that they take, which another's would have."""
+    axes: tuple[int, int] | None = None
+    """Of a softmax or a norm by itself, the first and the last axis that it reduces; else none."""
     waits: frozenset[str] = frozenset()
     """The tensors that it waits for: those that it reads, and those whose shape a view on its way asks."""
 
@@ -97,8 +104,7 @@ class Scope:
 
     def kind(self, name: str) -> str:
         """What NumPy calls the element type of a value; empty where it is unknown."""
-        dtype = self.dtype(name)
-        return helper.tensor_dtype_to_np_dtype(dtype).name if dtype else ""
+        return numpy_name(self.dtype(name))
 
     def bytes(self, name: str) -> int:
         if name not in self.weighed:

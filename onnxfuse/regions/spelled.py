@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
+import numpy as np
 from onnx import FunctionProto, NodeProto, helper
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.device.types import DTYPES
-from onnxfuse.kernels.gemm.region import planned
+from onnxfuse.kernels.gemm.region import planned_types
 from onnxfuse.kernels.pointwise.expressions.trace import NODES, SERVED
 from onnxfuse.kernels.pointwise.loops import traced
 from onnxfuse.kernels.pointwise.parts import apart
 from onnxfuse.kernels.rows.fused import ROWS
 from onnxfuse.kernels.rows.places import PlaceError
+from onnxfuse.kernels.rows.region import planned
 from onnxfuse.kernels.rows.settled import settled
 from onnxfuse.model.graph import DOMAIN, REGION
 from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS
@@ -33,7 +36,9 @@ from .generic import generic
 from .given import passed
 from .scope import Scope
 
-TAKEN = SERVED | ROWS | MATRIX_PRODUCTS
+MATRICES = ROWS | MATRIX_PRODUCTS
+"""Ops of which a kernel has the elements of a matrix in hand, at their places."""
+TAKEN = SERVED | MATRICES
 """Ops that a body may have."""
 WORDS = 4
 """Most ops in the name of a function."""
@@ -139,13 +144,8 @@ def body(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = ()) -> B
     return Body(nodes, (*writer.inputs, *given), tuple(outputs))
 
 
-def inputs(scope: Scope, indices: Sequence[int]) -> tuple[str, ...]:
-    """The values of the scope that launches read."""
-    return body(scope, indices).inputs
-
-
 def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *, whole: bool = False) -> str:
-    """Why no kernel computes these launches; empty if one does.  Code is written only for a `whole` region."""
+    """Why no kernel computes these launches; empty if one does.  A `whole` region is asked what its loops are."""
     outputs = outputs or [name for index in indices for name in scope.view.graph.nodes[index].output if name]
     written = body(scope, indices, outputs)
     for node in written.nodes:
@@ -171,9 +171,11 @@ def refusal(scope: Scope, indices: Sequence[int], outputs: Sequence[str] = (), *
             break
     else:
         return reasons[0]
-    # Sizes that are equal by chance hide that rows do not lie where they are wanted.
+    if not any(node.op_type in MATRICES for node in written.nodes):
+        return ""
+    # Sizes that are equal by chance hide that rows do not lie where they are wanted, which is found before any code.
     unlike = tuple(measure.tried(shape, measure.Different()) for shape in shapes)
-    reason, misplaced = _tried(text, tuple(kinds), unlike, made, whole)
+    reason, misplaced = _tried(text, tuple(kinds), unlike, made, False)
     return reason if misplaced else ""
 
 
@@ -193,21 +195,30 @@ def _tried(
     types = [TensorType(DTYPES[kind], shape) for kind, shape in zip(kinds, shapes, strict=True) if shape is not None]
     given, nodes = dict(zip(function.input, types, strict=True)), list(function.node)
     try:
-        if not whole and not any(node.op_type in ROWS | MATRIX_PRODUCTS for node in nodes):
-            found = [value.dtype for value in traced(nodes, given, list(function.output)).values()]
-        else:
-            results, launches = planned(nodes, given, list(function.output))
-            if launches > 1:
-                return "it is more than one loop", False
-            found = [result.dtype for result in results]
+        results, launches = _planned(nodes, given, list(function.output), whole)
+        if launches > 1:
+            return "it is more than one loop", False
     except KernelError as error:
         return str(error), isinstance(error, PlaceError)
     except (ArithmeticError, LookupError, ValueError) as error:  # of a node that no runtime may run
         return f"no kernel is written for it: {error}", False
-    for wanted, dtype in zip(made, found, strict=True):
+    for wanted, dtype in zip(made, results, strict=True):
         if dtype.name != wanted:  # memory would be read as what it is not
             return f"the kernel would give {dtype.name} where {wanted} is read", False
     return "", False
+
+
+def _planned(
+    nodes: Sequence[NodeProto], given: Mapping[str, TensorType], outputs: Sequence[str], whole: bool
+) -> tuple[list[np.dtype[Any]], int]:
+    """The element types of the outputs of a body, and its launches.  Raises KernelError."""
+    if any(node.op_type in MATRICES for node in nodes):
+        types, count = planned_types(nodes, given, outputs)
+        return [result.dtype for result in types], count
+    if not whole:
+        return [value.dtype for value in traced(nodes, given, outputs).values()], 1
+    types, loops = planned(nodes, given, outputs)
+    return [result.dtype for result in types], sum(loop.launches for loop in loops)
 
 
 def content(written: Body, opset: int, kinds: Sequence[str]) -> FunctionProto:

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from onnxfuse.language.bodies import UNKNOWN, Use, asks_for_ranks, asks_for_shapes, output_dtype, real_dtype
 from onnxfuse.model.dims import Sym
 from onnxfuse.model.graph import DOMAIN, number_of
-from onnxfuse.model.op_traits import CASTS, SINGLE_INSIDE
+from onnxfuse.model.op_traits import CASTS, MOVEMENT, SINGLE_INSIDE
 from onnxfuse.model.schema import is_standard
 from onnxfuse.model.standard import schema_of
 from onnxfuse.targets.contrib import SINGLE_PRECISION
@@ -114,9 +114,10 @@ class _Realizer:
         return [self._operand(a, kind, limit) for a, kind in zip(term.args, kinds, strict=True)]
 
     def _unrounded(self, term: Term, dtype: int, limit: float) -> int:
-        """The real type that a fused op with a result of this dtype computes in: that of its operands, where none of
-        them is there in so narrow a type.  What the model rounds last is not rounded first."""
-        if term.id not in self.found.origins or dtype not in HALF:
+        """The real type that an op with a result of this dtype computes in: that of its operands, where none of them is
+        there in so narrow a type.  What the model rounds last is not rounded first, unless it is only moved: in few
+        bits the numbers are the same."""
+        if dtype not in HALF or term.op in MOVEMENT:
             return dtype
         operands = [a for a in term.args if a.dtype in REAL and not a.constant and a.op != "Absent"]
         kinds = {self._there(a, dtype, limit, set()) for a in operands}

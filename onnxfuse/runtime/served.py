@@ -32,7 +32,7 @@ from onnxfuse.kernels.device.kernel import EITHER, Kernel, Parameter, Signature
 from onnxfuse.model.dims import Dim, Shape
 from onnxfuse.model.graph import DOMAIN, REGION, Graph, family, family_of, number_of, opset_of, roots
 from onnxfuse.model.standard import STANDARD, parameters
-from onnxfuse.model.types import type_name
+from onnxfuse.model.types import numpy_name, type_name
 
 from . import attributes
 from .custom_op import Op
@@ -151,7 +151,7 @@ def _kernel(
     if body is None:
         return kernels.find(family(name), rules)
     node, known = nodes[0]
-    inputs, outputs = ([kind(known.of(value)) for value in side] for side in (node.input, node.output))
+    inputs, outputs = ([numpy_name(known.of(value)) for value in side] for side in (node.input, node.output))
     if family(name) == REGION:
         return kernels.of_region(body, inputs, outputs)
     operands = (_operands(node, types) for node, types in nodes)
@@ -170,11 +170,6 @@ def _operands(node: NodeProto, types: ElementTypes) -> list[TensorType]:
         known = tuple(size if isinstance(size, int) else sizes.setdefault(size, 4 + len(sizes)) for size in shape)
         found.append(TensorType(helper.tensor_dtype_to_np_dtype(number), known))
     return found
-
-
-def kind(number: int) -> str:
-    """What NumPy calls an element type; empty where it is unknown."""
-    return helper.tensor_dtype_to_np_dtype(number).name if number else ""
 
 
 Numbers: TypeAlias = tuple[int | None, ...]
@@ -212,7 +207,7 @@ def _element_type(
         kind = types.of(given)
         if kind == TensorProto.UNDEFINED:
             raise KernelError(f"the element type of {given} is unknown before the model runs")
-        dtype = helper.tensor_dtype_to_np_dtype(kind).name
+        dtype = numpy_name(kind)
         if parameter.type == EITHER and dtype in _MASKS:
             continue
         real = parameter.type in ("T", EITHER)

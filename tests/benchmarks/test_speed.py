@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,29 @@ def test_figures_are_printed_and_kept(
     ]
 
 
+def test_instructions_are_those_of_the_process_that_does_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "valgrind"
+    tool.write_text("#!/bin/sh\necho '==8== I   refs:      2,500,000,000' >&2\necho '==7== I refs: 39,434' >&2\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert speed.instructions(speed.HERE, Path("python"), ["--help"]) == 2.5
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RuntimeError, match="apt-get install valgrind"):
+        speed.instructions(speed.HERE, Path("python"), ["--help"])
+
+
+def test_a_checkout_from_before_it_could_be_run_as_a_module_is_run(tmp_path: Path) -> None:
+    package = tmp_path / "onnxfuse"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "cli.py").write_text("def guarded_main(): return 7\n")
+    with pytest.raises(RuntimeError, match="exit 7"):
+        speed.user_seconds(tmp_path, Path(sys.executable), [])
+    assert speed.entry(speed.HERE) == ["-m", "onnxfuse"]
+
+
 def test_what_is_no_checkout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         speed.main(["a.onnx", "--against", str(tmp_path)])
@@ -57,4 +81,4 @@ def test_what_is_no_checkout_is_refused(tmp_path: Path) -> None:
 
 def test_a_command_that_fails_is_told(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="exit 2"):
-        speed.user_seconds(speed.HERE, Path(speed.sys.executable), ["report", str(tmp_path / "none.onnx")])
+        speed.user_seconds(speed.HERE, Path(sys.executable), ["report", str(tmp_path / "none.onnx")])

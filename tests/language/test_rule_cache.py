@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,10 @@ def test_equations_are_read_when_they_are_asked_for(file: Path) -> None:
     assert "root" not in vars(one)
     assert isinstance(one.root, Pattern)
     assert isinstance(rule.where, tuple)
+    assert "emit" not in vars(rule)
+    assert "dropped" not in vars(one)
     assert not hasattr(rule, "elsewhere")
+    assert not hasattr(one, "elsewhere")
 
 
 def test_a_file_that_is_not_whole_counts_as_none(file: Path, tmp_path: Path) -> None:
@@ -117,7 +121,7 @@ def test_the_place_follows_the_rules_and_what_reads_them(tmp_path: Path, monkeyp
 
 
 def test_the_oldest_files_go(made: catalogue.Catalogue, tmp_path: Path) -> None:
-    few, one = made.rules[:1], {}
+    few, one = made.rules[:1], dict[Any, Any]()
     for number in range(rule_cache.FILES + 3):
         (tmp_path / f"rules-old{number}.jsonl").write_text("")
     (tmp_path / "products.json").write_text("{}")

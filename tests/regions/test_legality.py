@@ -130,3 +130,39 @@ def test_backward_is_not_computed_before_the_loss_for_one_launch_less() -> None:
     groups = Groups(scope(text))
     early, late = (groups.of[groups.writer[name]] for name in ("s", "c"))
     assert legality.apart(groups, early, late) == legality.LONGER
+
+
+SOFTMAXES = "g (float[N,5,8] x) => (float[N,5,8] y) {{ a = Softmax<axis = {}>(x) y = Softmax<axis = {}>(a) }}"
+
+
+@pytest.mark.parametrize(("axes", "reason"), [((2, -1), ""), ((1, 1), ""), ((1, 2), "Softmax reduces other rows")])
+def test_rows_of_one_shape_are_together_along_the_same_axes(axes: tuple[int, int], reason: str) -> None:
+    assert pair(SOFTMAXES.format(*axes)).startswith(reason)
+    assert bool(pair(SOFTMAXES.format(*axes))) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "planned"),
+    [
+        ("a = Softmax(x) y = Exp(a)", False),
+        ("a = Softmax(x) y = Softmax(a)", False),
+        ("a = Softmax(x) y = LayerNormalization(a, w)", False),
+        ("a = Softmax(x) y = LayerNormalization<axis = 0>(a, z)", True),
+        ("a = Softmax(x) y = Add(a, w)", False),
+        ("a = Softmax(x) y = Transpose(a)", True),
+    ],
+)
+def test_kernels_are_planned_only_where_places_may_differ(
+    nodes: str, planned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = Groups(scope(f"g (float[8,8] x, float[8] w, float[8,8] z) => (float[8,8] y) {{ {nodes} }}"))
+    monkeypatch.setattr(legality, "refusal", lambda *given: "asked")
+    first, last = groups
+    assert legality.obstacle(groups, first, last) == ("asked" if planned else "")
+
+
+def test_what_may_have_too_many_nodes_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = groups = Groups(scope("g (float[8,8] x) => (float[8,8] y) { a = Softmax(x) y = Exp(a) }"))
+    monkeypatch.setattr(legality, "NODES", 1)
+    monkeypatch.setattr(legality, "refusal", lambda *given: "too many")
+    assert legality.obstacle(groups, first, last) == "too many"

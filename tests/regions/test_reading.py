@@ -77,3 +77,27 @@ def test_of_a_training_step_the_nodes_that_the_loss_waits_for_are_known() -> Non
     { a = Mul(x, x) loss = ReduceSum<keepdims = 0>(a) dx = Add(x, x) }"""
     assert scope(text).forward == {0, 1}
     assert scope(text.replace("float loss", "float[6,8] a")).forward == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("line", "axes"),
+    [
+        ("y = Softmax<axis = 1>(x)", (1, 1)),
+        ("y = LogSoftmax(x)", (2, 2)),
+        ("y = LayerNormalization<axis = 1>(x, w)", (1, 2)),
+        ("y = Exp(x)", None),
+        ("r = ReduceMax<keepdims = 0>(x) y = Sub(x, r)", None),
+    ],
+)
+def test_the_axes_of_what_reduces_rows_by_itself(line: str, axes: tuple[int, int] | None) -> None:
+    launches = scope(f"g (float[N,5,6] x, float[5,6] w) => (float[N,5,6] y) {{ {line} }}").launches
+    assert launches[0].axes == axes
+
+
+def test_the_nodes_of_a_body_and_of_the_views_before_it() -> None:
+    text = """g (float[4,6] x) => (float[24] y) {
+        h = Constant<value = float {0.5}>() s = Constant<value = int64[1] {24}>()
+        a = Neg(x) r = Reshape(a, s) y = Mul(r, h) }"""
+    first, last = scope(text).launches
+    assert (first.nodes, last.nodes) == (1, 2 + 2)
+    assert set(last.operands) == {"r"}

@@ -252,6 +252,21 @@ def test_what_is_rounded_last_is_not_rounded_first(given: str, target: str) -> N
     np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=2.0**-9)
 
 
+@pytest.mark.parametrize("target", ["onnxfuse", "onnx", "ort"])
+def test_a_folded_sum_that_is_read_in_half_as_well_is_not_computed_in_half(target: str) -> None:
+    before = model(
+        """g (float[3, 4] x) => (float[3, 2] z, float16[3, 2] y)
+        <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2] c = {0.3, 0.7}, float[2] s = {0.1, 0.9}> {
+            p = MatMul (x, w)  a = Add (p, c)  m = Mul (a, s)
+            h = Cast <to = 10> (m)  z = Cast <to = 1> (m)  y = Ceil (h)
+        }"""
+    )
+    after = fuse(before, CATALOGUE.serving(Target(target))).model
+    assert len(after.graph.node) < len(before.graph.node)
+    inputs = feeds(before)
+    np.testing.assert_allclose(run(after, inputs)[0], run(before, inputs)[0], rtol=1e-5)
+
+
 def test_a_product_of_several_whose_type_is_not_told_is_written_as_products_of_two() -> None:
     """onnx knows no type of what a local function gives in which com.microsoft's Gelu stands, as on the second pass."""
     text = """<ir_version: 8, opset_import: ["" : 13, "own" : 1]> g (float x, bool t) => (float o) {

@@ -135,26 +135,16 @@ def product(
     `aligned` says that all arrays begin at multiples of 16 bytes: then neighbours are read and written together.
 
     Raises KernelError where they are anything else."""
-    scalars = Scalars()
-    made = Multiplied(scalars, inputs=list(inputs.values()))
-    values = traced(scalars, nodes, inputs, dict.fromkeys(MATRIX_PRODUCTS, made.meet))
-    if made.a is None or made.b is None:
-        raise KernelError("no node is a product")
-    found = places(made, MATRIX_PRODUCTS, nodes, values)
-    stores: list[Stored] = []
-    for k, name in enumerate(outputs):
-        if name:
-            size = made.rows * made.columns
-            if size or values[name].size:
-                stores.append(stored(k, values[name], found.get(name), (size,)))
-    used = used_by([one.element for one in stores])
+    types, made, stores, used = _met(nodes, inputs, outputs)
+    assert made.a is not None
+    assert made.b is not None
     kinds = kinds_of(used, made.inputs)
     width = neighbours(made, aligned)
     lanes = in_lanes(made, width)
     stores = [Stored(s.number, s.dtype, lanes.scalar(s.element), lanes.index(s.place)) for s in stores]
     text, carried = _written(kinds, stores, made.rows * made.columns, width)
     return Traced(
-        tuple(TensorType(values[name].dtype, values[name].shape) for name in outputs if name),
+        types,
         made.a,
         made.b,
         made.scale,
@@ -169,6 +159,34 @@ def product(
         bytes_read(used, made.inputs, made.rows * made.columns),
         sum(s.flops for s in used),
     )
+
+
+def product_types(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[TensorType, ...]:
+    """The types of the outputs of what `product` would write.  Raises KernelError as that does."""
+    return _met(nodes, inputs, outputs)[0]
+
+
+def _met(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[tuple[TensorType, ...], Multiplied, list[Stored], list[Scalar]]:
+    """The types of the outputs of a body, its product, what is stored, and all that is computed from.  Raises
+    KernelError."""
+    scalars = Scalars()
+    made = Multiplied(scalars, inputs=list(inputs.values()))
+    values = traced(scalars, nodes, inputs, dict.fromkeys(MATRIX_PRODUCTS, made.meet))
+    if made.a is None or made.b is None:
+        raise KernelError("no node is a product")
+    found = places(made, MATRIX_PRODUCTS, nodes, values)
+    stores: list[Stored] = []
+    for k, name in enumerate(outputs):
+        if name:
+            size = made.rows * made.columns
+            if size or values[name].size:
+                stores.append(stored(k, values[name], found.get(name), (size,)))
+    types = tuple(TensorType(values[name].dtype, values[name].shape) for name in outputs if name)
+    return types, made, stores, used_by([one.element for one in stores])
 
 
 def neighbours(made: Multiplied, aligned: bool) -> int:

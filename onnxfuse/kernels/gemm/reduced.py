@@ -35,10 +35,9 @@ from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.pointwise.expressions.carried import Carried, Functions, Stored
 from onnxfuse.kernels.pointwise.expressions.index import coordinates
 from onnxfuse.kernels.pointwise.expressions.scalars import Scalar, Scalars
-from onnxfuse.kernels.pointwise.expressions.substitute import Substitution
 from onnxfuse.kernels.pointwise.expressions.values import Value
 from onnxfuse.kernels.pointwise.loops import Loop, bytes_read, reached
-from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, rows
+from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, Written, row_types, rows
 from onnxfuse.kernels.rows.places import PlaceError, kinds_of, places, stored, traced, used_by
 from onnxfuse.kernels.rows.region import named
 
@@ -103,38 +102,25 @@ def reduced(
     """The types of the outputs of some nodes, of which one is a product and one reduces its rows, and how they are
     computed: by loops over elements where the product has none; an output named "" is not wanted, and `aligned` says
     that all arrays begin at multiples of 16 bytes.  Raises KernelError where they are anything else."""
-    scalars = Scalars()
-    product = Multiplied(scalars, argument=ARGUMENT, inputs=list(inputs.values()))
-    row = Reduced(scalars)
-    values = traced(scalars, nodes, inputs, dict.fromkeys(PRODUCTS, product.meet) | dict.fromkeys(ROWS, row.meet))
-    if product.a is None or product.b is None or row.given is None:
-        raise KernelError("no product, or no reduction of rows")
-    if (product.rows, product.columns) != (row.rows, row.columns):
-        raise PlaceError("what is reduced are not the rows of the product")
-    whole = next(values[node.output[0]] for node in nodes if node.op_type == PRODUCT)
-    # The product is one more array, and may be asked for.
-    taken = [helper.make_node("Identity", [ARGUMENT], node.output) for node in nodes if node.op_type == PRODUCT]
-    rest = [*taken, *(node for node in nodes if node.op_type != PRODUCT)]
-    types, after = rows(rest, {**inputs, ARGUMENT: TensorType(whole.dtype, whole.shape)}, outputs, aligned)
+    met = _met(nodes, inputs)
+    types, after = rows(met.rest, met.given, outputs, aligned)
     if not isinstance(one := next(iter(after), None), RowLoop):
         return types, [loop for loop in after if isinstance(loop, Loop)]
-    found = products(product.a.shape, product.b.shape, product.b.turned, product.scale)
-    if len(found) != 1 or found[0].batch != 1:
-        raise KernelError("a batch of products, whose rows are reduced")
-    count, written = row.rows * row.columns, _written(nodes, values, outputs, product, row)
-    used = used_by(written.elements)
-    kinds = kinds_of(used, product.inputs)
-    width = neighbours(product, aligned)
+    product, row = met.product, met.row
+    assert product.a is not None
+    assert product.b is not None
+    found, written, used = _stored(met, nodes, outputs)
+    count, kinds, width = row.rows * row.columns, kinds_of(used, product.inputs), neighbours(product, aligned)
     text, carried, numbers = _text(kinds, written.moved(in_lanes(product, width)), count, width)
     return types, Reduction(
         product.a,
         product.b,
-        found[0],
+        found,
         product.dtype,
         str(row.defines.get("REDUCE") or row.defines.get("FORM") or "NORM"),
         int(str(row.defines.get("CENTER", 0))),
         row.epsilon,
-        written.again,
+        _needs_product(written.each),
         tuple(kinds),
         numbers,
         width,
@@ -146,30 +132,55 @@ def reduced(
     )
 
 
+def reduced_types(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[TensorType, ...]:
+    """The types of the outputs of what `reduced` would write.  Raises KernelError as that does."""
+    met = _met(nodes, inputs)
+    types, _ = row_types(met.rest, met.given, outputs)
+    if met.row.rows * met.row.columns:
+        _stored(met, nodes, outputs)
+    return types
+
+
 @dataclass(frozen=True)
-class _Written:
-    """What is reduced, and the outputs: before the reduction, behind it for each element, and for each row."""
+class _Met:
+    """The product and the reduction of a body."""
 
-    read: Scalar
-    kept: list[Stored]
-    each: list[Stored]
-    once: list[Stored]
+    product: Multiplied
+    row: Reduced
+    values: Mapping[str, Value]
+    rest: list[NodeProto]
+    """The nodes behind the product, which is one more array, and may be asked for."""
+    given: dict[str, TensorType]
+    """What these read."""
 
-    @property
-    def elements(self) -> list[Scalar]:
-        return [self.read, *(one.element for one in (*self.kept, *self.each, *self.once))]
 
-    @property
-    def again(self) -> bool:
-        return _needs_product(self.each)
+def _met(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType]) -> _Met:
+    """Raises KernelError where there is no product, or none whose rows are reduced."""
+    scalars = Scalars()
+    product = Multiplied(scalars, argument=ARGUMENT, inputs=list(inputs.values()))
+    row = Reduced(scalars)
+    values = traced(scalars, nodes, inputs, dict.fromkeys(PRODUCTS, product.meet) | dict.fromkeys(ROWS, row.meet))
+    if product.a is None or product.b is None or row.given is None:
+        raise KernelError("no product, or no reduction of rows")
+    if (product.rows, product.columns) != (row.rows, row.columns):
+        raise PlaceError("what is reduced are not the rows of the product")
+    whole = next(values[node.output[0]] for node in nodes if node.op_type == PRODUCT)
+    taken = [helper.make_node("Identity", [ARGUMENT], node.output) for node in nodes if node.op_type == PRODUCT]
+    rest = [*taken, *(node for node in nodes if node.op_type != PRODUCT)]
+    return _Met(product, row, values, rest, {**inputs, ARGUMENT: TensorType(whole.dtype, whole.shape)})
 
-    def moved(self, lanes: Substitution) -> _Written:
-        """In the lanes of vectors; what is of a row stays."""
-        kept, each = (
-            [Stored(s.number, s.dtype, lanes.scalar(s.element), lanes.index(s.place)) for s in stores]
-            for stores in (self.kept, self.each)
-        )
-        return _Written(lanes.scalar(self.read), kept, each, self.once)
+
+def _stored(met: _Met, nodes: Sequence[NodeProto], outputs: Sequence[str]) -> tuple[Product, Written, list[Scalar]]:
+    """The sizes of the product, what is written, and all that is computed from.  Raises KernelError."""
+    assert met.product.a is not None
+    assert met.product.b is not None
+    found = products(met.product.a.shape, met.product.b.shape, met.product.b.turned, met.product.scale)
+    if len(found) != 1 or found[0].batch != 1:
+        raise KernelError("a batch of products, whose rows are reduced")
+    written = _written(nodes, met.values, outputs, met.product, met.row)
+    return found[0], written, used_by(written.elements)
 
 
 def _needs_product(stores: Sequence[Stored]) -> bool:
@@ -179,22 +190,23 @@ def _needs_product(stores: Sequence[Stored]) -> bool:
 
 def _written(
     nodes: Sequence[NodeProto], values: Mapping[str, Value], outputs: Sequence[str], product: Multiplied, row: Reduced
-) -> _Written:
+) -> Written:
+    """What is reduced, and the outputs: before the reduction, behind it for each element, and for each row."""
     assert row.given is not None
     behind = _behind(nodes)
     before, after = places(product, PRODUCTS, nodes, values), places(row, ROWS, nodes, values)
     read = row.given.at(coordinates(row.place, row.given.shape))
-    found = _Written(read, [], [], [])
+    kept, each, once = list[Stored](), list[Stored](), list[Stored]()
     for k, name in enumerate(outputs):
         if not name:
             continue
         value, place = values[name], (after if name in behind else before).get(name)
-        once = name in behind and row.reduces and place == row.row
-        one = stored(k, value, place, (row.rows if once else row.rows * row.columns,))
-        (found.kept if name not in behind else found.once if once else found.each).append(one)
-    if _needs_product(found.once):
+        of_row = name in behind and row.reduces and place == row.row
+        one = stored(k, value, place, (row.rows if of_row else row.rows * row.columns,))
+        (kept if name not in behind else once if of_row else each).append(one)
+    if _needs_product(once):
         raise PlaceError("what is written once for each row needs the product")  # of which rows have one element
-    return found
+    return Written(read, kept, each, once)
 
 
 def _behind(nodes: Sequence[NodeProto]) -> set[str]:
@@ -206,7 +218,7 @@ def _behind(nodes: Sequence[NodeProto]) -> set[str]:
     return found
 
 
-def _text(kinds: Mapping[int, str], written: _Written, count: int, width: int) -> tuple[str, Carried, tuple[int, ...]]:
+def _text(kinds: Mapping[int, str], written: Written, count: int, width: int) -> tuple[str, Carried, tuple[int, ...]]:
     """The struct `Fused`, what it carries, and the numbers of the outputs in their order."""
     for wide in (False, True):
         functions = Functions(kinds, wide, width)

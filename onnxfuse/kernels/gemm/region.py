@@ -33,16 +33,16 @@ from onnxfuse.kernels.device.products import multiplications, products
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.device.types import TYPES
 from onnxfuse.kernels.rows.region import Region, named
-from onnxfuse.kernels.rows.region import planned as loops
+from onnxfuse.kernels.rows.region import planned_types as row_region_types
 from onnxfuse.model.op_traits import MATRIX_PRODUCTS
 
 from .autotune import VENDOR, Class
-from .epilogue import Traced, product
+from .epilogue import Traced, product, product_types
 from .forms import Forms, Products, Run
 from .gated import Gated, gate, gated_types
 from .members import is_family, is_gate
 from .plan import SUM, THREADS, Vectors, partial_sums, spread
-from .reduced import ReducedProduct, is_reduced, reduced
+from .reduced import ReducedProduct, is_reduced, reduced_types
 from .siblings import Siblings, family, family_types
 from .source import defines
 from .tiles import Tile, divide
@@ -223,19 +223,19 @@ def base(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> type[Kernel]:
     return ProductRegion if any(node.op_type in MATRIX_PRODUCTS for node in nodes) else Region
 
 
-def planned(
+def planned_types(
     nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
 ) -> tuple[tuple[TensorType, ...], int]:
-    """The types of the outputs of a body, whatever is in it, and how many launches it is.  Raises KernelError for what
-    no kernel computes."""
+    """The types of the outputs of a body that has a product or reduces rows, and how many launches it is.  Its code is
+    not written: that takes most of the time, and refuses nothing more.  Raises KernelError for what no kernel computes.
+    """
     own = base(nodes, outputs)
     if own is Region:
-        types, launched = loops(nodes, inputs, outputs)
-        return types, sum(each.launches for each in launched)
+        return row_region_types(nodes, inputs, outputs)
     if own is Gated:
         return gated_types(gate(nodes, inputs, outputs), inputs), 1
     if own is Siblings:
         return family_types(family(nodes, inputs, outputs), inputs), 1
     if own is ReducedProduct:
-        return reduced(nodes, inputs, outputs)[0], 1
-    return product(nodes, inputs, outputs).types, 1
+        return reduced_types(nodes, inputs, outputs), 1
+    return product_types(nodes, inputs, outputs), 1

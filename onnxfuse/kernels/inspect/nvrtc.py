@@ -17,6 +17,8 @@ import importlib.util
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +34,8 @@ from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.emulator.build import kept_at
 from onnxfuse.system.atomic_write import replace
 
+from . import nvrtc_process
+
 SAMPLED: tuple[str, ...] = ("attention.samples", "gemm.samples", "pointwise.samples", "rows.samples")
 """Modules of this package with a function `samples() -> Iterable[tuple[str, Source]]`: every source that is compiled
 here, each under a name that says what it is specialised for ("softmax float16 warp")."""
@@ -40,6 +44,8 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 ALWAYS = "sm_90"
 """What is compiled for even where the table was written of the same text."""
 TABLE = Path(__file__).parent / "resources.json"
+TRIES = 2
+"""How often a source is given to NVRTC that crashes on it."""
 
 ENTRY = re.compile(
     r"Compiling entry function '(?P<entry>\w+)'.*?"
@@ -112,28 +118,18 @@ def _kept(source: Source, architecture: str) -> Path:
 
 def _compiled(source: Source, architecture: str) -> Compiled:
     library, include = _library()
-    program = ctypes.c_void_p()
-    text, name = source.text.encode(), source.name.encode()
-    if code := library.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None):
-        raise KernelError(f"{source.name}: NVRTC refuses the program (error {code})")
-    try:
-        options = [*_options(architecture), f"-I{include}"]
-        code = library.nvrtcCompileProgram(
-            program, len(options), (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-        )
-        size = ctypes.c_size_t()
-        library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-        buffer = ctypes.create_string_buffer(size.value)
-        library.nvrtcGetProgramLog(program, buffer)
-        log = buffer.value.decode(errors="replace")
-        if code:
-            raise KernelError(f"{first_error(log)} (for {architecture})")
-        library.nvrtcGetCUBINSize(program, ctypes.byref(size))
-        cubin = ctypes.create_string_buffer(size.value)
-        library.nvrtcGetCUBIN(program, cubin)
-    finally:
-        library.nvrtcDestroyProgram(ctypes.byref(program))
-    return Compiled(log, cubin.raw)
+    command = [sys.executable, "-I", nvrtc_process.__file__, library._name, source.name]
+    command += [*_options(architecture), f"-I{include}"]
+    for _ in range(TRIES):
+        done = subprocess.run(command, input=source.text.encode(), capture_output=True, check=False)
+        if done.returncode >= 0:
+            break
+    else:
+        raise KernelError(f"{source.name}: NVRTC crashed with {signal.Signals(-done.returncode).name}, {TRIES} times")
+    log, _, cubin = done.stdout.partition(b"\0")
+    if done.returncode:
+        raise KernelError(f"{first_error((log or done.stderr).decode(errors='replace'))} (for {architecture})")
+    return Compiled(log.decode(errors="replace"), cubin)
 
 
 def version() -> str:

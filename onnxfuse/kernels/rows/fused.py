@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 from onnx import NodeProto
@@ -158,17 +159,48 @@ def rows(
     they are empty; an output named "" is not wanted, and `aligned` says that all arrays begin at multiples of 16 bytes.
     Rows without elements have a number for a result: what is made of that is left to loops over elements.  Raises
     KernelError; AcrossError where neighbours lie in neighbouring rows, unless threads are to be `along` a row."""
+    row, wanted = _met(nodes, inputs, outputs)
+    if not row.rows * row.columns:
+        return _types(wanted), _empty(wanted, inputs)
+    return _types(wanted), [_loop(row, list(inputs.values()), wanted, aligned, along)]
+
+
+def row_types(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[tuple[TensorType, ...], int]:
+    """The types of the outputs, and the number of launches, of what `rows` would write.  Raises KernelError as that
+    does along a row."""
+    row, wanted = _met(nodes, inputs, outputs)
+    if not row.rows * row.columns:
+        return _types(wanted), sum(loop.launches for loop in _empty(wanted, inputs))
+    used_by(_written(row, wanted).elements)
+    return _types(wanted), RowLoop.launches
+
+
+_Wanted: TypeAlias = Mapping[int, tuple[Value, Index | None]]
+"""Outputs by their numbers, each with the place of its elements."""
+
+
+def _met(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[Reduced, _Wanted]:
+    """The reduction of rows of a body, and what is wanted of it.  Raises KernelError."""
     scalars = Scalars()
     row = Reduced(scalars)
     values = traced(scalars, nodes, inputs, dict.fromkeys(ROWS, row.meet))
     if row.given is None:
         raise KernelError("no node reduces rows")
     found = places(row, ROWS, nodes, values)
-    wanted = {k: (values[name], found.get(name)) for k, name in enumerate(outputs) if name}
-    types = tuple(TensorType(value.dtype, value.shape) for value, _ in wanted.values())
-    if not row.rows * row.columns:
-        return types, computed(ENTRY, {k: value for k, (value, _) in wanted.items()}, list(inputs.values()))
-    return types, [_loop(row, list(inputs.values()), wanted, aligned, along)]
+    return row, {k: (values[name], found.get(name)) for k, name in enumerate(outputs) if name}
+
+
+def _types(wanted: _Wanted) -> tuple[TensorType, ...]:
+    return tuple(TensorType(value.dtype, value.shape) for value, _ in wanted.values())
+
+
+def _empty(wanted: _Wanted, inputs: Mapping[str, TensorType]) -> Sequence[Loop]:
+    """What is made of rows without elements, as loops over its own."""
+    return computed(ENTRY, {k: value for k, (value, _) in wanted.items()}, list(inputs.values()))
 
 
 @dataclass(frozen=True)
@@ -194,8 +226,8 @@ class Written:
         return Written(lanes.scalar(self.read), kept, each, self.once)
 
 
-def _written(row: Reduced, outputs: Mapping[int, tuple[Value, Index | None]]) -> Written:
-    """Of the outputs, each with the place of its elements."""
+def _written(row: Reduced, outputs: _Wanted) -> Written:
+    """Of the outputs.  Raises KernelError."""
     assert row.given is not None
     kept, each, once = list[Stored](), list[Stored](), list[Stored]()
     for k, (value, place) in outputs.items():
@@ -208,14 +240,8 @@ def _written(row: Reduced, outputs: Mapping[int, tuple[Value, Index | None]]) ->
     return Written(row.given.at(coordinates(row.place, row.given.shape)), kept, each, once)
 
 
-def _loop(
-    row: Reduced,
-    inputs: Sequence[TensorType],
-    outputs: Mapping[int, tuple[Value, Index | None]],
-    aligned: bool,
-    along: bool,
-) -> RowLoop:
-    """The launch for some outputs, each with the place of its elements."""
+def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: _Wanted, aligned: bool, along: bool) -> RowLoop:
+    """The launch for some outputs."""
     varies, result = Varies(), row.scalars.argument(row.argument, FLOAT)
 
     def same(s: Scalar) -> bool:

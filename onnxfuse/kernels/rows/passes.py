@@ -91,9 +91,7 @@ def passes(
 ) -> Passes:
     """The launches for some reductions of the rows of a matrix, sums of its columns and what is stored, of arrays of
     these types.  Raises PlaceError where something needs sums of columns and elements of rows."""
-    behind = [stored for stored in stores if _arguments(stored.element) & {one.name for one in sums}]
-    if any(_arguments(stored.element) & {one.name for one in reductions} for stored in behind):
-        raise PlaceError("what is behind sums of columns needs results of rows")
+    behind = behind_sums(reductions, sums, stores)
     varies = Varies()
     plain = _Work(reductions, sums, [stored for stored in stores if stored not in behind])
     plain = plain.made(Quotients(matrix.scalars, lambda s: not varies(s)), {})
@@ -175,6 +173,15 @@ def _arranged(matrix: Matrix, layout: Layout, arrays: int, addresses: int) -> Ar
     if layout.across:
         return arrange_across(matrix.columns, layout.width, itemsize, arrays, layout.mixed)
     return arrange(matrix.columns, layout.width, itemsize, matrix.rows > CROWDED, arrays, addresses)
+
+
+def behind_sums(reductions: Sequence[Reduction], sums: Sequence[Reduction], stores: Sequence[Stored]) -> list[Stored]:
+    """What is stored of sums of columns.  Raises PlaceError where that needs results of rows as well."""
+    columns, rows = ({one.name for one in some} for some in (sums, reductions))
+    behind = [stored for stored in stores if _arguments(stored.element) & columns] if sums else []
+    if any(_arguments(stored.element) & rows for stored in behind):
+        raise PlaceError("what is behind sums of columns needs results of rows")
+    return behind
 
 
 def _arguments(element: Scalar) -> set[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from onnx import NodeProto
@@ -58,7 +59,7 @@ class Matrix:
 
     @property
     def place(self) -> Index:
-        return total([(self.row, self.columns), (variable("column", self.columns), 1)])
+        return _place(self.rows, self.columns)
 
     @property
     def reduces(self) -> bool:
@@ -74,6 +75,11 @@ class Matrix:
             return self.scalars.argument(self.argument, FLOAT)
 
         return Value(shape, dtype, at)
+
+
+@lru_cache(maxsize=1 << 8)
+def _place(rows: int, columns: int) -> Index:
+    return total([(variable("row", rows), columns), (variable("column", columns), 1)])
 
 
 def traced(
@@ -125,9 +131,8 @@ def places(
             found[result] = (made or {}).get(result, matrix.row if matrix.reduces else matrix.place)
         elif behind:
             found |= {name: _moved(matrix, node, behind, values) for name in node.output if name}
-    size = matrix.rows * matrix.columns
-    before = {name: v for name, v in values.items() if name not in found}
-    return found | {name: {size: matrix.place, matrix.rows: matrix.row}.get(v.size) for name, v in before.items()}
+    at = {matrix.rows * matrix.columns: matrix.place, matrix.rows: matrix.row}
+    return found | {name: at.get(value.size) for name, value in values.items() if name not in found}
 
 
 def _moved(

@@ -20,9 +20,9 @@ from onnxfuse.kernels.pointwise.parts import apart, parts
 from onnxfuse.kernels.pointwise.pointwise import Compiled, Planned
 from onnxfuse.model.graph import REGION
 
-from .fused import ROWS, AcrossError, OtherRowsError, rows
+from .fused import ROWS, AcrossError, OtherRowsError, row_types, rows
 from .settled import settled
-from .several import several
+from .several import several, several_types
 
 
 class Region(Compiled):
@@ -71,6 +71,17 @@ def planned(
         if not across:
             raise
     return rows(nodes, inputs, outputs, aligned)
+
+
+def planned_types(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[tuple[TensorType, ...], int]:
+    """The types of the outputs, and the number of launches, of what `planned` would write of a body that reduces rows.
+    Raises KernelError as that does.  Where its neighbours lie in neighbouring rows it is one launch in either way."""
+    try:
+        return row_types(nodes, inputs, outputs)
+    except OtherRowsError:
+        return several_types(nodes, inputs, outputs)
 
 
 def kernel(

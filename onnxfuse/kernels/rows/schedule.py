@@ -84,6 +84,8 @@ class Varies:
         return self(scalar) and self._found(scalar, rows=True)
 
     def _found(self, scalar: Scalar, *, rows: bool) -> bool:
+        if (scalar, rows) in self._known:
+            return self._known[scalar, rows]
         pending = [scalar]
         while pending:
             s = pending[-1]

@@ -38,7 +38,7 @@ from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, comput
 from onnxfuse.kernels.pointwise.loops import Loop, computed, reached
 
 from .fused import EMPTY, ENTRY, NORMS, REDUCTIONS, ROWS, SOFTMAXES
-from .passes import Passes, passes
+from .passes import Passes, behind_sums, passes
 from .places import Matrix, PlaceError, places, stored, traced, used_by
 from .schedule import Reduction
 from .vectors import COLUMN
@@ -212,6 +212,39 @@ def several(
     """The types of the outputs of some nodes that reduce rows, and the launches that compute them; an output named ""
     is not wanted, and `aligned` says that all arrays begin at multiples of 16 bytes.  Raises KernelError where they are
     no passes over the rows of one matrix."""
+    types, made = _met(nodes, inputs, outputs)
+    if not isinstance(made, _Several):
+        return types, made
+    return types, [passes(made.rows, made.reductions, made.sums, made.stores, list(inputs.values()), aligned)]
+
+
+def several_types(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[tuple[TensorType, ...], int]:
+    """The types of the outputs, and the number of launches, of what `several` would write.  Raises KernelError as that
+    does."""
+    types, made = _met(nodes, inputs, outputs)
+    if not isinstance(made, _Several):
+        return types, sum(loop.launches for loop in made)
+    behind_sums(made.reductions, made.sums, made.stores)
+    return types, 2 if made.sums else 1
+
+
+@dataclass(frozen=True)
+class _Several:
+    """What is reduced of a matrix, and stored."""
+
+    rows: Several
+    reductions: list[Reduction]
+    sums: list[Reduction]
+    stores: list[Stored]
+
+
+def _met(
+    nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]
+) -> tuple[tuple[TensorType, ...], _Several | Sequence[Loop]]:
+    """The types of the outputs of a body, and its reductions; loops over elements where it has none.  Raises
+    KernelError."""
     scalars = Scalars()
     rows = Several(scalars)
     values = traced(scalars, nodes, inputs, dict.fromkeys(ROWS, rows.meet))
@@ -228,7 +261,7 @@ def several(
         stores.append(stored(k, value, place, () if place is None else (place.high + 1,)))
     reductions, sums = _wanted(rows, stores)
     used_by([*(s.element for s in stores), *(r.element for r in (*reductions, *sums))])
-    return types, [passes(rows, reductions, sums, stores, list(inputs.values()), aligned)]
+    return types, _Several(rows, reductions, sums, stores)
 
 
 def _wanted(rows: Several, stores: Sequence[Stored]) -> tuple[list[Reduction], list[Reduction]]:

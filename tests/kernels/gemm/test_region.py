@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
+from onnx import NodeProto
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels import of_region as kernel
@@ -12,11 +17,16 @@ from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import epilogue
 from onnxfuse.kernels.gemm.autotune import VARIABLE
-from onnxfuse.kernels.gemm.region import AFTER
+from onnxfuse.kernels.gemm.reduced import is_reduced, reduced
+from onnxfuse.kernels.gemm.region import AFTER, planned_types
+from onnxfuse.kernels.rows.region import planned
+from onnxfuse.model.op_traits import MATRIX_PRODUCTS
 from tests.kernel_runs import shifted
-from tests.region_runs import computed, expected, function, given, launches, operands
+from tests.kernels.gemm import test_reduced
+from tests.kernels.rows import test_fused, test_several
+from tests.region_runs import Case, computed, expected, function, given, launches, operands
 
-CASES = {
+CASES: dict[str, Case] = {
     "any expression of it, with further operands": (
         "(a, b, z) => (y) { p = MatMul(a, b) s = Sigmoid(p) m = Mul(p, s) y = Mul(m, z) }",
         [(3, 5, 16), (16, 24), (3, 5, 24)],
@@ -143,3 +153,88 @@ def test_what_is_no_pass_over_a_product(text: str, shapes: list[tuple[int, ...]]
     made = kernel(body, ["float32"] * len(shapes), ["float32"])({})
     with pytest.raises(KernelError, match=reason):
         made.outputs([TensorType(np.dtype(np.float32), shape) for shape in shapes])
+
+
+BODIES: dict[str, Case] = {
+    f"{room.__name__.rpartition('.')[2]}: {name}": case
+    for room in (test_fused, test_reduced, test_several)
+    for name, case in room.CASES.items()
+} | CASES
+ACROSS: dict[str, Case] = {
+    "rows that lie in memory as columns": ("(x) => (y) { t = Transpose(x) y = Softmax(t) }", [(64, 48)]),
+    "and are written so": ("(x) => (y) { t = Transpose(x) s = Softmax(t) y = Transpose(s) }", [(64, 48)]),
+    "reduced alone": (
+        "(x) => (y) { t = Transpose(x) a = Constant<value = int64[1] {1}>() y = ReduceMean(t, a) }",
+        [(64, 48)],
+    ),
+    "beside what is not": (
+        "(x, z) => (y) { t = Transpose<perm = [0, 2, 1]>(x) s = Add(t, z) y = LayerNormalization(s, z) }",
+        [(2, 64, 48), (64,)],
+    ),
+    "read in both orders": ("(x) => (y) { t = Transpose(x) s = Softmax(t) u = Transpose(s) y = Add(u, t) }", [(8, 8)]),
+}
+WRONG: dict[str, Case] = {
+    "an operand that is turned": ("(a, b) => (y) { t = Transpose(a) y = MatMul(t, b) }", [(4, 6), (4, 4)]),
+    "a neighbour of the product": ("(a, b) => (y) { p = MatMul(a, b) y = Concat<axis = 0>(p, a) }", [(4, 4), (4, 4)]),
+    "other rows": ("(x) => (y) { a = Softmax<axis = 0>(x) y = Softmax(a) }", [(8, 8)]),
+    "another row's result": ("(x) => (y) { a = Softmax(x) t = Transpose(a) y = Add(a, t) }", [(8, 8)]),
+    "rows behind sums of columns": (
+        "(x) => (y) { c = Constant<value = int64[1] {0}>() r = Constant<value = int64[1] {1}>() "
+        "s = ReduceSum<keepdims = 0>(x, c) m = ReduceMax(x, r) y = Add(s, m) }",
+        [(9, 9)],
+    ),
+    "rows read under a condition": (
+        "(x) => (y) { p = Constant<value = int64[4] {0, 1, 0, 1}>() q = Pad(x, p) y = Softmax(q) }",
+        [(6, 8)],
+    ),
+    "a batch of products whose rows are reduced": (
+        "(a, b) => (y) { p = MatMul(a, b) y = Softmax(p) }",
+        [(2, 5, 8), (2, 8, 16)],
+    ),
+    "rows of another matrix than the product": (
+        "(a, b) => (y) { p = MatMul(a, b) n = Constant<value = int64[2] {16, 5}>() r = Reshape(p, n) y = Softmax(r) }",
+        [(5, 8), (8, 16)],
+    ),
+}
+EMPTY: dict[str, Case] = {
+    "no rows": ("(x) => (y) { y = Softmax(x) }", [(0, 8)]),
+    "rows of nothing": ("(x) => (y) { y = ReduceSum<keepdims = 0>(x) }", [(3, 0)]),
+    "no columns of a norm twice": ("(x, g) => (y) { a = Softmax(x) y = LayerNormalization(a, g) }", [(3, 0), (0,)]),
+    "no rows of a product": ("(a, b) => (y) { p = MatMul(a, b) y = Softmax(p) }", [(0, 8), (8, 16)]),
+}
+
+
+PLANNED = BODIES | ACROSS | WRONG | EMPTY
+
+
+@pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "anywhere"])
+@pytest.mark.parametrize("name", PLANNED)
+def test_what_is_told_without_code_is_what_the_code_does(name: str, aligned: bool) -> None:
+    text, shapes = PLANNED[name]
+    body = function(text)
+    for dtype in (np.float32, np.float16):
+        types = {n: TensorType(np.dtype(dtype), s) for n, s in zip(body.input, shapes, strict=True)}
+        asked = list(body.node), types, list(body.output)
+        told, done = outcome(planned_types, *asked), outcome(partial(written, aligned), *asked)
+        assert told == done
+        assert isinstance(done[0], type) == (name in WRONG)
+
+
+def outcome(plan: Callable[..., tuple[Any, Any]], *asked: Any) -> tuple[Any, Any]:
+    """What is planned; of what is refused, the kind of error and what it says."""
+    try:
+        return plan(*asked)
+    except KernelError as error:
+        return type(error), str(error)
+
+
+def written(
+    aligned: bool, nodes: list[NodeProto], inputs: dict[str, TensorType], outputs: list[str]
+) -> tuple[tuple[TensorType, ...], int]:
+    """The types and the launches of what has its code."""
+    if is_reduced(nodes):
+        return reduced(nodes, inputs, outputs, aligned)[0], 1
+    if any(node.op_type in MATRIX_PRODUCTS for node in nodes):
+        return epilogue.product(nodes, inputs, outputs, aligned).types, 1
+    types, launched = planned(nodes, inputs, outputs, aligned)
+    return types, sum(each.launches for each in launched)

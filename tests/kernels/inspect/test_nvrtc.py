@@ -136,3 +136,26 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.undo()
     nvrtc._library.cache_clear()
     assert nvrtc.version()
+
+
+@pytest.mark.parametrize("times", [1, nvrtc.TRIES])
+def test_a_crash_of_the_compiler_takes_nothing_else_along(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that dies so many times; the binary is what it was given."""
+    deaths, process = tmp_path / "deaths", tmp_path / "process.py"
+    process.write_text(
+        "import os, pathlib, signal, sys\n"
+        f"deaths = pathlib.Path({str(deaths)!r})\n"
+        "deaths.write_text(deaths.read_text() + 'x' if deaths.exists() else 'x')\n"
+        f"if len(deaths.read_text()) <= {times}: os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "sys.stdout.write('said\\0' + sys.stdin.read())\n"
+    )
+    monkeypatch.setattr(nvrtc.nvrtc_process, "__file__", str(process))
+    monkeypatch.setattr(nvrtc, "_kept", lambda *_: tmp_path / f"kept {times}")
+    source = Source("modest.cu", MODEST)
+    if times < nvrtc.TRIES:
+        assert nvrtc.compiled(source, "sm_90") == nvrtc.Compiled("said", MODEST.encode())
+    else:
+        with pytest.raises(KernelError, match=r"^modest\.cu: NVRTC crashed with SIGSEGV, 2 times$"):
+            nvrtc.compiled(source, "sm_90")

@@ -94,11 +94,13 @@ class Index:
 
     def __init__(self, const: int = 0, terms: Mapping[Atom, int] | None = None) -> None:
         self.const, self.terms = const, terms or {}
-        self.low = const + sum(c * (a.low if c > 0 else a.high) for a, c in self.terms.items())
-        self.high = const + sum(c * (a.high if c > 0 else a.low) for a, c in self.terms.items())
-        self.depends = 0
-        for atom in self.terms:
-            self.depends |= atom.depends
+        low = high = const
+        depends = 0
+        for atom, c in self.terms.items():
+            low += c * (atom.low if c > 0 else atom.high)
+            high += c * (atom.high if c > 0 else atom.low)
+            depends |= atom.depends
+        self.low, self.high, self.depends = low, high, depends
         self._hash = hash((const, frozenset(self.terms.items())))
 
     def __hash__(self) -> int:
@@ -149,6 +151,7 @@ def number(value: int) -> Index:
     return Index(value) if value else ZERO
 
 
+@lru_cache(maxsize=1 << 10)
 def variable(name: str, extent: int, depends: int = LOOP) -> Index:
     """A loop variable below `extent`; 0 where that is 1."""
     return Index(0, {Variable(name, extent - 1, depends): 1}) if extent > 1 else ZERO
@@ -242,6 +245,7 @@ def free(x: Index) -> Index:
     return free(total([*parts, (number(x.const), 1)]))
 
 
+@lru_cache(maxsize=1 << 12)
 def flat(coordinates: Coordinates, shape: tuple[int, ...]) -> Index:
     """The position of an element in a contiguous tensor."""
     parts, stride = [], 1
@@ -251,6 +255,7 @@ def flat(coordinates: Coordinates, shape: tuple[int, ...]) -> Index:
     return total(reversed(parts))
 
 
+@lru_cache(maxsize=1 << 12)
 def coordinates(position: Index, shape: tuple[int, ...]) -> Coordinates:
     """The inverse of `flat`."""
     found = []

@@ -17,6 +17,7 @@ from onnxfuse.model.op_traits import CASTS as CONVERSIONS
 
 from .elementwise import FMOD, FOLDED, FORMULAS, GELU, IS_INF, MOD, POW, POW_INTEGER, Formula
 from .index import Coordinates, Guard
+from .known import computed
 from .moves import MOVES, Call, Move
 from .rounded import rounded
 from .scalars import BOOL, FLOAT, INT, LONG, Scalar, Scalars
@@ -120,19 +121,11 @@ def _folded(call: Call) -> list[Value] | None:
     if not given or any(v.constant is None or v.constant.size > 1 << 16 for v in given):
         return None
     sized = any(v.sized for v in given)
-    from onnx.reference import ReferenceEvaluator
-
-    names = ["" if v is None else f"x{i}" for i, v in enumerate(call.inputs)]
-    results = [f"y{i}" for i in range(call.outputs)]
-    node = helper.make_node(call.op, names, results, **call.attributes)
-    feeds = {name: v.constant for name, v in zip(names, call.inputs, strict=True) if v is not None}
-    try:
-        arrays = ReferenceEvaluator(node).run(None, feeds)
-    except Exception as error:
-        raise KernelError(f"{call.op} of constants: {error}") from error
-    if sized and any(np.asarray(a).dtype.kind not in "iub" for a in arrays):
+    inputs = [None if v is None else v.constant for v in call.inputs]
+    arrays = computed(call.op, inputs, call.attributes, call.outputs)
+    if sized and any(a.dtype.kind not in "iub" for a in arrays):
         return None
-    return [constant(call.scalars, np.asarray(a), sized) for a in arrays]
+    return [constant(call.scalars, a, sized) for a in arrays]
 
 
 def elementwise(call: Call) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,6 +69,7 @@ def size(shape: Shape) -> int:
     return math.prod(shape)
 
 
+@cache
 def computed_type(dtype: np.dtype[Any]) -> str:
     """The C++ type that elements are computed in.  Raises KernelError for a type that is not served."""
     if dtype.name not in COMPUTED:
