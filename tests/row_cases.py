@@ -105,6 +105,15 @@ def affine(normal: Values, scale: Values, bias: Values | None = None) -> Wanted:
     return Wanted(normal * s + b, np.maximum(np.abs(normal), 1) * np.abs(s) + np.abs(b))
 
 
+def embedding_gradient(dy: Values, indices: Values, rows: int, padding: int = -1) -> Wanted:
+    """The rows of dy that have an index in common, added up; one of padding, or outside, is of none."""
+    found, size = np.zeros((rows, dy.shape[-1])), np.zeros((rows, dy.shape[-1]))
+    seen = (indices >= 0) & (indices < rows) & (indices != padding)
+    np.add.at(found, indices[seen], dy[seen].astype(np.float64))
+    np.add.at(size, indices[seen], np.abs(dy[seen].astype(np.float64)))
+    return Wanted(found, size)
+
+
 def softmax(x: Values, axis: int, op: str) -> Wanted:
     """Softmax, LogSoftmax or SafeSoftmax."""
     with np.errstate(all="ignore"):

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from onnxfuse.kernels.device.kernel import REAL
-from onnxfuse.kernels.device.types import DTYPES as NAMED
 from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, TILED, VENDOR, WGMMA
-from tests import attention_cases, attention_grad_cases, kernel_runs
+from tests import attention_cases, kernel_runs
 
 from . import regions
-from .attended import ATTENTION_GRADIENTS, ATTENTIONS
+from .attended import ATTENTIONS
+from .case import DTYPES, Case, Inputs, Maker, draw, drawn, text
 from .expected import CATALOGUE
+from .gradient_cases import attention_gradients, batch_norms, embedding_gradients, gradients, losses
 
-Values = NDArray[Any]
-Inputs = list[Values | None]
-Maker = Callable[[np.random.Generator], Inputs]
-
-DTYPES = tuple(NAMED[name] for name in REAL)
 WIDTHS = (1, 2, 7, 31, 32, 33, 64, 127, 768, 1000, 1024, 4096, 5120, 16384 + 5, 65536)
 FEW_WIDTHS = (1, 7, 64, 1000, 4096, 16384 + 5, 65536)
 """Of half precision."""
 MANY_ROWS = 600
 """Enough to have another arrangement of threads."""
-SMALL = 1 << 16
-"""Elements of a case that a checker of memory accesses can afford."""
 
 ROTARY = (
     # head, rotated channels (0 for all), interleaved, heads in 3-D, position_ids
@@ -47,31 +38,6 @@ ROTARY = (
 BATCH, HEADS, POSITIONS = 2, 3, 5
 
 
-@dataclass(frozen=True)
-class Case:
-    """One launch.  `outputs` says which outputs are asked for; those past its end are."""
-
-    op: str
-    label: str
-    inputs: Maker
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    outputs: tuple[bool, ...] = ()
-    by: int = 0
-    """Elements by which all arrays lie behind a multiple of 256 bytes."""
-    size: int = 0
-    """Elements of the largest input."""
-    product: str = ""
-    """The form of a product that is checked; one that cannot have it has the vendor's."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.op} {self.label}"
-
-    def make(self) -> Inputs:
-        """The inputs, the same each time."""
-        return self.inputs(np.random.default_rng(sum(self.name.encode())))
-
-
 def cases() -> Iterator[Case]:
     """All of them."""
     yield from pointwise()
@@ -81,26 +47,12 @@ def cases() -> Iterator[Case]:
     yield from losses()
     yield from groups()
     yield from embeddings()
+    yield from embedding_gradients()
     yield from attentions()
     yield from attention_gradients()
     yield from products()
     yield from fused_regions()
-
-
-def draw(
-    rng: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any], size: float = 1.0, mean: float = 0.0
-) -> Values:
-    """Normally distributed numbers."""
-    return np.asarray(mean + size * rng.standard_normal(tuple(shape))).astype(dtype)
-
-
-def drawn(dtype: np.dtype[Any], *shapes: Sequence[int] | None, size: float = 1.0) -> Maker:
-    """Inputs of these shapes."""
-    return lambda rng: [None if shape is None else draw(rng, shape, dtype, size) for shape in shapes]
-
-
-def text(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))
+    yield from batch_norms()
 
 
 def pointwise() -> Iterator[Case]:
@@ -211,21 +163,6 @@ def softmaxes() -> Iterator[Case]:
         yield Case("Softmax", f"{dtype} 3x1024 misaligned", drawn(dtype, (3, 1024)), by=1, size=3072)
 
 
-def losses() -> Iterator[Case]:
-    """The gradient of cross-entropy over labels, some of which are ignored."""
-    for dtype in DTYPES:
-        for shape in ((30, 7), (65, 1000), (64, 50257)):
-            make, label = partial(labelled, dtype, shape), f"{dtype} {text(shape)}"
-            yield Case("SoftmaxCrossEntropyLossGrad", label, make, {"ignore_index": -100}, size=int(np.prod(shape)))
-
-
-def labelled(dtype: np.dtype[Any], shape: tuple[int, int], rng: np.random.Generator) -> Inputs:
-    """A number, rows of logarithms and their labels."""
-    label = rng.integers(0, shape[1], shape[0])
-    label[1::3] = -100
-    return [draw(rng, (1,), dtype), draw(rng, shape, dtype, mean=-3.0), label]
-
-
 def strange(dtype: np.dtype[Any], width: int) -> Maker:
     """Rows hidden in part and in whole, rows with NaN and infinity, rows with one large element."""
 
@@ -278,20 +215,6 @@ def attentions() -> Iterator[Case]:
                 outputs=(True, bool(case.past), bool(case.past), False),
                 size=size,
             )
-
-
-def attention_gradients() -> Iterator[Case]:
-    """The gradients of attention in its forms, in each element type."""
-    for dtype in DTYPES:
-        for name, case in ATTENTION_GRADIENTS.items():
-            size = case.batches * max(case.heads * case.queries, case.kv_heads * case.keys) * case.head
-            make = partial(differentiated, case, dtype)
-            yield Case("AttentionGrad", f"{dtype} {name}", make, attention_grad_cases.node(case), size=size)
-
-
-def differentiated(case: attention_cases.Case, dtype: np.dtype[Any], rng: np.random.Generator) -> Inputs:
-    """The inputs of a call of attention's gradients, which draws its own."""
-    return attention_grad_cases.inputs(case, dtype)
 
 
 def attended(case: attention_cases.Case, dtype: np.dtype[Any], rng: np.random.Generator) -> Inputs:
@@ -401,13 +324,3 @@ def fused_regions() -> Iterator[Case]:
             yield Case(regions.TURNED_SOFTMAX, label, drawn(dtype, (2, width, rows)), kind, size=size)
             make = drawn(dtype, *[(2, rows, width)] * 2, *[(width,)] * 2)
             yield Case(regions.TURNED_NORM, label, make, kind, size=size)
-
-
-def gradients(dtype: np.dtype[Any], shapes: Sequence[Sequence[int]]) -> Maker:
-    """What the gradients of a norm are of: inverse deviations are positive."""
-
-    def make(rng: np.random.Generator) -> Inputs:
-        drawn = [draw(rng, shape, dtype) for shape in shapes]
-        return [*drawn, (0.5 + np.abs(draw(rng, shapes[-1], np.dtype(np.float32)))).astype(dtype)]
-
-    return make

@@ -16,7 +16,7 @@ from onnxfuse.kernels.device.recorder import Recorder
 from onnxfuse.kernels.gemm.autotune import VARIABLE
 
 from . import cases, expected
-from .cases import Case, Inputs
+from .case import SMALL, Case, Inputs
 from .machine import Machine
 from .plan import Row, Step, one_line
 
@@ -145,7 +145,7 @@ def small() -> list[Case]:
     turns = {op: SMALL_TYPES[k % 2 :][:1] for k, op in enumerate(expected.ELEMENTWISE)}
     for case in sorted(cases.cases(), key=lambda case: case.size):
         dtype = case.label.split()[0]
-        if LEAST_SMALL <= case.size <= cases.SMALL and dtype in turns.get(case.op, SMALL_TYPES):
+        if LEAST_SMALL <= case.size <= SMALL and dtype in turns.get(case.op, SMALL_TYPES):
             found.setdefault((case.op, dtype), []).append(case)
     chosen: dict[str, Case] = {}
     for every in found.values():

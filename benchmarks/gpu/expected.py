@@ -65,6 +65,10 @@ def expected(
         return list(attention_cases.expected(attributes, [*inputs, *left_out]))
     if op == "AttentionGrad":
         return attention_grad_cases.expected(attributes, inputs)
+    if op == "EmbeddingGrad":
+        dy, indices = (np.asarray(a) for a in inputs)
+        padding = attributes.get("padding_idx", -1)
+        return [row_cases.embedding_gradient(dy, indices, attributes["num_embeddings"], padding)]
     if op == "FusedMatMul":
         return [_product(attributes, inputs, product not in ("", TILED, WGMMA))]
     results = kernel_runs.reference(op, attributes, inputs, CATALOGUE)

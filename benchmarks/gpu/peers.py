@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from . import timing
+from . import regions, timing
 from .machine import Machine, Memory, Run
 from .plan import Row, SkippedError, one_line
 from .sizes import Timed
@@ -101,6 +101,15 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
             y = nn.scaled_dot_product_attention(q, k, v)
         return module.autograd.grad(y, (q, k, v), dy)
 
+    def embedding_grad(dy: Any, indices: Any) -> Any:
+        return module.ops.aten.embedding_dense_backward(dy, indices, get("num_embeddings"), -1, False)
+
+    def batch_norm_grad(dy: Any, x: Any, scale: Any, *statistics: Any) -> Any:
+        """Of what forward kept."""
+        mean, inverse = (one.flatten().float() for one in statistics)
+        every = (scale.flatten(), None, None, mean, inverse, True, EPSILON, [True, True, True])
+        return module.ops.aten.native_batch_norm_backward(dy, x, *every)
+
     known: dict[str, Callable[..., Any]] = {
         "LayerNormalization": lambda x, s, b: nn.layer_norm(x, width, s, b, EPSILON),
         "RMSNormalization": lambda x, s: nn.rms_norm(x, width, s, EPSILON),
@@ -122,6 +131,9 @@ def function(module: Any, node: Timed) -> Callable[..., Any]:
         "RotaryEmbedding": partial(rotary, module, bool(get("interleaved"))),
         "SoftmaxCrossEntropyLossGrad": loss_grad,
         "AttentionGrad": attention_grad,
+        "EmbeddingGrad": embedding_grad,
+        regions.OF_BATCH: lambda x, s, b: nn.batch_norm(x, None, None, s.flatten(), b.flatten(), True, 0.1, EPSILON),
+        regions.BATCH_GRADIENTS: batch_norm_grad,
         "EmbedLayerNormalization": embed,
         "EmbedSimplifiedLayerNormalization": embed_rms,
     }

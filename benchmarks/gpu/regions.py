@@ -14,13 +14,15 @@ from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper, pa
 
 from onnxfuse import kernels
 from onnxfuse.kernels.device.kernel import Kernel
-from onnxfuse.kernels.rows.samples import CHANNELS, GRADIENT, SOFTMAX
+from onnxfuse.kernels.rows.samples import BATCH_NORM, BATCH_NORM_GRADIENT, CHANNELS, GRADIENT, SOFTMAX
 from tests import kernel_runs
 from tests.row_cases import Wanted
 
 Values = NDArray[Any]
 Sizes = Callable[[Sequence[Values], Mapping[str, Values]], Sequence[Values | float]]
 OPSET = 20
+_BATCH = (0, 2, 3)
+"""The axes of a batch of images, but for the channels."""
 
 
 class Region(NamedTuple):
@@ -75,12 +77,26 @@ def _norm_gradient(given: Sequence[Values], made: Mapping[str, Values]) -> list[
     return [inverse * (g + means[0] + normal * means[1]), (np.abs(dy) * normal).sum(0), np.abs(dy).sum(0)]
 
 
+def _norm_of_batch(given: Sequence[Values], made: Mapping[str, Values]) -> list[Values | float]:
+    return [3.0 * (np.abs(made["y"]) + np.abs(given[2])), np.abs(given[0]).mean(_BATCH), 1.0]
+
+
+def _norm_of_batch_gradient(given: Sequence[Values], made: Mapping[str, Values]) -> list[Values | float]:
+    dy, x, scale, mean, inverse = (np.abs(one) for one in given)
+    d = x + mean
+    means = [each.mean(_BATCH, keepdims=True) for each in (dy, dy * d)]
+    dx = inverse * scale * (dy + means[0] + d * inverse**2 * means[1])
+    return [dx, (dy * d).sum(_BATCH) * inverse.ravel(), dy.sum(_BATCH)]
+
+
 NORM = "Region of a product, bias, residual and norm"
 OF_PRODUCT = "Region of a product and softmax"
 ACTIVATED = "Region of a product, bias, Gelu and a further tensor"
 IN_PARTS = "Region of softmax in parts"
 OF_CHANNELS = "Region of a norm of channels"
 GRADIENTS = "Region of the gradients of a norm"
+OF_BATCH = "Region of a norm of a batch"
+BATCH_GRADIENTS = "Region of the gradients of a norm of a batch"
 TURNED_SOFTMAX = "Region of a softmax of a Transpose"
 TURNED_NORM = "Region of a residual sum, a norm and a Transpose"
 TURN = "Transpose<perm = [0, 2, 1]>"
@@ -101,6 +117,8 @@ REGIONS: Mapping[str, Region] = {
     IN_PARTS: Region(SOFTMAX, lambda given, made: [0.0]),
     OF_CHANNELS: Region(CHANNELS, _norm_of_channels),
     GRADIENTS: Region(GRADIENT, _norm_gradient),
+    OF_BATCH: Region(BATCH_NORM, _norm_of_batch),
+    BATCH_GRADIENTS: Region(BATCH_NORM_GRADIENT, _norm_of_batch_gradient),
     TURNED_SOFTMAX: Region(f"(x) => (y) {{ t = {TURN}(x) y = Softmax(t) }}", lambda given, made: [0.0]),
     TURNED_NORM: Region(
         f"(x, z, g, h) => (y, s) {{ s = Add(x, z) n = LayerNormalization(s, g, h) y = {TURN}(n) }}", _turned_norm

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from onnxfuse.kernels.device.device import TensorType, nbytes
 from onnxfuse.kernels.device.types import DTYPES
 
+from . import regions
+
 KINDS = {"positions": "int64", "seen": "bool"}
 """Operands of a type that is not the node's."""
 MILLIONS = 1 << 20
@@ -106,6 +108,9 @@ def timed() -> Iterator[Timed]:
     yield elementwise("Mish", half, 1)
     yield losses(half, 8192, 32000)
     yield attention_gradients(half, (4, 16, 2048, 64))
+    yield embedding_gradient(half, 768, 50304)
+    yield batch_norm(regions.OF_BATCH, half, (32, 256, 56, 56), 1, 2)
+    yield batch_norm(regions.BATCH_GRADIENTS, half, (32, 256, 56, 56), 2, 3)
     yield Timed("PRelu", half, (Operand((16384, 4096), batched=True), Operand((4096,))))
     yield rotation(half, 4, 32, 4096, 128, {"interleaved": 1})
     yield rotation("bfloat16", 4, 32, 4096, 128, table=8192)
@@ -187,6 +192,19 @@ def losses(dtype: str, samples: int, classes: int) -> Timed:
 def attention_gradients(dtype: str, shape: tuple[int, ...]) -> Timed:
     """Gradients of attention, which is computed again."""
     return Timed("AttentionGrad", dtype, (Operand(shape, batched=True),) * 4, {"scale": shape[-1] ** -0.5})
+
+
+def embedding_gradient(dtype: str, width: int, words: int) -> Timed:
+    """The gradient of a table of words, of 128 rows of 512 each."""
+    ids = Operand((128, 512), "positions", True, words)
+    return Timed("EmbeddingGrad", dtype, (Operand((*ids.shape, width), batched=True), ids), {"num_embeddings": words})
+
+
+def batch_norm(op: str, dtype: str, shape: tuple[int, ...], images: int, each: int) -> Timed:
+    """Batch normalization in training, or its gradients: of some tensors of images, and numbers of each channel."""
+    operands = (Operand(shape, batched=True),) * images + (Operand((shape[1], 1, 1)),) * each
+    outputs = (True, False, False) if images == 1 else (True, True, True)
+    return Timed(op, dtype, operands, {"dtype": dtype}, outputs, label="x".join(map(str, shape)))
 
 
 def embedding(op: str, dtype: str, width: int) -> Timed:

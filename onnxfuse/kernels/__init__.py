@@ -26,6 +26,7 @@ WRITTEN = {
     "attention.attention_grad": "AttentionGrad",
     "gemm.gemm": "FusedMatMul",
     "rows.cross_entropy_grad": "SoftmaxCrossEntropyLossGrad",
+    "rows.embedding_grad": "EmbeddingGrad",
     "rows.embed_norm": "EmbedLayerNormalization EmbedSimplifiedLayerNormalization",
     "rows.group_norm": "GroupNormalization InstanceNormalization",
     "rows.norm": "LayerNormalization RMSNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization",

@@ -20,7 +20,7 @@ IMPLIES: Mapping[str, tuple[str, ...]] = {
 """Traits → those that go with them, and need not be written."""
 
 _ROWS = """
-    Abs                              unary nonnegative moderate foldable continuous
+    Abs                              unary nonnegative moderate foldable continuous exact
     Absent                           free
     Acos                             transcendental
     Acosh                            transcendental
@@ -40,12 +40,12 @@ _ROWS = """
     BitwiseOr                        broadcast
     Cast                             unary same_elements movement removable cheap foldable declares_dtype common cast
     CastLike                         elementwise same_elements movement declares_dtype cast
-    Ceil                             unary foldable rounding
+    Ceil                             unary foldable rounding exact
     Celu                             unary transcendental
-    Clip                             unary foldable continuous
-    Concat                           removable cheap foldable
-    Constant                         cheap free declares_dtype
-    ConstantOfShape                  foldable growing declares_dtype
+    Clip                             unary foldable continuous exact
+    Concat                           removable cheap foldable exact
+    Constant                         cheap free declares_dtype exact
+    ConstantOfShape                  foldable growing declares_dtype exact
     Conv                             product quantizable moderate
     ConvInteger                      product
     ConvIntegerToFloat               product
@@ -60,10 +60,10 @@ _ROWS = """
     Erf                              unary moderate foldable transcendental
     Exp                              unary nonnegative moderate foldable continuous transcendental wide_range
     Expand                           view foldable growing common
-    EyeLike                          declares_dtype
+    EyeLike                          declares_dtype exact
     FastGelu                         unary
     Flatten                          reshape
-    Floor                            unary foldable rounding
+    Floor                            unary foldable rounding exact
     FusedConv                        product
     FusedMatMul                      product
     Gather                           movement removable cheap foldable
@@ -76,7 +76,7 @@ _ROWS = """
     GroupNormalization               like_first kernel
     HardSigmoid                      unary
     HardSwish                        unary transcendental
-    Hardmax                          like_first coerced
+    Hardmax                          like_first coerced exact
     Identity                         reshape like_first elementwise foldable
     If                               control_flow
     Input                            free
@@ -99,17 +99,17 @@ _ROWS = """
     MatMulInteger                    product
     MatMulIntegerToFloat             product integer
     MatMulNBits                      product integer
-    Max                              broadcast commutative foldable continuous
+    Max                              broadcast commutative foldable continuous exact
     Mean                             broadcast foldable
     MeanVarianceNormalization        like_first
-    Min                              broadcast commutative foldable continuous
+    Min                              broadcast commutative foldable continuous exact
     Mish                             unary transcendental
     Mod                              broadcast foldable
     Mul                              broadcast commutative arithmetic removable score foldable common continuous
     Multinomial                      random
-    Neg                              unary arithmetic foldable common continuous
+    Neg                              unary arithmetic foldable common continuous exact
     Not                              unary boolean cheap foldable common
-    OneHot                           growing declares_dtype
+    OneHot                           growing declares_dtype exact
     Or                               broadcast boolean commutative foldable common
     Output                           free
     PRelu                            like_first elementwise
@@ -122,23 +122,23 @@ _ROWS = """
     RandomNormalLike                 declares_dtype random
     RandomUniform                    random
     RandomUniformLike                declares_dtype random
-    Range                            foldable growing
+    Range                            foldable growing exact
     Reciprocal                       unary arithmetic foldable continuous
     ReduceL1                         nonnegative
     ReduceL2                         square nonnegative wide_range
     ReduceLogSum                     wide_range
     ReduceLogSumExp                  wide_range
-    ReduceMax                        monotonous foldable
+    ReduceMax                        monotonous foldable exact
     ReduceMean                       monotonous foldable
-    ReduceMin                        monotonous foldable
+    ReduceMin                        monotonous foldable exact
     ReduceProd                       foldable wide_range
     ReduceSum                        monotonous foldable
     ReduceSumSquare                  square nonnegative wide_range
-    Relu                             unary nonnegative moderate foldable
+    Relu                             unary nonnegative moderate foldable exact
     Repeat                           view foldable growing
     Reshape                          reshape score foldable common
     RotaryEmbedding                  like_first moderate kernel
-    Round                            unary foldable rounding
+    Round                            unary foldable rounding exact
     SafeSoftmax                      like_first row_by_row softmax score moderate kernel
     Scan                             control_flow
     ScatterElements                  like_first
@@ -147,7 +147,7 @@ _ROWS = """
     Shape                            cheap free shape_query foldable
     Shrink                           unary
     Sigmoid                          unary nonnegative moderate foldable transcendental
-    Sign                             unary foldable
+    Sign                             unary foldable exact
     Sin                              unary moderate foldable transcendental
     Sinh                             unary transcendental
     Size                             shape_query moderate foldable
@@ -168,9 +168,9 @@ _ROWS = """
     ThresholdedRelu                  unary
     Tile                             movement removable foldable growing
     Transpose                        view same_elements foldable common
-    Trilu                            like_first foldable
+    Trilu                            like_first foldable exact
     Unsqueeze                        reshape foldable
-    Where                            broadcast removable cheap score foldable common
+    Where                            broadcast removable cheap score foldable common exact
     Xor                              broadcast boolean commutative foldable
 """
 
@@ -221,6 +221,8 @@ SAME_ELEMENTS = _ops("same_elements")
 """Ops whose first output may have the elements of their first input, in another order at most."""
 MOVEMENT = _ops("movement")
 """Ops of which every element is one of the first input, converted at most, or a fill."""
+EXACT = _ops("exact")
+"""Ops of which every element is an integer, one of an input or its opposite: nothing is rounded."""
 CASTS = _ops("cast")
 """Ops that give their operand in another element type."""
 REMOVABLE = _ops("removable")

@@ -122,8 +122,3 @@ class Comparison:
             **self.experiment.tolerances,
             **self._kernels,
         )
-
-    def by_float64(self) -> bool:
-        """Whether, from now on, float64 judges: where onnxruntime's optimizer alone makes the original differ, by
-        rounding."""
-        return not self.optimized and self.oracle.judge_by_float64(self._original, **self.experiment.tolerances)

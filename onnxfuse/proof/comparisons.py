@@ -87,8 +87,3 @@ class Comparisons:
             for branch, oracle in parts
             if branch is not None and not oracle.cases
         }
-
-    def by_float64(self) -> bool:
-        """Whether, from now on, float64 judges, see `Comparison.by_float64`."""
-        asked = [part.by_float64() for part in (self.whole, *self._made.values())]
-        return any(asked)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,6 +29,7 @@ from .input_values import Case
 from .kinds import Kinds
 from .precision import dtype_of, precisions
 from .quantizers import QUANTIZERS
+from .roundings import Roundings
 from .seen import Seen
 
 Tell: TypeAlias = Callable[[int, int], None]
@@ -111,12 +113,18 @@ def compare_found(
     result = Compared()
     groups = Kinds(original, fused, real, base_dir).grouped(found)
 
-    def compared(sites: Sequence[Cut]) -> dict[Cut, str]:
+    def compared(sites: Sequence[Cut], result: Compared = result) -> dict[Cut, str]:
         return _compared(models, sites, real, seed, (rtol, atol), result, lambda done: tell(done, len(found)))
 
     wrong = compared([group[0] for group in groups])
     # Where the first of a kind is not right, or does not run, the others have to speak for themselves.
     wrong |= compared([site for group in groups if group[0].output not in result.right for site in group[1:]])
+    if wrong and (again := cuts.bound(original, fused, wrong)):
+        bound = Compared()
+        compared(list(again.values()), bound)
+        wrong = {site: reason for site, reason in wrong.items() if site.output not in bound.right}
+        result.right |= bound.right
+        result.error = result.error if wrong else bound.error
     stood_for = [site.output for group in groups if group[0].output in result.right for site in group[1:]]
     result.right.update(stood_for)
     result.judged, result.count = result.count, result.count + len(stood_for)
@@ -217,11 +225,13 @@ def _compare_part(
     fused = Session(emulated(after), models.base_dir, optimize=optimize, threads=1, **models.kernels)
     worth = precisions(before, [output.name for output in before.graph.output])
     exact, again = (evaluator(model, models.base_dir) for model in double)
+    roundings = Roundings(before, models.base_dir)
     wrong: dict[Cut, str] = {}
     trusted = [True] * len(part)
     for style in STYLES:
         given = cuts.feed(part, real[style == "rows"], seed, style, loose)
-        wanted, got = original.run(cuts.given(before, given)), fused.run(cuts.given(after, given))
+        fed = cuts.given(before, given)
+        wanted, got = original.run(fed), fused.run(cuts.given(after, given))
         own = given | wide
         truth, same = (run(e, cuts.given(m, own)) for e, m in zip((exact, again), double, strict=True))
         stored: list[Any] = []
@@ -238,8 +248,9 @@ def _compare_part(
                 if not trusted[number]:
                     seen = replace(seen, truth=None)
             if masked and seen.precision == np.float16 and seen.reason(*tolerances):
-                stored = stored or _stored(before, models.base_dir, cuts.given(before, given))
+                stored = stored or _stored(before, models.base_dir, fed)
                 seen = replace(seen, wanted=numerics.nearer(seen.got, seen.wanted, stored[number]))
+            seen = replace(seen, rounding=partial(roundings.allow, style, fed, wanted, number))
             if reason := seen.reason(*tolerances):
                 wrong[site], result.error = reason, float("inf")
             elif (equation := seen.equation) is not None and not equation.holds:

@@ -195,6 +195,24 @@ def _site(before: _Graph, after: _Graph, output: str, shared: set[str]) -> Cut |
     return Cut(output, stops, observed, tuple(sorted(old.nodes)), tuple(sorted(new.nodes)), entangled, computed)
 
 
+def bound(original: onnx.ModelProto, fused: onnx.ModelProto, sites: Iterable[Cut]) -> dict[Cut, Cut]:
+    """Of sites with stops that both models compute from their other stops, such as a root mean square beside what it is
+    of: the same with these computed, since a fused op may do that again.  Under noise they are two numbers."""
+    before, after = _Graph(original), _Graph(fused)
+    found: dict[Cut, Cut] = {}
+    for site in sites:
+        kept = set(site.stops)
+        for name in sorted(kept, key=lambda name: before.producers.get(name, -1), reverse=True):
+            others = kept - {name}
+            cones = [graph.cone(name, others.__contains__, shapes=False) for graph in (before, after)]
+            if all(cone is not None and cone.nodes and cone.stops <= others for cone in cones):
+                kept = others
+        made = _site(before, after, site.output, kept) if len(kept) < len(site.stops) else None
+        if made is not None and set(made.stops) <= kept and set(made.observed) <= set(site.observed):
+            found[site] = made
+    return found
+
+
 def _same(a: onnx.NodeProto, b: onnx.NodeProto) -> bool:
     return (a.op_type, a.domain, a.input, a.output, a.attribute) == (
         b.op_type,

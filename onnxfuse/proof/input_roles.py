@@ -94,6 +94,8 @@ class _Path:
     factor: int = 1
     offset: int = 0
     cap: float = float("inf")
+    share: bool = False
+    """Is it less than that, as of a moment that an optimizer updates?  Only its sign is known then."""
 
 
 class _Index:
@@ -244,6 +246,9 @@ def _follow(index: _Index, info: onnx.ValueInfoProto) -> Usage:
 
 def _note(usage: Usage, index: _Index, node: onnx.NodeProto, scope: str, position: int, path: _Path) -> None:
     """Records what `node` demands of a value that arrives at `position` by `path`."""
+    usage.positive |= node.op_type in ("Log", "Sqrt")
+    if path.share:
+        return
     table = _TABLES.get((node.domain, node.op_type), {}).get(position)
     if table is not None and table < len(node.input):
         for size in _axes(node, index.dims_of((scope, node.input[table]))):
@@ -251,7 +256,6 @@ def _note(usage: Usage, index: _Index, node: onnx.NodeProto, scope: str, positio
                 usage.limits.append((path.factor, path.offset, size))
     usage.count |= position in _COUNTS.get(node.op_type, ())
     usage.switch |= node.op_type == "If"
-    usage.positive |= node.op_type in ("Log", "Sqrt")
     if path.factor == 1 and path.offset == 0:
         other = None
         if node.op_type in COMPARISONS or (node.op_type == "Sub" and position == 1):
@@ -303,6 +307,8 @@ def _step(index: _Index, node: onnx.NodeProto, scope: str, position: int, path: 
         elif kind == "Mul" and other.max() >= 1 and other.min() >= 0:
             scale = int(other.max())
             yield replace(path, factor=path.factor * scale, offset=path.offset * scale)
+        elif kind == "Mul" and other.min() > 0:
+            yield replace(path, share=True)
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> int:

@@ -26,8 +26,10 @@ from onnxfuse.runtime.quiet import Session, SessionError, first_line, onnxruntim
 from onnxfuse.system.isolation import Tell, TookTooLongError, isolated
 
 from .bfloat16 import emulated
+from .draws import Distance
 from .precision import dtype_of, precisions
 from .quantizers import Boundaries
+from .roundings import Roundings
 from .ties import Ties
 
 NOT_RUN = "the fused model does not run"
@@ -68,6 +70,8 @@ class Oracle:
     """Did the last model that was compared need what values between two steps of a quantizer are allowed?"""
     tied = False
     """Did it give indices of other numbers, which are equal but for rounding?"""
+    rounded: dict[str, float]
+    """The outputs that are equal but for what rounding does to them, and how far they were off."""
     reason: str
     """Why there are no cases, or none that could prove anything; "" where there are."""
 
@@ -90,12 +94,13 @@ class Oracle:
         self._expected: list[list[Any]] = []
         self._exact: list[list[Any]] = []
         self._exact_note = ""
-        self._sensitive = ""
         self._original = original
         self._precisions = precisions(original, self._outputs)
         self._least = precision
         self._truths: dict[str, list[Any] | None] = {}
+        self.rounded = {}
         self._boundaries = Boundaries(original, base_dir)
+        self._roundings = Roundings(original, base_dir)
         self._ties = Ties(original, base_dir, precision)
         self.cases, self.reason = self._run(original, seed, shapes, given)
         if reference and self.cases and not self.reason:
@@ -208,16 +213,16 @@ class Oracle:
         if len(actual[0]) != len(self._outputs):
             note = f"the fused model has {len(actual[0])} outputs instead of {len(self._outputs)}"
             return Validation("mismatch", note=note, cases=len(self.cases))
-        self.stepped = self.tied = False
+        self.stepped, self.tied, self.rounded = False, False, {}
         differences = list(self._differences(actual, rtol, atol))
         judged = self._judge(differences, rtol, atol)
         if self.stepped and judged.verdict == "equal":
             judged = _noted(judged, self._boundaries.note)
         if self.tied and judged.verdict == "equal":
             judged = _noted(judged, TIED)
+        if self.rounded and judged.verdict == "equal":
+            judged = _noted(judged, _but_for_rounding(self.rounded))
         judged = _noted(judged, self._boundaries.unknown)
-        if self._sensitive and not any(d.reason and d.error is None for *_, d in differences):
-            judged = replace(judged, verdict="equal", note=self._sensitive)  # unless float64 says otherwise
         if refused:
             told = f"{', '.join(refused)}: onnxruntime refuses the fused model, and runs the original"
             judged = _noted(replace(judged, cases=judged.cases - len(refused)), told)
@@ -241,25 +246,6 @@ class Oracle:
         except (ModelError, TookTooLongError) as error:
             raise CrashError(str(error)) from None
 
-    def judge_by_float64(
-        self, original: onnx.ModelProto, *, rtol: float | None = None, atol: float | None = None
-    ) -> bool:
-        """Whether rounding alone, by onnxruntime's own optimizations of `original`, goes beyond the tolerances.
-
-        From then on `compare` judges numbers by float64: the fused model may be as far from it as the original, a few
-        times over.  False, and nothing changes, where the original is steady or float64 cannot be had.
-        """
-        changed = self.compare(original, rtol=rtol, atol=atol)
-        if changed.verdict != "mismatch" or changed.max_error is None:
-            return False
-        if not self._exact:
-            self._measure_exactly(original)
-        if self._exact_note:
-            self._exact_note = ""
-            return False
-        self._sensitive = f"its outputs are as sensitive as {changed.max_error:.1e} to rounding: judged by float64"
-        return True
-
     def _differences(
         self, actual: list[list[Any]], rtol: float | None, atol: float | None
     ) -> Iterator[tuple[str, Case, Any, numerics.Difference]]:
@@ -275,7 +261,29 @@ class Oracle:
                     stepped = self._boundaries.explain(case, wanted, index, a)
                     difference = replace(difference, reason="" if stepped else difference.reason)
                     self.stepped |= stepped
+                if difference.reason and rtol is None and atol is None and difference.error is not None:
+                    difference = self._but_for_rounding(case, wanted, index, a, difference)
                 yield name, case, b, difference
+
+    def _but_for_rounding(
+        self, case: Case, wanted: list[Any], index: int, got: Any, difference: numerics.Difference
+    ) -> numerics.Difference:
+        """A difference, or none where rounding alone moves the original as far; its error is relative to that then."""
+        if not isinstance(got, np.ndarray):
+            return difference
+        off, allowed = Distance.of(got, wanted[index]), self._rounding(case, wanted, index)
+        if not off <= allowed:
+            return difference
+        name = self._outputs[index]
+        self.rounded[name] = max(off.most, self.rounded.get(name, 0.0))
+        rtol, _ = numerics.tolerance(self._precision_of(index, got))
+        return replace(difference, error=off.most / allowed.most * rtol, reason="")
+
+    def _rounding(self, case: Case, wanted: list[Any], index: int) -> Distance:
+        """How far rounding alone moves an output; of a quantized model `Boundaries` knows."""
+        if case.empty or not self._boundaries.none:
+            return Distance()
+        return self._roundings.allow(case.name, case.inputs, wanted, index)
 
     def _forgiven(self, case: Case, index: int, got: Any, wanted: Any, difference: numerics.Difference) -> bool:
         """Is a difference in an unusual case what rounding makes of it?"""
@@ -349,7 +357,9 @@ class Oracle:
                 before, after = numerics.relative_error(w, e), numerics.relative_error(a, e)
                 worst = max(worst[0], before), max(worst[1], after)
                 least = numerics.LOSS * before + 4 * numerics.epsilon(self._precision_of(index, w))
-                if after > least and after > least + self._boundaries.allow(case, wanted, index):
+                if after <= least or Distance.of(a, w) <= self._rounding(case, wanted, index):
+                    continue
+                if after > least + self._boundaries.allow(case, wanted, index):
                     told = f"output {name!r} lost precision at {case.name}: {before:.1e} → {after:.1e} from float64"
                     lost = lost or told
         result = replace(result, reference_error=worst)
@@ -360,6 +370,13 @@ def _run_once(
     model: onnx.ModelProto, base_dir: Path | None, feeds: Mapping[str, Any], options: dict[str, Any], tell: Tell
 ) -> list[Any]:
     return Session(model, base_dir, threads=1, **options).run(feeds)
+
+
+def _but_for_rounding(outputs: Mapping[str, float]) -> str:
+    """What there is to say of outputs that rounding alone moves as far."""
+    worst = max(outputs, key=lambda name: outputs[name])
+    more = f" and {len(outputs) - 1} more" if len(outputs) > 1 else ""
+    return f"rounding alone moves output {worst!r}{more} as far: by {outputs[worst]:.1e}"
 
 
 def _noted(result: Validation, note: str) -> Validation:

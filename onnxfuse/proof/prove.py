@@ -10,11 +10,10 @@ that is computed anew, cut out with its neighbourhood and fed with unit normals.
        ATTEMPTS times, the last time with all rules that they were built on.
     4  If the outputs differ though no cut does, try one remedy after another, until they agree:
        a  fuse again with nothing computed anew but what rules ask for,
-       b  let float64 judge, where the original itself is sensitive to rounding,
-       c  find the guilty by bisection among matches that left no node, which no cut shows,
-       d  find the guilty by bisection among all fusions.
+       b  find the guilty by bisection among matches that left no node, which no cut shows,
+       c  find the guilty by bisection among all fusions.
 
-Where nothing is to be left out (`Experiment.bisecting`), the first fusion to blame ends the proof, and c and d are not
+Where nothing is to be left out (`Experiment.bisecting`), the first fusion to blame ends the proof, and b and c are not
 tried.
 """
 
@@ -52,7 +51,7 @@ def prove(claim: Claim, experiment: Experiment, progress: Progress) -> Proved:
     proved, final = _by_cuts(comparison)
     if final:
         return proved
-    remedies = [_unsimplified, _by_float64]
+    remedies = [_unsimplified]
     if experiment.bisecting:
         remedies += [_without_vanished, _without_guilty]
     for remedy in remedies:
@@ -116,11 +115,6 @@ def _shortened(note: str) -> str:
     if before or not place:
         return f"this: {note}"
     return f"inputs such as {place}, which the original runs: if yours are never so, fix their sizes with --shape"
-
-
-def _by_float64(comparison: Comparisons, proved: Proved) -> Proved:
-    """Float64 judges, if the original's own numbers depend on who runs it."""
-    return proved._replace(validation=comparison.outputs(proved.fused)) if comparison.by_float64() else proved
 
 
 def _without_vanished(comparison: Comparisons, proved: Proved) -> Proved:

@@ -21,7 +21,6 @@ tolerance.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,11 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner
 
 from onnxfuse.model.element_flow import UNKNOWN, Flow, Kind
 from onnxfuse.model.walk import has_bodies, nodes
-from onnxfuse.runtime.quiet import Session, SessionError
+from onnxfuse.runtime.quiet import SessionError
 from onnxfuse.terms.term import HALF
 
 from . import numerics
-from .bfloat16 import emulated
+from .draws import Distance, Draws
 from .input_values import Case
 
 QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
@@ -55,76 +54,41 @@ _SEED = "onnxfuse/quantizers/seed"
 
 
 class Boundaries:
-    """What rounding does to the outputs of one model by way of its quantizers; the model runs when it is first asked
-    of a case."""
+    """What rounding does to the outputs of one model by way of its quantizers."""
 
     def __init__(self, model: ModelProto, base_dir: Path | None) -> None:
-        self._model, self._base_dir = model, base_dir
-        self._session: Session | None = None
-        self._known: dict[str, list[_Move]] = {}
-        self._none = not any(node.op_type in QUANTIZERS for node in nodes(model.graph, *model.functions))
+        self.none = not any(node.op_type in QUANTIZERS for node in nodes(model.graph, *model.functions))
+        self._draws = Draws(lambda: shaken(model), base_dir, _SEED, range(DRAWS))
 
+    none: bool
+    """Is nothing allowed, since there are no quantizers or nobody knows what they do?"""
     unknown = ""
     """Why nothing is allowed though there are quantizers; "" where that is not so."""
 
     @property
     def note(self) -> str:
         """What there is to say where outputs are off that far."""
-        most = max((move.most for moves in self._known.values() for move in moves), default=0.0)
+        most = self._draws.most
         return f"values between two steps of its quantizers fall to either side, which alone moves it by {most:.1e}"
 
     def explain(self, case: Case, expected: Sequence[Any], index: int, actual: Any) -> bool:
         """Is output `index` off by no more than by values that fall to the other side: neither farther nor oftener?"""
         own = expected[index]
-        if self._none or case.empty or not isinstance(actual, np.ndarray) or actual.shape != own.shape:
+        if self.none or case.empty or not isinstance(actual, np.ndarray) or actual.shape != own.shape:
             return False
-        return _Move.of(actual, own) <= self._moved(case, expected)[index]
+        return Distance.of(actual, own) <= self._moved(case, expected, index) * BEYOND
 
     def allow(self, case: Case, expected: Sequence[Any], index: int) -> float:
         """How far output `index` may be off, relative to its largest number."""
-        return 0.0 if self._none or case.empty else BEYOND * self._moved(case, expected)[index].most
+        return 0.0 if self.none or case.empty else BEYOND * self._moved(case, expected, index).most
 
-    def _moved(self, case: Case, expected: Sequence[Any]) -> list[_Move]:
-        """By how much each output moves at most."""
-        if case.name not in self._known:
-            self._known[case.name] = self._draw(case, expected)
-        return self._known[case.name]
-
-    def _draw(self, case: Case, expected: Sequence[Any]) -> list[_Move]:
-        moves = [_Move()] * len(expected)
+    def _moved(self, case: Case, expected: Sequence[Any], index: int) -> Distance:
+        """By how much an output moves at most."""
         try:
-            self._session = self._session or Session(emulated(shaken(self._model)), self._base_dir, optimize=False)
-            for draw in range(DRAWS):
-                given = self._session.run({**case.inputs, _SEED: np.array(draw, np.float32)})
-                for index, (value, own) in enumerate(zip(given, expected, strict=True)):
-                    if isinstance(own, np.ndarray) and numerics.is_float(own.dtype) and value.shape == own.shape:
-                        moves[index] = moves[index] | _Move.of(value, own)
+            return self._draws(case.name, case.inputs, expected)[index]
         except SessionError as error:  # a quantizer reads a type that onnxruntime does not compute a sine in, or so
-            self._none, self.unknown = True, f"what rounding does before its quantizers is not known: {error}"
-        return moves
-
-
-@dataclass(frozen=True)
-class _Move:
-    """How far an array is from another: its farthest element, and all of them (root of the mean square), relative to
-    the largest number."""
-
-    most: float = 0.0
-    all: float = 0.0
-
-    @staticmethod
-    def of(actual: np.ndarray, expected: np.ndarray) -> _Move:
-        seen = np.isfinite(actual) & np.isfinite(expected)
-        scale = float(np.abs(expected[seen]).max(initial=0)) or 1.0
-        off = (actual[seen].astype(np.float64) - expected[seen].astype(np.float64)) / scale
-        return _Move(float(np.abs(off).max(initial=0)), float(np.sqrt((off**2).mean())) if off.size else 0.0)
-
-    def __or__(self, other: _Move) -> _Move:
-        return _Move(max(self.most, other.most), max(self.all, other.all))
-
-    def __le__(self, drawn: _Move) -> bool:
-        """Is it no more than draws show that rounding may do?"""
-        return self.most <= BEYOND * drawn.most and self.all <= BEYOND * drawn.all
+            self.none, self.unknown = True, f"what rounding does before its quantizers is not known: {error}"
+            return Distance()
 
 
 def shaken(model: ModelProto) -> ModelProto:

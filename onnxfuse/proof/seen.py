@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from . import numerics
 from .cut_tolerance import Equation
+from .draws import Distance
 
 _PLAUSIBLE = 0.05
 """How far the original may be from itself in float64 on unit normals."""
@@ -28,6 +30,8 @@ class Seen:
     """Rows are masked throughout: where the original has NaN, there is nothing to compare."""
     precision: np.dtype[Any] | None
     """The coarsest that the site computes in, as far as that is known; else what it gives."""
+    rounding: Callable[[], Distance] = Distance
+    """How far rounding alone moves what is wanted; asked where that matters."""
 
     @property
     def comparable(self) -> bool:
@@ -52,9 +56,14 @@ class Seen:
         """Why the fused site is not what the original is, in the models' own precision; "" if it is."""
         known, precision = self.masked, self.precision
         difference = numerics.compare(self.got, self.wanted, rtol, atol, known=known, precision=precision)
-        if not self.comparable or not difference.reason:
-            return difference.reason
-        if isinstance(self.same, np.ndarray) and self.same.shape != self.truth.shape:
+        if not difference.reason or (difference.error is not None and self._off_by_rounding):
+            return ""
+        if not self.comparable or (isinstance(self.same, np.ndarray) and self.same.shape != self.truth.shape):
             return difference.reason
         rounding = numerics.is_rounding(self.got, self.wanted, self.truth, known=known, precision=precision)
         return "" if rounding else difference.reason
+
+    @property
+    def _off_by_rounding(self) -> bool:
+        """Does rounding alone move the original as far?"""
+        return isinstance(self.got, np.ndarray) and Distance.of(self.got, self.wanted) <= self.rounding()

@@ -50,8 +50,8 @@ def verdict(validation: Validation) -> str:
 
 
 def _beyond(validation: Validation) -> bool:
-    """Is the difference beyond the tolerance, though the verdict is good?  Rounding alone makes such differences of a
-    sensitive model, and float64 judges both."""
+    """Is the difference beyond the tolerance, though the verdict is good?  Values between two steps of a quantizer make
+    such differences."""
     return validation.rtol is not None and (validation.max_error or 0) > validation.rtol
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import cases, checks, expected, report
+from benchmarks.gpu.case import Case
 from benchmarks.gpu.machine import GUARD, Memory
 from benchmarks.gpu.plan import OK, Journal, LostError, Row, SkippedError, Step, run
 from onnxfuse.errors import KernelError
@@ -40,9 +41,9 @@ def journal(tmp_path: Path) -> Journal:
 # ---------------------------------------------------------------------------------------------------------- the checks
 
 
-def some_cases() -> list[cases.Case]:
+def some_cases() -> list[Case]:
     """Every op and element type once, small."""
-    seen: dict[tuple[str, str], cases.Case] = {}
+    seen: dict[tuple[str, str], Case] = {}
     for case in cases.cases():
         if 16 <= case.size <= 4096:
             seen.setdefault((case.op, case.label.split()[0]), case)
@@ -62,7 +63,7 @@ def test_every_kernel_is_in_the_grid_and_every_case_is_named_once() -> None:
 
 
 @pytest.mark.parametrize("case", some_cases(), ids=lambda case: case.name)
-def test_a_case_is_right_on_a_device_that_is_right(case: cases.Case, machine: HostMachine) -> None:
+def test_a_case_is_right_on_a_device_that_is_right(case: Case, machine: HostMachine) -> None:
     row = checks.check(case, machine)
     assert row.get("outcome", OK) == OK
     assert 0 <= row["error"] < 1e-2

@@ -107,6 +107,15 @@ def test_nothing_is_below_zero(op: str) -> None:
     assert (run(op, x * 10) >= 0).all()
 
 
+@pytest.mark.parametrize("op", ["Abs", "Ceil", "Clip", "Floor", "Max", "Min", "Neg", "Relu", "Round", "Sign", "Trilu"])
+def test_what_is_exact_gives_integers_or_what_it_is_given(op: str) -> None:
+    assert op in op_traits.EXACT
+    inputs = draw(op, operands(op))
+    result = run(op, *inputs)
+    sizes = np.abs(np.concatenate([x.ravel() for x in inputs]))
+    assert (np.isin(np.abs(result), sizes) | (result == np.round(result))).all()
+
+
 @pytest.mark.parametrize("op", ["Identity", "Flatten"])
 def test_a_reshape_moves_nothing(op: str) -> None:
     (x,) = draw(op, 1)

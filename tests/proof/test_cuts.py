@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx.parser
+import pytest
 
 from onnxfuse.proof import cuts
 from onnxfuse.proof.cut_proof import compare_sites
@@ -126,6 +127,45 @@ def test_what_one_model_computes_anew_the_other_is_cut_behind() -> None:
     (site,) = cuts.find(original, fused)
     assert (site.output, site.stops, site.entangled) == ("y", ("b", "m"), False)
     assert compare(original, fused) == (1, {})
+
+
+ROOT = "p = Mul(x, x) m = ReduceMean(p, last) v = Add(m, e) s = Sqrt(v) r = Reciprocal(s)"
+NORM = """<domain: "own", opset_import: ["": 18]> Norm (x) => (y) {
+    last = Constant<value = int64[1] {-1}>() e = Constant<value_float = 0.01>()
+    p = Mul(x, x) m = ReduceMean(p, last) v = Add(m, e) s = Sqrt(v) y = Div(x, s)
+}"""
+
+
+def rooted(nodes: str, norm: str = "") -> onnx.ModelProto:
+    constants = "<int64[1] last = {-1}, float e = {0.01}>"
+    return parse(f"g (float[n, 8] x) => (float[n, 1] r, float[n, 8] y) {constants} {{ {ROOT} {nodes} }}", norm)
+
+
+def test_a_number_that_both_models_compute_from_what_stands_beside_it_is_computed() -> None:
+    """As the gradient of a norm takes both x / rms(x), which the fused model computes again, and 1 / rms(x)."""
+    original, fused = rooted("n = Mul(x, r) y = Mul(n, r)"), rooted("h = own.Norm(x) y = Mul(h, r)", NORM)
+    (site,) = cuts.find(original, fused)
+    assert (site.stops, site.entangled) == (("r", "x"), False)
+    (made,) = cuts.bound(original, fused, [site]).values()
+    assert (made.output, made.stops) == ("y", ("x",))
+    compared = compare_sites(original, fused, Oracle(original).cases)
+    assert (compared.count, compared.wrong, compared.right, compared.error) == (1, {}, {"y"}, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("0.01", "0.0101"), ("Div(x, s)", "Div(x, v)"), ("Mul(x, x) m", "Abs(x) m")]
+)
+def test_a_mistake_that_such_a_number_does_not_explain_is_seen(before: str, after: str) -> None:
+    assert before in NORM
+    original = rooted("n = Mul(x, r) y = Mul(n, r)")
+    wrong = rooted("h = own.Norm(x) y = Mul(h, r)", NORM.replace(before, after))
+    assert list(compare(original, wrong)[1]) == ["y"]
+
+
+def test_stops_that_are_not_computed_from_each_other_are_bound_by_nothing() -> None:
+    original = parse("g (float[4] x, float[4] z) => (y) { a = Exp(x) b = Tanh(z) y = Mul(a, b) }")
+    fused = parse("g (float[4] x, float[4] z) => (y) { a = Exp(x) b = Tanh(z) y = Div(a, b) }")
+    assert cuts.bound(original, fused, cuts.find(original, fused)) == {}
 
 
 def test_what_is_only_measured_is_not_what_the_original_rests_on() -> None:

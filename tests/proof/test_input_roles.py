@@ -100,3 +100,21 @@ def test_a_dynamic_table_bounds_by_its_size() -> None:
     usage = trace(parse("g (float[n, 4] x, int64[2] ids) => (y) { y = Gather(x, ids) }"))["ids"]
     assert usage.bound({"n": 7}) == 7
     assert usage.bound({}) == 1
+
+
+def test_a_moment_that_an_optimizer_updates_is_positive() -> None:
+    """AdamW's second one: v' = 0.999 v + 0.001 g^2, of which the root is taken."""
+    usage = trace(
+        parse(
+            """g (float[4] v, float[4] g) => (float[4] y) <float keep = {0.999}, float add = {0.001}>
+            { a = Mul(v, keep) b = Mul(g, g) c = Mul(b, add) d = Add(a, c) y = Sqrt(d) }"""
+        )
+    )
+    assert (usage["v"].positive, usage["g"].positive) == (True, False)
+
+
+@pytest.mark.parametrize("body", ["a = Mul(x, half) y = Sub(one, a)", "a = Mul(x, less) r = Sqrt(x) y = Add(a, r)"])
+def test_a_share_of_an_input_says_nothing_but_its_sign(body: str) -> None:
+    text = "g (float[4] x) => (float[4] y) <float half = {0.5}, float one = {1}, float less = {-0.5}> { BODY }"
+    usage = trace(parse(text.replace("BODY", body)))["x"]
+    assert (usage.mask, usage.positive) == (False, "Sqrt" in body)

@@ -65,7 +65,7 @@ def test_where_no_value_lies_there_nothing_is_allowed() -> None:
 def test_a_model_without_quantizers_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model = quantized("y = MatMul(x, m)")
     boundaries = Boundaries(model, None)
-    monkeypatch.setattr("onnxfuse.proof.quantizers.Session", None)
+    monkeypatch.setattr("onnxfuse.proof.draws.Session", None)
     case = Oracle(model).cases[0]
     assert boundaries.allow(case, [case.inputs["x"]], 0) == 0
 
@@ -168,7 +168,7 @@ def test_where_the_quantizers_cannot_be_tried_the_note_says_so(monkeypatch: pyte
         raise SessionError("no kernel for Sin")
 
     oracle = Oracle(original(), given={"x": between(0.02)})
-    monkeypatch.setattr("onnxfuse.proof.quantizers.Session", refuse)
+    monkeypatch.setattr("onnxfuse.proof.draws.Session", refuse)
     verdict = oracle.compare(rounded(), optimize=False)
     assert verdict.verdict == "mismatch", "nothing is allowed then"
     assert verdict.note.endswith("what rounding does before its quantizers is not known: no kernel for Sin")

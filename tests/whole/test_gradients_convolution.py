@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import onnx
 import pytest
@@ -49,6 +51,16 @@ def test_batch_normalization_in_training_is_a_node_forwards_and_one_backwards() 
     text = of_batch(TRAINING, 3)
     assert names(onnx.parser.parse_model(text)) == ["BatchNormInternal", "BatchNormalizationGrad"]
     agree(text)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_both_have_kernels(level: Literal[1, 2]) -> None:
+    """Of channels, whose elements are a run in each sample; at -O2 both are one."""
+    model = onnx.parser.parse_model(of_batch(TRAINING, 3))
+    done = onnxfuse.optimize(model, validate="kernels", level=level).report
+    assert (done.validation.verdict, done.left_out) == ("equal", [])
+    assert done.validation.kernels == (("BatchNormInternal", "BatchNormalizationGrad"), ("Region",))[level - 1]
+    assert done.after.launches == 3 - level
 
 
 def test_a_batch_of_none_has_the_shapes_that_it_had() -> None:

@@ -52,6 +52,12 @@ def test_the_gradient_of_an_embedding_is_one_node(ids: str, worst: float) -> Non
         np.testing.assert_array_equal(a, b)
 
 
+def test_it_is_one_launch_of_a_kernel() -> None:
+    done = onnxfuse.optimize(onnx.parser.parse_model(WORDS), validate="kernels", level=1).report
+    assert (done.validation.verdict, done.validation.kernels) == ("equal", ("EmbeddingGrad",))
+    assert done.after.launches == 1
+
+
 def test_an_embedding_of_no_words_has_a_gradient_of_zeros() -> None:
     text = WORDS.replace("2,5", "0,5")
     made = onnxfuse.optimize(onnx.parser.parse_model(text), validate="off", level=1).model

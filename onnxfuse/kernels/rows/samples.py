@@ -15,6 +15,7 @@ from onnxfuse.kernels.inspect.launches import launches
 
 from .cross_entropy_grad import cross_entropy_grad_source
 from .embed_norm import EmbedLayerNormalization
+from .embedding_grad import embedding_grad_source
 from .group_norm import GroupNormalization
 from .norm import LayerNormalization, RMSNormalization, SkipLayerNormalization
 from .region import kernel as region
@@ -34,6 +35,19 @@ GRADIENT = (
     "s = ReduceMean(k, a) p = Mul(k, n) t = ReduceMean(p, a) u = Mul(n, t) v = Sub(k, s) w = Sub(v, u) "
     "dx = Mul(inverse, w) rows = Constant<value = int64[1] {0}>() z = Mul(dy, n) "
     "dg = ReduceSum<keepdims = 0>(z, rows) db = ReduceSum<keepdims = 0>(dy, rows) }"
+)
+
+
+BATCH_NORM = (
+    "(x, g, b) => (y, mean, inverse) { c = Constant<value = int64[3] {0, 2, 3}>() m = ReduceMean(x, c) d = Sub(x, m) "
+    "q = Mul(d, d) v = ReduceMean(q, c) h = Constant<value = float {0.00001}>() w = Add(v, h) e = Sqrt(w) "
+    "r = Reciprocal(e) k = Mul(r, g) o = Mul(d, k) y = Add(o, b) mean = Squeeze(m, c) inverse = Squeeze(r, c) }"
+)
+BATCH_NORM_GRADIENT = (
+    "(dy, x, g, mean, r) => (dx, ds, db) { c = Constant<value = int64[3] {0, 2, 3}>() d = Sub(x, mean) "
+    "s = ReduceMean(dy, c) p = Mul(dy, d) t = ReduceMean(p, c) rr = Mul(r, r) f = Mul(rr, t) u = Mul(d, f) "
+    "v = Sub(dy, s) w = Sub(v, u) k = Mul(r, g) dx = Mul(w, k) z = ReduceSum(p, c) y = Mul(z, r) ds = Squeeze(y, c) "
+    "db = ReduceSum<keepdims = 0>(dy, c) }"
 )
 
 
@@ -57,6 +71,8 @@ REGIONS: Sequence[tuple[str, str, Sequence[tuple[int, ...]]]] = (
     ("softmax in parts", SOFTMAX, ((4096, 768),)),
     ("softmax in parts wide", SOFTMAX, ((2, 65536),)),
     ("norm of channels", CHANNELS, ((8, 256, 32, 32), (256, 1, 1), (256, 1, 1))),
+    ("norm of a batch", BATCH_NORM, ((8, 256, 32, 32), (256, 1, 1), (256, 1, 1))),
+    ("norm of a batch gradient", BATCH_NORM_GRADIENT, (*((8, 256, 32, 32),) * 2, *((256, 1, 1),) * 3)),
     *(
         (f"norm gradient {where}", GRADIENT, _gradient(rows, n))
         for n, rows, where in (
@@ -111,6 +127,8 @@ def samples() -> Iterable[tuple[str, Source]]:
         vector = 16 // dtype.itemsize
         yield f"SoftmaxCrossEntropyLossGrad {dtype}", cross_entropy_grad_source(dtype.name, vector)
         yield f"SoftmaxCrossEntropyLossGrad {dtype} odd", cross_entropy_grad_source(dtype.name, 1)
+        yield f"EmbeddingGrad {dtype}", embedding_grad_source(dtype.name, vector, 256)
+        yield f"EmbeddingGrad {dtype} narrow", embedding_grad_source(dtype.name, vector, 8)
         yield f"LogSoftmax {dtype} 1000", launched(LogSoftmax({}), dtype, [(ROWS, 1000)])
         yield f"SafeSoftmax {dtype} 16k", launched(SafeSoftmax({}), dtype, [(ROWS, 16384)])
         yield f"Softmax {dtype} columns", launched(Softmax({"axis": 1}), dtype, [(16, 512, 4096)])

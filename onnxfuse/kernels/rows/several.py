@@ -1,9 +1,10 @@
 """Several reductions of the rows of one matrix, independent or one behind the other, and sums of its columns.
 
 A row is a run of elements along axes that follow each other, wherever these stand among the axes: along the last ones
-its elements are neighbours in memory, along others its rows are.  Normalizations and softmaxes are reductions by their
-definitions here.  Sums over all rows, as gradients of a scale and a bias are, come from the same pass: each block has a
-part, and a second small launch sums the parts in their order, so that the result is the same each time.
+its elements are neighbours in memory, along others its rows are.  Or it is along all axes but some that follow each
+other, as that of a channel is, whose elements are a run in each sample.  Normalizations and softmaxes are reductions by
+their definitions here.  Sums over all rows, as gradients of a scale and a bias are, come from the same pass: each block
+has a part, and a second small launch sums the parts in their order, so that the result is the same each time.
 """
 
 from __future__ import annotations
@@ -54,14 +55,20 @@ class Several(Matrix):
     made: dict[Value, Index] = field(default_factory=dict)
     """Results, and where they stand."""
     inner: int = 1
-    """How many neighbours along later axes a row has elements of none of: the distance of its elements."""
+    """How many neighbours along later axes a row has elements of none of: the distance of its elements.  Where rows are
+    `around` their axes, how many neighbours of a run are its own."""
+    around: bool = False
+    """Is a row along all axes but some that follow each other?"""
     known: bool = False
     """Have rows been reduced?"""
 
     @property
     def place(self) -> Index:
-        outer, own = divide(self.row, self.inner)
-        column = variable(COLUMN, self.columns)
+        row, column = self.row, variable(COLUMN, self.columns)
+        if self.around:
+            outer, own = divide(column, self.inner)
+            return total([(outer, self.rows * self.inner), (row, self.inner), (own, 1)])
+        outer, own = divide(row, self.inner)
         return total([(outer, self.columns * self.inner), (column, self.inner), (own, 1)])
 
     def meet(self, call: Call) -> list[Value]:
@@ -81,19 +88,17 @@ class Several(Matrix):
 
     # ------------------------------------------------------------------------------------------------- the matrix
 
-    def _rows(self, call: Call, x: Value, first: int, last: int) -> None:
-        """Rows along these axes and those between them."""
-        found = (prod(x.shape[:first]), prod(x.shape[first : last + 1]), prod(x.shape[last + 1 :]))
-        if self.known and found != self._sizes:
+    def _rows(self, call: Call, x: Value, first: int, last: int, around: bool = False) -> None:
+        """Rows along these axes and those between them, or along all others."""
+        before, between, inner = prod(x.shape[:first]), prod(x.shape[first : last + 1]), prod(x.shape[last + 1 :])
+        rows, columns = (between, before * inner) if around else (before * inner, between)
+        found = (rows, columns, inner, around)
+        if self.known and found != (self.rows, self.columns, self.inner, self.around):
             raise PlaceError(f"{call.op} reduces other rows than those that are reduced before it")
-        if found[1] >= NARROW_LIMIT:
-            raise KernelError(f"rows of {found[1]} elements are too long")
-        self.known, self.inner = True, found[2]
-        self.rows, self.columns = found[0] * found[2], found[1]
-
-    @property
-    def _sizes(self) -> tuple[int, int, int]:
-        return (self.rows // max(self.inner, 1), self.columns, self.inner)
+        if columns >= NARROW_LIMIT:
+            raise KernelError(f"rows of {columns} elements are too long")
+        self.known = True
+        self.rows, self.columns, self.inner, self.around = found
 
     def _at(self, x: Value) -> Scalar:
         """The element of the matrix that is in hand."""
@@ -116,15 +121,18 @@ class Several(Matrix):
     def _reduction(self, call: Call, x: Value) -> Value:
         rank, given = len(x.shape), call.integers(1, "axes")
         axes = sorted({a % rank for a in given} if given else range(rank))
-        if axes != list(range(axes[0], axes[-1] + 1)) or (not given and call.attributes.get("noop_with_empty_axes")):
-            raise KernelError(f"{call.op} along axes that do not follow each other")
-        first, last = axes[0], axes[-1]
+        others = [a for a in range(rank) if a not in axes]
+        around = not _follow(axes)
+        if (around and not _follow(others)) or (not given and call.attributes.get("noop_with_empty_axes")):
+            raise KernelError(f"{call.op} along axes that do not follow each other, and others that do not either")
+        run = others if around else axes
+        first, last = run[0], run[-1]
         kept = call.attributes.get("keepdims", 1)
         shape = tuple(n if k not in axes else 1 for k, n in enumerate(x.shape) if kept or k not in axes)
-        rows_of_all = self.known and (1, prod(x.shape[: last + 1])) == self._sizes[:2]
-        if first == 0 and last < rank - 1 and not rows_of_all:
+        rows_of_all = (self.rows, self.columns, self.around) == (self.inner, prod(x.shape[: last + 1]), False)
+        if first == 0 and last < rank - 1 and not around and not (self.known and rows_of_all):
             return self._column_sum(call, x, last + 1, shape)
-        self._rows(call, x, first, last)
+        self._rows(call, x, first, last, around)
         if not x.size:
             nothing = self.scalars.literal(EMPTY[call.op], FLOAT)
             return Value(shape, x.dtype, lambda *_: nothing)
@@ -188,9 +196,14 @@ class Several(Matrix):
         for k, (x, columns) in enumerate(self.sums_of):
             if not self.known:
                 self.known, self.rows, self.columns = True, x.size // columns, columns
-            if (self.rows, self.columns, self.inner) != (x.size // columns, columns, 1):
+            if self.around or (self.rows, self.columns, self.inner) != (x.size // columns, columns, 1):
                 raise PlaceError("sums of columns of another matrix than that whose rows are reduced")
             self.summed.append(Reduction("SUM", self._at(x), f"sum{k}_"))
+
+
+def _follow(axes: Sequence[int]) -> bool:
+    """Is there one behind the other, and one at least?"""
+    return bool(axes) and list(axes) == list(range(axes[0], axes[-1] + 1))
 
 
 def several(

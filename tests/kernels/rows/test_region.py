@@ -91,7 +91,7 @@ def test_an_op_that_reduces_what_are_no_rows_runs_from_its_body() -> None:
     front = onnx.FunctionProto.FromString(REDUCES.SerializeToString())
     axes = next(node for node in front.node if node.op_type == "Constant")
     axes.attribute[0].t.CopyFrom(onnx.numpy_helper.from_array(np.array([0, 2])))
-    for known in (operands(5, 7, 9), None):
+    for known in (operands(5, 7, 9, 2), None):
         with pytest.raises(KernelError):
             kernels.of_use("SoftmaxGrad", front, ["float32"] * 2, ["float32"], (), known)
 

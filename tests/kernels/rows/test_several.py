@@ -12,8 +12,9 @@ from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.pointwise.expressions import carried
+from onnxfuse.kernels.rows.samples import BATCH_NORM, BATCH_NORM_GRADIENT
 from onnxfuse.kernels.rows.several import several
-from tests.region_runs import computed, function, given, launches, operands
+from tests.region_runs import Case, computed, function, given, launches, operands
 
 LAST = "a = Constant<value = int64[1] {-1}>()"
 SOFTMAX = "m = ReduceMax(x, a) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, a) y = Div(e, s)"
@@ -33,7 +34,14 @@ RMS_GRADIENT = (
     "u = Mul(n, t) v = Sub(k, u) dx = Mul(r, v) rows = Constant<value = int64[1] {0}>() z = Mul(dy, n) "
     "dg = ReduceSum<keepdims = 0>(z, rows) }"
 )
-CASES = {
+
+
+def channels(*x: int, operands: int = 1, each: int = 3) -> list[tuple[int, ...]]:
+    """As many tensors of a shape, and of what there is of each channel."""
+    return [x] * operands + [(x[1], *(1,) * (len(x) - 2))] * each
+
+
+CASES: dict[str, Case] = {
     "softmax from its parts": (f"(x) => (y) {{ {LAST} {SOFTMAX} }}", [(5, 70)]),
     "and what its parts are": (f"(x) => (y, m, s, e) {{ {LAST} {SOFTMAX} }}", [(3, 5, 33)]),
     "of rows that no block holds": (f"(x) => (y) {{ {LAST} {SOFTMAX} }}", [(2, 30000)]),
@@ -69,6 +77,19 @@ CASES = {
         "v = ReduceSum(q, c) y = Div(d, v) }",
         [(2, 3, 5, 7)],
     ),
+    "a norm of a batch": (BATCH_NORM, channels(3, 10, 5, 7, each=2)),
+    "of one in vectors": (BATCH_NORM, channels(4, 6, 4, 8, each=2)),
+    "of one of more pixels than a block holds": (BATCH_NORM, channels(5, 3, 60, 61, each=2)),
+    "of one of one sample": (BATCH_NORM, channels(1, 20, 3, 3, each=2)),
+    "of one of one pixel": (BATCH_NORM, channels(40, 6, 1, 1, each=2)),
+    "of one of one channel": (BATCH_NORM, channels(4, 1, 3, 5, each=2)),
+    "the gradient of that of a batch": (BATCH_NORM_GRADIENT, channels(3, 10, 5, 7, operands=2)),
+    "of that in vectors": (BATCH_NORM_GRADIENT, channels(2, 300, 4, 8, operands=2)),
+    "of that of more pixels than a block holds": (BATCH_NORM_GRADIENT, channels(3, 5, 70, 71, operands=2)),
+    "the gradient of the bias of channels": (
+        "(dy) => (s) { c = Constant<value = int64[2] {0, 2}>() s = ReduceSum<keepdims = 0>(dy, c) }",
+        [(6, 5, 33)],
+    ),
     "of rows of one element": (f"(x) => (y) {{ {LAST} {SOFTMAX} }}", [(9, 1)]),
     "of one row": (f"(x) => (y) {{ {LAST} {SOFTMAX} }}", [(1, 600)]),
     "the gradient of a norm": (NORM_GRADIENT, [(3, 50, 40), (3, 50, 40), (40,), (3, 50, 1), (3, 50, 1)]),
@@ -96,6 +117,9 @@ HALF = [
     "softmax from its parts",
     "a norm of channels",
     "a norm of pixels",
+    "a norm of a batch",
+    "the gradient of that of a batch",
+    "of that in vectors",
     "of more pixels than a block holds",
     "the gradient of a norm",
     "of one of an odd width",
@@ -119,7 +143,7 @@ def test_half_precision_is_rounded_once(name: str, dtype: Any) -> None:
     found, wanted = computed(CASES[name], dtype)
     for own, exact in zip(found, wanted, strict=True):
         assert own.dtype == dtype
-        step = float(ml_dtypes.finfo(dtype).eps)
+        step = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
         np.testing.assert_allclose(own.astype(np.float64), exact, rtol=step, atol=step * 2e-2)
 
 
@@ -167,7 +191,14 @@ def test_rows_far_from_zero_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["norms and softmaxes", "a norm of channels", "a norm of pixels", "the gradient of a norm"]
+    "name",
+    [
+        "norms and softmaxes",
+        "a norm of channels",
+        "a norm of pixels",
+        "the gradient of a norm",
+        "the gradient of that of a batch",
+    ],
 )
 def test_indices_of_64_bits_are_the_same_indices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried, "NARROW_LIMIT", 1)
@@ -181,7 +212,7 @@ def test_indices_of_64_bits_are_the_same_indices(name: str, monkeypatch: pytest.
         ("(x) => (y) { s = Softmax<axis = 0>(x) y = Softmax(s) }", (3, 4), "other rows than those"),
         (
             "(x) => (y) { c = Constant<value = int64[2] {0, 2}>() y = ReduceMax(x, c) }",
-            (3, 4, 5),
+            (3, 4, 5, 6),
             "do not follow each other",
         ),
         ("(x) => (y) { c = Constant<value = int64[1] {0}>() y = ReduceMax(x, c) }", (3, 4), "of columns"),
