@@ -73,6 +73,25 @@ def test_not_where_no_loop_of_backward_reads_what_it_is_made_of() -> None:
     assert beside(lifted(text)) is None
 
 
+RELU = STEP.replace("Sin(h)", "Relu(h)").replace(
+    "c = Cos(h)", "z = CastLike(zero, a) p = Greater(a, z) c = CastLike(p, a)"
+)
+
+
+def test_a_loop_that_reads_the_value_computes_it_itself() -> None:
+    """The gradient of Relu reads the result, which the next weight's gradient is also for: of what is kept beside, here
+    for another gradient, it is computed again."""
+    text = (
+        RELU.replace("float two = {2}", "float two = {2}, float zero = {0}")
+        .replace("float[16,4] dv)", "float[16,4] dv, float[6,16] s)")
+        .replace("dh = Mul(da, c)", "dh = Mul(da, c) s = Softmax(h)")
+    )
+    text = text.replace("s = Softmax(h)", "s = CumSum(h, axis)").replace("float two", "int64 axis = {0}, float two")
+    made = beside(lifted(text))
+    assert made is not None
+    assert made.values == ("a",)
+
+
 def test_not_where_that_loop_waits_for_what_reads_it() -> None:
     text = STEP.replace("c = Cos(h)", "m = ReduceSum<keepdims = 0>(dv) hm = Mul(h, m) c = Cos(hm)").replace(
         "dh = Mul(da, c)", "dh = Add(da, c)"

@@ -65,8 +65,7 @@ law("Softmax", "Softmax(x, axis=3) = Softmax(x)")(axis_from_the_end)
 
 @law(
     "Cast",
-    "Bool(ReduceMax(Cast(Not(Equal(2 * MatMul(x, y), low))), axes=(-1,)))"
-    " = Expand(true, (2, 3, 4, 1))",
+    "Bool(ReduceMax(Cast(Not(Equal(2 * MatMul(x, y), low))), axes=(-1,))) = Expand(true, (2, 3, 4, 1))",
 )
 def _seen_throughout(a: Applied) -> Term | None:
     """torch guards a softmax against rows that are -inf throughout.  Scores that no mask hides are so where their
