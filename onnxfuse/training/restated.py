@@ -7,7 +7,8 @@ in the order of its body, so that the numbers are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto, helper, numpy_helper
@@ -28,13 +29,13 @@ def restates(view: View, node: NodeProto, saved: Collection[str]) -> bool:
 
 
 def restated(
-    view: View, node: NodeProto, inputs: Collection[str], unique: Callable[[str], str]
+    view: View, node: NodeProto, inputs: Sequence[str], unique: Callable[[str], str]
 ) -> tuple[list[NodeProto], str]:
     """The nodes of such a loop, given what the node reads, and the name of the result; `unique` makes names."""
     (x, scale, shift), (y, mean, inverse) = inputs, node.output
     made = list[NodeProto]()
 
-    def step(op: str, *operands: str, **attributes: object) -> str:
+    def step(op: str, *operands: str, **attributes: Any) -> str:
         name = unique(f"{y}_{op}")
         made.append(helper.make_node(op, operands, [name], name=unique(f"{node.name or y}_{op}"), **attributes))
         return name

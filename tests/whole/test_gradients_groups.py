@@ -38,7 +38,8 @@ AXES = (
     HEAD
     + """(float[2,6,SIZES] dy, float[2,6,SIZES] x, float[6] w) => (float[2,6,SIZES] dx, float[6] dw, float[6] db)
 <int64[1] last = {-1}, int64[1] first = {0}, int64[1] inner = {2}, int64[3] rows = {2, 3, 40},
- int64[4] deep = {2, 3, 2, 20}, int64[4] own = {1, 3, 2, 1}, int64[4] group = {2, 3, 1, 1}, int64[RANK] whole = {2, 6, SIZES}, int64[1] each = {6},
+ int64[4] deep = {2, 3, 2, 20}, int64[4] own = {1, 3, 2, 1}, int64[4] group = {2, 3, 1, 1},
+ int64[RANK] whole = {2, 6, SIZES}, int64[1] each = {6},
  float eps = {0.00001}, float one = {1.0}, float share = {0.025}>
 {"""
     + STATISTICS
