@@ -33,7 +33,9 @@ def written_out(scope: Scope, node: NodeProto, at: str) -> Sequence[NodeProto]:
 def _steps(node: NodeProto, at: str, rank: int, epsilon: float) -> Iterator[NodeProto]:
     x, scale, shift, mean, variance = node.input
     above, deviation, factor = f"{at}/above", f"{at}/deviation", f"{at}/factor"
-    yield helper.make_node("Constant", [], [f"{at}/epsilon"], value=numpy_helper.from_array(np.array(epsilon, np.float32)))
+    yield helper.make_node(
+        "Constant", [], [f"{at}/epsilon"], value=numpy_helper.from_array(np.array(epsilon, np.float32))
+    )
     yield helper.make_node("Add", [variance, f"{at}/epsilon"], [above])
     yield helper.make_node("Sqrt", [above], [deviation])
     yield helper.make_node("Div", [scale, deviation], [factor])
