@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from onnx import NodeProto, helper, numpy_helper
 
+from onnxfuse.language.functions import CAST_LIKE
 from onnxfuse.training.recompute import by_known_statistics
-from onnxfuse.training.restated import AXES_AS_INPUT
 
 from .scope import Scope
 
@@ -21,7 +21,7 @@ from .scope import Scope
 def written_out(scope: Scope, node: NodeProto, at: str) -> Sequence[NodeProto]:
     """The node in ops of elements; the node itself where it is none of these, or not in float32.  Inner values have
     names that begin with `at`."""
-    if not scope.forward or not by_known_statistics(node) or scope.view.graph.opset < AXES_AS_INPUT:
+    if not scope.forward or not by_known_statistics(node) or scope.view.graph.opset < CAST_LIKE:
         return (node,)
     shape = scope.term(node.input[0]).shape
     if shape is None or len(shape) < 2 or any(scope.kind(name) != "float32" for name in node.input):
@@ -33,9 +33,10 @@ def written_out(scope: Scope, node: NodeProto, at: str) -> Sequence[NodeProto]:
 def _steps(node: NodeProto, at: str, rank: int, epsilon: float) -> Iterator[NodeProto]:
     x, scale, shift, mean, variance = node.input
     above, deviation, factor = f"{at}/above", f"{at}/deviation", f"{at}/factor"
-    yield helper.make_node(
-        "Constant", [], [f"{at}/epsilon"], value=numpy_helper.from_array(np.array(epsilon, np.float32))
-    )
+    # In the type of the variance, whatever that becomes: of another operand, the result would rest on that as well.
+    number = numpy_helper.from_array(np.array(epsilon, np.float64))
+    yield helper.make_node("Constant", [], [f"{at}/number"], value=number)
+    yield helper.make_node("CastLike", [f"{at}/number", variance], [f"{at}/epsilon"])
     yield helper.make_node("Add", [variance, f"{at}/epsilon"], [above])
     yield helper.make_node("Sqrt", [above], [deviation])
     yield helper.make_node("Div", [scale, deviation], [factor])

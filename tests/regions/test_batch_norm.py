@@ -39,6 +39,16 @@ def test_it_is_part_of_a_region_with_its_numbers(sizes: int) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+def test_its_number_has_the_type_of_the_variance() -> None:
+    """Of any other operand, a result would rest on that as well: proofs of what is computed again took its rounding for
+    a mistake."""
+    made = fused(of(2), validate="off").model
+    nodes = next(f for f in made.functions if "Sqrt" in [node.op_type for node in f.node]).node
+    cast = next(node for node in nodes if node.op_type == "CastLike")
+    added = next(node for node in nodes if cast.output[0] in node.input and node.op_type == "Add")
+    assert cast.input[1] == added.input[0]
+
+
 def test_what_is_no_step_keeps_its_op() -> None:
     text = of(2).replace("float loss, float[4] dw", "float[2,4,5,5] r").split(" q = ")[0] + " }"
     made = scope(text)
