@@ -3,7 +3,8 @@
 chosen      within a limit: the values that free most bytes for each operation first, until what is left fits (greedy,
             as Chen et al., arXiv:1604.06174, choose among checkpoints; a value that stays is one)
             without a limit: what one loop over elements makes of kept values, where backward has a loop over as many
-            elements that reads one of these, so that both are one launch and the value is written on the way
+            elements that reads one of these, or the value itself, so that both are one launch and the value is written
+            on the way; a batch normalization whose statistics are kept is such a loop (`restated`)
 guarantees  the same numbers: no node is computed again that draws numbers or has effects; what forward computes stays
             as it is; the same model gives the same bytes
 """
