@@ -74,6 +74,7 @@ _ROWS = """
     Greater                          comparison foldable
     GreaterOrEqual                   comparison foldable
     GroupNormalization               like_first kernel
+    GroupNormalizationGrad           second_launch
     HardSigmoid                      unary
     HardSwish                        unary transcendental
     Hardmax                          like_first coerced exact

@@ -32,6 +32,7 @@ from onnxfuse.model.op_traits import FREE, MATRIX_PRODUCTS
 from onnxfuse.model.standard import STANDARD
 
 from . import measure
+from .batch_norm import written_out
 from .generic import generic
 from .given import passed
 from .scope import Scope
@@ -62,7 +63,7 @@ def standard(scope: Scope, index: int) -> list[NodeProto]:
 def _flat(scope: Scope, node: NodeProto, at: str) -> Iterator[NodeProto]:
     function = scope.functions.get(node.op_type) if node.domain == DOMAIN else None
     if function is None:
-        yield node
+        yield from written_out(scope, node, at)
         return
     outer = dict(zip(function.input, node.input, strict=False)) | dict(zip(function.output, node.output, strict=False))
     given = {attribute.name: attribute for attribute in node.attribute}

@@ -98,13 +98,13 @@ def regions(lifted: Lifted, asked: Asked) -> Regions:
 
 
 def standing(lifted: Lifted, nodes: Collection[str]) -> set[str]:
-    """Those of some nodes of the main graph, by name, that no region would take."""
+    """Those of some nodes of the main graph, by name, that would be a launch of their own or of several of these."""
     plain = expand(lifted.model)
     told = lifted if plain is lifted.model else lifted.again(plain)
     known = {f.name: f for f in lifted.model.functions if f.domain == DOMAIN}
     groups = partition(read(lifted.views[0], told.views[0], known))
-    taken = {launch.node.name for group in groups if len(group.launches) > 1 for launch in group.launches}
-    return set(nodes) - taken
+    named = [{launch.node.name for launch in group.launches} for group in groups]
+    return {name for names in named if names.issubset(nodes) for name in names}
 
 
 class _Scoped:

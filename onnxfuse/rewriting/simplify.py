@@ -115,7 +115,7 @@ def simpler(
         ops = [graph.nodes[i].op_type for i in gone]
         work = sum(map(_work, made.values()))
         fewer = cost < sum(map(weight, ops)) and work <= sum(map(_work, ops))
-        if fewer and not (work and index in cut) and allowed.sums >= sum(_is_sum(view, graph.nodes[i]) for i in gone):
+        if fewer and not (work and index in cut) and allowed.sums >= sum(_is_sum(draft, graph.nodes[i]) for i in gone):
             renewed.add(name)
             live.made |= made.keys()
             live.nodes -= gone
@@ -163,9 +163,15 @@ def _work(op: str) -> int:
     return 0 if op in CHEAP else 2 if op == "Gemm" else 1
 
 
-def _is_sum(view: View, node: NodeProto) -> bool:
-    """Is it a sum of real numbers?  With fewer of them something has cancelled, which its rounding may be there for."""
-    return node.op_type in ("Add", "Sub", "Sum") and view.dtypes[node.output[0]] in REAL
+def _is_sum(draft: Draft, node: NodeProto) -> bool:
+    """Is it a sum of real numbers?  With fewer of them something has cancelled, which its rounding may be there for;
+    nothing has where parts lie between zeros, side by side."""
+    if node.op_type not in ("Add", "Sub", "Sum") or draft.view.dtypes[node.output[0]] not in REAL:
+        return False
+    term = draft.found.current[node.output[0]]
+    while term.op in ("Reshape", "Transpose"):
+        term = term.args[0]
+    return term.op not in ("Concat", "Pad")
 
 
 def _cut(view: View) -> set[int]:

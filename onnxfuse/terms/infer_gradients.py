@@ -23,11 +23,17 @@ def _linear(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> 
     return [((*dy, *x) if attrs.get("transB", 1) else (*x, *dy), args[0].dtype), (dy, args[0].dtype)]
 
 
-@rule("BatchNormalizationGrad", "BatchNormInternal")
+@rule("BatchNormalizationGrad", "BatchNormInternal", "GroupNormalizationGrad")
 def _batch(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
     """Of what was normalised, and of scale and shift, each [channels], as mean and inverse deviation are."""
     scale = args[2] if len(args) == 5 else args[1]
     return [(args[0].shape, args[0].dtype), *((scale.shape, args[0].dtype) for _ in range(2))]
+
+
+@rule("GroupNormalizationGrad")
+def _groups(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
+    """Of what was normalised, and of scale and shift, each [channels]."""
+    return [(args[i].shape, args[0].dtype) for i in (0, 2, 2)]
 
 
 @rule("ConvWeightGrad")

@@ -3,7 +3,8 @@
 chosen      within a limit: the values that free most bytes for each operation first, until what is left fits (greedy,
             as Chen et al., arXiv:1604.06174, choose among checkpoints; a value that stays is one)
             without a limit: what one loop over elements makes of kept values, where backward has a loop over as many
-            elements that reads one of these, so that both are one launch and the value is written on the way
+            elements that reads one of these, or the value itself, so that both are one launch and the value is written
+            on the way; a batch normalization whose statistics are kept is such a loop (`restated`)
 guarantees  the same numbers: no node is computed again that draws numbers or has effects; what forward computes stays
             as it is; the same model gives the same bytes
 """
@@ -23,10 +24,12 @@ from onnxfuse.matching.work import flops, tensors
 from onnxfuse.model.dims import product
 from onnxfuse.model.graph import DOMAIN, Names, family_of
 from onnxfuse.model.op_traits import ELEMENTWISE
+from onnxfuse.model.standard import STANDARD
 from onnxfuse.rewriting.provenance import REPLACED_KEY
 
 from .cones import Cones
 from .kept import bytes_of, is_activation, root_of
+from .restated import restated, restates
 from .step import Step, ancestry
 
 SUFFIX = "_again"
@@ -77,16 +80,17 @@ def within(lifted: Lifted, limit: Limit) -> Recomputed | None:
 
 
 def beside(lifted: Lifted, banned: Collection[str] = ()) -> Recomputed | None:
-    """What a loop of backward gives on its way; None where there is nothing.  Values that are `banned` stay."""
+    """What a launch of backward gives on its way; None where there is nothing.  Values that are `banned` stay."""
     cones = _cones(lifted)
     if cones is None:
         return None
     view = cones.view
-    loops = [index for index, node in enumerate(view.graph.nodes) if _elementwise(view, node)]
-    late = [index for index in loops if index not in cones.step.forward]
+    loops = {index for index, node in enumerate(view.graph.nodes) if _elementwise(view, node)}
+    late = sorted(loops - cones.step.forward)
     behind = ancestry(view.graph)
-    alone = set(loops)
-    for name in [name for name in cones.saved if name not in banned]:
+    alone = loops | {index for index in cones.step.forward if restates(view, view.graph.nodes[index], cones.saved)}
+    statistics = {name for index in alone - loops for name in view.graph.nodes[index].output[1:]}
+    for name in [name for name in cones.saved if name not in statistics.union(banned)]:
         cone = cones.of(name)
         if cone is not None and alone.issuperset(cone) and _has_host(cones, name, cone, late, behind):
             cones.drop(name, cone)
@@ -98,10 +102,16 @@ def _cones(lifted: Lifted) -> Cones | None:
     return None if step is None else Cones(lifted.views[0], step)
 
 
+def by_known_statistics(node: NodeProto) -> bool:
+    """Is a node a batch normalization that takes mean and variance from elsewhere?"""
+    training = any(attribute.name == "training_mode" and attribute.i for attribute in node.attribute)
+    return node.op_type == "BatchNormalization" and node.domain in STANDARD and len(node.output) == 1 and not training
+
+
 def _elementwise(view: View, node: NodeProto) -> bool:
     """Is a node one loop over elements, all of which it gives at their own place?"""
     if node.domain != DOMAIN:
-        own = node.op_type in ELEMENTWISE
+        own = node.op_type in ELEMENTWISE or by_known_statistics(node)
     else:
         rule = view.catalogue.definitions.get(family_of(node)) if view.catalogue is not None else None
         own = rule is not None and rule.cost == "pointwise"
@@ -109,11 +119,11 @@ def _elementwise(view: View, node: NodeProto) -> bool:
 
 
 def _has_host(cones: Cones, value: str, cone: Sequence[int], late: Sequence[int], behind: Sequence[int]) -> bool:
-    """Has backward a loop that can make a value beside its own results: over as many elements, reading something that
-    the value is made of, and waiting for nothing else that reads the value?  `behind` are the nodes that each
+    """Has backward a launch that can make a value beside its own results: over as many elements, reading the value or
+    something that it is made of, and waiting for nothing else that reads the value?  `behind` are the nodes that each
     waits for."""
     view, readers = cones.view, sum(1 << index for index in cones.saved[value].readers)
-    size, sources = _elements(view, value), cones.sources(value, cone)
+    size, sources = _elements(view, value), cones.sources(value, cone) | {value}
     for index in late:
         node = view.graph.nodes[index]
         reads = {root_of(view, name) for name in node.input}
@@ -153,6 +163,11 @@ def _written(lifted: Lifted, cones: Cones) -> Recomputed | None:
             return name
         if name not in renamed:
             source = graph.nodes[graph.producer[name]]
+            if name == source.output[0] and restates(cones.view, source, cones.saved):
+                made, renamed[name] = restated(cones.view, source, [again(each) for each in source.input], names.unique)
+                added.update((node.name, root) for node in made)
+                order.extend(made)
+                return renamed[name]
             copy = NodeProto()
             copy.CopyFrom(source)
             copy.name = names.unique(f"{source.name or source.output[0]}{SUFFIX}")

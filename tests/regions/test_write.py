@@ -130,9 +130,12 @@ def test_the_type_of_what_an_op_that_onnx_does_not_know_gives_is_declared() -> N
     assert not told.type.tensor_type.HasField("shape")
 
 
-def test_which_nodes_no_region_takes() -> None:
+def test_which_nodes_are_part_of_nothing_that_is_launched_anyway() -> None:
     text = "g (float[n,8] x) => (float[n,8] y) <int64 i = {1}> { a = Neg(x) b = Exp(a) y = CumSum(b, i) }"
     made = model(text)
     for number, node in enumerate(made.graph.node):
         node.name = f"n{number}"
-    assert standing(Lifted.of(made, None, load()), ["n0", "n1", "n2"]) == {"n2"}
+    found = Lifted.of(made, None, load())
+    assert standing(found, ["n0"]) == set()
+    assert standing(found, ["n0", "n2"]) == {"n2"}
+    assert standing(found, ["n0", "n1"]) == {"n0", "n1"}, "a launch of nothing else"

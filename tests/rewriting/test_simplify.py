@@ -17,6 +17,27 @@ CATALOGUE = catalogue.load()
 HEAD = '<ir_version: 10, opset_import: ["": 17]>\n'
 
 CASES: dict[str, tuple[str, list[str]]] = {
+    "parts between zeros that lie side by side": (
+        """g (float[B, 2, 12] x, float[B, 1, 12] y, float[B, 3, 12] z) => (float[B, 6, 12] w)
+        <int64[6] first = {0, 0, 0, 0, 4, 0}, int64[6] second = {0, 2, 0, 0, 3, 0},
+         int64[6] third = {0, 3, 0, 0, 0, 0}> {
+            a = Pad (x, first)
+            b = Pad (y, second)
+            c = Pad (z, third)
+            ab = Add (a, b)
+            w = Add (ab, c)
+        }""",
+        ["Concat"],
+    ),
+    "parts between zeros that lie over one another": (
+        """g (float[B, 2, 12] x, float[B, 2, 12] y) => (float[B, 3, 12] w)
+        <int64[6] first = {0, 0, 0, 0, 1, 0}, int64[6] second = {0, 1, 0, 0, 0, 0}> {
+            a = Pad (x, first)
+            b = Pad (y, second)
+            w = Add (a, b)
+        }""",
+        ["Pad", "Pad", "Add"],
+    ),
     "a target of a Reshape that is computed from a shape": (
         """g (float[B, S, 12] x) => (float[B, S, 3, 4] y)
         <int64[1] zero = {0}, int64[1] one = {1}, int64[2] heads = {3, 4}> {

@@ -20,6 +20,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any], list[Any]]] = [
      [(N, 4, 7, 8), (N, 2, 9, 8), (N, 2, 9, 5)]),
     ("BatchNormalizationGrad", [(N, 4, 7, 5), (N, 4, 7, 5), (4,), (4,), (4,)], {}, [(N, 4, 7, 5), (4,), (4,)]),
     ("BatchNormInternal", [(N, 4, 7, 5), (4,), (4,)], {}, [(N, 4, 7, 5), (4,), (4,)]),
+    ("GroupNormalizationGrad", [(N, 6, 7, 5), (N, 6, 7, 5), (6,)], {"num_groups": 3}, [(N, 6, 7, 5), (6,), (6,)]),
+    ("ConvWeightGrad", [(N, 6, 7), (N, 4, 9)], {"group": 2, "kernel_shape": (3,)}, [(6, 2, 3), (6,)]),
     ("ConvWeightGrad", [(N, 6, 7, 5), (N, 4, 9, 7)], {"group": 2, "kernel_shape": (3, 3)}, [(6, 2, 3, 3), (6,)]),
     ("ConvWeightGrad", [None, (N, 4, 9, 7)], {"kernel_shape": (3, 3)}, [None, None]),
     ("EmbeddingGrad", [(2, N, 8), (2, N)], {"num_embeddings": 60}, [(60, 8)]),

@@ -73,6 +73,16 @@ def test_not_where_no_loop_of_backward_reads_what_it_is_made_of() -> None:
     assert beside(lifted(text)) is None
 
 
+def test_a_loop_that_reads_the_value_itself_computes_it() -> None:
+    """The gradient of Relu reads the result, as the next weight's gradient does; the operand is kept for others."""
+    text = STEP.replace("<float two = {2}>", "<float two = {2}, float zero = {0}, int64 axis = {0}>")
+    text = text.replace("a = Sin(h)", "a = Relu(h)").replace("float[16,4] dv)", "float[16,4] dv, float[6,16] s)")
+    text = text.replace("c = Cos(h)", "p = Greater(a, zero) c = CastLike(p, a) s = CumSum(h, axis)")
+    made = beside(lifted(text))
+    assert made is not None
+    assert made.values == ("a",)
+
+
 def test_not_where_that_loop_waits_for_what_reads_it() -> None:
     text = STEP.replace("c = Cos(h)", "m = ReduceSum<keepdims = 0>(dv) hm = Mul(h, m) c = Cos(hm)").replace(
         "dh = Mul(da, c)", "dh = Add(da, c)"

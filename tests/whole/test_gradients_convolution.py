@@ -113,7 +113,7 @@ def test_a_mean_of_columns_is_none_of_channels() -> None:
 
 # ------------------------------------------------------------------------------------------------ convolutions
 
-Setting = tuple[int, tuple[int, int], tuple[int, int], tuple[int, int, int, int]]
+Setting = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Groups, steps, dilations and pads."""
 SETTINGS: dict[str, Setting] = {
     "plain": (1, (1, 1), (1, 1), (1, 1, 1, 1)),
@@ -121,33 +121,40 @@ SETTINGS: dict[str, Setting] = {
     "dilations": (1, (1, 2), (2, 1), (0, 1, 2, 0)),
     "groups": (2, (1, 1), (1, 1), (1, 1, 1, 1)),
     "each channel alone": (4, (2, 1), (1, 1), (1, 0, 1, 0)),
+    "a line": (1, (1,), (1,), (1, 1)),
+    "a line in steps that leave a rest": (2, (3,), (1,), (0, 1)),
+    "a volume": (1, (1, 1, 1), (1, 1, 1), (1, 1, 1, 1, 1, 1)),
+    "a volume in steps": (2, (2, 1, 2), (1, 2, 1), (1, 0, 1, 0, 2, 1)),
 }
 
 
 def convolution(setting: Setting) -> onnx.ModelProto:
     """The gradients of the weight and the bias as torch's convolution_backward is decomposed."""
     group, steps, dilations, pads = setting
-    n, channels, out, size, kernel = 2, 4, 4, (9, 8), (3, 3)
+    around = len(steps)
+    n, channels, out, size, kernel = 2, 4, 4, (9, 8, 7)[:around], (3,) * around
     there = [
         (s + p + q - d * (k - 1) - 1) // t + 1
-        for s, p, q, d, k, t in zip(size, pads[:2], pads[2:], dilations, kernel, steps, strict=True)
+        for s, p, q, d, k, t in zip(size, pads[:around], pads[around:], dilations, kernel, steps, strict=True)
     ]
     inner = channels // group
     lists = {
-        "split": [n, group, inner, *size], "merged": [inner, group * n, *size], "lead": [0, 2, 3],
-        "zero": [0], "rows": [kernel[0]], "columns": [kernel[1]], "second": [2], "third": [3],
+        "split": [n, group, inner, *size], "merged": [inner, group * n, *size], "lead": [0, *range(2, 2 + around)],
+        "zero": [0], "three": [3], **{f"axis{i}": [2 + i] for i in range(around)},
     }  # fmt: skip
     texts = {key: "{" + ", ".join(map(str, value)) + "}" for key, value in lists.items()}
     stored = ", ".join(f"int64[{len(lists[key])}] {key} = {text}" for key, text in texts.items())
     attributes = f"group = {group}, pads = {list(pads)}, strides = {list(dilations)}, dilations = {list(steps)}"
+    turned, apart = [1, 0, *range(2, 2 + around)], [2, 1, 0, *range(3, 3 + around)]
+    cuts = " ".join(f"c{i + 1} = Slice(c{i}, zero, three, axis{i})" for i in range(around))
+    sides = [",".join(map(str, dims)) for dims in ((n, out, *there), (n, channels, *size), (out, inner, *kernel))]
     return onnx.parser.parse_model(
         HEAD
-        + f"""(float[{n},{out},{there[0]},{there[1]}] dy, float[{n},{channels},{size[0]},{size[1]}] x)
- => (float[{out},{inner},3,3] dw, float[{out}] db) <{stored}>
+        + f"""(float[{sides[0]}] dy, float[{sides[1]}] x) => (float[{sides[2]}] dw, float[{out}] db) <{stored}>
 {{
- a = Reshape(x, split) t = Transpose<perm = [2, 1, 0, 3, 4]>(a) xt = Reshape(t, merged)
- gt = Transpose<perm = [1, 0, 2, 3]>(dy) c = Conv<{attributes}>(xt, gt) c1 = Slice(c, zero, rows, second)
- c2 = Slice(c1, zero, columns, third) dw = Transpose<perm = [1, 0, 2, 3]>(c2) db = ReduceSum<keepdims = 0>(dy, lead)
+ a = Reshape(x, split) t = Transpose<perm = {apart}>(a) xt = Reshape(t, merged)
+ gt = Transpose<perm = {turned}>(dy) c0 = Conv<{attributes}>(xt, gt) {cuts}
+ dw = Transpose<perm = {turned}>(c{around}) db = ReduceSum<keepdims = 0>(dy, lead)
 }}"""
     )
 

@@ -14,7 +14,8 @@ from .views import reshape
 
 
 def leading_merge(term: Term) -> Shape | None:
-    """The leading dims before a Reshape that merges some of them and keeps the last two, else None."""
+    """The leading dims before a Reshape that merges some of them and keeps the last two, else None.  Dims of 1 that are
+    merged with others, as what is sliced from a stack leaves them, are none of them."""
     if term.op != "Reshape" or term.shape is None or len(term.shape) < 3 or len(term.args) > 1:
         return None
     source = term.args[0].shape
@@ -26,7 +27,7 @@ def leading_merge(term: Term) -> Shape | None:
         return None
     if all(sum(d != 1 for d in source[i0:i1]) < 2 for i0, i1, _, _ in lead):
         return None  # dims of 1 come and go
-    return source[: lead[-1][1]]
+    return tuple(d for i0, i1, _, _ in lead for d in source[i0:i1] if d != 1 or i1 - i0 == 1)
 
 
 def unmerge(terms: Terms, term: Term) -> Term:

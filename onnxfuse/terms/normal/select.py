@@ -15,7 +15,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfuse.model.dims import Shape
-from onnxfuse.terms.term import REAL, Term, Terms, is_number, numpy_dtype, same_shape
+from onnxfuse.terms.fold import value_of
+from onnxfuse.terms.term import REAL, Term, Terms, UnknownValueError, is_number, numpy_dtype, same_shape
 
 from .merges import lift_merge
 from .ranges import in_range, nonnegative
@@ -179,10 +180,15 @@ def _everywhere(term: Term) -> bool | None:
     constant = term
     while constant.op == "Expand" and len(constant.args) == 1:  # to lengths that are not known, one after another
         constant = constant.args[0]
-    if constant.op != "Constant" or constant.data is None or not constant.data.size:
+    if not constant.constant or constant.dtype != TensorProto.BOOL:
         return None
-    values = {bool(b) for b in constant.data.ravel()}
-    return values.pop() if len(values) == 1 else None
+    try:
+        value = value_of(constant)
+    except UnknownValueError:
+        return None
+    if not value.size or value.any() != value.all():
+        return None
+    return bool(value.all())
 
 
 @law("Not", "Not(Not(x > 0)) = x > 0")

@@ -7,6 +7,11 @@ views           scores viewed in another shape, only to add something, keep thei
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+from onnx import TensorProto
+
 from onnxfuse.model.dims import Dim, Shape, product
 from onnxfuse.model.op_traits import SCORES, SOFTMAX
 from onnxfuse.terms.term import Term, Terms, same_shape
@@ -56,6 +61,29 @@ def _of_merged(a: Applied) -> Term | None:
 
 
 law("Softmax", "Softmax(x, axis=3) = Softmax(x)")(axis_from_the_end)
+
+
+@law(
+    "Cast",
+    "Bool(ReduceMax(Cast(Not(Equal(2 * MatMul(x, y), low))), axes=(-1,))) = Expand(true, (2, 3, 4, 1))",
+)
+def _seen_throughout(a: Applied) -> Term | None:
+    """torch guards a softmax against rows that are -inf throughout.  Scores that no mask hides are so where their
+    product overflows alone, and one that has no columns is not reduced."""
+    x = a.args[0]
+    if a.dtype != TensorProto.BOOL or x.op != "ReduceMax" or x.attr("axes") != (-1,) or a.shape is None:
+        return None
+    for op in ("Cast", "Not", "Equal"):
+        x = x.args[0]
+        if x.op != op:
+            return None
+    for scores, low in (x.args, x.args[::-1]):
+        base, factor = hoisted(scores)
+        product_ = base.args[0] if base.op == "Reshape" and len(base.args) == 1 else base
+        if low.scalar == -math.inf and product_.op == "MatMul" and factor and math.isfinite(factor):
+            true = a.terms.constant(np.ones(1, bool), TensorProto.BOOL)
+            return expand(a.terms, true, a.shape)
+    return None
 
 
 @law("Attention", "Attention(x, y, a, ones) = Attention(x, y, a, Reshape(ones, (1, 4)))")

@@ -29,7 +29,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "ones": (4,),
     "kernel": (5, 3, 3, 3),
 }
-NUMBERS = {"c": 4.0, "inf": float("inf")}
+NUMBERS = {"c": 4.0, "inf": float("inf"), "low": -float("inf")}
 BINARY = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Gt: "Greater", ast.Eq: "Equal"}
 CASES = [(law, op) for law in LAWS for op in (law.ops if "f(" in law.equation else law.ops[:1])]
 NAMES = [f"{op}: {law.equation}" for law, op in CASES]

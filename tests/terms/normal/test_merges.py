@@ -19,6 +19,14 @@ def test_a_merge_of_heads_floats_up_through_a_matrix_product(t: Space) -> None:
     assert merged is t.reshape(apart, b * 4, s, s)
 
 
+def test_a_dim_of_1_that_a_slice_left_is_none_of_the_dims_that_are_merged(t: Space) -> None:
+    """Queries and keys that were taken from a stack, beside such as were not."""
+    stack, k = t.input("stack", 3, 2, 4, 5, 16), t.input("k", 2, 4, 16, 5)
+    q = t.slice(stack, 0, 1, 2)
+    merged = t.op("MatMul", t.reshape(q, 8, 5, 16), t.reshape(k, 8, 16, 5))
+    assert merged is t.reshape(t.op("MatMul", t.reshape(q, 2, 4, 5, 16), k), 8, 5, 5)
+
+
 def test_a_merge_of_heads_floats_up_to_the_context(t: Space) -> None:
     (merged, apart), v = scores(t), t.input("v", b, 4, s, 16)
     bias = t.input("bias", b, 4, s, s)
