@@ -67,11 +67,6 @@ using Products = Scalar;
 #include "attention_rows.cuh"
 #include "attention_mask.cuh"
 
-// In what scores are kept: as the product gives them (times `unit` they are logarithms to base 2), as natural logarithms,
-// to which a mask is added as it is, or as logarithms to base 2.
-constexpr bool NATURAL = MASK == ADDED;
-constexpr bool RAW = TENSOR && !NATURAL && !CAPPED;
-
 // The scores of a warp's rows so far.
 struct Softmax {
     // How much greater than `top` a score may be, as its logarithm to base 2: 2^(BOOST + SLACK) is a number of TYPE.
@@ -93,14 +88,14 @@ struct Softmax {
         bool grown = false;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            if (RAW) peak[half] *= unit;
-            grown |= peak[half] - top[half] > GROWN;  // false of -inf twice
+            const float above = RAW ? __fmaf_rn(peak[half], unit, -top[half]) : peak[half] - top[half];
+            grown |= above > GROWN;  // false of -inf twice
         }
         // Ordinary arithmetic has no registers left for two ways.
         if (!TENSOR || __any_sync(0xffffffffu, grown)) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float greatest = fmaxf(top[half], peak[half]);
+                const float greatest = fmaxf(top[half], RAW ? __fmul_rn(peak[half], unit) : peak[half]);
                 const float factor = exponential(top[half], base_of(greatest), 0.0f, 1.0f);
                 top[half] = greatest;
                 sum[half] *= factor;
@@ -237,8 +232,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
 #endif
     // What scores are multiplied by, see RAW and NATURAL; queries take its sign, for the greatest are looked for before.
     const float times = (CAPPED ? softcap : scale) * (NATURAL ? 1.0f : LOG2_E);
-    const bool even = fabsf(times) < 1.18e-38f;  // all keys count the same
-    const float unit = RAW ? (even ? 1.0f : fabsf(times)) : times;
+    const bool even = fabsf(times) < (MASK == ADDED ? 1e-30f : 1.18e-38f);  // all keys count the same, but for a mask
+    const float unit = RAW ? (even ? LOG2_E : fabsf(times)) : times;
+    const float mask_unit = RAW ? LOG2_E / unit : CAPPED ? 1.0f : unit;
     const float inner = CAPPED ? scale / softcap : 1.0f;
     const float hidden = RAW && filler > minus_infinity() ? fmaxf(added(filler) / unit, -3.402823466e38f) : added(filler);
 
@@ -286,10 +282,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) s[n][i] = told.apply(s[n][i], n, i, hidden, CAPPED ? 1.0f : unit);
+                for (int i = 0; i < 4; i++) s[n][i] = told.apply(s[n][i], n, i, hidden, mask_unit);
             }
         };
-        if (NATURAL) mask_scores();  // before keys are hidden: -inf times a scale that is 0 or less is not -inf
+        if (MASK == ADDED && !told.nothing()) mask_scores();  // before keys are hidden: -inf times a scale of 0 is not -inf
 #endif
         const bool edge = key < last_query + offset - left || key + KEYS - 1 > min(known - 1, first_query + offset + right);
         if (edge) {
@@ -303,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(
             }
         }
 #if MASK
-        if (!NATURAL) mask_scores();
+        if (MASK == BOOLEAN && !told.nothing()) mask_scores();
         if (everything && key + KEYS > total) {
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) {

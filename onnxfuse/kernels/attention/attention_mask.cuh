@@ -1,4 +1,25 @@
 // Which keys a thread's scores are of, and what a mask says of them; names that are not here are those of attention.cu.
+
+// -inf of a type, twice; and whether its lowest number, divided by what scores are multiplied by, is a number still.
+template <class T> struct Lowest {
+    static constexpr bool HIGH = false;
+    static constexpr unsigned INFINITE = 0xff80ff80u;
+};
+template <> struct Lowest<__half> {
+    static constexpr bool HIGH = true;
+    static constexpr unsigned INFINITE = 0xfc00fc00u;
+};
+
+// In what scores are kept: as the product gives them (times `unit` they are logarithms to base 2), as natural logarithms,
+// to which a mask is added as it is, or as logarithms to base 2.  What a mask of float16 adds is divided by the unit first,
+// where the lowest number of other types might no longer be one.
+constexpr bool NATURAL = MASK == ADDED && !(TENSOR && !CAPPED && Lowest<MASK_TYPE>::HIGH);
+constexpr bool RAW = TENSOR && !NATURAL && !CAPPED;
+
+template <class T> __device__ __forceinline__ T bits_of(unsigned short bits);
+template <> __device__ __forceinline__ __half bits_of(unsigned short bits) { return __ushort_as_half(bits); }
+template <> __device__ __forceinline__ __nv_bfloat16 bits_of(unsigned short bits) { return __ushort_as_bfloat16(bits); }
+
 // The key of element i of accumulator n of a thread's scores, counted from the first of the tile; see slot_of.
 __device__ __forceinline__ int key_of(int n, int i) {
     const int t = threadIdx.x % 4;
@@ -13,15 +34,12 @@ struct Mask {
     int keys;  // those behind are hidden
 #if MASK_VECTOR == 8
     static_assert(KEYS % 32 == 0 && sizeof(MASK_TYPE) <= 2, "");
-#if MASK == BOOLEAN
-    using Eight = Vector<unsigned, 2>;  // four in a word, of which one is a test of its bits
-#else
-    using Eight = Vector<MASK_TYPE, 8>;
-#endif
+    static constexpr int WORDS = 2 * sizeof(MASK_TYPE);
+    using Eight = Vector<unsigned, WORDS>;  // of a boolean mask four in a word, of which one is a test of its bits
     Eight told[KEYS / 32][2];
 
     // Whether keys are counted from the thread's first: each way spills on the cards of the other.
-    static constexpr bool COUNTED = __CUDA_ARCH__ >= 1000;
+    static constexpr bool COUNTED = __CUDA_ARCH__ != 900;
 
     // From now on rows begin at the thread's first key; the number of keys is a multiple of 8.
     __device__ __forceinline__ void begin() {
@@ -42,7 +60,7 @@ struct Mask {
                     into = *reinterpret_cast<const Eight*>(rows[half] + key);
                 } else {
 #pragma unroll
-                    for (int j = 0; j < static_cast<int>(sizeof(into.at) / sizeof(into.at[0])); j++) hide(into.at[j]);
+                    for (int j = 0; j < WORDS; j++) into.at[j] = MASK == BOOLEAN ? 0 : Lowest<MASK_TYPE>::INFINITE;
                 }
             }
         }
@@ -53,10 +71,27 @@ struct Mask {
 #if MASK == BOOLEAN
         return told[n / 4][i / 2].at[j / 4] & 0xffu << j % 4 * 8;
 #else
-        return told[n / 4][i / 2].at[j];
+        const unsigned pair = told[n / 4][i / 2].at[j / 2];
+        return bits_of<MASK_TYPE>(static_cast<unsigned short>(j % 2 ? pair >> 16 : pair));
 #endif
     }
-    static __device__ __forceinline__ void hide(unsigned& shown) { shown = 0; }
+
+    // Whether the mask shows all keys of the tile to all rows of the warp, and adds nothing: of masks that hide what comes
+    // later, or what fills a batch up, most tiles are so or are hidden.
+    __device__ __forceinline__ bool nothing() const {
+        if (!TENSOR || NATURAL) return false;  // natural logarithms take their unit from what a mask is added by
+        unsigned differ = 0;
+        constexpr unsigned shown = MASK == BOOLEAN ? 0x01010101u : 0u;
+#pragma unroll
+        for (int block = 0; block < KEYS / 32; block++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+#pragma unroll
+                for (int j = 0; j < WORDS; j++) differ |= told[block][half].at[j] ^ shown;
+            }
+        }
+        return __all_sync(0xffffffffu, differ == 0);
+    }
 #else
     Vector<MASK_TYPE, MASK_VECTOR> told[KEYS / 8][4 / MASK_VECTOR];
 
@@ -83,15 +118,20 @@ struct Mask {
     __device__ __forceinline__ MASK_TYPE of(int n, int i) const {
         return told[n][i / MASK_VECTOR].at[i % MASK_VECTOR];
     }
+
+    static __device__ __forceinline__ bool nothing() { return false; }
 #endif
 
     static __device__ __forceinline__ void hide(bool& shown) { shown = false; }
     template <class T> static __device__ __forceinline__ void hide(T& added) { assign(added, minus_infinity()); }
 
+    // `unit` is that of the score, or where scores are as the product gives them, what one of the mask is in theirs.
     __device__ __forceinline__ float apply(float x, int n, int i, float fill, float unit) const {
         const MASK_TYPE said = of(n, i);
         if constexpr (MASK == BOOLEAN) {
             return said ? x : fill;
+        } else if constexpr (RAW) {
+            return __fmaf_rn(to_float(said), unit, x);
         } else {
             return x * unit + to_float(said);
         }

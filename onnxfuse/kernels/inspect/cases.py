@@ -31,7 +31,6 @@ ROWS, TRANSPOSES, MASKS, WAVEFRONTS = 1.05, 1.25, 1.1, 1.05
 
 Shapes = tuple[tuple[int, ...], ...]
 BESIDE = "a row begins anywhere in a sector, and a warp's accesses are of 2 bytes"
-ODD = "neighbours divide into no vectors, and a square needs them along both axes"
 PACKED = "eight neighbours of the slope lie across the end of a row or begin anywhere: they are read one by one"
 TILES = "the epilogue reads sums in pieces of 32 bytes a lane, where two lanes meet in a bank"
 
@@ -206,7 +205,23 @@ MOVES = (
         f"(x) => (y) {{ t = Relu(x) y = {TURN}(t) }}",
         ((2, 49, 96),),
         TRANSPOSES,
-        why=ODD,
+        large=((32, 197, 768),),
+    ),
+    Case(
+        "transpose",
+        "Transpose, both sides odd",
+        f"(x) => (y) {{ t = Relu(x) y = {TURN}(t) }}",
+        ((2, 97, 49),),
+        TRANSPOSES,
+        large=((32, 577, 1001),),
+    ),
+    Case(
+        "transpose",
+        "Transpose of pixels beside a sum",
+        "(x, z) => (y) { t = Transpose<perm = [0, 3, 1, 2]>(x) y = Add(t, z) }",
+        ((2, 7, 7, 96), (2, 96, 7, 7)),
+        TRANSPOSES,
+        large=((32, 14, 14, 384), (32, 384, 14, 14)),
     ),
     Case("transpose", "split heads", f"(x) => (y) {{ t = Relu(x) {HEADS} }}", ((2, 128, 256),), TRANSPOSES),
 )

@@ -111,7 +111,8 @@ def rows(found: Tables) -> Iterator[Row]:
     yield Row("attention, heads of 64, one query", 6.0, found.per_product("Attention float16 64 one query"))
     for head, mask, goal in ((64, "boolean", 6.0), (128, "boolean", 4.0), (128, "added", 4.0)):
         name = f"Attention float16 {head} {mask} mask"
-        yield Row(f"attention, heads of {head}, {mask} mask", goal, found.per_product(name))
+        what = f"attention, heads of {head}, {mask} mask that shows a tile whole"
+        yield Row(what, goal, found.per_product(name))
     for tile in ("large", "large transposed"):
         yield Row(f"main loop of 128 x 128 tiles, {tile}", LOOP, found.per_product(f"{PRODUCT} {tile}", UNIT))
     for tile in ("warpgroups", "warpgroups transposed"):
@@ -134,9 +135,10 @@ def rows(found: Tables) -> Iterator[Row]:
     yield Row("bytes spilled, all products and attentions", 0, lambda architecture: found.spills[architecture])
 
 
-UNITS = """Attention: instructions of the main loop for each product of matrices (HMMA, m16n8k16) of a warp.  Main loops
-of products: instructions for 64 of them; a product by a warpgroup (HGMMA, m64n256k16, on sm_90a) counts as the 32 that
-each of its warps would need.  Epilogues: instructions for each element beyond those of a product of which nothing is
+UNITS = """Attention: instructions of the main loop for each product of matrices (HMMA, m16n8k16) of a warp; a tile of
+which a mask says more than that its keys are shown takes two more for each score, 64 in all.  Main loops of products:
+instructions for 64 of them; a product by a warpgroup (HGMMA, m64n256k16, on sm_90a) counts as the 32 that each of its
+warps would need.  Epilogues: instructions for each element beyond those of a product of which nothing is
 made, which takes {bare:.1f} on sm_90 for what comes before and behind its main loop."""
 
 

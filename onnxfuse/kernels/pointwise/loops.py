@@ -17,6 +17,7 @@ from onnx import NodeProto
 from onnxfuse.kernels.device.access import ACCESS
 from onnxfuse.kernels.device.device import Array, Device, Launch, Source, TensorType
 
+from . import staged_source
 from .expressions import source
 from .expressions.index import LANE, Index, coordinates, total, variable
 from .expressions.scalars import Scalar, Scalars
@@ -24,6 +25,7 @@ from .expressions.source import Text
 from .expressions.trace import trace
 from .expressions.values import Value, size
 from .expressions.values import source as array
+from .staged import plan, turn
 from .tiles import across, probe, tiles
 
 WIDEST = 8
@@ -119,6 +121,8 @@ def _loop(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value],
     width = min(WIDEST, ACCESS // narrowest) if aligned else 1
     if width > 1 and (found := _tiled(entry, inputs, values, width)):
         return found
+    if aligned and (found := _staged(entry, inputs, values)):
+        return found
     while True:
         while count < 2 * width and width > 1:
             width //= 2
@@ -152,6 +156,26 @@ def _tiled(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value]
     return _made(entry, inputs, values, used, text, places.count)
 
 
+def _staged(entry: str, inputs: Sequence[TensorType], values: Mapping[int, Value]) -> Loop | None:
+    """By tiles that are turned in shared memory, where something is read along another axis than it is written."""
+    shapes = {v.shape for v in values.values()}
+    shape = next(iter(shapes))
+    if len(shapes) > 1:
+        return None
+    turned = turn(shape, _loads([v.at(probe(shape)) for v in values.values()]))
+    if turned is None:
+        return None
+    elements = [(v.dtype.name, v.at(turned.coordinates)) for v in values.values()]
+    used = reached([s for _, s in elements])
+    crossed = [s for s in _loads([s for _, s in elements]) if turned.turned(s)]
+    sizes = [inputs[s.payload[0]].dtype.itemsize for s in crossed]
+    tiles = plan(turned, shape, crossed, sizes, min(v.dtype.itemsize for v in values.values()))
+    if not crossed or tiles is None:
+        return None
+    text = staged_source.text(entry, _dtypes(inputs, used), elements, used, tiles)
+    return _made(entry, inputs, values, used, text, tiles.tiles * THREADS, staged_source.HEADER)
+
+
 def _loads(results: Sequence[Scalar]) -> list[Scalar]:
     return [s for s in reached(results) if s.kind == "load"]
 
@@ -168,11 +192,12 @@ def _made(
     used: Sequence[Scalar],
     text: Text,
     n: int,
+    header: str = HEADER,
 ) -> Loop:
     """The launch of a source whose loop has so many steps."""
     count = next(iter(values.values())).size
     return Loop(
-        Source(entry, Source.file(HEADER).text + text.body),
+        Source(entry, Source.file(header).text + text.body),
         entry,
         tuple(_dtypes(inputs, used)),
         tuple(values),

@@ -53,3 +53,5 @@ def samples() -> Iterator[tuple[str, Source]]:
     for dtype in REAL:
         _, found = loops("Transpose", turned, {"x": TensorType(np.dtype(DTYPES[dtype]), (8, 512, 768))}, ["y"])
         yield f"Transpose {dtype}", found[0].source
+        _, found = loops("Transpose", turned, {"x": TensorType(np.dtype(DTYPES[dtype]), (32, 197, 768))}, ["y"])
+        yield f"Transpose odd {dtype}", found[0].source

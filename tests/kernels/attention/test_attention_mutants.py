@@ -14,9 +14,9 @@ from onnxfuse.kernels.device.device import Device, TensorType
 from onnxfuse.kernels.emulator.device import Emulated
 from tests.attention_cases import Case, expected
 from tests.kernel_mutants import assert_caught, survivors
-from tests.row_cases import assert_close
+from tests.row_cases import DTYPES, assert_close
 
-FLOAT, HALF = np.dtype(np.float32), np.dtype(np.float16)
+FLOAT, HALF, BFLOAT = DTYPES
 
 
 def attended(
@@ -72,6 +72,8 @@ RUNS = {
     "apart": attended(Case(37, 37, 40, angles="given", turned=16, flat=True), HALF, (True,)),
     "neighbours": attended(Case(37, 37, 40, angles="chosen", interleaved=True), HALF),
     "one query": attended(Case(1, 1, 40, past=700, heads=8, kv_heads=2, sink=True, mask=(2, 8, 1, 701)), HALF),
+    "natural": attended(Case(100, 150, 40, mask=(2, 2, 100, 150), attributes=WINDOW), BFLOAT),
+    "natural query": attended(Case(1, 1, 40, past=700, heads=8, kv_heads=2, sink=True, mask=(2, 8, 1, 701)), BFLOAT),
 }
 
 
@@ -104,7 +106,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("steep", "o[n][2 * half + 1] *= factor;", ""),
     ("steep", "top[half] = greatest;", ""),
     ("steep", "warp_reduce<4>(peak, Max());", ""),
-    ("steep", "peak[half] - top[half] > GROWN", "top[half] == minus_infinity()"),
+    ("steep", "above > GROWN", "top[half] == minus_infinity()"),
     ("steep", "if (RAW && (even || times < 0.0f))", "if (false)"),
     ("even", "sign = even ? 0.0f : -1.0f", "sign = -1.0f"),
     ("far", "FAR = 1 << 20", "FAR = 1e38f"),
@@ -135,11 +137,13 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("window", "j < at[i / 2] - left", "false"),
     ("left", "key < last_query + offset - left", "key < first_query + offset - left"),
     ("window", "first_query + offset - left) / KEYS * KEYS", "first_query + offset) / KEYS * KEYS"),
-    ("window", "s[n][i] = told.apply(s[n][i], n, i, hidden, CAPPED ? 1.0f : unit);", ""),
+    ("window", "s[n][i] = told.apply(s[n][i], n, i, hidden, mask_unit);", ""),
+    ("window", "RAW ? LOG2_E / unit", "RAW ? 1.0f"),
+    ("eights", "__all_sync(0xffffffffu, differ == 0)", "true"),
     ("window", "batch * mask_batch", "batch * mask_head"),
     ("window", "row / group * mask_row", "row / group * mask_key"),
-    ("one query", "NATURAL ? added(top[half]) : top[half]", "top[half]"),
-    ("window", "(score - base) * LOG2_E", "(score - base)"),
+    ("natural query", "NATURAL ? added(top[half]) : top[half]", "top[half]"),
+    ("natural", "(score - base) * LOG2_E", "(score - base)"),
     ("window", "first + key_of(n, i);", "first + 8 * n + threadIdx.x % 4 + i % 2 * 4;"),
     ("eights", "rows[1] += own;", ""),
     ("eights", "n / 4 * 32 + 8 * t", "n / 4 * 32 + 4 * t"),

@@ -11,10 +11,6 @@ from onnxfuse.kernels.inspect.nvrtc import ARCHITECTURES
 
 FOUND = tables()
 KNOWN_TO_MISS = {
-    "attention, heads of 64, one query",
-    "attention, heads of 64, boolean mask",
-    "attention, heads of 128, boolean mask",
-    "attention, heads of 128, added mask",
     "epilogue: Gelu, bias and residual",
     "epilogue of a region: bias, Gelu, times a tensor, heads apart",
 }
