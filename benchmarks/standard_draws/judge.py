@@ -24,7 +24,7 @@ assert all((attentions, elementwise, moves, rows))
 TARGETS = ("onnxfuse", "onnx")
 GUARD = ("IsInf", "Max", "ReduceMax", "Where")
 """What floors a mask before Attention (rules/fusions/6_masks/lowest.rule), and sets rows that it hides to 0 behind it
-(rules/targets/onnx/guard.rule)."""
+(rules/targets/onnx/attention.rule)."""
 COPIES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """What gives the elements of its input."""
 FOLDED, LEFT, WRONG, IMPOSSIBLE, REFUSED = "folded", "not folded", "wrong", "impossible", "refused"

@@ -102,7 +102,7 @@ class Fusion:
     estimate: Estimate | None = None
     """Where estimates were asked for and the node is one of onnxfuse's ops."""
     sources: tuple[str, ...] = ()
-    """Files of the rules that had a part in it, the last one last: ``fusions/2_ops/activation/gelu.rule``."""
+    """Files of the rules that had a part in it, the last one last: ``fusions/2_ops/activation/smooth.rule``."""
 
     @property
     def kind(self) -> str:

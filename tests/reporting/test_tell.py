@@ -52,7 +52,7 @@ def test_a_place_that_a_fusion_covers_is_no_near_miss_of_another_rule() -> None:
     assert (told.op, told.replaced, told.scope) == ("onnxfuse.QuickGelu", ("t", "s", "y"), "")
     assert told.launches_saved == 2
     assert told.bytes_saved == 2 * 2 * 16, "t and s are written and read no more"
-    assert told.sources == ("fusions/2_ops/activation/swish.rule",)
+    assert told.sources == ("fusions/2_ops/activation/smooth.rule",)
     assert worth_telling(site)
 
 

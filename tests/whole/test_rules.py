@@ -21,10 +21,12 @@ LONGEST = 25
 
 
 ELSEWHERE = {
-    "fusions/2_ops/attention/safe_softmax.rule": (2, "of booleans that are cast to a type of any kind and reduced"),
-    "fusions/2_ops/gradient/convolution.rule": (1, "of operands that are transposed in the graph, in two shapes"),
-    "fusions/2_ops/gradient/embedding.rule": (1, "of indices that are clipped to as many rows as a constant has"),
-    "fusions/2_ops/gradient/softmax.rule": (1, "of rows in a shape that nothing but the graph says"),
+    "fusions/2_ops/attention/softmax.rule": (2, "of booleans that are cast to a type of any kind and reduced"),
+    "fusions/2_ops/gradient/linear.rule": (
+        2,
+        "of operands that are transposed in the graph, of indices that are clipped to as many rows as a constant has",
+    ),
+    "fusions/2_ops/gradient/softmax.rule": (2, "of rows in a shape that nothing but the graph says, or of a guard"),
     "fusions/3_compose/norm/batch_norm.rule": (1, "beside the inverse deviation that a gradient takes"),
     "fusions/3_compose/gradient/linear.rule": (
         5,

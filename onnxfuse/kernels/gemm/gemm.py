@@ -49,7 +49,7 @@ MOST = 2**30
 
 class FusedMatMul:
     """com.microsoft FusedMatMul with the bias and activation of its FusedGemm, and a residual;
-    rules/ops/fused_matmul.rule has the meaning.
+    rules/ops/linear.rule has the meaning.
 
     A residual has the shape of Y, or one that repeats along Y's first dimensions.
     """
