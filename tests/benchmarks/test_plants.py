@@ -22,7 +22,7 @@ SMALL = (
     "control_if",
     "function_layernorm",
 )
-WHOLE = (("bert.ts", "onnxfuse", "attention"), ("bert.ts", "onnx", "attention"), ("bert.ts", "ort", "activation/smooth"))
+WHOLE = (("bert.ts", "onnxfuse", "attention"), ("bert.ts", "onnx", "attention"), ("bert.ts", "ort", "smooth"))
 """Models, targets, and what the paths of the rules have in them."""
 GUARD = "onnxruntime's Attention gives 0 for a row that its mask hides throughout; the guard is for others"
 BENEATH = {
