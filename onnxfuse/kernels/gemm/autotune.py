@@ -15,8 +15,7 @@ runs.  The environment variable ONNXFUSE_PRODUCT=tiled, =wgmma, =vendor or =cubl
 product that cannot have that form has the vendor's, and "tiled" in place of "wgmma".
 
 Verdicts are kept in `products.json` in the cache folder of the kernels (~/.cache/onnxfuse/emulator, or
-$ONNXFUSE_CACHE), written whole and renamed into place; a file that cannot be read counts as empty, one that cannot be
-written is left alone::
+$ONNXFUSE_CACHE), as by_card.py has it::
 
     {"schema": 3,
      "seconds": {"NVIDIA H200 sm_90, driver 13000, NVRTC 13.2, cuBLAS 13.2.0, nvmath 1.0.0":
@@ -33,19 +32,19 @@ Times are medians, in seconds.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onnxfuse.errors import KernelError, UsageError
 from onnxfuse.kernels.device.device import Product, Source, Vendor
 from onnxfuse.system.cache_folder import cache_folder
+
+from .by_card import ByCard
 
 TILED, WGMMA, VENDOR, CUBLASLT = "tiled", "wgmma", "vendor", "cublaslt"
 FORMS = (TILED, WGMMA, VENDOR, CUBLASLT)
@@ -109,7 +108,7 @@ class Verdicts:
     """The times that were measured, in memory and in a file.  Several threads and processes may share them."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._file = ByCard(path, SCHEMA, "seconds", _times)
         self._measuring = threading.Lock()
         self._seconds: dict[str, dict[str, Seconds]] | None = None
         self._chosen: dict[tuple[str, Class], str] = {}
@@ -120,7 +119,7 @@ class Verdicts:
 
     def _known(self) -> dict[str, dict[str, Seconds]]:
         if self._seconds is None:
-            self._seconds = _read(self._path)
+            self._seconds = self._file.read()
         return self._seconds
 
     def measured(self, card: str, which: Class) -> Seconds | None:
@@ -181,12 +180,12 @@ class Verdicts:
 
     def _keep(self, card: str, which: Class, times: Seconds) -> None:
         """Remember times, and add them to what other processes have put into the file meanwhile."""
-        known = _read(self._path)
+        known = self._file.read()
         for other, classes in (self._seconds or {}).items():
             known.setdefault(other, {}).update(classes)
         known.setdefault(card, {})[str(which)] = times
         self._seconds = known
-        _write(self._path, known)
+        self._file.write(known)
 
 
 def best(times: Seconds) -> str:
@@ -232,30 +231,8 @@ def _forced() -> str:
     return form
 
 
-def _read(path: Path) -> dict[str, dict[str, Seconds]]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
-            return {}
-        return {
-            str(card): {
-                str(which): {str(form): float(seconds) for form, seconds in times.items()}
-                for which, times in classes.items()
-            }
-            for card, classes in found["seconds"].items()
-        }
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
-
-
-def _write(path: Path, seconds: Mapping[str, Mapping[str, Seconds]]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            json.dump({"schema": SCHEMA, "seconds": seconds}, file, indent=1)
-        Path(file.name).replace(path)
-    except OSError:
-        return
+def _times(value: Any) -> Seconds:
+    return {str(form): float(seconds) for form, seconds in value.items()}
 
 
 @cache

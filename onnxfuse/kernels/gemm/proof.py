@@ -17,8 +17,6 @@ goes::
 from __future__ import annotations
 
 import hashlib
-import json
-import tempfile
 import threading
 import warnings
 from functools import cache
@@ -32,6 +30,7 @@ from onnxfuse.kernels.device.device import Buffer, Device, Product, Vendor, addr
 from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.system.cache_folder import cache_folder
 
+from .by_card import ByCard
 from .plan import Pass, Result, Vectors, whole_product
 from .source import epilogue
 from .tiles import HALF, WARPGROUPS, Division
@@ -56,7 +55,7 @@ class Proofs:
     """The verdicts, in memory and in a file.  Several threads and processes may share them."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._file = ByCard(path, SCHEMA, "proofs", str)
         self._lock = threading.Lock()
         self._known: Known | None = None
 
@@ -75,7 +74,7 @@ class Proofs:
         with self._lock:
             found = (self._known or {}).get(card, {}).get(digest)
             if found is None and vendor.card:
-                found = _read(self._path).get(card, {}).get(digest)
+                found = self._file.read().get(card, {}).get(digest)
             if found is None:
                 self._keep(vendor, card, digest, BEGUN)
                 found = difference(device, vendor, dtype, transposed)
@@ -90,12 +89,12 @@ class Proofs:
 
     def _keep(self, vendor: Vendor, card: str, digest: str, verdict: str) -> None:
         """Remember a verdict, and add it to what other processes have put into the file; none of an emulated card."""
-        known = _read(self._path) if vendor.card else {}
+        known = self._file.read() if vendor.card else {}
         for other, verdicts in (self._known or {}).items():
             known.setdefault(other, {}).update(verdicts)
         known.setdefault(card, {})[digest] = verdict
         if vendor.card:
-            _write(self._path, known)
+            self._file.write(known)
         if verdict != BEGUN:
             self._known = known
 
@@ -147,29 +146,6 @@ def _passes(dtype: str, transposed: bool) -> tuple[Pass, ...]:
     result = Result(DTYPES[dtype], m, n, 1, epilogue("FusedMatMul", (), False, False, True))
     product, vectors = Product(m, n, k, transposed), Vectors(8, 8, 8)
     return tuple(whole_product(product, Division(tile, 1), result, vectors) for tile in (HALF[0], *WARPGROUPS))
-
-
-def _read(path: Path) -> Known:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
-            return {}
-        return {
-            str(card): {str(digest): str(verdict) for digest, verdict in verdicts.items()}
-            for card, verdicts in found["proofs"].items()
-        }
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
-
-
-def _write(path: Path, proofs: Known) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            json.dump({"schema": SCHEMA, "proofs": proofs}, file, indent=1)
-        Path(file.name).replace(path)
-    except OSError:
-        return
 
 
 @cache
