@@ -14,6 +14,7 @@ from onnx import FunctionProto, helper, parser
 from onnxfuse.kernels import of_region
 from onnxfuse.kernels.device.device import Argument, Launch, TensorType
 from onnxfuse.kernels.emulator.device import Emulated
+from tests.kernel_runs import shifted
 
 Array: TypeAlias = "NDArray[Any]"
 Case: TypeAlias = "tuple[str, Sequence[tuple[int, ...]]]"
@@ -47,6 +48,14 @@ def given(case: Case, arrays: Sequence[Array], device: Emulated | None = None) -
     with device.fresh(*results):
         made.launch(device, arrays, results)
     return results
+
+
+def at_odd_addresses(case: Case) -> tuple[list[Array], list[Array]]:
+    """What a region's kernel gives where arrays begin an element behind a multiple of 16 bytes, and what it must."""
+    arrays = [shifted(x.shape, x.dtype, 1) for x in operands(case)]
+    for array, x in zip(arrays, operands(case), strict=True):
+        array[...] = x
+    return given(case, arrays), expected(function(case[0]), operands(case))
 
 
 def computed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,14 @@ from onnxfuse.kernels.device.device import Source
 from onnxfuse.kernels.inspect import nvrtc as compiler
 from onnxfuse.kernels.inspect import sass
 
-nvrtc = pytest.importorskip("cupy").cuda.nvrtc
-
 TEXT = """extern "C" __global__ void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }"""
+
+
+@pytest.fixture
+def nvrtc() -> Any:
+    import cupy  # which takes long to import
+
+    return cupy.cuda.nvrtc
 
 
 @pytest.fixture(autouse=True)
@@ -24,14 +30,14 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def test_instructions_that_one_architecture_has() -> None:
+def test_instructions_that_one_architecture_has(nvrtc: Any) -> None:
     binary = compiled(Source("fence.cu", TEXT, "sm_90a"), (*OPTIONS, "-ftz=true", "-Xptxas=-v"), nvrtc).read_bytes()
     assert binary == compiler.compiled(Source("fence.cu", TEXT, "sm_90a"), "sm_90a").cubin, "all of it"
     names = [each.op for each in sass.functions(sass.disassembled(binary))["fence"]]
     assert any(name.startswith("WARPGROUP.ARRIVE") for name in names)
 
 
-def test_what_was_compiled_is_kept(cache: Path) -> None:
+def test_what_was_compiled_is_kept(cache: Path, nvrtc: Any) -> None:
     source = Source("fence.cu", TEXT, "sm_90a")
     first = compiled(source, (), nvrtc)
     before = first.stat()
@@ -41,7 +47,7 @@ def test_what_was_compiled_is_kept(cache: Path) -> None:
     assert sorted(cache.iterdir()) == sorted({first, compiled(source, ("-ftz=true",), nvrtc)})
 
 
-def test_another_architecture_has_them_not(cache: Path) -> None:
+def test_another_architecture_has_them_not(cache: Path, nvrtc: Any) -> None:
     with pytest.raises(KernelError, match=r"(?s)wgmma"):
         compiled(Source("fence.cu", TEXT, "sm_90"), (), nvrtc)
     with pytest.raises(KernelError, match="expected"):
@@ -49,7 +55,7 @@ def test_another_architecture_has_them_not(cache: Path) -> None:
     assert not list(cache.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_is_named(cache: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(cache: Path, nvrtc: Any) -> None:
     cache.write_text("a file where the folder should be")
     with pytest.raises(KernelError, match=rf"^{cache}: cannot keep compiled kernels there .* set ONNXFUSE_CACHE$"):
         compiled(Source("fence.cu", TEXT, "sm_90a"), (), nvrtc)

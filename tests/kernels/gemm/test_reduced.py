@@ -12,8 +12,8 @@ from onnxfuse.kernels.device.kernel import Work
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import reduced
 from onnxfuse.kernels.gemm.autotune import VARIABLE
-from tests.kernel_runs import run, shifted
-from tests.region_runs import computed, expected, function, given, launches, operands
+from tests.kernel_runs import run
+from tests.region_runs import at_odd_addresses, computed, function, launches
 
 SKIP = "p = MatMul(a, b) q = Add(p, c) s = Add(q, x)"
 RMS = (
@@ -86,11 +86,7 @@ def test_it_computes_what_its_nodes_do(name: str, form: str, monkeypatch: pytest
 @pytest.mark.parametrize("name", ["bias, residual sum and norm", "a softmax"])
 def test_arrays_at_odd_addresses(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, form)
-    case = CASES[name]
-    arrays = [shifted(x.shape, x.dtype, 1) for x in operands(case)]
-    for array, x in zip(arrays, operands(case), strict=True):
-        array[...] = x
-    for found, wanted in zip(given(case, arrays), expected(function(case[0]), operands(case)), strict=True):
+    for found, wanted in zip(*at_odd_addresses(CASES[name]), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
 
 

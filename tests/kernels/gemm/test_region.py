@@ -21,10 +21,9 @@ from onnxfuse.kernels.gemm.reduced import is_reduced, reduced
 from onnxfuse.kernels.gemm.region import AFTER, planned_types
 from onnxfuse.kernels.rows.region import planned
 from onnxfuse.model.op_traits import MATRIX_PRODUCTS
-from tests.kernel_runs import shifted
 from tests.kernels.gemm import test_reduced
 from tests.kernels.rows import test_fused, test_several
-from tests.region_runs import Case, computed, expected, function, given, launches, operands
+from tests.region_runs import Case, at_odd_addresses, computed, function, launches
 
 CASES: dict[str, Case] = {
     "any expression of it, with further operands": (
@@ -120,11 +119,7 @@ def test_indices_of_64_bits_are_the_same_indices(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("form", ["tiled", "vendor"])
 def test_arrays_at_odd_addresses(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, form)
-    case = CASES[name]
-    arrays = [shifted(x.shape, x.dtype, 1) for x in operands(case)]
-    for array, x in zip(arrays, operands(case), strict=True):
-        array[...] = x
-    for found, wanted in zip(given(case, arrays), expected(function(case[0]), operands(case)), strict=True):
+    for found, wanted in zip(*at_odd_addresses(CASES[name]), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=5e-5)
 
 
