@@ -107,7 +107,7 @@ def _proved(node: Timed, machine: Machine) -> None:
     itemsize = DTYPES[node.dtype].itemsize
     if not has_warpgroups(device.architecture, which.m, which.n, which.k, which.access, itemsize):
         raise KernelError("no such product by warpgroups, or none on this card")
-    if vendor is None or not proofs().holds(device, vendor, which.dtype, which.transposed):
+    if vendor is None or not proofs().holds(device, vendor, which):
         raise KernelError("products by warpgroups are refused on this card")
 
 

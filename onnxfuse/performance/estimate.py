@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from onnx import FunctionProto, ModelProto, NodeProto, helper
@@ -25,8 +26,9 @@ from onnxfuse.kernels.device import cublaslt
 from onnxfuse.kernels.device.device import Launch, TensorType
 from onnxfuse.kernels.device.kernel import Kernel, Work
 from onnxfuse.kernels.gemm.autotune import Class, best, verdicts
+from onnxfuse.kernels.gemm.forms import ByForms
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
-from onnxfuse.kernels.gemm.region import ProductRegion
+from onnxfuse.kernels.gemm.proof import proofs
 from onnxfuse.kernels.inspect.executed import Executed
 from onnxfuse.kernels.inspect.launches import launches, occupancy
 from onnxfuse.lifting.lift import lift
@@ -159,7 +161,7 @@ def _of_kernel(
     card: Card,
 ) -> Estimate:
     work = kernel.work(types)
-    made, executed, times = _launched(kernel, work, types, wanted, rate, card)
+    made, executed, times, refused = _launched(kernel, work, types, wanted, rate, card)
     measured = _measured(kernel.which(types), card) if made and isinstance(kernel, FusedMatMul) else None
     return Estimate(
         source,
@@ -172,7 +174,19 @@ def _of_kernel(
         measured is not None,
         tuple(told(one, found, card) for one, found in zip(made, executed, strict=True)),
         host(sum(t is not None for t in types) + sum(wanted)) if made else 0.0,
+        refused,
     )
+
+
+class _Ours(NamedTuple):
+    """What a kernel launches, in the fastest of its own forms; what that executes, and how long it takes, or the
+    vendor's product in its place."""
+
+    made: Sequence[Launch]
+    executed: Sequence[Executed | None]
+    times: Times
+    refused: str
+    """Why the form by warpgroups, where it has one, is none of them."""
 
 
 def _launched(
@@ -182,18 +196,19 @@ def _launched(
     wanted: Sequence[bool] | None,
     rate: float,
     card: Card,
-) -> tuple[Sequence[Launch], Sequence[Executed | None], Times]:
-    """What a kernel launches, in the fastest of its own forms; what that executes, and how long it takes, or the
-    vendor's product in its place."""
-    forms = [launches(kernel, types, card.multiprocessors, wanted)]
-    if isinstance(kernel, FusedMatMul | ProductRegion):
-        forms += filter(None, [kernel.by_warpgroups(types, card.multiprocessors, card.architecture)])
+) -> _Ours:
+    forms: list[Sequence[Launch]] = [launches(kernel, types, card.multiprocessors, wanted)]
+    refused = ""
+    if isinstance(kernel, ByForms) and (other := kernel.by_warpgroups(types, card.multiprocessors, card.architecture)):
+        refused = proofs().refusal(card.name, other.which)
+        forms += [] if refused else [other.launches]
     found = [(made, _counted(kernel, work, made, rate, card)) for made in forms]
     each = [(made, executed, own(work, made, executed, rate, card)) for made, executed in found]
     made, executed, ours = min(each, key=lambda one: one[2].seconds)
     if kernel.name != FusedMatMul.name:
-        return made, executed, ours
-    return made, executed, min(ours, vendors(work, made, rate, card), key=lambda times: times.seconds)
+        return _Ours(made, executed, ours, refused)
+    fastest = min(ours, vendors(work, made, rate, card), key=lambda times: times.seconds)
+    return _Ours(made, executed, fastest, refused)
 
 
 def _counted(kernel: Kernel, work: Work, made: Sequence[Launch], rate: float, card: Card) -> Sequence[Executed | None]:
@@ -252,7 +267,7 @@ def _product(node: NodeProto, inputs: list[TensorType], card: Card) -> _Cost:
     work = kernel.work(types)
     alone = _measured(kernel.which(types)._replace(epilogue=""), card)
     rate = _rate(True, types, card)
-    _, _, times = _launched(kernel, work, types, None, rate, card)
+    times = _launched(kernel, work, types, None, rate, card).times
     return _Cost(times, _bytes(work), work.flops, alone)
 
 

@@ -7,9 +7,11 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
@@ -19,7 +21,9 @@ from onnxfuse.cli.main import main
 from onnxfuse.errors import UsageError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.gemm import autotune
+from onnxfuse.kernels.gemm.autotune import Class
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
+from onnxfuse.kernels.gemm.proof import Proofs, _digest
 from onnxfuse.kernels.gemm.samples import ACTIVATIONS
 from onnxfuse.kernels.gemm.tiles import HALF, WARPGROUPS
 from onnxfuse.kernels.inspect.launches import resident
@@ -88,6 +92,26 @@ def test_a_large_product_is_ours_by_warpgroups_where_there_are_any() -> None:
     assert other.threads == 128
     short, without = (only(linear(2048, 768, n)).seconds or 0.0 for n in (768, 764))
     assert 2 * 2048 * 768 * 768 / H200.warpgroup_tensor < short < 0.95 * without
+
+
+def test_a_refused_form_does_not_count_and_the_reason_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept, model = Proofs(tmp_path / "proofs.json"), linear(8192, 1024, 2048)
+    monkeypatch.setattr(estimate, "proofs", lambda: kept)
+    which = Class("float16", 1, 8192, 2048, 1024, False, 16, "Relu bias")
+    card, why = "NVIDIA H200 sm_90, driver 13000", "3 numbers are others"
+    vendor: Any = SimpleNamespace(card=card)
+    kept._keep(vendor, card, _digest(which), why)
+    found = only(model)
+    assert found.refused == f"refused on {card} (float16): {why}"
+    assert found.kernels[0].threads == 128, "by warps"
+    assert only(model, card="h100").refused == ""
+    path = tmp_path / "linear.onnx"
+    onnx.save(model, path)
+    assert main(["report", str(path), "--estimate"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"products by warpgroups (wgmma) are {found.refused}; those by warps count" in told
 
 
 def test_float32_is_computed_without_tensor_cores() -> None:

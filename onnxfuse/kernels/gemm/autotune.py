@@ -44,10 +44,12 @@ from onnxfuse.errors import KernelError, UsageError
 from onnxfuse.kernels.device.device import Product, Source, Vendor
 from onnxfuse.system.cache_folder import cache_folder
 
-from .by_card import ByCard
+from .by_card import ByCard, is_named
 
 TILED, WGMMA, VENDOR, CUBLASLT = "tiled", "wgmma", "vendor", "cublaslt"
 FORMS = (TILED, WGMMA, VENDOR, CUBLASLT)
+GATED = "gated"
+"""What a class has in place of an epilogue where it is of a gate's two products."""
 VARIABLE = "ONNXFUSE_PRODUCT"
 LAUNCHING = ("gated", "gemm", "members", "parts", "plan", "proof", "reduced", "siblings", "source", "tiles")
 """Modules of the kernels' host side."""
@@ -123,11 +125,10 @@ class Verdicts:
         return self._seconds
 
     def measured(self, card: str, which: Class) -> Seconds | None:
-        """The times of this class on the first card measured whose name has the words of `card` in it ("h200",
-        "NVIDIA H200")."""
+        """The times of this class on the first card measured that goes by the name `card`."""
         for name in sorted(self._known()):
             times = self.seconds(name, which)
-            if times and set(card.lower().split()) <= set(name.lower().replace(",", " ").split()):
+            if times and is_named(card, name):
                 return times
         return None
 

@@ -46,3 +46,8 @@ class ByCard(Generic[_Value]):
         with suppress(OSError, OutputError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace(self._path, [text.encode()])
+
+
+def is_named(card: str, name: str) -> bool:
+    """Whether a card of this name has the words of `card` in it ("h200", "NVIDIA H200")."""
+    return set(card.lower().split()) <= set(name.lower().replace(",", " ").split())

@@ -5,12 +5,13 @@ Where our form was found to be the fastest for a class of shapes, nothing is ask
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from onnxfuse.kernels.device.device import Buffer, Device, Launch, TensorType, Vendor
+from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, TensorType, Vendor
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, Key, Launches, key_of
 
@@ -44,12 +45,19 @@ class Forms:
         vendor, which, warpgroups = device.vendor, self.which, self.warpgroups
         own = {TILED: self.tiled}
         if vendor is not None and warpgroups is not None and not forced(but=WGMMA):
-            proved = proofs().holds(device, vendor, which.dtype, which.transposed)
+            proved = proofs().holds(device, vendor, which)
             own |= {WGMMA: warpgroups} if proved else {}
         forms: dict[str, Run] = {form: partial(launches, (*inputs, *outputs)) for form, launches in own.items()}
         if vendor is not None:
             forms |= self.others(device, vendor, inputs, outputs)
         self.settled = own.get(choose(vendor, which, forms))
+
+
+class ByWarpgroups(NamedTuple):
+    """What the form by warpgroups launches for products of a class."""
+
+    which: Class
+    launches: Sequence[Launch]
 
 
 class Products:
@@ -65,14 +73,15 @@ class Products:
 
     def by_warpgroups(
         self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType], recorder: Recorder
-    ) -> list[Launch]:
-        """What the form by warpgroups launches for aligned arrays of these types; nothing where it has none."""
+    ) -> ByWarpgroups | None:
+        """The form by warpgroups for aligned arrays of these types; None where there is none."""
         given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
         made = [Buffer(ADDRESS, t.shape, t.dtype) for t in outputs]
         found = self._plan(recorder, given, made)
-        if found is not None and found.warpgroups is not None:
-            found.warpgroups((*given, *made))
-        return recorder.launches
+        if found is None or found.warpgroups is None:
+            return None
+        found.warpgroups((*given, *made))
+        return ByWarpgroups(found.which, recorder.launches)
 
     def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         arrays = (*inputs, *outputs)
@@ -91,3 +100,23 @@ class Products:
             known.settled(arrays)
         else:
             known(device, inputs, outputs)
+
+
+class ByForms(ABC):
+    """A kernel that runs its products in the fastest of their forms."""
+
+    _run: Products
+
+    @abstractmethod
+    def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+        """See `Kernel.outputs`."""
+
+    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
+        """See `Kernel.launch`."""
+        self._run(device, inputs, outputs)
+
+    def by_warpgroups(
+        self, inputs: Sequence[TensorType | None], multiprocessors: int, architecture: str
+    ) -> ByWarpgroups | None:
+        """See `Products.by_warpgroups`."""
+        return self._run.by_warpgroups(inputs, self.outputs(inputs), Recorder(multiprocessors, architecture))

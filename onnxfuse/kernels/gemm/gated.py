@@ -2,8 +2,8 @@
 products, as one launch.
 
 "tiled" is gemm_gated.cu: a block has the sums of both products in registers, which is why the largest tile is not for
-it.  "vendor" are the vendor's products, into scratch memory, and one pass over both (`apart`).  `autotune` knows which
-is the faster.
+it.  "wgmma" is the same by warpgroups, whose tile has columns of both products side by side.  "vendor" are the vendor's
+products, into scratch memory, and one pass over both (`apart`).  `autotune` knows which is the fastest.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from onnxfuse.kernels.device.access import vector_of
 from onnxfuse.kernels.device.device import Array, Device, Launch, Product, TensorType, Vendor, nbytes
 from onnxfuse.kernels.device.kernel import REAL, Signature, Work
 from onnxfuse.kernels.device.products import result
-from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
+from onnxfuse.kernels.device.replay import KNOWN, Arrays, Capture, Writing, record
 from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
-from .autotune import VENDOR, Class
-from .forms import Forms, Products, Run
+from .autotune import GATED, VENDOR, Class
+from .forms import ByForms, Forms, Products, Run
 from .members import Gate, gate_of, result_type
 from .parts import span
 from .plan import MOST_BLOCKS
 from .siblings import MOST
 from .source import gated
-from .tiles import FLOAT, HALF, Tile, divide
+from .tiles import FLOAT, HALF, Tile, divide, has_warpgroups, warpgroup_tile
 
 
 def gate(nodes: Sequence[NodeProto], inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> Gate:
@@ -64,7 +64,7 @@ def gated_types(own: Gate, inputs: Mapping[str, TensorType]) -> tuple[TensorType
     return (TensorType(a.dtype, (*a.shape[:-1], spans(own, a, b)[0][1])),)
 
 
-class Gated:
+class Gated(ByForms):
     """One node; `kernels.of_region` makes the class of a function."""
 
     name: ClassVar[str] = "gemm"
@@ -78,23 +78,24 @@ class Gated:
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         return gated_types(self._gate(inputs), named(self.signature, inputs))
 
-    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        self._run(device, inputs, outputs)
-
     def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
-        made = self._planned(device.multiprocessors, inputs, outputs)
+        made = self._planned(device, inputs, outputs)
         if made is None:
             return None
 
-        def tiled(device: Device, inputs: Arrays, outputs: Arrays) -> None:
-            arrays = dict(zip(self.body.input, inputs, strict=True))
-            device.launch(made.tiled, [*(arrays[name] for name in made.names), outputs[0], *made.sizes])
+        def launching(launch: Launch) -> Writing:
+            def run(device: Device | Capture, inputs: Arrays, outputs: Arrays) -> None:
+                arrays = dict(zip(self.body.input, inputs, strict=True))
+                device.launch(launch, [*(arrays[name] for name in made.names), outputs[0], *made.sizes])
+
+            return run
 
         def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
             arrays = dict(zip((*self.body.input, *self.body.output), (*inputs, *outputs), strict=True))
             return {VENDOR: lambda: made.apart.run(device, vendor, arrays)}
 
-        return Forms(made.which, record(tiled, device, inputs, outputs), others)
+        tiled, *warpgroups = (record(launching(one), device, inputs, outputs) for one in made.launches)
+        return Forms(made.which, tiled, others, next(iter(warpgroups), None))
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         types, own = named(self.signature, inputs), self._gate(inputs)
@@ -110,9 +111,7 @@ class Gated:
             self._gates[key] = gate(self.body.node, named(self.signature, inputs), self.body.output)
         return self._gates[key]
 
-    def _planned(
-        self, multiprocessors: int, inputs: Sequence[Array | None], outputs: Sequence[Array | None]
-    ) -> _Plan | None:
+    def _planned(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> _Plan | None:
         kinds = [TensorType(x.dtype, tuple(x.shape)) for x in inputs if x is not None]
         own, types = self._gate(kinds), named(self.signature, kinds)
         arrays, y = dict(zip(self.body.input, inputs, strict=True)), outputs[0]
@@ -124,19 +123,27 @@ class Gated:
         n = result(types[own.a].shape, types[own.b].shape, own.transposed)[-1]
         if max(rows, n, 2 * width, k) > MOST:
             raise KernelError(f"more than 2^30 rows or columns, {rows} by {k} by {n}")
-        tile, itemsize = _tile(dtype.itemsize, rows, width, k, multiprocessors), dtype.itemsize
-        blocks = tile.count(rows, width)
-        if blocks > MOST_BLOCKS:
-            raise KernelError("products of more tiles than one launch has blocks")
+        itemsize = dtype.itemsize
         vectors = (
             vector_of(itemsize, [k], [a]),
             vector_of(itemsize, [k] if own.transposed else [n, one, other], [b, c]),
             vector_of(itemsize, [width], [y]),
         )
-        source = gated(dtype.name, tile, own.transposed, vectors, own.text)
-        which = Class.of(Product(rows, 2 * width, k, own.transposed), 1, dtype.name, min(vectors) * itemsize, "gated")
+        which = Class.of(Product(rows, 2 * width, k, own.transposed), 1, dtype.name, min(vectors) * itemsize, GATED)
+
+        def launch(tile: Tile, columns: int) -> Launch:
+            blocks = tile.count(rows, columns)
+            if blocks > MOST_BLOCKS:
+                raise KernelError("products of more tiles than one launch has blocks")
+            source = gated(dtype.name, tile, own.transposed, vectors, own.text)
+            return Launch(source, "gated", (blocks,), (tile.threads,), tile.shared(itemsize, own.transposed))
+
+        launches = [launch(_tile(itemsize, rows, width, k, device.multiprocessors), width)]
+        if has_warpgroups(device.architecture, rows, 2 * width, k, which.access, itemsize):
+            tile = warpgroup_tile(lambda tile: tile.count(rows, 2 * width), device.multiprocessors)
+            launches.append(launch(tile, 2 * width))
         return _Plan(
-            Launch(source, "gated", (blocks,), (tile.threads,), tile.shared(itemsize, own.transposed)),
+            launches,
             (own.a, own.b, own.c),
             tuple(map(np.int32, (rows, width, n, k, one, other))),
             apart(self.body, types, inputs, outputs),
@@ -152,9 +159,10 @@ def _tile(itemsize: int, rows: int, columns: int, k: int, multiprocessors: int) 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Both forms for arrays of known shapes and alignment."""
+    """The forms for arrays of known shapes and alignment."""
 
-    tiled: Launch
+    launches: Sequence[Launch]
+    """Ours, and by warpgroups where there is that."""
     names: tuple[str, str, str]
     """Of a, b and c."""
     sizes: tuple[np.generic, ...]

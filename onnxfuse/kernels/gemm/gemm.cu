@@ -34,12 +34,13 @@ struct Part {
     int batch, row, column;  // row and column of y in elements
 };
 
-__device__ __forceinline__ Part part_of(int block, int m, int n) {
-    const int down = (m + TILE_M - 1) / TILE_M, across = (n + TILE_N - 1) / TILE_N;
+// Of blocks that have WIDTH columns each.
+template <int WIDTH = TILE_N> __device__ __forceinline__ Part part_of(int block, int m, int n) {
+    const int down = (m + TILE_M - 1) / TILE_M, across = (n + WIDTH - 1) / WIDTH;
     const int batch = block / (down * across), tile = block % (down * across);
     const int first = tile / (GROUP * across) * GROUP, within = tile % (GROUP * across);
     const int height = min(down - first, GROUP);
-    return {batch, (first + within % height) * TILE_M, within / height * TILE_N};
+    return {batch, (first + within % height) * TILE_M, within / height * WIDTH};
 }
 
 // Where results go.  `before` are the rows of y, or of what the residual repeats, that lie before this matrix.

@@ -27,7 +27,6 @@ from onnxfuse.kernels.device.device import (
     After,
     Array,
     Device,
-    Launch,
     Product,
     TensorType,
     Vendor,
@@ -35,11 +34,10 @@ from onnxfuse.kernels.device.device import (
 )
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.products import multiplications, products, result
-from onnxfuse.kernels.device.recorder import Recorder
 from onnxfuse.kernels.device.replay import Arrays, record
 
 from .autotune import CUBLASLT, VENDOR, Class
-from .forms import Forms, Products, Run
+from .forms import ByForms, Forms, Products, Run
 from .plan import Pass, Plan, Result, Vectors, plan
 from .source import Attributes, epilogue
 
@@ -47,7 +45,7 @@ MOST = 2**30
 """Rows and columns are counted in 32 bits."""
 
 
-class FusedMatMul:
+class FusedMatMul(ByForms):
     """com.microsoft FusedMatMul with the bias and activation of its FusedGemm, and a residual;
     rules/ops/linear.rule has the meaning.
 
@@ -86,9 +84,6 @@ class FusedMatMul:
                 raise KernelError(f"residual of shape {list(residual.shape)} does not repeat in {list(shape)}")
             shape = (*(1,) * (len(residual.shape) - len(shape)), *shape)
         return (TensorType(a.dtype, shape),)
-
-    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        self._run(device, inputs, outputs)
 
     def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
         a, b, bias, residual = _four(inputs)
@@ -146,12 +141,6 @@ class FusedMatMul:
             written=nbytes(y),
             flops=2 * multiplications(a.shape, b.shape, self.transposed) + after.flops * math.prod(y.shape),
         )
-
-    def by_warpgroups(
-        self, inputs: Sequence[TensorType | None], multiprocessors: int, architecture: str
-    ) -> list[Launch]:
-        """See `Products.by_warpgroups`."""
-        return self._run.by_warpgroups(inputs, self.outputs(inputs), Recorder(multiprocessors, architecture))
 
     def which(self, inputs: Sequence[TensorType | None]) -> Class:
         """The class of shapes, for arrays that are aligned."""

@@ -1,9 +1,12 @@
-// y = gate(a b, a c) for a [m, k], b and c [k, width], columns of matrices of n: a block computes its tile of one product, then that of the other, and
-// neither is ever in memory.  Both may be with some neighbouring columns of one matrix.
+// y = gate(a b, a c) for a [m, k], b and c [k, width], columns of matrices of n: a block computes its tile of one product,
+// then that of the other, and neither is ever in memory.  Both may be with some neighbouring columns of one matrix.
+// Warpgroups compute both at a time, with half of their columns each: a is read once.
 //
 // Macros are those of gemm.cu.  What becomes of an element of each product is said by a struct `Gate`, generated:
 //   of(first, second)    the result, in float
 #include "gemm.cu"
+
+constexpr int GATED_N = WARPGROUPS ? TILE_N / 2 : TILE_N;  // columns of the result that a block has
 
 // Where the results go.
 struct Whole {
@@ -31,10 +34,17 @@ template <class Gate> __device__ __forceinline__ void multiply_gated(
 ) {
     extern __shared__ __align__(ALIGNED) unsigned char memory[];
     TYPE* tiles = reinterpret_cast<TYPE*>(memory);
-    Sums first, second;
+    Sums first;
+#if WARPGROUPS
+    accumulate(first, tiles, a, b, c, result.rows, n, k, row, from_b + column, from_c + column);
+    first.template join<Gate>();
+    first.template write<GATED_N>(result, row, column, reinterpret_cast<float*>(memory));
+#else
+    Sums second;
     accumulate(first, tiles, a, b, result.rows, n, k, row, from_b + column);
     __syncthreads();  // all have left the last tile
     accumulate(second, tiles, a, c, result.rows, n, k, row, from_c + column);
     first.template join<Gate>(second);
     first.write(result, row, column, reinterpret_cast<float*>(memory));
+#endif
 }

@@ -13,7 +13,6 @@ static_assert(STAGES >= 3, "one is multiplied, one may still be, and the others 
 
 constexpr int PANEL = 64;      // columns
 constexpr int INSTRUCTION = 16;  // of k, in one instruction
-constexpr int ROWS_B = TRANSPOSED ? TILE_N : TILE_K, COLUMNS_B = TRANSPOSED ? TILE_K : TILE_N;
 constexpr int STAGE = (TILE_M + TILE_N) * TILE_K;  // elements
 
 struct Sums {
@@ -46,15 +45,23 @@ struct Sums {
         products_end();
     }
 
-    // Rows of 16 times WARP_N floats at a time go through shared memory, so that neighbours are written together.
-    template <class Result> __device__ __forceinline__ void
+    // Of two products side by side, columns of one in the first half and those of the other in the second: a thread has the
+    // same ones of both.
+    template <class Gate> __device__ __forceinline__ void join() {
+#pragma unroll
+        for (int i = 0; i < TILE_N / 4; i++) at[i] = Gate::of(at[i], at[i + TILE_N / 4]);
+    }
+
+    // The first COLUMNS.  Rows of 16 times WARP_N floats at a time go through shared memory, so that neighbours are written
+    // together.
+    template <int COLUMNS = TILE_N, class Result> __device__ __forceinline__ void
     write(const Result& result, int first_row, int first_column, float* memory) const {
         constexpr int width = Result::PIECE, across = WARP_N / width;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         float* const own = memory + warp * 16 * STRIDE;
         __syncthreads();  // no warpgroup reads a stage any more
 #pragma unroll
-        for (int start = 0; start < TILE_N; start += WARP_N) {
+        for (int start = 0; start < COLUMNS; start += WARP_N) {
 #pragma unroll
             for (int j = 0; j < WARP_N; j += 8) {
 #pragma unroll
@@ -98,17 +105,24 @@ template <int ROWS, int COLUMNS> struct Panels {
     }
 };
 
-// The sums of the tile at (row, column), over the part of k that is the blocks' of this blockIdx.y.
-__device__ __forceinline__ void
-accumulate(Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, int m, int n, int k, int row, int column) {
+// COUNT columns of b from `column` on, and TILE_K of k from `from` on, on their way to where they begin in a tile.
+template <int COUNT>
+__device__ __forceinline__ void fetch_columns(TYPE* to, const TYPE* b, int column, int from, int n, int k) {
+    if constexpr (TRANSPOSED) Panels<COUNT, TILE_K>::fetch(to, b, column, from, n, k);
+    else Panels<TILE_K, COUNT>::fetch(to, b, from, column, k, n);
+}
+
+// The sums of the rows of a from `row` on and of what `fetch_b(to, from)` begins to copy of b, TILE_K of k from `from` on;
+// over the part of k that is the blocks' of this blockIdx.y.
+template <class FetchB> __device__ __forceinline__ void
+accumulate(Sums& sums, TYPE* tiles, const TYPE* a, int m, int k, int row, const FetchB& fetch_b) {
     const int steps = (k + TILE_K - 1) / TILE_K, share = (steps + gridDim.y - 1) / gridDim.y;
     const int first = blockIdx.y * share, last = min(first + share, steps);
     constexpr int AHEAD = STAGES - 2;
     const auto begin = [&](int step, int stage) {
         TYPE* const to = tiles + stage * STAGE;
         Panels<TILE_M, TILE_K>::fetch(to, a, row, step * TILE_K, m, k);
-        const int r = TRANSPOSED ? column : step * TILE_K, c = TRANSPOSED ? step * TILE_K : column;
-        Panels<ROWS_B, COLUMNS_B>::fetch(to + TILE_M * TILE_K, b, r, c, TRANSPOSED ? n : k, TRANSPOSED ? k : n);
+        fetch_b(to + TILE_M * TILE_K, step * TILE_K);
     };
 #pragma unroll
     for (int ahead = 0; ahead < AHEAD; ahead++) {
@@ -130,4 +144,23 @@ accumulate(Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, int m, int n, 
         other = other + 1 < STAGES ? other + 1 : 0;
     }
     products_wait<0>(sums.at);
+}
+
+// The sums of the tile at (row, column).
+__device__ __forceinline__ void
+accumulate(Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, int m, int n, int k, int row, int column) {
+    accumulate(sums, tiles, a, m, k, row, [&](TYPE* to, int from) {
+        fetch_columns<TILE_N>(to, b, column, from, n, k);
+    });
+}
+
+// Those of two products of one a, half as many columns of each, side by side.
+__device__ __forceinline__ void accumulate(
+    Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, const TYPE* c, int m, int n, int k, int row, int column_b,
+    int column_c
+) {
+    accumulate(sums, tiles, a, m, k, row, [&](TYPE* to, int from) {
+        fetch_columns<TILE_N / 2>(to, b, column_b, from, n, k);
+        fetch_columns<TILE_N / 2>(to + TILE_N / 2 * TILE_K, c, column_c, from, n, k);
+    });
 }

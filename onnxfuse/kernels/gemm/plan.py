@@ -89,7 +89,7 @@ def plan(
     else:
         tiled = [partial_sums(product, division, result.dtype, result.rows, vectors) for product in products]
         tiled.append(finish_pass(result, division.splits, one.scale, min(vectors.y, WIDEST_SUM), multiprocessors))
-    by_warpgroups = Division(warpgroup_tile(one.m, one.n, one.batch, multiprocessors), 1)
+    by_warpgroups = Division(warpgroup_tile(lambda tile: one.batch * tile.count(one.m, one.n), multiprocessors), 1)
     return Plan(
         tuple(products),
         tuple(tiled),

@@ -3,8 +3,9 @@
 No such kernel runs on a card before it has: a product of whole numbers from -4 to 4, of several tiles and more steps
 than there are stages, with tiles and steps that are not whole, is computed by both, in each tile that warpgroups have.
 Its sums are exact in whatever order they are taken, so that the results are equal to the last bit, or the kernels are
-refused for that card, and mma.sync multiplies.  What is proved is the source of a product with nothing behind it, for
-each element type and way to store b: what is behind a product is the same text for all tiles.
+refused for that card, and mma.sync multiplies.  What is proved is the source of a product with nothing behind it, and
+of a gate, whose tile has two products side by side, for each element type and way to store b: what is behind a product
+is the same text for all tiles.
 
 Verdicts are kept in `proofs.json` beside those of autotune.py, by card (with the versions of its driver and compiler)
 and by the digest of the kernels' text: "" where it is proved, else why it is refused.  A proof that was begun and did
@@ -26,14 +27,16 @@ from pathlib import Path
 
 import numpy as np
 
-from onnxfuse.kernels.device.device import Buffer, Device, Product, Vendor, address
+from onnxfuse.kernels.device.device import Buffer, Device, Launch, Product, Vendor, address
 from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.system.cache_folder import cache_folder
 
-from .by_card import ByCard
+from .autotune import GATED, Class
+from .by_card import ByCard, is_named
 from .plan import Pass, Result, Vectors, whole_product
 from .source import epilogue
-from .tiles import HALF, WARPGROUPS, Division
+from .source import gated as gated_source
+from .tiles import HALF, WARPGROUPS, Division, Tile
 
 SCHEMA = 1
 SIZE = (392, 520, 1032)
@@ -43,6 +46,10 @@ LARGEST = 4
 GUARD = 256
 """Bytes behind each result that nobody may write, and a multiple of which each array begins at."""
 POISON = 0xFF
+GATE = """struct Gate {
+    static __device__ __forceinline__ float of(float first, float second) { return first - 2.0f * second; }
+};
+"""
 BEGUN = "its proof was begun there, and did not end"
 EMULATED = "emulated"
 """The card where there is none."""
@@ -58,14 +65,14 @@ class Proofs:
         self._file = ByCard(path, SCHEMA, "proofs", str)
         self._lock = threading.Lock()
         self._known: Known | None = None
+        self._read: Known | None = None
 
-    def holds(self, device: Device, vendor: Vendor, dtype: str, transposed: bool) -> bool:
-        """Whether products by warpgroups may run on a device; the first time they are compared there.
+    def holds(self, device: Device, vendor: Vendor, which: Class) -> bool:
+        """Whether products of a class may run by warpgroups on a device; the first time they are compared there.
 
         A RuntimeWarning says once for each process and kernel that it is refused.  Nothing is compared, and nothing
         unknown holds, while a graph is captured."""
-        card, (_, *kernels) = vendor.card or EMULATED, _passes(dtype, transposed)
-        digest = hashlib.sha256("".join(one.launch.source.text for one in kernels).encode()).hexdigest()[:16]
+        card, digest = vendor.card or EMULATED, _digest(which)
         known = self._known
         if known is not None and digest in known.get(card, {}):
             return not known[card][digest]
@@ -77,15 +84,27 @@ class Proofs:
                 found = self._file.read().get(card, {}).get(digest)
             if found is None:
                 self._keep(vendor, card, digest, BEGUN)
-                found = difference(device, vendor, dtype, transposed)
+                found = difference(device, vendor, which)
             self._keep(vendor, card, digest, found)
         if found:
             warnings.warn(
-                f"products of {dtype} by warpgroups are refused on {card}: {found}; those by warps run",
+                f"products of {which.dtype} by warpgroups are refused on {card}: {found}; those by warps run",
                 RuntimeWarning,
                 stacklevel=2,
             )
         return not found
+
+    def refusal(self, card: str, which: Class) -> str:
+        """Why products of a class are refused on the cards that go by this name; empty where they are not, on one of
+        them, and where nothing is known."""
+        if self._read is None:
+            self._read = self._file.read()
+        verdicts = {name: known for name, known in self._read.items() if is_named(card, name)}
+        found = {name: known[_digest(which)] for name, known in verdicts.items() if _digest(which) in known}
+        if not found or "" in found.values():
+            return ""
+        name, why = max(found.items())
+        return f"refused on {name} ({which.dtype}): {why}"
 
     def _keep(self, vendor: Vendor, card: str, digest: str, verdict: str) -> None:
         """Remember a verdict, and add it to what other processes have put into the file; none of an emulated card."""
@@ -99,15 +118,21 @@ class Proofs:
             self._known = known
 
 
-def difference(device: Device, vendor: Vendor, dtype: str, transposed: bool) -> str:
+def difference(device: Device, vendor: Vendor, which: Class) -> str:
     """In what products by warpgroups differ from that by warps, empty if in nothing."""
     m, n, k = SIZE
-    real = DTYPES[dtype]
-    rng = np.random.default_rng(m)
-    b_shape = (n, k) if transposed else (k, n)
-    shapes = {"a": (m, k), "b": b_shape, "y": (m, n)}
+    real, passes = DTYPES[which.dtype], _passes(*_kind(which))
+    gated = which.epilogue == GATED
+    b_shape = (n, k) if which.transposed else (k, n)
+    shapes = {"a": (m, k), "b": b_shape, **({"c": b_shape} if gated else {}), "y": (m, n)}
     sizes = [-(-prod(shape) * real.itemsize // GUARD) * GUARD + GUARD for shape in shapes.values()]
     starts = list(accumulate(sizes, initial=0))
+    rng = np.random.default_rng(m)
+    operands = {
+        name: rng.integers(-LARGEST, LARGEST + 1, shape).astype(np.float32)
+        for name, shape in shapes.items()
+        if name != "y"
+    }
     try:
         with device.scratch(starts[-1]) as memory:
             first = address(memory)
@@ -115,12 +140,11 @@ def difference(device: Device, vendor: Vendor, dtype: str, transposed: bool) -> 
                 name: Buffer(first + start, shape, real)
                 for (name, shape), start in zip(shapes.items(), starts, strict=False)
             }
-            a, b = (rng.integers(-LARGEST, LARGEST + 1, shapes[name]).astype(np.float32) for name in ("a", "b"))
-            vendor.write(arrays["a"], a.astype(real))
-            vendor.write(arrays["b"], b.astype(real))
-            whole = Buffer(arrays["y"].pointer, (sizes[2],), np.dtype(np.uint8))
+            for name, values in operands.items():
+                vendor.write(arrays[name], values.astype(real))
+            whole = Buffer(arrays["y"].pointer, (sizes[-1],), np.dtype(np.uint8))
             results = []
-            for one in _passes(dtype, transposed):
+            for one in passes:
                 vendor.write(whole, np.full(whole.shape, POISON, np.uint8))
                 device.launch(one.launch, [*(arrays.get(name) for name in one.arrays), *one.scalars])
                 results.append(vendor.read(whole))
@@ -128,8 +152,9 @@ def difference(device: Device, vendor: Vendor, dtype: str, transposed: bool) -> 
         return f"its proof failed: {error}"
     end = m * n * real.itemsize
     by_warps, *by_warpgroups = (found[:end].view(np.uint16) for found in results)
-    exact = (a @ (b.T if transposed else b)).astype(real).view(np.uint16).ravel()
-    if (by_warps != exact).any():
+    first_b, *other_b = (b.T if which.transposed else b for name, b in operands.items() if name != "a")
+    exact = operands["a"] @ (first_b - 2 * other_b[0] if other_b else first_b)
+    if (by_warps != exact.astype(real).view(np.uint16).ravel()).any():
         return "those by warps, which it is compared with, are wrong there"
     for found, whole_result in zip(by_warpgroups, results[1:], strict=True):
         if (whole_result[end:] != POISON).any():
@@ -139,13 +164,36 @@ def difference(device: Device, vendor: Vendor, dtype: str, transposed: bool) -> 
     return ""
 
 
+def _kind(which: Class) -> tuple[str, bool, bool]:
+    """What the kernels of a class are told apart by: element type, how b is stored, and whether they are a gate's."""
+    return which.dtype, which.transposed, which.epilogue == GATED
+
+
+def _digest(which: Class) -> str:
+    """Of the text of the kernels that a class is proved by."""
+    _, *kernels = _passes(*_kind(which))
+    return hashlib.sha256("".join(one.launch.source.text for one in kernels).encode()).hexdigest()[:16]
+
+
 @cache
-def _passes(dtype: str, transposed: bool) -> tuple[Pass, ...]:
-    """The product by warps, and by warpgroups in each of their tiles."""
+def _passes(dtype: str, transposed: bool, gated: bool) -> tuple[Pass, ...]:
+    """The product by warps, and by warpgroups in each of their tiles; or a gate in each."""
     m, n, k = SIZE
+    vectors = Vectors(8, 8, 8)
+    if gated:
+        return tuple(_gate(dtype, transposed, vectors, tile) for tile in (HALF[1], *WARPGROUPS))
     result = Result(DTYPES[dtype], m, n, 1, epilogue("FusedMatMul", (), False, False, True))
-    product, vectors = Product(m, n, k, transposed), Vectors(8, 8, 8)
+    product = Product(m, n, k, transposed)
     return tuple(whole_product(product, Division(tile, 1), result, vectors) for tile in (HALF[0], *WARPGROUPS))
+
+
+def _gate(dtype: str, transposed: bool, vectors: Vectors, tile: Tile) -> Pass:
+    """Two products of one operand, the second twice taken from the first."""
+    m, n, k = SIZE
+    source = gated_source(dtype, tile, transposed, vectors, GATE)
+    blocks, shared = tile.count(m, n * (1 + tile.warpgroups)), tile.shared(DTYPES[dtype].itemsize, transposed)
+    sizes = tuple(map(np.int32, (m, n, n, k, 0, 0)))
+    return Pass(Launch(source, "gated", (blocks,), (tile.threads,), shared), ("a", "b", "c", "y"), sizes)
 
 
 @cache

@@ -1,8 +1,8 @@
 """One product, what is elementwise behind it, and a normalization, softmax or reduction of its rows, as one launch: a
 layer's last product with its bias, the residual sum and the norm that the next layer begins with.
 
-"tiled" is gemm_rows.cu: the last block of some rows reduces them.  "vendor" is the vendor's product into scratch
-memory, and the row kernel of the rest.  `autotune` knows which is the faster.
+"tiled" is gemm_rows.cu: the last block of some rows reduces them; "wgmma" the same by warpgroups.  "vendor" is the
+vendor's product into scratch memory, and the row kernel of the rest.  `autotune` knows which is the fastest.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ from onnxfuse.kernels.rows.region import named
 
 from .autotune import VENDOR, Class
 from .epilogue import MOST_NARROW, Multiplied, Operand, in_lanes, neighbours
-from .forms import Forms, Products, Run
+from .forms import ByForms, Forms, Products, Run
 from .plan import MOST_BLOCKS, SUM, Vectors
-from .source import PRODUCT, defines
-from .tiles import Division, Tile, divide
+from .source import PRODUCT
+from .source import product as multiplied
+from .tiles import Division, Tile, divide, has_warpgroups, warpgroup_tile
 
 ENTRY = "product_rows"
 PRODUCTS = frozenset((PRODUCT,))
@@ -255,7 +256,7 @@ def source(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, in
     """Entry `product_rows`: a, b; float* sums [gridDim.y, m, n]; unsigned* counters, of the tiles down; what is read
     and written besides, and its numbers; int m, n, k; float scale, epsilon."""
     how = {"REDUCE": own.reduce, "CENTER": own.center, "AGAIN": int(own.again), "NEIGHBOURS": own.width}
-    file = Source.file("gemm_rows.cu", **how, **defines(dtype, tile, transposed, vectors, False, False))
+    file = multiplied("gemm_rows.cu", dtype, tile, transposed, vectors, more=how)
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) {ENTRY}(
     const TYPE* __restrict__ a, const TYPE* __restrict__ b, float* sums, unsigned* counters,
     {", ".join((*own.carried.parameters, ""))}int m, int n, int k, float scale, float epsilon
@@ -268,7 +269,7 @@ def source(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, in
     reduce_rows(fused, sums, part.row, m, n, gridDim.y, scale, epsilon);
 }}
 """
-    return Source(file.name, file.text + own.text + entry)
+    return file + (own.text + entry)
 
 
 @dataclass(frozen=True)
@@ -276,22 +277,21 @@ class _Plan:
     """A product at sizes that are known, on a card with so many multiprocessors."""
 
     own: Reduction
-    vectors: Vectors
-    division: Division
-    launch: Launch
+    launches: Sequence[tuple[Division, Launch]]
+    """By warps, and by warpgroups where there is that."""
     which: Class
 
-    def tiled(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
+    def whole(self, division: Division, launch: Launch, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """One launch of ours."""
         own, one = self.own, self.own.product
         a, b = own.operands(inputs)
         others = [*(inputs[k] for k in own.inputs), *(outputs[k] for k in own.outputs), *own.carried.values]
         sizes = (*map(np.int32, (one.m, one.n, one.k)), np.float32(one.scale), np.float32(own.epsilon))
         with (
-            device.scratch(self.division.splits * one.m * one.n * SUM) as sums,
-            device.counters(-(-one.m // self.division.tile.m)) as counters,
+            device.scratch(division.splits * one.m * one.n * SUM) as sums,
+            device.counters(-(-one.m // division.tile.m)) as counters,
         ):
-            device.launch(self.launch, [a, b, sums, counters, *others, *sizes])
+            device.launch(launch, [a, b, sums, counters, *others, *sizes])
 
     def vendors(self, device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> None:
         """The vendor's product, and the row kernel."""
@@ -303,7 +303,7 @@ class _Plan:
             after.run(device, [*inputs, y], outputs)
 
 
-class ReducedProduct:
+class ReducedProduct(ByForms):
     """One node; `kernels.of_region` makes the class of a function.  Its operands have each its own element type."""
 
     name: ClassVar[str] = "gemm"
@@ -328,21 +328,19 @@ class ReducedProduct:
             flops=2 * multiplications(a.shape, b.shape, own.b.turned) + own.product.m * own.product.n * own.flops,
         )
 
-    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        self._run(device, inputs, outputs)
-
     def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
         types = tuple(None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs)
         wanted = tuple(y is not None for y in outputs)
         own = self._of(types, wanted, aligned((*inputs, *outputs)))[1]
         if not isinstance(own, Reduction):
             return Forms.alone(record(partial(_run_all, own), device, inputs, outputs)) if own else None
-        plan = _planned(device.multiprocessors, own, *own.operands(inputs))
+        plan = _planned(device, own, *own.operands(inputs))
 
         def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
             return {VENDOR: lambda: plan.vendors(device, vendor, inputs, outputs)}
 
-        return Forms(plan.which, record(plan.tiled, device, inputs, outputs), others)
+        tiled, *warpgroups = (record(partial(plan.whole, *one), device, inputs, outputs) for one in plan.launches)
+        return Forms(plan.which, tiled, others, next(iter(warpgroups), None))
 
     def _of(
         self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], whole: bool = True
@@ -357,18 +355,25 @@ class ReducedProduct:
         return self._known[key]
 
 
-def _planned(multiprocessors: int, own: Reduction, a: Array, b: Array) -> _Plan:
-    one, itemsize = own.product, own.dtype.itemsize
-    division = divide(itemsize, one.m, one.n, one.k, 1, multiprocessors)
-    tile = division.tile
-    vectors = Vectors.of(one, a, b)
+def _planned(device: Device, own: Reduction, a: Array, b: Array) -> _Plan:
+    one, itemsize, vectors = own.product, own.dtype.itemsize, Vectors.of(own.product, a, b)
+    which = Class.of(one, 1, own.dtype.name, min(vectors.a, vectors.b) * itemsize, "rows")
+    divisions = [divide(itemsize, one.m, one.n, one.k, 1, device.multiprocessors)]
+    if has_warpgroups(device.architecture, one.m, one.n, one.k, which.access, itemsize):
+        tile = warpgroup_tile(lambda tile: tile.count(one.m, one.n), device.multiprocessors)
+        divisions.append(Division(tile, 1))
+    return _Plan(own, [(division, _launch(own, division, vectors)) for division in divisions], which)
+
+
+def _launch(own: Reduction, division: Division, vectors: Vectors) -> Launch:
+    """Raises KernelError if it would be too large."""
+    one, tile = own.product, division.tile
     blocks = tile.count(one.m, one.n)
     if blocks > MOST_BLOCKS:
         raise KernelError(f"a product of {blocks} tiles is more than one launch has blocks")
     made = source(own.dtype.name, tile, one.transposed, vectors, own)
-    launch = Launch(made, ENTRY, (blocks, division.splits), (tile.threads,), tile.shared(itemsize, one.transposed))
-    which = Class.of(one, 1, own.dtype.name, min(vectors.a, vectors.b) * itemsize, "rows")
-    return _Plan(own, vectors, division, launch, which)
+    shared = tile.shared(own.dtype.itemsize, one.transposed)
+    return Launch(made, ENTRY, (blocks, division.splits), (tile.threads,), shared)
 
 
 def _run_all(loops: Sequence[Loop], device: Device, inputs: Arrays, outputs: Arrays) -> None:

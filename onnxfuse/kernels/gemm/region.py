@@ -8,7 +8,7 @@ thrown away, and a pass over it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
@@ -31,7 +31,6 @@ from onnxfuse.kernels.device.device import (
 )
 from onnxfuse.kernels.device.kernel import Kernel, Signature, Work
 from onnxfuse.kernels.device.products import multiplications, products
-from onnxfuse.kernels.device.recorder import Recorder
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
 from onnxfuse.kernels.device.types import TYPES
 from onnxfuse.kernels.rows.region import Region, named
@@ -40,14 +39,14 @@ from onnxfuse.model.op_traits import MATRIX_PRODUCTS
 
 from .autotune import VENDOR, Class
 from .epilogue import Traced, product, product_types
-from .forms import Forms, Products, Run
+from .forms import ByForms, Forms, Products, Run
 from .gated import Gated, gate, gated_types
 from .members import is_family, is_gate
 from .plan import SUM, THREADS, Vectors, partial_sums, spread
 from .reduced import ReducedProduct, is_reduced, reduced_types
 from .siblings import Siblings, family, family_types
-from .source import defines
-from .tiles import ARCHITECTURE, Tile, divide, has_warpgroups, warpgroup_tile
+from .source import product as multiplied
+from .tiles import Tile, divide, has_warpgroups, warpgroup_tile
 
 ENTRY, AFTER = "product", "after_product"
 RESIDENT = 4
@@ -58,9 +57,7 @@ RESIDENT = 4
 def tiled(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], traced: Traced) -> Source:
     """Entry `product`: a, b; what the region reads, writes and its numbers; int m, n, k; float scale; long long
     stride_a, stride_b, offset_a, offset_b, first."""
-    file = Source.file(
-        "gemm_region.cu", PASS=0, NEIGHBOURS=traced.width, **defines(dtype, tile, transposed, vectors, False, False)
-    )
+    file = multiplied("gemm_region.cu", dtype, tile, transposed, vectors, more={"PASS": 0, "NEIGHBOURS": traced.width})
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) {ENTRY}(
     const TYPE* __restrict__ a, const TYPE* __restrict__ b, {", ".join((*traced.carried.parameters, ""))}
     int m, int n, int k, float scale, long long stride_a, long long stride_b, long long offset_a, long long offset_b,
@@ -74,7 +71,7 @@ def tiled(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int
     multiply(a, b, result, part.row, part.column, k);
 }}
 """
-    return (replace(file, architecture=ARCHITECTURE) if tile.warpgroups else file) + (traced.text + entry)
+    return file + (traced.text + entry)
 
 
 @lru_cache(maxsize=1024)
@@ -126,7 +123,8 @@ class _Plan:
     def warpgroups(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """The same by warpgroups."""
         one = self.products[0]
-        self.whole(warpgroup_tile(one.m, one.n, one.batch, self.multiprocessors), device, inputs, outputs)
+        tile = warpgroup_tile(lambda tile: one.batch * tile.count(one.m, one.n), self.multiprocessors)
+        self.whole(tile, device, inputs, outputs)
 
     def whole(self, tile: Tile, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """Our own product, its sums not in parts."""
@@ -161,7 +159,7 @@ class _Plan:
         device.launch(launch, [parts, *others, *sizes])
 
 
-class ProductRegion:
+class ProductRegion(ByForms):
     """One node; `kernel` makes the class of a function.  Its operands have each its own element type."""
 
     name: ClassVar[str] = "gemm"
@@ -183,15 +181,6 @@ class ProductRegion:
             written=sum(map(nbytes, traced.types)),
             flops=2 * multiplications(a.shape, b.shape, traced.b.turned) + traced.rows * traced.columns * traced.flops,
         )
-
-    def by_warpgroups(
-        self, inputs: Sequence[TensorType | None], multiprocessors: int, architecture: str
-    ) -> list[Launch]:
-        """See `Products.by_warpgroups`."""
-        return self._run.by_warpgroups(inputs, self.outputs(inputs), Recorder(multiprocessors, architecture))
-
-    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        self._run(device, inputs, outputs)
 
     def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
         types = tuple(None if x is None else TensorType(x.dtype, tuple(x.shape)) for x in inputs)

@@ -12,11 +12,11 @@ from onnxfuse.kernels.device.types import DTYPES
 from .epilogue import product
 from .gemm import FusedMatMul
 from .plan import Vectors
-from .reduced import reduced
+from .reduced import Reduction, reduced
 from .reduced import source as product_rows
 from .region import after as after_product
 from .region import tiled
-from .source import epilogue, finish, gated, gemm, partial, siblings
+from .source import Epilogue, epilogue, finish, gated, gemm, partial, siblings
 from .tiles import FLOAT, HALF, WARPGROUPS, Tile
 
 GATE = """struct Gate {
@@ -35,10 +35,9 @@ WHERE = ("large", "medium", "few rows")
 def samples() -> Iterable[tuple[str, Source]]:
     """Each tile with b as it is and transposed, whole and in parts, the largest with rows and pointers that allow short
     accesses only, and the passes over the vendor's product and over sums.  bfloat16 differs from float16 in its
-    conversions: the largest tile, which needs the most registers, stands for it.  Those by warpgroups are of large
-    products alone.  Products of one operand
-    are queries, keys without a bias and values, and a gate with its activation; two of which one result is made have
-    two sums a thread, and not the largest tile."""
+    conversions: the largest tile, which needs the most registers, stands for it.  Products of one operand are queries,
+    keys without a bias and values, and a gate with its activation; two of which one result is made have two sums a
+    thread, and not the largest tile."""
     op = FusedMatMul.signature.op
     for dtype, tiles, vector in (("float32", FLOAT, 4), ("float16", HALF, 8)):
         half = dtype == "float16"
@@ -71,11 +70,26 @@ def samples() -> Iterable[tuple[str, Source]]:
     for transposed in (False, True):
         where = " transposed" if transposed else ""
         yield f"{op} bfloat16 large{where}", gemm("bfloat16", HALF[0], transposed, large[-1], after)
-        for dtype in ("float16", "bfloat16"):
-            for tile, kind in zip(WARPGROUPS, ("", " narrow"), strict=True):
-                yield f"{op} {dtype} warpgroups{kind}{where}", gemm(dtype, tile, transposed, large[-1], after)
+    yield from _by_warpgroups(op, large[-1], after, family)
+
+
+def _by_warpgroups(
+    op: str, vectors: Vectors, after: Epilogue, family: Sequence[Epilogue]
+) -> Iterable[tuple[str, Source]]:
+    """Those for one architecture: their tiles, with b as it is and transposed, and what is behind them in the large
+    one.  Of bfloat16 each tile and each order once."""
+    wide, narrow = WARPGROUPS
+    for kind, tile, dtypes in (("", wide, ("float16", "bfloat16")), (" narrow", narrow, ("float16",))):
+        for dtype in dtypes:
+            yield f"{op} {dtype} warpgroups{kind}", gemm(dtype, tile, False, vectors, after)
+        yield f"{op} float16 warpgroups{kind} transposed", gemm("float16", tile, True, vectors, after)
+    yield f"{op} bfloat16 warpgroups narrow transposed", gemm("bfloat16", narrow, True, vectors, after)
     bare = epilogue(op, (), False, False, True)
-    yield f"{op} float16 warpgroups bare", gemm("float16", WARPGROUPS[0], False, large[-1], bare)
+    yield f"{op} float16 warpgroups bare", gemm("float16", wide, False, vectors, bare)
+    yield "Siblings float16 warpgroups", siblings("float16", wide, False, vectors, tuple(family))
+    yield "Gated float16 warpgroups", gated("float16", wide, False, vectors, GATE)
+    own = _reduction(ROWS, "float16")
+    yield "Region product normalised float16 warpgroups", product_rows("float16", wide, False, vectors, own)
 
 
 REGION = """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (a, b, c, z) => (y) {
@@ -95,15 +109,20 @@ SCALED = """<opset_import: ["": 20], domain: "onnxfuse"> Region_1 (a, b, z, g) =
 
 def _rows(dtype: str, tiles: Sequence[Tile], vector: int) -> Iterable[tuple[str, Source]]:
     """A product whose rows are reduced: each tile."""
-    sizes = {"a": (8, 512, 768), "b": (768, 768), "z": (8, 512, 768)}
     for kind, text in (("normalised", ROWS), ("scaled", SCALED)):
-        body = parser.parse_function(text)
-        inputs = {n: TensorType(DTYPES[dtype], sizes.get(n, (768,))) for n in body.input}
-        own = reduced(list(body.node), inputs, list(body.output))[1]
-        assert own is not None
+        own = _reduction(text, dtype)
         for where, tile in zip(WHERE, tiles, strict=True):
             vectors = (vector, vector, vector)
             yield f"Region product {kind} {dtype} {where}", product_rows(dtype, tile, False, vectors, own)
+
+
+def _reduction(text: str, dtype: str) -> Reduction:
+    sizes = {"a": (8, 512, 768), "b": (768, 768), "z": (8, 512, 768)}
+    body = parser.parse_function(text)
+    inputs = {n: TensorType(DTYPES[dtype], sizes.get(n, (768,))) for n in body.input}
+    own = reduced(list(body.node), inputs, list(body.output))[1]
+    assert isinstance(own, Reduction)
+    return own
 
 
 def _regions(dtype: str, tiles: Sequence[Tile], vector: int) -> Iterable[tuple[str, Source]]:

@@ -5,9 +5,10 @@ be put side by side beforehand, nor be taken apart behind it: what is shared is 
 cache.  A node calls a function whose body are the products (`members`), which a runtime without this kernel runs as it
 ran them before.
 
-"tiled" is one launch of gemm_siblings.cu.  "vendor" are the vendor's products one by one, each with a pass over it
-where something is done to it.  `autotune` knows which is the faster.  Where there are few tiles their sums are not
-shared among blocks as those of a single product are (gemm.py): several products fill a card sooner.
+"tiled" is one launch of gemm_siblings.cu, "wgmma" the same by warpgroups.  "vendor" are the vendor's products one by
+one, each with a pass over it where something is done to it.  `autotune` knows which is the fastest.  Where there are
+few tiles their sums are not shared among blocks as those of a single product are (gemm.py): several products fill a
+card sooner.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from onnx import FunctionProto, NodeProto
@@ -25,17 +26,17 @@ from onnxfuse.kernels.device.access import vector_of
 from onnxfuse.kernels.device.device import Array, Device, Launch, Product, TensorType, Vendor, nbytes
 from onnxfuse.kernels.device.kernel import REAL, Signature, Work
 from onnxfuse.kernels.device.products import result
-from onnxfuse.kernels.device.replay import KNOWN, Arrays, record
+from onnxfuse.kernels.device.replay import KNOWN, Arrays, Capture, Writing, record
 from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
 from .autotune import VENDOR, Class
-from .forms import Forms, Products, Run
+from .forms import ByForms, Forms, Products, Run
 from .members import Member, members, result_type
 from .parts import span
 from .plan import MOST_BLOCKS, Pass, Result, finish_pass
 from .source import siblings
-from .tiles import divide
+from .tiles import Tile, divide, has_warpgroups, warpgroup_tile
 
 MOST = 2**30
 """Rows and columns are counted in 32 bits."""
@@ -73,7 +74,7 @@ def family_types(own: Sequence[Member], inputs: Mapping[str, TensorType]) -> tup
     return tuple(made)
 
 
-class Siblings:
+class Siblings(ByForms):
     """One node; `kernels.of_region` makes the class of a function."""
 
     name: ClassVar[str] = "gemm"
@@ -87,11 +88,8 @@ class Siblings:
     def outputs(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         return family_types(self._family(inputs), named(self.signature, inputs))
 
-    def launch(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
-        self._run(device, inputs, outputs)
-
     def _forms(self, device: Device, inputs: Arrays, outputs: Arrays) -> Forms | None:
-        made = self._planned(device.multiprocessors, inputs, outputs)
+        made = self._planned(device, inputs, outputs)
         if made is None:
             return None
 
@@ -99,14 +97,18 @@ class Siblings:
             arrays = dict(zip(self.body.input, inputs, strict=True))
             return arrays | dict(zip(self.body.output, outputs, strict=True))
 
-        def tiled(device: Device, inputs: Arrays, outputs: Arrays) -> None:
-            arrays = named(inputs, outputs)
-            device.launch(made.tiled, [arrays.get(x) if isinstance(x, str) else x for x in made.arguments])
+        def launching(own: _Own) -> Writing:
+            def run(device: Device | Capture, inputs: Arrays, outputs: Arrays) -> None:
+                arrays = named(inputs, outputs)
+                device.launch(own.launch, [arrays.get(x) if isinstance(x, str) else x for x in own.arguments])
+
+            return run
 
         def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
             return {VENDOR: lambda: made.vendors(device, vendor, named(inputs, outputs))}
 
-        return Forms(made.which, record(tiled, device, inputs, outputs), others)
+        tiled, *warpgroups = (record(launching(one), device, inputs, outputs) for one in made.own)
+        return Forms(made.which, tiled, others, next(iter(warpgroups), None))
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         types, made = named(self.signature, inputs), self.outputs(inputs)
@@ -124,9 +126,7 @@ class Siblings:
             self._families[key] = family(self.body.node, named(self.signature, inputs), self.body.output)
         return self._families[key]
 
-    def _planned(
-        self, multiprocessors: int, inputs: Sequence[Array | None], outputs: Sequence[Array | None]
-    ) -> _Plan | None:
+    def _planned(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> _Plan | None:
         types = [TensorType(x.dtype, tuple(x.shape)) for x in inputs if x is not None]
         arrays, known = dict(zip(self.body.input, inputs, strict=True)), named(self.signature, types)
         each = []
@@ -137,7 +137,7 @@ class Siblings:
                 each.append(_One(member, arrays[member.b], arrays.get(member.bias), y, name, shape[-1], first, width))
         if not each:
             return None
-        made = _plan(arrays[each[0].member.a], each, multiprocessors)
+        made = _plan(arrays[each[0].member.a], each, device.multiprocessors, device.architecture)
         separate = any(one.member.part for one in each)
         return replace(made, separate=apart(self.body, known, inputs, outputs)) if separate else made
 
@@ -171,12 +171,19 @@ class _Separate:
     after: Pass | None
 
 
+class _Own(NamedTuple):
+    """A launch of ours; arrays among the `arguments` go by their names."""
+
+    launch: Launch
+    arguments: Sequence[str | np.generic | None]
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Both forms for arrays of known shapes and alignment; arrays among the `arguments` go by their names."""
+    """The forms for arrays of known shapes and alignment."""
 
-    tiled: Launch
-    arguments: tuple[str | np.generic | None, ...]
+    own: Sequence[_Own]
+    """By warps, and by warpgroups where there is that."""
     separate: tuple[_Separate, ...] | Apart
     which: Class
 
@@ -195,14 +202,13 @@ class _Plan:
                 device.launch(each.after.launch, [y, bias, None, y, *each.after.scalars])
 
 
-def _plan(a: Array | None, each: Sequence[_One], multiprocessors: int) -> _Plan:
+def _plan(a: Array | None, each: Sequence[_One], multiprocessors: int, architecture: str) -> _Plan:
     """Raises KernelError if the launch would be too large."""
     assert a is not None
     rows, k, dtype = math.prod(a.shape[:-1]), a.shape[-1], a.dtype
     columns, transposed = sum(one.width for one in each), each[0].member.transposed
     if max(rows, k, columns, *(one.columns for one in each)) > MOST:
         raise KernelError(f"more than 2^30 rows or columns, {rows} by {k} by {columns}")
-    tile = divide(dtype.itemsize, rows, columns, k, 1, multiprocessors).tile
     vectors = (
         vector_of(dtype.itemsize, [k], [a]),
         vector_of(
@@ -216,27 +222,32 @@ def _plan(a: Array | None, each: Sequence[_One], multiprocessors: int) -> _Plan:
             [x for one in each for x in (one.y, one.bias)],
         ),
     )
+    access = min(vectors) * dtype.itemsize
+    tiles = [divide(dtype.itemsize, rows, columns, k, 1, multiprocessors).tile]
+    if has_warpgroups(architecture, rows, columns, k, access, dtype.itemsize):
+        tiles.append(warpgroup_tile(lambda tile: sum(tile.count(rows, one.width) for one in each), multiprocessors))
+    return _Plan(
+        [_own(tile, each, rows, k, dtype, vectors) for tile in tiles],
+        tuple(_separate(one, rows, k, multiprocessors) for one in each),
+        Class.of(Product(rows, columns, k, transposed), 1, dtype.name, access, f"{len(each)} siblings"),
+    )
+
+
+def _own(
+    tile: Tile, each: Sequence[_One], rows: int, k: int, dtype: np.dtype[np.generic], vectors: tuple[int, int, int]
+) -> _Own:
+    """All products as one launch of such tiles.  Raises KernelError if it would be too large."""
     arguments: list[str | np.generic | None] = [each[0].member.a, np.int32(rows), np.int32(k)]
-    blocks = 0
+    blocks, transposed = 0, each[0].member.transposed
     for one in each:
         blocks += tile.count(rows, one.width)
         if blocks > MOST_BLOCKS:
             raise KernelError("products of more tiles than one launch has blocks")
-        bias = one.member.bias or None
-        arguments += [one.member.b, bias, one.output]
+        arguments += [one.member.b, one.member.bias or None, one.output]
         arguments += map(np.int32, (one.columns, one.first, one.width, one.skipped, blocks))
-    after = tuple(one.member.after for one in each)
-    source = siblings(dtype.name, tile, transposed, vectors, after)
+    source = siblings(dtype.name, tile, transposed, vectors, tuple(one.member.after for one in each))
     shared = tile.shared(dtype.itemsize, transposed)
-    which = Class.of(
-        Product(rows, columns, k, transposed), 1, dtype.name, min(vectors) * dtype.itemsize, f"{len(each)} siblings"
-    )
-    return _Plan(
-        Launch(source, "siblings", (blocks,), (tile.threads,), shared),
-        tuple(arguments),
-        tuple(_separate(one, rows, k, multiprocessors) for one in each),
-        which,
-    )
+    return _Own(Launch(source, "siblings", (blocks,), (tile.threads,), shared), arguments)
 
 
 def _separate(one: _One, rows: int, k: int, multiprocessors: int) -> _Separate:

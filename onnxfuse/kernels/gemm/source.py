@@ -82,7 +82,7 @@ def gemm(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]
     """Entry `gemm`: a, b, bias, residual, y; int m, n, k; float scale; long long stride_a, stride_b, offset_a,
     offset_b, first; int period.  `vectors` are elements of an access to a, b, and y; `first` are the rows of y that lie
     before the product, `period` those of the residual."""
-    file = _product("gemm.cu", dtype, tile, transposed, vectors, after.bias, after.residual)
+    file = product("gemm.cu", dtype, tile, transposed, vectors, after.bias, after.residual)
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) gemm(
     const TYPE* __restrict__ a, const TYPE* __restrict__ b, const TYPE* __restrict__ bias,
     const TYPE* __restrict__ residual, TYPE* __restrict__ y, int m, int n, int k, float scale,
@@ -106,7 +106,7 @@ def gemm(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]
 def partial(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]) -> Source:
     """Entry `partial`: a, b; float* sums [gridDim.y, rows, n]; int m, n, k; long long stride_a, stride_b, offset_a,
     offset_b, first, rows."""
-    file = _product("gemm.cu", dtype, tile, transposed, vectors, False, False)
+    file = product("gemm.cu", dtype, tile, transposed, vectors)
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) partial(
     const TYPE* __restrict__ a, const TYPE* __restrict__ b, float* __restrict__ sums, int m, int n, int k,
     long long stride_a, long long stride_b, long long offset_a, long long offset_b, long long first, long long rows
@@ -129,7 +129,7 @@ def siblings(
     """Entry `siblings`: a; int m, k; and for each product b, bias, y; int n, first, width, skipped, and the number of
     tiles up to its last.  `vectors` are elements of an access to a, to each b, and to each y and bias; `after`
     is what is done to each."""
-    file = _product("gemm_siblings.cu", dtype, tile, transposed, vectors, False, False)
+    file = product("gemm_siblings.cu", dtype, tile, transposed, vectors)
     kinds = list(dict.fromkeys(each.text for each in after))
     structs = "".join(f"namespace e{kind} {{\n{text}}}\n" for kind, text in enumerate(kinds))
     puts = "".join(f"case {kind}: return put<e{kind}::Fused>(product, row, column);\n" for kind in range(len(kinds)))
@@ -168,36 +168,44 @@ extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) si
     multiply(a, b, result, part.row, first + part.column, k);
 }}
 """
-    return Source(file.name, file.text + entry)
+    return file + entry
 
 
 @lru_cache(maxsize=1024)
 def gated(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], gate: str) -> Source:
     """Entry `gated`: a, b, c, y; int m, width, n, k, from_b, from_c.  `vectors` are elements of an access to a, to b
     and c, and to y, `gate` the text of a struct Gate."""
-    file = _product("gemm_gated.cu", dtype, tile, transposed, vectors, False, False)
+    file = product("gemm_gated.cu", dtype, tile, transposed, vectors)
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) gated(
     const TYPE* __restrict__ a, const TYPE* __restrict__ b, const TYPE* __restrict__ c, TYPE* __restrict__ y,
     int m, int width, int n, int k, int from_b, int from_c
 ) {{
-    const Part part = part_of(blockIdx.x, m, width);
+    const Part part = part_of<GATED_N>(blockIdx.x, m, width);
     multiply_gated<Gate>(a, b, c, Whole{{y, m, width}}, part.row, part.column, n, k, from_b, from_c);
 }}
 """
-    return Source(file.name, file.text + gate + entry)
+    return file + (gate + entry)
 
 
-def _product(
-    name: str, dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], bias: bool, residual: bool
+def product(
+    name: str,
+    dtype: str,
+    tile: Tile,
+    transposed: bool,
+    vectors: tuple[int, int, int],
+    bias: bool = False,
+    residual: bool = False,
+    more: Mapping[str, object] | None = None,
 ) -> Source:
-    file = Source.file(name, **defines(dtype, tile, transposed, vectors, bias, residual))
+    """A file of a product, for the architecture that has its tile; `vectors` as for `gemm`, `more` is also defined."""
+    file = Source.file(name, **(more or {}), **_defines(dtype, tile, transposed, vectors, bias, residual))
     return replace(file, architecture=ARCHITECTURE) if tile.warpgroups else file
 
 
-def defines(
+def _defines(
     dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int], bias: bool, residual: bool
 ) -> Mapping[str, object]:
-    """What gemm.cu is specialised for; `vectors` as for `gemm`."""
+    """What gemm.cu is specialised for."""
     return {
         "TYPE": TYPES[dtype],
         "TENSOR_CORES": int(dtype != "float32"),

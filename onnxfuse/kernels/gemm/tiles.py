@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -78,9 +78,10 @@ def has_warpgroups(architecture: str, m: int, n: int, k: int, access: int, items
     return architecture + "a" == ARCHITECTURE and itemsize == 2 and access == 16 and large
 
 
-def warpgroup_tile(m: int, n: int, batch: int, multiprocessors: int) -> Tile:
-    """The tile of a product by warpgroups that takes the shortest time, as long as the multiprocessor with the most."""
-    return min(WARPGROUPS, key=lambda tile: -(-batch * tile.count(m, n) // multiprocessors) / tile.pace)
+def warpgroup_tile(blocks: Callable[[Tile], int], multiprocessors: int) -> Tile:
+    """The tile of products by warpgroups that takes the shortest time, as long as the multiprocessor with the most;
+    `blocks` says how many there are of it."""
+    return min(WARPGROUPS, key=lambda tile: -(-blocks(tile) // multiprocessors) / tile.pace)
 
 
 class Division(NamedTuple):

@@ -104,6 +104,14 @@ EPILOGUES = {
 }
 
 
+LARGE = {
+    "Siblings": "several products of one operand",
+    "Gated": "a gate's two products",
+    "Region product normalised": "a product and the norm of its rows",
+}
+"""What else warpgroups multiply."""
+
+
 def rows(found: Tables) -> Iterator[Row]:
     """All figures, attention first."""
     for head, goal in ((64, 6.0), (80, 6.0), (128, 4.0)):
@@ -118,6 +126,9 @@ def rows(found: Tables) -> Iterator[Row]:
     for tile in ("warpgroups", "warpgroups transposed"):
         figure = found.per_product(f"{PRODUCT} {tile}", UNIT)
         yield Row(f"main loop of 128 x 256 tiles, {tile}", BY_WARPGROUPS, figure, where=("sm_90",))
+    for source, what in LARGE.items():
+        figure = found.per_product(f"{source} float16 warpgroups", UNIT)
+        yield Row(f"main loop of 128 x 256 tiles, {what}", BY_WARPGROUPS, figure, where=("sm_90",))
     narrow = found.per_product(f"{PRODUCT} warpgroups narrow", UNIT)
     yield Row("main loop of 128 x 128 tiles, warpgroups", BY_WARPGROUPS, narrow, where=("sm_90",))
     for what, source in EPILOGUES.items():

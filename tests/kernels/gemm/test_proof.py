@@ -19,20 +19,26 @@ from onnxfuse.kernels.device.device import Argument, Array, Launch, Product, Ten
 from onnxfuse.kernels.device.host_products import NumPy
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import forms, proof
-from onnxfuse.kernels.gemm.autotune import VARIABLE, Verdicts
+from onnxfuse.kernels.gemm.autotune import VARIABLE, Class, Verdicts
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.kernels.gemm.proof import BEGUN, Proofs
 from onnxfuse.kernels.gemm.region import ProductRegion
 from onnxfuse.kernels.gemm.tiles import ARCHITECTURE, WARPGROUPS
-from tests.gemm_cases import BFLOAT, FLOAT, HALF, assert_right, attributes, operands
+from tests.gemm_cases import BFLOAT, FLOAT, HALF, assert_near, assert_right, attributes, operands
 from tests.kernel_runs import run
 from tests.region_runs import computed, function
+
+from .test_gated import GEGLU, PACKED, SWIGLU
+from .test_siblings import BIASED, arrays, made, wanted
 
 CARD = "Fake sm_90, driver 1"
 PROVED = ["", *[ARCHITECTURE] * len(WARPGROUPS), ARCHITECTURE]
 """The architectures that a first product launches kernels of."""
 SMALL = (136, 264, 328)
 """Two tiles of rows and of columns, six steps; none of them whole at the end."""
+
+
+PLAIN = Class("float16", 1, 256, 512, 512, False, 16)
 
 
 class FakeVendor(NumPy):
@@ -120,18 +126,72 @@ def test_regions_have_the_same_form(path: Path, text: str) -> None:
     if "w =" in text:
         shapes[1] = shapes[1][::-1]
     device = Card()
-    for found, wanted in zip(*computed((text, shapes), np.float16, device), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-2)
+    for found, true in zip(*computed((text, shapes), np.float16, device), strict=True):
+        np.testing.assert_allclose(found, true, rtol=2e-3, atol=2e-2)
     assert device.launched == PROVED
+
+
+FAMILIES = {
+    "siblings": (BIASED, [(136, 264), (264, 136), (136,), (264, 200), (264, 8), (1, 8)]),
+    "gate": (SWIGLU, [(136, 264), (264, 136), (264, 136)]),
+    "gate of turned weights": (GEGLU, [(136, 264), (136, 264), (136, 264)]),
+    "gate of a packed matrix": (PACKED, [(136, 264), (264, 272)]),
+    "rows": (
+        "Region_MatMulNorm_1 (x0, x1, x2, x3) => (y0, y1) "
+        "{ v0 = MatMul(x0, x1) y1 = Add(v0, x2) y0 = LayerNormalization(y1, x3) }",
+        [(136, 264), (264, 264), (136, 264), (264,)],
+    ),
+}
+
+
+def family(name: str, device: Emulated) -> None:
+    """Products of one operand, or one with its norm, checked."""
+    text, shapes = FAMILIES[name]
+    given = arrays(shapes, HALF)
+    for y, true in zip(run(made(text, "float16"), given, device), wanted(text, given), strict=True):
+        assert_near(y, true, 8.0 * 264)
+
+
+def test_so_have_products_of_one_operand_and_rows(path: Path) -> None:
+    """A gate proves itself: its tile has two products side by side, which another's has not."""
+    device = Card()
+    for name in FAMILIES:
+        device.launched.clear()
+        family(name, device)
+        proved = name in ("siblings", "gate", "gate of turned weights")  # nothing was of its kind
+        assert device.launched == (PROVED if proved else [ARCHITECTURE]), name
+
+
+def test_a_gate_of_one_product_alone_is_refused(path: Path) -> None:
+    device = Card("(to + TILE_N / 2 * TILE_K, c, column_c", "(to + TILE_N / 2 * TILE_K, b, column_b")
+    with pytest.warns(RuntimeWarning, match="numbers of a product .* are others"):
+        family("gate", device)
+    assert device.launched == ["", ARCHITECTURE, ARCHITECTURE, ""]
+
+
+def test_why_it_is_refused_is_told_of_a_card_by_its_name(path: Path) -> None:
+    """Where one of its drivers and compilers has not refused it, it is not; of another class nothing is known."""
+    with pytest.warns(RuntimeWarning):
+        product(Card(*MISTAKES["two panels"]))
+    told = Proofs(path).refusal("fake", PLAIN)
+    assert told.startswith(f"refused on {CARD} (float16): ")
+    assert told.endswith("numbers of a product 136 x 328 x 264 are others")
+    for card, which in (("h200", PLAIN), ("fake", PLAIN._replace(transposed=True))):
+        assert Proofs(path).refusal(card, which) == ""
+    other = Card(card="Fake sm_90, driver 2")
+    assert Proofs(path).holds(other, other.vendor, PLAIN)
+    assert Proofs(path).refusal("Fake sm_90", PLAIN) == ""
 
 
 def test_a_region_says_what_it_would_launch() -> None:
     made = of_region(function(REGION[0]), ["float16"] * 4, ["float16"])({})
     assert isinstance(made, ProductRegion)
     types = [TensorType(HALF, shape) for shape in REGION[1]]
-    (launch,) = made.by_warpgroups(types, 132, "sm_90")
+    found = made.by_warpgroups(types, 132, "sm_90")
+    assert found is not None
+    (launch,) = found.launches
     assert (launch.source.architecture, launch.entry, launch.blocks) == (ARCHITECTURE, "product", 2 * 3)
-    assert made.by_warpgroups(types, 132, "sm_80") == []
+    assert made.by_warpgroups(types, 132, "sm_80") is None
 
 
 def test_what_it_is_compared_with_must_be_right(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +199,7 @@ def test_what_it_is_compared_with_must_be_right(path: Path, monkeypatch: pytest.
     device = Card()
     monkeypatch.setattr(Emulated, "launch", lambda *_: None)
     with pytest.warns(RuntimeWarning, match="those by warps, which it is compared with, are wrong there"):
-        assert not Proofs(path).holds(device, device.vendor, "float16", False)
+        assert not Proofs(path).holds(device, device.vendor, PLAIN)
 
 
 MISTAKES = {
@@ -175,10 +235,10 @@ def test_a_verdict_outlives_its_process(path: Path) -> None:
         product(Card(*MISTAKES["two panels"]))
     other, kernel = Proofs(path), Card()
     with pytest.warns(RuntimeWarning, match="numbers of a product 136 x 328 x 264 are others"):
-        assert not other.holds(kernel, kernel.vendor, "float16", False)
+        assert not other.holds(kernel, kernel.vendor, PLAIN)
     assert kernel.launched == [], "what was found is not found again"
     elsewhere = Card(card="Fake sm_90, driver 2")
-    assert other.holds(elsewhere, elsewhere.vendor, "float16", False)
+    assert other.holds(elsewhere, elsewhere.vendor, PLAIN)
     found = json.loads(path.read_text())["proofs"]
     assert {card: [bool(reason) for reason in verdicts.values()] for card, verdicts in found.items()} == {
         CARD: [True],
@@ -197,9 +257,9 @@ def test_a_proof_that_did_not_end_is_a_refusal(path: Path, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(proof, "difference", lost)
         with pytest.raises(ProcessLostError):
-            Proofs(path).holds(device, device.vendor, "float16", False)
+            Proofs(path).holds(device, device.vendor, PLAIN)
     with pytest.warns(RuntimeWarning, match=BEGUN):
-        assert not Proofs(path).holds(device, device.vendor, "float16", False)
+        assert not Proofs(path).holds(device, device.vendor, PLAIN)
     assert device.launched == []
 
 
@@ -211,12 +271,12 @@ def test_what_writes_too_much_is_refused(path: Path) -> None:
 def test_nothing_is_proved_while_a_graph_is_captured(path: Path) -> None:
     device, kept = Card(), Proofs(path)
     device.vendor.capturing = True
-    assert not kept.holds(device, device.vendor, "float16", False)
+    assert not kept.holds(device, device.vendor, PLAIN)
     assert device.launched == []
     device.vendor.capturing = False
-    assert kept.holds(device, device.vendor, "float16", False)
+    assert kept.holds(device, device.vendor, PLAIN)
     device.vendor.capturing = True
-    assert kept.holds(device, device.vendor, "float16", False), "what is known is known"
+    assert kept.holds(device, device.vendor, PLAIN), "what is known is known"
 
 
 def test_an_emulated_card_leaves_nothing_behind(path: Path) -> None:
@@ -230,7 +290,7 @@ def test_an_emulated_card_leaves_nothing_behind(path: Path) -> None:
 def test_a_file_that_cannot_be_read_counts_as_empty(path: Path, text: str) -> None:
     path.write_text(text)
     device = Card()
-    assert Proofs(path).holds(device, device.vendor, "float16", False)
+    assert Proofs(path).holds(device, device.vendor, PLAIN)
     assert json.loads(path.read_text())["proofs"][CARD]
 
 

@@ -73,11 +73,15 @@ def test_where_warpgroups_multiply() -> None:
 
 def test_the_tile_of_warpgroups_is_the_one_that_keeps_more_of_a_card_busy() -> None:
     wide, narrow = WARPGROUPS
-    assert warpgroup_tile(8192, 8192, 1, 132) == wide
-    assert warpgroup_tile(2048, 768, 1, 132) == narrow  # 96 tiles, not 48
-    assert warpgroup_tile(2048, 2304, 1, 132) == narrow  # 288 in three waves, not 144 in two that take longer
-    assert warpgroup_tile(2048, 4096, 1, 132) == wide
-    assert warpgroup_tile(256, 256, 64, 132) == wide
+
+    def best(m: int, n: int, batch: int) -> Tile:
+        return warpgroup_tile(lambda tile: batch * tile.count(m, n), 132)
+
+    assert best(8192, 8192, 1) == wide
+    assert best(2048, 768, 1) == narrow  # 96 tiles, not 48
+    assert best(2048, 2304, 1) == narrow  # 288 in three waves, not 144 in two that take longer
+    assert best(2048, 4096, 1) == wide
+    assert best(256, 256, 64) == wide
 
 
 def test_shared_memory_is_what_a_card_has() -> None:
