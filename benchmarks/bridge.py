@@ -133,6 +133,7 @@ class Nowhere:
     vendor = None
     multiprocessors = 132
     architecture = ""
+    maps = False
 
     def launch(self, launch: Launch, arguments: Sequence[Argument]) -> None: ...
 

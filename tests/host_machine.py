@@ -107,6 +107,7 @@ class Wrong:
 
     multiprocessors = 4
     architecture = ""
+    maps = False
     vendor = None
 
     def __init__(self, machine: HostMachine, spoil: Callable[[Memory], None]) -> None:

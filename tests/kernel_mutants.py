@@ -70,15 +70,17 @@ class Mutated(Emulated):
         super().launch(replace(launch, source=Source(launch.source.name, text)), arguments)
 
 
-def survivors(run: Callable[[Emulated], None]) -> list[str]:
-    """The barriers, of all kernels that `run` launches, that can be left out without `run` failing.
+def survivors(run: Callable[[Emulated], None], apart: tuple[str, ...] = ()) -> list[str]:
+    """The barriers, of all kernels that `run` launches but of the files `apart`, that can be left out without `run`
+    failing.
 
     Raises what `run` raises with every barrier in place.
     """
     whole = _Without()
     run(whole)
     assert whole.seen, "no kernel of this run has a barrier"
-    return [label for label in whole.seen if not _noticed(run, _Without(label))]
+    own = [label for label in whole.seen if not label.startswith(apart)]
+    return [label for label in own if not _noticed(run, _Without(label))]
 
 
 def _noticed(run: Callable[[Emulated], None], device: Emulated) -> bool:

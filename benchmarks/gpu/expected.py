@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from onnxfuse import kernels
 from onnxfuse.kernels.device.kernel import Kernel
-from onnxfuse.kernels.gemm.autotune import TILED, WGMMA
+from onnxfuse.kernels.gemm.autotune import TILED, TMA, WGMMA
 from onnxfuse.language import catalogue
 from tests import attention_cases, attention_grad_cases, kernel_runs, row_cases
 from tests.row_cases import Wanted
@@ -36,7 +36,7 @@ def expected(
     if op in ("EmbedLayerNormalization", "EmbedSimplifiedLayerNormalization"):
         return _embedding(op, inputs)
     if op in regions.REGIONS:
-        vendors = product not in ("", TILED, WGMMA) and regions.REGIONS[op].product
+        vendors = product not in ("", TILED, WGMMA, TMA) and regions.REGIONS[op].product
         return regions.expected(op, inputs, ROUNDING[attributes["dtype"]] / 1e-5 if vendors else 0.0)
     given = [None if a is None else kernel_runs.wide(a) for a in inputs]
     given += [None] * 5
@@ -70,7 +70,7 @@ def expected(
         padding = attributes.get("padding_idx", -1)
         return [row_cases.embedding_gradient(dy, indices, attributes["num_embeddings"], padding)]
     if op == "FusedMatMul":
-        return [_product(attributes, inputs, product not in ("", TILED, WGMMA))]
+        return [_product(attributes, inputs, product not in ("", TILED, WGMMA, TMA))]
     results = kernel_runs.reference(op, attributes, inputs, CATALOGUE)
     return [Wanted(value, TERMS.get(op, 0.0)) for value in results]
 

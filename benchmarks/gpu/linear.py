@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.types import DTYPES
-from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, WGMMA
+from onnxfuse.kernels.gemm.autotune import CUBLASLT, FORMS, TMA, WGMMA
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.kernels.gemm.proof import proofs
 from onnxfuse.kernels.gemm.tiles import has_warpgroups
@@ -83,8 +83,8 @@ def contest(node: Timed, modes: Sequence[dict[str, Any]] = ({},)) -> Contest:
 
 def _form(node: Timed, form: str, machine: Machine, every: Sequence[Set]) -> Callable[[int], Run]:
     """What launches one form, or the one that was measured to be the fastest; the first launch measures."""
-    if form == WGMMA:
-        _proved(node, machine)
+    if form in (WGMMA, TMA):
+        _proved(node, machine, form)
     if form == CUBLASLT and not _fuses(node, machine):
         raise KernelError(f"the library has no epilogue for {node.attributes.get('activation', 'a bias')}")
     launch = timing.ours(node, machine, every)
@@ -99,7 +99,7 @@ def _form(node: Timed, form: str, machine: Machine, every: Sequence[Set]) -> Cal
     return at
 
 
-def _proved(node: Timed, machine: Machine) -> None:
+def _proved(node: Timed, machine: Machine, form: str) -> None:
     """Raises KernelError where there is no product by warpgroups, or where it was refused; another would run."""
     kernel, device = expected.kernel(node.op, node.attributes), machine.device
     assert isinstance(kernel, FusedMatMul)
@@ -107,7 +107,9 @@ def _proved(node: Timed, machine: Machine) -> None:
     itemsize = DTYPES[node.dtype].itemsize
     if not has_warpgroups(device.architecture, which.m, which.n, which.k, which.access, itemsize):
         raise KernelError("no such product by warpgroups, or none on this card")
-    if vendor is None or not proofs().holds(device, vendor, which):
+    if form == TMA and (which.batch > 1 or not device.maps):
+        raise KernelError("no such product by tensor maps, or none with this driver")
+    if vendor is None or not proofs().holds(device, vendor, which, form):
         raise KernelError("products by warpgroups are refused on this card")
 
 

@@ -93,7 +93,7 @@ class Watched:
 
     def __init__(self, device: Device) -> None:
         self._device, self.entries = device, set[str]()
-        self.multiprocessors, self.architecture = device.multiprocessors, device.architecture
+        self.multiprocessors, self.architecture, self.maps = device.multiprocessors, device.architecture, device.maps
         self.scratch, self.counters = device.scratch, device.counters
 
     @property

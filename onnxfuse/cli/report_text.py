@@ -140,8 +140,8 @@ def print_estimates(out: Console, report: Report, *, verbose: bool) -> None:
     host = f"{human_seconds(sum(hosts))} of the processor where no CUDA graph replays them" if any(hosts) else ""
     rest = f"{len(times) - len(known)} of unknown shapes" if len(known) < len(times) else ""
     out.print(Text(f"  {', '.join(filter(None, (total, rest, host)))}", style="dim"))
-    for refused in sorted({fusion.estimate.refused for fusion in report.fusions if fusion.estimate is not None} - {""}):
-        out.print(Text(f"  products by warpgroups (wgmma) are {refused}; those by warps count", style="dim"))
+    for refused in sorted({why for fusion in report.fusions if fusion.estimate for why in fusion.estimate.refused}):
+        out.print(Text(f"  products {refused}", style="dim"))
     out.print()
 
 

@@ -185,8 +185,8 @@ class _Ours(NamedTuple):
     made: Sequence[Launch]
     executed: Sequence[Executed | None]
     times: Times
-    refused: str
-    """Why the form by warpgroups, where it has one, is none of them."""
+    refused: tuple[str, ...]
+    """Why forms by warpgroups, where it has any, are none of them."""
 
 
 def _launched(
@@ -198,17 +198,20 @@ def _launched(
     card: Card,
 ) -> _Ours:
     forms: list[Sequence[Launch]] = [launches(kernel, types, card.multiprocessors, wanted)]
-    refused = ""
-    if isinstance(kernel, ByForms) and (other := kernel.by_warpgroups(types, card.multiprocessors, card.architecture)):
-        refused = proofs().refusal(card.name, other.which)
-        forms += [] if refused else [other.launches]
+    refused: list[str] = []
+    if isinstance(kernel, ByForms):
+        for other in kernel.by_warpgroups(types, card.multiprocessors, card.architecture):
+            if why := proofs().refusal(card.name, other.which, other.form):
+                refused.append(why)
+            else:
+                forms.append(other.launches)
     found = [(made, _counted(kernel, work, made, rate, card)) for made in forms]
     each = [(made, executed, own(work, made, executed, rate, card)) for made, executed in found]
     made, executed, ours = min(each, key=lambda one: one[2].seconds)
     if kernel.name != FusedMatMul.name:
-        return _Ours(made, executed, ours, refused)
+        return _Ours(made, executed, ours, tuple(refused))
     fastest = min(ours, vendors(work, made, rate, card), key=lambda times: times.seconds)
-    return _Ours(made, executed, fastest, refused)
+    return _Ours(made, executed, fastest, tuple(refused))
 
 
 def _counted(kernel: Kernel, work: Work, made: Sequence[Launch], rate: float, card: Card) -> Sequence[Executed | None]:

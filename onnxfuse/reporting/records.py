@@ -70,8 +70,8 @@ class Estimate:
     kernels: tuple[Launched, ...] = ()
     host: float | None = None
     """Seconds of the processor for the node, where no CUDA graph replays it; None where it has no kernel."""
-    refused: str = ""
-    """Why the form of its products by warpgroups does not run on this card, where one was tried there and refused."""
+    refused: tuple[str, ...] = ()
+    """Why forms of its products by warpgroups do not run on this card, where any was tried there and refused."""
 
 
 REGION = "Region"

@@ -178,7 +178,7 @@ def test_products_by_warpgroups_are_timed_where_they_are_not_refused(
         monkeypatch.setattr(linear, "proofs", lambda found=verdicts: found)
         monkeypatch.setattr(machine.device, "architecture", architecture)
         with pytest.raises(KernelError, match=reason) if reason else nullcontext():
-            linear._proved(one, machine)
+            linear._proved(one, machine, "tma")
 
 
 @pytest.mark.parametrize(("activation", "bias"), [("", True), ("Gelu", True), ("FastGelu", False), ("Swish", False)])
@@ -191,7 +191,7 @@ def test_a_product_runs_in_every_form_beside_torch(
     assert {OURS, "eager", "compile"} < set(row["sides"])
     assert set(FORMS) == set(row["sides"]) - {OURS, "eager", "compile"} | set(row["failed"])
     fused = activation in ("", "FastGelu")
-    assert set(row["failed"]) == {"wgmma"} | (set() if fused else {"cublaslt"}), "another would run in its place"
+    assert set(row["failed"]) == {"wgmma", "tma"} | (set() if fused else {"cublaslt"}), "another would run in its place"
     assert torch.compiled == [{"dynamic": False, "fullgraph": True}]
 
 
@@ -352,7 +352,7 @@ def test_the_tables_say_what_was_reached_and_refused(tmp_path: Path) -> None:
     assert "| attention without a mask, of the rate of flash | 0.70 | 0.69 | 0.74 | 2 | missed, by b |" in text
     assert "| decode with past and present, of a copy's bandwidth | 0.80 | | | 0 | not measured |" in text
     assert "| c | 50% | 5.0 | no | 6.0 |  | 9.0 |  |  | 1.20 |" in text
-    assert "| f |  | 5.0 | 5.0 |  | 6.0 |" in text
+    assert "| f |  | 5.0 | 5.0 |  |  | 6.0 |" in text
     assert "attention: no flash for 1: no masks" in text
     assert "models: no onnxruntime for 1: no CUDA provider" in text
     assert "the vendor's products, TFLOP/s: float16 790" in text

@@ -21,7 +21,7 @@ from onnxfuse.cli.main import main
 from onnxfuse.errors import UsageError
 from onnxfuse.kernels.device.device import TensorType
 from onnxfuse.kernels.gemm import autotune
-from onnxfuse.kernels.gemm.autotune import Class
+from onnxfuse.kernels.gemm.autotune import TMA, Class
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.kernels.gemm.proof import Proofs, _digest
 from onnxfuse.kernels.gemm.samples import ACTIVATIONS
@@ -104,14 +104,19 @@ def test_a_refused_form_does_not_count_and_the_reason_is_told(
     vendor: Any = SimpleNamespace(card=card)
     kept._keep(vendor, card, _digest(which), why)
     found = only(model)
-    assert found.refused == f"refused on {card} (float16): {why}"
+    assert found.refused == (f"by warpgroups (float16) are refused on {card}: {why}",)
+    assert found.kernels[0].threads == 288, "they may come by tensor maps, of which nothing is known"
+    kept._keep(vendor, card, _digest(which, TMA), why)
+    kept._read = None
+    found = only(model)
+    assert found.refused[1] == f"by warpgroups and tensor maps (float16) are refused on {card}: {why}"
     assert found.kernels[0].threads == 128, "by warps"
-    assert only(model, card="h100").refused == ""
+    assert only(model, card="h100").refused == ()
     path = tmp_path / "linear.onnx"
     onnx.save(model, path)
     assert main(["report", str(path), "--estimate"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert f"products by warpgroups (wgmma) are {found.refused}; those by warps count" in told
+    assert f"products {found.refused[0]}" in told
 
 
 def test_float32_is_computed_without_tensor_cores() -> None:

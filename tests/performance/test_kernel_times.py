@@ -47,9 +47,7 @@ def test_tensor_cores_and_instructions_add_up() -> None:
 
 def test_products_by_warpgroups_go_on_beside_their_loop() -> None:
     kernel, types = FusedMatMul({}), [TensorType(HALF, (4096, 4096))] * 2
-    found = kernel.by_warpgroups([*types, None, None], 132, "sm_90")
-    assert found is not None
-    (launch,) = found.launches
+    (launch,) = kernel.by_warpgroups([*types, None, None], 132, "sm_90")[0].launches
     work = kernel.work([*types, None, None])
     (found,) = counted(work, [launch], True, H100.tensor, H100)
     assert found is not None

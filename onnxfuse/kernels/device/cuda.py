@@ -16,10 +16,11 @@ import numpy as np
 
 from onnxfuse.errors import DependencyError, KernelError
 
+from . import tensor_maps
 from .cubin import compiled
 from .cublas import Cublas, found
-from .device import Argument, Array, Buffer, Grid, Launch, Source, Vendor
-from .packed import Start
+from .device import Argument, Array, Buffer, Grid, Launch, Source, TensorMap, Vendor
+from .packed import Start, start_once, stored
 
 if TYPE_CHECKING:
     import cupy
@@ -66,11 +67,15 @@ class Cuda:
         grid, shared = launch.grid, launch.shared
         if min(grid) < 1:  # CuPy would launch one block.
             raise KernelError(f"{launch}: a grid of {grid} blocks is not possible")
+        plain = [argument for argument in arguments if not isinstance(argument, TensorMap)]
+        if len(plain) < len(arguments):
+            start_once(self.starter(launch), grid[0], [self._stored(argument) for argument in arguments])
+            return
         kernel = _kernel(launch.source, launch.entry)
         if shared > DEFAULT_SHARED:
             _allow(launch.source, launch.entry, shared)
         try:
-            kernel(grid, launch.block, packed(arguments), shared_mem=shared, stream=self._stream)
+            kernel(grid, launch.block, packed(plain), shared_mem=shared, stream=self._stream)
         except _cupy().cuda.driver.CUDADriverError as error:
             raise KernelError(f"{launch}: launch of {grid} blocks of {launch.block}: {error}") from None
 
@@ -102,6 +107,23 @@ class Cuda:
                 raise KernelError(f"{launch}: launch of {(blocks, *yz)} blocks of {launch.block}: {error}") from None
 
         return begin
+
+    @property
+    def maps(self) -> bool:
+        """See `Device.maps`: where the driver makes them."""
+        return tensor_maps.driver() is not None
+
+    def encoded(self, map: TensorMap, address: int) -> bytes:
+        """A tensor map as kernels are given it, of an array that begins at an address.
+
+        Raises KernelError if the driver refuses."""
+        return tensor_maps.encoded(tensor_maps.driver(), map, address)
+
+    def _stored(self, argument: Argument) -> bytes:
+        if isinstance(argument, TensorMap):
+            return self.encoded(argument, address(argument.array))
+        (number,) = packed([argument])
+        return stored(np.uint64(number) if isinstance(number, int) else number)
 
     def scratch(self, count: int) -> AbstractContextManager[Buffer]:
         """Memory of the stream's own; see `Device.scratch`.  It grows outside of graph capture only: a first run with
@@ -179,7 +201,7 @@ _NULL = np.uintp(0)
 _BYTES = np.dtype(np.uint8)
 
 
-def packed(arguments: Sequence[Argument]) -> tuple[Any, ...]:
+def packed(arguments: Sequence[Array | np.generic | None]) -> tuple[Any, ...]:
     """Arguments as CuPy passes them by value: NumPy scalars, and an array as its address, None as address 0.
 
     CuPy passes an int in 64 bits.

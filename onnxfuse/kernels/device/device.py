@@ -105,9 +105,21 @@ def _read(name: str) -> str:
     return read(name)
 
 
-Argument: TypeAlias = Array | np.generic | None
+class TensorMap(NamedTuple):
+    """A matrix [rows, columns] in an array; boxes of it are copied in the pattern of 128 bytes (headers/bulk.cuh)."""
+
+    array: Array
+    offset: int
+    """Elements in front of it."""
+    rows: int
+    columns: int
+    box: tuple[int, int]
+    """Rows and columns."""
+
+
+Argument: TypeAlias = Array | np.generic | TensorMap | None
 """What a kernel is given: an array arrives as a pointer (None as a null pointer), a NumPy scalar as the C type of its
-dtype."""
+dtype, a tensor map as the 128 bytes that the driver makes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +228,10 @@ class Device(Protocol):
     """How many blocks run at a time at least, for grids that walk over their work."""
     architecture: str
     """Such as "sm_90"; empty where nothing is asked of it that some cards have not."""
+
+    @property
+    def maps(self) -> bool:
+        """Whether kernels may be given tensor maps."""
 
     @property
     def vendor(self) -> Vendor | None:

@@ -18,6 +18,7 @@ class Recorder:
     """Keeps what it is asked to launch, and the bytes of scratch memory."""
 
     vendor = None
+    maps = True
 
     def __init__(self, multiprocessors: int = MULTIPROCESSORS, architecture: str = "") -> None:
         self.multiprocessors, self.architecture = multiprocessors, architecture

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .access import ACCESS
-from .device import Argument, Array, Buffer, Device, Launch, address
-from .packed import Packed, Start
+from .device import Argument, Array, Buffer, Device, Launch, TensorMap, address
+from .packed import MAP_WORDS, Map, Packed, Start
 
 KNOWN = 512
 """Combinations of arrays that a kernel remembers; past that it begins anew."""
@@ -45,6 +46,18 @@ class Place(NamedTuple):
         return Buffer(address(memory) + self.offset, self.shape, self.dtype)
 
 
+class Mapped(NamedTuple):
+    """A tensor map of an array that a call gives."""
+
+    place: Place
+    map: TensorMap
+
+    def of(self, arrays: Arrays) -> TensorMap:
+        array = self.place.of(arrays)
+        assert array is not None
+        return self.map._replace(array=array)
+
+
 class Value(NamedTuple):
     """A whole number that a call gives as its value of this number, and the type in which a kernel takes it."""
 
@@ -54,7 +67,7 @@ class Value(NamedTuple):
 
 class _Repeated(NamedTuple):
     launch: Launch
-    arguments: tuple[np.generic | Place | Value | None, ...]
+    arguments: tuple[np.generic | Place | Mapped | Value | None, ...]
     blocks: int | None
     """The value that is the number of blocks, if one is."""
 
@@ -71,7 +84,8 @@ class Launches:
         self._varying = [  # of a launch and of the value that is its number of blocks
             (at, one.blocks) for at, one in enumerate(launches) if one.blocks is not None
         ]
-        places = [a for one in launches for a in one.arguments if isinstance(a, Place)]
+        given = [a for one in launches for a in one.arguments]
+        places = [a.place if isinstance(a, Mapped) else a for a in given if isinstance(a, Place | Mapped)]
         self._arrays = sorted({p.number for p in places if p.number >= 0})
         self._parts = sorted({(p.number, p.offset) for p in places if p.number < 0})
         self._packed: Packed | None = None
@@ -109,19 +123,30 @@ class Launches:
     def _pack(self, starter: Callable[[Launch], Start], values: int) -> Packed:
         addresses = len(self._arrays) + len(self._parts)
         numbers: list[np.generic] = []
+        maps: list[Map] = []
 
-        def place(argument: np.generic | Place | Value | None) -> int:
+        def array(argument: Place) -> int:
+            if argument.number >= 0:
+                return self._arrays.index(argument.number)
+            return len(self._arrays) + self._parts.index((argument.number, argument.offset))
+
+        def place(argument: np.generic | Place | Mapped | Value | None) -> int:
             if isinstance(argument, Value):
                 return addresses + argument.number
             if isinstance(argument, Place):
-                if argument.number >= 0:
-                    return self._arrays.index(argument.number)
-                return len(self._arrays) + self._parts.index((argument.number, argument.offset))
+                return array(argument)
+            if isinstance(argument, Mapped):
+                encode = partial(self._device.encoded, argument.map)  # type: ignore[attr-defined]
+                numbers.extend([np.uint64(0)] * MAP_WORDS)
+                at = addresses + values + len(numbers) - MAP_WORDS
+                maps.append(Map(at, array(argument.place), encode))
+                return at
             numbers.append(np.uint64(0) if argument is None else argument)
             return addresses + values + len(numbers) - 1
 
         tables = [[place(argument) for argument in one.arguments] for one in self._launches]
-        return Packed([starter(one.launch) for one in self._launches], tables, addresses, values, numbers)
+        starts = [starter(one.launch) for one in self._launches]
+        return Packed(starts, tables, addresses, values, numbers, maps)
 
     def _one_by_one(self, arrays: Arrays, values: Sequence[int]) -> None:
         with ExitStack() as held:
@@ -132,7 +157,11 @@ class Launches:
     def _launch(self, arrays: Arrays, values: Sequence[int]) -> None:
         for launch, given, blocks in self._launches:
             arguments = [
-                a.of(arrays) if isinstance(a, Place) else a.type(values[a.number]) if isinstance(a, Value) else a
+                a.of(arrays)
+                if isinstance(a, Place | Mapped)
+                else a.type(values[a.number])
+                if isinstance(a, Value)
+                else a
                 for a in given
             ]
             if blocks is not None:
@@ -145,6 +174,7 @@ class Capture:
 
     vendor = None
     architecture = ""
+    maps = True
 
     def __init__(self, multiprocessors: int, arrays: Arrays) -> None:
         self.multiprocessors = multiprocessors
@@ -162,7 +192,11 @@ class Capture:
         kept = tuple(self._kept(argument) for argument in arguments)
         self.launches.append(_Repeated(launch, kept, None if blocks is None else blocks.number))
 
-    def _kept(self, given: Argument | Value) -> np.generic | Place | Value | None:
+    def _kept(self, given: Argument | Value) -> np.generic | Place | Mapped | Value | None:
+        if isinstance(given, TensorMap):
+            place = self._kept(given.array)
+            assert isinstance(place, Place)
+            return Mapped(place, given)
         if given is None or isinstance(given, np.generic):
             return given
         if isinstance(given, Value):

@@ -17,7 +17,7 @@ from onnxfuse.system.cache_folder import cache_folder
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
-RUNTIME = ("fiber.cpp", "scheduler.cpp", "warpgroup.cpp", "checker.cpp", "counter.cpp")
+RUNTIME = ("fiber.cpp", "scheduler.cpp", "warpgroup.cpp", "bulk.cpp", "checker.cpp", "counter.cpp", "hooks.cpp")
 
 LANGUAGE = ("-std=c++17", "-fPIC", "-w", "-fno-strict-aliasing", "-fno-gnu-unique", "-fno-threadsafe-statics")
 NUMBERS = ("-ffp-contract=off", "-march=native")

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Argument, Array, Grid, Launch, nbytes
+from onnxfuse.kernels.device.device import Argument, Array, Grid, Launch, TensorMap, nbytes
 from onnxfuse.kernels.device.host_products import NumPy
 
 from .counts import ROOM, CountedEntry, Counts, CountsEntry
 from .counts import read as read_counts
 from .library import Library, ParameterType, RegionEntry, Run
 from .loaded import Kernel, kernel
-from .memory import ALIGNMENT, Region, Written, address, entry, guarded, regions_of, value
+from .memory import ALIGNMENT, MAP_BYTES, Region, Written, address, entry, guarded, regions_of, value
 
 POISON = 0xFF
 """The byte that outputs and shared memory are filled with: NaN in every float type, -1 in every integer type."""
@@ -46,6 +46,7 @@ class Emulated:
     """
 
     multiprocessors = 4
+    maps = True
 
     def __init__(
         self,
@@ -235,6 +236,8 @@ def _check_arguments(launch: Launch, parameters: Sequence[ParameterType], argume
             fits = kind == parameter.kind and argument.dtype.itemsize == parameter.size
             if parameter.kind == "o":
                 fits = argument.dtype.itemsize == parameter.size
+        elif isinstance(argument, TensorMap):
+            fits = parameter.kind == "o" and parameter.size == MAP_BYTES
         else:
             fits = parameter.kind in "pc"
         if not fits:

@@ -13,13 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.device import Argument, Array, Buffer, nbytes
+from onnxfuse.kernels.device.device import Argument, Array, Buffer, TensorMap, nbytes
+from onnxfuse.kernels.device.packed import MAP_WORDS, WORD
 
 from .library import ParameterType, RegionEntry
 
 GAP = 1 << 16
 """Bytes of nothing on either side of a buffer, where an access out of bounds is recognised."""
 ALIGNMENT = 256
+PATTERN = 128
+"""Bytes of a row of what boxes are copied in."""
+MAP_BYTES = MAP_WORDS * WORD
 
 
 @dataclass(slots=True)
@@ -58,6 +62,8 @@ def regions_of(parameters: Sequence[ParameterType], arguments: Sequence[Argument
     """The memory of all array arguments: what overlaps is one region, and writable if one of its arrays is."""
     found: list[Region] = []
     for parameter, argument in zip(parameters, arguments, strict=True):
+        if isinstance(argument, TensorMap):
+            argument = argument.array
         if argument is None or isinstance(argument, np.generic) or not nbytes(argument):
             continue
         writable = parameter.kind == "p" and (not isinstance(argument, np.ndarray) or argument.flags.writeable)
@@ -94,9 +100,23 @@ def value(argument: Argument, regions: Sequence[Region]) -> Any:
         return ctypes.create_string_buffer(argument.tobytes(), argument.dtype.itemsize)
     if argument is None:
         return ctypes.c_void_p(None)
-    first = address(argument)
-    shift = next((region.shift for region in regions if region.first <= first < region.end), 0)
-    return ctypes.c_void_p(first + shift)
+    if isinstance(argument, TensorMap):
+        return _words(argument, _moved(argument.array, regions))
+    return ctypes.c_void_p(_moved(argument, regions))
+
+
+def _moved(array: Array, regions: Sequence[Region]) -> int:
+    """Where an array's memory is for the kernel."""
+    first = address(array)
+    return first + next((region.shift for region in regions if region.first <= first < region.end), 0)
+
+
+def _words(map: TensorMap, first: int) -> Any:
+    """A tensor map as bulk_instructions.h has it."""
+    size = map.array.dtype.itemsize
+    rows, columns = map.box
+    said = (first + map.offset * size, map.columns, map.rows, map.columns * size, columns, rows, size, PATTERN)
+    return (ctypes.c_uint64 * MAP_WORDS)(*said)
 
 
 @dataclass(frozen=True, slots=True)

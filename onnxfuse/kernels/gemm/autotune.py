@@ -1,7 +1,8 @@
 """Which form of a product is the fastest: measured once for each class of shapes, element type and card.
 
 The forms are "tiled", a kernel of ours; "wgmma", the same by warpgroups, for large products in half precision on cards
-of compute capability 9.0, where it has proved itself (proof.py); "vendor", the vendor's product and one pass of ours
+of compute capability 9.0, where it has proved itself (proof.py); "tma", that with operands that come by tensor maps,
+where it has; "vendor", the vendor's product and one pass of ours
 over it; and "cublaslt", the vendor's product with an epilogue of its own, where nvmath-python is installed and has such
 an epilogue.
 
@@ -11,8 +12,8 @@ the product.  While a CUDA graph is captured, where another thread is measuring 
 captured (on the default stream), the vendor's form runs, and nothing is kept.
 Another is chosen only where it was the faster by `MARGIN`, so that a fused product is never slower than the vendor's
 followed by one pass.  Where there is no vendor's library, and where times say nothing of a GPU (in the emulator), ours
-runs.  The environment variable ONNXFUSE_PRODUCT=tiled, =wgmma, =vendor or =cublaslt settles it without a measurement; a
-product that cannot have that form has the vendor's, and "tiled" in place of "wgmma".
+runs.  The environment variable ONNXFUSE_PRODUCT=tiled, =wgmma, =tma, =vendor or =cublaslt settles it without a
+measurement; a product that cannot have that form has the vendor's, and "tiled" in place of "wgmma" and "tma".
 
 Verdicts are kept in `products.json` in the cache folder of the kernels (~/.cache/onnxfuse/emulator, or
 $ONNXFUSE_CACHE), as by_card.py has it::
@@ -46,8 +47,8 @@ from onnxfuse.system.cache_folder import cache_folder
 
 from .by_card import ByCard, is_named
 
-TILED, WGMMA, VENDOR, CUBLASLT = "tiled", "wgmma", "vendor", "cublaslt"
-FORMS = (TILED, WGMMA, VENDOR, CUBLASLT)
+TILED, WGMMA, TMA, VENDOR, CUBLASLT = "tiled", "wgmma", "tma", "vendor", "cublaslt"
+FORMS = (TILED, WGMMA, TMA, VENDOR, CUBLASLT)
 GATED = "gated"
 """What a class has in place of an epilogue where it is of a gate's two products."""
 VARIABLE = "ONNXFUSE_PRODUCT"
@@ -155,7 +156,7 @@ class Verdicts:
         if not which.k:
             return TILED  # an empty sum is nothing that libraries agree on
         if forced:
-            return forced if forced in forms else TILED if forced == WGMMA else VENDOR
+            return forced if forced in forms else TILED if forced in (WGMMA, TMA) else VENDOR
         card = vendor.card
         if card is None:
             return TILED

@@ -6,8 +6,8 @@ Where our form was found to be the fastest for a class of shapes, nothing is ask
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -15,7 +15,7 @@ from onnxfuse.kernels.device.device import Array, Buffer, Device, Launch, Tensor
 from onnxfuse.kernels.device.recorder import ADDRESS, Recorder
 from onnxfuse.kernels.device.replay import KNOWN, Arrays, Key, Launches, key_of
 
-from .autotune import TILED, WGMMA, Class, choose, forced
+from .autotune import TILED, Class, choose, forced
 from .proof import proofs
 
 Run: TypeAlias = Callable[[], None]
@@ -30,8 +30,8 @@ class Forms:
     which: Class
     tiled: Launches
     others: Others
-    warpgroups: Launches | None = None
-    """Ours by warpgroups, where there are any."""
+    warpgroups: Mapping[str, Launches] = field(default_factory=dict)
+    """Ours by warpgroups, by name, where there are any."""
     settled: Launches | None = None
     """One of our own, of which nothing is asked any more."""
 
@@ -42,11 +42,12 @@ class Forms:
 
     def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """Compute the outputs by the form that is the fastest."""
-        vendor, which, warpgroups = device.vendor, self.which, self.warpgroups
+        vendor, which = device.vendor, self.which
         own = {TILED: self.tiled}
-        if vendor is not None and warpgroups is not None and not forced(but=WGMMA):
-            proved = proofs().holds(device, vendor, which)
-            own |= {WGMMA: warpgroups} if proved else {}
+        if vendor is not None:
+            for form, launches in self.warpgroups.items():
+                if not forced(but=form) and proofs().holds(device, vendor, which, form):
+                    own[form] = launches
         forms: dict[str, Run] = {form: partial(launches, (*inputs, *outputs)) for form, launches in own.items()}
         if vendor is not None:
             forms |= self.others(device, vendor, inputs, outputs)
@@ -54,8 +55,9 @@ class Forms:
 
 
 class ByWarpgroups(NamedTuple):
-    """What the form by warpgroups launches for products of a class."""
+    """What a form by warpgroups launches for products of a class."""
 
+    form: str
     which: Class
     launches: Sequence[Launch]
 
@@ -73,15 +75,19 @@ class Products:
 
     def by_warpgroups(
         self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType], recorder: Recorder
-    ) -> ByWarpgroups | None:
-        """The form by warpgroups for aligned arrays of these types; None where there is none."""
+    ) -> list[ByWarpgroups]:
+        """The forms by warpgroups for aligned arrays of these types."""
         given = [None if t is None else Buffer(ADDRESS, t.shape, t.dtype) for t in inputs]
         made = [Buffer(ADDRESS, t.shape, t.dtype) for t in outputs]
         found = self._plan(recorder, given, made)
-        if found is None or found.warpgroups is None:
-            return None
-        found.warpgroups((*given, *made))
-        return ByWarpgroups(found.which, recorder.launches)
+        forms: list[ByWarpgroups] = []
+        if found is None:
+            return forms
+        for form, launches in found.warpgroups.items():
+            launches((*given, *made))
+            forms.append(ByWarpgroups(form, found.which, tuple(recorder.launches)))
+            recorder.launches.clear()
+        return forms
 
     def __call__(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         arrays = (*inputs, *outputs)
@@ -117,6 +123,6 @@ class ByForms(ABC):
 
     def by_warpgroups(
         self, inputs: Sequence[TensorType | None], multiprocessors: int, architecture: str
-    ) -> ByWarpgroups | None:
+    ) -> list[ByWarpgroups]:
         """See `Products.by_warpgroups`."""
         return self._run.by_warpgroups(inputs, self.outputs(inputs), Recorder(multiprocessors, architecture))

@@ -25,7 +25,7 @@ from onnxfuse.kernels.device.replay import KNOWN, Arrays, Capture, Writing, reco
 from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
-from .autotune import GATED, VENDOR, Class
+from .autotune import GATED, VENDOR, WGMMA, Class
 from .forms import ByForms, Forms, Products, Run
 from .members import Gate, gate_of, result_type
 from .parts import span
@@ -95,7 +95,7 @@ class Gated(ByForms):
             return {VENDOR: lambda: made.apart.run(device, vendor, arrays)}
 
         tiled, *warpgroups = (record(launching(one), device, inputs, outputs) for one in made.launches)
-        return Forms(made.which, tiled, others, next(iter(warpgroups), None))
+        return Forms(made.which, tiled, others, dict(zip([WGMMA], warpgroups, strict=False)))
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         types, own = named(self.signature, inputs), self._gate(inputs)

@@ -11,6 +11,7 @@
 // TILE_M, N   the part of y that a block computes; TILE_K columns of a and rows of b are in shared memory at a time
 // WARP_M, N   the part of that part that a warp computes (tensor cores only)
 // WARPGROUPS  1 where those of sm_90a multiply: WARP_N is then what a warp writes at a time
+// TENSOR_MAPS 1 where a and b come by tensor maps, which `Operand` then are, of the very matrices
 // THREADS     of a block
 // STAGES      tiles of a and b in shared memory: one is multiplied while the others arrive
 // TRANSPOSED  1 where b[i] is stored as [n, k]
@@ -160,9 +161,21 @@ accumulate(Sums& sums, TYPE* tiles, const TYPE* a, const TYPE* b, int m, int n, 
 }
 #endif
 
+#if TENSOR_MAPS
+using Operand = const TensorMap&;
+#define OPERAND(name) const __grid_constant__ TensorMap name
+#else
+using Operand = const TYPE*;
+#define OPERAND(name) const TYPE* __restrict__ name
+#endif
+
+// An operand so many elements further on; a map is of the one matrix.
+__device__ __forceinline__ const TYPE* further(const TYPE* operand, long long elements) { return operand + elements; }
+template <class Map> __device__ __forceinline__ const Map& further(const Map& operand, long long) { return operand; }
+
 // That tile of a product, written.
 template <class Result> __device__ __forceinline__ void
-multiply(const TYPE* a, const TYPE* b, const Result& result, int row, int column, int k) {
+multiply(Operand a, Operand b, const Result& result, int row, int column, int k) {
     extern __shared__ __align__(ALIGNED) unsigned char memory[];
     Sums sums;
     accumulate(sums, reinterpret_cast<TYPE*>(memory), a, b, result.rows, result.columns, k, row, column);

@@ -2,7 +2,8 @@
 
 "tiled" is a kernel of ours, gemm.cu: nothing but the result is written, rounded once; where there are too few tiles,
 sums in float are, and a second launch puts them together.  "wgmma" is the same for large products in half precision on
-cards of compute capability 9.0, multiplied by warpgroups (gemm_warpgroup.cuh).  "vendor" is the vendor's product and
+cards of compute capability 9.0, multiplied by warpgroups (gemm_warpgroup.cuh), "tma" that with operands that come by
+tensor maps (gemm_bulk.cuh).  "vendor" is the vendor's product and
 one pass over it in place, gemm_epilogue.cu: the product is rounded to the op's element type before that, as it is where
 the ops are separate.  "cublaslt" is the vendor's product with an epilogue of its own, for the few that it has
 (cublaslt.py).
@@ -34,7 +35,7 @@ from onnxfuse.kernels.device.device import (
 )
 from onnxfuse.kernels.device.kernel import Parameter, Signature, Work
 from onnxfuse.kernels.device.products import multiplications, products, result
-from onnxfuse.kernels.device.replay import Arrays, record
+from onnxfuse.kernels.device.replay import Arrays, Capture, Writing, record
 
 from .autotune import CUBLASLT, VENDOR, Class
 from .forms import ByForms, Forms, Products, Run
@@ -98,9 +99,12 @@ class FusedMatMul(ByForms):
                 for one in made.tiled:
                     _pass(device, one, inputs, outputs, sums)
 
-        def warpgroups(device: Device, inputs: Arrays, outputs: Arrays) -> None:
-            for one in made.warpgroups:
-                _pass(device, one, inputs, outputs)
+        def launching(passes: Sequence[Pass]) -> Writing:
+            def run(device: Device | Capture, inputs: Arrays, outputs: Arrays) -> None:
+                for one in passes:
+                    _pass(device, one, inputs, outputs)
+
+            return run
 
         def others(device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> dict[str, Run]:
             a, b, bias, residual = _four(inputs)
@@ -127,7 +131,7 @@ class FusedMatMul(ByForms):
             which,
             record(tiled, device, inputs, outputs),
             others,
-            record(warpgroups, device, inputs, outputs) if made.warpgroups else None,
+            {form: record(launching(own), device, inputs, outputs) for form, own in made.warpgroups.items()},
         )
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
@@ -172,7 +176,7 @@ class FusedMatMul(ByForms):
         y_as_one = Result(dtype, math.prod(y.shape[:-1]), one.n, period, after)
         access = min(vectors) * dtype.itemsize
         which = Class.of(one, len(found), dtype.name, access, self._vendors(bias, residual, y))
-        return plan(found, y_as_one, vectors, device.multiprocessors, device.architecture), which
+        return plan(found, y_as_one, vectors, device.multiprocessors, device.architecture, device.maps), which
 
     def _vendors(self, bias: object, residual: Array | TensorType | None, y: Array | TensorType) -> str:
         """The epilogue of the vendor's own, which adds to each element one of another matrix; empty if it has none."""
@@ -181,9 +185,9 @@ class FusedMatMul(ByForms):
         return cublaslt.name(self.activation, bias is not None, residual is not None)
 
 
-def _pass(device: Device, one: Pass, inputs: Arrays, outputs: Arrays, sums: Array | None = None) -> None:
+def _pass(device: Device | Capture, one: Pass, inputs: Arrays, outputs: Arrays, sums: Array | None = None) -> None:
     given = dict(zip(("a", "b", "bias", "residual"), _four(inputs), strict=True)) | {"y": outputs[0], "sums": sums}
-    device.launch(one.launch, [*(given[name] for name in one.arrays), *one.scalars])
+    device.launch(one.launch, one.arguments(given))
 
 
 def _four(given: Sequence[Any]) -> tuple[Any, Any, Any, Any]:

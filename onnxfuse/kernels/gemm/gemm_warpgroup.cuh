@@ -4,10 +4,12 @@
 // A stage is a tile of a and one of b, in panels of 64 columns, 128 bytes a row, in the pattern that warpgroup.cuh tells of:
 // of a [TILE_M, 64] one, of a transposed b [TILE_N, 64] one, of b [64, TILE_N] one for each 64 columns, whose neighbours
 // are along n.  All threads copy (cp.async), two stages ahead of the products: one stage is multiplied, and what was before
-// it may still be, until all warpgroups have met again.
+// it may still be, until all warpgroups have met again.  Where operands come by tensor maps, gemm_bulk.cuh has the loop.
 #include "warpgroup.cuh"
 
-static_assert(TILE_K == 64 && TILE_M == THREADS / 2, "rows are a pattern wide, and a warpgroup has 64 rows");
+constexpr int MULTIPLYING = TENSOR_MAPS ? THREADS - 32 : THREADS;  // threads; those of one more warp copy
+
+static_assert(TILE_K == 64 && TILE_M == MULTIPLYING / 2, "rows are a pattern wide, and a warpgroup has 64 rows");
 static_assert(VECTOR_A == 8 && VECTOR_B == 8, "pieces of 16 bytes are there or are not");
 static_assert(STAGES >= 3, "one is multiplied, one may still be, and the others arrive");
 
@@ -60,6 +62,7 @@ struct Sums {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         float* const own = memory + warp * 16 * STRIDE;
         __syncthreads();  // no warpgroup reads a stage any more
+        if (MULTIPLYING < THREADS && warp >= MULTIPLYING / 32) return;
 #pragma unroll
         for (int start = 0; start < COLUMNS; start += WARP_N) {
 #pragma unroll
@@ -85,6 +88,9 @@ struct Sums {
     }
 };
 
+#if TENSOR_MAPS
+#include "gemm_bulk.cuh"
+#else
 // A tile [ROWS, COLUMNS] on its way to its panels; each thread has the same piece of every APART rows.
 template <int ROWS, int COLUMNS> struct Panels {
     static constexpr int ACROSS = COLUMNS / 8, APART = THREADS / ACROSS, TURNS = ROWS / APART;
@@ -164,3 +170,4 @@ __device__ __forceinline__ void accumulate(
         fetch_columns<TILE_N / 2>(to + TILE_N / 2 * TILE_K, c, column_c, from, n, k);
     });
 }
+#endif

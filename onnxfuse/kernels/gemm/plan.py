@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,15 +10,18 @@ import numpy as np
 
 from onnxfuse.errors import KernelError
 from onnxfuse.kernels.device.access import vector_of
-from onnxfuse.kernels.device.device import Array, Grid, Launch, Product
+from onnxfuse.kernels.device.device import Argument, Array, Grid, Launch, Product, TensorMap
 
+from .autotune import TMA, WGMMA
 from .source import Epilogue, finish, gemm, partial
-from .tiles import Division, divide, has_warpgroups, warpgroup_tile
+from .tiles import Division, Tile, by_maps, divide, has_warpgroups, warpgroup_tile
 
 MOST_BLOCKS = 2**31 - 1
 THREADS = 256
 BLOCKS = 8
 """On a multiprocessor at a time, of the pass over a product."""
+PANEL = 64
+"""Columns of a box: a row of the pattern, of elements of 16 bits."""
 SUM = 4
 """Bytes of a sum."""
 WIDEST_SUM = 4
@@ -54,6 +57,23 @@ class Vectors(NamedTuple):
         )
 
 
+class Maps(NamedTuple):
+    """How the operands of a product, which is no batch, come to a tile."""
+
+    product: Product
+    tile: Tile
+
+    def of(self, a: Array | None, b: Array | None) -> tuple[TensorMap, TensorMap]:
+        """Boxes of 64 columns, a row of the pattern: of b stored [k, n] several beside each other."""
+        one, tile = self
+        assert a is not None
+        assert b is not None
+        left = TensorMap(a, one.offset_a, one.m, one.k, (tile.m, PANEL))
+        if one.transposed:
+            return left, TensorMap(b, one.offset_b, one.n, one.k, (tile.n, PANEL))
+        return left, TensorMap(b, one.offset_b, one.k, one.n, (tile.k, PANEL))
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """A launch on some of the node's arrays and on "sums", which is scratch memory."""
@@ -61,6 +81,15 @@ class Pass:
     launch: Launch
     arrays: tuple[str, ...]
     scalars: tuple[np.generic, ...]
+    maps: Maps | None = None
+    """Of a and b, where they come by tensor maps."""
+
+    def arguments(self, arrays: Mapping[str, Array | None]) -> list[Argument]:
+        """What the launch is given."""
+        given: Mapping[str, Argument] = arrays
+        if self.maps is not None:
+            given = {**arrays, **dict(zip("ab", self.maps.of(arrays["a"], arrays["b"]), strict=True))}
+        return [*(given.get(name) for name in self.arrays), *self.scalars]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +102,17 @@ class Plan:
     """Bytes of the sums of the tiled form, 0 if it has none."""
     after: Pass
     """What comes behind the vendor's products."""
-    warpgroups: tuple[Pass, ...]
-    """The form by warpgroups, nothing where it has none."""
+    warpgroups: Mapping[str, Sequence[Pass]]
+    """The forms by warpgroups, nothing where it has none."""
 
 
 def plan(
-    products: Sequence[Product], result: Result, vectors: Vectors, multiprocessors: int, architecture: str = ""
+    products: Sequence[Product],
+    result: Result,
+    vectors: Vectors,
+    multiprocessors: int,
+    architecture: str = "",
+    maps: bool = False,
 ) -> Plan:
     """Raises KernelError if a launch would be too large."""
     one, itemsize = products[0], result.dtype.itemsize
@@ -89,16 +123,24 @@ def plan(
     else:
         tiled = [partial_sums(product, division, result.dtype, result.rows, vectors) for product in products]
         tiled.append(finish_pass(result, division.splits, one.scale, min(vectors.y, WIDEST_SUM), multiprocessors))
-    by_warpgroups = Division(warpgroup_tile(lambda tile: one.batch * tile.count(one.m, one.n), multiprocessors), 1)
+    there = has_warpgroups(architecture, one.m, one.n, one.k, min(vectors) * itemsize, itemsize)
+    tiles = warpgroup_tiles(one, multiprocessors, maps) if there else {}
     return Plan(
         tuple(products),
         tuple(tiled),
         0 if whole else division.splits * result.rows * result.columns * SUM,
         finish_pass(result, 1, 1.0, vectors.y, multiprocessors),
-        tuple(whole_product(product, by_warpgroups, result, vectors) for product in products)
-        if has_warpgroups(architecture, one.m, one.n, one.k, min(vectors) * itemsize, itemsize)
-        else (),
+        {
+            form: [whole_product(product, Division(tile, 1), result, vectors) for product in products]
+            for form, tile in tiles.items()
+        },
     )
+
+
+def warpgroup_tiles(one: Product, multiprocessors: int, maps: bool) -> dict[str, Tile]:
+    """The tile of each form by warpgroups, of products like this one; `maps` says that the device has tensor maps."""
+    tile = warpgroup_tile(lambda tile: one.batch * tile.count(one.m, one.n), multiprocessors)
+    return {WGMMA: tile, **({TMA: by_maps(tile)} if maps and one.batch == 1 else {})}
 
 
 def whole_product(product: Product, division: Division, result: Result, vectors: Vectors) -> Pass:
@@ -120,6 +162,7 @@ def whole_product(product: Product, division: Division, result: Result, vectors:
             np.int64(product.offset_y // product.n),
             np.int32(result.period),
         ),
+        Maps(product, tile) if tile.maps else None,
     )
 
 

@@ -31,12 +31,12 @@ from onnxfuse.kernels.device.device import Buffer, Device, Launch, Product, Vend
 from onnxfuse.kernels.device.types import DTYPES
 from onnxfuse.system.cache_folder import cache_folder
 
-from .autotune import GATED, Class
+from .autotune import GATED, TMA, WGMMA, Class
 from .by_card import ByCard, is_named
 from .plan import Pass, Result, Vectors, whole_product
 from .source import epilogue
 from .source import gated as gated_source
-from .tiles import HALF, WARPGROUPS, Division, Tile
+from .tiles import HALF, WARPGROUPS, Division, Tile, by_maps
 
 SCHEMA = 1
 SIZE = (392, 520, 1032)
@@ -50,6 +50,7 @@ GATE = """struct Gate {
     static __device__ __forceinline__ float of(float first, float second) { return first - 2.0f * second; }
 };
 """
+MAPPED = {WGMMA: "", TMA: " and tensor maps"}
 BEGUN = "its proof was begun there, and did not end"
 EMULATED = "emulated"
 """The card where there is none."""
@@ -67,12 +68,13 @@ class Proofs:
         self._known: Known | None = None
         self._read: Known | None = None
 
-    def holds(self, device: Device, vendor: Vendor, which: Class) -> bool:
-        """Whether products of a class may run by warpgroups on a device; the first time they are compared there.
+    def holds(self, device: Device, vendor: Vendor, which: Class, form: str = WGMMA) -> bool:
+        """Whether products of a class may run on a device in this form by warpgroups; the first time they are compared
+        there.
 
         A RuntimeWarning says once for each process and kernel that it is refused.  Nothing is compared, and nothing
         unknown holds, while a graph is captured."""
-        card, digest = vendor.card or EMULATED, _digest(which)
+        card, digest = vendor.card or EMULATED, _digest(which, form)
         known = self._known
         if known is not None and digest in known.get(card, {}):
             return not known[card][digest]
@@ -84,27 +86,29 @@ class Proofs:
                 found = self._file.read().get(card, {}).get(digest)
             if found is None:
                 self._keep(vendor, card, digest, BEGUN)
-                found = difference(device, vendor, which)
+                found = difference(device, vendor, which, form)
             self._keep(vendor, card, digest, found)
         if found:
             warnings.warn(
-                f"products of {which.dtype} by warpgroups are refused on {card}: {found}; those by warps run",
+                f"products of {which.dtype} by warpgroups{MAPPED[form]} are refused on {card}: {found}; "
+                "other forms run",
                 RuntimeWarning,
                 stacklevel=2,
             )
         return not found
 
-    def refusal(self, card: str, which: Class) -> str:
-        """Why products of a class are refused on the cards that go by this name; empty where they are not, on one of
-        them, and where nothing is known."""
+    def refusal(self, card: str, which: Class, form: str = WGMMA) -> str:
+        """Why products of a class are refused in a form on the cards that go by this name; empty where they are not, on
+        one of them, and where nothing is known."""
         if self._read is None:
             self._read = self._file.read()
         verdicts = {name: known for name, known in self._read.items() if is_named(card, name)}
-        found = {name: known[_digest(which)] for name, known in verdicts.items() if _digest(which) in known}
+        digest = _digest(which, form) if verdicts else ""
+        found = {name: known[digest] for name, known in verdicts.items() if digest in known}
         if not found or "" in found.values():
             return ""
         name, why = max(found.items())
-        return f"refused on {name} ({which.dtype}): {why}"
+        return f"by warpgroups{MAPPED[form]} ({which.dtype}) are refused on {name}: {why}"
 
     def _keep(self, vendor: Vendor, card: str, digest: str, verdict: str) -> None:
         """Remember a verdict, and add it to what other processes have put into the file; none of an emulated card."""
@@ -118,10 +122,10 @@ class Proofs:
             self._known = known
 
 
-def difference(device: Device, vendor: Vendor, which: Class) -> str:
+def difference(device: Device, vendor: Vendor, which: Class, form: str = WGMMA) -> str:
     """In what products by warpgroups differ from that by warps, empty if in nothing."""
     m, n, k = SIZE
-    real, passes = DTYPES[which.dtype], _passes(*_kind(which))
+    real, passes = DTYPES[which.dtype], _passes(*_kind(which), form)
     gated = which.epilogue == GATED
     b_shape = (n, k) if which.transposed else (k, n)
     shapes = {"a": (m, k), "b": b_shape, **({"c": b_shape} if gated else {}), "y": (m, n)}
@@ -146,7 +150,7 @@ def difference(device: Device, vendor: Vendor, which: Class) -> str:
             results = []
             for one in passes:
                 vendor.write(whole, np.full(whole.shape, POISON, np.uint8))
-                device.launch(one.launch, [*(arrays.get(name) for name in one.arrays), *one.scalars])
+                device.launch(one.launch, one.arguments(arrays))
                 results.append(vendor.read(whole))
     except Exception as error:  # of the driver, of CuPy, ours: whatever it is, this kernel is not to run there
         return f"its proof failed: {error}"
@@ -169,22 +173,22 @@ def _kind(which: Class) -> tuple[str, bool, bool]:
     return which.dtype, which.transposed, which.epilogue == GATED
 
 
-def _digest(which: Class) -> str:
+def _digest(which: Class, form: str = WGMMA) -> str:
     """Of the text of the kernels that a class is proved by."""
-    _, *kernels = _passes(*_kind(which))
+    _, *kernels = _passes(*_kind(which), form)
     return hashlib.sha256("".join(one.launch.source.text for one in kernels).encode()).hexdigest()[:16]
 
 
 @cache
-def _passes(dtype: str, transposed: bool, gated: bool) -> tuple[Pass, ...]:
+def _passes(dtype: str, transposed: bool, gated: bool, form: str) -> tuple[Pass, ...]:
     """The product by warps, and by warpgroups in each of their tiles; or a gate in each."""
     m, n, k = SIZE
     vectors = Vectors(8, 8, 8)
     if gated:
         return tuple(_gate(dtype, transposed, vectors, tile) for tile in (HALF[1], *WARPGROUPS))
     result = Result(DTYPES[dtype], m, n, 1, epilogue("FusedMatMul", (), False, False, True))
-    product = Product(m, n, k, transposed)
-    return tuple(whole_product(product, Division(tile, 1), result, vectors) for tile in (HALF[0], *WARPGROUPS))
+    product, own = Product(m, n, k, transposed), map(by_maps, WARPGROUPS) if form == TMA else WARPGROUPS
+    return tuple(whole_product(product, Division(tile, 1), result, vectors) for tile in (HALF[0], *own))
 
 
 def _gate(dtype: str, transposed: bool, vectors: Vectors, tile: Tile) -> Pass:

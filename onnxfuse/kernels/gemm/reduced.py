@@ -41,7 +41,7 @@ from onnxfuse.kernels.rows.fused import ROWS, Reduced, RowLoop, Written, row_typ
 from onnxfuse.kernels.rows.places import PlaceError, kinds_of, places, stored, traced, used_by
 from onnxfuse.kernels.rows.region import named
 
-from .autotune import VENDOR, Class
+from .autotune import VENDOR, WGMMA, Class
 from .epilogue import MOST_NARROW, Multiplied, Operand, in_lanes, neighbours
 from .forms import ByForms, Forms, Products, Run
 from .plan import MOST_BLOCKS, SUM, Vectors
@@ -340,7 +340,7 @@ class ReducedProduct(ByForms):
             return {VENDOR: lambda: plan.vendors(device, vendor, inputs, outputs)}
 
         tiled, *warpgroups = (record(partial(plan.whole, *one), device, inputs, outputs) for one in plan.launches)
-        return Forms(plan.which, tiled, others, next(iter(warpgroups), None))
+        return Forms(plan.which, tiled, others, dict(zip([WGMMA], warpgroups, strict=False)))
 
     def _of(
         self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], whole: bool = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, ClassVar
 
@@ -42,11 +42,11 @@ from .epilogue import Traced, product, product_types
 from .forms import ByForms, Forms, Products, Run
 from .gated import Gated, gate, gated_types
 from .members import is_family, is_gate
-from .plan import SUM, THREADS, Vectors, partial_sums, spread
+from .plan import SUM, THREADS, Maps, Vectors, partial_sums, spread, warpgroup_tiles
 from .reduced import ReducedProduct, is_reduced, reduced_types
 from .siblings import Siblings, family, family_types
 from .source import product as multiplied
-from .tiles import Tile, divide, has_warpgroups, warpgroup_tile
+from .tiles import Tile, divide, has_warpgroups
 
 ENTRY, AFTER = "product", "after_product"
 RESIDENT = 4
@@ -59,16 +59,17 @@ def tiled(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int
     stride_a, stride_b, offset_a, offset_b, first."""
     file = multiplied("gemm_region.cu", dtype, tile, transposed, vectors, more={"PASS": 0, "NEIGHBOURS": traced.width})
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) {ENTRY}(
-    const TYPE* __restrict__ a, const TYPE* __restrict__ b, {", ".join((*traced.carried.parameters, ""))}
+    OPERAND(a), OPERAND(b), {", ".join((*traced.carried.parameters, ""))}
     int m, int n, int k, float scale, long long stride_a, long long stride_b, long long offset_a, long long offset_b,
     long long first
 ) {{
     const Fused fused{traced.carried.fill};
     const Part part = part_of(blockIdx.x, m, n);
     const Elements<Fused> result{{fused, m, n, scale, first + part.batch * static_cast<long long>(m)}};
-    a += offset_a + part.batch * stride_a;
-    b += offset_b + part.batch * stride_b;
-    multiply(a, b, result, part.row, part.column, k);
+    multiply(
+        further(a, offset_a + part.batch * stride_a), further(b, offset_b + part.batch * stride_b), result, part.row,
+        part.column, k
+    );
 }}
 """
     return file + (traced.text + entry)
@@ -120,12 +121,6 @@ class _Plan:
         else:
             self.whole(division.tile, device, inputs, outputs)
 
-    def warpgroups(self, device: Device, inputs: Arrays, outputs: Arrays) -> None:
-        """The same by warpgroups."""
-        one = self.products[0]
-        tile = warpgroup_tile(lambda tile: one.batch * tile.count(one.m, one.n), self.multiprocessors)
-        self.whole(tile, device, inputs, outputs)
-
     def whole(self, tile: Tile, device: Device, inputs: Arrays, outputs: Arrays) -> None:
         """Our own product, its sums not in parts."""
         one, traced = self.products[0], self.traced
@@ -136,8 +131,9 @@ class _Plan:
             blocks = each.batch * tile.count(each.m, each.n)
             launch = Launch(source, ENTRY, (blocks,), (tile.threads,), tile.shared(itemsize, each.transposed))
             steps = (each.stride_a, each.stride_b, each.offset_a, each.offset_b, each.offset_y // each.n)
+            given = Maps(each, tile).of(a, b) if tile.maps else (a, b)
             sizes = (np.int32(each.m), np.int32(each.n), np.int32(each.k), np.float32(each.scale))
-            device.launch(launch, [a, b, *others, *sizes, *map(np.int64, steps)])
+            device.launch(launch, [*given, *others, *sizes, *map(np.int64, steps)])
 
     def vendors(self, device: Device, vendor: Vendor, inputs: Arrays, outputs: Arrays) -> None:
         """The vendor's product, and a pass over it."""
@@ -196,11 +192,12 @@ class ProductRegion(ByForms):
         one, which = plan.products[0], plan.which
         itemsize = traced.dtype.itemsize
         there = has_warpgroups(device.architecture, one.m, one.n, one.k, which.access, itemsize)
+        tiles = warpgroup_tiles(one, device.multiprocessors, device.maps) if there else {}
         return Forms(
             which,
             record(plan.tiled, device, inputs, outputs),
             others,
-            record(plan.warpgroups, device, inputs, outputs) if there else None,
+            {form: record(partial(plan.whole, tile), device, inputs, outputs) for form, tile in tiles.items()},
         )
 
     def _of(self, inputs: tuple[TensorType | None, ...], wanted: tuple[bool, ...], aligned: bool = True) -> Traced:

@@ -17,7 +17,7 @@ from .reduced import source as product_rows
 from .region import after as after_product
 from .region import tiled
 from .source import Epilogue, epilogue, finish, gated, gemm, partial, siblings
-from .tiles import FLOAT, HALF, WARPGROUPS, Tile
+from .tiles import FLOAT, HALF, WARPGROUPS, Tile, by_maps
 
 GATE = """struct Gate {
     static __device__ __forceinline__ float of(float first, float second) {
@@ -77,13 +77,15 @@ def _by_warpgroups(
     op: str, vectors: Vectors, after: Epilogue, family: Sequence[Epilogue]
 ) -> Iterable[tuple[str, Source]]:
     """Those for one architecture: their tiles, with b as it is and transposed, and what is behind them in the large
-    one.  Of bfloat16 each tile and each order once."""
+    one.  Of bfloat16 each tile and each order once.  Maps are of operands that come by tensor maps."""
     wide, narrow = WARPGROUPS
     for kind, tile, dtypes in (("", wide, ("float16", "bfloat16")), (" narrow", narrow, ("float16",))):
         for dtype in dtypes:
             yield f"{op} {dtype} warpgroups{kind}", gemm(dtype, tile, False, vectors, after)
         yield f"{op} float16 warpgroups{kind} transposed", gemm("float16", tile, True, vectors, after)
     yield f"{op} bfloat16 warpgroups narrow transposed", gemm("bfloat16", narrow, True, vectors, after)
+    for kind, tile, transposed in (("", wide, False), (" transposed", wide, True), (" narrow", narrow, False)):
+        yield f"{op} float16 warpgroups maps{kind}", gemm("float16", by_maps(tile), transposed, vectors, after)
     bare = epilogue(op, (), False, False, True)
     yield f"{op} float16 warpgroups bare", gemm("float16", wide, False, vectors, bare)
     yield "Siblings float16 warpgroups", siblings("float16", wide, False, vectors, tuple(family))

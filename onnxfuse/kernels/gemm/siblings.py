@@ -30,7 +30,7 @@ from onnxfuse.kernels.device.replay import KNOWN, Arrays, Capture, Writing, reco
 from onnxfuse.kernels.rows.region import named
 
 from .apart import Apart, apart
-from .autotune import VENDOR, Class
+from .autotune import VENDOR, WGMMA, Class
 from .forms import ByForms, Forms, Products, Run
 from .members import Member, members, result_type
 from .parts import span
@@ -108,7 +108,7 @@ class Siblings(ByForms):
             return {VENDOR: lambda: made.vendors(device, vendor, named(inputs, outputs))}
 
         tiled, *warpgroups = (record(launching(one), device, inputs, outputs) for one in made.own)
-        return Forms(made.which, tiled, others, next(iter(warpgroups), None))
+        return Forms(made.which, tiled, others, dict(zip([WGMMA], warpgroups, strict=False)))
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
         types, made = named(self.signature, inputs), self.outputs(inputs)

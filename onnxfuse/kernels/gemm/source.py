@@ -84,7 +84,7 @@ def gemm(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]
     before the product, `period` those of the residual."""
     file = product("gemm.cu", dtype, tile, transposed, vectors, after.bias, after.residual)
     entry = f"""extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) gemm(
-    const TYPE* __restrict__ a, const TYPE* __restrict__ b, const TYPE* __restrict__ bias,
+    OPERAND(a), OPERAND(b), const TYPE* __restrict__ bias,
     const TYPE* __restrict__ residual, TYPE* __restrict__ y, int m, int n, int k, float scale,
     long long stride_a, long long stride_b, long long offset_a, long long offset_b, long long first, int period
 ) {{
@@ -94,9 +94,10 @@ def gemm(dtype: str, tile: Tile, transposed: bool, vectors: tuple[int, int, int]
     const Result<Fused> result{{
         y + before * n, bias, residual, m, n, scale, repeated, static_cast<unsigned>(period), m > period - repeated
     }};
-    a += offset_a + part.batch * stride_a;
-    b += offset_b + part.batch * stride_b;
-    multiply(a, b, result, part.row, part.column, k);
+    multiply(
+        further(a, offset_a + part.batch * stride_a), further(b, offset_b + part.batch * stride_b), result, part.row,
+        part.column, k
+    );
 }}
 """
     return file + (after.text + entry)
@@ -210,6 +211,7 @@ def _defines(
         "TYPE": TYPES[dtype],
         "TENSOR_CORES": int(dtype != "float32"),
         "WARPGROUPS": int(tile.warpgroups),
+        "TENSOR_MAPS": int(tile.maps),
         "TILE_M": tile.m,
         "TILE_N": tile.n,
         "TILE_K": tile.k,

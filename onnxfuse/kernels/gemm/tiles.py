@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
+
+MBARRIER = 8
+"""Bytes of an mbarrier, of which a stage has two."""
+WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +33,14 @@ class Tile:
     few rows what the bandwidth allows, at 24 KB under way."""
     warpgroups: bool = False
     """Whether those of sm_90a multiply."""
+    maps: bool = False
+    """Whether what they multiply comes by tensor maps."""
 
     def shared(self, itemsize: int, transposed: bool) -> int:
         """Bytes of shared memory of a block: its stages, or what the sums pass through on their way out."""
         if self.warpgroups:
-            return self.stages * (self.m + self.n) * self.k * itemsize
+            barriers = 2 * self.stages * MBARRIER if self.maps else 0
+            return self.stages * (self.m + self.n) * self.k * itemsize + barriers
         pad = 16 // itemsize
         b = self.n * (self.k + pad) if transposed else self.k * (self.n + (pad if itemsize == 2 else 0))
         stages = self.stages * (self.m * (self.k + pad) + b) * itemsize
@@ -82,6 +89,11 @@ def warpgroup_tile(blocks: Callable[[Tile], int], multiprocessors: int) -> Tile:
     """The tile of products by warpgroups that takes the shortest time, as long as the multiprocessor with the most;
     `blocks` says how many there are of it."""
     return min(WARPGROUPS, key=lambda tile: -(-blocks(tile) // multiprocessors) / tile.pace)
+
+
+def by_maps(tile: Tile) -> Tile:
+    """The same with one more warp, which copies by tensor maps."""
+    return replace(tile, threads=tile.threads + WARP, maps=True)
 
 
 class Division(NamedTuple):

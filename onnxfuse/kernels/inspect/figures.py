@@ -129,8 +129,12 @@ def rows(found: Tables) -> Iterator[Row]:
     for source, what in LARGE.items():
         figure = found.per_product(f"{source} float16 warpgroups", UNIT)
         yield Row(f"main loop of 128 x 256 tiles, {what}", BY_WARPGROUPS, figure, where=("sm_90",))
-    narrow = found.per_product(f"{PRODUCT} warpgroups narrow", UNIT)
-    yield Row("main loop of 128 x 128 tiles, warpgroups", BY_WARPGROUPS, narrow, where=("sm_90",))
+    for kind, tile in ((" maps", "128 x 256"), (" maps transposed", "128 x 256"), (" narrow", "128 x 128")):
+        figure = found.per_product(f"{PRODUCT} warpgroups{kind}", UNIT)
+        what = f"warpgroups{kind}".replace(" maps", " and tensor maps").replace(" narrow", "")
+        yield Row(f"main loop of {tile} tiles, {what}", BY_WARPGROUPS, figure, where=("sm_90",))
+    narrow = found.per_product(f"{PRODUCT} warpgroups maps narrow", UNIT)
+    yield Row("main loop of 128 x 128 tiles, warpgroups and tensor maps", BY_WARPGROUPS, narrow, where=("sm_90",))
     for what, source in EPILOGUES.items():
         yield Row(f"epilogue: {what}", 20, found.beyond(f"{PRODUCT} {source}", f"{PRODUCT} large bare"))
     beyond = found.beyond("Region product float16 large", f"{PRODUCT} large bare")

@@ -36,7 +36,7 @@ COUNTED = re.compile(
     r"|AttentionGrad (float16 (64|128)( added mask)?|float32 64)( of keys and values)?"
     r"|FusedMatMul float16 (large|medium|few rows|large transposed|large odd|(large|few rows) partial|after .*)"
     r"|FusedMatMul float16 large (bare|Relu|Swish|Tanh|FastGelu|Gelu)"
-    r"|FusedMatMul float16 warpgroups( bare| transposed| narrow)?"
+    r"|FusedMatMul float16 warpgroups( bare| transposed| narrow| maps( transposed| narrow)?)?"
     r"|Region product (normalised )?float16 (large|warpgroups|after .*)|Siblings float16 (large|warpgroups)"
     r"|Gated float16 (medium|warpgroups)"
     r"|FusedMatMul float32 large|(Gelu|SwiGLU|GeGLU|PRelu|Transpose|RotaryEmbedding) .*float16|Gelu flat .*"

@@ -115,8 +115,27 @@ def _placed(at: int, line: tuple[str, str, bool], labels: dict[str, int]) -> Ins
 
 
 def loops(code: Sequence[Instruction]) -> list[tuple[int, int]]:
-    """First and last instruction of each loop: where one jumps back.  What waits for ever behind the end is none."""
-    return [(i.target, at) for at, i in enumerate(code) if i.target is not None and i.target < at]
+    """First and last instruction of each loop: where one jumps back.  What waits for ever behind the end is none, nor
+    is what stands behind the end and returns to where it came from, as the waits for an mbarrier do."""
+    back = [(i.target, at) for at, i in enumerate(code) if i.target is not None and i.target < at]
+    ends = [at for at, i in enumerate(code) if i.name == "EXIT" and i.ends]
+    return [(to, at) for to, at in back if not any(to < end < at for end in ends) or _dominates(code, to, at)]
+
+
+def _dominates(code: Sequence[Instruction], one: int, other: int) -> bool:
+    """Whether every way from the beginning to the other instruction leads through the one."""
+    met, waiting = {one}, [0]
+    while waiting:
+        at = waiting.pop()
+        if at == other:
+            return at == one
+        if at in met or at >= len(code):
+            continue
+        met.add(at)
+        i = code[at]
+        waiting += [] if i.ends else [at + 1]
+        waiting += [] if i.target is None else [i.target]
+    return True
 
 
 Weights = tuple[int, ...]

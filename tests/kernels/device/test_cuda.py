@@ -16,7 +16,7 @@ import pytest
 
 from onnxfuse.errors import DependencyError, KernelError
 from onnxfuse.kernels.device import cuda
-from onnxfuse.kernels.device.device import Buffer, Launch, Source
+from onnxfuse.kernels.device.device import Buffer, Launch, Source, TensorMap
 
 SOURCE = Source("double.cu", 'extern "C" __global__ void twice(const float *x, float *y, int n);')
 FLOAT = np.dtype(np.float32)
@@ -253,6 +253,31 @@ def test_packed_arguments_go_to_the_driver_as_they_lie(modules: list[FakeModule]
         KernelError, match=r"^double.cu, kernel twice: launch of \(2, 1, 1\) blocks of \(2048,\): CUDA_"
     ):
         start(0, 2)
+
+
+def test_a_tensor_map_is_what_the_driver_makes_of_it(
+    modules: list[FakeModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An argument of 128 bytes, in place, beside addresses and numbers; without such a driver there are none."""
+    import cupy
+
+    monkeypatch.setattr(cuda.tensor_maps, "driver", lambda: None)
+    assert not cuda.Cuda().maps
+    given = TensorMap(Buffer(0x1000, (6, 8), FLOAT), 0, 6, 8, (6, 8))
+    monkeypatch.setattr(cuda.tensor_maps, "driver", lambda: "the driver")
+    monkeypatch.setattr(cuda.tensor_maps, "encoded", lambda *asked: b"m" * 128 if asked == wanted else b"")
+    device, wanted, seen = cuda.Cuda(), ("the driver", given, 0x1000), []
+    assert device.maps
+
+    def launched(entry: int, x: int, y: int, z: int, *rest: int) -> None:
+        table = ctypes.cast(rest[-2], ctypes.POINTER(ctypes.c_void_p))
+        seen.extend([(x, y, z), *(ctypes.string_at(table[i], size) for i, size in enumerate((128, 8, 8, 4)))])
+
+    monkeypatch.setattr(cupy.cuda.driver, "launchKernel", launched)
+    arguments = [given, Buffer(0x2000, (6,), FLOAT), None, np.int32(6)]
+    device.launch(Launch(SOURCE, "twice", (2, 3), (32,)), arguments)
+    numbers = (np.uint64(0x2000), np.uint64(0), np.int32(6))
+    assert seen == [(2, 3, 1), b"m" * 128, *(number.tobytes() for number in numbers)]
 
 
 def test_more_shared_memory_is_asked_for_once(modules: list[FakeModule]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,16 @@ import pytest
 
 from onnxfuse import kernels
 from onnxfuse.kernels.attention.attention import Attention
-from onnxfuse.kernels.device.device import Launch, Source
-from onnxfuse.kernels.device.packed import Packed, Start
+from onnxfuse.kernels.device.device import Launch, Source, TensorMap
+from onnxfuse.kernels.device.packed import MAP_WORDS, WORD, Map, Packed, Start, start_once
 from onnxfuse.kernels.device.replay import Capture, Launches, Value, record
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.emulator.library import Run
 from onnxfuse.kernels.emulator.loaded import kernel
+from onnxfuse.kernels.emulator.memory import _words
+from onnxfuse.kernels.gemm import forms
+from onnxfuse.kernels.gemm.autotune import VARIABLE
+from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from tests.attention_cases import Case, expected
 from tests.kernel_runs import run
 from tests.kernels.rows.test_several import CASES as SEVERAL
@@ -51,6 +56,46 @@ class Packing(Emulated):
                 library.launch(launch.entry, part)
 
         return start
+
+    def encoded(self, map: TensorMap, address: int) -> bytes:
+        return bytes(_words(map, address))
+
+
+def test_a_tensor_map_is_made_anew_where_its_address_changes() -> None:
+    """And is in the places that are its own, as an argument of 128 bytes."""
+    seen: list[bytes] = []
+    made: list[int] = []
+
+    def start(table: int, blocks: int) -> None:
+        (number, map) = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))[:2]
+        seen.append(ctypes.string_at(number, 4) + ctypes.string_at(map, WORD * MAP_WORDS))
+
+    def encode(address: int) -> bytes:
+        made.append(address)
+        return bytes([address]) * (WORD * MAP_WORDS)
+
+    packed = Packed([start], [[1, 2]], 1, 0, [np.int32(7), *[np.uint64(0)] * MAP_WORDS], [Map(2, 0, encode)])
+    for address in (3, 3, 4):
+        packed([1], [address], [])
+    number = np.int32(7).tobytes()
+    assert seen == [number + bytes([address]) * 128 for address in (3, 3, 4)]
+    assert made == [3, 4]
+    start_once(start, 1, [number, encode(5)])
+    assert seen[-1] == number + bytes([5]) * 128
+
+
+def test_a_product_by_tensor_maps_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replayed on other arrays of the same shapes, as by the device that takes no packed arguments."""
+    monkeypatch.setenv(VARIABLE, "tma")
+    monkeypatch.setattr(forms, "proofs", lambda: SimpleNamespace(holds=lambda *_: True))
+    device = Packing()
+    device.architecture = "sm_90"
+    kernel = FusedMatMul({"activation": "Relu"})
+    for shift in (0.0, 1.0):
+        a, b = (np.resize(np.arange(7) - 3 + shift, shape).astype(HALF) for shape in ((136, 264), (264, 136)))
+        (y,) = run(kernel, [a, b], device)
+        np.testing.assert_array_equal(y, np.maximum(a.astype(FLOAT) @ b.astype(FLOAT), 0).astype(HALF))
+    assert device.started == [("gemm", 4)] * 2
 
 
 CASES = {

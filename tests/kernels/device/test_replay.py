@@ -77,7 +77,7 @@ def test_lengths_of_a_past_are_written_down_once(monkeypatch: pytest.MonkeyPatch
 class Nowhere:
     """A device that launches nothing, and takes what is packed."""
 
-    multiprocessors, architecture, vendor = 132, "", None
+    multiprocessors, architecture, maps, vendor = 132, "", False, None
 
     def launch(self, launch: Launch, arguments: Sequence[Any]) -> None:
         raise AssertionError("what is repeated is packed")

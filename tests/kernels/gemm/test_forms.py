@@ -22,6 +22,7 @@ WHICH = Class.of(Product(8, 8, 8), 1, "float32", 16, "")
 class Card:
     multiprocessors = 132
     architecture = ""
+    maps = False
 
     def __init__(self, vendor: Any = None) -> None:
         self.vendor = vendor

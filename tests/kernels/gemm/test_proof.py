@@ -17,9 +17,10 @@ from onnxfuse.errors import KernelError
 from onnxfuse.kernels import of_region
 from onnxfuse.kernels.device.device import Argument, Array, Launch, Product, TensorType
 from onnxfuse.kernels.device.host_products import NumPy
+from onnxfuse.kernels.emulator import memory
 from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.gemm import forms, proof
-from onnxfuse.kernels.gemm.autotune import VARIABLE, Class, Verdicts
+from onnxfuse.kernels.gemm.autotune import TMA, VARIABLE, WGMMA, Class, Verdicts
 from onnxfuse.kernels.gemm.gemm import FusedMatMul
 from onnxfuse.kernels.gemm.proof import BEGUN, Proofs
 from onnxfuse.kernels.gemm.region import ProductRegion
@@ -169,12 +170,46 @@ def test_a_gate_of_one_product_alone_is_refused(path: Path) -> None:
     assert device.launched == ["", ARCHITECTURE, ARCHITECTURE, ""]
 
 
+@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+def test_operands_may_come_by_tensor_maps(path: Path, monkeypatch: pytest.MonkeyPatch, transposed: bool) -> None:
+    """By a proof of its own; a batch, and a device that has none, are multiplied by warps where they were asked for."""
+    monkeypatch.setenv(VARIABLE, TMA)
+    device = Card()
+    product(device, HALF, transposed)
+    assert device.launched == PROVED
+    device.launched.clear()
+    if not transposed:
+        computed((REGION[0], REGION[1]), np.float16, device)
+        assert device.launched == [ARCHITECTURE], "what is behind it needs no other"
+        device.launched.clear()
+    arrays = operands((2, 136, 264), (2, 264, 136), HALF)
+    (y,) = run(FusedMatMul(attributes("Relu")), arrays, device)
+    assert_right(y, arrays, attributes("Relu"))
+    monkeypatch.setattr(device, "maps", False)
+    product(device, HALF, transposed)
+    assert ARCHITECTURE not in device.launched
+
+
+@pytest.mark.parametrize("pattern", [64, 0])
+def test_a_map_of_another_pattern_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, pattern: int) -> None:
+    """What the driver made of it would be wrong: the copies by threads, which it does not concern, are not refused."""
+    monkeypatch.setenv(VARIABLE, TMA)
+    monkeypatch.setattr(memory, "PATTERN", pattern)
+    device = Card()
+    with pytest.warns(RuntimeWarning, match="by warpgroups and tensor maps are refused"):
+        product(device)
+    assert device.launched[-1] == ""
+    assert Proofs(path).refusal("fake", PLAIN, TMA).startswith("by warpgroups and tensor maps (float16) are refused on")
+    assert Proofs(path).refusal("fake", PLAIN) == ""
+
+
 def test_why_it_is_refused_is_told_of_a_card_by_its_name(path: Path) -> None:
     """Where one of its drivers and compilers has not refused it, it is not; of another class nothing is known."""
     with pytest.warns(RuntimeWarning):
         product(Card(*MISTAKES["two panels"]))
     told = Proofs(path).refusal("fake", PLAIN)
-    assert told.startswith(f"refused on {CARD} (float16): ")
+    assert told.startswith(f"by warpgroups (float16) are refused on {CARD}: ")
+    assert Proofs(path).refusal("fake", PLAIN, TMA) == ""
     assert told.endswith("numbers of a product 136 x 328 x 264 are others")
     for card, which in (("h200", PLAIN), ("fake", PLAIN._replace(transposed=True))):
         assert Proofs(path).refusal(card, which) == ""
@@ -187,11 +222,11 @@ def test_a_region_says_what_it_would_launch() -> None:
     made = of_region(function(REGION[0]), ["float16"] * 4, ["float16"])({})
     assert isinstance(made, ProductRegion)
     types = [TensorType(HALF, shape) for shape in REGION[1]]
-    found = made.by_warpgroups(types, 132, "sm_90")
-    assert found is not None
-    (launch,) = found.launches
-    assert (launch.source.architecture, launch.entry, launch.blocks) == (ARCHITECTURE, "product", 2 * 3)
-    assert made.by_warpgroups(types, 132, "sm_80") is None
+    for found, form, threads in zip(made.by_warpgroups(types, 132, "sm_90"), (WGMMA, TMA), (256, 288), strict=True):
+        (launch,) = found.launches
+        assert (launch.source.architecture, launch.entry, launch.blocks) == (ARCHITECTURE, "product", 2 * 3)
+        assert (found.form, launch.threads) == (form, threads)
+    assert made.by_warpgroups(types, 132, "sm_80") == []
 
 
 def test_what_it_is_compared_with_must_be_right(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +252,7 @@ MISTAKES = {
 def test_what_computes_wrongly_is_refused_and_the_product_right(path: Path, mistake: str) -> None:
     device = Card(*MISTAKES[mistake])
     with pytest.warns(
-        RuntimeWarning, match=rf"^products of float16 by warpgroups are refused on {CARD}: .*by warps run"
+        RuntimeWarning, match=rf"^products of float16 by warpgroups are refused on {CARD}: .*other forms run"
     ):
         y = product(device)
     before = len(device.launched)
@@ -344,8 +379,8 @@ def test_the_fastest_form_runs_and_nothing_is_asked_any_more(
         (y,) = run(kernel, arrays, device)
         assert_right(y, arrays, given)
     ((times),) = json.loads((tmp_path / "products.json").read_text())["seconds"][CARD].values()
-    assert times == {"tiled": 2.0, "wgmma": 1.0}
+    assert times == {"tiled": 2.0, "wgmma": 1.0, "tma": 1.0}
     settled = next(iter(kernel._run._known.values()))
     assert settled is not None
-    assert settled.settled is settled.warpgroups
+    assert settled.settled is settled.warpgroups[WGMMA]
     assert device.launched[-1] == ARCHITECTURE

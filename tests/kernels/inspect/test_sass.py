@@ -43,6 +43,20 @@ def test_instructions_have_the_places_that_they_jump_to() -> None:
     assert walk[2].op == "LDG.E.128"
 
 
+def test_what_stands_behind_the_end_and_returns_is_no_loop() -> None:
+    """A wait that goes on there comes back to where it was left; a loop that stands there is one."""
+    code = [
+        sass.Instruction("SYNCS", "", False),
+        sass.Instruction("BRA", "", True, 4),  # not there yet
+        sass.Instruction("BRA", "", True, 0),
+        sass.Instruction("EXIT", "", False),
+        sass.Instruction("SYNCS", "", False),
+        sass.Instruction("BRA", "", True, 4),
+        sass.Instruction("BRA", "", False, 2),
+    ]
+    assert sass.loops(code) == [(0, 2), (4, 5)]
+
+
 def test_loops_are_where_one_jumps_back() -> None:
     """What waits for ever is none."""
     assert sass.loops(sass.functions(TEXT)["walk"]) == [(2, 8)]

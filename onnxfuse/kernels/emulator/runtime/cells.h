@@ -14,12 +14,13 @@ struct Write {
   uint32_t fences;  // That the thread had made for the asynchronous proxy.
   uint16_t thread;
   bool atomic, by_several, under_way;
+  uint32_t copy;  // The number of the bulk copy that writes it, 0 where a thread did.
 };
 
 struct Reads {
   uint32_t epoch, time, code, lanes;
   uint16_t warp;
-  bool by_several_warps, by_earlier_block;
+  bool by_several_warps, by_earlier_block, by_product;
 };
 
 struct Cell {

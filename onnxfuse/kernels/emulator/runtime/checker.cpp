@@ -6,6 +6,7 @@
 // L. Lamport, CACM 21(7), 1978; as in FastTrack, C. Flanagan and S. Freund, PLDI 2009): so the order in which the
 // emulator happens to run the threads does not matter.
 #include "checker.h"
+#include "bulk.h"
 #include "cells.h"
 #include "counter.h"
 
@@ -27,7 +28,7 @@ struct Checker {
   std::vector<uint32_t> warp_times;
   std::vector<uint32_t> fences, fence_epochs;  // Of each thread: for the asynchronous proxy, and when the last was.
   uint32_t epoch, block_epoch;
-  bool fenced, acquired;
+  bool fenced, acquired, by_product;
   size_t last_region;
 };
 
@@ -49,6 +50,8 @@ bool handed_over(uint32_t epoch) {
   size_t block = size_t(std::upper_bound(firsts.begin(), firsts.end(), epoch) - firsts.begin()) - 1;
   return checker->acquired && checker->published[block];
 }
+
+bool checking() { return checker && checker->launch; }
 
 struct Touch {
   const char *memory;
@@ -90,6 +93,7 @@ void check_against_reads(const Reads &last, const Touch &touch) {
 
 void record_read(Reads &reads, uint32_t code) {
   uint32_t self = 1u << thread->lane;
+  reads.by_product = checker->by_product && (reads.by_product || reads.epoch != checker->epoch);
   if (reads.epoch && !in_block(reads.epoch)) reads.by_earlier_block = true;
   if (reads.epoch != checker->epoch) {
     reads.epoch = checker->epoch, reads.time = thread->time, reads.code = code;
@@ -115,7 +119,7 @@ void touch_cell(Cell &cell, const Touch &touch) {
   bool again = touch.atomic && cell.write.atomic && cell.write.epoch == checker->epoch;
   bool several = again && (cell.write.by_several || cell.write.thread != thread->rank);
   uint32_t fences = checker->fences[thread->rank];
-  cell.write = {checker->epoch, thread->time, code, fences, uint16_t(thread->rank), touch.atomic, several, false};
+  cell.write = {checker->epoch, thread->time, code, fences, uint16_t(thread->rank), touch.atomic, several, false, 0};
 }
 
 void touch_shared(Cells &cells, Touch &touch, size_t bytes) {
@@ -125,6 +129,9 @@ void touch_shared(Cells &cells, Touch &touch, size_t bytes) {
   cells.each(touch.offset, bytes, [&](Cell &cell, size_t offset) {
     touch.offset = offset;
     if (!in_block(cell.write.epoch)) cell = Cell{};  // What an earlier block did here is no matter.
+    if (cell.write.copy && !knows_copy(cell.write.copy))
+      fail(at_code(touch.code), "race: byte %zu of %s, to which a copy begun at @%x@ is on its way that this thread has "
+           "not waited for", touch.offset, touch.memory, cell.write.code);
     if (touch.read && !cell.write.epoch)
       fail(at_code(touch.code), "reads byte %zu of %s, which no thread of the block has written", touch.offset,
            touch.memory);
@@ -236,7 +243,9 @@ void proxy_fence() {
 
 void product_reads(const void *where, size_t bytes, const void *code) {
   if (!checker || !checker->launch) return;
+  checker->by_product = true;
   access(where, bytes, Access::read, code);
+  checker->by_product = false;
   size_t offset = size_t(static_cast<const char *>(where) - emulator_dynamic_shared);
   checker->dynamics.each(offset, bytes, [&](Cell &cell, size_t) {
     const Write &last = cell.write;
@@ -252,11 +261,55 @@ void product_holds(const void *where, size_t bytes, int more) {
   checker->dynamics.each(offset, bytes, [=](Cell &cell, size_t) { cell.products += uint32_t(more); });
 }
 
+uint32_t current_epoch() { return checking() ? checker->epoch : 1; }
+
+Initialised initialised() {
+  return {current_epoch(), thread->rank, checking() ? checker->fences[thread->rank] : 0};
+}
+
+bool ordered_behind(const Initialised &made) {
+  return !checking() || made.epoch < checker->epoch || made.thread == thread->rank;
+}
+
+bool fenced_for_copies(const Initialised &made) {
+  return !checking() || checker->fences[made.thread] > made.fences || checker->fence_epochs[thread->rank] > made.epoch;
+}
+
+void bulk_writes(const void *where, size_t bytes, uint32_t number, const void *code) {
+  if (!checking()) return;
+  Touch touch = {"dynamic shared memory", size_t(static_cast<const char *>(where) - emulator_dynamic_shared), false, true,
+                 false, code};
+  if (touch.offset + bytes > checker->dynamics.bytes())
+    fail(at_code(code), "a copy to byte %zu of dynamic shared memory, which has %zu", touch.offset,
+         checker->dynamics.bytes());
+  checker->dynamics.each(touch.offset, bytes, [&](Cell &cell, size_t at) {
+    const Write &last = cell.write;
+    touch.offset = at;
+    if (!in_block(last.epoch)) cell = Cell{};
+    if (cell.products)
+      fail(at_code(code), "a copy to byte %zu of %s while a product of a warpgroup that reads it is under way", at,
+           touch.memory);
+    if (last.copy) {
+      if (!knows_copy(last.copy))
+        fail(at_code(code), "a copy to byte %zu of %s, to which another is on its way", at, touch.memory);
+    } else if (last.epoch) {
+      check_against_write(last, touch);
+      if (checker->fences[last.thread] == last.fences && checker->fence_epochs[thread->rank] <= last.epoch)
+        fail(at_code(code), "a copy to byte %zu of %s, which thread %u wrote at @%x@, with no fence.proxy.async between",
+             at, touch.memory, unsigned(last.thread), last.code);
+    }
+    if (!cell.reads.by_product) check_against_reads(cell.reads, touch);
+    cell.write = {checker->block_epoch, 0, relative(code), ~0u, uint16_t(thread->rank), false, false, false, number};
+    cell.reads = {};
+  });
+}
+
 void begin_checks(const Launch &launch) {
   if (!checker) checker = new Checker{};
   Checker &c = *checker;
   c.launch = &launch;
   c.epoch = 0;
+  c.by_product = false;
   c.last_region = 0;
   c.statics.reset(launch.shared_bytes);
   c.dynamics.reset(launch.dynamic_bytes);
@@ -301,66 +354,3 @@ void warp_passed(Thread *first, unsigned lanes) {
 }
 
 }  // namespace emulator
-
-using namespace emulator;
-
-#define CALLER __builtin_return_address(0)
-#define HOOK extern "C" __attribute__((visibility("hidden"))) void
-
-#define ACCESS(bytes)                                                                                        \
-  HOOK __tsan_read##bytes(void *address) { access(address, bytes, Access::read, CALLER); }                   \
-  HOOK __tsan_write##bytes(void *address) { access(address, bytes, Access::write, CALLER); }                   \
-  HOOK __tsan_unaligned_read##bytes(void *address) { access(address, bytes, Access::read, CALLER); }         \
-  HOOK __tsan_unaligned_write##bytes(void *address) { access(address, bytes, Access::write, CALLER); }         \
-  HOOK __tsan_volatile_read##bytes(void *address) { access(address, bytes, Access::read, CALLER); }          \
-  HOOK __tsan_volatile_write##bytes(void *address) { access(address, bytes, Access::write, CALLER); }
-ACCESS(1)
-ACCESS(2)
-ACCESS(4)
-ACCESS(8)
-ACCESS(16)
-
-HOOK __tsan_read_range(void *address, size_t bytes) { access(address, bytes, Access::read, CALLER); }
-HOOK __tsan_write_range(void *address, size_t bytes) { access(address, bytes, Access::write, CALLER); }
-HOOK __tsan_init() {}
-HOOK __tsan_func_entry(void *) {}
-HOOK __tsan_func_exit() {}
-
-namespace {
-
-struct SourceLocation {
-  const char *file;
-  uint32_t line, column;
-  Site site() const { return {file, int(line)}; }
-};
-
-struct TypeMismatch {
-  SourceLocation where;
-  const void *type;
-  unsigned char log_alignment, kind;
-};
-
-}  // namespace
-
-HOOK __ubsan_handle_type_mismatch_v1(TypeMismatch *data, uintptr_t address) {
-  if (!thread) return;
-  unsigned alignment = 1u << data->log_alignment;
-  fail(data->where.site(), "misaligned access: %zu bytes past a multiple of %u", size_t(address % alignment),
-       alignment);
-}
-HOOK __ubsan_handle_out_of_bounds_abort(SourceLocation *where, uintptr_t index) {
-  fail(where->site(), "index %td is outside the array", ptrdiff_t(index));
-}
-HOOK __ubsan_handle_divrem_overflow_abort(SourceLocation *where, uintptr_t, uintptr_t) {
-  fail(where->site(), "integer division by zero");
-}
-#define OVERFLOW(name, sign)                                                             \
-  HOOK __ubsan_handle_##name##_overflow_abort(SourceLocation *where, uintptr_t, uintptr_t) { \
-    fail(where->site(), "overflow of a signed integer in " sign);                        \
-  }
-OVERFLOW(add, "+")
-OVERFLOW(sub, "-")
-OVERFLOW(mul, "*")
-HOOK __ubsan_handle_negate_overflow_abort(SourceLocation *where, uintptr_t) {
-  fail(where->site(), "overflow of a signed integer in unary -");
-}

@@ -18,6 +18,16 @@ void warp_passed(Thread *first_lane, unsigned lanes);
 // its own behind a barrier; and so long as it `holds` them, nobody may write there.
 void product_reads(const void *address, size_t bytes, const void *code);
 void product_holds(const void *address, size_t bytes, int more);
+// When an mbarrier was initialised, by whom, and after how many of its fences.
+struct Initialised {
+  uint32_t epoch, thread, fences;
+};
+Initialised initialised();
+bool ordered_behind(const Initialised &made);
+bool fenced_for_copies(const Initialised &made);
+uint32_t current_epoch();
+// A bulk copy of this number is begun to dynamic shared memory.
+void bulk_writes(const void *address, size_t bytes, uint32_t number, const void *code);
 // The stack the current thread runs on.
 const Fiber *current_fiber();
 // Whether this is what the scheduler keeps of threads: shuffles and the like read it.

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "../include/emulator.h"
+#include "bulk.h"
 #include "checker.h"
 #include "counter.h"
 #include "fiber.h"
 #include "launch.h"
+#include "scheduler.h"
 #include "warpgroup.h"
 
 // Zero-initialised data of the library is shared memory, and poisoned before each block: what the runtime keeps must
@@ -32,42 +34,6 @@ KEPT Thread *thread = nullptr;
 KEPT Place place = {};
 
 namespace {
-
-struct Gathering {
-  Meeting meeting;
-  unsigned mask, arrived;
-  Site site;
-};
-
-struct Warp {
-  unsigned lanes, live, count;
-  Gathering gatherings[WARP];
-};
-
-// Threads of a warpgroup that wait for the others, and where.
-struct Gathered {
-  unsigned count;
-  Site site;
-};
-
-struct Scheduler {
-  const Launch *launch;
-  void *caller;  // Stack pointer of who launched.
-  std::vector<Thread> threads;
-  std::vector<Copies> copies;       // Of each thread, and apart from it: what is used at every step should lie close.
-  std::vector<uint32_t> knowledge;  // WARP for each thread.
-  std::vector<Warp> warps;
-  std::vector<Thread *> ready;  // The next is the last.
-  std::vector<Fiber *> fibers, idle;
-  Fiber *fiber;
-  unsigned used;  // Of the fibers, those that have a stack of this launch's.
-  unsigned live, waiting;
-  Site waiting_at;
-  std::vector<Gathered> warpgroups;
-  int votes[3], verdict[3];
-  bool failed;
-  uint64_t random;
-};
 
 KEPT Scheduler *scheduler = nullptr;
 
@@ -209,6 +175,7 @@ void start_block(uint64_t number) {
   s.waiting = 0;
   std::fill(s.warpgroups.begin(), s.warpgroups.end(), Gathered{});
   begin_warpgroups(unsigned(s.warpgroups.size()));
+  begin_bulk(count);
   for (unsigned w = 0; w < s.warps.size(); w++) {
     unsigned lanes = count - w * WARP;
     s.warps[w].lanes = s.warps[w].live = lanes >= WARP ? ~0u : (1u << lanes) - 1;
@@ -243,14 +210,22 @@ void report(Site site, const char *format, ...) {
   va_end(values);
 }
 
+void report_phases(Site site) {
+  char text[256] = "";
+  describe_waiting(text, sizeof text);
+  report(site, "deadlock: threads wait for a phase that is never complete%s", text);
+}
+
 void report_deadlock() {
-  const Thread *at_barrier = nullptr, *in_warp = nullptr;
+  const Thread *at_barrier = nullptr, *in_warp = nullptr, *at_mbarrier = nullptr;
   unsigned barriers = 0, warps = 0;
   for (const Thread &t : scheduler->threads) {
     if (t.state == State::at_barrier) at_barrier = &t, barriers++;
+    if (t.state == State::at_mbarrier) at_mbarrier = &t;
     if (t.state == State::in_warp || t.state == State::in_warpgroup) in_warp = &t, warps++;
   }
   thread = nullptr;
+  if (at_mbarrier) return report_phases(at_mbarrier->site);
   if (at_barrier && in_warp)
     report(at_barrier->site, "deadlock: %u threads wait at this barrier, %u in a warp operation at %s:%d", barriers,
            warps, in_warp->site.file, in_warp->site.line);
@@ -265,6 +240,7 @@ void run_block(uint64_t number) {
   if (!s.failed && s.live) report_deadlock();
   thread = nullptr;
   if (const Site *forgotten = s.failed ? nullptr : unfinished()) report(*forgotten, "a product of a warpgroup that nobody waits for");
+  if (const Site *forgotten = s.failed ? nullptr : unawaited()) report(*forgotten, "a copy that nobody waits for");
 }
 
 void prepare(const Launch &launch) {
@@ -362,6 +338,12 @@ unsigned meet(Meeting meeting, unsigned mask, Site site) {
   if (gathering.arrived == present) complete(warp, thread->warp * WARP, at);
   else wait(State::in_warp, site);
   return present;
+}
+
+void wait_for_phase(Site site) { wait(State::at_mbarrier, site); }
+
+void phase_completed() {
+  release(0, unsigned(scheduler->threads.size()), [](Thread &t) { return t.state == State::at_mbarrier; });
 }
 
 void gather(Site site, void (*together)(Thread *threads, Site site)) {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <vector>
 
+#include "bulk.h"
 #include "checker.h"
 #include "launch.h"
 
@@ -189,7 +190,10 @@ void finish(Thread *threads, Site) {
       continue;
     }
     look(product, threads);
-    for (unsigned at : product.pieces) product_holds(emulator_dynamic_shared + at, PIECE, -1);
+    for (unsigned at : product.pieces) {
+      product_holds(emulator_dynamic_shared + at, PIECE, -1);
+      product_left(thread->warp / 4, at);
+    }
   }
   group.products = std::move(left);
   std::vector<Sums> kept;
