@@ -44,7 +44,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(50_000)
+        gc.set_threshold(1_000_000)
         gc.enable()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -120,20 +122,33 @@ def definition(op: str) -> Definition | None:
     return None if rule is None else definition_of(rule)
 
 
+def compiled(node: ast.expr) -> CodeType:
+    return compile(ast.unparse(node), "equation", "eval")
+
+
+def computed(code: CodeType, env: Mapping[str, Any]) -> Any:
+    return eval(code, {"__builtins__": {}, **MEANS, **env})
+
+
 def value(node: ast.expr, env: Mapping[str, Any]) -> Any:
     """An expression over arrays and numbers."""
-    tree = ast.fix_missing_locations(ast.Expression(ast.parse(ast.unparse(node), mode="eval").body))
-    return eval(compile(tree, "equation", "eval"), {"__builtins__": {}, **MEANS, **env})
+    return computed(compiled(node), env)
+
+
+@cache
+def written_out(text: str, names: frozenset[str]) -> list[tuple[str, CodeType]]:
+    """An expression in which ops of rules are written out by what they mean, step by step; the last is nameless."""
+    tape = Tape(definition, set(names))
+    root = tape.write(expression(text), {})
+    return [*((step.name, compiled(step.value)) for step in tape.steps), ("", compiled(root))]
 
 
 def forward(text: str, env: Mapping[str, Any]) -> Array:
-    """An expression in which ops of rules are written out by what they mean."""
-    tape = Tape(definition, set(env))
-    root = tape.write(expression(text), {})
+    """What an expression is, by the definitions of its ops."""
     known = dict(env)
-    for step in tape.steps:
-        known[step.name] = value(step.value, known)
-    return np.asarray(value(root, known), np.float64)
+    for name, code in written_out(text, frozenset(env)):
+        known[name] = computed(code, known)
+    return np.asarray(known[""], np.float64)
 
 
 def derived(text: str, wrt: str, env: Mapping[str, Any], seed: Array, *, spread: bool = True) -> list[Array]:

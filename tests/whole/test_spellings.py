@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, islice
 
 import numpy as np
@@ -13,8 +13,9 @@ import pytest
 from onnxfuse.fusing.fuse import fuse
 from onnxfuse.language import catalogue
 from onnxfuse.model.graph import family_of
+from tests.side_by_side import TOGETHER, batched, behind, fed, side_by_side
 from tests.spellings import FAMILIES, LEAST, build, gelu, spellings
-from tests.spellings.build import Case, Spelling, covering, everything
+from tests.spellings.build import Array, Case, Spelling, covering, everything
 from tests.spellings.mutants import feeds, mutants, run
 
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 2e-3}
@@ -27,17 +28,13 @@ FOLDING = {"conv_bn"}
 CATALOGUE = catalogue.load()
 
 
-def census(model: onnx.ModelProto) -> Counter[str]:
-    """How often each operator occurs in `model`, Constants left out."""
-    return Counter(family_of(node) for node in model.graph.node if family_of(node) != "Constant")
+def census(nodes: Iterable[onnx.NodeProto]) -> Counter[str]:
+    """How often each operator occurs, Constants left out."""
+    return Counter(family_of(node) for node in nodes if family_of(node) != "Constant")
 
 
-def error(spelling: Spelling, model: onnx.ModelProto | None = None) -> float:
-    """Largest relative error of onnxruntime's outputs against the definition, in units of the tolerance.
-
-    `model` stands for the spelling's own where it is given.
-    """
-    results = run(model or spelling.model, spelling.inputs)
+def error(spelling: Spelling, results: Sequence[Array]) -> float:
+    """Largest relative error of results against the definition, in units of the tolerance."""
     errors = []
     for got, want in zip(results, spelling.outputs.values(), strict=True):
         assert got.shape == want.shape, spelling.name
@@ -52,7 +49,7 @@ def test_every_spelling_is_valid_and_is_its_operator(family: str, opset: int) ->
     wrong = {}
     for spelling in spellings(family, opset):
         onnx.checker.check_model(spelling.model, full_check=True)
-        if (worst := error(spelling)) > 1:
+        if (worst := error(spelling, run(spelling.model, spelling.inputs))) > 1:
             wrong[spelling.name] = worst
     assert wrong == {}
 
@@ -60,7 +57,7 @@ def test_every_spelling_is_valid_and_is_its_operator(family: str, opset: int) ->
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_spelling_is_small_and_different(family: str) -> None:
     models = [spelling.model for spelling in spellings(family)]
-    assert max(census(model).total() for model in models) <= MOST_NODES
+    assert max(census(model.graph.node).total() for model in models) <= MOST_NODES
     assert max(max(tensor.dims, default=1) for model in models for tensor in model.graph.initializer) <= 64
     assert len({spelling.name for spelling in spellings(family)}) == len(models) >= LEAST[family]
     assert len({model.SerializeToString(deterministic=True) for model in models}) == len(models)
@@ -68,7 +65,7 @@ def test_every_spelling_is_small_and_different(family: str) -> None:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - FOLDING))
 def test_no_spelling_has_the_operator_already(family: str) -> None:
-    assert [s.name for s in spellings(family) if census(s.model) & Counter(s.expect)] == []
+    assert [s.name for s in spellings(family) if census(s.model.graph.node) & Counter(s.expect)] == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -84,13 +81,15 @@ def test_every_spelling_is_fused_and_computes_the_same(family: str, opset: int, 
     chosen = spellings(family, opset)[::step]
     assert len(chosen) >= LEAST[family] // step
     unmatched, wrong = {}, {}
-    for spelling in chosen:
-        fused = fuse(spelling.model, CATALOGUE).model
-        found, expected = census(fused), Counter(spelling.expect)
-        if found != expected if family in FOLDING else Counter({op: found[op] for op in expected}) != expected:
-            unmatched[spelling.name] = dict(found)
-        if (worst := error(spelling, fused)) > 1:
-            wrong[spelling.name] = worst
+    for some in batched(chosen, TOGETHER):
+        fused = fuse(side_by_side([spelling.model for spelling in some]), CATALOGUE).model
+        results = iter(run(fused, fed([spelling.inputs for spelling in some])))
+        for place, spelling in enumerate(some):
+            found, expected = census(behind(fused, place)), Counter(spelling.expect)
+            if found != expected if family in FOLDING else Counter({op: found[op] for op in expected}) != expected:
+                unmatched[spelling.name] = dict(found)
+            if (worst := error(spelling, list(islice(results, len(spelling.outputs))))) > 1:
+                wrong[spelling.name] = worst
     assert unmatched == {}
     assert wrong == {}
 
