@@ -48,6 +48,8 @@ FOR_TERMS_ALONE = {
     "Sqrt(Max(x, 4)) = Max(Sqrt(x), 2) if x > 0": "no pattern says that a variable is above 0",
     "Min(Reciprocal(x), 4) = Reciprocal(Max(x, 0.25)) if x > 0": "no pattern says that a variable is above 0",
     "QuantizeLinear(DequantizeLinear(q, c), c) = q": "it holds of bytes alone, and a pattern knows no types",
+    "(2 * a) * b + (-2 * x) * y = 2 * (a * b + -1 * x * y)": "rules write what is scaled outside",
+    "Concat(2 * x, -2 * y, axis=-1) = 2 * Concat(x, -1 * y, axis=-1)": "rules write what is scaled outside",
     "Softmax(x - ReduceMax(x, axes=(-1,))) = Softmax(x)": "rules write Softmax without what it takes off",
 }
 """Equations that patterns need not obey, and why."""

@@ -9,6 +9,7 @@ import numpy as np
 from tests.spellings.build import STYLE_CHOICES, Array, Case, Choices, Graph, Spelling, covering, distinct
 
 BATCH, SEQUENCE, HEADS, SIZE = 2, 5, 4, 8
+SCALE = 0.3
 
 CHOICES: Choices = {
     "form": ("rotate half", "halves", "every two", "complex"),
@@ -17,11 +18,12 @@ CHOICES: Choices = {
     "parts": ("slice", "split"),
     "share": ("whole", "partial"),
     "minus": ("neg", "times -1", "sub"),
+    "scaled": ("not", "before"),
     "precision": ("float32", "float16"),
     "dims": ("static", "dynamic"),
     **STYLE_CHOICES,
 }
-"""`layout`: the heads come second, third, or second in an input of rank 4."""
+"""`layout`: the heads come second, third, or second in an input of rank 4.  `scaled`: as ESM scales its queries."""
 
 INTERLEAVED = ("every two", "complex")
 
@@ -72,6 +74,7 @@ def _spelling(name: str, case: Case, opset: int) -> Spelling:
         ids = g.input("position_ids", positions.astype(np.int64), [batch, SEQUENCE])
     x = g.cast(x, np.float32) if dtype == np.float16 else x
     x = g.Transpose(x, perm=[0, 2, 1, 3]) if case.layout == "second" else x
+    x = g.Mul(x, SCALE) if case.scaled == "before" else x
     axis = 2 if case.layout == "third" else 1
     if case.angles == "computed":
         angle = g.Mul(g.Unsqueeze(g.cast(ids, np.float32), np.array([2], np.int64)), frequencies)
@@ -88,6 +91,7 @@ def _spelling(name: str, case: Case, opset: int) -> Spelling:
     y = g.cast(y, np.float16) if dtype == np.float16 else y
     truth = rotary(heads_second, positions[..., None] * frequencies.astype(np.float64), case.form in INTERLEAVED)
     truth = truth.transpose(0, 2, 1, 3) if case.layout == "third" else truth
+    truth = SCALE * truth if case.scaled == "before" else truth
     g.output(y, truth, [batch, *truth.shape[1:]])
     return g.spelling(name, {"RotaryEmbedding": 1})
 

@@ -11,6 +11,7 @@ stay apart, and keep what they are fused with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +22,7 @@ from onnxfuse.model.op_traits import ROW_BY_ROW
 from onnxfuse.terms.infer_table import normal_axis
 from onnxfuse.terms.term import REAL, SMALL, Term, Terms, same_shape
 
-from .table import Applied, law, make
+from .table import Applied, hoisted, law, make, scaled
 from .views import expand, repeat, reshape, slice_axis, transpose
 
 DEEP = 16
@@ -49,6 +50,16 @@ def _of_slices(a: Applied) -> Term | None:
 )
 def _of_functions(a: Applied) -> Term | None:
     return None if a.shape is None else _restacked(a.terms, _parts(a)[1], _parts(a)[0], a.shape)
+
+
+@law("Concat", "Concat(2 * x, -2 * y, axis=-1) = 2 * Concat(x, -1 * y, axis=-1)")
+def _of_multiples(a: Applied) -> Term | None:
+    split = [hoisted(x) for x in a.args]
+    size = abs(split[0][1])
+    if size == 1 or a.args[0].dtype not in REAL or any(abs(factor) != size for _, factor in split):
+        return None
+    rest = [scaled(a.terms, x, math.copysign(1.0, factor)) for x, factor in split]
+    return scaled(a.terms, make(a.terms, "Concat", rest, a.attrs, a.shape, a.dtype), size)
 
 
 @law("Concat", "Concat(x, y, axis=3) = Concat(x, y, axis=-1)")

@@ -16,7 +16,7 @@ from onnx import TensorProto
 from onnxfuse.model.dims import Shape, broadcast, product
 from onnxfuse.model.op_traits import NEUTRAL
 from onnxfuse.terms.fold import value_of
-from onnxfuse.terms.term import CLOSED, REAL, SMALL, Term, Terms, is_number, static
+from onnxfuse.terms.term import CLOSED, REAL, SMALL, Term, Terms, is_number, same_shape, static
 
 from .merges import lift_merge, lift_rows, lift_scaled
 from .pad import joined
@@ -180,6 +180,43 @@ def _mean(terms: Terms, operands: list[Term], number: float) -> float:
     return number
 
 
+@law("Add Sum", "(2 * a) * b + (-2 * x) * y = 2 * (a * b + -1 * x * y)")
+def _of_multiples(a: Applied) -> Term | None:
+    """What is scaled and then turned by angles is turned and then scaled.
+
+    Of products alone: a sum of multiples stays as it is written, or it would steal the 0.5 of a GELU."""
+    if not a.real or any(is_number(term) or not _turned(term) for term in a.args):
+        return None
+    split = [_opened(term) for term in a.args]
+    size = abs(split[0][1])
+    if size == 1 or not math.isfinite(size) or any(abs(number) != size for _, number in split):
+        return None
+    products = [combine(a.terms, "Mul", factors) for factors, _ in split]
+    if not all(same_shape(p.shape, whole.shape) for p, whole in zip(products, a.args, strict=True)):
+        return None
+    parts = [scaled(a.terms, p, math.copysign(1.0, number)) for p, (_, number) in zip(products, split, strict=True)]
+    return scaled(a.terms, combine(a.terms, "Add", parts), size)
+
+
+def _turned(term: Term) -> bool:
+    """Is it a product of two that are no numbers, or a multiple of a sum of such products?"""
+    factors = [factor for factor in term.args if not is_number(factor)] if term.op == "Mul" else []
+    return len(factors) > 1 or (len(factors) == 1 and factors[0].op == "Add" and all(map(_turned, factors[0].args)))
+
+
+def _opened(product_: Term) -> tuple[list[Term], float]:
+    """The factors of a product, and the number before them all."""
+    factors, number = list[Term](), 1.0
+    for factor in product_.args:
+        if factor.scalar is not None:
+            number *= factor.scalar
+        else:
+            base, multiple = hoisted(factor)
+            factors.append(base)
+            number *= multiple
+    return factors, number
+
+
 @law("Add Sum", "(a + (b + 2)) + 3 = a + b + 5")
 def _sum(a: Applied) -> Term | None:
     return combine(a.terms, "Add", a.args) if a.real else None
@@ -211,8 +248,10 @@ def _product(a: Applied) -> Term | None:
 
 @law("Sub", "Sub(a, b) = a + -1 * b")
 def _difference(a: Applied) -> Term | None:
+    if not a.real:
+        return None
     x, y = a.args
-    return combine(a.terms, "Add", [x, combine(a.terms, "Mul", [y, a.number(-1)])]) if a.real else None
+    return make(a.terms, "Add", [x, combine(a.terms, "Mul", [y, a.number(-1)])], {}, a.shape, a.dtype)
 
 
 @law("Div", "Div(a, b) = a * Reciprocal(b)")
