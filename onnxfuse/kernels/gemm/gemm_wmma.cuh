@@ -4,6 +4,25 @@
 constexpr int PAD_A = 8, PAD_B = 8;  // elements, 16 bytes: eight rows of a fragment lie in different banks
 using SlotB = InOrder;
 
+// A lane's piece of a row of ACROSS.  Eight floats are two accesses, and neighbouring pieces are two banks of 16 bytes apart:
+// of eight lanes that memory serves at a time, four begin with the second half, so that no two of them meet in a bank.
+template <int ACROSS, int N> __device__ __forceinline__ void load_piece(float (&to)[N], const float* from) {
+    if constexpr (N != 8) {
+        load_floats(to, from);
+    } else {
+        constexpr int together = ACROSS < 4 ? ACROSS : 4;
+        const bool turned = threadIdx.x / together % 2;
+        float first[4], second[4];
+        load_floats(first, from + (turned ? 4 : 0));
+        load_floats(second, from + (turned ? 0 : 4));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            to[i] = turned ? second[i] : first[i];
+            to[i + 4] = turned ? first[i] : second[i];
+        }
+    }
+}
+
 struct Sums {
     static constexpr int DOWN = WARP_M / 16, ACROSS = WARP_N / 16;
     static constexpr int STRIDE = WARP_N + 8;  // of a row of floats on the way out: four rows of pairs in different banks
@@ -76,7 +95,7 @@ struct Sums {
                 const int piece = 32 * turn + threadIdx.x % 32;
                 const int r = piece / across, c = piece % across * width;
                 float product[width];
-                load_floats(product, own + r * STRIDE + c);
+                load_piece<across>(product, own + r * STRIDE + c);
                 result.write(product, first_row + row() + 16 * i + r, first_column + column() + c);
             }
             __syncwarp();

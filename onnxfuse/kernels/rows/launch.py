@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxfuse.errors import KernelError
-from onnxfuse.kernels.device.access import vector_of
+from onnxfuse.kernels.device.access import aligned, vector_of
 from onnxfuse.kernels.device.device import Argument, Array, Device, Launch
 from onnxfuse.kernels.device.types import TYPES
 
-from .arrangement import arrange
+from .arrangement import SECTOR, arrange, arrange_sectors
 from .source import ENTRY, Choice, Program, Reach, Slot, source
 
 MOST_COLUMNS = 2**30
@@ -57,13 +57,20 @@ def launch(
     if not rows:
         return
     reaches = {operand.name: operand.reach for operand in program.operands}
-    walked = [
-        g.array
+    by_name = {
+        name: g.array
         for name, g in given.items()
         if g.spread is None and name not in ("mean", "inverse") and not name.endswith("_index")
-    ]
+    }
+    walked = list(by_name.values())
     vector = vector_of(walked[0].dtype.itemsize, (columns,), walked)
-    how = arrange(columns, vector, walked[0].dtype.itemsize, rows > 2 * device.multiprocessors, addresses=len(given))
+    itemsize, crowded = walked[0].dtype.itemsize, rows > 2 * device.multiprocessors
+    if vector > 1 or not aligned(walked):
+        how = arrange(columns, vector, itemsize, crowded, addresses=len(given))
+    else:
+        own = [a.dtype.itemsize for name, a in by_name.items() if reaches.get(name, Reach.ELEMENT) is Reach.ELEMENT]
+        sector = SECTOR // min(own) if 2 * len(own) > len(walked) else 1  # what is not of rows begins at one anyway
+        how = arrange_sectors(columns, sector, itemsize, crowded, addresses=len(given))
     slots = tuple(
         Slot(
             name,

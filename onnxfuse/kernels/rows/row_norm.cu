@@ -32,7 +32,7 @@ add_moments(float (&moment)[N], const Row& row, int start, int columns, float sh
 
 template <class Fused>
 __device__ __forceinline__ void normalise(const Fused& fused, long long rows, int columns, float epsilon) {
-    const Row row = own_row(rows);
+    const Row row = own_row(rows, columns);
     float held[ITEMS][VECTOR];
     read_span(fused, row, 0, columns, 0.0f, held);
     keep_span(fused, row, 0, columns, held);

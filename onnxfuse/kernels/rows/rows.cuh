@@ -9,6 +9,8 @@
 //         that count as one here, and the others of their warp and the warps of a block share the columns (LANES is 0);
 //         else 0
 // THREADS of a block, where ACROSS is not 0: a power of 2
+// SECTOR  where VECTOR is 1 and rows that follow each other in memory begin anywhere: elements of a sector, a power of 2,
+//         so that the first lane has the column that is first in one, and may lie before the row; else 1
 //
 // What is read and written is said by a struct `Fused`, generated for each kernel:
 //   read(value, row, column, columns)    VECTOR values from memory, and what is computed from them on the way
@@ -26,6 +28,9 @@
 #ifndef THREADS
 #define THREADS 32
 #endif
+#ifndef SECTOR
+#define SECTOR 1
+#endif
 
 constexpr int ALONG = ACROSS ? 1 : VECTOR;  // columns of one access
 constexpr int SIDE_BY_SIDE = ACROSS ? ACROSS : 1;
@@ -34,21 +39,23 @@ struct Row {
     long long index;
     int lane;
     bool live;  // warps are whole: the last block may have lanes without a row
+    int before; // columns from the beginning of a sector to that of the row
 };
 
-// Of the rows that blocks take at a time, the thread's of the block `turn`.
-__device__ __forceinline__ Row row_of(long long turn, long long rows) {
+// Of the rows that blocks take at a time, the thread's of the block `turn`; they are counted from `first` on.
+__device__ __forceinline__ Row row_of(long long turn, long long rows, int columns, long long first = 0) {
     if constexpr (ACROSS) {
         const long long index = turn * SIDE_BY_SIDE + threadIdx.x % SIDE_BY_SIDE;
-        return {index, static_cast<int>(threadIdx.x / SIDE_BY_SIDE), index < rows};
+        return {first + index, static_cast<int>(threadIdx.x / SIDE_BY_SIDE), index < rows, 0};
     }
-    if constexpr (LANES == 0) return {turn, static_cast<int>(threadIdx.x), true};
     constexpr int lanes = LANES ? LANES : 1;
-    const long long index = turn * (blockDim.x / lanes) + threadIdx.x / lanes;
-    return {index, static_cast<int>(threadIdx.x % lanes), index < rows};
+    const long long index = LANES ? turn * (blockDim.x / lanes) + threadIdx.x / lanes : turn;
+    const int before = SECTOR > 1 ? static_cast<unsigned>(first + index) * columns % SECTOR : 0;
+    const int lane = static_cast<int>(LANES ? threadIdx.x % lanes : threadIdx.x);
+    return {first + index, lane, LANES == 0 || index < rows, before};
 }
 
-__device__ __forceinline__ Row own_row(long long rows) { return row_of(blockIdx.x, rows); }
+__device__ __forceinline__ Row own_row(long long rows, int columns) { return row_of(blockIdx.x, rows, columns); }
 
 __device__ __forceinline__ int lanes() {
     return LANES ? LANES : static_cast<int>((ACROSS ? THREADS : blockDim.x) / SIDE_BY_SIDE);
@@ -58,10 +65,13 @@ __device__ __forceinline__ int lanes() {
 __device__ __forceinline__ int span() { return lanes() * ITEMS * ALONG; }
 
 __device__ __forceinline__ int column_of(const Row& row, int start, int item) {
-    return start + (item * lanes() + row.lane) * ALONG;
+    return start + (item * lanes() + row.lane) * ALONG - row.before;
 }
 
-__device__ __forceinline__ bool inside(int column, int columns) { return EVEN || column < columns; }
+__device__ __forceinline__ bool inside(int column, int columns) {
+    if constexpr (SECTOR > 1) return static_cast<unsigned>(column) < static_cast<unsigned>(columns);
+    return EVEN || column < columns;
+}
 
 // The thread's elements of columns start ... start + span() - 1; `absent` where the row has ended.
 template <class Fused>
@@ -76,6 +86,7 @@ __device__ __forceinline__ void read_span(
         } else {
             fill(x[item], absent);
         }
+        if constexpr (SECTOR > 1) abreast();
     }
 }
 
@@ -87,6 +98,7 @@ __device__ __forceinline__ void keep_span(
     for (int item = 0; item < ITEMS; item++) {
         const int column = column_of(row, start, item);
         if (row.live && inside(column, columns)) fused.keep(x[item], row.index, column, columns);
+        if constexpr (SECTOR > 1) abreast();
     }
 }
 
@@ -104,6 +116,7 @@ __device__ __forceinline__ void write_span(
             for (int i = 0; i < VECTOR; i++) y[i] = function(x[item][i]);
             fused.write(y, row.index, column, columns);
         }
+        if constexpr (SECTOR > 1) abreast();
     }
 }
 

@@ -148,6 +148,7 @@ def source(program: Program, how: Arrangement, slots: tuple[Slot, ...], even: bo
         ITEMS=how.items,
         WIDE=int(how.wide),
         EVEN=int(even),
+        SECTOR=how.sector,
         **dict(program.defines),
     )
     members = [member for slot in slots for member in slot.members]
