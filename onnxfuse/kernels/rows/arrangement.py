@@ -108,12 +108,12 @@ def arrange(
 
 
 def arrange_sectors(
-    columns: int, sector: int, itemsize: int, crowded: bool, arrays: int = 1, addresses: int = 1
+    columns: int, vector: int, sector: int, itemsize: int, crowded: bool, arrays: int = 1, addresses: int = 1
 ) -> Arrangement:
-    """The same for single elements of rows that begin anywhere in a sector of so many, by lanes that do not; rows that
-    are longer than what threads hold are begun where they are."""
+    """The same for rows that begin anywhere in a sector of so many elements, by lanes that do not; rows that are longer
+    than what threads hold are read by single elements from where they begin."""
     if columns % sector:
-        found = arrange(columns + sector - 1, 1, itemsize, crowded, arrays, addresses)
+        found = arrange(columns + sector - 1, vector, itemsize, crowded, arrays, addresses)
         if not found.wide:
             return replace(found, sector=sector)
     return arrange(columns, 1, itemsize, crowded, arrays, addresses)

@@ -263,7 +263,7 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: _Wanted, aligned:
     how = (
         arrange(row.columns, width, max(ACCESS // width, 4), crowded, 1, addresses)
         if width > 1
-        else arrange_sectors(row.columns, moves.sector() if aligned else 1, 4, crowded, 1, addresses)
+        else arrange_sectors(row.columns, 1, moves.sector() if aligned else 1, 4, crowded, 1, addresses)
     )
     argument = row.scalars.argument("held[v]", FLOAT, LANE) if width > 1 and not row.reduces else None
     lanes = layout.lanes(row.scalars, row.columns, lambda _: argument or row.scalars.argument("held[0]", FLOAT))

@@ -183,7 +183,7 @@ def _arranged(matrix: Matrix, layout: Layout, sector: int, arrays: int, addresse
     if layout.across:
         return arrange_across(matrix.columns, layout.width, itemsize, arrays, layout.mixed)
     if sector > 1:
-        return arrange_sectors(matrix.columns, sector, itemsize, matrix.rows > CROWDED, arrays, addresses)
+        return arrange_sectors(matrix.columns, 1, sector, itemsize, matrix.rows > CROWDED, arrays, addresses)
     return arrange(matrix.columns, layout.width, itemsize, matrix.rows > CROWDED, arrays, addresses)
 
 

@@ -9,13 +9,15 @@
 //         that count as one here, and the others of their warp and the warps of a block share the columns (LANES is 0);
 //         else 0
 // THREADS of a block, where ACROSS is not 0: a power of 2
-// SECTOR  where VECTOR is 1 and rows that follow each other in memory begin anywhere: elements of a sector, a power of 2,
-//         so that the first lane has the column that is first in one, and may lie before the row; else 1
+// SECTOR  where rows that follow each other in memory begin anywhere: elements of a sector, a power of 2 and a multiple of
+//         VECTOR, so that the first lane has the column that is first in one, and may lie before the row; else 1
 //
 // What is read and written is said by a struct `Fused`, generated for each kernel:
 //   read(value, row, column, columns)    VECTOR values from memory, and what is computed from them on the way
 //   keep(value, row, column, columns)    stores what was read, where that is an output of its own
 //   write(value, row, column, columns)   VECTOR results, and what is computed from them on the way, to memory
+#include "abreast.cuh"
+#include "anywhere.cuh"
 #include "common.cuh"
 #include "functions.cuh"
 
@@ -33,6 +35,7 @@
 #endif
 
 constexpr int ALONG = ACROSS ? 1 : VECTOR;  // columns of one access
+constexpr bool PARTIAL = SECTOR > 1 && VECTOR > 1;  // vectors may begin before a row, or end behind it
 constexpr int SIDE_BY_SIDE = ACROSS ? ACROSS : 1;
 
 struct Row {
@@ -69,8 +72,23 @@ __device__ __forceinline__ int column_of(const Row& row, int start, int item) {
 }
 
 __device__ __forceinline__ bool inside(int column, int columns) {
+    if constexpr (PARTIAL) return column + VECTOR > 0 && column < columns;
     if constexpr (SECTOR > 1) return static_cast<unsigned>(column) < static_cast<unsigned>(columns);
     return EVEN || column < columns;
+}
+
+// Whether all of a vector is of the row.
+__device__ __forceinline__ bool whole(int column, int columns) {
+    return !PARTIAL || (column >= 0 && column + VECTOR <= columns);
+}
+
+// Puts `absent` in place of what is not.
+__device__ __forceinline__ void mask(float (&value)[VECTOR], int column, int columns, float absent) {
+    if (whole(column, columns)) return;
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        if (static_cast<unsigned>(column + i) >= static_cast<unsigned>(columns)) value[i] = absent;
+    }
 }
 
 // The thread's elements of columns start ... start + span() - 1; `absent` where the row has ended.
@@ -83,6 +101,7 @@ __device__ __forceinline__ void read_span(
         const int column = column_of(row, start, item);
         if (row.live && inside(column, columns)) {
             fused.read(x[item], row.index, column, columns);
+            mask(x[item], column, columns, absent);
         } else {
             fill(x[item], absent);
         }
@@ -171,5 +190,43 @@ load_row(float (&value)[VECTOR], const T* table, long long row, int column, int 
         fill(value, 0.0f);
     } else {
         load_floats(value, table + row * columns + column);
+    }
+}
+
+// VECTOR elements of an array of `size`, whatever of them is the row's.
+template <class T> __device__ __forceinline__ void
+load_part(float (&value)[VECTOR], const T* from, long long at, long long size) {
+    if (at + VECTOR <= size) {
+        load_floats(value, from + at);
+    } else {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) value[i] = at + i < size ? to_float(from[at + i]) : 0.0f;
+    }
+}
+
+// Those of some columns, which an array has one element of each for.
+template <class T> __device__ __forceinline__ void
+load_columns(float (&value)[VECTOR], const T* from, int column, int columns) {
+    T own[VECTOR];
+    if (column >= 0 && column / VECTOR * VECTOR + 2 * VECTOR <= columns) {
+        load_anywhere(own, from, column, columns);
+    } else {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) own[i] = from[min(max(column + i, 0), columns - 1)];
+    }
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) value[i] = to_float(own[i]);
+}
+
+// What of a vector is of the row that begins at `to`.
+template <class T> __device__ __forceinline__ void
+store_part(T* to, const float (&value)[VECTOR], int column, int columns) {
+    if (whole(column, columns)) {
+        store_floats(to + column, value);
+    } else {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            if (static_cast<unsigned>(column + i) < static_cast<unsigned>(columns)) assign(to[column + i], value[i]);
+        }
     }
 }

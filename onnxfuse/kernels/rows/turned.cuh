@@ -1,7 +1,7 @@
 // Segments of an array, one for each column of a tile of rows, on their way to shared memory and from it: `count` elements
 // from begin_of(column) on, which begin anywhere.  BESIDE lanes walk over a segment in TIMES turns by words of WORD
 // elements, from the last multiple of START before it on.
-#include "common.cuh"
+#include "abreast.cuh"
 #include "staged.cuh"
 
 // The memory behind `elements` of a tile, from a multiple of 16 bytes on.

@@ -84,6 +84,9 @@ RUNS: dict[str, Callable[[Any], None]] = {
     "tiles that are written in a block": passes("behind, in rows that a block has", TEXTS),
     "tiles of images": passes("images", TEXTS),
     "softmax in sectors": exponentials((7, 41), -1),
+    "softmax of parts of vectors": exponentials((7, 101), -1),
+    "row_norm of parts of vectors": normalization(7, 101),
+    "row_norm of parts of vectors in a block": normalization(3, 1101),
 }
 
 
@@ -112,6 +115,14 @@ def test_every_barrier_is_needed() -> None:
 GUARD = "row.live && inside(column, columns)"
 MUTANTS: list[tuple[str, str, str]] = [
     ("softmax in sectors", "static_cast<unsigned>(column) < static_cast<unsigned>(columns)", "column < columns"),
+    ("softmax of parts of vectors", "value[i] = absent", ""),
+    ("row_norm of parts of vectors", "mask(x[item], column, columns, 0.0f);", ""),
+    ("row_norm of parts of vectors", "at + VECTOR <= size", "true"),
+    ("row_norm of parts of vectors", "column >= 0 && column + VECTOR <= columns", "column >= 0"),
+    ("row_norm of parts of vectors", "column + VECTOR > 0 &&", "column >= 0 &&"),
+    ("row_norm of parts of vectors", "off & 4 * further", "off & 8 * further"),
+    ("row_norm of parts of vectors in a block", "* columns % SECTOR", "* (columns + 1) % SECTOR"),
+    ("row_norm of parts of vectors in a block", "min(max(column + i, 0), columns - 1)", "max(column + i, 0)"),
     ("tiles that are read", "own >= 0 && own < count) tile", "own < count) tile"),
     ("tiles that are read", "own >= 0 && own < count) tile", "own >= 0) tile"),
     ("tiles that are read", "top += together * apart", "top += together * apart + 1"),
@@ -134,7 +145,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("row_norm in warps", "input + row * columns + column", "input + row * (columns + 4) + column"),
     ("row_norm in warps", "row.lane == 0", "row.lane == 1 && row.index"),
     ("row_norm in a block", GUARD, "row.live"),
-    ("row_norm in a block", "!inside(column_of(row, start, item), columns)", "false"),
+    ("row_norm in a block", "!inside(column, columns)", "false"),
     ("row_norm in a block", "lane < warps", "lane <= warps"),
     ("row_norm in a block", "lane < warps", "lane + 1 < warps"),
     ("row_norm in a block", "partial[i][warp]", "partial[i][warp / 2]"),
