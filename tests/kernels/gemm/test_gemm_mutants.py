@@ -148,6 +148,13 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("half transposed", "b + n * STRIDE_B + k", "b + k * STRIDE_B + n"),
     ("half", "warp() * 16 * STRIDE;", "warp() * 8 * STRIDE;"),
     ("half", "own + r * STRIDE + c", "own + r * STRIDE"),
+    ("half", "turned ? second[i] : first[i]", "first[i]"),
+    ("half", "from + (turned ? 0 : 4)", "from + 4"),
+    (
+        "half",
+        "beside<width>(result, first_column + column() + c, 0)",
+        "beside<width>(result, first_column + column(), 0)",
+    ),
     ("half", "row() + 16 * i + r", "row() + 16 * i + r + 1"),
     ("float", "(y() + 16 * i) * STRIDE_A", "(y() + 8 * i) * STRIDE_A"),
     ("float", "16 * j + 4 * x());\n#pragma", "16 * j + x());\n#pragma"),
