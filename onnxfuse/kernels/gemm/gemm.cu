@@ -68,17 +68,28 @@ template <class Epilogue> struct Result {
     }
 
     template <int N> __device__ __forceinline__ void write(const float (&product)[N], int row, int column) const {
-        write(product, row, column, beside<N>(column));
+        write_with(product, row, column, [&](float (&added)[VECTOR_Y], int start) {
+            fill(added, 0.0f);
+            if constexpr (BIAS) load_floats(added, bias + column + start);
+        });
     }
     template <int N> __device__ __forceinline__ void
     write(const float (&product)[N], int row, int column, const Beside<N>& beside) const {
+        write_with(product, row, column, [&](float (&added)[VECTOR_Y], int start) {
+#pragma unroll
+            for (int i = 0; i < VECTOR_Y; i++) added[i] = beside.added[start / VECTOR_Y][i];
+        });
+    }
+
+    template <int N, class Added> __device__ __forceinline__ void
+    write_with(const float (&product)[N], int row, int column, Added added_at) const {
         static_assert(N % VECTOR_Y == 0, "whole vectors");
         if (row >= rows) return;
 #pragma unroll
         for (int start = 0; start < N; start += VECTOR_Y) {
             if (column + start >= columns) return;
-            float other[VECTOR_Y], value[VECTOR_Y];
-            const float (&added)[VECTOR_Y] = beside.added[start / VECTOR_Y];
+            float added[VECTOR_Y], other[VECTOR_Y], value[VECTOR_Y];
+            added_at(added, start);
             fill(other, 0.0f);
             if constexpr (RESIDUAL) {
                 unsigned same = before + row;

@@ -155,7 +155,7 @@ MUTANTS: list[tuple[str, str, str]] = [
         "beside<width>(result, first_column + column() + c, 0)",
         "beside<width>(result, first_column + column(), 0)",
     ),
-    ("half", "row() + 16 * i + r", "row() + 16 * i + r + 1"),
+    ("half", "row() + r + further", "row() + r + further + 1"),
     ("float", "(y() + 16 * i) * STRIDE_A", "(y() + 8 * i) * STRIDE_A"),
     ("float", "16 * j + 4 * x());\n#pragma", "16 * j + x());\n#pragma"),
     ("float transposed", "(n / 64 * 4 + n % 4) * 16", "(n / 64 * 4 + n % 2) * 16"),
