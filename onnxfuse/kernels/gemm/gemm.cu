@@ -55,16 +55,44 @@ template <class Epilogue> struct Result {
     unsigned before, period;  // rows of the residual
     bool repeats;             // within this matrix
 
+    // What N columns have for all rows: read once by a lane that writes in many of them.
+    template <int N> struct Beside {
+        float added[N / VECTOR_Y][VECTOR_Y];
+    };
+    template <int N> __device__ __forceinline__ Beside<N> beside(int column) const {
+        Beside<N> found;
+#pragma unroll
+        for (int start = 0; start < N; start += VECTOR_Y) {
+            fill(found.added[start / VECTOR_Y], 0.0f);
+            if (BIAS && column + start < columns) load_floats(found.added[start / VECTOR_Y], bias + column + start);
+        }
+        return found;
+    }
+
     template <int N> __device__ __forceinline__ void write(const float (&product)[N], int row, int column) const {
+        write_with(product, row, column, [&](float (&added)[VECTOR_Y], int start) {
+            fill(added, 0.0f);
+            if constexpr (BIAS) load_floats(added, bias + column + start);
+        });
+    }
+    template <int N> __device__ __forceinline__ void
+    write(const float (&product)[N], int row, int column, const Beside<N>& beside) const {
+        write_with(product, row, column, [&](float (&added)[VECTOR_Y], int start) {
+#pragma unroll
+            for (int i = 0; i < VECTOR_Y; i++) added[i] = beside.added[start / VECTOR_Y][i];
+        });
+    }
+
+    template <int N, class Added> __device__ __forceinline__ void
+    write_with(const float (&product)[N], int row, int column, Added added_at) const {
         static_assert(N % VECTOR_Y == 0, "whole vectors");
         if (row >= rows) return;
 #pragma unroll
         for (int start = 0; start < N; start += VECTOR_Y) {
             if (column + start >= columns) return;
             float added[VECTOR_Y], other[VECTOR_Y], value[VECTOR_Y];
-            fill(added, 0.0f);
+            added_at(added, start);
             fill(other, 0.0f);
-            if constexpr (BIAS) load_floats(added, bias + column + start);
             if constexpr (RESIDUAL) {
                 unsigned same = before + row;
                 if (repeats) same %= period;

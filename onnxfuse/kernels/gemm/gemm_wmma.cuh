@@ -4,6 +4,42 @@
 constexpr int PAD_A = 8, PAD_B = 8;  // elements, 16 bytes: eight rows of a fragment lie in different banks
 using SlotB = InOrder;
 
+// A lane's piece of a row of ACROSS.  Eight floats are two accesses, and neighbouring pieces are two banks of 16 bytes apart:
+// of eight lanes that memory serves at a time, four begin with the second half, so that no two of them meet in a bank.
+template <int ACROSS, int N> __device__ __forceinline__ void load_piece(float (&to)[N], const float* from) {
+    if constexpr (N != 8) {
+        load_floats(to, from);
+    } else {
+        constexpr int together = ACROSS < 4 ? ACROSS : 4;
+        const bool turned = threadIdx.x / together % 2;
+        float first[4], second[4];
+        load_floats(first, from + (turned ? 4 : 0));
+        load_floats(second, from + (turned ? 0 : 4));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            to[i] = turned ? second[i] : first[i];
+            to[i + 4] = turned ? first[i] : second[i];
+        }
+    }
+}
+
+// What a result has `beside` N columns for all rows, where it says so; 0 says which of both is meant, if there are two.
+struct Nothing {};
+template <int N, class Result> __device__ __forceinline__ auto beside(const Result& result, int column, int)
+    -> decltype(result.template beside<N>(column)) {
+    return result.template beside<N>(column);
+}
+template <int N, class Result> __device__ __forceinline__ Nothing beside(const Result&, int, long) { return {}; }
+
+template <int N, class Result, class Beside> __device__ __forceinline__ void
+write_piece(const Result& result, const float (&product)[N], int row, int column, const Beside& beside) {
+    result.write(product, row, column, beside);
+}
+template <int N, class Result> __device__ __forceinline__ void
+write_piece(const Result& result, const float (&product)[N], int row, int column, const Nothing&) {
+    result.write(product, row, column);
+}
+
 struct Sums {
     static constexpr int DOWN = WARP_M / 16, ACROSS = WARP_N / 16;
     static constexpr int STRIDE = WARP_N + 8;  // of a row of floats on the way out: four rows of pairs in different banks
@@ -63,7 +99,11 @@ struct Sums {
     template <class Result> __device__ __forceinline__ void
     write(const Result& result, int first_row, int first_column, float* memory) const {
         constexpr int width = Result::PIECE, across = WARP_N / width;
+        static_assert(32 % across == 0, "a lane has the same columns in each turn");
         float* own = memory + warp() * 16 * STRIDE;
+        constexpr int apart = 32 / across;  // rows from turn to turn
+        const int r = threadIdx.x % 32 / across, c = threadIdx.x % across * width;
+        const auto same = beside<width>(result, first_column + column() + c, 0);
         __syncthreads();  // no warp multiplies any more
 #pragma unroll
         for (int i = 0; i < DOWN; i++) {
@@ -73,11 +113,10 @@ struct Sums {
             __syncwarp();
 #pragma unroll
             for (int turn = 0; turn < 16 * across / 32; turn++) {
-                const int piece = 32 * turn + threadIdx.x % 32;
-                const int r = piece / across, c = piece % across * width;
                 float product[width];
-                load_floats(product, own + r * STRIDE + c);
-                result.write(product, first_row + row() + 16 * i + r, first_column + column() + c);
+                load_piece<across>(product, own + r * STRIDE + c + turn * apart * STRIDE);
+                const int further = 16 * i + turn * apart;
+                write_piece(result, product, first_row + row() + r + further, first_column + column() + c, same);
             }
             __syncwarp();
         }

@@ -159,7 +159,8 @@ def page(table: Table) -> str:
             if case.family == family:
                 lines.append(_row(case, *table[name]))
     missed = [f"- {name}: {case.why}." for name, case in CASES.items() if misses(case, table[name][0])]
-    return "\n".join([*lines, "", "What misses its goal, and why:", "", *missed, ""])
+    told = ["What misses its goal, and why:", "", *missed] if missed else ["All of them reach their goals."]
+    return "\n".join([*lines, "", *told, ""])
 
 
 HEAD = (

@@ -2,6 +2,7 @@
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
 
+#include "anywhere.cuh"
 #include "functions.cuh"
 
 // ------------------------------------------------------------------------------------------------------ conversions
@@ -28,10 +29,6 @@ template <> struct Rounded<__nv_bfloat16> {
 };
 
 // ---------------------------------------------------------------------------------------------------------- vectors
-
-template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
-    T element[N * sizeof(T) < 16 ? N : 16 / sizeof(T)];
-};
 
 // N elements, N * sizeof(T) a power of two, of which p is a multiple.
 template <class T, int N> INLINE void load(T (&to)[N], const T* p) {

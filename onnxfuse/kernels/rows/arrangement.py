@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 HELD = 24
@@ -53,6 +53,8 @@ class Arrangement:
     items: int
     wide: bool
     across: int = 0
+    sector: int = 1
+    """Of so many elements, at which the first lanes of a row begin, wherever the row does."""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -62,10 +64,14 @@ class Arrangement:
         threads = 1 << (self.threads - 1).bit_length()
         if self.across and self.vector > 1:
             return threads, max(1, RESIDENT_ACROSS // threads)
+        if self.lanes and self.threads > RESIDENT_OF_ROWS // 2:
+            return self.threads, 2  # a tile of rows: what two of them leave of registers
         return threads, (RESIDENT_OF_ROWS if self.lanes or self.across else RESIDENT) // threads
 
     def even(self, columns: int) -> bool:
         """Do the threads of a row hold exactly its columns?"""
+        if self.sector > 1:
+            return False
         if self.across:
             return self.threads // self.across * self.items == columns
         return (self.lanes or self.threads) * self.items * self.vector == columns
@@ -99,6 +105,18 @@ def arrange(
     items = max(least, min(MOST_CROWDED, most, max(1, IN_FLIGHT // (vector * itemsize)))) if crowded else least
     threads = 32 * -(-vectors // (32 * items))
     return Arrangement(0, threads, vector, -(-vectors // threads), False)
+
+
+def arrange_sectors(
+    columns: int, vector: int, sector: int, itemsize: int, crowded: bool, arrays: int = 1, addresses: int = 1
+) -> Arrangement:
+    """The same for rows that begin anywhere in a sector of so many elements, by lanes that do not; rows that are longer
+    than what threads hold are read by single elements from where they begin."""
+    if columns % sector:
+        found = arrange(columns + sector - 1, vector, itemsize, crowded, arrays, addresses)
+        if not found.wide:
+            return replace(found, sector=sector)
+    return arrange(columns, 1, itemsize, crowded, arrays, addresses)
 
 
 @lru_cache(maxsize=1024)

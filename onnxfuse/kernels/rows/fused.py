@@ -28,10 +28,11 @@ from onnxfuse.kernels.pointwise.expressions.substitute import Substitution
 from onnxfuse.kernels.pointwise.expressions.values import Value, aligned, computed_type
 from onnxfuse.kernels.pointwise.loops import Loop, Single, bytes_read, computed, reached
 
-from .arrangement import Arrangement, arrange
+from .arrangement import Arrangement, arrange, arrange_sectors
 from .places import ELEMENTWISE, Matrix, kinds_of, places, stored, traced, used_by
 from .quotients import Quotients
 from .schedule import Varies
+from .turned import turned
 from .vectors import Moves
 
 ENTRY = "region_rows"
@@ -255,17 +256,14 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: _Wanted, aligned:
     kinds, stores = kinds_of(used, inputs), (*written.kept, *written.each)
     loads = [s for s in used if s.kind == "load"]
     moves = Moves(row.scalars, row.rows, row.columns, loads, stores, kinds)
-    if not along and moves.layout(aligned).across:
+    if not along and (moves.layout(aligned).across or turned(moves, aligned)):
         raise AcrossError("neighbours lie in neighbouring rows")
     layout = moves.along(aligned)
-    width = layout.width
-    how = arrange(
-        row.columns,
-        width,
-        max(ACCESS // width, 4) if width > 1 else 4,
-        row.rows > CROWDED,
-        1,
-        len(kinds) + len(outputs),
+    width, crowded, addresses = layout.width, row.rows > CROWDED, len(kinds) + len(outputs)
+    how = (
+        arrange(row.columns, width, max(ACCESS // width, 4), crowded, 1, addresses)
+        if width > 1
+        else arrange_sectors(row.columns, 1, moves.sector() if aligned else 1, 4, crowded, 1, addresses)
     )
     argument = row.scalars.argument("held[v]", FLOAT, LANE) if width > 1 and not row.reduces else None
     lanes = layout.lanes(row.scalars, row.columns, lambda _: argument or row.scalars.argument("held[0]", FLOAT))
@@ -279,6 +277,7 @@ def _loop(row: Reduced, inputs: Sequence[TensorType], outputs: _Wanted, aligned:
         ITEMS=how.items,
         WIDE=int(how.wide),
         EVEN=int(how.even(row.columns)),
+        SECTOR=how.sector,
         **defines,
     )
     bounds = ", ".join(map(str, how.bounds))

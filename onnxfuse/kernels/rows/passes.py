@@ -15,12 +15,13 @@ from onnxfuse.kernels.pointwise.expressions.scalars import FLOAT, Scalar
 from onnxfuse.kernels.pointwise.expressions.substitute import Substitution
 from onnxfuse.kernels.pointwise.loops import bytes_read, reached
 
-from .arrangement import Arrangement, arrange, arrange_across
+from .arrangement import Arrangement, arrange, arrange_across, arrange_sectors
 from .fused import CROWDED
 from .places import Matrix, PlaceError, kinds_of
 from .quotients import Quotients
 from .schedule import Pass, Reduction, Schedule, Varies, schedule
-from .vectors import Layout, Moves
+from .turned import Turned, turned
+from .vectors import SINGLE, Layout, Moves
 
 ENTRY, SUMS = "row_passes", "column_sums"
 DEPTH = 8
@@ -61,6 +62,7 @@ class Passes:
     """Bytes."""
     flops: int
     sums: Columns | None = None
+    tiles: Turned | None = None
 
     @property
     def launches(self) -> int:
@@ -69,9 +71,10 @@ class Passes:
     def run(self, device: Device, inputs: Sequence[Array | None], outputs: Sequence[Array | None]) -> None:
         """Launch it on the arrays of a node."""
         given = [*(inputs[k] for k in self.inputs), *(outputs[k] for k in self.outputs), *self.parameters]
-        blocks, sums = self.how.blocks(self.rows), self.sums
+        blocks, sums, tiles = self.how.blocks(self.rows), self.sums, self.tiles
         if sums is None:
-            device.launch(Launch(self.source, ENTRY, (blocks,), (self.how.threads,)), given)
+            blocks, shared = (blocks, 0) if tiles is None else (tiles.blocks(self.rows), tiles.shared)
+            device.launch(Launch(self.source, ENTRY, (blocks,), (self.how.threads,), shared), given)
             return
         blocks = min(blocks, device.multiprocessors * min(PARTS, self.how.bounds[1]))
         with device.scratch(4 * blocks * sums.count * sums.columns) as parts:
@@ -99,15 +102,20 @@ def passes(
     used, columns = reached(roots), matrix.columns
     first, last = kinds_of(used, inputs), kinds_of(reached([s.element for s in behind]), inputs)
     moves = Moves(matrix.scalars, matrix.rows, columns, [s for s in used if s.kind == "load"], own, first)
-    layout = moves.along(aligned) if sums else moves.layout(aligned)
+    tiles = None if sums else turned(moves, aligned)
+    layout = SINGLE if tiles else moves.along(aligned) if sums else moves.layout(aligned)
     work = plain.moved(matrix, layout)
     plan = schedule(work.reductions, work.sums, work.stores, layout=layout)
-    how = _arranged(matrix, layout, max(1, len(plan.registers) + len(sums)), len(first) + len(own))
+    sector = moves.sector() if layout == SINGLE and aligned and not sums else 1
+    arrays = max(1, len(plan.registers) + len(sums))
+    how = (
+        tiles.arrangement(sector, arrays) if tiles else _arranged(matrix, layout, sector, arrays, len(first) + len(own))
+    )
     if how.wide:
         plan = schedule(work.reductions, work.sums, work.stores, hold=False, layout=layout)
-    text = _text(plan, work.sums, behind, how, first, last)
+    text = _text(plan, work.sums, behind, how, first, last, tiles)
     file = Source.file(
-        "row_passes.cu",
+        "row_turned.cu" if tiles else "row_passes.cu",
         LANES=how.lanes,
         VECTOR=how.vector,
         ITEMS=how.items,
@@ -115,6 +123,7 @@ def passes(
         EVEN=int(how.even(columns)),
         ACROSS=how.across,
         THREADS=how.threads,
+        SECTOR=how.sector,
     )
     rows, count = matrix.rows // layout.width if layout.across else matrix.rows, matrix.rows * columns
     ordered = [stored for one in plan.passes for stored in one.stores] + list(plan.once)
@@ -122,7 +131,7 @@ def passes(
         Source(file.name, file.text + text.first + text.second),
         tuple(first),
         tuple(stored.number for stored in ordered),
-        (*text.carried.values, np.int64(rows), np.int32(columns)),
+        (*text.carried.values, np.int64(rows), np.int32(columns), *(tiles.parameters if tiles else ())),
         how,
         rows,
         bytes_read(used, inputs, count),
@@ -130,6 +139,7 @@ def passes(
         Columns(len(sums), columns, tuple(s.number for s in behind), tuple(last), (*text.after, np.int32(columns)))
         if sums
         else None,
+        tiles,
     )
 
 
@@ -168,10 +178,12 @@ class _Work:
         return _Work(reductions, sums, stores)
 
 
-def _arranged(matrix: Matrix, layout: Layout, arrays: int, addresses: int) -> Arrangement:
+def _arranged(matrix: Matrix, layout: Layout, sector: int, arrays: int, addresses: int) -> Arrangement:
     itemsize = max(ACCESS // layout.width, 4) if layout.width == 1 else ACCESS // layout.width
     if layout.across:
         return arrange_across(matrix.columns, layout.width, itemsize, arrays, layout.mixed)
+    if sector > 1:
+        return arrange_sectors(matrix.columns, 1, sector, itemsize, matrix.rows > CROWDED, arrays, addresses)
     return arrange(matrix.columns, layout.width, itemsize, matrix.rows > CROWDED, arrays, addresses)
 
 
@@ -203,19 +215,25 @@ def _text(
     how: Arrangement,
     inputs: Mapping[int, str],
     read_behind: Mapping[int, str],
+    tiles: Turned | None,
     wide: bool = False,
 ) -> _Text:
     """Both kernels; numbers, never sizes, are in the text."""
-    functions, after = Functions(inputs, wide, how.vector), Functions(read_behind, wide)
+    read, written = (tiles.read, tiles.written) if tiles else ({}, {})
+    functions, after = Functions(inputs, wide, how.vector, read, written), Functions(read_behind, wide)
     body = _row(plan, sums, how, functions)
+    if tiles:
+        turn = tiles.around(body, functions, how)
+    elif sums:
+        turn = _turns(["const Row me = row_of(turn, rows, columns);", *body], len(sums), how)
+    else:
+        turn = ["const Row me = own_row(rows, columns);", *body]
     stored = after.stores(behind)
     if not (wide or (functions.narrow and after.narrow)):
-        return _text(plan, sums, behind, how, inputs, read_behind, True)
+        return _text(plan, sums, behind, how, inputs, read_behind, tiles, True)
     carried, carried_after = functions.carried(), after.carried()
     given = [*carried.parameters, "long long rows", "int columns", *(["float* parts"] if sums else [])]
-    turn = [f"const Row me = {'row_of(turn, rows)' if sums else 'own_row(rows)'};", *body]
-    if sums:
-        turn = _turns(turn, len(sums), how)
+    given += tiles.names if tiles else []
     head = f'extern "C" __global__ void __launch_bounds__({", ".join(map(str, how.bounds))}) {ENTRY}('
     first = [*carried.head, head, ",\n".join(given) + ") {", *carried.divisors, *turn, "}\n"]
     return _Text("\n".join(first), _second(carried_after, stored, len(sums)), carried, carried_after.values)
@@ -223,13 +241,14 @@ def _text(
 
 def _turns(turn: Sequence[str], count: int, how: Arrangement) -> list[str]:
     """What a block does with rows in turn, and the sums of its columns behind that."""
-    own = "parts + (static_cast<long long>(blockIdx.x) * {} + {}) * columns"
+    part = "parts + (static_cast<long long>(blockIdx.x) * {} + {}) * columns"
     sums = [f"float total{k}[ITEMS][VECTOR] = {{}};" for k in range(count)] if not how.wide else []
-    sums += [f"float* const part{k} = {own.format(count, k)};" for k in range(count)]
+    sums += [f"float* const part{k} = {part.format(count, k)};" for k in range(count)]
     at_once = "1" if how.lanes == 0 else "blockDim.x / LANES"
     loop = f"for (long long turn = blockIdx.x; turn * ({at_once}) < rows; turn += gridDim.x) {{"
     again = ["__syncthreads();"] if how.lanes == 0 else []  # what is reduced next has the same shared memory
-    after = [] if how.wide else [f"add_rows(total{k}, row_of(0, rows), columns, part{k});" for k in range(count)]
+    own = "row_of(0, rows, columns), columns"
+    after = [] if how.wide else [f"add_rows(total{k}, {own}, part{k});" for k in range(count)]
     return [*sums, loop, *turn, *again, "}", *after]
 
 
@@ -301,7 +320,9 @@ def _pass(number: int, one: Pass, sums: Sequence[Reduction], how: Arrangement, f
         "if (me.live && inside(column_, columns)) {",
         "const Index column = static_cast<Index>(column_ / ALONG);",
         *functions.statements(uses, one.stores, one.known),
-        "}\n}\n}",
+        "}",
+        *(["abreast();"] if how.sector > 1 else []),
+        "}\n}",
     ]
     for array, group in found.items():
         lines.append(f"row_reduce<{number}>({array}{number}, {OPS[group[0].kind][1]}());")

@@ -20,10 +20,13 @@ template <int N> __device__ __forceinline__ void
 add_moments(float (&moment)[N], const Row& row, int start, int columns, float shift, float (&x)[ITEMS][VECTOR]) {
 #pragma unroll
     for (int item = 0; item < ITEMS; item++) {
-        if (!inside(column_of(row, start, item), columns)) continue;
+        const int column = column_of(row, start, item);
+        if (!inside(column, columns)) continue;
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) x[item][i] -= shift;
+        mask(x[item], column, columns, 0.0f);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
-            x[item][i] -= shift;
             moment[0] += x[item][i] * x[item][i];
             if constexpr (N > 1) moment[1] += x[item][i];
         }
@@ -32,7 +35,7 @@ add_moments(float (&moment)[N], const Row& row, int start, int columns, float sh
 
 template <class Fused>
 __device__ __forceinline__ void normalise(const Fused& fused, long long rows, int columns, float epsilon) {
-    const Row row = own_row(rows);
+    const Row row = own_row(rows, columns);
     float held[ITEMS][VECTOR];
     read_span(fused, row, 0, columns, 0.0f, held);
     keep_span(fused, row, 0, columns, held);

@@ -22,7 +22,7 @@ struct Reduction {
 };
 
 template <class Fused> __device__ __forceinline__ void reduce(const Fused& fused, long long rows, int columns) {
-    const Row row = own_row(rows);
+    const Row row = own_row(rows, columns);
     const Reduction op;
     float x[ITEMS][VECTOR];
     float total[1] = {op.identity()};

@@ -9,11 +9,15 @@
 //         that count as one here, and the others of their warp and the warps of a block share the columns (LANES is 0);
 //         else 0
 // THREADS of a block, where ACROSS is not 0: a power of 2
+// SECTOR  where rows that follow each other in memory begin anywhere: elements of a sector, a power of 2 and a multiple of
+//         VECTOR, so that the first lane has the column that is first in one, and may lie before the row; else 1
 //
 // What is read and written is said by a struct `Fused`, generated for each kernel:
 //   read(value, row, column, columns)    VECTOR values from memory, and what is computed from them on the way
 //   keep(value, row, column, columns)    stores what was read, where that is an output of its own
 //   write(value, row, column, columns)   VECTOR results, and what is computed from them on the way, to memory
+#include "abreast.cuh"
+#include "anywhere.cuh"
 #include "common.cuh"
 #include "functions.cuh"
 
@@ -26,29 +30,35 @@
 #ifndef THREADS
 #define THREADS 32
 #endif
+#ifndef SECTOR
+#define SECTOR 1
+#endif
 
 constexpr int ALONG = ACROSS ? 1 : VECTOR;  // columns of one access
+constexpr bool PARTIAL = SECTOR > 1 && VECTOR > 1;  // vectors may begin before a row, or end behind it
 constexpr int SIDE_BY_SIDE = ACROSS ? ACROSS : 1;
 
 struct Row {
     long long index;
     int lane;
     bool live;  // warps are whole: the last block may have lanes without a row
+    int before; // columns from the beginning of a sector to that of the row
 };
 
-// Of the rows that blocks take at a time, the thread's of the block `turn`.
-__device__ __forceinline__ Row row_of(long long turn, long long rows) {
+// Of the rows that blocks take at a time, the thread's of the block `turn`; they are counted from `first` on.
+__device__ __forceinline__ Row row_of(long long turn, long long rows, int columns, long long first = 0) {
     if constexpr (ACROSS) {
         const long long index = turn * SIDE_BY_SIDE + threadIdx.x % SIDE_BY_SIDE;
-        return {index, static_cast<int>(threadIdx.x / SIDE_BY_SIDE), index < rows};
+        return {first + index, static_cast<int>(threadIdx.x / SIDE_BY_SIDE), index < rows, 0};
     }
-    if constexpr (LANES == 0) return {turn, static_cast<int>(threadIdx.x), true};
     constexpr int lanes = LANES ? LANES : 1;
-    const long long index = turn * (blockDim.x / lanes) + threadIdx.x / lanes;
-    return {index, static_cast<int>(threadIdx.x % lanes), index < rows};
+    const long long index = LANES ? turn * (blockDim.x / lanes) + threadIdx.x / lanes : turn;
+    const int before = SECTOR > 1 ? static_cast<unsigned>(first + index) * columns % SECTOR : 0;
+    const int lane = static_cast<int>(LANES ? threadIdx.x % lanes : threadIdx.x);
+    return {first + index, lane, LANES == 0 || index < rows, before};
 }
 
-__device__ __forceinline__ Row own_row(long long rows) { return row_of(blockIdx.x, rows); }
+__device__ __forceinline__ Row own_row(long long rows, int columns) { return row_of(blockIdx.x, rows, columns); }
 
 __device__ __forceinline__ int lanes() {
     return LANES ? LANES : static_cast<int>((ACROSS ? THREADS : blockDim.x) / SIDE_BY_SIDE);
@@ -58,10 +68,28 @@ __device__ __forceinline__ int lanes() {
 __device__ __forceinline__ int span() { return lanes() * ITEMS * ALONG; }
 
 __device__ __forceinline__ int column_of(const Row& row, int start, int item) {
-    return start + (item * lanes() + row.lane) * ALONG;
+    return start + (item * lanes() + row.lane) * ALONG - row.before;
 }
 
-__device__ __forceinline__ bool inside(int column, int columns) { return EVEN || column < columns; }
+__device__ __forceinline__ bool inside(int column, int columns) {
+    if constexpr (PARTIAL) return column + VECTOR > 0 && column < columns;
+    if constexpr (SECTOR > 1) return static_cast<unsigned>(column) < static_cast<unsigned>(columns);
+    return EVEN || column < columns;
+}
+
+// Whether all of a vector is of the row.
+__device__ __forceinline__ bool whole(int column, int columns) {
+    return !PARTIAL || (column >= 0 && column + VECTOR <= columns);
+}
+
+// Puts `absent` in place of what is not.
+__device__ __forceinline__ void mask(float (&value)[VECTOR], int column, int columns, float absent) {
+    if (whole(column, columns)) return;
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        if (static_cast<unsigned>(column + i) >= static_cast<unsigned>(columns)) value[i] = absent;
+    }
+}
 
 // The thread's elements of columns start ... start + span() - 1; `absent` where the row has ended.
 template <class Fused>
@@ -73,9 +101,11 @@ __device__ __forceinline__ void read_span(
         const int column = column_of(row, start, item);
         if (row.live && inside(column, columns)) {
             fused.read(x[item], row.index, column, columns);
+            mask(x[item], column, columns, absent);
         } else {
             fill(x[item], absent);
         }
+        if constexpr (SECTOR > 1) abreast();
     }
 }
 
@@ -87,6 +117,7 @@ __device__ __forceinline__ void keep_span(
     for (int item = 0; item < ITEMS; item++) {
         const int column = column_of(row, start, item);
         if (row.live && inside(column, columns)) fused.keep(x[item], row.index, column, columns);
+        if constexpr (SECTOR > 1) abreast();
     }
 }
 
@@ -104,6 +135,7 @@ __device__ __forceinline__ void write_span(
             for (int i = 0; i < VECTOR; i++) y[i] = function(x[item][i]);
             fused.write(y, row.index, column, columns);
         }
+        if constexpr (SECTOR > 1) abreast();
     }
 }
 
@@ -158,5 +190,43 @@ load_row(float (&value)[VECTOR], const T* table, long long row, int column, int 
         fill(value, 0.0f);
     } else {
         load_floats(value, table + row * columns + column);
+    }
+}
+
+// VECTOR elements of an array of `size`, whatever of them is the row's.
+template <class T> __device__ __forceinline__ void
+load_part(float (&value)[VECTOR], const T* from, long long at, long long size) {
+    if (at + VECTOR <= size) {
+        load_floats(value, from + at);
+    } else {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) value[i] = at + i < size ? to_float(from[at + i]) : 0.0f;
+    }
+}
+
+// Those of some columns, which an array has one element of each for.
+template <class T> __device__ __forceinline__ void
+load_columns(float (&value)[VECTOR], const T* from, int column, int columns) {
+    T own[VECTOR];
+    if (column >= 0 && column / VECTOR * VECTOR + 2 * VECTOR <= columns) {
+        load_anywhere(own, from, column, columns);
+    } else {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) own[i] = from[min(max(column + i, 0), columns - 1)];
+    }
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) value[i] = to_float(own[i]);
+}
+
+// What of a vector is of the row that begins at `to`.
+template <class T> __device__ __forceinline__ void
+store_part(T* to, const float (&value)[VECTOR], int column, int columns) {
+    if (whole(column, columns)) {
+        store_floats(to + column, value);
+    } else {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            if (static_cast<unsigned>(column + i) < static_cast<unsigned>(columns)) assign(to[column + i], value[i]);
+        }
     }
 }

@@ -63,6 +63,12 @@ REGIONS: Sequence[tuple[str, str, Sequence[tuple[int, ...]]]] = (
         ((8, 512, 768), (768,), (8, 512, 768)),
     ),
     ("softmax of turned", "(x) => (y) { t = Transpose<perm = [0, 2, 1]>(x) y = Softmax(t) }", ((8, 512, 768),)),
+    ("softmax of turned odd", "(x) => (y) { t = Transpose<perm = [0, 2, 1]>(x) y = Softmax(t) }", ((32, 768, 197),)),
+    (
+        "norm and turned odd",
+        "(x, s) => (y) { n = LayerNormalization(x, s) y = Transpose<perm = [0, 2, 1]>(n) }",
+        ((32, 197, 768), (768,)),
+    ),
     (
         "mean beside its rows",
         "(x) => (m, y) { a = Constant<value = int64[1] {-1}>() e = Exp(x) m = ReduceMean(e, a) y = Sub(e, m) }",

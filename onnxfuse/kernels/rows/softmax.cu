@@ -70,7 +70,7 @@ template <class Fused> __device__ __forceinline__ void softmax_wide(const Fused&
 }
 
 template <class Fused> __device__ __forceinline__ void softmax(const Fused& fused, long long rows, int columns) {
-    const Row row = own_row(rows);
+    const Row row = own_row(rows, columns);
     if constexpr (WIDE) {
         softmax_wide(fused, row, columns);
     } else {

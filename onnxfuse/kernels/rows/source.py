@@ -112,10 +112,14 @@ class Slot:
             made += [f"int {self.name}_{number}" for number in ("divisor", "modulus", "groups", "channels")]
         return made
 
-    def load(self) -> str:
-        """Statements that put the operand's elements into the array `{name}_`."""
+    def load(self, partial: bool = False) -> str:
+        """Statements that put the operand's elements into the array `{name}_`; vectors may be `partial`."""
         name = self.name
         text = f"float {name}_[VECTOR];\n"
+        if partial and self.reach is Reach.ELEMENT:
+            return text + f"load_part({name}_, {name}, row * columns + column, elements);\n"
+        if partial and self.reach is Reach.COLUMN:
+            return text + f"load_columns({name}_, {name}, column, columns);\n"
         if self.reach is Reach.ELEMENT:
             return text + f"load_floats({name}_, {name} + row * columns + column);\n"
         if self.reach is Reach.COLUMN:
@@ -132,6 +136,7 @@ class Slot:
         return text + f"#pragma unroll\nfor (int i = 0; i < VECTOR; i++) {name}_[i] = to_float({name}[{index}]);\n"
 
 
+STORE = "store_floats({0} + row * columns + column, value);\n"
 POSITION = "long long row, int column, int columns"
 """Parameters of the functions that reach memory."""
 
@@ -141,6 +146,8 @@ def source(program: Program, how: Arrangement, slots: tuple[Slot, ...], even: bo
     """The translation unit: defines, the family's file, `Fused`, and the kernel; `even` says that no thread of a row
     has columns behind its last."""
     by_name = {slot.name: slot for slot in slots}
+    partial = how.sector > 1 and how.vector > 1
+    store = "store_part({0} + row * columns, value, column, columns);\n" if partial else STORE
     file = Source.file(
         program.file,
         LANES=how.lanes,
@@ -148,10 +155,11 @@ def source(program: Program, how: Arrangement, slots: tuple[Slot, ...], even: bo
         ITEMS=how.items,
         WIDE=int(how.wide),
         EVEN=int(even),
+        SECTOR=how.sector,
         **dict(program.defines),
     )
     members = [member for slot in slots for member in slot.members]
-    names = ", ".join(member.split()[-1] for member in members)
+    names = ", ".join([*(member.split()[-1] for member in members), *(["rows * columns"] if partial else [])])
     parameters = ", ".join(
         [*members, "long long rows, int columns", *(f"{kind} {name}" for kind, name in program.scalars)]
     )
@@ -162,15 +170,16 @@ def source(program: Program, how: Arrangement, slots: tuple[Slot, ...], even: bo
         function("on_write", program.write, ("value",)),
         "struct Fused {\n",
         *(f"{member};\n" for member in members),
+        "long long elements;\n" if partial else "",
         f"__device__ void read(float (&value)[VECTOR], {POSITION}) const {{\n",
-        applied("on_read", program.read, by_name, ()),
+        applied("on_read", program.read, by_name, (), partial),
         "}\n",
         f"__device__ void keep(const float (&value)[VECTOR], {POSITION}) const {{\n",
-        "store_floats(kept + row * columns + column, value);\n" if "kept" in by_name else "",
+        store.format("kept") if "kept" in by_name else "",
         "}\n",
         f"__device__ void write(float (&value)[VECTOR], {POSITION}) const {{\n",
-        applied("on_write", program.write, by_name, ("value",)),
-        "store_floats(output + row * columns + column, value);\n}\n",
+        applied("on_write", program.write, by_name, ("value",), partial),
+        store.format("output") + "}\n",
         "__device__ void statistics(long long row, float center, float scale) const {\n",
         "assign(mean[row], center);\n" if "mean" in by_name else "",
         "assign(inverse[row], scale);\n" if "inverse" in by_name else "",
@@ -187,8 +196,10 @@ def function(name: str, expression: Expression, first: tuple[str, ...]) -> str:
     return f"__device__ __forceinline__ float {name}({parameters}) {{ return {expression.text}; }}\n"
 
 
-def applied(name: str, expression: Expression, slots: Mapping[str, Slot], first: tuple[str, ...]) -> str:
-    """Statements that load the operands and put the expression's values into `value`."""
-    loads = "".join(slots[o.name].load() for o in expression.operands)
+def applied(
+    name: str, expression: Expression, slots: Mapping[str, Slot], first: tuple[str, ...], partial: bool = False
+) -> str:
+    """Statements that load the operands and put the expression's values into `value`; vectors may be `partial`."""
+    loads = "".join(slots[o.name].load(partial) for o in expression.operands)
     arguments = ", ".join(f"{p}[i]" for p in (*first, *(f"{o.name}_" for o in expression.operands)))
     return f"{loads}#pragma unroll\nfor (int i = 0; i < VECTOR; i++) value[i] = {name}({arguments});\n"

@@ -32,6 +32,10 @@ from onnxfuse.kernels.pointwise.loops import WIDEST
 ROW, COLUMN, LANES = "row", "column", "v"
 WHOLE = 16
 """Bytes of a vector of rows, two of which side by side are a sector."""
+ENOUGH = 8
+"""The same where nothing lies along the columns: lanes side by side along the rows have 64 bytes of a column."""
+SECTOR = 32
+"""Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,23 @@ class Moves:
     def along(self, aligned: bool = True) -> Layout:
         """The same, where lanes are of a row."""
         return Layout(self._widest(COLUMN, self.columns, aligned))
+
+    def crosswise(self) -> bool:
+        """Do neighbours lie in neighbouring rows, where an access has too few of them, or where a row that something
+        else has along the columns does not begin at a sector?"""
+        across, along = (self._bytes(name) for name in (ROW, COLUMN))
+        if not across:
+            return False
+        held = self._widest(ROW, self.rows, True) * self._itemsize()
+        return held < WHOLE or self.columns * along % SECTOR > 0 if along else held < ENOUGH
+
+    def sector(self) -> int:
+        """Elements of a sector of what follows row upon row in memory, where single ones are read and written so; 1
+        where more lies along the columns alone, which begins at a sector."""
+        own = total([(variable(ROW, self.rows), self.columns), (variable(COLUMN, self.columns), 1)])
+        along = [(place == own, size) for place, size in self._placed() if beside(place, COLUMN)]
+        sizes = [size for same, size in along if same]
+        return SECTOR // min(sizes) if 2 * len(sizes) > len(along) else 1
 
     def _placed(self) -> list[tuple[Index, int]]:
         """Places in memory, each with the bytes of an element."""

@@ -11,6 +11,7 @@ from onnxfuse.kernels.rows.arrangement import (
     RESIDENT,
     arrange,
     arrange_across,
+    arrange_sectors,
 )
 
 COLUMNS = (0, 1, 8, 64, 768, 1000, 8192, 24576, 32768, 200_000)
@@ -34,6 +35,23 @@ def test_threads_reach_every_element_of_a_row(columns: int, vector: int, itemsiz
     assert threads >= found.threads
     assert blocks >= 1
     assert found.wide or found.lanes or threads * blocks <= RESIDENT
+
+
+@pytest.mark.parametrize("columns", [7, 101, 1001, 24001, 200_001])
+@pytest.mark.parametrize(("vector", "sector"), [(1, 8), (4, 8), (1, 16), (4, 16), (8, 16)])
+def test_rows_that_begin_anywhere_have_threads_from_a_sector_on(columns: int, vector: int, sector: int) -> None:
+    found = arrange_sectors(columns, vector, sector, 32 // sector, True)
+    across = found.lanes or found.threads
+    if found.wide:
+        assert (found.sector, found.vector) == (1, 1)
+    else:
+        assert across * found.items * vector >= sector - 1 + columns
+        assert (found.sector, found.vector) == (sector, vector)
+        assert not found.even(across * found.items * vector)
+
+
+def test_rows_that_begin_at_sectors_need_no_more_threads() -> None:
+    assert arrange_sectors(64, 1, 16, 2, True) == arrange(64, 1, 2, True)
 
 
 def test_short_rows_share_a_warp_and_long_ones_have_a_block() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ from onnxfuse.kernels.emulator.device import Emulated
 from onnxfuse.kernels.rows.norm import SkipLayerNormalization
 from onnxfuse.kernels.rows.softmax import Softmax
 from tests.kernel_mutants import assert_caught, survivors
-from tests.region_runs import expected, function, given, operands
+from tests.region_runs import Case, expected, function, given, operands
 from tests.row_cases import EPSILON, Wanted, affine, assert_close, normalized, softmax, values
 
 from .test_several import CASES
+from .test_turned import TEXTS
 
 FLOAT = np.dtype(np.float32)
 
@@ -51,14 +52,14 @@ def exponentials(shape: tuple[int, ...], axis: int) -> Callable[[Device], None]:
     return run
 
 
-def passes(name: str) -> Callable[[Emulated], None]:
+def passes(name: str, cases: Mapping[str, Case] = CASES) -> Callable[[Emulated], None]:
     """Several reductions, on a card of few multiprocessors, and the check of what they gave."""
-    arrays = operands(CASES[name])
-    wanted = expected(function(CASES[name][0]), arrays)
+    arrays = operands(cases[name])
+    wanted = expected(function(cases[name][0]), arrays)
 
     def run(device: Emulated) -> None:
         device.multiprocessors = 2
-        for got, want in zip(given(CASES[name], arrays, device), wanted, strict=True):
+        for got, want in zip(given(cases[name], arrays, device), wanted, strict=True):
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=5e-5)
 
     return run
@@ -72,12 +73,20 @@ RUNS: dict[str, Callable[[Any], None]] = {
     "softmax in a block": exponentials((2, 1100), -1),
     "softmax of a long row": exponentials((1, 33000), -1),
     "softmax along columns": exponentials((2, 37, 5), 1),
-    "passes along columns": passes("a norm of channels"),
+    "passes along columns": passes("a norm of channels of few pixels"),
     "passes of vectors of rows": passes("a norm of pixels"),
     "passes of many vectors of rows": passes("of more pixels than a block holds"),
     "sums of columns in warps": passes("the gradient of a norm"),
     "sums of columns in a block": passes("of one that a block holds"),
     "sums of columns of a long row": passes("of one that no block holds"),
+    "tiles that are read": passes("before, in several tiles", TEXTS),
+    "tiles that are written": passes("behind", TEXTS),
+    "tiles that are written in a block": passes("behind, in rows that a block has", TEXTS),
+    "tiles of images": passes("images", TEXTS),
+    "softmax in sectors": exponentials((7, 41), -1),
+    "softmax of parts of vectors": exponentials((7, 101), -1),
+    "row_norm of parts of vectors": normalization(7, 101),
+    "row_norm of parts of vectors in a block": normalization(3, 1101),
 }
 
 
@@ -89,6 +98,9 @@ NEEDED = (
     "passes of vectors of rows",
     "sums of columns in warps",
     "sums of columns in a block",
+    "tiles that are read",
+    "tiles that are written",
+    "tiles that are written in a block",
 )
 
 
@@ -102,17 +114,38 @@ def test_every_barrier_is_needed() -> None:
 
 GUARD = "row.live && inside(column, columns)"
 MUTANTS: list[tuple[str, str, str]] = [
+    ("softmax in sectors", "static_cast<unsigned>(column) < static_cast<unsigned>(columns)", "column < columns"),
+    ("softmax of parts of vectors", "value[i] = absent", ""),
+    ("row_norm of parts of vectors", "mask(x[item], column, columns, 0.0f);", ""),
+    ("row_norm of parts of vectors", "at + VECTOR <= size", "true"),
+    ("row_norm of parts of vectors", "column >= 0 && column + VECTOR <= columns", "column >= 0"),
+    ("row_norm of parts of vectors", "column + VECTOR > 0 &&", "column >= 0 &&"),
+    ("row_norm of parts of vectors", "off & 4 * further", "off & 8 * further"),
+    ("row_norm of parts of vectors in a block", "* columns % SECTOR", "* (columns + 1) % SECTOR"),
+    ("row_norm of parts of vectors in a block", "min(max(column + i, 0), columns - 1)", "max(column + i, 0)"),
+    ("tiles that are read", "own >= 0 && own < count) tile", "own < count) tile"),
+    ("tiles that are read", "own >= 0 && own < count) tile", "own >= 0) tile"),
+    ("tiles that are read", "top += together * apart", "top += together * apart + 1"),
+    ("tiles that are read", "place[k] + WORD > 0)", "place[k] > 0)"),
+    ("tiles that are read", "blockIdx.x % parts", "0"),
+    ("tiles that are read", "min(most, together - part * most)", "most"),
+    ("tiles that are read", "me.index - first", "me.index"),
+    ("tiles that are written", "own >= 0 && own < count) word", "own > 0 && own < count) word"),
+    ("tiles that are written", "= begin_of(column), end", "= begin_of(column) + 1, end"),
+    ("tiles that are written", "blockDim.x / BESIDE; }", "blockDim.x / BESIDE * 2; }"),
+    ("tiles that are written in a block", "first + index, lane", "first, lane"),
+    ("tiles of images", "+ 15) / 16 * 16", "+ 15) / 32 * 16"),
     ("row_norm in warps", GUARD, "row.live"),
     ("row_norm in warps", GUARD, "row.live && inside(column - 1, columns)"),
     ("row_norm in warps", GUARD, "inside(column, columns)"),
-    ("row_norm in warps", "index < rows}", "index <= rows}"),
-    ("row_norm in warps", "threadIdx.x / lanes;", "threadIdx.x / lanes + 1;"),
+    ("row_norm in warps", "index < rows, before}", "index <= rows, before}"),
+    ("row_norm in warps", "threadIdx.x / lanes : turn;", "threadIdx.x / lanes + 1 : turn;"),
     ("row_norm in warps", "offset = WIDTH / 2", "offset = WIDTH / 4"),
     ("row_norm in warps", "(item * lanes() + row.lane)", "(item * lanes() + row.lane / 2)"),
     ("row_norm in warps", "input + row * columns + column", "input + row * (columns + 4) + column"),
     ("row_norm in warps", "row.lane == 0", "row.lane == 1 && row.index"),
     ("row_norm in a block", GUARD, "row.live"),
-    ("row_norm in a block", "!inside(column_of(row, start, item), columns)", "false"),
+    ("row_norm in a block", "!inside(column, columns)", "false"),
     ("row_norm in a block", "lane < warps", "lane <= warps"),
     ("row_norm in a block", "lane < warps", "lane + 1 < warps"),
     ("row_norm in a block", "partial[i][warp]", "partial[i][warp / 2]"),
@@ -130,7 +163,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("softmax along columns", "depth / 2", "depth / 4"),
     ("softmax along columns", "column * inner", "column * blockDim.x"),
     ("passes along columns", "turn * SIDE_BY_SIDE + threadIdx.x %", "turn * SIDE_BY_SIDE + threadIdx.x /"),
-    ("passes along columns", "index < rows}", "true}"),
+    ("passes along columns", "index < rows, 0}", "true, 0}"),
     ("passes along columns", "threadIdx.x / warps;", "threadIdx.x / warps / 2;"),
     ("passes along columns", "row, threadIdx.x / 32)]", "row, threadIdx.x / 64)]"),
     ("passes along columns", "offset = warps / 2", "offset = warps / 4"),

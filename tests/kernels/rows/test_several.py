@@ -64,6 +64,12 @@ CASES: dict[str, Case] = {
         ),
         [(2, 48, 5, 7), (48, 1, 1), (48, 1, 1)],
     ),
+    "a norm of channels of few pixels": (
+        f"(x, g, b) => (y) {{ {NORM.replace('a)', 'c)')} }}".replace(
+            "{ m", "{ c = Constant<value = int64[1] {1}>() m", 1
+        ),
+        [(6, 48, 7), (48, 1), (48, 1)],
+    ),
     "a norm of pixels": (
         f"(x, g, b) => (y, m) {{ {NORM.replace('a)', 'c)')} }}".replace(
             "{ m", "{ c = Constant<value = int64[1] {1}>() m", 1

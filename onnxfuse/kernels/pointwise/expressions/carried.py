@@ -48,10 +48,19 @@ class Carried:
 class Functions:
     """Bodies of device functions that share what they carry; `wide` is for indices beyond 32 bits.
 
-    Where the `width` is not 1, elements are those of a vector, and `v` counts them."""
+    Where the `width` is not 1, elements are those of a vector, and `v` counts them.  `given` are the texts of elements
+    that are at hand, and `taken` what is done with results instead of storing them, `{}`, by the numbers of outputs."""
 
-    def __init__(self, inputs: Mapping[int, str], wide: bool = False, width: int = 1) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[int, str],
+        wide: bool = False,
+        width: int = 1,
+        given: Mapping[Scalar, str] | None = None,
+        taken: Mapping[int, str] | None = None,
+    ) -> None:
         self.inputs, self.wide, self.width = inputs, wide, width
+        self.given, self.taken = given or {}, taken or {}
         self._first = Writer(inputs, wide=wide)
         self._writers: list[Writer] = []
         self._outputs: list[Stored] = []
@@ -90,11 +99,14 @@ class Functions:
         the names of what need not be computed.  What is done `once` is done for all elements of a vector together."""
         width = 1 if once else self.width
         writer = self._writer(width)
-        writer.names.update(known or {})
+        writer.names.update({**self.given, **(known or {})})
         each = [use.format(writer.scalar(element)) for element, use in uses]
         before, behind = list[str](), list[str]()
         for one in stores:
             type, text = TYPES[one.dtype], f"Rounded<{TYPES[one.dtype]}>::of({writer.scalar(one.element)})"
+            if one.number in self.taken:
+                each.append(self.taken[one.number].format(text))
+                continue
             start = stored_at(one.place, width)
             if start is None:
                 each.append(f"out{one.number}[{writer.index(one.place)}] = {text};")
@@ -107,6 +119,16 @@ class Functions:
             return [*writer.outer, *writer.inner, *each]
         loop = ["#pragma unroll", f"for (int v = 0; v < {width}; v++) {{", *writer.inner, *each, "}"]
         return [*writer.outer, *before, *loop, *behind]
+
+    def place(self, place: Index) -> tuple[list[str], str]:
+        """Statements before it, and where an element stands."""
+        writer = self._writer(1)
+        text = writer.index(place)
+        return [*writer.outer, *writer.inner], text
+
+    def number(self, value: int) -> str:
+        """The name of a number that is carried."""
+        return self._first.number(value)
 
     @property
     def narrow(self) -> bool:

@@ -31,6 +31,7 @@ from .index import (
     Variable,
     neighbours,
 )
+from .runs import anywhere
 from .scalars import BOOL, FLOAT, LONG, Scalar
 from .trace import real
 
@@ -216,6 +217,8 @@ class Writer:
         if square := self._square(number, offset, guard):
             return square
         vector = neighbours(offset, size, self.width)
+        if vector is None and not guard and (name := anywhere(self, number, offset, size)):
+            return f"value({name}[v])"
         if vector is None or any(c.depends & LANE for c in guard):
             element = f"value(in{number}[{self.index(offset)}])"
             return self._guarded(element, guard, s.type)
@@ -315,9 +318,8 @@ def kernel(
     head = [f"const {TYPES[dtype]}* __restrict__ in{k}" for k, dtype in inputs.items()]
     head += [f"{TYPES[dtype]}* __restrict__ out{k}" for k, (dtype, _) in enumerate(elements)]
     head += ["Index count", *left[:1], *(f"Index {name}" for name in writer.numbers.values())]
-    integer = np.int64 if wide else np.int32
     counts = [count // (width if square is None else width * width), *([count] if rest else [])]
-    parameters: list[np.generic] = [integer(n) for n in (*counts, *writer.numbers)]
+    parameters: list[np.generic] = [(np.int64 if wide else np.int32)(n) for n in (*counts, *writer.numbers)]
     prepared = []
     for n, name in writer.divisors.items():
         head += [f"int {name}_number, unsigned {name}_multiplier, int {name}_shift"]
