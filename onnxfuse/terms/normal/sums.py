@@ -180,12 +180,15 @@ def _mean(terms: Terms, operands: list[Term], number: float) -> float:
     return number
 
 
-@law("Add Sum", "(2 * a) * b + (-2 * x) * y = 2 * (a * b + -1 * x * y)")
+@law("Add Sum", "doubled * b + (-2 * x) * y = 2 * (a * b + -1 * x * y)")
 def _of_multiples(a: Applied) -> Term | None:
     """What is scaled and then turned by angles is turned and then scaled.
 
-    Of products alone: a sum of multiples stays as it is written, or it would steal the 0.5 of a GELU."""
+    Of products alone: a sum of multiples stays as it is written, or it would steal the 0.5 of a GELU.  One of them has a
+    multiple for a factor, which others read as well: a number of its own is where the rules write it."""
     if not a.real or any(is_number(term) or not _turned(term) for term in a.args):
+        return None
+    if not any(hoisted(factor)[1] != 1 for term in a.args for factor in term.args):
         return None
     split = [_opened(term) for term in a.args]
     size = abs(split[0][1])

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxfuse.terms.normal import table
-from onnxfuse.terms.normal.table import LAWS, Law
+from onnxfuse.terms.normal.sums import close
+from onnxfuse.terms.normal.table import LAWS, Law, scaled
 from onnxfuse.terms.term import Term, static
 from tests.terms.normal.space import BOOL, FLOAT, INT64, Space
 
@@ -112,6 +113,7 @@ def test_both_sides_are_equal(law: Law, op: str) -> None:
     left, right, positive = sides(law, op)
     known: dict[str, Any] = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
     known |= {"true": np.ones(1, bool), "zero": np.zeros((1, 1), np.float32), "w": known["x"]}
+    known["doubled"] = 2 * known["a"]
     known["q"] = rng.integers(0, 256, SHAPES["x"], np.uint8)
     known["p"] = rng.integers(0, 256, SHAPES["z"], np.uint8)
     if positive:
@@ -162,6 +164,7 @@ def terms_of(law: Law, op: str) -> tuple[Term, Term]:
     left, right, positive = sides(law, op)
     known: dict[str, Any] = {name: t.input(name, *shape) for name, shape in SHAPES.items()}
     known |= {"true": t.terms.constant(np.ones(1, bool), BOOL), "zero": t.number(0, 2), "w": t.unknown("w")}
+    known["doubled"] = close(t.terms, scaled(t.terms, known["a"], 2))  # which others read
     known["q"] = t.input("q", *SHAPES["x"], dtype=TensorProto.UINT8)
     known["p"] = t.input("p", *SHAPES["z"], dtype=TensorProto.UINT8)
     if positive:
