@@ -10,8 +10,15 @@ from .term import Attributes, Term, Terms
 
 @rule("AttentionGrad")
 def _attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
-    """Of queries, keys and values, behind the gradient of what they give."""
-    return [(a.shape, args[0].dtype) for a in args[1:4]]
+    """Of queries, keys and values, behind the gradient of what they give, and of the scores, summed over `bias_axes`."""
+    q, k = (a.shape for a in args[1:3])
+    if q is None or k is None:
+        scores = None
+    else:
+        wide = len(q) == 4
+        scores = (q[0], q[1] if wide else attrs["q_num_heads"], q[-2], k[-2])
+        scores = tuple(1 if at - 4 in attrs.get("bias_axes", ()) else dim for at, dim in enumerate(scores))
+    return [*((a.shape, args[0].dtype) for a in args[1:4]), (scores, args[0].dtype)][:outputs]
 
 
 @rule("LinearWeightGrad")

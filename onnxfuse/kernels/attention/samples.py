@@ -61,8 +61,8 @@ def _gradients() -> Iterable[tuple[str, Source]]:
                 for wanted in ("BOTH",) if together(head, head) else ("KEY", "VALUE"):
                     of = {"BOTH": "keys and values", "KEY": "keys", "VALUE": "values"}[wanted]
                     file = "attention_grad_keys.cu"
-                    yield f"{name} of {of}", grad_source(file, dtype, tile, head, head, vector, mask, wanted)
+                    yield f"{name} of {of}", grad_source(file, dtype, tile, head, head, vector, mask, WANTED=wanted)
         tile = grad_tiles(LONG, 48, 48, dtype != "float32")
         yield f"AttentionGrad {dtype} 40 odd", grad_source("attention_grad_queries.cu", dtype, tile, 48, 48, 1)
         name = f"AttentionGrad {dtype} 40 odd of keys and values"
-        yield name, grad_source("attention_grad_keys.cu", dtype, tile, 48, 48, 1, wanted="BOTH")
+        yield name, grad_source("attention_grad_keys.cu", dtype, tile, 48, 48, 1, WANTED="BOTH")
