@@ -67,6 +67,8 @@ class Writer:
         """Values that are constants of the file to be, however large."""
         self.anchors: dict[int, int] = {}
         """Fused ops with several outputs → position of the last value they compute."""
+        self.first: dict[int, int] = {}
+        """Terms → position of the first value that is one."""
 
     # ------------------------------------------------------------------------------------- the scope
 
@@ -125,6 +127,8 @@ class Writer:
                 self.anchors[whole] = max(index, self.anchors.get(whole, -1))
                 self.draft.outputs_of.setdefault(whole, []).append(name)
         for name, index in graph.producer.items():
+            if self.anchors and name in current:
+                self.first[current[name].id] = min(index, self.first.get(current[name].id, index))
             if index in self.anew and name and name not in self.read:
                 self.draft.vacant.setdefault(current[name].id, []).append(name)
         for index in sorted(live_nodes):
@@ -294,7 +298,7 @@ class Writer:
     def _renew(self, name: str, index: int) -> bool:
         """Compute a touched value from its new term.  False if that cannot be done here: then its node stays."""
         term, dtype = self.found.current[name], self.view.dtypes[name]
-        limit = self.anchors.get(term.args[0].id, index) if term.op == "Output" else index
+        limit = self._place(term, index)
         try:
             source = self.draft.commit(realize(self.draft, term, dtype, limit, "" if term.constant else name))
         except UnrealisableError:
@@ -307,6 +311,21 @@ class Writer:
             else:
                 self.alias[name] = source
         return True
+
+    def _place(self, term: Term, index: int) -> int:
+        """Where a value is computed: at the place of its node, or at that of the ops with several outputs that it is made
+        of, if these stand further behind.  Before that they would be computed once more."""
+        if term.op == "Output":
+            return self.anchors.get(term.args[0].id, index)
+        place, stack, seen = index, [*term.args], {term.id}
+        while stack and self.anchors:
+            part = stack.pop()
+            if part.op == "Output":
+                place = max(place, self.anchors.get(part.args[0].id, index))
+            elif part.id not in seen and self.first.get(part.id, index) >= index:
+                stack += part.args
+            seen.add(part.id)
+        return place
 
     def _unchanged(self, node: NodeProto, term: Term, name: str) -> str | None:
         """The input that the node passes on as it is, if it is one that does nothing here."""
