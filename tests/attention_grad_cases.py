@@ -80,7 +80,10 @@ def _weights(attributes: Mapping[str, Any], scores: Values, mask: Values | None)
     with np.errstate(all="ignore"):
         weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
         weights = weights / weights.sum(-1, keepdims=True)
-    shares: Values = np.where(np.isnan(weights), 0, weights) if attributes.get("nan_to_zero", 0) else weights
+    if guard := attributes.get("nan_to_zero", 0):
+        none = np.isnan(weights) if guard == 1 else (scores == -np.inf).all(-1, keepdims=True)
+        weights = np.where(none, 0, weights)
+    shares: Values = weights
     return shares
 
 

@@ -65,6 +65,9 @@ CASES = {
     ),
     "rows that a boolean mask hides": Case(37, 70, 32, mask=(37, 70), boolean=True, hidden=(0, 36)),
     "added rows that are 0": Case(37, 70, 32, mask=(37, 70), hidden=(0, 36), attributes={"nan_to_zero": 1}),
+    "hidden rows that are 0 beside what is NaN": Case(
+        37, 70, 32, mask=(37, 70), hidden=(0, 36), attributes={"nan_to_zero": 2, "bias_axes": [-4]}
+    ),
     "causal and boolean": Case(
         70, 70, 32, mask=(70, 70), boolean=True, attributes={"nan_to_zero": 1, "is_causal": 1}
     ),
@@ -248,3 +251,16 @@ def test_work_counts_what_is_seen() -> None:
 def test_heads_between() -> None:
     for head in (96, 160):
         check(replace(CASES["flat"], batches=1, head=head, head_v=head), HALF)
+
+
+def test_rows_of_nan_stay_so_where_hidden_ones_are_0() -> None:
+    case = Case(5, 7, 16, batches=1, heads=1, kv_heads=1, mask=(5, 7), hidden=(3,), attributes={"nan_to_zero": 2})
+    given = inputs(case, FLOAT)
+    assert given[4] is not None
+    given[4][1, 2] = np.inf
+    _, _, _, bias = run(FAST, AttentionGrad(node(case)), given)
+    assert bias is not None
+    assert np.isnan(bias[0, 0]).all(-1).tolist() == [False, True, False, False, False]
+    assert (bias[0, 0, 3] == 0).all()
+    (*_, body) = reference("AttentionGrad", node(case), given, load(), 4)
+    np.testing.assert_allclose(body, bias, rtol=1e-4, atol=1e-6)
