@@ -60,8 +60,10 @@ def expected(attributes: Mapping[str, Any], given: Sequence[Values | None]) -> l
         terms = known * np.nan_to_num(steps + (known * steps).sum(-1, keepdims=True))
         of_bias = Wanted(bias.sum(axes, keepdims=True), terms.sum(axes, keepdims=True), weighed=True)
     return [
-        *(Wanted(_like(value, times, to), np.nan_to_num(_like(size, times, to)), weighed=True)
-        for value, size, times, to in found),
+        *(
+            Wanted(_like(value, times, to), np.nan_to_num(_like(size, times, to)), weighed=True)
+            for value, size, times, to in found
+        ),
         of_bias,
     ]
 

@@ -313,8 +313,8 @@ class Writer:
         return True
 
     def _place(self, term: Term, index: int) -> int:
-        """Where a value is computed: at the place of its node, or at that of the ops with several outputs that it is made
-        of, if these stand further behind.  Before that they would be computed once more."""
+        """Where a value is computed: at the place of its node, or behind it at that of an op with several outputs that
+        it is made of, which before that would be computed once more."""
         if term.op == "Output":
             return self.anchors.get(term.args[0].id, index)
         place, stack, seen = index, [*term.args], {term.id}

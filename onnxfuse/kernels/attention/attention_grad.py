@@ -116,8 +116,8 @@ class AttentionGrad:
         self._replay(device, inputs, outputs)
 
     def work(self, inputs: Sequence[TensorType | None]) -> Work:
-        """Nine products: two for what is said of rows, these two once more for each launch, and three sums.  A bias whose
-        gradient is summed has two more."""
+        """Nine products: two for what is said of rows, these two once more for each launch, and three sums.  Two more
+        are for a bias whose gradient is summed."""
         _, sizes = self.sizes(inputs)
         scores = sizes.q.rows * sizes.total
         seen = sum(min(sizes.total, row + 1) for row in range(sizes.q.rows)) if self._causal else scores
@@ -187,7 +187,7 @@ class AttentionGrad:
         return max(1, -(-bias.summed // each)), each
 
     def _of_bias(self, recorder: Capture, inputs: Arrays, known: Array, to: Arrays, cut: tuple[int, int]) -> None:
-        y, sizes = self.sizes(inputs)
+        _, sizes = self.sizes(inputs)
         q, mask, (made, parts), (number, each) = inputs[1], filled(inputs, INPUTS)[4], to, cut
         assert q is not None
         assert made is not None

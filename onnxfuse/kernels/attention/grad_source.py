@@ -72,8 +72,9 @@ def together(head: int, head_v: int) -> bool:
 def grad_source(
     file: str, dtype: str, tile: GradTiles, head: int, head_v: int, vector: int, mask: str = "", **more: object
 ) -> Source:
-    """attention_grad_queries.cu, attention_grad_keys.cu of what is WANTED (KEY, VALUE or BOTH), or attention_grad_bias.cu
-    of so many elements an access to it (BIAS_VECTOR); `mask` is the element type of the mask, empty if there is none."""
+    """attention_grad_queries.cu, attention_grad_keys.cu of what is WANTED (KEY, VALUE or BOTH), or
+    attention_grad_bias.cu with BIAS_VECTOR elements of one access to its result; `mask` is the element type of the
+    mask, empty if there is none."""
     return Source.file(
         file,
         TYPE=TYPES[dtype],

@@ -63,7 +63,10 @@ def _gradients() -> Iterable[tuple[str, Source]]:
                     file = "attention_grad_keys.cu"
                     yield f"{name} of {of}", grad_source(file, dtype, tile, head, head, vector, mask, WANTED=wanted)
         for head, mask, apart in ((64, dtype, vector), (128, dtype, vector), (48, "", 1)):
-            tile, name = bias_tiles(LONG, head, head, 4 if dtype == "float32" else 2), "odd" if apart == 1 else "added mask"
+            tile, name = (
+                bias_tiles(LONG, head, head, 4 if dtype == "float32" else 2),
+                "odd" if apart == 1 else "added mask",
+            )
             code = grad_source("attention_grad_bias.cu", dtype, tile, head, head, apart, mask, BIAS_VECTOR=apart)
             yield f"AttentionGrad {dtype} {head} {name} of a bias", code
         tile = grad_tiles(LONG, 48, 48, dtype != "float32")
