@@ -56,13 +56,11 @@ def test_so_is_that_of_a_bias_beside_torchs_guard() -> None:
     assert ops(inside) == ["Attention", "AttentionGrad"]
 
 
-def test_so_is_that_of_a_bias_where_a_mask_shows_it() -> None:
+def test_what_a_mask_hides_of_a_bias_is_set_to_0_behind_the_node() -> None:
     weights = "b = Where(shown, bias, least) m = Add(s, b) p = Softmax(m)"
-    gradient = "ReduceSum<keepdims = 1>(hidden, a) hidden = Where(shown, dz, nil)"
-    first, second = gradient.split(") hidden")
-    ordered = step("1,3,8,8", "HERE", [0], weights).replace("db = HERE", f"hidden{second} db = {first})")
-    assert [op for op in ops(ordered) if op not in ("Region", "Where")] == ["Attention", "AttentionGrad"]
-    assert "ReduceSum" not in ops(ordered)
+    gradient = "ReduceSum<keepdims = 1>(hidden, a)"
+    text = step("1,3,8,8", gradient, [0], weights).replace("db = ", "hidden = Where(shown, dz, nil) db = ")
+    assert {"Attention", "AttentionGrad"} <= set(ops(text))
 
 
 @pytest.mark.parametrize(
