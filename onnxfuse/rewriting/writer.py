@@ -127,8 +127,6 @@ class Writer:
                 self.anchors[whole] = max(index, self.anchors.get(whole, -1))
                 self.draft.outputs_of.setdefault(whole, []).append(name)
         for name, index in graph.producer.items():
-            if self.anchors and name in current:
-                self.first[current[name].id] = min(index, self.first.get(current[name].id, index))
             if index in self.anew and name and name not in self.read:
                 self.draft.vacant.setdefault(current[name].id, []).append(name)
         for index in sorted(live_nodes):
@@ -317,6 +315,10 @@ class Writer:
         it is made of, which before that would be computed once more."""
         if term.op == "Output":
             return self.anchors.get(term.args[0].id, index)
+        if self.anchors and not self.first:
+            for name, at in self.graph.producer.items():
+                if (known := self.found.current.get(name)) is not None:
+                    self.first[known.id] = min(at, self.first.get(known.id, at))
         place, stack, seen = index, [*term.args], {term.id}
         while stack and self.anchors:
             part = stack.pop()
