@@ -135,8 +135,9 @@ def expected(attributes: Mapping[str, Any], inputs: Sequence[Values | None]) -> 
     with np.errstate(all="ignore"):
         exponentials = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
         weights = (exponentials / exponentials.sum(-1, keepdims=True))[..., :keys]
-    if get("nan_to_zero", 0):
-        weights = np.where(np.isnan(weights), 0, weights)
+    if guard := get("nan_to_zero", 0):
+        none = np.isnan(weights) if guard == 1 else (scores == -np.inf).all(-1, keepdims=True)
+        weights = np.where(none, 0, weights)
     wide = np.repeat(v, group, 1)
     y, size = weights @ wide, weights @ np.abs(wide)
     if real[0] is not None and real[0].ndim == 3:

@@ -27,7 +27,7 @@ def node(case: Case) -> dict[str, Any]:
 
 
 def expected(attributes: Mapping[str, Any], given: Sequence[Values | None]) -> list[Wanted]:
-    """dQ, dK and dV in float64."""
+    """dQ, dK, dV and dBias in float64."""
     dy, q, k, v, mask = (None if a is None else a for a in [*given, None][:5])
     assert dy is not None
     assert q is not None
@@ -43,9 +43,10 @@ def expected(attributes: Mapping[str, Any], given: Sequence[Values | None]) -> l
     gradients = wide_dy @ wide_v.swapaxes(2, 3)
     with np.errstate(all="ignore"):
         delta = (weights * gradients).sum(-1, keepdims=True)
-        scores = scale * weights * (gradients - delta)
+        bias = weights * (gradients - delta)
         if mask is not None and mask.dtype == bool:
-            scores = np.where(mask, scores, 0)
+            bias = np.where(mask, bias, 0)
+        scores, axes = scale * bias, tuple(attributes.get("bias_axes", ()))
         known = np.nan_to_num(weights)
         sizes = abs(scale) * known * (np.abs(gradients) + np.nan_to_num(np.abs(delta)))
         turned, sizes_turned, weights_turned = (x.swapaxes(2, 3) for x in (scores, sizes, weights))
@@ -54,9 +55,16 @@ def expected(attributes: Mapping[str, Any], given: Sequence[Values | None]) -> l
             (turned @ wide_q, sizes_turned @ np.abs(wide_q), group, k),
             (weights_turned @ wide_dy, known.swapaxes(2, 3) @ np.abs(wide_dy), group, v),
         ]
+        # What a gradient of a weight is summed from, and its mean over a row: by their sizes both are rounded.
+        steps = np.abs(wide_dy) @ np.abs(wide_v.swapaxes(2, 3))
+        terms = known * np.nan_to_num(steps + (known * steps).sum(-1, keepdims=True))
+        of_bias = Wanted(bias.sum(axes, keepdims=True), terms.sum(axes, keepdims=True), weighed=True)
     return [
-        Wanted(_like(value, times, to), np.nan_to_num(_like(size, times, to)), weighed=True)
-        for value, size, times, to in found
+        *(
+            Wanted(_like(value, times, to), np.nan_to_num(_like(size, times, to)), weighed=True)
+            for value, size, times, to in found
+        ),
+        of_bias,
     ]
 
 
@@ -74,7 +82,10 @@ def _weights(attributes: Mapping[str, Any], scores: Values, mask: Values | None)
     with np.errstate(all="ignore"):
         weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
         weights = weights / weights.sum(-1, keepdims=True)
-    shares: Values = np.where(np.isnan(weights), 0, weights) if attributes.get("nan_to_zero", 0) else weights
+    if guard := attributes.get("nan_to_zero", 0):
+        none = np.isnan(weights) if guard == 1 else (scores == -np.inf).all(-1, keepdims=True)
+        weights = np.where(none, 0, weights)
+    shares: Values = weights
     return shares
 
 

@@ -67,6 +67,8 @@ class Writer:
         """Values that are constants of the file to be, however large."""
         self.anchors: dict[int, int] = {}
         """Fused ops with several outputs → position of the last value they compute."""
+        self.first: dict[int, int] = {}
+        """Terms → position of the first value that is one."""
 
     # ------------------------------------------------------------------------------------- the scope
 
@@ -294,7 +296,7 @@ class Writer:
     def _renew(self, name: str, index: int) -> bool:
         """Compute a touched value from its new term.  False if that cannot be done here: then its node stays."""
         term, dtype = self.found.current[name], self.view.dtypes[name]
-        limit = self.anchors.get(term.args[0].id, index) if term.op == "Output" else index
+        limit = self._place(term, index)
         try:
             source = self.draft.commit(realize(self.draft, term, dtype, limit, "" if term.constant else name))
         except UnrealisableError:
@@ -307,6 +309,25 @@ class Writer:
             else:
                 self.alias[name] = source
         return True
+
+    def _place(self, term: Term, index: int) -> int:
+        """Where a value is computed: at the place of its node, or behind it at that of an op with several outputs that
+        it is made of, which before that would be computed once more."""
+        if term.op == "Output":
+            return self.anchors.get(term.args[0].id, index)
+        if self.anchors and not self.first:
+            for name, at in self.graph.producer.items():
+                if (known := self.found.current.get(name)) is not None:
+                    self.first[known.id] = min(at, self.first.get(known.id, at))
+        place, stack, seen = index, [*term.args], {term.id}
+        while stack and self.anchors:
+            part = stack.pop()
+            if part.op == "Output":
+                place = max(place, self.anchors.get(part.args[0].id, index))
+            elif part.id not in seen and self.first.get(part.id, index) >= index:
+                stack += part.args
+            seen.add(part.id)
+        return place
 
     def _unchanged(self, node: NodeProto, term: Term, name: str) -> str | None:
         """The input that the node passes on as it is, if it is one that does nothing here."""

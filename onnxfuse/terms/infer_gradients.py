@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfuse.model.dims import exact
+from onnxfuse.model.dims import Shape, exact
 
 from .infer_table import Inferred, rule
 from .term import Attributes, Term, Terms
@@ -10,8 +10,13 @@ from .term import Attributes, Term, Terms
 
 @rule("AttentionGrad")
 def _attention(terms: Terms, args: list[Term], attrs: Attributes, outputs: int) -> Inferred:
-    """Of queries, keys and values, behind the gradient of what they give."""
-    return [(a.shape, args[0].dtype) for a in args[1:4]]
+    """Of queries, keys and values, behind the gradient of what they give, and of scores, summed over `bias_axes`."""
+    q, k = (a.shape for a in args[1:3])
+    scores: Shape | None = None
+    if q is not None and k is not None:
+        whole = (q[0], q[1] if len(q) == 4 else attrs["q_num_heads"], q[-2], k[-2])
+        scores = tuple(1 if at - 4 in attrs.get("bias_axes", ()) else dim for at, dim in enumerate(whole))
+    return [*((a.shape, args[0].dtype) for a in args[1:4]), (scores, args[0].dtype)][:outputs]
 
 
 @rule("LinearWeightGrad")

@@ -13,12 +13,12 @@ __device__ __forceinline__ float base_of(float top) { return top == minus_infini
 
 // What a row's sum of products is multiplied by, where `sum` exponentials against `top` have been added up and `sink`
 // is one more score, of no key (-inf if there is none).  0 says that the row is 0; rows without any key to see are NaN,
-// or 0 by `nan_to_zero`.
-__device__ __forceinline__ float factor_of(float top, float sum, float sink, bool nan_to_zero) {
+// or 0 by `nan_to_zero`: by 1 rows of NaN are so too, by 2 these stay.
+__device__ __forceinline__ float factor_of(float top, float sum, float sink, int nan_to_zero) {
     const float base = base_of(fmaxf(top, sink));
     const float scale = exp2f(top - base);
     const float total = sum * scale + exp2f(sink - base);
-    if (nan_to_zero && !(total > 0.0f)) return 0.0f;
+    if (nan_to_zero == 2 ? total == 0.0f : nan_to_zero && !(total > 0.0f)) return 0.0f;
     return scale / total;
 }
 

@@ -71,7 +71,7 @@ class Attention:
             filler=float(get("mask_filter_value", 0.0)) or -math.inf,
             left=UNBOUNDED if left < 0 else min(left, UNBOUNDED),
             right=UNBOUNDED if right < 0 else min(right, UNBOUNDED),
-            nan_to_zero=bool(get("nan_to_zero", 0)),
+            nan_to_zero=int(get("nan_to_zero", 0)),
             interleaved=bool(get("rotary_interleaved", 0)),
             rotary=int(get("rotary_embedding_dim", 0)),
         )

@@ -108,26 +108,35 @@ __device__ __forceinline__ void settle() {
     __syncthreads();
 }
 
-// What a warp has summed goes to memory in whole rows, by way of its own rows in shared memory.
-template <int WIDTH, int BETWEEN, class To>
+// The columns of a sum's accumulators, and of a product's.
+struct OfSums {
+    __device__ __forceinline__ int operator()(int n, int i) const { return column_of(n, i); }
+};
+struct OfProducts {
+    __device__ __forceinline__ int operator()(int n, int i) const { return 8 * n + 2 * (threadIdx.x % 4) + i % 2; }
+};
+
+// What a warp has summed goes to memory in whole rows, TOGETHER elements at a time, by way of its own rows in shared memory.
+template <int WIDTH, int BETWEEN, int TOGETHER = VECTOR, class Columns = OfSums, class To>
 __device__ __forceinline__ void
 write(const float (&sum)[WIDTH / 8][4], TYPE* own_rows, float factor, int first, int rows, int columns, To to) {
     const int lane = threadIdx.x % 32;
+    const Columns place;
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; half++) {
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; n++) {
             const float both[2] = {sum[n][2 * half] * factor, sum[n][2 * half + 1] * factor};
-            store_floats(own_rows + (lane / 4 + 8 * half) * BETWEEN + column_of(n, 2 * half), both);
+            store_floats(own_rows + (lane / 4 + 8 * half) * BETWEEN + place(n, 2 * half), both);
         }
     }
     __syncwarp();
-    constexpr int VECTORS = WIDTH / VECTOR;
+    constexpr int VECTORS = WIDTH / TOGETHER;
     for (int i = lane; i < 16 * VECTORS; i += 32) {
-        const int r = first + i / VECTORS, column = i % VECTORS * VECTOR;
+        const int r = first + i / VECTORS, column = i % VECTORS * TOGETHER;
         if (r >= rows || column >= columns) continue;
-        *reinterpret_cast<Vector<TYPE, VECTOR>*>(to(r) + column) =
-            *reinterpret_cast<const Vector<TYPE, VECTOR>*>(own_rows + i / VECTORS * BETWEEN + column);
+        *reinterpret_cast<Vector<TYPE, TOGETHER>*>(to(r) + column) =
+            *reinterpret_cast<const Vector<TYPE, TOGETHER>*>(own_rows + i / VECTORS * BETWEEN + column);
     }
 }

@@ -12,6 +12,10 @@ ROW = 16
 """Bytes that say of a row what its weights are computed from; see Row in attention_grad.cuh."""
 
 
+SHARED = 99 * 1024
+"""Bytes of shared memory that a block has on the smallest card."""
+
+
 class GradTiles(NamedTuple):
     """A block: `warps` of 16 rows each, and the rows of a tile of the other operand."""
 
@@ -43,6 +47,22 @@ def grad_shared_bytes(tile: GradTiles, head: int, head_v: int, itemsize: int) ->
     return itemsize * (tile.rows + 2 * tile.others) * (head + head_v + 2 * pad) + 2 * ROW * tile.others
 
 
+def bias_tiles(rows: int, head: int, head_v: int, itemsize: int) -> GradTiles:
+    """How large a tile of the gradient of a bias is, of so many rows: as many keys as leave room for two of what it is
+    computed from in the 99 KiB that a block has on the smallest card (sm_86)."""
+    for warps in (1,) if rows <= 16 else (2, 1):
+        for others in (32, 16):
+            tile = GradTiles(warps, others)
+            if bias_shared_bytes(tile, head, head_v, itemsize) <= SHARED:
+                return tile
+    return GradTiles(1, 8)
+
+
+def bias_shared_bytes(tile: GradTiles, head: int, head_v: int, itemsize: int) -> int:
+    """The dynamic shared memory of a block of attention_grad_bias.cu: the rows of both operands of a tile, twice."""
+    return 2 * itemsize * (tile.rows + tile.others) * (head + head_v + 2 * (16 // itemsize))
+
+
 def together(head: int, head_v: int) -> bool:
     """Whether the gradients of keys and values are one launch: both are sums in registers."""
     return head + head_v <= 256
@@ -50,10 +70,11 @@ def together(head: int, head_v: int) -> bool:
 
 @cache
 def grad_source(
-    file: str, dtype: str, tile: GradTiles, head: int, head_v: int, vector: int, mask: str = "", wanted: str = ""
+    file: str, dtype: str, tile: GradTiles, head: int, head_v: int, vector: int, mask: str = "", **more: object
 ) -> Source:
-    """attention_grad_queries.cu, or attention_grad_keys.cu of what is `wanted` (KEY, VALUE or BOTH); `mask` is the
-    element type of the mask, empty if there is none."""
+    """attention_grad_queries.cu, attention_grad_keys.cu of what is WANTED (KEY, VALUE or BOTH), or
+    attention_grad_bias.cu with BIAS_VECTOR elements of one access to its result; `mask` is the element type of the
+    mask, empty if there is none."""
     return Source.file(
         file,
         TYPE=TYPES[dtype],
@@ -65,5 +86,5 @@ def grad_source(
         VECTOR=vector,
         MASK="BOOLEAN" if mask == "bool" else "ADDED" if mask else "NONE",
         MASK_TYPE=TYPES.get(mask, "bool"),
-        **({"WANTED": wanted} if wanted else {}),
+        **more,
     )

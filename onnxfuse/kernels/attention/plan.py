@@ -65,7 +65,7 @@ class Setting(NamedTuple):
     filler: float
     left: int
     right: int
-    nan_to_zero: bool
+    nan_to_zero: int
     interleaved: bool
     rotary: int
 
@@ -278,7 +278,7 @@ class Plan:
         rows = -(-self._pairs * sizes.rows // COMBINED)
         self._combine = Launch(combine_source(dtype.name, head_v), "attention_combine", (rows,), (32 * COMBINED,))
         # Without any key a row is 0, whatever else holds.
-        nan_to_zero = np.int32(setting.nan_to_zero or not sizes.total)
+        nan_to_zero = np.int32(setting.nan_to_zero or int(not sizes.total))
         turned = Layout.of("K", sizes.k[:4], 0).steps if self._apart else sizes.k.steps
         scale = 1 / math.sqrt(sizes.q.size) if setting.scale is None else setting.scale
         self._steps: tuple[np.generic, ...] = (*sizes.q.steps, *turned, *sizes.v.steps, *to.steps)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from onnxfuse.kernels.device.device import Source
 
-from .grad_source import grad_source, grad_tiles, together
+from .grad_source import bias_tiles, grad_source, grad_tiles, together
 from .source import Rotary, combine_source, present_source, source, tiles
 
 LONG, SINGLE = 1024, 1
@@ -61,8 +61,15 @@ def _gradients() -> Iterable[tuple[str, Source]]:
                 for wanted in ("BOTH",) if together(head, head) else ("KEY", "VALUE"):
                     of = {"BOTH": "keys and values", "KEY": "keys", "VALUE": "values"}[wanted]
                     file = "attention_grad_keys.cu"
-                    yield f"{name} of {of}", grad_source(file, dtype, tile, head, head, vector, mask, wanted)
+                    yield f"{name} of {of}", grad_source(file, dtype, tile, head, head, vector, mask, WANTED=wanted)
+        for head, mask, apart in ((64, dtype, vector), (128, dtype, vector), (48, "", 1)):
+            tile, name = (
+                bias_tiles(LONG, head, head, 4 if dtype == "float32" else 2),
+                "odd" if apart == 1 else "added mask",
+            )
+            code = grad_source("attention_grad_bias.cu", dtype, tile, head, head, apart, mask, BIAS_VECTOR=apart)
+            yield f"AttentionGrad {dtype} {head} {name} of a bias", code
         tile = grad_tiles(LONG, 48, 48, dtype != "float32")
         yield f"AttentionGrad {dtype} 40 odd", grad_source("attention_grad_queries.cu", dtype, tile, 48, 48, 1)
         name = f"AttentionGrad {dtype} 40 odd of keys and values"
-        yield name, grad_source("attention_grad_keys.cu", dtype, tile, 48, 48, 1, wanted="BOTH")
+        yield name, grad_source("attention_grad_keys.cu", dtype, tile, 48, 48, 1, WANTED="BOTH")

@@ -30,9 +30,22 @@ def leading_merge(term: Term) -> Shape | None:
     return tuple(d for i0, i1, _, _ in lead for d in source[i0:i1] if d != 1 or i1 - i0 == 1)
 
 
-def unmerge(terms: Terms, term: Term) -> Term:
-    """The term below a leading merge, with its last two dims as they are above it."""
-    lead = leading_merge(term)
+def common_merge(x: Term, y: Term) -> Shape | None:
+    """The leading dims that two leading merges have in common, each of which may merge more that the other does not
+    split: windows that are counted by image, row and column there are one axis here.  None where they have none."""
+    a, b = leading_merge(x), leading_merge(y)
+    blocks = blocks_of(a, b) if a is not None and b is not None else None
+    if a is None or b is None or blocks is None:
+        return None
+    if any(min(i1 - i0, j1 - j0) != 1 for i0, i1, j0, j1 in blocks) or len(blocks) < 2:
+        return None
+    return tuple(a[i0] if i1 - i0 == 1 else b[j0] for i0, i1, j0, _ in blocks)
+
+
+def unmerge(terms: Terms, term: Term, lead: Shape | None = None) -> Term:
+    """The term below a leading merge, with its last two dims as they are above it, and those before as they are below,
+    or as `lead` says, which may merge some of them."""
+    lead = lead if lead is not None else leading_merge(term)
     assert lead is not None
     assert term.shape is not None
     return reshape(terms, term.args[0], lead + term.shape[-2:])

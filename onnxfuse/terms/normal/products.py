@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnxfuse.model.op_traits import SOFTMAX
 from onnxfuse.terms.term import Term
 
-from .merges import leading_merge, unmerge
+from .merges import common_merge, unmerge
 from .ranges import moderate
 from .sums import combine
 from .table import Applied, hoisted, law, make, scaled
@@ -38,10 +38,11 @@ def _weights_on_the_left(a: Applied) -> Term | None:
 @law("MatMul", "MatMul(merge(x), merge(y)) = merge(MatMul(x, y))")
 def _of_merged(a: Applied) -> Term | None:
     x, y = a.args
-    lead = leading_merge(x) if a.real and a.shape is not None else None
-    if lead is None or a.shape is None or lead != leading_merge(y):
+    lead = common_merge(x, y) if a.real and a.shape is not None else None
+    if lead is None or a.shape is None:
         return None
-    return reshape(a.terms, make(a.terms, "MatMul", [unmerge(a.terms, x), unmerge(a.terms, y)], {}), a.shape)
+    apart = [unmerge(a.terms, operand, lead) for operand in (x, y)]
+    return reshape(a.terms, make(a.terms, "MatMul", apart, {}), a.shape)
 
 
 @law("MatMul", "MatMul(merge(x), z) = merge(MatMul(x, z))")

@@ -29,10 +29,10 @@ FLOAT, HALF, BFLOAT = DTYPES
 def check(
     case: Case, dtype: np.dtype[Any], device: Emulated = FAST, place: Callable[[Values], Values] = lambda a: a
 ) -> None:
-    """All three gradients of a case."""
+    """All gradients of a case."""
     given = inputs(case, dtype)
     got = run(device, AttentionGrad(node(case)), given, place=place)
-    for name, one, want in zip("QKV", got, expected(node(case), given), strict=True):
+    for name, one, want in zip(("Q", "K", "V", "Bias"), got, expected(node(case), given), strict=True):
         try:
             assert_close(one, want)
         except AssertionError as error:
@@ -65,14 +65,24 @@ CASES = {
     ),
     "rows that a boolean mask hides": Case(37, 70, 32, mask=(37, 70), boolean=True, hidden=(0, 36)),
     "added rows that are 0": Case(37, 70, 32, mask=(37, 70), hidden=(0, 36), attributes={"nan_to_zero": 1}),
+    "hidden rows that are 0 beside what is NaN": Case(
+        37, 70, 32, mask=(37, 70), hidden=(0, 36), attributes={"nan_to_zero": 2, "bias_axes": [-4]}
+    ),
     "causal and boolean": Case(
         70, 70, 32, mask=(70, 70), boolean=True, attributes={"nan_to_zero": 1, "is_causal": 1}
     ),
     "wide": Case(37, 40, 256, batches=1, heads=1, kv_heads=1, head_v=144),
     "wide values": Case(20, 40, 64, batches=1, heads=1, kv_heads=1, head_v=256),
     "single channels": Case(20, 40, 1, head_v=3),
+    "a bias of all batches": Case(37, 70, 32, batches=5, mask=(2, 37, 70), attributes={"bias_axes": [-4]}),
+    "a bias of all heads": Case(37, 71, 40, heads=6, kv_heads=2, mask=(2, 1, 37, 71), attributes={"bias_axes": [-3]}),
+    "a bias of all scores": Case(
+        20, 70, 24, batches=3, heads=4, flat=True, mask=(20, 70), attributes={"bias_axes": [-4, -3], "is_causal": 1}
+    ),
+    "a bias of windows": Case(9, 9, 8, batches=70, mask=(2, 9, 9), attributes={"bias_axes": [-4]}),
 }  # fmt: skip
-FEW = ("causal, of groups", "rows hidden by the lowest number", "hidden rows that are 0", "flat")
+BIASES = ("a bias of all batches", "a bias of all heads", "a bias of all scores", "a bias of windows")
+FEW = (BIASES[2], "causal, of groups", "rows hidden by the lowest number", "hidden rows that are 0", "flat")
 """For bfloat16, which differs from float16 by its numbers alone."""
 
 
@@ -86,11 +96,11 @@ def test_what_an_attention_may_have(name: str, dtype: np.dtype[Any]) -> None:
     check(CASES[name], dtype)
 
 
-@pytest.mark.parametrize("name", ["causal", "flat", "added", "hidden rows that are 0", "causal, of groups"])
+@pytest.mark.parametrize("name", ["causal", "flat", "added", "hidden rows that are 0", "causal, of groups", *BIASES])
 def test_numpy_and_the_function_body_agree(name: str) -> None:
     case = CASES[name]
     given = inputs(case, FLOAT)
-    bodies = reference("AttentionGrad", node(case), given, load(), 3)
+    bodies = reference("AttentionGrad", node(case), given, load(), 4)
     for body, want in zip(bodies, expected(node(case), given), strict=True):
         np.testing.assert_allclose(body, want.value, rtol=1e-9, atol=1e-12)
 
@@ -98,7 +108,7 @@ def test_numpy_and_the_function_body_agree(name: str) -> None:
 @pytest.mark.parametrize("order", ["forward", "reverse", "random"])
 @pytest.mark.parametrize("dtype", [FLOAT, HALF], ids=str)
 @pytest.mark.parametrize(
-    "name", ["causal, of groups", "causal, more keys than queries", "hidden rows that are 0", "wide"]
+    "name", ["causal, of groups", "causal, more keys than queries", "hidden rows that are 0", "wide", *BIASES[1:]]
 )
 def test_no_race_and_no_access_out_of_bounds(name: str, dtype: np.dtype[Any], order: Any) -> None:
     check(CASES[name], dtype, Emulated(checked=True, order=order))
@@ -136,8 +146,8 @@ def test_the_same_each_time_whatever_the_order() -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (False, False, True)])
-@pytest.mark.parametrize("name", ["grouped", "wide"])
+@pytest.mark.parametrize("wanted", [tuple(i == one for i in range(4)) for one in range(4)])
+@pytest.mark.parametrize("name", ["grouped", "wide", "a bias of all heads"])
 def test_gradients_that_nobody_asks_for(name: str, wanted: tuple[bool, ...]) -> None:
     case = CASES[name]
     given = inputs(case, HALF)
@@ -157,8 +167,8 @@ def test_scores_far_from_zero() -> None:
         assert array is not None
         array[...] = 0
         array[..., 0] = 4096.0
-    (dq, dk, dv) = run(FAST, AttentionGrad(node(case)), given)
-    for got, want in zip((dq, dk, dv), expected(node(case), given), strict=True):
+    (dq, dk, dv, db) = run(FAST, AttentionGrad(node(case)), given)
+    for got, want in zip((dq, dk, dv, db), expected(node(case), given), strict=True):
         assert_close(got, want)
 
 
@@ -167,7 +177,7 @@ def test_nan_stays_in_its_batch() -> None:
     given = inputs(case, HALF)
     assert given[1] is not None
     given[1][0, 0, 3, 5] = np.nan
-    dq, dk, dv = run(FAST, AttentionGrad(node(case)), given)
+    dq, dk, dv, _ = run(FAST, AttentionGrad(node(case)), given)
     assert dq is not None
     assert np.isnan(dq[0, 0, 3]).all()
     assert np.isnan(dq.astype(np.float64)).sum() == 32
@@ -209,7 +219,7 @@ def test_launches_and_memory() -> None:
 
     def entries(head: int) -> list[str]:
         types = [TensorType(HALF, (2, 4, 128, head))] * 4
-        found = launches(AttentionGrad({"scale": 0.1}), types, 132, (True, True, True))
+        found = launches(AttentionGrad({"scale": 0.1}), types, 132, (True, True, True, False))
         return [launch.entry.removeprefix("attention_grad_") for launch in found]
 
     assert entries(64) == entries(128) == ["queries", "keys"]
@@ -233,6 +243,7 @@ def test_what_does_not_fit_is_refused(shapes: list[tuple[int, ...]], says: str) 
 def test_work_counts_what_is_seen() -> None:
     types = [TensorType(HALF, (1, 2, 64, 32))] * 4
     whole, half = (AttentionGrad({"scale": 0.1, "is_causal": c}).work(types) for c in (0, 1))
+    assert AttentionGrad({"scale": 0.1, "bias_axes": [-4]}).work(types).written == whole.written + 2 * 64 * 64 * 2
     assert whole.read == whole.written + types[0].shape[1] * 64 * 32 * 2
     assert half.flops * 2 * 64 == whole.flops * 65
 
@@ -240,3 +251,16 @@ def test_work_counts_what_is_seen() -> None:
 def test_heads_between() -> None:
     for head in (96, 160):
         check(replace(CASES["flat"], batches=1, head=head, head_v=head), HALF)
+
+
+def test_rows_of_nan_stay_so_where_hidden_ones_are_0() -> None:
+    case = Case(5, 7, 16, batches=1, heads=1, kv_heads=1, mask=(5, 7), hidden=(3,), attributes={"nan_to_zero": 2})
+    given = inputs(case, FLOAT)
+    assert given[4] is not None
+    given[4][1, 2] = np.inf
+    _, _, _, bias = run(FAST, AttentionGrad(node(case)), given)
+    assert bias is not None
+    assert np.isnan(bias[0, 0]).all(-1).tolist() == [False, True, False, False, False]
+    assert (bias[0, 0, 3] == 0).all()
+    (*_, body) = reference("AttentionGrad", node(case), given, load(), 4)
+    np.testing.assert_allclose(body, bias, rtol=1e-4, atol=1e-6)

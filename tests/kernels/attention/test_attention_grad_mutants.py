@@ -42,13 +42,18 @@ RUNS = {
     ),
     "hidden": differentiated(Case(37, 70, 32, batches=1, mask=(37, 70), boolean=True, hidden=(3,)), HALF),
     "added": differentiated(Case(37, 70, 32, batches=1, mask=(2, 37, 70), attributes={"scale": 2.0}), FLOAT),
+    "bias": differentiated(
+        Case(20, 70, 24, batches=3, heads=4, mask=(3, 4, 20, 70), attributes={"bias_axes": [-4, -3]}), HALF
+    ),
+    "windows": differentiated(Case(9, 9, 8, batches=70, mask=(2, 9, 9), attributes={"bias_axes": [-4]}), FLOAT),
 }
 
 
 def test_every_barrier_is_needed() -> None:
     """But for those of what none of them calls, and of blocks that have nothing to go through."""
     unused = ("common.cuh", "attention_grad.cuh")
-    assert [label for label in survivors(RUNS["causal"]) if not label.startswith(unused)] == []
+    for name in ("causal", "bias"):
+        assert [label for label in survivors(RUNS[name]) if not label.startswith(unused)] == []
 
 
 MUTANTS: list[tuple[str, str, str]] = [
@@ -71,6 +76,15 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("hidden", "MASK == BOOLEAN && score == minus_infinity()", "false"),
     ("added", "r % group * mask_head", "r / group * mask_head"),
     ("added", "kv_head * group * mask_head", "0"),
+    ("bias", "one / heads_summed", "0"),
+    ("bias", "pair % own_heads + one % heads_summed", "one % heads_summed / group * group"),
+    ("bias", "of % group;", "0;"),
+    ("bias", "first_key + OfProducts()(n, i));", "OfProducts()(n, i));"),
+    ("bias", "turn % 2 * PLACE;\n        const TYPE* const tile", "0;\n        const TYPE* const tile"),
+    ("bias", "min(row + 8 * half, queries - 1)", "min(row, queries - 1)"),
+    ("windows", "part * each, end", "0, end"),
+    ("windows", "r < queries && key < keys", "r < queries"),
+    ("windows", "parts[part * count + i]", "parts[i]"),
     ("added", "NATURAL ? logf(sum[half])", "NATURAL ? log2f(sum[half])"),
 ]  # fmt: skip
 

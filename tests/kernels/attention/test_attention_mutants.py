@@ -131,7 +131,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("kept", "from += APART *", "from += 2 * APART *"),
     ("kept", "first + APART > KEYS && first + threadIdx.x / CHUNKS >= KEYS", "false"),
     ("kept", "own = slot_of(threadIdx.x / CHUNKS) * WIDTH", "own = slot_of(threadIdx.x / CHUNKS) * COLUMNS"),
-    ("hidden", "if (nan_to_zero && !(total > 0.0f)) return 0.0f;", ""),
+    ("hidden", "if (nan_to_zero == 2 ? total == 0.0f : nan_to_zero && !(total > 0.0f)) return 0.0f;", ""),
     ("window", "return top == minus_infinity() ? 0.0f : top;", "return top;"),
     ("window", "j < at[i / 2] - left", "j <= at[i / 2] - left"),
     ("window", "j < at[i / 2] - left", "false"),

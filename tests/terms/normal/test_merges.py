@@ -27,6 +27,15 @@ def test_a_dim_of_1_that_a_slice_left_is_none_of_the_dims_that_are_merged(t: Spa
     assert merged is t.reshape(t.op("MatMul", t.reshape(q, 2, 4, 5, 16), k), 8, 5, 5)
 
 
+def test_what_one_operand_counts_by_more_axes_is_one_axis(t: Space) -> None:
+    """Gradients of windows, which are counted by image, row and column, beside the values of windows."""
+    apart, v = t.input("apart", 2, 3, 5, 4, 7, 16), t.input("v", 30, 4, 16, 9)
+    merged = t.op("MatMul", t.reshape(apart, 120, 7, 16), t.reshape(v, 120, 16, 9))
+    assert merged is t.reshape(t.op("MatMul", t.reshape(apart, 30, 4, 7, 16), v), 120, 7, 9)
+    crossed = t.input("crossed", 2, 60, 16, 9)
+    assert t.op("MatMul", t.reshape(v, 120, 16, 9), t.reshape(crossed, 120, 9, 16)).op == "MatMul", "no axis in common"
+
+
 def test_a_merge_of_heads_floats_up_to_the_context(t: Space) -> None:
     (merged, apart), v = scores(t), t.input("v", b, 4, s, 16)
     bias = t.input("bias", b, 4, s, s)
