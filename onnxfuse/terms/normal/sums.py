@@ -184,7 +184,7 @@ def _mean(terms: Terms, operands: list[Term], number: float) -> float:
 def _of_multiples(a: Applied) -> Term | None:
     """What is scaled and then turned by angles is turned and then scaled.
 
-    Of products alone: a sum of multiples stays as it is written, or it would steal the 0.5 of a GELU.  One of them has a
+    Of products alone: a sum of multiples stays as it is written, or it would steal the 0.5 of a GELU.  One has a
     multiple for a factor, which others read as well: a number of its own is where the rules write it."""
     if not a.real or any(is_number(term) or not _turned(term) for term in a.args):
         return None
