@@ -27,6 +27,7 @@ from onnxfuse.terms.term import Term
 
 from .generic import untyped
 from .groups import Group, Groups
+from .legality import placed
 from .match import match
 from .partition import partition, separated
 from .products import together
@@ -142,11 +143,11 @@ class _Scoped:
         if any((self.graph.path, said, name) in self.asked.banned for name in outputs):
             return None
         indices = [launch.index for launch in group.launches]
-        reason = refusal(self.scope, indices, outputs, whole=True)
+        written = body(self.scope, indices, outputs)
+        reason = refusal(self.scope, written, whole=True, placed=placed(group))
         if reason:
             self.near.append(self._miss(group, f"{said}: {reason}", len(indices) - 1))
             return None
-        written = body(self.scope, indices, outputs)
         if not written.inputs:
             return None  # the same in every run
         kinds = [self.scope.kind(name) for name in written.inputs]
